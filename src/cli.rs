@@ -1,0 +1,326 @@
+//! The command line: what was typed, and what it means as a request.
+//!
+//! Knows only the plan and the units; refuses what cannot be meant.
+
+use std::{ffi::OsString, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
+
+use crate::{
+    plan::{Effort, Pattern, Request, Sizes, TransportKind, topology::NumaNode},
+    units::Bytes,
+};
+
+/// The most ranks that g2g starts by itself on one machine.
+const RANKS_MAX: i64 = 1024;
+
+/// Measures how fast GPUs, and the host memory between them, reach each other.
+///
+/// Every byte that a timed transfer moved is compared with what it must be before its number is
+/// recorded. Bandwidth is in GB/s, 10^9 bytes per second; sizes are powers of 1024; latency is in
+/// nanoseconds. A run leaves a folder with run.csv, run.json and latency.hlog. Standard output
+/// carries the results, standard error everything else.
+///
+/// Exit code: 0 all well, 1 a case was corrupt or failed, 2 cannot start or bad arguments.
+#[derive(Debug, Parser)]
+#[command(name = "g2g", version, next_line_help = true, max_term_width = 80)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Measure every transport that can run here, and say why the others cannot
+    Run(Options),
+    /// Measure host memory to host memory between two processes through shared memory
+    Shm(Options),
+    /// A rank that g2g starts by itself.
+    #[command(hide = true)]
+    Rank(RankArgs),
+}
+
+/// What rank 0 tells a rank that it starts.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct RankArgs {
+    /// Its number.
+    pub rank: u32,
+    /// How many ranks there are.
+    pub size: u32,
+    /// The longest wait for another rank, in milliseconds.
+    pub deadline_ms: u64,
+}
+
+/// The flags of every command that measures.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// Data in one transfer, in bytes; K, M and G are powers of 1024. A range doubles: 4K..64M.
+    /// Ranges and sizes can be listed: 64,4K..64K,3M
+    #[arg(long, value_name = "SIZES", default_value = "64..64M")]
+    pub sizes: Sizes,
+
+    /// Which flows go at the same time; several with commas [default: all that the ranks allow]
+    #[arg(long, value_name = "PATTERN", value_enum, value_delimiter = ',')]
+    pub pattern: Vec<Pattern>,
+
+    /// Number of processes, 1 to 1024; each takes a CPU for itself if there are enough
+    #[arg(long, value_name = "N", default_value_t = 2,
+          value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
+    pub ranks: u32,
+
+    /// NUMA nodes of source and target, such as 0:1; several with commas [default: the first node
+    /// to itself and to the farthest]
+    #[arg(long, value_name = "SOURCE:TARGET", value_parser = node_pair, value_delimiter = ',')]
+    pub numa: Vec<(NumaNode, NumaNode)>,
+
+    /// Bytes of one slot of the staging ring, 64 or more [default: the fastest of several, tried
+    /// anew for each case]
+    #[arg(long, value_name = "SIZE", value_parser = slot_size)]
+    pub slot_size: Option<Bytes>,
+
+    /// Sample until the 95 % confidence interval of the median bandwidth lies within this many
+    /// percent of the median on each side; above 0, at most 50
+    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = percent)]
+    pub precision: f64,
+
+    /// Stop sampling the bandwidth of a case after this time, converged or not, and its latency
+    /// after half of it; such as 500ms, 2s, 1m
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time)]
+    pub time_limit: Duration,
+
+    /// Take exactly so many bandwidth samples instead of sampling until --precision is reached; a
+    /// sample lasts 1 ms or one transfer, whichever is longer
+    #[arg(long, value_name = "N", conflicts_with = "precision",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub samples: Option<u32>,
+
+    /// Longest wait for another rank before the run ends and names it
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    pub deadline: Duration,
+
+    /// Seed of the data patterns, 0 to 2^64 - 1
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Form of the results on standard output
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+
+    /// Folder for the results, made anew [default: results/<UTC time>-<machine>]
+    #[arg(long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
+
+    /// Print the cases and measure nothing
+    #[arg(long, conflicts_with_all = ["format", "output"])]
+    pub dry_run: bool,
+
+    /// No progress and no notes; errors only
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+
+    /// A line for each row on a terminal too, with how it was measured
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+/// The forms of the results on standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Tables for a person
+    Table,
+    /// The text of run.csv
+    Csv,
+    /// The text of run.json
+    Json,
+}
+
+/// Why there is nothing to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The user asked for this text.
+    Help(String),
+    /// The arguments make no sense, for this reason: one sentence.
+    Refused(String),
+}
+
+impl Cli {
+    /// Reads the words of a command line, the program's name first.
+    ///
+    /// # Errors
+    ///
+    /// The words ask for help, or make no sense.
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, Answer> {
+        Self::try_parse_from(words).map_err(|err| match err.kind() {
+            ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Answer::Help(err.to_string()),
+            _ => Answer::Refused(sentence(&err.to_string())),
+        })
+    }
+}
+
+impl Options {
+    /// What is to be measured, over these transports.
+    pub fn request(&self, transports: &[TransportKind]) -> Request {
+        let patterns: &[Pattern] =
+            if self.pattern.is_empty() { Pattern::value_variants() } else { &self.pattern };
+        let mut unique: Vec<Pattern> = Vec::new();
+        for &pattern in patterns {
+            if !unique.contains(&pattern) {
+                unique.push(pattern);
+            }
+        }
+        Request {
+            transports: transports.to_vec(),
+            patterns: unique,
+            sizes: self.sizes.0.clone(),
+            ranks: self.ranks,
+            numa: self.numa.clone(),
+            slot: self.slot_size,
+        }
+    }
+
+    /// How long each case is measured.
+    pub fn effort(&self) -> Effort {
+        Effort { precision: self.precision, time_limit: self.time_limit, samples: self.samples }
+    }
+}
+
+/// The reason and the tips of clap's message, without its usage lines, on one line.
+fn sentence(message: &str) -> String {
+    let told: Vec<&str> = message
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    told.join("; ").trim_start_matches("error: ").replace(":; ", ": ")
+}
+
+fn node_pair(text: &str) -> Result<(NumaNode, NumaNode), String> {
+    let node = |text: &str| text.parse().ok().map(NumaNode);
+    text.split_once(':')
+        .and_then(|(source, target)| Some((node(source)?, node(target)?)))
+        .ok_or_else(|| "write the numbers of two NUMA nodes, such as 0:1".to_owned())
+}
+
+fn slot_size(text: &str) -> Result<Bytes, String> {
+    let size: Bytes = text.parse().map_err(|err: crate::units::BadSize| err.to_string())?;
+    if size < Bytes::new(64) || !size.get().is_multiple_of(64) {
+        return Err("a slot is a multiple of 64 bytes, 64 or more".to_owned());
+    }
+    Ok(size)
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    match number.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 50.0 => Ok(percent / 100.0),
+        _ => Err("write a percentage above 0 and at most 50, such as 1% or 0.5%".to_owned()),
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let refused = || "write a time above 0 with its unit, such as 500ms, 2s or 1m".to_owned();
+    let time: jiff::SignedDuration = text.parse().map_err(|_| refused())?;
+    let time = Duration::try_from(time).map_err(|_| refused())?;
+    if time.is_zero() { Err(refused()) } else { Ok(time) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn read(line: &str) -> Result<Cli, Answer> {
+        Cli::read(line.split_whitespace().map(OsString::from))
+    }
+
+    fn options(line: &str) -> Options {
+        match read(line).unwrap().command {
+            Command::Run(options) | Command::Shm(options) => options,
+            Command::Rank(_) => panic!("not a command that measures"),
+        }
+    }
+
+    fn refused(line: &str) -> String {
+        match read(line) {
+            Err(Answer::Refused(sentence)) => sentence,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_measure_64_bytes_to_64_mib_between_two_ranks() {
+        let options = options("g2g run");
+        let request = options.request(&TransportKind::ALL);
+        assert_eq!(request.sizes.len(), 21);
+        assert_eq!((request.ranks, request.slot), (2, None));
+        assert_eq!(request.patterns, [Pattern::OneWay, Pattern::BothWays, Pattern::Pairs]);
+        let effort = options.effort();
+        assert_eq!((effort.precision, effort.time_limit), (0.01, Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn what_was_typed_is_what_is_asked_for() {
+        let options = options(
+            "g2g shm --sizes 4K,1M --pattern pairs,pairs,one-way --ranks 4 --numa 0:1,1:0 \
+             --slot-size 64K --precision 0.5 --time-limit 1m",
+        );
+        let request = options.request(&[TransportKind::Shm]);
+        assert_eq!(request.sizes, [Bytes::kib(4), Bytes::mib(1)]);
+        assert_eq!(request.patterns, [Pattern::Pairs, Pattern::OneWay]);
+        assert_eq!(request.numa, [(NumaNode(0), NumaNode(1)), (NumaNode(1), NumaNode(0))]);
+        assert_eq!(request.slot, Some(Bytes::kib(64)));
+        let effort = options.effort();
+        assert_eq!((effort.precision, effort.time_limit), (0.005, Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn bad_words_are_refused_in_one_sentence_with_the_remedy() {
+        for (line, part) in [
+            ("g2g run --sizes 0", "a size of 0 moves nothing"),
+            ("g2g run --sizes 64MB", "`64MB` is not a size: write bytes"),
+            ("g2g run --sizes 1e6", "`1e6` is not a size"),
+            ("g2g run --sizes 8K..4K", "the first size of a range is the smaller one"),
+            ("g2g run --sizes 99999999999G", "too large"),
+            ("g2g run --ranks 0", "0 is not in 1..=1024"),
+            ("g2g run --ranks 1025", "1025 is not in 1..=1024"),
+            ("g2g run --precision 0", "a percentage above 0"),
+            ("g2g run --precision nan", "a percentage above 0"),
+            ("g2g run --time-limit 2", "a time above 0 with its unit"),
+            ("g2g run --time-limit 0s", "a time above 0 with its unit"),
+            ("g2g run --time-limit -1s", "--time-limit"),
+            ("g2g run --samples 0", "0 is not in 1.."),
+            ("g2g run --slot-size 100", "a multiple of 64 bytes"),
+            ("g2g run --numa 1", "such as 0:1"),
+            ("g2g run --siz 4K", "--sizes"),
+            ("g2g rn", "'run'"),
+            ("g2g run --quiet --verbose", "cannot be used with"),
+            ("g2g run --samples 5 --precision 2%", "cannot be used with"),
+            ("g2g run --dry-run --format csv", "cannot be used with"),
+        ] {
+            let sentence = refused(line);
+            assert!(sentence.contains(part), "{line}: {sentence}");
+            assert!(!sentence.contains('\n') && !sentence.contains("Usage"), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn every_flag_of_the_help_names_its_unit_or_its_choices() {
+        let mut command = Cli::command();
+        let shm = command.find_subcommand_mut("shm").unwrap();
+        for flag in shm.get_arguments().filter(|flag| flag.get_id() != "help") {
+            assert!(flag.get_help().is_some(), "{}", flag.get_id());
+        }
+        let help = shm.render_long_help().to_string();
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+    }
+}

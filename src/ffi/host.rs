@@ -1,0 +1,180 @@
+//! Host memory and the CPUs that touch it.
+//!
+//! Memory is placed by first touch: bind the thread to the CPUs of a NUMA node, then allocate.
+//! That needs no privilege; `mbind` is refused in many containers.
+
+use std::ops::{Deref, DerefMut};
+
+use super::CallError;
+use crate::units::Bytes;
+
+/// Zeroed memory of this process, page-aligned, in place before the call returns; unmapped on
+/// drop.
+#[derive(Debug)]
+pub struct HostBuffer {
+    address: *mut libc::c_void,
+    mapped: usize,
+    length: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone and has no tie to the thread that made it.
+unsafe impl Send for HostBuffer {}
+
+impl HostBuffer {
+    /// Maps `size` bytes and touches every page from the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// `mmap`'s refusal, most often for want of memory.
+    pub fn new(size: Bytes) -> Result<Self, CallError> {
+        let object = || format!("{size} of host memory");
+        let length = size.to_len().map_err(|err| CallError {
+            call: "mmap",
+            object: object(),
+            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, err),
+        })?;
+        let mapped = length.max(1);
+        // SAFETY: a new private mapping at an address of the kernel's choice touches no other.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                mapped,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(CallError::last("mmap", object()));
+        }
+        // A refusal leaves pages of the usual size, which is no error: the setting is the
+        // machine's, and provenance records it.
+        // SAFETY: the range is the mapping made above.
+        unsafe { libc::madvise(address, mapped, libc::MADV_HUGEPAGE) };
+        let mut buffer = Self { address, mapped, length };
+        buffer.fill(0);
+        Ok(buffer)
+    }
+}
+
+impl Deref for HostBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping is `length` initialised bytes and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.address.cast::<u8>(), self.length) }
+    }
+}
+
+impl DerefMut for HostBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` makes this the only view.
+        unsafe { std::slice::from_raw_parts_mut(self.address.cast::<u8>(), self.length) }
+    }
+}
+
+impl Drop for HostBuffer {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made in `new` and is unmapped only here.
+        let code = unsafe { libc::munmap(self.address, self.mapped) };
+        if code != 0 {
+            eprintln!("warning: {}", CallError::last("munmap", "a host buffer"));
+        }
+    }
+}
+
+/// The CPUs on which the calling thread may run, in ascending order.
+///
+/// # Errors
+///
+/// The kernel's refusal; none is documented for the calling thread.
+pub fn allowed_cpus() -> Result<Vec<u32>, CallError> {
+    // SAFETY: an all-zero `cpu_set_t` is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is a live local of the size given, and the call only writes it.
+    let code = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    if code != 0 {
+        return Err(CallError::last("sched_getaffinity", "this thread"));
+    }
+    let cpus = 0..libc::CPU_SETSIZE as usize;
+    // SAFETY: `cpu` is below CPU_SETSIZE, so the macro's bit lies inside `set`.
+    let is_set = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
+    Ok(cpus.filter(is_set).filter_map(|cpu| u32::try_from(cpu).ok()).collect())
+}
+
+/// Lets the calling thread run on `cpus` only. CPUs past the kernel's fixed set of 1024 are left
+/// out.
+///
+/// # Errors
+///
+/// The kernel's refusal: none of `cpus` exists or is allowed here.
+pub fn bind_thread(cpus: &[u32]) -> Result<(), CallError> {
+    // SAFETY: an all-zero `cpu_set_t` is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus {
+        let cpu = cpu as usize;
+        if cpu < libc::CPU_SETSIZE as usize {
+            // SAFETY: `cpu` is below CPU_SETSIZE, so the macro's bit lies inside `set`.
+            unsafe { libc::CPU_SET(cpu, &mut set) };
+        }
+    }
+    // SAFETY: `set` is a live local of the size given, and the call only reads it.
+    let code = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    if code != 0 {
+        return Err(CallError::last("sched_setaffinity", format!("CPUs {cpus:?}")));
+    }
+    Ok(())
+}
+
+/// Bytes free on the file system that holds `path`.
+///
+/// # Errors
+///
+/// `statvfs`'s refusal, most often because the path does not exist.
+pub fn free_space(path: &std::ffi::CStr) -> Result<Bytes, CallError> {
+    // SAFETY: an all-zero `statvfs` is a valid value of that plain C struct.
+    let mut answer: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `path` ends in NUL, and `answer` is a live local that the call only writes.
+    let code = unsafe { libc::statvfs(path.as_ptr(), &raw mut answer) };
+    if code != 0 {
+        return Err(CallError::last("statvfs", path.to_string_lossy()));
+    }
+    // The fields are 32 bits wide on some targets.
+    #[allow(clippy::unnecessary_cast)]
+    Ok(Bytes::new(answer.f_bavail as u64).times(answer.f_frsize as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_zeroed_and_writable_to_its_last_byte() {
+        for size in [0, 1, 4096, 100_001] {
+            let mut buffer = HostBuffer::new(Bytes::new(size)).unwrap();
+            assert_eq!(buffer.len() as u64, size);
+            assert!(buffer.iter().all(|&byte| byte == 0));
+            buffer.fill(7);
+            assert!(buffer.iter().all(|&byte| byte == 7));
+        }
+    }
+
+    #[test]
+    fn an_impossible_buffer_is_an_error_that_names_call_and_size() {
+        let err = HostBuffer::new(Bytes::new(1 << 62)).unwrap_err().to_string();
+        assert!(err.starts_with("mmap(4294967296 GiB of host memory) failed: "), "{err}");
+    }
+
+    #[test]
+    fn a_thread_can_be_bound_to_one_of_its_cpus() {
+        std::thread::spawn(|| {
+            let last = *allowed_cpus().unwrap().last().unwrap();
+            bind_thread(&[last]).unwrap();
+            assert_eq!(allowed_cpus().unwrap(), [last]);
+            assert!(bind_thread(&[]).is_err());
+        })
+        .join()
+        .unwrap();
+    }
+}

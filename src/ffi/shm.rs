@@ -1,0 +1,308 @@
+//! One segment of shared memory on `/dev/shm`, without a name.
+//!
+//! The segment is a file of the same tmpfs that `shm_open` uses, so it counts against the same
+//! limit and is the same kind of memory; but it is made with `O_TMPFILE`, so that it has no name
+//! that could be left behind however its processes end. Another process of the same user opens
+//! it through `/proc/<pid>/fd/<n>` of its maker.
+
+use std::{
+    ffi::CString,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    sync::atomic::AtomicU64,
+};
+
+use super::CallError;
+use crate::units::Bytes;
+
+/// How the bytes of a copy are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// By the C library's `memcpy`: through the caches.
+    Cached,
+    /// Past the caches, with non-temporal stores. On other machines than x86-64 the same as
+    /// [`Store::Cached`]; see [`NON_TEMPORAL`].
+    NonTemporal,
+}
+
+/// Whether this build has non-temporal stores.
+pub const NON_TEMPORAL: bool = cfg!(target_arch = "x86_64");
+
+/// Where a segment can be opened by another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Address {
+    /// The process that holds the segment open.
+    pub pid: u32,
+    /// Its descriptor in that process.
+    pub descriptor: i32,
+    /// The segment's length.
+    pub size: Bytes,
+}
+
+/// Memory that several processes see at once; unmapped on drop, gone when the last lets go.
+#[derive(Debug)]
+pub struct Segment {
+    file: OwnedFd,
+    address: *mut u8,
+    length: usize,
+}
+
+// SAFETY: the mapping belongs to this value and has no tie to the thread that made it.
+unsafe impl Send for Segment {}
+
+impl Segment {
+    /// Makes a zeroed segment of `size`, with all its pages in place, on the NUMA node of the
+    /// calling thread.
+    ///
+    /// # Errors
+    ///
+    /// `/dev/shm` is missing, not writable, or too small.
+    pub fn create(size: Bytes) -> Result<Self, CallError> {
+        let object = || format!("a segment of {size} on /dev/shm");
+        // SAFETY: the path is a literal that ends in NUL.
+        let descriptor = unsafe {
+            libc::open(
+                c"/dev/shm".as_ptr(),
+                libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC,
+                0o600,
+            )
+        };
+        let file = own(descriptor, "open", object)?;
+        let length = libc::off_t::try_from(size.get()).unwrap_or(libc::off_t::MAX);
+        // Without this, a full /dev/shm would be a SIGBUS at the first touch.
+        // SAFETY: `file` is open for writing, and the call takes no pointer.
+        let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) };
+        if code != 0 {
+            let source = std::io::Error::from_raw_os_error(code);
+            return Err(CallError { call: "posix_fallocate", object: object(), source });
+        }
+        Self::map(file, size)
+    }
+
+    /// Opens the segment at `address`.
+    ///
+    /// # Errors
+    ///
+    /// Its maker is gone, belongs to another user, or lives in another PID namespace.
+    pub fn open(address: Address) -> Result<Self, CallError> {
+        let path = format!("/proc/{}/fd/{}", address.pid, address.descriptor);
+        let c_path = CString::new(path.as_str()).map_err(|err| CallError {
+            call: "open",
+            object: path.clone(),
+            source: err.into(),
+        })?;
+        // SAFETY: `c_path` ends in NUL.
+        let descriptor = unsafe { libc::open(c_path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+        let file = own(descriptor, "open", || path)?;
+        Self::map(file, address.size)
+    }
+
+    fn map(file: OwnedFd, size: Bytes) -> Result<Self, CallError> {
+        let object = || format!("a segment of {size}");
+        let length = size.to_len().map_err(|err| CallError {
+            call: "mmap",
+            object: object(),
+            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, err),
+        })?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no other, and the
+        // file is at least `length` long: `create` has allocated it.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(CallError::last("mmap", object()));
+        }
+        Ok(Self { file, address: address.cast(), length })
+    }
+
+    /// What another process needs to open this segment, as long as this process holds it.
+    pub fn address(&self) -> Address {
+        Address {
+            pid: std::process::id(),
+            descriptor: self.file.as_raw_fd(),
+            size: Bytes::of_len(self.length),
+        }
+    }
+
+    /// The 64-bit word at byte `offset`.
+    ///
+    /// # Panics
+    ///
+    /// `offset` is not a multiple of 8 or the word is not inside the segment.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8), "word at {offset} is not aligned");
+        self.check(offset, 8);
+        // SAFETY: the word is inside the mapping.
+        let word = unsafe { self.address.add(offset) }.cast();
+        // SAFETY: the mapping is page-aligned and `offset` a multiple of 8, so the word is
+        // aligned; it is only ever reached as an atomic, and lives as long as `self`.
+        unsafe { AtomicU64::from_ptr(word) }
+    }
+
+    /// Copies `source` into the segment at `offset`. The caller's protocol must keep others from
+    /// reading these bytes before it publishes them.
+    ///
+    /// # Panics
+    ///
+    /// The range is not inside the segment.
+    pub fn write(&self, offset: usize, source: &[u8], store: Store) {
+        self.check(offset, source.len());
+        // SAFETY: the range is inside the mapping.
+        let target = unsafe { self.address.add(offset) };
+        // SAFETY: both ranges are `source.len()` long, and the segment is no part of any slice.
+        unsafe { copy(target, source.as_ptr(), source.len(), store) };
+    }
+
+    /// Copies bytes at `offset` of the segment into `target`. The caller's protocol must keep
+    /// others from writing them meanwhile.
+    ///
+    /// # Panics
+    ///
+    /// The range is not inside the segment.
+    pub fn read(&self, offset: usize, target: &mut [u8], store: Store) {
+        self.check(offset, target.len());
+        // SAFETY: the range is inside the mapping.
+        let source = unsafe { self.address.add(offset) };
+        // SAFETY: both ranges are `target.len()` long, and the segment is no part of any slice.
+        unsafe { copy(target.as_mut_ptr(), source, target.len(), store) };
+    }
+
+    fn check(&self, offset: usize, length: usize) {
+        assert!(
+            offset.checked_add(length).is_some_and(|end| end <= self.length),
+            "{length} bytes at {offset} are not inside a segment of {}",
+            self.length
+        );
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made in `map` and is unmapped only here.
+        let code = unsafe { libc::munmap(self.address.cast(), self.length) };
+        if code != 0 {
+            eprintln!("warning: {}", CallError::last("munmap", "a shared segment"));
+        }
+    }
+}
+
+fn own(
+    descriptor: i32,
+    call: &'static str,
+    object: impl FnOnce() -> String,
+) -> Result<OwnedFd, CallError> {
+    if descriptor < 0 {
+        return Err(CallError::last(call, object()));
+    }
+    // SAFETY: the kernel has just made this descriptor for us, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// Copies `length` bytes.
+///
+/// # Safety
+///
+/// Both ranges are valid for `length` bytes and do not overlap.
+unsafe fn copy(target: *mut u8, source: *const u8, length: usize, store: Store) {
+    #[cfg(target_arch = "x86_64")]
+    if store == Store::NonTemporal {
+        // SAFETY: the caller's promise is the same.
+        return unsafe { copy_non_temporal(target, source, length) };
+    }
+    let _ = store;
+    // SAFETY: the caller promises two valid ranges that do not overlap.
+    unsafe { std::ptr::copy_nonoverlapping(source, target, length) };
+}
+
+/// Copies with SSE2's streaming stores, which every x86-64 has, a whole line of 64 bytes at a
+/// time so that the write-combining buffers leave full; ordered before what follows.
+///
+/// # Safety
+///
+/// As [`copy`].
+#[cfg(target_arch = "x86_64")]
+#[allow(clippy::multiple_unsafe_ops_per_block, reason = "one unrolled store sequence")]
+unsafe fn copy_non_temporal(target: *mut u8, source: *const u8, length: usize) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    const LINE: usize = 64;
+    let head = target.align_offset(LINE).min(length);
+    let lines = (length - head) / LINE;
+    let tail = head + lines * LINE;
+    // SAFETY: `head` ≤ `length`, so this is the beginning of both ranges.
+    unsafe { std::ptr::copy_nonoverlapping(source, target, head) };
+    for line in 0..lines {
+        let at = head + line * LINE;
+        // SAFETY: `at + LINE` ≤ `tail` ≤ `length`, and `target + at` is aligned to 64 bytes.
+        unsafe {
+            let from = source.add(at).cast::<__m128i>();
+            let to = target.add(at).cast::<__m128i>();
+            let words = [
+                _mm_loadu_si128(from),
+                _mm_loadu_si128(from.add(1)),
+                _mm_loadu_si128(from.add(2)),
+                _mm_loadu_si128(from.add(3)),
+            ];
+            _mm_stream_si128(to, words[0]);
+            _mm_stream_si128(to.add(1), words[1]);
+            _mm_stream_si128(to.add(2), words[2]);
+            _mm_stream_si128(to.add(3), words[3]);
+        }
+    }
+    // SAFETY: the remaining `length - tail` bytes are the end of both ranges.
+    unsafe { std::ptr::copy_nonoverlapping(source.add(tail), target.add(tail), length - tail) };
+    // Streaming stores are weakly ordered; the flag that publishes them must not overtake them.
+    // SAFETY: every x86-64 has SSE, and the instruction touches no memory of its own.
+    unsafe { _mm_sfence() };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn what_one_mapping_writes_the_other_reads_at_every_alignment_and_length() {
+        let near = Segment::create(Bytes::kib(64)).unwrap();
+        let far = Segment::open(near.address()).unwrap();
+        let source: Vec<u8> = (0..20_000_u32).map(|n| (n % 251) as u8).collect();
+        for store in [Store::Cached, Store::NonTemporal] {
+            for offset in [0, 1, 63, 64, 65, 4095] {
+                for length in [0, 1, 63, 64, 65, 127, 1000, 20_000] {
+                    near.write(0, &vec![0xEE; 65_536], Store::Cached);
+                    near.write(offset, &source[..length], store);
+                    let mut found = vec![0; length + 2];
+                    far.read(offset, &mut found, store);
+                    assert_eq!(found[..length], source[..length], "{store:?} {offset} {length}");
+                    assert_eq!(found[length..], [0xEE; 2], "{store:?} {offset} {length}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn words_are_shared_and_start_at_zero() {
+        let near = Segment::create(Bytes::kib(4)).unwrap();
+        let far = Segment::open(near.address()).unwrap();
+        assert_eq!(far.word(128).load(Ordering::Acquire), 0);
+        near.word(128).store(42, Ordering::Release);
+        assert_eq!(far.word(128).load(Ordering::Acquire), 42);
+    }
+
+    #[test]
+    #[should_panic(expected = "are not inside a segment of 4096")]
+    fn a_copy_past_the_end_is_refused() {
+        Segment::create(Bytes::kib(4)).unwrap().write(4090, &[0; 7], Store::Cached);
+    }
+
+    #[test]
+    fn a_segment_larger_than_dev_shm_is_an_error_and_no_signal() {
+        let err = Segment::create(Bytes::new(1 << 60)).unwrap_err().to_string();
+        assert!(err.contains("posix_fallocate(a segment of 1073741824 GiB on /dev/shm)"), "{err}");
+    }
+}

@@ -1,0 +1,23 @@
+//! g2g measures how fast GPUs, and the host memory between them, reach each other, by every path
+//! that a machine offers, and says whether the number is right.
+//!
+//! The modules in the order of their layers; a module imports only from those above its own line
+//! (`tests/architecture.rs` holds the table, `docs/architecture.md` explains it).
+
+pub mod units;
+
+#[allow(unsafe_code, reason = "the one place where foreign calls and shared memory are touched")]
+pub mod ffi;
+pub mod plan;
+
+pub mod world;
+
+pub mod transport;
+
+pub mod measure;
+
+pub mod record;
+
+pub mod cli;
+mod progress;
+pub mod run;

@@ -1,0 +1,232 @@
+//! From a case to its numbers: support → prepare → warm up → fill → run → verify.
+//!
+//! Owns the order of the steps and the decision when enough has been measured. Rank 0 decides and
+//! tells the others. Knows nothing of what moves the bytes.
+
+mod latency;
+mod sampling;
+mod summary;
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+pub use latency::Latency;
+pub use sampling::{LATENCY_SAMPLES_MAX, SAMPLE_TIME_MIN, SAMPLES_MIN};
+pub use summary::Summary;
+
+use crate::{
+    plan::{Case, Effort},
+    transport::{
+        Error, Mismatch, Span, Staging, Support, Transfer, Transport, durations, pattern::part_seed,
+    },
+    units::Bandwidth,
+    world::World,
+};
+
+/// What became of a case.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It cannot run here, and why.
+    Skipped(String),
+    /// The timed transfers left wrong data behind: there is no number.
+    Corrupt(Mismatch, Option<Staging>),
+    /// It was measured and every byte was right.
+    Measured(Box<Measurement>),
+}
+
+impl Outcome {
+    /// The latencies, if it was measured.
+    pub fn latency(&self) -> Option<&Latency> {
+        match self {
+            Self::Measured(measured) => Some(&measured.latency),
+            Self::Skipped(_) | Self::Corrupt(..) => None,
+        }
+    }
+}
+
+/// The numbers of a case.
+#[derive(Debug)]
+pub struct Measurement {
+    /// Bandwidth of all flows together, in GB/s (10⁹ bytes per second): bytes of all flows over
+    /// the time from the first flow's first byte asked for to the last flow's last byte in place.
+    pub bandwidth_gb_s: Summary,
+    /// Operations of each flow in one bandwidth sample, back to back.
+    pub operations_per_sample: u64,
+    /// Whether the interval reached the precision that was asked for.
+    pub converged: bool,
+    /// Time of one operation by itself: from its first byte asked for to its last byte in place.
+    pub latency: Latency,
+    /// How the data was staged.
+    pub staging: Option<Staging>,
+    /// What the clock can tell apart.
+    pub clock_resolution: Duration,
+}
+
+/// Measures one case from nothing to nothing: all it acquires is gone when it returns. Every rank
+/// calls it; the outcome is rank 0's, the others get `None`.
+///
+/// # Errors
+///
+/// A failed call or a rank that does not do its part. A case that cannot run here, and data that
+/// is wrong, are no errors but outcomes.
+pub fn measure(
+    world: &mut World,
+    transport: &dyn Transport,
+    case: &Case,
+    effort: Effort,
+    seed: u64,
+) -> Result<Option<Outcome>, Error> {
+    if let Some(reason) = objection(world, transport, case)? {
+        return Ok(world.is_root().then_some(Outcome::Skipped(reason)));
+    }
+    let mut transfer = transport.prepare(case, world)?;
+    let (operations, each) = warm_up(world, transfer.as_mut())?;
+
+    let stop = sampling::Stop::new(effort);
+    let bytes = case.bytes_per_operation().times(operations);
+    let bandwidths = |times: &[Duration]| -> Vec<f64> {
+        times.iter().filter_map(|&time| Some(Bandwidth::of(bytes, time)?.gb_per_s())).collect()
+    };
+    let mut pass = Pass { world, transfer: transfer.as_mut(), seed: part_seed(seed, 0), each };
+    let next =
+        |times: &[Duration], each, elapsed| stop.bandwidth(&bandwidths(times), each, elapsed);
+    let times = match pass.sample(operations, next)? {
+        Samples::Right(times) => times,
+        Samples::Wrong(mismatch) => return Ok(pass.corrupt(mismatch)),
+    };
+    pass.seed = part_seed(seed, 1);
+    pass.each = each.div_f64(operations as f64);
+    let next = |times: &[Duration], each, elapsed| stop.latency(times.len(), each, elapsed);
+    let latencies = match pass.sample(1, next)? {
+        Samples::Right(latencies) => latencies,
+        Samples::Wrong(mismatch) => return Ok(pass.corrupt(mismatch)),
+    };
+
+    if !world.is_root() {
+        return Ok(None);
+    }
+    let no_time = Error::Times("no sample lasted longer than the clock's grain");
+    let bandwidth_gb_s = Summary::of(&bandwidths(&times)).ok_or(no_time)?;
+    Ok(Some(Outcome::Measured(Box::new(Measurement {
+        converged: stop.is_converged(&bandwidth_gb_s),
+        bandwidth_gb_s,
+        operations_per_sample: operations,
+        latency: Latency::of(&latencies),
+        staging: transfer.staging(),
+        clock_resolution: transfer.clock_resolution(),
+    }))))
+}
+
+/// Why the case cannot run, if any rank says so.
+fn objection(
+    world: &mut World,
+    transport: &dyn Transport,
+    case: &Case,
+) -> Result<Option<String>, Error> {
+    let own = match transport.support(case) {
+        Support::Yes => None,
+        Support::No(reason) => Some(reason),
+    };
+    Ok(world.all_gather(own)?.into_iter().flatten().next())
+}
+
+/// Runs until a sample is long enough; how many operations that takes and, on rank 0, how long.
+fn warm_up(world: &mut World, transfer: &mut dyn Transfer) -> Result<(u64, Duration), Error> {
+    let mut operations = 1;
+    let mut each = Duration::ZERO;
+    loop {
+        let mut spans = [Span::default(); sampling::WARM_UP_SPANS];
+        transfer.run(operations, &mut spans)?;
+        let next = match world.gather(spans.to_vec())? {
+            Some(ranks) => {
+                let mut times = durations(&ranks)?;
+                times.sort_unstable();
+                each = times[times.len() / 2];
+                Some(sampling::more_operations(operations, each, transfer.clock_resolution()))
+            }
+            None => None,
+        };
+        match world.broadcast(next)? {
+            Some(more) => operations = more,
+            None => return Ok((operations, each)),
+        }
+    }
+}
+
+/// One pass over a prepared case: batches of samples, each filled anew and verified.
+struct Pass<'a> {
+    world: &'a mut World,
+    transfer: &'a mut dyn Transfer,
+    seed: u64,
+    /// About how long a sample lasts, before there is one.
+    each: Duration,
+}
+
+/// What a pass gives; the same kind on every rank, the times on rank 0 only.
+enum Samples {
+    Right(Vec<Duration>),
+    Wrong(Mismatch),
+}
+
+/// What a rank reports of a batch.
+#[derive(Serialize, Deserialize)]
+struct Batch {
+    spans: Vec<Span>,
+    mismatch: Option<Mismatch>,
+}
+
+/// What rank 0 decides after a batch.
+#[derive(Serialize, Deserialize)]
+enum Decision {
+    Sample(usize),
+    Enough,
+    Corrupt(Mismatch),
+}
+
+impl Pass<'_> {
+    /// Takes batches of samples of `operations` each, until `next` (asked on rank 0 with all
+    /// times so far, how long each lasts, and the time since the pass began) wants no more.
+    fn sample(
+        &mut self,
+        operations: u64,
+        next: impl Fn(&[Duration], Duration, Duration) -> Option<usize>,
+    ) -> Result<Samples, Error> {
+        let began = Instant::now();
+        let mut times: Vec<Duration> = Vec::new();
+        let wanted = |times: &[Duration], each| next(times, each, began.elapsed());
+        let mut decision = wanted(&times, self.each).map_or(Decision::Enough, Decision::Sample);
+        for batch in 0.. {
+            let count = match self.world.broadcast(Some(decision))? {
+                Decision::Sample(count) => count,
+                Decision::Enough => return Ok(Samples::Right(times)),
+                Decision::Corrupt(mismatch) => return Ok(Samples::Wrong(mismatch)),
+            };
+            let seed = part_seed(self.seed, batch);
+            let mut spans = vec![Span::default(); count];
+            self.transfer.fill(seed)?;
+            self.transfer.run(operations, &mut spans)?;
+            let mismatch = self.transfer.verify(seed)?;
+            decision = Decision::Enough;
+            if let Some(ranks) = self.world.gather(Batch { spans, mismatch })? {
+                let wrong = ranks.iter().find_map(|rank| rank.mismatch);
+                let ranks: Vec<Vec<Span>> = ranks.into_iter().map(|rank| rank.spans).collect();
+                times.extend(durations(&ranks)?);
+                let each = times.iter().sum::<Duration>().div_f64(times.len().max(1) as f64);
+                decision = match (wrong, wanted(&times, each)) {
+                    (Some(mismatch), _) => Decision::Corrupt(mismatch),
+                    (None, Some(count)) => Decision::Sample(count),
+                    (None, None) => Decision::Enough,
+                };
+            }
+        }
+        Ok(Samples::Right(times))
+    }
+
+    fn corrupt(&self, mismatch: Mismatch) -> Option<Outcome> {
+        self.world.is_root().then(|| Outcome::Corrupt(mismatch, self.transfer.staging()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

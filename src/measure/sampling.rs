@@ -1,0 +1,187 @@
+//! How many operations make a sample, and when there are samples enough.
+
+use std::time::Duration;
+
+use super::Summary;
+use crate::plan::Effort;
+
+/// No interval is believed with fewer samples.
+pub const SAMPLES_MIN: usize = 20;
+
+/// A bandwidth sample lasts at least so long. The start of a transfer, while its first chunk is
+/// under way and nothing has arrived, lasts some microseconds: below 1 % of this.
+pub const SAMPLE_TIME_MIN: Duration = Duration::from_millis(1);
+
+/// A bandwidth sample lasts at least so many times the clock's resolution.
+const RESOLUTIONS_MIN: u32 = 100;
+
+/// Most latency samples of one case: 10 values lie above the 99.9th percentile.
+pub const LATENCY_SAMPLES_MAX: usize = 10_000;
+
+/// Samples of one step of the warm-up; it reads their median.
+pub(super) const WARM_UP_SPANS: usize = 3;
+
+/// A batch lasts about so long: the first transfers after filling find the data in other caches
+/// than those that follow, and must be few among them.
+const BATCH_TIME: Duration = Duration::from_millis(250);
+
+/// Most samples of one batch, so that its message stays small.
+const BATCH_MAX: usize = 2000;
+
+/// Operations of a sample whose clock hardly moves.
+const OPERATIONS_MAX: u64 = 1 << 32;
+
+/// The next, larger count of operations of a sample; `None` if it lasts long enough with `time`.
+pub(super) fn more_operations(
+    operations: u64,
+    time: Duration,
+    clock_resolution: Duration,
+) -> Option<u64> {
+    let wanted = SAMPLE_TIME_MIN.max(clock_resolution.saturating_mul(RESOLUTIONS_MIN));
+    if time >= wanted || operations >= OPERATIONS_MAX {
+        return None;
+    }
+    // A tenth more than it takes, so that a somewhat faster run does not need another step; at
+    // most 64 times, since the first operations are slow and would mislead.
+    let factor = 1.1 * wanted.as_secs_f64() / time.max(Duration::from_nanos(1)).as_secs_f64();
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within 2 to 64")]
+    let factor = factor.clamp(2.0, 64.0).ceil() as u64;
+    Some(operations.saturating_mul(factor).min(OPERATIONS_MAX))
+}
+
+/// When to stop.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stop {
+    effort: Effort,
+}
+
+impl Stop {
+    pub(super) fn new(effort: Effort) -> Self {
+        Self { effort }
+    }
+
+    /// Whether the interval is as narrow as was asked for.
+    pub(super) fn is_converged(&self, summary: &Summary) -> bool {
+        summary.count >= SAMPLES_MIN && summary.half_width() <= self.effort.precision
+    }
+
+    /// Samples of the next batch of the bandwidth pass, which has these `samples` and has lasted
+    /// `elapsed` so far; a sample lasts about `each`.
+    pub(super) fn bandwidth(
+        &self,
+        samples: &[f64],
+        each: Duration,
+        elapsed: Duration,
+    ) -> Option<usize> {
+        let count = samples.len();
+        if elapsed >= self.effort.time_limit {
+            return None;
+        }
+        if let Some(wanted) = self.effort.samples {
+            let missing = (wanted as usize).saturating_sub(count);
+            return (missing > 0).then(|| self.batch(each).min(missing));
+        }
+        if count < SAMPLES_MIN {
+            return Some(self.batch(each).min(SAMPLES_MIN - count));
+        }
+        if Summary::of(samples).is_some_and(|summary| self.is_converged(&summary)) {
+            return None;
+        }
+        // Each look at the interval is a chance to stop at one that is narrow by luck: few looks.
+        Some(self.batch(each).min((count / 2).max(SAMPLES_MIN)))
+    }
+
+    /// Samples of the next batch of the latency pass, which has `count` samples and has lasted
+    /// `elapsed` so far; it may last half of the time limit.
+    pub(super) fn latency(&self, count: usize, each: Duration, elapsed: Duration) -> Option<usize> {
+        let missing = LATENCY_SAMPLES_MAX.saturating_sub(count);
+        if missing == 0 || elapsed >= self.effort.time_limit / 2 {
+            return None;
+        }
+        Some(self.batch(each).min(missing))
+    }
+
+    /// As many samples as fit into the time of a batch, and no more time than a case has.
+    fn batch(&self, each: Duration) -> usize {
+        let time = BATCH_TIME.min(self.effort.time_limit).as_secs_f64();
+        let fitting = (time / each.as_secs_f64().max(1e-9)).min(BATCH_MAX as f64);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 2000")]
+        let fitting = fitting as usize;
+        fitting.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{SeedableRng, rngs::StdRng};
+    use rand_distr::{Distribution, Normal};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn stop(samples: Option<u32>) -> Stop {
+        Stop::new(Effort { precision: 0.01, time_limit: Duration::from_secs(2), samples })
+    }
+
+    #[test]
+    fn operations_grow_until_a_sample_lasts_a_millisecond_and_a_hundred_resolutions() {
+        let fine = Duration::from_nanos(20);
+        assert_eq!(more_operations(1, MS, fine), None);
+        assert_eq!(more_operations(10, MS / 2, fine), Some(30));
+        assert_eq!(more_operations(1, Duration::ZERO, fine), Some(64));
+        assert_eq!(more_operations(1, 50 * MS, MS), Some(3));
+        assert_eq!(more_operations(OPERATIONS_MAX, Duration::ZERO, fine), None);
+    }
+
+    #[test]
+    fn twenty_samples_at_least_then_until_the_interval_is_narrow() {
+        assert_eq!(stop(None).bandwidth(&[], MS, Duration::ZERO), Some(20));
+        assert_eq!(stop(None).bandwidth(&[10.0; 5], MS, 5 * MS), Some(15));
+        assert_eq!(stop(None).bandwidth(&[10.0; 20], MS, 20 * MS), None);
+        let wide: Vec<f64> = (0..40).map(|n| 10.0 + f64::from(n % 7)).collect();
+        assert_eq!(stop(None).bandwidth(&wide, MS, 40 * MS), Some(20));
+        assert_eq!(stop(None).bandwidth(&wide, MS, 2000 * MS), None);
+    }
+
+    #[test]
+    fn slow_samples_come_in_short_batches_and_end_with_the_limit() {
+        assert_eq!(stop(None).bandwidth(&[1.0; 2], 100 * MS, 200 * MS), Some(2));
+        assert_eq!(stop(None).bandwidth(&[1.0; 2], 900 * MS, 1800 * MS), Some(1));
+        assert_eq!(stop(None).bandwidth(&[1.0; 3], 900 * MS, 2000 * MS), None);
+    }
+
+    #[test]
+    fn a_given_count_is_taken_exactly() {
+        assert_eq!(stop(Some(7)).bandwidth(&[10.0; 5], MS, 5 * MS), Some(2));
+        assert_eq!(stop(Some(7)).bandwidth(&[10.0; 7], MS, 7 * MS), None);
+        assert_eq!(stop(Some(500)).bandwidth(&[10.0; 100], MS, 100 * MS), Some(250));
+        assert_eq!(stop(Some(500)).bandwidth(&[10.0; 100], MS, 2000 * MS), None);
+    }
+
+    #[test]
+    fn latency_samples_have_a_most_and_half_of_the_time() {
+        assert_eq!(stop(None).latency(5, MS / 100, MS), Some(2000));
+        assert_eq!(stop(None).latency(9_000, MS / 1000, 9 * MS), Some(1000));
+        assert_eq!(stop(None).latency(10_000, MS / 1000, 10 * MS), None);
+        assert_eq!(stop(None).latency(25, 10 * MS, 999 * MS), Some(25));
+        assert_eq!(stop(None).latency(25, 10 * MS, 1000 * MS), None);
+    }
+
+    #[test]
+    fn the_interval_still_covers_the_median_when_sampling_stops_by_it() {
+        // The loop of a pass, on synthetic times: 1 % precision on samples that vary by 2 %, so
+        // that it stops after 20 to 100 of them.
+        let normal = Normal::new(10.0, 0.2).unwrap();
+        let mut random = StdRng::seed_from_u64(20_261_121);
+        let covers = |_: &u32| {
+            let mut samples = Vec::new();
+            while let Some(more) = stop(None).bandwidth(&samples, MS, MS) {
+                samples.extend((0..more).map(|_| normal.sample(&mut random)));
+            }
+            let summary = Summary::of(&samples).unwrap();
+            summary.low <= 10.0 && 10.0 <= summary.high
+        };
+        let held = (0..1000).filter(covers).count();
+        assert!((930..=970).contains(&held), "{held} of 1000");
+    }
+}

@@ -1,0 +1,135 @@
+//! The parts of the machine that cases name: NUMA nodes and the CPUs that g2g may use.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A NUMA node by the kernel's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NumaNode(pub u32);
+
+/// One NUMA node, as the kernel describes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Node {
+    /// Its number.
+    pub id: NumaNode,
+    /// The CPUs of it that g2g may use: the first thread of each core, then the second ones.
+    pub cpus: Vec<u32>,
+    /// The kernel's distance to each node, in the order of the node numbers; 10 is its own.
+    pub distances: Vec<u32>,
+}
+
+/// A machine without its devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topology {
+    /// All nodes in the order of their numbers; at least one.
+    pub nodes: Vec<Node>,
+}
+
+impl Topology {
+    /// The usable CPUs of `node`; empty where there is no such node.
+    pub fn cpus(&self, node: NumaNode) -> &[u32] {
+        self.nodes.iter().find(|here| here.id == node).map_or(&[], |here| &here.cpus)
+    }
+
+    /// The numbers of the nodes with a usable CPU, for a message.
+    pub fn usable_nodes(&self) -> String {
+        let names = self.usable().map(|node| node.id.0.to_string());
+        names.collect::<Vec<String>>().join(" ")
+    }
+
+    /// The first node to itself and, where there are more, the first node to the farthest.
+    pub fn near_and_far(&self) -> Vec<(NumaNode, NumaNode)> {
+        let Some(first) = self.usable().next() else { return Vec::new() };
+        let distance = |to: &Node| {
+            let place = self.nodes.iter().position(|node| node.id == to.id);
+            place.and_then(|place| first.distances.get(place).copied()).unwrap_or(0)
+        };
+        let others = self.usable().filter(|node| node.id != first.id);
+        // Of several at the same distance the first, so that a plan is the same in every run.
+        let far = others.rev().max_by_key(|node| distance(node));
+        let mut pairs = vec![(first.id, first.id)];
+        pairs.extend(far.map(|far| (first.id, far.id)));
+        pairs
+    }
+
+    /// A CPU for each wanted place, none twice; `None` where a node has too few.
+    pub fn assign(&self, wanted: &[NumaNode]) -> Option<Vec<u32>> {
+        let mut used: BTreeMap<NumaNode, usize> = BTreeMap::new();
+        wanted
+            .iter()
+            .map(|&node| {
+                let place = used.entry(node).or_default();
+                let cpu = self.cpus(node).get(*place).copied();
+                *place += 1;
+                cpu
+            })
+            .collect()
+    }
+
+    fn usable(&self) -> impl DoubleEndedIterator<Item = &Node> {
+        self.nodes.iter().filter(|node| !node.cpus.is_empty())
+    }
+}
+
+/// Reads the kernel's list format: `0-3,8,10-11`. `None` where it is not one.
+pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(from.parse::<u32>().ok()?..=to.parse::<u32>().ok()?);
+    }
+    Some(cpus)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A machine whose nodes have these CPUs and lie in a row.
+    pub(crate) fn machine(nodes: &[&[u32]]) -> Topology {
+        let count = nodes.len();
+        let node = |(id, cpus): (usize, &&[u32])| Node {
+            id: NumaNode(id as u32),
+            cpus: cpus.to_vec(),
+            distances: (0..count).map(|to| 10 + 10 * id.abs_diff(to) as u32).collect(),
+        };
+        Topology { nodes: nodes.iter().enumerate().map(node).collect() }
+    }
+
+    #[test]
+    fn far_is_the_greatest_distance_and_the_first_of_equals() {
+        let pairs = machine(&[&[0], &[1], &[2]]).near_and_far();
+        assert_eq!(pairs, [(NumaNode(0), NumaNode(0)), (NumaNode(0), NumaNode(2))]);
+        let mut flat = machine(&[&[0], &[1], &[2]]);
+        flat.nodes[0].distances = vec![10, 20, 20];
+        assert_eq!(flat.near_and_far()[1], (NumaNode(0), NumaNode(1)));
+    }
+
+    #[test]
+    fn a_node_without_usable_cpus_is_passed_over() {
+        let pairs = machine(&[&[], &[4, 5], &[]]).near_and_far();
+        assert_eq!(pairs, [(NumaNode(1), NumaNode(1))]);
+    }
+
+    #[test]
+    fn no_cpu_is_given_twice() {
+        let machine = machine(&[&[3, 4], &[8]]);
+        let (near, far) = (NumaNode(0), NumaNode(1));
+        assert_eq!(machine.assign(&[near, far, near]), Some(vec![3, 8, 4]));
+        assert_eq!(machine.assign(&[far, far]), None);
+    }
+
+    #[test]
+    fn the_kernels_lists_are_read() {
+        assert_eq!(cpu_list("0-2,8,10-11\n"), Some(vec![0, 1, 2, 8, 10, 11]));
+        assert_eq!(cpu_list("\n"), Some(vec![]));
+        assert_eq!(cpu_list("0-"), None);
+        assert_eq!(cpu_list("a"), None);
+    }
+}

@@ -1,0 +1,70 @@
+//! `run.csv`: the rows for spreadsheets and data frames.
+
+use std::path::Path;
+
+use super::{Error, Row, files::RecordFile};
+use crate::plan::TransportKind;
+
+/// The open file.
+#[derive(Debug)]
+pub(super) struct Csv {
+    file: RecordFile,
+}
+
+impl Csv {
+    pub(super) fn create(path: &Path) -> Result<Self, Error> {
+        Ok(Self { file: RecordFile::create(path, text(&[]).as_bytes(), "")? })
+    }
+
+    pub(super) fn append(&mut self, row: &Row) -> Result<(), Error> {
+        let text = lines(std::slice::from_ref(row));
+        let line = text.split_inclusive('\n').nth(1).unwrap_or_default();
+        self.file.append(line.as_bytes())
+    }
+}
+
+/// The header and a line for each row. No cell holds a comma, a quote or a line break, so that
+/// none needs quotes.
+pub(super) fn lines(rows: &[Row]) -> String {
+    let mut writer = ::csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        let plain = Row { reason: without_quotes(&row.reason), ..row.clone() };
+        writer.serialize(plain).expect("a row is flat, and memory takes every write");
+    }
+    let bytes = writer.into_inner().expect("memory takes every write");
+    String::from_utf8(bytes).expect("every cell is text")
+}
+
+fn without_quotes(reason: &str) -> String {
+    reason.replace(',', ";").replace('"', "'").replace(['\n', '\r'], " ")
+}
+
+/// What `--format csv` prints: the same as the file.
+pub fn text(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        let example = Row::absent(0, TransportKind::Shm, "");
+        return lines(&[example]).split_inclusive('\n').take(1).collect();
+    }
+    lines(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_is_the_published_one() {
+        let golden = include_str!("../../tests/golden/header.csv");
+        assert_eq!(text(&[]), golden);
+    }
+
+    #[test]
+    fn no_cell_needs_quotes() {
+        let text = lines(&[Row::absent(3, TransportKind::Nccl, "no \"libnccl\", here\nor there")]);
+        assert!(!text.contains('"'), "{text}");
+        let line = text.lines().nth(1).unwrap();
+        assert!(line.starts_with("3,nccl,,"), "{line}");
+        assert!(line.contains(",skipped,no 'libnccl'; here or there,,"), "{line}");
+        assert_eq!(line.split(',').count(), text.lines().next().unwrap().split(',').count());
+    }
+}

@@ -1,0 +1,104 @@
+//! A file that grows by whole records.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use super::Error;
+
+/// A file whose records are written with one system call each, before an ending that always
+/// stands behind the last one.
+#[derive(Debug)]
+pub(super) struct RecordFile {
+    path: PathBuf,
+    file: File,
+    /// Where the ending begins and the next record goes.
+    end: u64,
+    ending: &'static str,
+}
+
+impl RecordFile {
+    /// Makes the file with `beginning` and `ending`.
+    pub(super) fn create(
+        path: &Path,
+        beginning: &[u8],
+        ending: &'static str,
+    ) -> Result<Self, Error> {
+        let write = |source| Error::Write { path: path.to_owned(), source };
+        let mut file = OpenOptions::new().write(true).create_new(true).open(path).map_err(write)?;
+        file.write_all(beginning)
+            .and_then(|()| file.write_all(ending.as_bytes()))
+            .and_then(|()| file.sync_data())
+            .map_err(write)?;
+        Ok(Self { path: path.to_owned(), file, end: beginning.len() as u64, ending })
+    }
+
+    /// Writes `record` before the ending. On failure the file is as it was.
+    pub(super) fn append(&mut self, record: &[u8]) -> Result<(), Error> {
+        let mut bytes = record.to_vec();
+        bytes.extend(self.ending.as_bytes());
+        let written = self.file.write_all_at(&bytes, self.end).and_then(|()| self.file.sync_data());
+        match written {
+            Ok(()) => {
+                self.end += record.len() as u64;
+                Ok(())
+            }
+            Err(source) => {
+                self.restore();
+                Err(Error::Write { path: self.path.clone(), source })
+            }
+        }
+    }
+
+    /// Takes back a record that was written in part. The ending goes where it stood before, into
+    /// blocks that the file already has.
+    fn restore(&mut self) {
+        let ending = self.ending.as_bytes();
+        let restored: io::Result<()> = self
+            .file
+            .write_all_at(ending, self.end)
+            .and_then(|()| self.file.set_len(self.end + ending.len() as u64))
+            .and_then(|()| self.file.sync_data());
+        if let Err(err) = restored {
+            eprintln!("warning: {} may end with half a record: {err}", self.path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ending_always_stands_behind_the_last_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let mut file = RecordFile::create(&path, b"[", "]\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "[]\n");
+        file.append(b"1").unwrap();
+        file.append(b",22").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "[1,22]\n");
+    }
+
+    #[test]
+    fn half_a_record_is_taken_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let mut file = RecordFile::create(&path, b"[1", "]\n").unwrap();
+        file.file.write_all_at(b",12345678", file.end).unwrap();
+        file.restore();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "[1]\n");
+    }
+
+    #[test]
+    fn a_file_that_is_there_is_not_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, "old").unwrap();
+        assert!(RecordFile::create(&path, b"", "").is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
+    }
+}

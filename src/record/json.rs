@@ -1,0 +1,74 @@
+//! `run.json`: where the rows come from, and the rows again.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::{Error, Provenance, Row, files::RecordFile};
+
+const ENDING: &str = "\n]\n}\n";
+
+/// The open file.
+#[derive(Debug)]
+pub(super) struct Json {
+    file: RecordFile,
+    is_empty: bool,
+}
+
+impl Json {
+    pub(super) fn create(path: &Path, provenance: &Provenance) -> Result<Self, Error> {
+        let file = RecordFile::create(path, beginning(provenance).as_bytes(), ENDING)?;
+        Ok(Self { file, is_empty: true })
+    }
+
+    pub(super) fn append(&mut self, row: &Row) -> Result<(), Error> {
+        let separator = if self.is_empty { "\n" } else { ",\n" };
+        self.file.append(format!("{separator}{}", compact(row)).as_bytes())?;
+        self.is_empty = false;
+        Ok(())
+    }
+}
+
+/// What `--format json` prints: the same as the file.
+pub fn text(provenance: &Provenance, rows: &[Row]) -> String {
+    let rows: Vec<String> = rows.iter().map(compact).collect();
+    let separator = if rows.is_empty() { "" } else { "\n" };
+    format!("{}{separator}{}{ENDING}", beginning(provenance), rows.join(",\n"))
+}
+
+fn beginning(provenance: &Provenance) -> String {
+    let provenance = serde_json::to_string_pretty(provenance)
+        .expect("provenance is text, numbers and lists, which all have a form in JSON");
+    format!("{{\n\"provenance\": {provenance},\n\"rows\": [")
+}
+
+fn compact(row: &impl Serialize) -> String {
+    serde_json::to_string(row).expect("a row is text and numbers, which all have a form in JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::TransportKind;
+
+    #[test]
+    fn the_file_is_whole_after_every_row_and_equals_what_is_printed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.json");
+        let provenance = Provenance::example();
+        let mut json = Json::create(&path, &provenance).unwrap();
+        let mut rows = Vec::new();
+        for number in 1..4 {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(value["rows"].as_array().unwrap().len(), number - 1);
+            assert_eq!(text, super::text(&provenance, &rows));
+            rows.push(Row::absent(number, TransportKind::P2p, "no \"GPU\", here"));
+            json.append(&rows[number - 1]).unwrap();
+        }
+        let value: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(value["rows"][2]["reason"], "no \"GPU\", here");
+        assert_eq!(value["provenance"]["version"], env!("CARGO_PKG_VERSION"));
+    }
+}

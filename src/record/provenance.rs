@@ -1,0 +1,216 @@
+//! Where the numbers come from: the machine, the program and the settings that change results.
+//!
+//! Everything in here is on a list. The environment in particular is never dumped: it holds other
+//! people's secrets.
+
+use std::{env, fs};
+
+use serde::Serialize;
+
+use crate::{
+    plan::{Effort, topology::Topology},
+    transport::machine,
+    units::Bytes,
+};
+
+/// Variables that are recorded: those that steer the libraries g2g measures.
+const VARIABLES: [&str; 4] = ["NCCL_", "FI_", "OFI_", "CUDA_"];
+
+/// What is recorded beside the rows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Provenance {
+    /// The program's version.
+    pub version: &'static str,
+    /// The revision that it was built from; `-dirty` with changes that are in none.
+    pub git_revision: &'static str,
+    /// The architecture that it was built for.
+    pub architecture: &'static str,
+    /// When the run began, in UTC.
+    pub started: String,
+    /// The command as it was given.
+    pub command: Vec<String>,
+    /// Seed of the data patterns.
+    pub seed: u64,
+    /// Processes.
+    pub ranks: u32,
+    /// How long each case is measured.
+    pub effort: Effort,
+    /// Whether a simulated machine was measured.
+    pub simulated: bool,
+    /// The machine.
+    pub machine: Machine,
+    /// Variables with the beginnings `NCCL_`, `FI_`, `OFI_` and `CUDA_`, as they were set.
+    pub environment: Vec<(String, String)>,
+}
+
+/// What of the machine changes results. `null`: the machine does not say.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// Its name in the network.
+    pub hostname: Option<String>,
+    /// EC2 instance type, or the product's name by its maker.
+    pub product: Option<String>,
+    /// The processor.
+    pub cpu_model: Option<String>,
+    /// The kernel.
+    pub kernel: Option<String>,
+    /// All memory.
+    pub memory_bytes: Option<Bytes>,
+    /// Room in `/dev/shm` when the run began.
+    pub shared_memory_free_bytes: Option<Bytes>,
+    /// Transparent huge pages for ordinary memory, as the kernel has them: the word in brackets.
+    pub huge_pages: Option<String>,
+    /// Transparent huge pages for shared memory.
+    pub shared_huge_pages: Option<String>,
+    /// How the kernel sets clocks of CPUs.
+    pub cpu_governor: Option<String>,
+    /// NUMA nodes with the CPUs that g2g may use.
+    pub topology: Topology,
+}
+
+/// What the user asked for, as far as provenance has it.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Seed of the data patterns.
+    pub seed: u64,
+    /// Processes.
+    pub ranks: u32,
+    /// How long each case is measured.
+    pub effort: Effort,
+}
+
+impl Provenance {
+    /// Of the run that begins now, on this machine.
+    pub fn collect(settings: &Settings, topology: &Topology) -> Self {
+        let listed = |name: &str| VARIABLES.iter().any(|beginning| name.starts_with(beginning));
+        let mut environment: Vec<(String, String)> = env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter(|(name, _)| listed(name))
+            .collect();
+        environment.sort_unstable();
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            git_revision: env!("G2G_GIT_REVISION"),
+            architecture: env::consts::ARCH,
+            started: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            command: env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+            seed: settings.seed,
+            ranks: settings.ranks,
+            effort: settings.effort,
+            simulated: false,
+            machine: Machine::collect(topology),
+            environment,
+        }
+    }
+
+    /// A name for a folder: `20261121T093000Z-p5.48xlarge`.
+    pub fn folder_name(&self) -> String {
+        let time: String = self.started.chars().filter(|c| !matches!(c, '-' | ':')).collect();
+        let machine = [&self.machine.product, &self.machine.cpu_model].into_iter().flatten().next();
+        format!("{time}-{}", slug(machine.map_or("unknown-machine", |name| name)))
+    }
+
+    #[cfg(test)]
+    pub(super) fn example() -> Self {
+        let settings = Settings {
+            seed: 1,
+            ranks: 2,
+            effort: Effort {
+                precision: 0.01,
+                time_limit: std::time::Duration::from_secs(2),
+                samples: None,
+            },
+        };
+        Self::collect(&settings, &crate::plan::topology::tests::machine(&[&[0, 1]]))
+    }
+}
+
+impl Machine {
+    fn collect(topology: &Topology) -> Self {
+        let huge = |file| bracketed(&line(&format!("/sys/kernel/mm/transparent_hugepage/{file}"))?);
+        Self {
+            hostname: line("/proc/sys/kernel/hostname"),
+            product: line("/sys/class/dmi/id/product_name"),
+            cpu_model: cpu_model(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+            kernel: line("/proc/sys/kernel/osrelease"),
+            memory_bytes: machine::total_memory(),
+            shared_memory_free_bytes: machine::free_shared_memory().ok(),
+            huge_pages: huge("enabled"),
+            shared_huge_pages: huge("shmem_enabled"),
+            cpu_governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            topology: topology.clone(),
+        }
+    }
+}
+
+/// The first line of a file, if there is one with something in it.
+fn line(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().next()?.trim();
+    (!line.is_empty()).then(|| line.to_owned())
+}
+
+/// x86 names its processors; Arm gives numbers of implementer and part.
+fn cpu_model(cpuinfo: &str) -> Option<String> {
+    let field = |name: &str| {
+        let value = |line: &str| {
+            let (key, value) = line.split_once(':')?;
+            (key.trim() == name).then(|| value.trim().to_owned())
+        };
+        cpuinfo.lines().find_map(value)
+    };
+    let arm = || {
+        let (implementer, part) = (field("CPU implementer")?, field("CPU part")?);
+        Some(format!("arm implementer {implementer} part {part}"))
+    };
+    field("model name").or_else(arm)
+}
+
+fn bracketed(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once('[')?;
+    Some(rest.split_once(']')?.0.to_owned())
+}
+
+/// Letters, digits and dots, with single dashes for all else.
+fn slug(text: &str) -> String {
+    let mut slug = String::new();
+    for letter in text.to_lowercase().chars() {
+        match letter {
+            'a'..='z' | '0'..='9' | '.' => slug.push(letter),
+            _ if slug.ends_with('-') || slug.is_empty() => {}
+            _ => slug.push('-'),
+        }
+    }
+    slug.trim_end_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_named_for_time_and_machine() {
+        let mut provenance = Provenance::example();
+        provenance.started = "2026-11-21T09:30:00Z".to_owned();
+        provenance.machine.product = Some("p5.48xlarge".to_owned());
+        assert_eq!(provenance.folder_name(), "20261121T093000Z-p5.48xlarge");
+        provenance.machine.product = None;
+        provenance.machine.cpu_model = Some("Intel(R) Xeon(R) Processor".to_owned());
+        assert_eq!(provenance.folder_name(), "20261121T093000Z-intel-r-xeon-r-processor");
+    }
+
+    #[test]
+    fn processors_of_both_architectures_have_a_name() {
+        let x86 = "processor\t: 0\nmodel name\t: AMD EPYC 7R13\nmodel\t\t: 1\n";
+        assert_eq!(cpu_model(x86).unwrap(), "AMD EPYC 7R13");
+        let arm = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n";
+        assert_eq!(cpu_model(arm).unwrap(), "arm implementer 0x41 part 0xd4f");
+        assert_eq!(cpu_model(""), None);
+    }
+
+    #[test]
+    fn the_kernels_choice_is_the_word_in_brackets() {
+        assert_eq!(bracketed("always [madvise] never").unwrap(), "madvise");
+        assert_eq!(bracketed("always"), None);
+    }
+}

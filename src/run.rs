@@ -1,0 +1,305 @@
+//! A whole run: from the command line to the exit code.
+
+use std::{
+    env, io,
+    os::{fd::AsFd, unix::net::UnixStream},
+    path::{Path, PathBuf},
+    process::{self, ExitCode},
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cli::{Answer, Cli, Command, Format, Options, RankArgs},
+    ffi::process::die_with_parent,
+    measure::{Outcome, measure},
+    plan::{self, Case, Effort, Rank, TransportKind, topology::Topology},
+    progress::Progress,
+    record::{
+        self, Recorder, Row, Status,
+        provenance::{Provenance, Settings},
+    },
+    transport::{self, Transport, machine, pattern::part_seed},
+    world::{self, Local, World},
+};
+
+/// How a transport is opened; [`transport::open`] but in tests of what the pipeline refuses.
+pub type Open = fn(TransportKind, &Topology) -> Result<Box<dyn Transport>, String>;
+
+/// Why a run has no good end.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// Nothing was measured: exit code 2.
+    #[error("{0}")]
+    Start(String),
+    /// Something was, and its rows are kept: exit code 1.
+    #[error("{0}")]
+    Middle(String),
+}
+
+/// What every rank must know of the run.
+#[derive(Debug, Serialize, Deserialize)]
+struct Job {
+    cases: Vec<Case>,
+    effort: Effort,
+    seed: u64,
+    topology: Topology,
+}
+
+/// A row to be.
+enum Item {
+    Absent(TransportKind, String),
+    Case(Case),
+}
+
+/// Reads the command line, does what it says and returns the exit code.
+pub fn main(open: Open) -> ExitCode {
+    let result = match Cli::read(env::args_os()) {
+        Ok(cli) => match cli.command {
+            Command::Run(options) => lead(&options, &TransportKind::ALL, open),
+            Command::Shm(options) => lead(&options, &[TransportKind::Shm], open),
+            Command::Rank(rank) => follow(rank, open),
+        },
+        Err(Answer::Help(text)) => {
+            record::print(&text).map_err(|err| Failure::Start(err.to_string())).map(|()| true)
+        }
+        Err(Answer::Refused(sentence)) => Err(Failure::Start(sentence)),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(failure) => {
+            eprintln!("error: {failure}");
+            ExitCode::from(match failure {
+                Failure::Start(_) => 2,
+                Failure::Middle(_) => 1,
+            })
+        }
+    }
+}
+
+/// Rank 0: plans, measures with the others, records and prints; whether all went well.
+fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<bool, Failure> {
+    let start = |err: &dyn std::error::Error| Failure::Start(err.to_string());
+    let topology = machine::topology().map_err(|err| start(&err))?;
+    let items = items(options, transports, &topology, open)?;
+    if options.dry_run {
+        return record::print(&listing(&items)).map_err(|err| start(&err)).map(|()| true);
+    }
+    let job = Job {
+        cases: items.iter().filter_map(Item::case).cloned().collect(),
+        effort: options.effort(),
+        seed: options.seed,
+        topology,
+    };
+    let settings = Settings { seed: job.seed, ranks: options.ranks, effort: job.effort };
+    let provenance = Provenance::collect(&settings, &job.topology);
+    let folder = options.output.clone().unwrap_or_else(|| default_folder(&provenance));
+    let recorder = Recorder::create(&folder, &provenance).map_err(|err| start(&err))?;
+    // A run without cases needs no other ranks.
+    let mut world = if job.cases.is_empty() || options.ranks == 1 {
+        World::Single
+    } else {
+        start_ranks(options.ranks, options.deadline).map_err(|err| start(&err))?
+    };
+    let progress = Progress::new(items.len(), options.quiet, options.verbose);
+    let mut leader = Leader { items, open, recorder, progress };
+    let measured = leader.measure_all(job, &mut world);
+    drop(world);
+    let Leader { recorder, progress, .. } = leader;
+    progress.finish(recorder.folder());
+
+    let printed = match options.format {
+        Format::Table => record::tables(recorder.rows()),
+        Format::Csv => record::csv_text(recorder.rows()),
+        Format::Json => record::json_text(&provenance, recorder.rows()),
+    };
+    let shown = record::print(&printed);
+    measured?;
+    shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
+    let is_well = |row: &Row| matches!(row.status, Status::Ok | Status::Skipped);
+    Ok(recorder.rows().iter().all(is_well))
+}
+
+/// A rank that rank 0 has started: measures with the others until rank 0 is done.
+fn follow(args: RankArgs, open: Open) -> Result<bool, Failure> {
+    let start = |err: &dyn std::error::Error| {
+        Failure::Start(format!("`g2g rank` is started by g2g itself only: {err}"))
+    };
+    die_with_parent().map_err(|err| start(&err))?;
+    let stdin = io::stdin().as_fd().try_clone_to_owned().map_err(|err| start(&err))?;
+    let link = UnixStream::from(stdin);
+    link.local_addr().map_err(|err| start(&err))?;
+    let deadline = Duration::from_millis(args.deadline_ms);
+    let mut world = World::Local(Local::join(Rank(args.rank), args.size, deadline, link));
+    let end = |err: world::Error| match err {
+        // Rank 0 has said why, or was killed.
+        world::Error::Gone(_) => Ok(true),
+        err => Err(Failure::Middle(format!("rank {}: {err}", args.rank))),
+    };
+    let job: Job = match world.broadcast(None) {
+        Ok(job) => job,
+        Err(err) => return end(err),
+    };
+    for (index, case) in (0..).zip(&job.cases) {
+        if let Err(err) = measure_one(&mut world, &job, index, case, open)
+            && let CaseError::Lost(transport::Error::World(err)) = err
+        {
+            return end(err);
+        }
+    }
+    Ok(true)
+}
+
+/// What ended a case before its numbers.
+enum CaseError {
+    /// This case only; the ranks meet again in the next.
+    Case(transport::Error),
+    /// The other ranks are out of reach.
+    Lost(transport::Error),
+}
+
+/// One case on this rank, whatever becomes of it.
+fn measure_one(
+    world: &mut World,
+    job: &Job,
+    index: u64,
+    case: &Case,
+    open: Open,
+) -> Result<Option<Outcome>, CaseError> {
+    world.next_round();
+    let seed = part_seed(job.seed, index);
+    let result = match open(case.transport, &job.topology) {
+        Ok(transport) => measure(world, transport.as_ref(), case, job.effort, seed),
+        Err(reason) => Err(transport::Error::Unavailable(reason)),
+    };
+    let err = match result {
+        Ok(outcome) => return Ok(outcome),
+        Err(err) => err,
+    };
+    let own_links_hold = match &err {
+        transport::Error::World(world::Error::Failed { .. }) => return Err(CaseError::Case(err)),
+        // Rank 0 is connected to every rank, the others to rank 0 alone.
+        transport::Error::World(world::Error::Gone(rank) | world::Error::Late { rank, .. }) => {
+            !world.is_root() && *rank != 0
+        }
+        transport::Error::World(_) => false,
+        transport::Error::Stalled { .. } => !world.is_root(),
+        _ => true,
+    };
+    if own_links_hold {
+        world.abandon(&err.to_string());
+        Err(CaseError::Case(err))
+    } else {
+        Err(CaseError::Lost(err))
+    }
+}
+
+/// What rank 0 works with beside the other ranks.
+struct Leader {
+    items: Vec<Item>,
+    open: Open,
+    recorder: Recorder,
+    progress: Progress,
+}
+
+impl Leader {
+    /// Measures and records every item, until one cannot be recorded or a rank is out of reach.
+    fn measure_all(&mut self, job: Job, world: &mut World) -> Result<(), Failure> {
+        let job = world.broadcast(Some(job)).map_err(|err| Failure::Middle(err.to_string()))?;
+        let mut index = 0;
+        for (number, item) in (1..).zip(&self.items) {
+            let (mut lost, mut latency) = (None, None);
+            let row = match item {
+                Item::Absent(kind, reason) => Row::absent(number, *kind, reason),
+                Item::Case(case) => {
+                    self.progress.begin(case);
+                    let result = measure_one(world, &job, index, case, self.open);
+                    index += 1;
+                    match result {
+                        Ok(Some(outcome)) => {
+                            latency = outcome.latency().cloned();
+                            Row::new(number, case, &outcome)
+                        }
+                        Ok(None) => Row::failed(number, case, "this is not the rank that decides"),
+                        Err(CaseError::Case(err)) => Row::failed(number, case, &err.to_string()),
+                        Err(CaseError::Lost(err)) => {
+                            lost = Some(err.to_string());
+                            Row::failed(number, case, &err.to_string())
+                        }
+                    }
+                }
+            };
+            self.progress.row(&row);
+            let written = self.recorder.append(row, latency.as_ref());
+            written.map_err(|err| Failure::Middle(err.to_string()))?;
+            if let Some(reason) = lost {
+                let left = self.items.len() - number;
+                return Err(Failure::Middle(format!("{reason}; {left} rows were not measured")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rows to be, in their order.
+fn items(
+    options: &Options,
+    transports: &[TransportKind],
+    topology: &Topology,
+    open: Open,
+) -> Result<Vec<Item>, Failure> {
+    let request = options.request(transports);
+    let cases = plan::cases(&request, topology).map_err(|err| Failure::Start(err.to_string()))?;
+    let mut items = Vec::new();
+    for &kind in transports {
+        let here: Vec<Case> = cases.iter().filter(|case| case.transport == kind).cloned().collect();
+        match open(kind, topology) {
+            Err(reason) => items.push(Item::Absent(kind, reason)),
+            Ok(_) if here.is_empty() => {
+                let reason = "it takes place between ranks: give --ranks 2 or more".to_owned();
+                items.push(Item::Absent(kind, reason));
+            }
+            Ok(_) => items.extend(here.into_iter().map(Item::Case)),
+        }
+    }
+    Ok(items)
+}
+
+impl Item {
+    fn case(&self) -> Option<&Case> {
+        match self {
+            Self::Absent(..) => None,
+            Self::Case(case) => Some(case),
+        }
+    }
+}
+
+fn listing(items: &[Item]) -> String {
+    let line = |(number, item): (usize, &Item)| match item {
+        Item::Absent(kind, reason) => format!("{number} {} skipped: {reason}\n", kind.name()),
+        Item::Case(case) => format!("{number} {case}\n"),
+    };
+    (1..).zip(items).map(line).collect()
+}
+
+/// `results/<UTC time>-<machine>`, with a number behind it if that is taken.
+fn default_folder(provenance: &Provenance) -> PathBuf {
+    let name = provenance.folder_name();
+    let folder = Path::new("results").join(&name);
+    let next = |n: u32| Path::new("results").join(format!("{name}-{n}"));
+    if !folder.exists() {
+        return folder;
+    }
+    (2..u32::MAX).map(next).find(|folder| !folder.exists()).unwrap_or(folder)
+}
+
+fn start_ranks(ranks: u32, deadline: Duration) -> Result<World, world::Error> {
+    let program = env::current_exe().map_err(|source| world::Error::Start {
+        action: "find g2g's own program file".to_owned(),
+        source,
+    })?;
+    let mut command = process::Command::new(program);
+    Local::start(&mut command, ranks, deadline).map(World::Local)
+}

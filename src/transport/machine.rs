@@ -1,0 +1,136 @@
+//! The machine that g2g runs on, read from `/proc` and `/sys`.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use crate::{
+    ffi::{self, host},
+    plan::topology::{Node, NumaNode, Topology, cpu_list},
+    units::Bytes,
+};
+
+/// The NUMA nodes and the CPUs that this process may use. A kernel without NUMA counts as one
+/// node with all CPUs.
+///
+/// # Errors
+///
+/// The kernel does not say on which CPUs this process may run.
+pub fn topology() -> Result<Topology, ffi::CallError> {
+    Ok(topology_below(Path::new("/sys/devices/system"), &host::allowed_cpus()?))
+}
+
+fn topology_below(system: &Path, allowed: &[u32]) -> Topology {
+    let usable = |cpus: Vec<u32>| -> Vec<u32> {
+        let mut cpus: Vec<u32> = cpus.into_iter().filter(|cpu| allowed.contains(cpu)).collect();
+        let siblings = |cpu: u32| {
+            let path = system.join(format!("cpu/cpu{cpu}/topology/thread_siblings_list"));
+            fs::read_to_string(path).ok().and_then(|text| cpu_list(&text)).unwrap_or_default()
+        };
+        // Whole cores first: a CPU comes late if a lower thread of its core is usable too.
+        cpus.sort_by_key(|&cpu| {
+            let lower = |&&other: &&u32| other < cpu && allowed.contains(&other);
+            (siblings(cpu).iter().filter(lower).count(), cpu)
+        });
+        cpus
+    };
+    let numbers: BTreeSet<u32> = fs::read_dir(system.join("node"))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("node")?.parse().ok())
+        .collect();
+    let nodes: Vec<Node> = numbers
+        .into_iter()
+        .map(|number| {
+            let read = |file: &str| {
+                let path = system.join(format!("node/node{number}/{file}"));
+                fs::read_to_string(path).unwrap_or_default()
+            };
+            let distances = read("distance");
+            Node {
+                id: NumaNode(number),
+                cpus: usable(cpu_list(&read("cpulist")).unwrap_or_default()),
+                distances: distances.split_whitespace().flat_map(str::parse).collect(),
+            }
+        })
+        .collect();
+    if nodes.iter().all(|node| node.cpus.is_empty()) {
+        let whole = Node { id: NumaNode(0), cpus: usable(allowed.to_vec()), distances: vec![10] };
+        return Topology { nodes: vec![whole] };
+    }
+    Topology { nodes }
+}
+
+/// Memory that can be taken without swapping, by the kernel's estimate.
+pub fn available_memory() -> Option<Bytes> {
+    meminfo("MemAvailable:")
+}
+
+/// All memory of the machine.
+pub fn total_memory() -> Option<Bytes> {
+    meminfo("MemTotal:")
+}
+
+fn meminfo(field: &str) -> Option<Bytes> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    Some(Bytes::kib(line.split_whitespace().next()?.parse().ok()?))
+}
+
+/// Room left for shared memory.
+///
+/// # Errors
+///
+/// There is no `/dev/shm`.
+pub fn free_shared_memory() -> Result<Bytes, ffi::CallError> {
+    host::free_space(c"/dev/shm")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, file: &str, text: &str) {
+        let path = root.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn nodes_distances_and_whole_cores_first_are_read() {
+        let root = tempfile::tempdir().unwrap();
+        for (node, cpus, distance) in [(0, "0-1,4-5\n", "10 21\n"), (1, "2-3,6-7\n", "21 10\n")] {
+            write(root.path(), &format!("node/node{node}/cpulist"), cpus);
+            write(root.path(), &format!("node/node{node}/distance"), distance);
+        }
+        write(root.path(), "node/possible", "0-1\n");
+        for cpu in 0..8 {
+            let siblings = format!("{},{}\n", cpu % 4, cpu % 4 + 4);
+            write(root.path(), &format!("cpu/cpu{cpu}/topology/thread_siblings_list"), &siblings);
+        }
+        let topology = topology_below(root.path(), &[0, 1, 4, 5, 6, 7]);
+        let node = |id, cpus: &[u32], distances: &[u32]| Node {
+            id: NumaNode(id),
+            cpus: cpus.to_vec(),
+            distances: distances.to_vec(),
+        };
+        assert_eq!(
+            topology.nodes,
+            [node(0, &[0, 1, 4, 5], &[10, 21]), node(1, &[6, 7], &[21, 10])]
+        );
+    }
+
+    #[test]
+    fn a_kernel_without_numa_is_one_node() {
+        let root = tempfile::tempdir().unwrap();
+        let topology = topology_below(root.path(), &[3, 4]);
+        assert_eq!(topology.cpus(NumaNode(0)), [3, 4]);
+    }
+
+    #[test]
+    fn this_machine_has_cpus_memory_and_shared_memory() {
+        let topology = topology().unwrap();
+        assert!(topology.nodes.iter().any(|node| !node.cpus.is_empty()));
+        assert!(available_memory().unwrap() > Bytes::mib(1));
+        assert!(total_memory() >= available_memory());
+        assert!(free_shared_memory().unwrap() > Bytes::mib(1));
+    }
+}

@@ -1,0 +1,246 @@
+//! The ways of moving bytes, behind one small trait.
+//!
+//! Owns what moves data and what a moved buffer must hold. Knows nothing of how often or how long
+//! a case is measured, nor of how a row is written.
+
+pub mod machine;
+pub mod pattern;
+mod shm;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ffi,
+    plan::{Case, TransportKind, topology::Topology},
+    units::Bytes,
+    world::{self, World},
+};
+
+pub use pattern::Mismatch;
+
+/// What can go wrong with a case that can run here.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A foreign call.
+    #[error("cannot {action}: {source}")]
+    Call {
+        /// What was tried.
+        action: String,
+        /// The call that did not succeed.
+        source: ffi::CallError,
+    },
+    /// Another rank.
+    #[error(transparent)]
+    World(#[from] world::Error),
+    /// A rank made no progress in the middle of a transfer.
+    #[error("no byte moved for {} s while waiting for rank {rank} to {waiting_for}", .waited.as_secs_f64())]
+    Stalled {
+        /// The rank that was waited for.
+        rank: u32,
+        /// What it was to do.
+        waiting_for: &'static str,
+        /// How long.
+        waited: Duration,
+    },
+    /// It can run on rank 0 but not on this rank.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The ranks' times do not fit together.
+    #[error("the ranks' times of one sample do not fit together: {0}")]
+    Times(&'static str),
+}
+
+/// Whether a case can run on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Support {
+    /// It can.
+    Yes,
+    /// It cannot, and this is the sentence that goes into the `reason` column.
+    No(String),
+}
+
+/// One way of moving bytes.
+pub trait Transport {
+    /// Whether `case` can run here, as far as this rank can tell. Asked before anything is
+    /// allocated.
+    fn support(&self, case: &Case) -> Support;
+
+    /// Acquires buffers, segments and connections: all that must not be timed. Every rank calls
+    /// it, those without a part in the case too.
+    ///
+    /// # Errors
+    ///
+    /// Any foreign call that fails, and any rank that does not do its part.
+    fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error>;
+}
+
+/// A transfer that is ready to run: this rank's part of it. Dropping it gives everything back.
+pub trait Transfer {
+    /// How the data is staged on its way, if it is.
+    fn staging(&self) -> Option<Staging>;
+
+    /// What the clock behind the spans can tell apart.
+    fn clock_resolution(&self) -> Duration;
+
+    /// Writes the pattern of `seed` into this rank's sources, and into its targets what differs
+    /// from that pattern in every byte.
+    ///
+    /// # Errors
+    ///
+    /// Any foreign call that fails.
+    fn fill(&mut self, seed: u64) -> Result<(), Error>;
+
+    /// For each span: waits until every rank of the case is ready, then moves the data of every
+    /// flow `operations` times, back to back, and notes when this rank began and ended. The
+    /// slice's length is the count of spans; nothing in here allocates, prints or takes a lock.
+    ///
+    /// # Errors
+    ///
+    /// Any foreign call that fails, and a peer that ends or makes no progress.
+    fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error>;
+
+    /// Compares every byte of this rank's targets with the pattern of `seed`.
+    ///
+    /// # Errors
+    ///
+    /// Any foreign call that fails. Data that differs is no error but an answer.
+    fn verify(&self, seed: u64) -> Result<Option<Mismatch>, Error>;
+}
+
+/// One rank's times of one sample, in nanoseconds of a clock that all ranks of the case share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// Just before the first byte of this rank's sources was asked for; `None` without a source.
+    pub start_ns: Option<u64>,
+    /// Just after the last byte of this rank's targets was in place; `None` without a target.
+    pub end_ns: Option<u64>,
+}
+
+/// How data is staged through a ring of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Staging {
+    /// The most that goes through one slot.
+    pub slot: Bytes,
+    /// How many slots the ring has.
+    pub slots: u64,
+    /// How the source stores into a slot.
+    pub source_store: StoreKind,
+    /// How the target stores out of a slot.
+    pub target_store: StoreKind,
+    /// How an end waits for the other.
+    pub wait: Wait,
+}
+
+/// How bytes are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StoreKind {
+    /// Through the caches.
+    Cached,
+    /// Past the caches.
+    NonTemporal,
+}
+
+/// How an end waits for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wait {
+    /// It keeps its CPU.
+    Spin,
+    /// It offers its CPU to others after a short spin, since ranks share CPUs.
+    Yield,
+}
+
+/// Opens the transport `kind` on a machine of this `topology`.
+///
+/// # Errors
+///
+/// What is missing for it on this machine, and what to do about it: the sentence for the `reason`
+/// column.
+pub fn open(kind: TransportKind, topology: &Topology) -> Result<Box<dyn Transport>, String> {
+    match kind {
+        TransportKind::Shm => Ok(Box::new(shm::Shm::new(topology.clone()))),
+        TransportKind::Local | TransportKind::P2p => {
+            Err(missing("libcuda.so.1", "an NVIDIA GPU and its driver"))
+        }
+        TransportKind::Nccl => Err(missing("libnccl.so.2", "NCCL (package libnccl2) and a GPU")),
+        TransportKind::Rdma => Err(missing(
+            "libfabric.so.1",
+            "libfabric (package libfabric1 or the EFA installer) and a second rank",
+        )),
+    }
+}
+
+fn missing(library: &str, needs: &str) -> String {
+    match ffi::library::can_load(library) {
+        Err(_) => format!("{library} cannot be loaded here: this transport needs {needs}"),
+        Ok(()) => format!(
+            "{library} is here but this version of g2g ({}) does not measure this transport yet",
+            env!("CARGO_PKG_VERSION")
+        ),
+    }
+}
+
+/// How long each sample lasted over all ranks: from the first start to the last end.
+///
+/// # Errors
+///
+/// A sample without a start or an end, or with ranks that disagree on the count of samples.
+pub fn durations(ranks: &[Vec<Span>]) -> Result<Vec<Duration>, Error> {
+    let count = ranks.iter().map(Vec::len).max().unwrap_or(0);
+    if ranks.iter().any(|spans| spans.len() != count) {
+        return Err(Error::Times("one rank has more samples than another"));
+    }
+    (0..count)
+        .map(|sample| {
+            let spans = || ranks.iter().map(|spans| spans[sample]);
+            let start = spans().filter_map(|span| span.start_ns).min();
+            let end = spans().filter_map(|span| span.end_ns).max();
+            match (start, end) {
+                (Some(start), Some(end)) if end >= start => Ok(Duration::from_nanos(end - start)),
+                (Some(_), Some(_)) => Err(Error::Times("it ended before it began")),
+                _ => Err(Error::Times("no rank noted its start or its end")),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::topology::tests::machine;
+
+    fn span(start_ns: Option<u64>, end_ns: Option<u64>) -> Span {
+        Span { start_ns, end_ns }
+    }
+
+    #[test]
+    fn a_sample_lasts_from_the_first_start_to_the_last_end_of_all_ranks() {
+        let ranks = [
+            vec![span(Some(100), None), span(Some(500), Some(900))],
+            vec![span(None, Some(180)), span(Some(450), Some(700))],
+            vec![span(None, None), span(None, None)],
+        ];
+        let expected = [Duration::from_nanos(80), Duration::from_nanos(450)];
+        assert_eq!(durations(&ranks).unwrap(), expected);
+    }
+
+    #[test]
+    fn times_that_do_not_fit_are_refused() {
+        assert!(durations(&[vec![span(Some(2), Some(1))]]).is_err());
+        assert!(durations(&[vec![span(Some(2), None)], vec![span(None, None)]]).is_err());
+        assert!(durations(&[vec![span(Some(2), Some(3))], vec![]]).is_err());
+    }
+
+    #[test]
+    fn what_cannot_run_here_says_what_it_needs() {
+        let topology = machine(&[&[0, 1]]);
+        assert!(open(TransportKind::Shm, &topology).is_ok());
+        for kind in [TransportKind::Local, TransportKind::Nccl, TransportKind::Rdma] {
+            let reason = open(kind, &topology).err().unwrap();
+            assert!(reason.contains(".so."), "{reason}");
+        }
+    }
+}

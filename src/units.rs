@@ -1,0 +1,199 @@
+//! Quantities, and the only place where they are scaled.
+//!
+//! Inside the program a value carries its quantity in its type. A unit appears in a name only
+//! where a bare number leaves the program: an accessor, a CSV column, a flag's help text.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// Both spellings are powers of 1024. `KB` and `MB` are missing on purpose: some read them as
+/// powers of 1000, some as powers of 1024.
+const SUFFIXES: [(&str, u64); 6] =
+    [("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("K", KIB), ("M", MIB), ("G", GIB)];
+
+/// An amount of data.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Bytes(u64);
+
+/// A rate of transfer.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Bandwidth {
+    bytes_per_s: f64,
+}
+
+/// A size that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadSize {
+    /// Not a number with one of the suffixes.
+    #[error("`{0}` is not a size: write bytes, or a whole number with K, M or G (powers of 1024)")]
+    Syntax(String),
+    /// More than a 64-bit count of bytes holds.
+    #[error("`{0}` is too large: a size is below 2^64 bytes")]
+    Overflow(String),
+}
+
+impl Bytes {
+    /// `n` bytes.
+    pub const fn new(n: u64) -> Self {
+        Self(n)
+    }
+
+    /// `n` KiB, of 1024 bytes each.
+    pub const fn kib(n: u64) -> Self {
+        Self(n * KIB)
+    }
+
+    /// `n` MiB, of 1024² bytes each.
+    pub const fn mib(n: u64) -> Self {
+        Self(n * MIB)
+    }
+
+    /// The length of something in memory.
+    pub const fn of_len(n: usize) -> Self {
+        Self(n as u64)
+    }
+
+    /// The bare count, for a foreign call or a CSV cell.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The count as a length in memory.
+    ///
+    /// # Errors
+    ///
+    /// A size that this machine's addresses cannot hold.
+    pub fn to_len(self) -> Result<usize, BadSize> {
+        usize::try_from(self.0).map_err(|_| BadSize::Overflow(self.to_string()))
+    }
+
+    /// This many bytes `count` times over; stays at the largest size rather than wrap.
+    pub const fn times(self, count: u64) -> Self {
+        Self(self.0.saturating_mul(count))
+    }
+}
+
+impl Bandwidth {
+    /// The rate at which `moved` crossed in `elapsed`; `None` if the clock did not advance.
+    pub fn of(moved: Bytes, elapsed: Duration) -> Option<Self> {
+        if elapsed.is_zero() {
+            return None;
+        }
+        Some(Self { bytes_per_s: moved.get() as f64 / elapsed.as_secs_f64() })
+    }
+
+    /// In GB/s, where 1 GB is 10⁹ bytes, as in vendors' link rates and in nccl-tests.
+    pub fn gb_per_s(self) -> f64 {
+        self.bytes_per_s / 1e9
+    }
+}
+
+/// Whole nanoseconds; stays at the largest value rather than wrap (584 years).
+pub fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A time in nanoseconds as a person reads it: `212 ns`, `4.52 µs`, `6.81 ms`, `1.20 s`.
+pub fn readable_nanoseconds(ns: u64) -> String {
+    let value = ns as f64;
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.2} µs", value / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.2} ms", value / 1e6),
+        _ => format!("{:.2} s", value / 1e9),
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// Exact: the largest binary unit that divides the size, so that nothing is rounded away.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, unit) = match self.0 {
+            n if n != 0 && n % GIB == 0 => (n / GIB, "GiB"),
+            n if n != 0 && n % MIB == 0 => (n / MIB, "MiB"),
+            n if n != 0 && n % KIB == 0 => (n / KIB, "KiB"),
+            n => (n, "B"),
+        };
+        f.pad(&format!("{count} {unit}"))
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = BadSize;
+
+    fn from_str(text: &str) -> Result<Self, BadSize> {
+        let (digits, scale) = SUFFIXES
+            .into_iter()
+            .find_map(|(suffix, scale)| Some((text.strip_suffix(suffix)?, scale)))
+            .unwrap_or((text, 1));
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(BadSize::Syntax(text.to_owned()));
+        }
+        digits
+            .parse::<u64>()
+            .ok()
+            .and_then(|count| count.checked_mul(scale))
+            .map(Self)
+            .ok_or_else(|| BadSize::Overflow(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suffixes_are_powers_of_1024() {
+        for (text, bytes) in
+            [("0", 0), ("64", 64), ("4K", 4096), ("4KiB", 4096), ("3M", 3 << 20), ("2GiB", 2 << 30)]
+        {
+            assert_eq!(text.parse(), Ok(Bytes::new(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_ambiguous_or_no_size_is_refused() {
+        for text in ["", "K", "64MB", "64kb", "1e6", "1.5M", "-1", "+1", " 1", "0x10", "4 K"] {
+            assert_eq!(text.parse::<Bytes>(), Err(BadSize::Syntax(text.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_size_past_64_bits_is_refused_and_not_wrapped() {
+        for text in ["18446744073709551616", "17179869184G", "99999999999999999999K"] {
+            assert_eq!(text.parse::<Bytes>(), Err(BadSize::Overflow(text.to_owned())));
+        }
+        assert_eq!("17179869183G".parse(), Ok(Bytes::new(17_179_869_183 << 30)));
+    }
+
+    #[test]
+    fn a_size_is_shown_exactly() {
+        for (bytes, text) in
+            [(0, "0 B"), (1000, "1000 B"), (1025, "1025 B"), (4096, "4 KiB"), (3 << 30, "3 GiB")]
+        {
+            assert_eq!(Bytes::new(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn bandwidth_is_decimal_and_needs_time() {
+        let rate = Bandwidth::of(Bytes::new(3_000_000), Duration::from_millis(1)).unwrap();
+        assert_eq!(rate.gb_per_s(), 3.0);
+        assert_eq!(Bandwidth::of(Bytes::new(1), Duration::ZERO), None);
+    }
+
+    #[test]
+    fn times_are_readable_in_every_range() {
+        for (ns, text) in [(0, "0 ns"), (999, "999 ns"), (4_520, "4.52 µs"), (6_810_000, "6.81 ms")]
+        {
+            assert_eq!(readable_nanoseconds(ns), text);
+        }
+        assert_eq!(readable_nanoseconds(1_200_000_000), "1.20 s");
+    }
+}
