@@ -1,8 +1,7 @@
 //! A whole run: from the command line to the exit code.
 
 use std::{
-    env, io,
-    os::{fd::AsFd, unix::net::UnixStream},
+    env,
     path::{Path, PathBuf},
     process::{self, ExitCode},
     time::Duration,
@@ -12,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     cli::{Answer, Cli, Command, Format, Options, RankArgs},
-    ffi::process::die_with_parent,
     measure::{Outcome, measure},
     plan::{self, Case, Effort, Rank, TransportKind, topology::Topology},
     progress::Progress,
@@ -124,15 +122,10 @@ fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<b
 
 /// A rank that rank 0 has started: measures with the others until rank 0 is done.
 fn follow(args: RankArgs, open: Open) -> Result<bool, Failure> {
-    let start = |err: &dyn std::error::Error| {
-        Failure::Start(format!("`g2g rank` is started by g2g itself only: {err}"))
-    };
-    die_with_parent().map_err(|err| start(&err))?;
-    let stdin = io::stdin().as_fd().try_clone_to_owned().map_err(|err| start(&err))?;
-    let link = UnixStream::from(stdin);
-    link.local_addr().map_err(|err| start(&err))?;
     let deadline = Duration::from_millis(args.deadline_ms);
-    let mut world = World::Local(Local::join(Rank(args.rank), args.size, deadline, link));
+    let local = Local::started(Rank(args.rank), args.size, deadline)
+        .map_err(|err| Failure::Start(err.to_string()))?;
+    let mut world = World::Local(local);
     let end = |err: world::Error| match err {
         // Rank 0 has said why, or was killed.
         world::Error::Gone(_) => Ok(true),

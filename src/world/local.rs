@@ -7,7 +7,10 @@
 
 use std::{
     io::{self, Read, Write},
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -15,10 +18,13 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{Error, no_value};
-use crate::plan::Rank;
+use crate::{ffi::process::die_with_parent, plan::Rank};
 
 /// How long rank 0 waits at the end for the others to leave before it kills them.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// The hidden command by which a rank is started.
+const START_RANK: &str = "internal-rank";
 
 /// Longest message: far above the samples of one batch, far below what a wild length would ask.
 const MESSAGE_BYTES_MAX: usize = 1 << 28;
@@ -52,8 +58,8 @@ enum Body<T> {
 }
 
 impl Local {
-    /// Starts ranks 1 to `size` - 1 by running `program` with its arguments and `rank RANK SIZE
-    /// DEADLINE_MS`, and becomes rank 0.
+    /// Starts ranks 1 to `size` - 1 by running `program` with its arguments and `internal-rank RANK
+    /// SIZE DEADLINE_MS`, and becomes rank 0.
     ///
     /// # Errors
     ///
@@ -66,7 +72,7 @@ impl Local {
             let (near, far) = UnixStream::pair().map_err(start)?;
             let child = Command::new(&name)
                 .args(program.get_args())
-                .args(["rank", &rank.to_string(), &size.to_string()])
+                .args([START_RANK, &rank.to_string(), &size.to_string()])
                 .arg(deadline.as_millis().to_string())
                 .stdin(Stdio::from(OwnedFd::from(far)))
                 .stdout(Stdio::null())
@@ -76,6 +82,20 @@ impl Local {
             local.children.push(child);
         }
         Ok(local)
+    }
+
+    /// Becomes rank `rank` of those that rank 0 starts: takes the connection from standard input,
+    /// and ends when rank 0 ends.
+    ///
+    /// # Errors
+    ///
+    /// Standard input is no socket: rank 0 did not start this process.
+    pub fn started(rank: Rank, size: u32, deadline: Duration) -> Result<Self, Error> {
+        let join = |source| Error::Start { action: "join rank 0 (which starts it)".into(), source };
+        die_with_parent().map_err(|err| join(err.source))?;
+        let link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().map_err(join)?);
+        link.local_addr().map_err(join)?;
+        Ok(Self::join(rank, size, deadline, link))
     }
 
     /// Becomes rank `rank`, with `link` to rank 0.

@@ -1,0 +1,155 @@
+//! Holds the layers: who may import whom, and where `unsafe` and printing are allowed.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// A module and the modules it may import; `docs/architecture.md` explains the table.
+const LAYERS: [(&str, &[&str]); 10] = [
+    ("units", &[]),
+    ("ffi", &["units"]),
+    ("plan", &["units"]),
+    ("world", &["ffi", "plan", "units"]),
+    ("transport", &["ffi", "plan", "units", "world"]),
+    ("measure", &["plan", "transport", "units", "world"]),
+    ("record", &["measure", "plan", "transport", "units"]),
+    ("cli", &["plan", "units"]),
+    ("progress", &["plan", "record", "units"]),
+    ("run", &["cli", "measure", "plan", "progress", "record", "transport", "world"]),
+];
+
+/// Longest file, in lines: one subject each.
+const LINES_MAX: usize = 600;
+
+fn sources() -> BTreeMap<PathBuf, String> {
+    fn walk(folder: &Path, found: &mut BTreeMap<PathBuf, String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.insert(path.clone(), fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+    found
+}
+
+/// The module below `src` that a file belongs to.
+fn module(path: &Path) -> String {
+    let below = path.strip_prefix(Path::new(env!("CARGO_MANIFEST_DIR")).join("src")).unwrap();
+    let first = below.components().next().unwrap().as_os_str().to_str().unwrap();
+    first.trim_end_matches(".rs").to_owned()
+}
+
+/// The part of a file that is compiled into the program, without comments.
+fn code(text: &str) -> String {
+    let program = text.split("#[cfg(test)]").next().unwrap();
+    let lines = program.lines().map(|line| line.split("//").next().unwrap());
+    lines.collect::<Vec<&str>>().join("\n")
+}
+
+/// The modules named right behind `crate::` or in the braces behind it.
+fn imports(code: &str) -> Vec<String> {
+    let name = |text: &str| -> String {
+        text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+    };
+    let mut found = Vec::new();
+    for rest in code.split("crate::").skip(1) {
+        if let Some(list) = rest.strip_prefix('{') {
+            let mut depth = 0;
+            let mut item = String::new();
+            for letter in list.chars() {
+                match letter {
+                    '{' => depth += 1,
+                    '}' if depth == 0 => break,
+                    '}' => depth -= 1,
+                    ',' if depth == 0 => {
+                        found.push(name(&item));
+                        item.clear();
+                        continue;
+                    }
+                    _ => {}
+                }
+                item.push(letter);
+            }
+            found.push(name(&item));
+        } else {
+            found.push(name(rest));
+        }
+    }
+    found.retain(|name| !name.is_empty());
+    found
+}
+
+#[test]
+fn braces_and_paths_are_both_read() {
+    let code = "use crate::{ffi::{self, clock}, plan::Case,\n units::Bytes};\ncrate::world::Error";
+    assert_eq!(imports(code), ["ffi", "plan", "units", "world"]);
+}
+
+#[test]
+fn imports_point_down() {
+    let layers: BTreeMap<&str, &[&str]> = LAYERS.into_iter().collect();
+    for (path, text) in sources() {
+        let module = module(&path);
+        if module == "lib" || module == "main" {
+            continue;
+        }
+        let allowed = layers.get(module.as_str());
+        let allowed = allowed.unwrap_or_else(|| panic!("{module} is not in the table of layers"));
+        for import in imports(&code(&text)) {
+            assert!(
+                import == module || allowed.contains(&import.as_str()),
+                "{} imports {import}, which is not below {module}",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn every_module_of_the_table_exists() {
+    let modules: Vec<String> = sources().keys().map(|path| module(path)).collect();
+    for (name, allowed) in LAYERS {
+        assert!(modules.iter().any(|module| module == name), "{name}");
+        assert!(allowed.iter().all(|below| modules.iter().any(|module| module == below)));
+    }
+}
+
+#[test]
+fn unsafe_is_in_ffi_only_and_every_block_says_why() {
+    for (path, text) in sources() {
+        let lines: Vec<&str> = text.lines().collect();
+        for (number, line) in lines.iter().enumerate() {
+            let code = line.split("//").next().unwrap();
+            let is_unsafe =
+                ["unsafe {", "unsafe fn", "unsafe impl"].iter().any(|word| code.contains(word));
+            if is_unsafe {
+                assert_eq!(module(&path), "ffi", "{}:{}", path.display(), number + 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn standard_output_is_written_in_one_place() {
+    for (path, text) in sources() {
+        let prints = ["println!(", " print!(", "io::stdout()"];
+        if prints.iter().any(|print| code(&text).replace("eprintln!", "").contains(print)) {
+            assert!(path.ends_with("src/record/table.rs"), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn files_have_one_subject_each() {
+    for (path, text) in sources() {
+        let lines = text.lines().count();
+        assert!(lines <= LINES_MAX, "{} has {lines} lines", path.display());
+    }
+}

@@ -1,0 +1,106 @@
+//! Running the program from outside, and reading what it leaves.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+/// The program.
+pub fn g2g() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_g2g"))
+}
+
+/// The program with transports that fail, built from `tests/programs`.
+pub fn faulty() -> Command {
+    let program = Path::new(env!("CARGO_BIN_EXE_g2g")).with_file_name("examples").join("faulty");
+    assert!(program.exists(), "`cargo test` builds it, and so does `cargo build --examples`");
+    Command::new(program)
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Runs `command` with the words of `line`.
+pub fn run(mut command: Command, line: &str) -> Output {
+    command.args(line.split_whitespace()).output().unwrap()
+}
+
+/// The rows of a CSV text by their columns. Fails if a line has other cells than the header.
+pub struct Rows(pub Vec<Vec<(String, String)>>);
+
+impl Rows {
+    pub fn read(folder: &Path) -> Self {
+        Self::parse(&fs::read_to_string(folder.join("run.csv")).unwrap())
+    }
+
+    pub fn parse(csv: &str) -> Self {
+        assert!(csv.is_empty() || csv.ends_with('\n'), "half a line at the end: {csv}");
+        let mut lines = csv.lines();
+        let header: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+        let row = |line: &str| {
+            let cells: Vec<&str> = line.split(',').collect();
+            assert_eq!(cells.len(), header.len(), "{line}");
+            header.iter().zip(cells).map(|(&name, cell)| (name.into(), cell.into())).collect()
+        };
+        Self(lines.map(row).collect())
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn cell(&self, row: usize, column: &str) -> &str {
+        let cell = self.0[row].iter().find(|(name, _)| name == column);
+        &cell.unwrap_or_else(|| panic!("no column {column}")).1
+    }
+
+    pub fn number(&self, row: usize, column: &str) -> f64 {
+        self.cell(row, column).parse().unwrap()
+    }
+}
+
+/// The processes of a process group.
+pub fn group_members(group: u32) -> Vec<u32> {
+    let stat = |pid: u32| fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    let is_member = |pid: &u32| {
+        stat(*pid).is_some_and(|stat| {
+            // The name in parentheses may hold anything; state, parent and group follow it.
+            let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+            fields[0] != "Z" && fields[2] == group.to_string()
+        })
+    };
+    let pids = fs::read_dir("/proc").unwrap();
+    let pids = pids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    pids.filter(is_member).collect()
+}
+
+/// Waits until `done`, at most `limit`; whether it was.
+pub fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let due = Instant::now() + limit;
+    while Instant::now() < due {
+        if done() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    done()
+}
+
+/// Names in `/dev/shm`.
+pub fn shared_memory_names() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/dev/shm").unwrap();
+    let mut names: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    names
+}
+
+/// Sends a signal by name.
+pub fn signal(name: &str, pid: u32) {
+    let status = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+    assert!(status.unwrap().success() || group_members(pid).is_empty());
+}
