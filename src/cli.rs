@@ -144,6 +144,8 @@ pub enum Format {
 pub enum Answer {
     /// The user asked for this text.
     Help(String),
+    /// The user gave no command, and this says which there are.
+    Usage(String),
     /// The arguments make no sense, for this reason: one sentence.
     Refused(String),
 }
@@ -156,9 +158,8 @@ impl Cli {
     /// The words ask for help, or make no sense.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, Answer> {
         Self::try_parse_from(words).map_err(|err| match err.kind() {
-            ErrorKind::DisplayHelp
-            | ErrorKind::DisplayVersion
-            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Answer::Help(err.to_string()),
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Answer::Help(err.to_string()),
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Answer::Usage(err.to_string()),
             ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument => {
                 let sentence = sentence(&err.to_string());
                 Answer::Refused(format!("{sentence}; `g2g --help` lists what there is"))
@@ -171,17 +172,15 @@ impl Cli {
 impl Options {
     /// What is to be measured, over these transports.
     pub fn request(&self, transports: &[TransportKind]) -> Request {
-        let patterns: &[Pattern] =
-            if self.pattern.is_empty() { Pattern::value_variants() } else { &self.pattern };
-        let mut unique: Vec<Pattern> = Vec::new();
-        for &pattern in patterns {
-            if !unique.contains(&pattern) {
-                unique.push(pattern);
+        let mut patterns: Vec<Pattern> = Vec::new();
+        for &pattern in &self.pattern {
+            if !patterns.contains(&pattern) {
+                patterns.push(pattern);
             }
         }
         Request {
             transports: transports.to_vec(),
-            patterns: unique,
+            patterns,
             sizes: self.sizes.0.clone(),
             ranks: self.ranks,
             numa: self.numa.clone(),
@@ -270,7 +269,7 @@ mod tests {
         let request = options.request(&TransportKind::ALL);
         assert_eq!(request.sizes.len(), 21);
         assert_eq!((request.ranks, request.slot), (2, None));
-        assert_eq!(request.patterns, [Pattern::OneWay, Pattern::BothWays, Pattern::Pairs]);
+        assert_eq!(request.patterns, []);
         let effort = options.effort();
         assert_eq!((effort.precision, effort.time_limit), (0.01, Duration::from_secs(2)));
     }

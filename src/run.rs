@@ -62,6 +62,10 @@ pub fn main(open: Open) -> ExitCode {
         Err(Answer::Help(text)) => {
             record::print(&text).map_err(|err| Failure::Start(err.to_string())).map(|()| true)
         }
+        Err(Answer::Usage(text)) => {
+            eprint!("{text}");
+            return ExitCode::from(2);
+        }
         Err(Answer::Refused(sentence)) => Err(Failure::Start(sentence)),
     };
     match result {

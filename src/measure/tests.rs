@@ -1,1 +1,123 @@
+//! The order of the steps, told by a transport that notes its calls.
 
+use std::{cell::RefCell, rc::Rc, time::Duration};
+
+use super::*;
+use crate::{
+    plan::{Endpoint, Flow, Pattern, Rank, TransportKind, topology::NumaNode},
+    units::Bytes,
+};
+
+type Notes = Rc<RefCell<Vec<&'static str>>>;
+
+/// Notes its calls; each operation lasts 100 µs of a clock of its own.
+struct Diary {
+    notes: Notes,
+    support: Support,
+    wrong: bool,
+}
+
+struct Entry {
+    notes: Notes,
+    clock_ns: u64,
+    wrong: bool,
+}
+
+impl Transport for Diary {
+    fn support(&self, _: &Case) -> Support {
+        self.notes.borrow_mut().push("support");
+        self.support.clone()
+    }
+
+    fn prepare(&self, _: &Case, _: &mut World) -> Result<Box<dyn Transfer>, Error> {
+        self.notes.borrow_mut().push("prepare");
+        let notes = Rc::clone(&self.notes);
+        Ok(Box::new(Entry { notes, clock_ns: 0, wrong: self.wrong }))
+    }
+}
+
+impl Transfer for Entry {
+    fn staging(&self) -> Option<Staging> {
+        None
+    }
+
+    fn clock_resolution(&self) -> Duration {
+        Duration::from_nanos(20)
+    }
+
+    fn fill(&mut self, _: u64) -> Result<(), Error> {
+        self.notes.borrow_mut().push("fill");
+        Ok(())
+    }
+
+    fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
+        self.notes.borrow_mut().push("run");
+        for span in spans {
+            span.start_ns = Some(self.clock_ns);
+            self.clock_ns += 100_000 * operations;
+            span.end_ns = Some(self.clock_ns);
+        }
+        Ok(())
+    }
+
+    fn verify(&self, _: u64) -> Result<Option<Mismatch>, Error> {
+        self.notes.borrow_mut().push("verify");
+        let mismatch = Mismatch { rank: 0, offset: 7, expected: 1, found: 2, count: 3 };
+        Ok(self.wrong.then_some(mismatch))
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.notes.borrow_mut().push("drop");
+    }
+}
+
+fn tell(support: Support, wrong: bool) -> (Outcome, Vec<&'static str>) {
+    let end = Endpoint { rank: Rank(0), numa_node: NumaNode(0), cpu: None };
+    let case = Case {
+        transport: TransportKind::Shm,
+        pattern: Pattern::OneWay,
+        flows: vec![Flow { source: end, target: end }],
+        size: Bytes::new(200_000),
+        slot: None,
+    };
+    let effort = Effort { precision: 0.01, time_limit: Duration::from_secs(60), samples: Some(20) };
+    let diary = Diary { notes: Notes::default(), support, wrong };
+    let outcome = measure(&mut World::Single, &diary, &case, effort, 1).unwrap().unwrap();
+    let notes = diary.notes.borrow().clone();
+    (outcome, notes)
+}
+
+#[test]
+fn a_number_comes_out_only_behind_fill_run_and_verify() {
+    let (outcome, notes) = tell(Support::Yes, false);
+    let Outcome::Measured(measured) = outcome else { panic!("{outcome:?}") };
+    // One operation is too short for a sample, eleven last 1.1 ms; 10 000 latencies of 100 µs
+    // come in batches of 2000.
+    let warm_up = ["support", "prepare", "run", "run"];
+    let batch = ["fill", "run", "verify"];
+    let expected = [&warm_up[..], &batch.repeat(1 + 5)[..], &["drop"]].concat();
+    assert_eq!(notes, expected);
+    assert_eq!(measured.operations_per_sample, 11);
+    // 200 000 bytes in 100 µs.
+    assert!((measured.bandwidth_gb_s.median - 2.0).abs() < 1e-9);
+    assert_eq!(measured.bandwidth_gb_s.count, 20);
+    assert_eq!(measured.latency.count(), 10_000);
+    assert!(measured.latency.quantile_ns(0.5).abs_diff(100_000) <= 100);
+}
+
+#[test]
+fn wrong_data_ends_the_case_without_a_number() {
+    let (outcome, notes) = tell(Support::Yes, true);
+    assert!(matches!(outcome, Outcome::Corrupt(Mismatch { offset: 7, count: 3, .. }, None)));
+    assert_eq!(notes[notes.len() - 4..], ["fill", "run", "verify", "drop"]);
+    assert_eq!(notes.iter().filter(|&&note| note == "verify").count(), 1);
+}
+
+#[test]
+fn what_cannot_run_is_not_prepared() {
+    let (outcome, notes) = tell(Support::No("no such path".to_owned()), false);
+    assert!(matches!(outcome, Outcome::Skipped(reason) if reason == "no such path"));
+    assert_eq!(notes, ["support"]);
+}

@@ -83,6 +83,17 @@ pub enum Pattern {
 }
 
 impl Pattern {
+    /// All of them, in the order of the rows.
+    pub const ALL: [Self; 3] = [Self::OneWay, Self::BothWays, Self::Pairs];
+
+    /// How many ranks it takes.
+    pub const fn ranks_min(self) -> u32 {
+        match self {
+            Self::OneWay | Self::BothWays => 2,
+            Self::Pairs => 4,
+        }
+    }
+
     /// The name in flags and columns.
     pub const fn name(self) -> &'static str {
         match self {
@@ -152,7 +163,7 @@ impl fmt::Display for Endpoint {
 pub struct Request {
     /// The transports, each once.
     pub transports: Vec<TransportKind>,
-    /// The patterns, each once.
+    /// The patterns, each once; empty: all that the ranks allow.
     pub patterns: Vec<Pattern>,
     /// Data in one transfer, in the order of the rows.
     pub sizes: Vec<Bytes>,
@@ -182,21 +193,31 @@ pub enum BadRequest {
     /// A NUMA node that is not here, or has no CPU this process may use.
     #[error("--numa {0}: there is no NUMA node {0} with a CPU that g2g may use; here are: {1}")]
     NumaNode(u32, String),
+    /// A pattern that takes more ranks.
+    #[error("--pattern {pattern} needs more ranks: give --ranks {needed} or more", pattern = .0.name(), needed = .0.ranks_min())]
+    TooFewRanks(Pattern),
 }
 
 /// The cases that answer `request` on a machine of this `topology`, in the order of the rows.
 ///
-/// With one rank there is no pair, and the list has no case of a transport that needs one; the
-/// caller says so.
+/// With one rank there is no pair, and the list has no case of a transport that takes place
+/// between ranks; the caller says so.
 ///
 /// # Errors
 ///
 /// The request names what the machine does not have.
 pub fn cases(request: &Request, topology: &Topology) -> Result<Vec<Case>, BadRequest> {
     let mut cases = Vec::new();
-    if !request.transports.contains(&TransportKind::Shm) || request.ranks < 2 {
+    if let Some(&pattern) =
+        request.patterns.iter().find(|pattern| pattern.ranks_min() > request.ranks)
+    {
+        return Err(BadRequest::TooFewRanks(pattern));
+    }
+    if !request.transports.contains(&TransportKind::Shm) {
         return Ok(cases);
     }
+    let patterns =
+        if request.patterns.is_empty() { &Pattern::ALL[..] } else { &request.patterns[..] };
     let node_pairs = if request.numa.is_empty() {
         topology.near_and_far()
     } else {
@@ -204,8 +225,8 @@ pub fn cases(request: &Request, topology: &Topology) -> Result<Vec<Case>, BadReq
         request.numa.clone()
     };
     for &nodes in &node_pairs {
-        for &pattern in &request.patterns {
-            let Some(flows) = flows(pattern, request.ranks, nodes, topology) else { continue };
+        for &pattern in patterns.iter().filter(|pattern| pattern.ranks_min() <= request.ranks) {
+            let flows = flows(pattern, request.ranks, nodes, topology);
             cases.extend(request.sizes.iter().map(|&size| Case {
                 transport: TransportKind::Shm,
                 pattern,
@@ -227,18 +248,16 @@ fn check_nodes(pairs: &[(NumaNode, NumaNode)], topology: &Topology) -> Result<()
     Ok(())
 }
 
-/// The flows of a pattern: sources on the first node, targets on the second. `None` where there
-/// are too few ranks for it.
+/// The flows of a pattern that the ranks allow: sources on the first node, targets on the second.
 fn flows(
     pattern: Pattern,
     ranks: u32,
     (source, target): (NumaNode, NumaNode),
     topology: &Topology,
-) -> Option<Vec<Flow>> {
+) -> Vec<Flow> {
     let pairs = match pattern {
         Pattern::OneWay | Pattern::BothWays => 1,
-        Pattern::Pairs if ranks >= 4 => ranks / 2,
-        Pattern::Pairs => return None,
+        Pattern::Pairs => ranks / 2,
     };
     // Sources first, then targets: with one node for both they must not share a CPU.
     let wanted: Vec<NumaNode> =
@@ -258,7 +277,7 @@ fn flows(
         let there = flows[0];
         flows.push(Flow { source: there.target, target: there.source });
     }
-    Some(flows)
+    flows
 }
 
 #[cfg(test)]
@@ -269,7 +288,7 @@ mod tests {
     fn request(ranks: u32) -> Request {
         Request {
             transports: TransportKind::ALL.to_vec(),
-            patterns: vec![Pattern::OneWay, Pattern::BothWays, Pattern::Pairs],
+            patterns: vec![],
             sizes: vec![Bytes::new(64), Bytes::kib(64)],
             ranks,
             numa: vec![],
@@ -309,7 +328,8 @@ mod tests {
     #[test]
     fn pairs_need_four_ranks_and_share_cpus_only_when_they_must() {
         let pairs = Request { patterns: vec![Pattern::Pairs], ..request(3) };
-        assert_eq!(cases(&pairs, &machine(&[&[0, 1]])).unwrap(), []);
+        let err = cases(&pairs, &machine(&[&[0, 1]])).unwrap_err().to_string();
+        assert_eq!(err, "--pattern pairs needs more ranks: give --ranks 4 or more");
         let pairs = Request { ranks: 5, sizes: vec![Bytes::new(1)], ..pairs };
         let roomy = cases(&pairs, &machine(&[&[0, 1, 2, 3]])).unwrap();
         assert_eq!(

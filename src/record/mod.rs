@@ -340,7 +340,8 @@ impl Recorder {
         if folder.exists() && !folder.is_dir() {
             return Err(refuse("it is a file: name a folder with --output".to_owned()));
         }
-        fs::create_dir_all(folder).map_err(|err| refuse(err.to_string()))?;
+        fs::create_dir_all(folder)
+            .map_err(|err| refuse(format!("{err}; name another with --output")))?;
         for file in ["run.csv", "run.json", "latency.hlog"] {
             if folder.join(file).exists() {
                 let reason = format!("it already holds {file}: name another with --output");

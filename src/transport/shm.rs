@@ -583,3 +583,6 @@ fn ring_of(case: &Case, offers: &[Offer], flow: u64) -> Option<Address> {
 fn call(action: &str, source: ffi::CallError) -> Error {
     Error::Call { action: action.to_owned(), source }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Ranks that die or stop: who is named, what is kept, and that nothing is left behind.
+
+mod common;
+
+use std::{
+    fs,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+use common::{Rows, eventually, g2g, group_members, shared_memory_names, signal, text};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Starts the program in a process group of its own.
+fn start(line: &str) -> Child {
+    let mut command: Command = g2g();
+    command.args(line.split_whitespace()).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// The ranks that `parent` has started.
+fn children(parent: &Child) -> Vec<u32> {
+    group_members(parent.id()).into_iter().filter(|&pid| pid != parent.id()).collect()
+}
+
+fn assert_nothing_stays(group: u32, names: &[std::path::PathBuf]) {
+    let is_empty = eventually(SOON, || group_members(group).is_empty());
+    assert!(is_empty, "processes stay: {:?}", group_members(group));
+    let new = || -> Vec<_> {
+        shared_memory_names().into_iter().filter(|name| !names.contains(name)).collect()
+    };
+    // Other programs of this machine make and remove names too.
+    assert!(eventually(SOON, || new().is_empty()), "shared memory stays: {:?}", new());
+}
+
+/// Every file of the folder reads back whole, however the run ended; how many rows it has.
+fn whole(folder: &Path) -> usize {
+    if !folder.join("run.csv").exists() {
+        return 0;
+    }
+    let rows = Rows::read(folder);
+    for row in 0..rows.len() {
+        assert_eq!(rows.number(row, "case") as usize, row + 1);
+        assert!(["ok", "failed"].contains(&rows.cell(row, "status")));
+        if rows.cell(row, "status") == "failed" {
+            assert!(rows.cell(row, "reason").contains("rank 1"), "{}", rows.cell(row, "reason"));
+            assert_eq!(rows.cell(row, "bandwidth_gb_s"), "");
+        }
+    }
+    if let Ok(json) = fs::read_to_string(folder.join("run.json"))
+        && !json.is_empty()
+    {
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert!(json["rows"].as_array().unwrap().len() >= rows.len());
+    }
+    rows.len()
+}
+
+#[test]
+fn a_kill_at_any_of_a_hundred_moments_leaves_whole_rows_and_nothing_else() {
+    let mut random = StdRng::seed_from_u64(20_261_121);
+    let names = shared_memory_names();
+    let (mut rows, mut with_rows) = (0, 0);
+    for moment in 0..100 {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("run");
+        let mut parent = start(&format!(
+            "shm --sizes 64..1M --time-limit 10ms --deadline 20s --output {}",
+            output.display()
+        ));
+        std::thread::sleep(Duration::from_micros(random.random_range(0..600_000)));
+        let victim = if moment % 2 == 0 { None } else { children(&parent).first().copied() };
+        match victim {
+            // It may have ended by itself in between; then there is nothing to kill.
+            Some(rank) => drop(Command::new("kill").args(["-KILL", &rank.to_string()]).output()),
+            None => parent.kill().unwrap(),
+        }
+        let due = Instant::now() + SOON;
+        while parent.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < due, "moment {moment}: rank 0 does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert_nothing_stays(parent.id(), &names);
+        let found = whole(&output);
+        rows += found;
+        with_rows += usize::from(found > 0);
+    }
+    // The moments really lie on both sides of the first row.
+    assert!(with_rows > 10 && rows > 100, "{rows} rows in {with_rows} runs");
+}
+
+#[test]
+fn a_rank_that_dies_is_named_and_the_rows_before_it_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = shared_memory_names();
+    let output = folder.path().join("run");
+    let parent = start(&format!(
+        "shm --sizes 64,4K,64M --pattern one-way --time-limit 10s --precision 0.0001 --output {}",
+        output.display()
+    ));
+    let has_row = || output.join("run.csv").exists() && Rows::read(&output).len() > 0;
+    assert!(eventually(2 * SOON, has_row), "no row was written");
+    let group = parent.id();
+    let began = Instant::now();
+    signal("KILL", children(&parent)[0]);
+    let result = wait(parent);
+    // Long before the deadline of 60 s: the death itself is noticed.
+    assert!(began.elapsed() < SOON);
+    assert_eq!(result.status.code(), Some(1));
+    let said = text(&result.stderr);
+    assert!(said.contains("error: rank 1 is gone"), "{said}");
+    assert!(said.contains("rows were not measured"), "{said}");
+    let rows = Rows::read(&output);
+    assert_eq!(rows.cell(0, "status"), "ok");
+    assert_eq!(rows.cell(rows.len() - 1, "status"), "failed");
+    assert!(text(&result.stdout).contains("FAILED: rank 1 is gone"), "{}", text(&result.stdout));
+    assert_nothing_stays(group, &names);
+}
+
+#[test]
+fn a_rank_that_stops_is_named_within_the_deadline_and_does_not_stay() {
+    for stopped in [1, 0] {
+        let folder = tempfile::tempdir().unwrap();
+        let names = shared_memory_names();
+        let parent = start(&format!(
+            "shm --sizes 64 --pattern one-way --time-limit 30s --samples 1000000 --deadline 1s \
+             --output {}",
+            folder.path().join("run").display()
+        ));
+        assert!(eventually(SOON, || children(&parent).len() == 1), "no rank was started");
+        std::thread::sleep(Duration::from_millis(300));
+        let rank = children(&parent)[0];
+        let victim = if stopped == 1 { rank } else { parent.id() };
+        signal("STOP", victim);
+        let group = parent.id();
+        if stopped == 0 {
+            // Rank 1 waits its second in vain and leaves; rank 0 is let go on and must end too.
+            assert!(eventually(SOON, || !group_members(group).contains(&rank)), "rank 1 stays");
+            signal("CONT", parent.id());
+        }
+        let result = wait(parent);
+        assert_eq!(result.status.code(), Some(1));
+        let said = text(&result.stderr);
+        assert!(said.contains(&format!("rank {stopped}")), "{said}");
+        assert_nothing_stays(group, &names);
+    }
+}
+
+/// Waits for the end of the program, which must come.
+fn wait(mut parent: Child) -> std::process::Output {
+    assert!(eventually(SOON, || parent.try_wait().unwrap().is_some()), "rank 0 does not end");
+    parent.wait_with_output().unwrap()
+}
