@@ -111,7 +111,8 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
 
-    /// Folder for the results, made anew [default: results/<UTC time>-<machine>]
+    /// Folder for the results, made anew [default: results/TIME-MACHINE,
+    /// with the time in UTC]
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
 

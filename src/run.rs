@@ -146,7 +146,9 @@ fn follow(args: RankArgs, open: Open) -> Result<bool, Failure> {
             return end(err);
         }
     }
-    Ok(true)
+    // Rank 0 may still be busy with the last case: who leaves now would look dead to it.
+    world.next_round();
+    world.barrier().map(|()| true).or_else(end)
 }
 
 /// What ended a case before its numbers.
@@ -236,7 +238,8 @@ impl Leader {
                 return Err(Failure::Middle(format!("{reason}; {left} rows were not measured")));
             }
         }
-        Ok(())
+        world.next_round();
+        world.barrier().map_err(|err| Failure::Middle(err.to_string()))
     }
 }
 

@@ -1,5 +1,7 @@
 //! Wrong data gives no number: each fault of `tests/programs/faulty.rs` through the whole program.
 
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 mod common;
 
 use common::{Rows, faulty, run, text};

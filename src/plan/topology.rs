@@ -93,13 +93,12 @@ pub(crate) mod tests {
 
     /// A machine whose nodes have these CPUs and lie in a row.
     pub(crate) fn machine(nodes: &[&[u32]]) -> Topology {
-        let count = nodes.len();
-        let node = |(id, cpus): (usize, &&[u32])| Node {
-            id: NumaNode(id as u32),
+        let node = |(id, cpus): (u32, &&[u32])| Node {
+            id: NumaNode(id),
             cpus: cpus.to_vec(),
-            distances: (0..count).map(|to| 10 + 10 * id.abs_diff(to) as u32).collect(),
+            distances: (0..).take(nodes.len()).map(|to: u32| 10 + 10 * id.abs_diff(to)).collect(),
         };
-        Topology { nodes: nodes.iter().enumerate().map(node).collect() }
+        Topology { nodes: (0..).zip(nodes).map(node).collect() }
     }
 
     #[test]

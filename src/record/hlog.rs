@@ -84,9 +84,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("latency.hlog");
         let mut hlog = Hlog::create(&path).unwrap();
-        for case in 1..3 {
-            let times = vec![Duration::from_nanos(100 * case); 50];
-            let row = Row::absent(case as usize, TransportKind::Shm, "");
+        for (case, ns) in [(1, 100), (2, 200)] {
+            let times = vec![Duration::from_nanos(ns); 50];
+            let row = Row::absent(case, TransportKind::Shm, "");
             hlog.append(&row, &Latency::of(&times)).unwrap();
         }
         let text = std::fs::read_to_string(&path).unwrap();

@@ -397,9 +397,9 @@ mod tests {
                 world.next_round();
                 (reason, world.all_gather(world.rank().0).unwrap())
             });
-            for (rank, (reason, ranks)) in all.into_iter().enumerate() {
+            for (rank, (reason, ranks)) in (0..).zip(all) {
                 assert_eq!(ranks, [0, 1, 2]);
-                if rank as u32 != culprit {
+                if rank != culprit {
                     assert_eq!(reason, format!("rank {culprit}: out of memory"));
                 }
             }

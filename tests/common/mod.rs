@@ -10,35 +10,35 @@ use std::{
 };
 
 /// The program.
-pub fn g2g() -> Command {
+pub(crate) fn g2g() -> Command {
     Command::new(env!("CARGO_BIN_EXE_g2g"))
 }
 
 /// The program with transports that fail, built from `tests/programs`.
-pub fn faulty() -> Command {
+pub(crate) fn faulty() -> Command {
     let program = Path::new(env!("CARGO_BIN_EXE_g2g")).with_file_name("examples").join("faulty");
     assert!(program.exists(), "`cargo test` builds it, and so does `cargo build --examples`");
     Command::new(program)
 }
 
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 /// Runs `command` with the words of `line`.
-pub fn run(mut command: Command, line: &str) -> Output {
+pub(crate) fn run(mut command: Command, line: &str) -> Output {
     command.args(line.split_whitespace()).output().unwrap()
 }
 
 /// The rows of a CSV text by their columns. Fails if a line has other cells than the header.
-pub struct Rows(pub Vec<Vec<(String, String)>>);
+pub(crate) struct Rows(pub(crate) Vec<Vec<(String, String)>>);
 
 impl Rows {
-    pub fn read(folder: &Path) -> Self {
+    pub(crate) fn read(folder: &Path) -> Self {
         Self::parse(&fs::read_to_string(folder.join("run.csv")).unwrap())
     }
 
-    pub fn parse(csv: &str) -> Self {
+    pub(crate) fn parse(csv: &str) -> Self {
         assert!(csv.is_empty() || csv.ends_with('\n'), "half a line at the end: {csv}");
         let mut lines = csv.lines();
         let header: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
@@ -50,22 +50,22 @@ impl Rows {
         Self(lines.map(row).collect())
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub fn cell(&self, row: usize, column: &str) -> &str {
+    pub(crate) fn cell(&self, row: usize, column: &str) -> &str {
         let cell = self.0[row].iter().find(|(name, _)| name == column);
         &cell.unwrap_or_else(|| panic!("no column {column}")).1
     }
 
-    pub fn number(&self, row: usize, column: &str) -> f64 {
+    pub(crate) fn number(&self, row: usize, column: &str) -> f64 {
         self.cell(row, column).parse().unwrap()
     }
 }
 
 /// The processes of a process group.
-pub fn group_members(group: u32) -> Vec<u32> {
+pub(crate) fn group_members(group: u32) -> Vec<u32> {
     let stat = |pid: u32| fs::read_to_string(format!("/proc/{pid}/stat")).ok();
     let is_member = |pid: &u32| {
         stat(*pid).is_some_and(|stat| {
@@ -80,7 +80,7 @@ pub fn group_members(group: u32) -> Vec<u32> {
 }
 
 /// Waits until `done`, at most `limit`; whether it was.
-pub fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+pub(crate) fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let due = Instant::now() + limit;
     while Instant::now() < due {
         if done() {
@@ -92,7 +92,7 @@ pub fn eventually(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
 }
 
 /// Names in `/dev/shm`.
-pub fn shared_memory_names() -> Vec<PathBuf> {
+pub(crate) fn shared_memory_names() -> Vec<PathBuf> {
     let entries = fs::read_dir("/dev/shm").unwrap();
     let mut names: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     names.sort();
@@ -100,7 +100,7 @@ pub fn shared_memory_names() -> Vec<PathBuf> {
 }
 
 /// Sends a signal by name.
-pub fn signal(name: &str, pid: u32) {
+pub(crate) fn signal(name: &str, pid: u32) {
     let status = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
     assert!(status.unwrap().success() || group_members(pid).is_empty());
 }

@@ -4,6 +4,8 @@
 //! `FAULT` names the fault; cases of [`FAULTY_SIZE`] suffer from it, all others go through the
 //! real transport.
 
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 use std::{process::ExitCode, sync::atomic::Ordering, time::Duration};
 
 use g2g::{

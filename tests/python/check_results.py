@@ -22,7 +22,7 @@ LATENCIES = ["latency_ns_min", *QUANTILES, "latency_ns_max"]
 
 def require(condition, message):
     if not condition:
-        raise ValueError(message)
+        sys.exit(message)
 
 
 def read_csv(path):
@@ -129,8 +129,7 @@ def main():
         sys.exit("usage: check_results.py FOLDER")
     try:
         print(f"{check(Path(sys.argv[1]))} rows agree")
-    # The libraries have many kinds of exceptions for a broken file.
-    except Exception as error:
+    except Exception as error:  # the libraries have many kinds for a broken file
         sys.exit(f"{sys.argv[1]}: {type(error).__name__}: {error}")
 
 
