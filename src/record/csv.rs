@@ -59,6 +59,15 @@ mod tests {
     }
 
     #[test]
+    fn every_column_is_explained_to_its_reader_in_order() {
+        let guide = include_str!("../../results/README.md");
+        let columns = guide.split("## Columns").nth(1).unwrap();
+        let names = columns.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        let explained: Vec<&str> = names.collect();
+        assert_eq!(format!("{}\n", explained.join(",")), text(&[]));
+    }
+
+    #[test]
     fn no_cell_needs_quotes() {
         let text = lines(&[Row::absent(3, TransportKind::Nccl, "no \"libnccl\", here\nor there")]);
         assert!(!text.contains('"'), "{text}");
