@@ -84,6 +84,12 @@ pub fn main(open: Open) -> ExitCode {
 /// Rank 0: plans, measures with the others, records and prints; whether all went well.
 fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<bool, Failure> {
     let start = |err: &dyn std::error::Error| Failure::Start(err.to_string());
+    if let Some((variable, ranks)) = world::launcher(|name| env::var(name).ok()) {
+        return Err(Failure::Start(format!(
+            "a launcher has started {ranks} of g2g ({variable}), which would measure side by side \
+             without knowing of each other: start one, and give it --ranks {ranks}"
+        )));
+    }
     let topology = machine::topology().map_err(|err| start(&err))?;
     let items = items(options, transports, &topology, open)?;
     if options.dry_run {

@@ -259,6 +259,15 @@ fn help_and_version_are_results() {
 }
 
 #[test]
+fn several_copies_under_a_launcher_are_refused() {
+    let mut command = g2g();
+    command.env("OMPI_COMM_WORLD_SIZE", "8");
+    let result = run(command, "run --dry-run");
+    assert_eq!(result.status.code(), Some(2));
+    assert!(text(&result.stderr).contains("give it --ranks 8"), "{}", text(&result.stderr));
+}
+
+#[test]
 fn a_rank_by_hand_is_refused() {
     let result = run(g2g(), "internal-rank 1 2 1000");
     assert_eq!(result.status.code(), Some(2));

@@ -170,6 +170,33 @@ impl World {
     }
 }
 
+/// What launchers tell each process about the count of ranks: Open MPI's mpirun, the process
+/// managers of MPICH's family, Slurm's srun.
+const LAUNCHERS: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
+
+/// The variable by which a launcher says that it has started several ranks, and how many.
+/// `variable` looks one up in the environment.
+pub fn launcher(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static str, u32)> {
+    let ranks = |name: &&'static str| Some((*name, variable(name)?.parse().ok()?));
+    LAUNCHERS.iter().filter_map(ranks).find(|&(_, ranks)| ranks > 1)
+}
+
 fn no_value() -> Error {
     Error::Protocol { rank: 0, reason: "rank 0 has nothing to broadcast".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launcher_of_several_ranks_is_seen() {
+        let with = |name: &'static str, value: &'static str| {
+            launcher(move |asked| (asked == name).then(|| value.to_owned()))
+        };
+        assert_eq!(with("PMI_SIZE", "4"), Some(("PMI_SIZE", 4)));
+        assert_eq!(with("OMPI_COMM_WORLD_SIZE", "1"), None);
+        assert_eq!(with("SLURM_STEP_NUM_TASKS", "many"), None);
+        assert_eq!(with("HOME", "2"), None);
+    }
 }
