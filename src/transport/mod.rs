@@ -52,6 +52,12 @@ pub enum Error {
     Times(&'static str),
 }
 
+impl Error {
+    fn call(action: &str, source: ffi::CallError) -> Self {
+        Self::Call { action: action.to_owned(), source }
+    }
+}
+
 /// Whether a case can run on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Support {

@@ -2,7 +2,7 @@
 
 use std::{sync::Mutex, time::Duration};
 
-use super::*;
+use super::{lane::SLOTS_AT, *};
 use crate::{
     plan::{Endpoint, Flow, Pattern, TransportKind, topology::NumaNode, topology::tests::machine},
     world::Local,

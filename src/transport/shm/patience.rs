@@ -1,0 +1,69 @@
+//! Waiting for another rank, with a bound.
+
+use std::time::Duration;
+
+use crate::{
+    ffi::{clock, process::Peer},
+    plan::Rank,
+    transport::{Error, Wait},
+};
+
+/// Looks at a ring in vain between two looks at the clock and at the peer: about 1 ms.
+const SPINS_PER_LOOK: u32 = 1 << 16;
+
+/// The same where ranks share CPUs, and each yield may last a time slice.
+const SPINS_PER_LOOK_SHARED: u32 = 1 << 10;
+
+/// Looks at a ring in vain between two offers of the CPU, where ranks share CPUs: about 1 µs.
+const SPINS_PER_YIELD: u32 = 64;
+
+/// How long an end goes on looking at a ring that does not change.
+pub(super) struct Patience {
+    wait: Wait,
+    spins: u32,
+    spins_per_look: u32,
+    limit: Duration,
+    due: Option<clock::Moment>,
+}
+
+impl Patience {
+    pub(super) fn new(wait: Wait, limit: Duration) -> Self {
+        let spins_per_look = match wait {
+            Wait::Spin => SPINS_PER_LOOK,
+            Wait::Yield => SPINS_PER_LOOK_SHARED,
+        };
+        Self { wait, spins: 0, spins_per_look, limit, due: None }
+    }
+
+    /// A byte has moved: the time begins anew with the next look in vain.
+    #[inline]
+    pub(super) fn renew(&mut self) {
+        self.due = None;
+    }
+
+    /// One look in vain. Now and then it looks at the clock, and whether the peer still lives.
+    #[inline]
+    pub(super) fn wait<'a>(
+        &mut self,
+        whom: impl FnOnce() -> (Rank, &'a Peer, &'static str),
+    ) -> Result<(), Error> {
+        self.spins = self.spins.wrapping_add(1);
+        std::hint::spin_loop();
+        if self.wait == Wait::Yield && self.spins.is_multiple_of(SPINS_PER_YIELD) {
+            std::thread::yield_now();
+        }
+        if !self.spins.is_multiple_of(self.spins_per_look) {
+            return Ok(());
+        }
+        let (Rank(rank), peer, waiting_for) = whom();
+        if peer.has_ended() {
+            return Err(crate::world::Error::Gone(rank).into());
+        }
+        let now = clock::now();
+        let due = *self.due.get_or_insert_with(|| now.after(self.limit));
+        if now >= due {
+            return Err(Error::Stalled { rank, waiting_for, waited: self.limit });
+        }
+        Ok(())
+    }
+}
