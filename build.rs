@@ -7,6 +7,10 @@ fn main() {
     // HEAD names the branch; the log of HEAD changes with every commit, checkout and reset.
     println!("cargo::rerun-if-changed=.git/HEAD");
     println!("cargo::rerun-if-changed=.git/logs/HEAD");
+    // What makes a build dirty.
+    for path in ["src", "Cargo.toml", "Cargo.lock"] {
+        println!("cargo::rerun-if-changed={path}");
+    }
     let revision = Command::new("git")
         .args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])
         .output()

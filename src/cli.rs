@@ -14,10 +14,17 @@ use crate::{
 /// The most ranks that g2g starts by itself on one machine.
 const RANKS_MAX: i64 = 1024;
 
+/// The shortest and the longest time that a flag takes.
+const TIME_MIN: Duration = Duration::from_millis(1);
+const TIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Below it a rank could be late that is merely not scheduled.
+const DEADLINE_MIN: Duration = Duration::from_millis(100);
+
 /// Measures how fast GPUs, and the host memory between them, reach each other.
 ///
-/// Every byte that a timed transfer moved is compared with what it must be before its number is
-/// recorded. Bandwidth is in GB/s, 10^9 bytes per second; sizes are powers of 1024; latency is in
+/// A number is recorded only after every byte of every target was compared with what the timed
+/// transfers must have left there. Bandwidth is in GB/s, 10^9 bytes per second; sizes are powers of 1024; latency is in
 /// nanoseconds. A run leaves a folder with run.csv, run.json and latency.hlog. Standard output
 /// carries the results, standard error everything else.
 ///
@@ -92,14 +99,14 @@ pub struct Options {
           allow_hyphen_values = true)]
     pub time_limit: Duration,
 
-    /// Take exactly so many bandwidth samples instead of sampling until --precision is reached; a
-    /// sample lasts 1 ms or one transfer, whichever is longer
+    /// Take exactly so many bandwidth samples, whatever --precision and --time-limit say; a sample
+    /// lasts 1 ms or one transfer, whichever is longer
     #[arg(long, value_name = "N", conflicts_with = "precision",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub samples: Option<u32>,
 
-    /// Longest wait for another rank before the run ends and names it
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time,
+    /// Longest wait for another rank before the run ends and names it, 100ms to 30 days
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = deadline,
           allow_hyphen_values = true)]
     pub deadline: Duration,
 
@@ -230,10 +237,17 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 fn time(text: &str) -> Result<Duration, String> {
-    let refused = || "write a time above 0 with its unit, such as 500ms, 2s or 1m".to_owned();
+    let refused = || "write a time with its unit, such as 500ms, 2s or 1m; 1ms to 30d".to_owned();
     let time: jiff::SignedDuration = text.parse().map_err(|_| refused())?;
     let time = Duration::try_from(time).map_err(|_| refused())?;
-    if time.is_zero() { Err(refused()) } else { Ok(time) }
+    if (TIME_MIN..=TIME_MAX).contains(&time) { Ok(time) } else { Err(refused()) }
+}
+
+fn deadline(text: &str) -> Result<Duration, String> {
+    match time(text) {
+        Ok(time) if time < DEADLINE_MIN => Err("a healthy rank may need 100ms".to_owned()),
+        other => other,
+    }
 }
 
 #[cfg(test)]
@@ -302,9 +316,12 @@ mod tests {
             ("g2g run --ranks 1025", "1025 is not in 1..=1024"),
             ("g2g run --precision 0", "a percentage above 0"),
             ("g2g run --precision nan", "a percentage above 0"),
-            ("g2g run --time-limit 2", "a time above 0 with its unit"),
-            ("g2g run --time-limit 0s", "a time above 0 with its unit"),
-            ("g2g run --time-limit -1s", "a time above 0 with its unit"),
+            ("g2g run --time-limit 2", "a time with its unit"),
+            ("g2g run --time-limit 0s", "a time with its unit"),
+            ("g2g run --time-limit -1s", "a time with its unit"),
+            ("g2g run --time-limit 999us", "1ms to 30d"),
+            ("g2g run --deadline 50ms", "100ms"),
+            ("g2g run --deadline 9223372036854775807s", "1ms to 30d"),
             ("g2g run --samples 0", "0 is not in 1.."),
             ("g2g run --slot-size 100", "a multiple of 64 bytes"),
             ("g2g run --numa 1", "such as 0:1"),

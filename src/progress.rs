@@ -1,6 +1,9 @@
 //! What a person sees while it runs, on standard error.
 
-use std::{io::IsTerminal, path::Path};
+use std::{
+    io::{IsTerminal, Write},
+    path::Path,
+};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -59,7 +62,7 @@ impl Progress {
 
     fn say(&self, line: &str) {
         if self.bar.is_hidden() || self.bar.is_finished() {
-            eprintln!("{line}");
+            say(line);
         } else {
             self.bar.println(line);
         }
@@ -93,6 +96,11 @@ impl Progress {
             Status::Failed => format!("{what}: FAILED: {}", row.reason),
         }
     }
+}
+
+/// A line on standard error. If nobody reads there any more, the run goes on all the same.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// How a row was measured.

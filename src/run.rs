@@ -13,7 +13,7 @@ use crate::{
     cli::{Answer, Cli, Command, Format, Options, RankArgs},
     measure::{Outcome, measure},
     plan::{self, Case, Effort, Rank, TransportKind, topology::Topology},
-    progress::Progress,
+    progress::{Progress, say},
     record::{
         self, Recorder, Row, Status,
         provenance::{Provenance, Settings},
@@ -37,7 +37,7 @@ enum Failure {
 }
 
 /// What every rank must know of the run.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Job {
     cases: Vec<Case>,
     effort: Effort,
@@ -63,7 +63,7 @@ pub fn main(open: Open) -> ExitCode {
             record::print(&text).map_err(|err| Failure::Start(err.to_string())).map(|()| true)
         }
         Err(Answer::Usage(text)) => {
-            eprint!("{text}");
+            say(text.trim_end());
             return ExitCode::from(2);
         }
         Err(Answer::Refused(sentence)) => Err(Failure::Start(sentence)),
@@ -72,7 +72,7 @@ pub fn main(open: Open) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(failure) => {
-            eprintln!("error: {failure}");
+            say(&format!("error: {failure}"));
             ExitCode::from(match failure {
                 Failure::Start(_) => 2,
                 Failure::Middle(_) => 1,
@@ -109,11 +109,17 @@ fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<b
     let mut world = if job.cases.is_empty() || options.ranks == 1 {
         World::Single
     } else {
-        start_ranks(options.ranks, options.deadline).map_err(|err| start(&err))?
+        match start_ranks(options.ranks, options.deadline, &job) {
+            Ok(world) => world,
+            Err(err) => {
+                recorder.discard();
+                return Err(start(&err));
+            }
+        }
     };
     let progress = Progress::new(items.len(), options.quiet, options.verbose);
     let mut leader = Leader { items, open, recorder, progress };
-    let measured = leader.measure_all(job, &mut world);
+    let measured = leader.measure_all(&job, &mut world);
     drop(world);
     let Leader { recorder, progress, .. } = leader;
     progress.finish(recorder.folder());
@@ -141,7 +147,7 @@ fn follow(args: RankArgs, open: Open) -> Result<bool, Failure> {
         world::Error::Gone(_) => Ok(true),
         err => Err(Failure::Middle(format!("rank {}: {err}", args.rank))),
     };
-    let job: Job = match world.broadcast(None) {
+    let job: Job = match world.broadcast(None).and_then(|job| world.barrier().map(|()| job)) {
         Ok(job) => job,
         Err(err) => return end(err),
     };
@@ -211,8 +217,7 @@ struct Leader {
 
 impl Leader {
     /// Measures and records every item, until one cannot be recorded or a rank is out of reach.
-    fn measure_all(&mut self, job: Job, world: &mut World) -> Result<(), Failure> {
-        let job = world.broadcast(Some(job)).map_err(|err| Failure::Middle(err.to_string()))?;
+    fn measure_all(&mut self, job: &Job, world: &mut World) -> Result<(), Failure> {
         let mut index = 0;
         for (number, item) in (1..).zip(&self.items) {
             let (mut lost, mut latency) = (None, None);
@@ -220,7 +225,7 @@ impl Leader {
                 Item::Absent(kind, reason) => Row::absent(number, *kind, reason),
                 Item::Case(case) => {
                     self.progress.begin(case);
-                    let result = measure_one(world, &job, index, case, self.open);
+                    let result = measure_one(world, job, index, case, self.open);
                     index += 1;
                     match result {
                         Ok(Some(outcome)) => {
@@ -236,9 +241,9 @@ impl Leader {
                     }
                 }
             };
-            self.progress.row(&row);
-            let written = self.recorder.append(row, latency.as_ref());
+            let written = self.recorder.append(row.clone(), latency.as_ref());
             written.map_err(|err| Failure::Middle(err.to_string()))?;
+            self.progress.row(&row);
             if let Some(reason) = lost {
                 let left = self.items.len() - number;
                 return Err(Failure::Middle(format!("{reason}; {left} rows were not measured")));
@@ -301,11 +306,15 @@ fn default_folder(provenance: &Provenance) -> PathBuf {
     (2..u32::MAX).map(next).find(|folder| !folder.exists()).unwrap_or(folder)
 }
 
-fn start_ranks(ranks: u32, deadline: Duration) -> Result<World, world::Error> {
+/// Starts the other ranks and tells them the job; returns when all have it.
+fn start_ranks(ranks: u32, deadline: Duration, job: &Job) -> Result<World, world::Error> {
     let program = env::current_exe().map_err(|source| world::Error::Start {
         action: "find g2g's own program file".to_owned(),
         source,
     })?;
     let mut command = process::Command::new(program);
-    Local::start(&mut command, ranks, deadline).map(World::Local)
+    let mut world = World::Local(Local::start(&mut command, ranks, deadline)?);
+    world.broadcast(Some(job.clone()))?;
+    world.barrier()?;
+    Ok(world)
 }

@@ -74,6 +74,20 @@ impl Bytes {
         usize::try_from(self.0).map_err(|_| BadSize::Overflow(self.to_string()))
     }
 
+    /// Rounded to a tenth of the largest binary unit, for a sentence: `31.9 GiB`.
+    pub fn rounded(self) -> String {
+        let units = [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")];
+        match units.into_iter().find(|&(scale, _)| self.0 >= scale) {
+            Some((scale, unit)) => format!("{:.1} {unit}", self.0 as f64 / scale as f64),
+            None => self.to_string(),
+        }
+    }
+
+    /// Both together; stays at the largest size rather than wrap.
+    pub const fn plus(self, more: Self) -> Self {
+        Self(self.0.saturating_add(more.0))
+    }
+
     /// This many bytes `count` times over; stays at the largest size rather than wrap.
     pub const fn times(self, count: u64) -> Self {
         Self(self.0.saturating_mul(count))
@@ -178,6 +192,13 @@ mod tests {
             [(0, "0 B"), (1000, "1000 B"), (1025, "1025 B"), (4096, "4 KiB"), (3 << 30, "3 GiB")]
         {
             assert_eq!(Bytes::new(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_rounded_size_keeps_a_tenth() {
+        for (bytes, text) in [(7, "7 B"), (1536, "1.5 KiB"), (34_252_000_000, "31.9 GiB")] {
+            assert_eq!(Bytes::new(bytes).rounded(), text);
         }
     }
 

@@ -50,7 +50,7 @@ fn module(path: &Path) -> String {
 
 /// The part of a file that is compiled into the program, without comments.
 fn code(text: &str) -> String {
-    let program = text.split("#[cfg(test)]").next().unwrap();
+    let program = text.split("#[cfg(test)]\nmod ").next().unwrap();
     let lines = program.lines().map(|line| line.split("//").next().unwrap());
     lines.collect::<Vec<&str>>().join("\n")
 }
@@ -124,7 +124,7 @@ fn every_module_of_the_table_exists() {
 }
 
 #[test]
-fn unsafe_is_in_ffi_only_and_every_block_says_why() {
+fn unsafe_is_in_ffi_only() {
     for (path, text) in sources() {
         let lines: Vec<&str> = text.lines().collect();
         for (number, line) in lines.iter().enumerate() {
@@ -141,8 +141,8 @@ fn unsafe_is_in_ffi_only_and_every_block_says_why() {
 #[test]
 fn standard_output_is_written_in_one_place() {
     for (path, text) in sources() {
-        let prints = ["println!(", " print!(", "io::stdout()"];
-        if prints.iter().any(|print| code(&text).replace("eprintln!", "").contains(print)) {
+        let prints = ["println!(", "print!(", "io::stdout()"];
+        if prints.iter().any(|print| code(&text).contains(print)) {
             assert!(path.ends_with("src/record/table.rs"), "{}", path.display());
         }
     }

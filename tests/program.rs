@@ -10,8 +10,10 @@ use common::{Rows, g2g, run, text};
 
 /// A run that ends soon, with its folder.
 fn quick(folder: &Path, more: &str) -> std::process::Output {
-    let line =
-        format!("run --sizes 64,70001 --time-limit 20ms --output {} {more}", folder.display());
+    let line = format!(
+        "run --numa 0:0 --sizes 64,70001 --time-limit 20ms --output {} {more}",
+        folder.display()
+    );
     run(g2g(), &line)
 }
 
@@ -108,7 +110,7 @@ fn a_dry_run_prints_the_cases_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = g2g();
     command.current_dir(&folder);
-    let result = run(command, "shm --dry-run --sizes 64,1M --pattern one-way");
+    let result = run(command, "shm --dry-run --numa 0:0 --sizes 64,1M --pattern one-way");
     assert_eq!(result.status.code(), Some(0));
     let printed = text(&result.stdout);
     let lines: Vec<&str> = printed.lines().collect();
@@ -168,6 +170,8 @@ fn bad_input_is_refused_in_one_sentence() {
         ("run --numa 0-1", "such as 0:1"),
         ("shm --pattern pairs --ranks 3", "--ranks 4 or more"),
         ("run --output /proc/no-such-folder/run", "--output"),
+        ("run --time-limit 1ns", "1ms to 30d"),
+        ("run --deadline 1ms", "100ms"),
         ("run --output /dev/null", "it is a file"),
         ("run --output /dev/null/below", "--output"),
         ("run extra", "unexpected argument 'extra'"),
@@ -194,14 +198,14 @@ fn a_case_that_does_not_fit_is_skipped_and_the_others_are_measured() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
     let line = format!(
-        "shm --sizes 16384G,64 --pattern one-way --time-limit 20ms --output {}",
+        "shm --numa 0:0 --sizes 16384G,64 --pattern one-way --time-limit 20ms --output {}",
         output.display()
     );
     let result = run(g2g(), &line);
     assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
     let rows = Rows::read(&output);
     assert_eq!(rows.cell(0, "status"), "skipped");
-    assert!(rows.cell(0, "reason").contains("need 32768 GiB of memory"));
+    assert!(rows.cell(0, "reason").contains("need 32768.0 GiB of memory"));
     assert_eq!(rows.cell(1, "status"), "ok");
 }
 
@@ -211,7 +215,7 @@ fn a_full_disk_in_the_middle_keeps_the_rows_before_it() {
     let folder = tempfile::tempdir().unwrap();
     let script = r#"
         mount -t tmpfs -o size=24k tmpfs "$1/small" || exit 99
-        "$0" shm --sizes 1..64K --time-limit 2ms --output "$1/small/run" > "$1/stdout" 2> "$1/stderr"
+        "$0" shm --numa 0:0 --sizes 1..64K --time-limit 2ms --output "$1/small/run" > "$1/stdout" 2> "$1/stderr"
         code=$?
         cp -r "$1/small/run" "$1/kept"
         exit $code"#;
@@ -256,6 +260,57 @@ fn help_and_version_are_results() {
     let result = run(g2g(), "");
     assert_eq!(result.status.code(), Some(2));
     assert!(text(&result.stderr).contains("Usage"), "{}", text(&result.stderr));
+}
+
+#[test]
+fn a_run_goes_on_when_nobody_reads_what_it_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let line = format!(
+        "shm --numa 0:0 --sizes 64..1K --pattern one-way --time-limit 5ms --output {}",
+        output.display()
+    );
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let status = g2g()
+        .args(line.split_whitespace())
+        .stderr(full())
+        .stdout(std::process::Stdio::null())
+        .status();
+    assert_eq!(status.unwrap().code(), Some(0));
+    assert_eq!(Rows::read(&output).len(), 5);
+    let refused = g2g().args(["shm", "--sizes", "0"]).stderr(full()).status();
+    assert_eq!(refused.unwrap().code(), Some(2));
+}
+
+#[test]
+fn ranks_that_cannot_be_started_leave_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let script = format!(
+        "ulimit -n 40; exec \"$0\" shm --numa 0:0 --ranks 64 --output {}",
+        output.display()
+    );
+    let result =
+        Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_g2g")]).output().unwrap();
+    let said = text(&result.stderr);
+    assert_eq!(result.status.code(), Some(2), "{said}");
+    assert!(said.contains("cannot start rank"), "{said}");
+    assert!(!output.exists());
+}
+
+#[test]
+fn too_few_samples_have_no_interval() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let line = format!(
+        "shm --numa 0:0 --sizes 64K --pattern one-way --samples 3 --time-limit 5ms --output {}",
+        output.display()
+    );
+    assert_eq!(run(g2g(), &line).status.code(), Some(0));
+    let rows = Rows::read(&output);
+    assert_eq!(rows.cell(0, "bandwidth_samples"), "3");
+    assert_eq!(rows.cell(0, "bandwidth_gb_s_low"), "");
+    assert!(rows.cell(0, "flags").contains("few_bandwidth_samples"));
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn corrupt(fault: &str) -> (usize, usize) {
     let mut command = faulty();
     command.env("FAULT", fault);
     let line = format!(
-        "shm --sizes 64K,{LENGTH},1M --pattern one-way --time-limit 20ms --output {}",
+        "shm --numa 0:0 --sizes 64K,{LENGTH},1M --pattern one-way --time-limit 20ms --output {}",
         output.display()
     );
     let result = run(command, &line);

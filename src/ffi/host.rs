@@ -79,10 +79,41 @@ impl Drop for HostBuffer {
         // SAFETY: the mapping was made in `new` and is unmapped only here.
         let code = unsafe { libc::munmap(self.address, self.mapped) };
         if code != 0 {
-            eprintln!("warning: {}", CallError::last("munmap", "a host buffer"));
+            super::warn(&CallError::last("munmap", "a host buffer"));
         }
     }
 }
+
+/// The NUMA node of the page at `place` of memory of this process. `None` where the kernel does
+/// not say: it has no NUMA, the page is not in place, or a container forbids the question.
+pub fn numa_node(memory: &[u8], place: usize) -> Option<u32> {
+    numa_node_at(std::ptr::from_ref(memory.get(place)?))
+}
+
+/// The NUMA node of the page that holds `address`; the address is asked about, not read.
+pub(super) fn numa_node_at(address: *const u8) -> Option<u32> {
+    let page = address.cast::<libc::c_void>().cast_mut();
+    // The call takes the beginnings of pages.
+    let page = page.map_addr(|address| address & !(PAGE - 1));
+    let mut node: libc::c_int = -1;
+    // SAFETY: with no list of nodes the call moves nothing: it reads one address, and writes one
+    // live local.
+    let code = unsafe {
+        libc::syscall(
+            libc::SYS_move_pages,
+            0,
+            1,
+            &raw const page,
+            std::ptr::null::<libc::c_int>(),
+            &raw mut node,
+            0,
+        )
+    };
+    if code == 0 { u32::try_from(node).ok() } else { None }
+}
+
+/// The smallest page of any Linux that g2g runs on; larger pages begin at multiples of it.
+const PAGE: usize = 4096;
 
 /// The CPUs on which the calling thread may run, in ascending order.
 ///
@@ -90,44 +121,51 @@ impl Drop for HostBuffer {
 ///
 /// The kernel's refusal; none is documented for the calling thread.
 pub fn allowed_cpus() -> Result<Vec<u32>, CallError> {
-    // SAFETY: an all-zero `cpu_set_t` is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let mut set: CpuSet = [0; CPU_WORDS];
     // SAFETY: `set` is a live local of the size given, and the call only writes it.
-    let code = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
+    let code = unsafe {
+        libc::sched_getaffinity(0, size_of::<CpuSet>(), (&raw mut set).cast::<libc::cpu_set_t>())
+    };
     if code != 0 {
         return Err(CallError::last("sched_getaffinity", "this thread"));
     }
-    let cpus = 0..libc::CPU_SETSIZE as usize;
-    // SAFETY: `cpu` is below CPU_SETSIZE, so the macro's bit lies inside `set`.
-    let is_set = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
-    Ok(cpus.filter(is_set).filter_map(|cpu| u32::try_from(cpu).ok()).collect())
+    let is_set = |cpu: &u32| set[(cpu / WORD_BITS) as usize] >> (cpu % WORD_BITS) & 1 == 1;
+    Ok((0..CPUS).filter(is_set).collect())
 }
 
-/// Lets the calling thread run on `cpus` only. CPUs past the kernel's fixed set of 1024 are left
-/// out.
+/// A set of CPUs as the kernel takes it, of any length: the C library's own type ends at 1024.
+type CpuSet = [libc::c_ulong; CPU_WORDS];
+
+/// The most CPUs that Linux can be built for on any architecture.
+const CPUS: u32 = 8192;
+
+const WORD_BITS: u32 = libc::c_ulong::BITS;
+
+const CPU_WORDS: usize = (CPUS / WORD_BITS) as usize;
+
+/// Lets the calling thread run on `cpus` only.
 ///
 /// # Errors
 ///
 /// The kernel's refusal: none of `cpus` exists or is allowed here.
 pub fn bind_thread(cpus: &[u32]) -> Result<(), CallError> {
-    // SAFETY: an all-zero `cpu_set_t` is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for &cpu in cpus {
-        let cpu = cpu as usize;
-        if cpu < libc::CPU_SETSIZE as usize {
-            // SAFETY: `cpu` is below CPU_SETSIZE, so the macro's bit lies inside `set`.
-            unsafe { libc::CPU_SET(cpu, &mut set) };
+    let mut set: CpuSet = [0; CPU_WORDS];
+    for cpu in cpus {
+        if let Some(word) = set.get_mut((cpu / WORD_BITS) as usize) {
+            *word |= 1 << (cpu % WORD_BITS);
         }
     }
     // SAFETY: `set` is a live local of the size given, and the call only reads it.
-    let code = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    let code = unsafe {
+        libc::sched_setaffinity(0, size_of::<CpuSet>(), (&raw const set).cast::<libc::cpu_set_t>())
+    };
     if code != 0 {
         return Err(CallError::last("sched_setaffinity", format!("CPUs {cpus:?}")));
     }
     Ok(())
 }
 
-/// Bytes free on the file system that holds `path`.
+/// Bytes free on the file system that holds `path`; a tmpfs without a limit has no end of them.
 ///
 /// # Errors
 ///
@@ -139,6 +177,9 @@ pub fn free_space(path: &std::ffi::CStr) -> Result<Bytes, CallError> {
     let code = unsafe { libc::statvfs(path.as_ptr(), &raw mut answer) };
     if code != 0 {
         return Err(CallError::last("statvfs", path.to_string_lossy()));
+    }
+    if answer.f_blocks == 0 {
+        return Ok(Bytes::new(u64::MAX));
     }
     // The fields are 32 bits wide on some targets.
     #[allow(clippy::unnecessary_cast)]
@@ -164,6 +205,19 @@ mod tests {
     fn an_impossible_buffer_is_an_error_that_names_call_and_size() {
         let err = HostBuffer::new(Bytes::new(1 << 62)).unwrap_err().to_string();
         assert!(err.starts_with("mmap(4294967296 GiB of host memory) failed: "), "{err}");
+    }
+
+    #[test]
+    fn the_node_of_a_page_is_one_of_this_machine() {
+        let buffer = HostBuffer::new(Bytes::kib(64)).unwrap();
+        for place in [0, 5000, 65_535] {
+            // A kernel or a container that does not answer is allowed to.
+            if let Some(node) = numa_node(&buffer, place) {
+                let folder = format!("/sys/devices/system/node/node{node}");
+                assert!(std::path::Path::new(&folder).exists(), "{folder}");
+            }
+        }
+        assert_eq!(numa_node(&buffer, 65_536), None);
     }
 
     #[test]

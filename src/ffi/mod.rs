@@ -9,6 +9,8 @@ pub mod library;
 pub mod process;
 pub mod shm;
 
+use std::io::Write;
+
 /// A foreign call that did not succeed.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}({object}) failed: {source}")]
@@ -19,6 +21,11 @@ pub struct CallError {
     pub object: String,
     /// The system's code and its own sentence about it.
     pub source: std::io::Error,
+}
+
+/// Says what went wrong where no caller can be told; if that fails too, it is lost.
+fn warn(err: &CallError) {
+    let _ = writeln!(std::io::stderr(), "warning: {err}");
 }
 
 impl CallError {

@@ -92,8 +92,15 @@ impl Segment {
         })?;
         // SAFETY: `c_path` ends in NUL.
         let descriptor = unsafe { libc::open(c_path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
-        let file = own(descriptor, "open", || path)?;
-        Self::map(file, address.size)
+        let file = std::fs::File::from(own(descriptor, "open", || path.clone())?);
+        // Memory past the end of the file would be a SIGBUS at the first touch.
+        let refuse = |source| CallError { call: "open", object: path.clone(), source };
+        let length = file.metadata().map_err(refuse)?.len();
+        if length < address.size.get() {
+            let reason = format!("{length} bytes, where {} must be", address.size);
+            return Err(refuse(std::io::Error::new(std::io::ErrorKind::InvalidData, reason)));
+        }
+        Self::map(file.into(), address.size)
     }
 
     fn map(file: OwnedFd, size: Bytes) -> Result<Self, CallError> {
@@ -104,7 +111,7 @@ impl Segment {
             source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, err),
         })?;
         // SAFETY: a new mapping at an address of the kernel's choice touches no other, and the
-        // file is at least `length` long: `create` has allocated it.
+        // file is at least `length` long: `create` has allocated it, `open` has looked.
         let address = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -128,6 +135,16 @@ impl Segment {
             descriptor: self.file.as_raw_fd(),
             size: Bytes::of_len(self.length),
         }
+    }
+
+    /// The NUMA node of the page at `offset`, as [`super::host::numa_node`] tells it.
+    ///
+    /// # Panics
+    ///
+    /// `offset` is not inside the segment.
+    pub fn numa_node(&self, offset: usize) -> Option<u32> {
+        self.check(offset, 1);
+        super::host::numa_node_at(self.address.wrapping_add(offset))
     }
 
     /// The 64-bit word at byte `offset`.
@@ -187,7 +204,7 @@ impl Drop for Segment {
         // SAFETY: the mapping was made in `map` and is unmapped only here.
         let code = unsafe { libc::munmap(self.address.cast(), self.length) };
         if code != 0 {
-            eprintln!("warning: {}", CallError::last("munmap", "a shared segment"));
+            super::warn(&CallError::last("munmap", "a shared segment"));
         }
     }
 }
@@ -298,6 +315,14 @@ mod tests {
     #[should_panic(expected = "are not inside a segment of 4096")]
     fn a_copy_past_the_end_is_refused() {
         Segment::create(Bytes::kib(4)).unwrap().write(4090, &[0; 7], Store::Cached);
+    }
+
+    #[test]
+    fn an_address_that_claims_too_much_is_refused() {
+        let near = Segment::create(Bytes::kib(4)).unwrap();
+        let claim = Address { size: Bytes::mib(1), ..near.address() };
+        let err = Segment::open(claim).unwrap_err().to_string();
+        assert!(err.ends_with("4096 bytes, where 1 MiB must be"), "{err}");
     }
 
     #[test]

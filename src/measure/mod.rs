@@ -53,6 +53,8 @@ pub struct Measurement {
     pub bandwidth_gb_s: Summary,
     /// Operations of each flow in one bandwidth sample, back to back.
     pub operations_per_sample: u64,
+    /// Median time of a bandwidth sample.
+    pub sample_time: Duration,
     /// Whether the interval reached the precision that was asked for.
     pub converged: bool,
     /// Time of one operation by itself: from its first byte asked for to its last byte in place.
@@ -77,6 +79,8 @@ pub fn measure(
     effort: Effort,
     seed: u64,
 ) -> Result<Option<Outcome>, Error> {
+    // What the case before has held is free on every rank now.
+    world.barrier()?;
     if let Some(reason) = objection(world, transport, case)? {
         return Ok(world.is_root().then_some(Outcome::Skipped(reason)));
     }
@@ -91,7 +95,7 @@ pub fn measure(
     let mut pass = Pass { world, transfer: transfer.as_mut(), seed: part_seed(seed, 0), each };
     let next =
         |times: &[Duration], each, elapsed| stop.bandwidth(&bandwidths(times), each, elapsed);
-    let times = match pass.sample(operations, next)? {
+    let mut times = match pass.sample(operations, next)? {
         Samples::Right(times) => times,
         Samples::Wrong(mismatch) => return Ok(pass.corrupt(mismatch)),
     };
@@ -108,10 +112,13 @@ pub fn measure(
     }
     let no_time = Error::Times("no sample lasted longer than the clock's grain");
     let bandwidth_gb_s = Summary::of(&bandwidths(&times)).ok_or(no_time)?;
+    times.sort_unstable();
+    let sample_time = times[times.len() / 2];
     Ok(Some(Outcome::Measured(Box::new(Measurement {
         converged: stop.is_converged(&bandwidth_gb_s),
         bandwidth_gb_s,
         operations_per_sample: operations,
+        sample_time,
         latency: Latency::of(&latencies),
         staging: transfer.staging(),
         clock_resolution: transfer.clock_resolution(),
@@ -140,9 +147,8 @@ fn warm_up(world: &mut World, transfer: &mut dyn Transfer) -> Result<(u64, Durat
         transfer.run(operations, &mut spans)?;
         let next = match world.gather(spans.to_vec())? {
             Some(ranks) => {
-                let mut times = durations(&ranks)?;
-                times.sort_unstable();
-                each = times[times.len() / 2];
+                // The shortest: a machine that is busy elsewhere makes others longer than they are.
+                each = durations(&ranks)?.into_iter().min().unwrap_or_default();
                 Some(sampling::more_operations(operations, each, transfer.clock_resolution()))
             }
             None => None,

@@ -18,7 +18,7 @@ const RESOLUTIONS_MIN: u32 = 100;
 /// Most latency samples of one case: 10 values lie above the 99.9th percentile.
 pub const LATENCY_SAMPLES_MAX: usize = 10_000;
 
-/// Samples of one step of the warm-up; it reads their median.
+/// Samples of one step of the warm-up; it reads the shortest.
 pub(super) const WARM_UP_SPANS: usize = 3;
 
 /// A batch lasts about so long: the first transfers after filling find the data in other caches
@@ -74,21 +74,25 @@ impl Stop {
         elapsed: Duration,
     ) -> Option<usize> {
         let count = samples.len();
-        if elapsed >= self.effort.time_limit {
-            return None;
-        }
         if let Some(wanted) = self.effort.samples {
             let missing = (wanted as usize).saturating_sub(count);
             return (missing > 0).then(|| self.batch(each).min(missing));
         }
-        if count < SAMPLES_MIN {
-            return Some(self.batch(each).min(SAMPLES_MIN - count));
-        }
-        if Summary::of(samples).is_some_and(|summary| self.is_converged(&summary)) {
+        if elapsed >= self.effort.time_limit && count > 0 {
             return None;
         }
         // Each look at the interval is a chance to stop at one that is narrow by luck: few looks,
         // each at twice as many samples as the one before.
+        let mut look = SAMPLES_MIN;
+        while look < count {
+            look *= 2;
+        }
+        if look > count {
+            return Some(self.batch(each).min(look - count));
+        }
+        if Summary::of(samples).is_some_and(|summary| self.is_converged(&summary)) {
+            return None;
+        }
         Some(self.batch(each).min(count))
     }
 
@@ -96,7 +100,7 @@ impl Stop {
     /// `elapsed` so far; it may last half of the time limit.
     pub(super) fn latency(&self, count: usize, each: Duration, elapsed: Duration) -> Option<usize> {
         let missing = LATENCY_SAMPLES_MAX.saturating_sub(count);
-        if missing == 0 || elapsed >= self.effort.time_limit / 2 {
+        if missing == 0 || (elapsed >= self.effort.time_limit / 2 && count > 0) {
             return None;
         }
         Some(self.batch(each).min(missing))
@@ -142,6 +146,8 @@ mod tests {
         let wide: Vec<f64> = (0..40).map(|n| 10.0 + f64::from(n % 7)).collect();
         assert_eq!(stop(None).bandwidth(&wide, MS, 40 * MS), Some(40));
         assert_eq!(stop(None).bandwidth(&wide, MS, 2000 * MS), None);
+        // Between two looks nothing is decided, however narrow the interval.
+        assert_eq!(stop(None).bandwidth(&[10.0; 50], MS, 50 * MS), Some(30));
     }
 
     #[test]
@@ -156,7 +162,7 @@ mod tests {
         assert_eq!(stop(Some(7)).bandwidth(&[10.0; 5], MS, 5 * MS), Some(2));
         assert_eq!(stop(Some(7)).bandwidth(&[10.0; 7], MS, 7 * MS), None);
         assert_eq!(stop(Some(500)).bandwidth(&[10.0; 100], MS, 100 * MS), Some(250));
-        assert_eq!(stop(Some(500)).bandwidth(&[10.0; 100], MS, 2000 * MS), None);
+        assert_eq!(stop(Some(500)).bandwidth(&[10.0; 100], MS, 9000 * MS), Some(250));
     }
 
     #[test]
@@ -166,25 +172,30 @@ mod tests {
         assert_eq!(stop(None).latency(10_000, MS / 1000, 10 * MS), None);
         assert_eq!(stop(None).latency(25, 10 * MS, 999 * MS), Some(25));
         assert_eq!(stop(None).latency(25, 10 * MS, 1000 * MS), None);
+        // One batch at least, whatever the limit.
+        assert_eq!(stop(None).latency(0, 900 * MS, 1000 * MS), Some(1));
+        assert_eq!(stop(None).bandwidth(&[], 900 * MS, 2000 * MS), Some(1));
     }
 
     #[test]
     fn the_interval_still_covers_the_median_when_sampling_stops_by_it() {
         // The loop of a pass, on synthetic times that vary by 1 % to 4 %: it stops after about 22
-        // to 200 samples.
-        for variation in [0.1, 0.2, 0.3, 0.4] {
+        // to 200 samples, whether a batch holds many of them or one.
+        for (variation, each) in
+            [(0.1, MS), (0.2, MS), (0.3, MS), (0.4, MS), (0.2, 20 * MS), (0.3, 300 * MS)]
+        {
             let normal = Normal::new(10.0, variation).unwrap();
             let mut random = StdRng::seed_from_u64(20_261_121);
             let covers = |_: &u32| {
                 let mut samples = Vec::new();
-                while let Some(more) = stop(None).bandwidth(&samples, MS, MS) {
+                while let Some(more) = stop(None).bandwidth(&samples, each, MS) {
                     samples.extend((0..more).map(|_| normal.sample(&mut random)));
                 }
                 let summary = Summary::of(&samples).unwrap();
                 summary.low <= 10.0 && 10.0 <= summary.high
             };
             let held = (0..1000).filter(covers).count();
-            assert!((930..=970).contains(&held), "{variation}: {held} of 1000");
+            assert!((930..=970).contains(&held), "{variation}, {each:?}: {held} of 1000");
         }
     }
 }

@@ -63,7 +63,9 @@ impl RecordFile {
             .and_then(|()| self.file.set_len(self.end + ending.len() as u64))
             .and_then(|()| self.file.sync_data());
         if let Err(err) = restored {
-            eprintln!("warning: {} may end with half a record: {err}", self.path.display());
+            // With standard error gone too there is nobody to tell.
+            let path = self.path.display();
+            let _ = writeln!(io::stderr(), "warning: {path} may end with half a record: {err}");
         }
     }
 }

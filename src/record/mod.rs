@@ -17,10 +17,10 @@ use std::{
 use serde::Serialize;
 
 use crate::{
-    measure::{Latency, Outcome},
+    measure::{Latency, Measurement, Outcome, SAMPLE_TIME_MIN},
     plan::{Case, TransportKind},
     transport::{Staging, StoreKind, Wait},
-    units::Bytes,
+    units::{Bytes, nanoseconds},
 };
 
 use provenance::Provenance;
@@ -215,13 +215,14 @@ impl Row {
             Outcome::Measured(measured) => {
                 let flows = case.flows.len() as f64;
                 let total = &measured.bandwidth_gb_s;
+                let has_interval = total.count >= SAMPLES_FOR_INTERVAL;
                 let latency = &measured.latency;
-                let resolution_ns = crate::units::nanoseconds(measured.clock_resolution);
+                let resolution_ns = nanoseconds(measured.clock_resolution);
                 Self {
                     status: Status::Ok,
                     bandwidth_gb_s: Some(total.median / flows),
-                    bandwidth_gb_s_low: Some(total.low / flows),
-                    bandwidth_gb_s_high: Some(total.high / flows),
+                    bandwidth_gb_s_low: has_interval.then_some(total.low / flows),
+                    bandwidth_gb_s_high: has_interval.then_some(total.high / flows),
                     bandwidth_gb_s_total: Some(total.median),
                     bandwidth_samples: Some(total.count),
                     operations_per_sample: Some(measured.operations_per_sample),
@@ -235,7 +236,7 @@ impl Row {
                     latency_ns_p999: Some(latency.quantile_ns(0.999)),
                     latency_ns_max: Some(latency.max_ns()),
                     clock_resolution_ns: Some(resolution_ns),
-                    flags: flags(measured.converged, latency, resolution_ns, measured.staging),
+                    flags: flags(measured),
                     ..Self::of_case(number, case, "").staged(measured.staging)
                 }
             }
@@ -278,19 +279,21 @@ const RESOLUTIONS_FOR_LATENCY: u64 = 10;
 /// Below so many samples the 99.9th percentile is just the largest one.
 const SAMPLES_FOR_P999: u64 = 1000;
 
-fn flags(
-    converged: bool,
-    latency: &Latency,
-    resolution_ns: u64,
-    staging: Option<Staging>,
-) -> String {
-    let coarse = latency.quantile_ns(0.5) < RESOLUTIONS_FOR_LATENCY * resolution_ns;
-    let shared = staging.is_some_and(|staging| staging.wait == Wait::Yield);
+/// Below so many samples no two of them make a 95 % interval of the median.
+const SAMPLES_FOR_INTERVAL: usize = 6;
+
+fn flags(measured: &Measurement) -> String {
+    let resolution_ns = nanoseconds(measured.clock_resolution);
+    let latency = &measured.latency;
+    let staging = measured.staging;
     [
-        (!converged, "not_converged"),
-        (coarse, "timer_coarse"),
+        (!measured.converged, "not_converged"),
+        (measured.bandwidth_gb_s.count < SAMPLES_FOR_INTERVAL, "few_bandwidth_samples"),
+        (measured.sample_time < SAMPLE_TIME_MIN / 2, "short_samples"),
+        (latency.quantile_ns(0.5) < RESOLUTIONS_FOR_LATENCY * resolution_ns, "timer_coarse"),
         (latency.count() < SAMPLES_FOR_P999, "few_latency_samples"),
-        (shared, "shared_cpus"),
+        (staging.is_some_and(|staging| staging.wait == Wait::Yield), "shared_cpus"),
+        (staging.is_some_and(|staging| staging.is_misplaced), "numa_misplaced"),
     ]
     .into_iter()
     .filter_map(|(raised, flag)| raised.then_some(flag))
@@ -319,10 +322,25 @@ pub enum Error {
     },
 }
 
+/// The files of a run.
+const FILES: [&str; 3] = ["run.csv", "run.json", "latency.hlog"];
+
+/// Removes the files of a run that were just made; what cannot be removed stays.
+fn remove(folder: &Path, is_new: bool) {
+    for file in FILES {
+        let _ = fs::remove_file(folder.join(file));
+    }
+    if is_new {
+        let _ = fs::remove_dir(folder);
+    }
+}
+
 /// The open files of a run.
 #[derive(Debug)]
 pub struct Recorder {
     folder: PathBuf,
+    /// Whether the folder was made for this run.
+    is_new: bool,
     csv: csv::Csv,
     json: json::Json,
     hlog: hlog::Hlog,
@@ -340,21 +358,37 @@ impl Recorder {
         if folder.exists() && !folder.is_dir() {
             return Err(refuse("it is a file: name a folder with --output".to_owned()));
         }
+        let is_new = !folder.exists();
         fs::create_dir_all(folder)
             .map_err(|err| refuse(format!("{err}; name another with --output")))?;
-        for file in ["run.csv", "run.json", "latency.hlog"] {
+        for file in FILES {
             if folder.join(file).exists() {
                 let reason = format!("it already holds {file}: name another with --output");
                 return Err(refuse(reason));
             }
         }
-        Ok(Self {
-            folder: folder.to_owned(),
-            csv: csv::Csv::create(&folder.join("run.csv"))?,
-            json: json::Json::create(&folder.join("run.json"), provenance)?,
-            hlog: hlog::Hlog::create(&folder.join("latency.hlog"))?,
-            rows: Vec::new(),
-        })
+        let files = || {
+            let csv = csv::Csv::create(&folder.join("run.csv"))?;
+            let json = json::Json::create(&folder.join("run.json"), provenance)?;
+            let hlog = hlog::Hlog::create(&folder.join("latency.hlog"))?;
+            Ok((csv, json, hlog))
+        };
+        match files() {
+            Ok((csv, json, hlog)) => {
+                Ok(Self { folder: folder.to_owned(), is_new, csv, json, hlog, rows: Vec::new() })
+            }
+            Err(Error::Write { path, source }) => {
+                remove(folder, is_new);
+                let reason = format!("cannot write {}: {source}", path.display());
+                Err(refuse(format!("{reason}; name another with --output")))
+            }
+            Err(err) => Err(err),
+        }
+    }
+
+    /// Takes the files away again: nothing was measured.
+    pub fn discard(self) {
+        remove(&self.folder, self.is_new);
     }
 
     /// Appends a row to every file and hands it to the disk. Where one cannot be written, each

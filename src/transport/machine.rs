@@ -59,9 +59,23 @@ fn topology_below(system: &Path, allowed: &[u32]) -> Topology {
     Topology { nodes }
 }
 
-/// Memory that can be taken without swapping, by the kernel's estimate.
+/// Memory that can be taken without swapping, by the kernel's estimate, and no more than the
+/// control group of a container has left.
 pub fn available_memory() -> Option<Bytes> {
-    meminfo("MemAvailable:")
+    let of_machine = meminfo("MemAvailable:")?;
+    let of_group = memory_left(Path::new("/sys/fs/cgroup"));
+    Some(of_group.map_or(of_machine, |of_group| of_group.min(of_machine)))
+}
+
+/// What a control group (version 2) with a limit has left; cached files count as free.
+fn memory_left(group: &Path) -> Option<Bytes> {
+    let read = |file: &str| fs::read_to_string(group.join(file)).ok();
+    let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
+    let (most, used) = (number("memory.max")?, number("memory.current")?);
+    let statistics = read("memory.stat").unwrap_or_default();
+    let cached = statistics.lines().find_map(|line| line.strip_prefix("inactive_file "));
+    let cached = cached.and_then(|cached| cached.parse().ok()).unwrap_or(0);
+    Some(Bytes::new(most.saturating_sub(used).saturating_add(cached).min(most)))
 }
 
 /// All memory of the machine.
@@ -116,6 +130,18 @@ mod tests {
             topology.nodes,
             [node(0, &[0, 1, 4, 5], &[10, 21]), node(1, &[6, 7], &[21, 10])]
         );
+    }
+
+    #[test]
+    fn a_containers_limit_counts_without_its_cached_files() {
+        let group = tempfile::tempdir().unwrap();
+        assert_eq!(memory_left(group.path()), None);
+        write(group.path(), "memory.max", "1000\n");
+        write(group.path(), "memory.current", "700\n");
+        write(group.path(), "memory.stat", "anon 100\ninactive_file 200\n");
+        assert_eq!(memory_left(group.path()), Some(Bytes::new(500)));
+        write(group.path(), "memory.max", "max\n");
+        assert_eq!(memory_left(group.path()), None);
     }
 
     #[test]

@@ -44,6 +44,9 @@ pub enum Error {
         /// How long.
         waited: Duration,
     },
+    /// A rank gave up in the middle of a transfer; it tells the reason itself.
+    #[error("rank {0} gave up on this case")]
+    Abandoned(u32),
     /// It can run on rank 0 but not on this rank.
     #[error("{0}")]
     Unavailable(String),
@@ -137,6 +140,8 @@ pub struct Staging {
     pub target_store: StoreKind,
     /// How an end waits for the other.
     pub wait: Wait,
+    /// Whether a buffer or slot of this rank lies on another NUMA node than the case wants.
+    pub is_misplaced: bool,
 }
 
 /// How bytes are stored.

@@ -50,29 +50,41 @@ pub fn poison(target: &mut [u8], seed: u64) {
 }
 
 fn store(target: &mut [u8], value: impl Fn(u64) -> u64) {
-    for (index, bytes) in (0..).zip(target.chunks_mut(WORD)) {
-        let word = value(index).to_le_bytes();
-        bytes.copy_from_slice(&word[..bytes.len()]);
+    let (words, tail) = target.as_chunks_mut::<WORD>();
+    let mut index = 0;
+    for word in words {
+        *word = value(index).to_le_bytes();
+        index += 1;
     }
+    let length = tail.len();
+    tail.copy_from_slice(&value(index).to_le_bytes()[..length]);
 }
 
 /// Compares every byte with the pattern of `seed`; the answer names `rank` as the owner.
 pub fn compare(found: &[u8], seed: u64, rank: u32) -> Option<Mismatch> {
+    let (words, tail) = found.as_chunks::<WORD>();
     let mut first: Option<Mismatch> = None;
-    for (index, bytes) in (0_u64..).zip(found.chunks(WORD)) {
+    let mut index = 0;
+    for bytes in words {
         let expected = word(seed, index).to_le_bytes();
-        if bytes == &expected[..bytes.len()] {
-            continue;
+        if *bytes != expected {
+            note(&mut first, rank, index, &expected, bytes);
         }
-        for (place, (&expected, &found)) in (0..).zip(expected.iter().zip(bytes)) {
-            if expected != found {
-                let offset = index * WORD as u64 + place;
-                let here = Mismatch { rank, offset, expected, found, count: 0 };
-                first.get_or_insert(here).count += 1;
-            }
+        index += 1;
+    }
+    note(&mut first, rank, index, &word(seed, index).to_le_bytes(), tail);
+    first
+}
+
+/// Counts the wrong bytes of word `index`, and keeps the very first.
+fn note(first: &mut Option<Mismatch>, rank: u32, index: u64, expected: &[u8; WORD], found: &[u8]) {
+    for (place, (&expected, &found)) in (0..).zip(expected.iter().zip(found)) {
+        if expected != found {
+            let offset = index * WORD as u64 + place;
+            let here = Mismatch { rank, offset, expected, found, count: 0 };
+            first.get_or_insert(here).count += 1;
         }
     }
-    first
 }
 
 #[cfg(test)]

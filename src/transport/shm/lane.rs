@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crate::{
     ffi::{
-        host::HostBuffer,
+        host::{self, HostBuffer},
         shm::{Segment, Store},
     },
     plan::Rank,
@@ -78,6 +78,18 @@ impl Lane {
             offset: 0,
             left: 0,
         })
+    }
+
+    /// Whether the first, middle or last page of the buffer, or on the target's side of the ring,
+    /// is known to lie on another NUMA node than `node`.
+    pub(super) fn is_off(&self, node: u32) -> bool {
+        let last = self.buffer.len() - 1;
+        let of_buffer = [0, last / 2, last].map(|place| host::numa_node(&self.buffer, place));
+        let of_ring = match self.side {
+            Side::Source => None,
+            Side::Target => self.ring.numa_node(SLOTS_AT),
+        };
+        of_buffer.into_iter().chain([of_ring]).flatten().any(|found| found != node)
     }
 
     /// Copies one chunk if the ring lets it; whether it did.

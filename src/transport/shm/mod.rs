@@ -63,14 +63,18 @@ impl Transport for Shm {
         };
         if rings > shared {
             return Support::No(format!(
-                "the slots need {rings} of /dev/shm but {shared} are free: enlarge it (in a \
-                 container: --shm-size) or give a smaller --slot-size"
+                "the slots need {} of /dev/shm but {} are free: enlarge it (in a container: \
+                 --shm-size) or give a smaller --slot-size",
+                rings.rounded(),
+                shared.rounded()
             ));
         }
-        let buffers = case.bytes_per_operation().times(2);
+        let memory = case.bytes_per_operation().times(2).plus(rings);
         match machine::available_memory() {
-            Some(available) if buffers > available => Support::No(format!(
-                "sources and targets need {buffers} of memory but {available} are available"
+            Some(available) if memory > available => Support::No(format!(
+                "sources, targets and slots need {} of memory but {} are available",
+                memory.rounded(),
+                available.rounded()
             )),
             _ => Support::Yes,
         }
@@ -88,10 +92,11 @@ struct ShmTransfer {
     rank: Rank,
     /// This rank's place in the control segment, if it has a part in the case.
     member: Option<usize>,
-    /// One word for each member: the number of the last span it is ready for.
+    /// A line for each member: the number of the last span it is ready for, and behind it
+    /// ([`GAVE_UP`]) whether it gave up.
     control: Segment,
     /// The other members.
-    peers: Vec<(Rank, Peer, usize)>,
+    peers: Vec<Member>,
     lanes: Vec<Lane>,
     layout: Layout,
     /// The number of the current span, from 1.
@@ -101,7 +106,20 @@ struct ShmTransfer {
     wait: Wait,
     deadline: Duration,
     clock_resolution: Duration,
+    /// Whether memory of any rank lies on another NUMA node than the case wants.
+    is_misplaced: bool,
 }
+
+/// Another rank with a part in the case.
+struct Member {
+    rank: Rank,
+    process: Peer,
+    /// Where its line begins in the control segment.
+    line: usize,
+}
+
+/// Where in its line a member says that it gave up.
+const GAVE_UP: usize = 8;
 
 /// What a rank tells the others so that they can open its segments.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -145,7 +163,11 @@ impl ShmTransfer {
         let open = |address: Option<Address>| {
             let address = address.ok_or(Error::Times("a rank offers no segment"))?;
             Segment::open(address)
-                .map_err(|source| Error::call("open a rank's shared memory", source))
+                .map_err(|source| Error::call(
+                "open a rank's shared memory (all ranks need one user and one PID namespace, and \
+                 g2g's file must be readable)",
+                source,
+            ))
         };
         let control = match own_control {
             Some(control) => control,
@@ -169,21 +191,22 @@ impl ShmTransfer {
                 lanes.push(Lane::new(flow, side, other, case.size, ring)?);
             }
         }
-        let peer = |(place, &other): (usize, &Rank)| {
-            let pid = offers.get(other.0 as usize).map_or(0, |offer| offer.pid);
-            (other, Peer::watch(pid), place)
+        let member = |(place, &other): (usize, &Rank)| Member {
+            rank: other,
+            process: Peer::watch(offers.get(other.0 as usize).map_or(0, |offer| offer.pid)),
+            line: place * LINE,
         };
+        let others = members.iter().enumerate().filter(|&(_, &other)| other != rank);
         let shared = case.flows.iter().any(|flow| flow.source.cpu.is_none());
+        let own_node = case.endpoint(rank).map(|end| end.numa_node.0);
+        let is_misplaced = lanes.iter().any(|lane| own_node.is_some_and(|node| lane.is_off(node)));
+        // Every rank hears here of one that could not get its part.
+        let is_misplaced = world.all_gather(is_misplaced)?.contains(&true);
         Ok(Self {
             rank,
             member: members.iter().position(|&member| member == rank),
             control,
-            peers: members
-                .iter()
-                .enumerate()
-                .filter(|&(_, &other)| other != rank)
-                .map(peer)
-                .collect(),
+            peers: others.map(member).collect(),
             sends: lanes.iter().any(|lane| lane.side == Side::Source),
             receives: lanes.iter().any(|lane| lane.side == Side::Target),
             lanes,
@@ -192,6 +215,7 @@ impl ShmTransfer {
             wait: if shared { Wait::Yield } else { Wait::Spin },
             deadline: world.deadline(),
             clock_resolution: clock::resolution(),
+            is_misplaced,
         })
     }
 
@@ -258,16 +282,19 @@ impl ShmTransfer {
             source_store: kind(self.layout.source_store),
             target_store: kind(self.layout.target_store),
             wait: self.wait,
+            is_misplaced: self.is_misplaced,
         }
     }
 
     /// Returns when every member is ready for the current span.
     fn wait_until_all_ready(&self) -> Result<(), Error> {
-        for (rank, peer, place) in &self.peers {
-            let ready = self.control.word(place * LINE);
-            let mut patience = Patience::new(self.wait, self.deadline);
+        for member in &self.peers {
+            let ready = self.control.word(member.line);
+            // A quarter longer than a rank in the middle of a flow waits: if that one has the
+            // trouble, it knows the culprit, and gives up first.
+            let mut patience = Patience::new(self.wait, self.deadline + self.deadline / 4);
             while ready.load(Ordering::Acquire) < self.turn {
-                patience.wait(|| (*rank, peer, "be ready"))?;
+                self.look(&mut patience, member.rank, "be ready")?;
             }
         }
         Ok(())
@@ -289,17 +316,56 @@ impl ShmTransfer {
             if moved {
                 patience.renew();
             } else if let Some(other) = busy {
-                patience.wait(|| self.whom(other))?;
+                self.look(&mut patience, other, "fill or empty a slot")?;
             } else {
                 return Ok(());
             }
         }
     }
 
-    fn whom(&self, other: Rank) -> (Rank, &Peer, &'static str) {
-        let peer = self.peers.iter().find(|(rank, ..)| *rank == other);
-        let (_, peer, _) = peer.unwrap_or(&self.peers[0]);
-        (other, peer, "fill or empty a slot")
+    /// One look in vain at what `rank` is to do. Now and then it looks at the clock, and whether
+    /// all members still live and go on.
+    #[inline]
+    fn look(
+        &self,
+        patience: &mut Patience,
+        rank: Rank,
+        waiting_for: &'static str,
+    ) -> Result<(), Error> {
+        if !patience.spin() {
+            return Ok(());
+        }
+        for member in &self.peers {
+            if member.process.has_ended() {
+                return Err(crate::world::Error::Gone(member.rank.0).into());
+            }
+            if self.control.word(member.line + GAVE_UP).load(Ordering::Acquire) != 0 {
+                return Err(Error::Abandoned(member.rank.0));
+            }
+        }
+        match patience.is_over() {
+            Some(waited) => Err(Error::Stalled { rank: rank.0, waiting_for, waited }),
+            None => Ok(()),
+        }
+    }
+
+    fn run_as(&mut self, member: usize, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
+        for span in spans {
+            self.turn += 1;
+            for lane in &mut self.lanes {
+                lane.left = operations;
+            }
+            self.control.word(member * LINE).store(self.turn, Ordering::Release);
+            if self.sends {
+                self.wait_until_all_ready()?;
+            }
+            let start = clock::now();
+            self.move_all()?;
+            let end = clock::now();
+            span.start_ns = self.sends.then_some(start.ns());
+            span.end_ns = self.receives.then_some(end.ns());
+        }
+        Ok(())
     }
 }
 
@@ -325,22 +391,11 @@ impl Transfer for ShmTransfer {
 
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
         let Some(member) = self.member else { return Ok(()) };
-        for span in spans {
-            self.turn += 1;
-            for lane in &mut self.lanes {
-                lane.left = operations;
-            }
-            self.control.word(member * LINE).store(self.turn, Ordering::Release);
-            if self.sends {
-                self.wait_until_all_ready()?;
-            }
-            let start = clock::now();
-            self.move_all()?;
-            let end = clock::now();
-            span.start_ns = self.sends.then_some(start.ns());
-            span.end_ns = self.receives.then_some(end.ns());
+        let result = self.run_as(member, operations, spans);
+        if result.is_err() {
+            self.control.word(member * LINE + GAVE_UP).store(1, Ordering::Release);
         }
-        Ok(())
+        result
     }
 
     fn verify(&self, seed: u64) -> Result<Option<Mismatch>, Error> {

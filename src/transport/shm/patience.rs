@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{
-    ffi::{clock, process::Peer},
-    plan::Rank,
-    transport::{Error, Wait},
-};
+use crate::{ffi::clock, transport::Wait};
 
 /// Looks at a ring in vain between two looks at the clock and at the peer: about 1 ms.
 const SPINS_PER_LOOK: u32 = 1 << 16;
@@ -17,7 +13,7 @@ const SPINS_PER_LOOK_SHARED: u32 = 1 << 10;
 /// Looks at a ring in vain between two offers of the CPU, where ranks share CPUs: about 1 µs.
 const SPINS_PER_YIELD: u32 = 64;
 
-/// How long an end goes on looking at a ring that does not change.
+/// How long an end goes on looking at what does not change.
 pub(super) struct Patience {
     wait: Wait,
     spins: u32,
@@ -35,35 +31,27 @@ impl Patience {
         Self { wait, spins: 0, spins_per_look, limit, due: None }
     }
 
-    /// A byte has moved: the time begins anew with the next look in vain.
+    /// A byte has moved: the time begins anew with the next look around.
     #[inline]
     pub(super) fn renew(&mut self) {
         self.due = None;
     }
 
-    /// One look in vain. Now and then it looks at the clock, and whether the peer still lives.
+    /// One look in vain; whether it is time to look around, at the clock and at the other ranks.
     #[inline]
-    pub(super) fn wait<'a>(
-        &mut self,
-        whom: impl FnOnce() -> (Rank, &'a Peer, &'static str),
-    ) -> Result<(), Error> {
+    pub(super) fn spin(&mut self) -> bool {
         self.spins = self.spins.wrapping_add(1);
         std::hint::spin_loop();
         if self.wait == Wait::Yield && self.spins.is_multiple_of(SPINS_PER_YIELD) {
             std::thread::yield_now();
         }
-        if !self.spins.is_multiple_of(self.spins_per_look) {
-            return Ok(());
-        }
-        let (Rank(rank), peer, waiting_for) = whom();
-        if peer.has_ended() {
-            return Err(crate::world::Error::Gone(rank).into());
-        }
+        self.spins.is_multiple_of(self.spins_per_look)
+    }
+
+    /// How long it has waited in vain, if that is too long.
+    pub(super) fn is_over(&mut self) -> Option<Duration> {
         let now = clock::now();
         let due = *self.due.get_or_insert_with(|| now.after(self.limit));
-        if now >= due {
-            return Err(Error::Stalled { rank, waiting_for, waited: self.limit });
-        }
-        Ok(())
+        (now >= due).then_some(self.limit)
     }
 }

@@ -138,7 +138,7 @@ fn a_peer_that_never_comes_is_an_error_within_the_deadline() {
     let answers = on_ranks(2, |mut world| {
         let mut transfer = ShmTransfer::new(&case, &mut world, &topology).unwrap();
         transfer.arrange(Layout::all(&case)[0]).unwrap();
-        transfer.deadline = Duration::from_millis(50);
+        transfer.deadline = Duration::from_millis(40);
         let is_absent = world.rank() == Rank(1);
         let answer = (!is_absent).then(|| transfer.run(1, &mut [Span::default()]));
         world.barrier().unwrap();
@@ -154,7 +154,10 @@ fn what_does_not_fit_is_refused_before_it_is_allocated() {
     let Support::No(reason) = shm.support(&case(Pattern::OneWay, 1 << 45, None)) else {
         panic!("32 TiB fit");
     };
-    assert!(reason.starts_with("sources and targets need 65536 GiB of memory"), "{reason}");
+    assert!(
+        reason.starts_with("sources, targets and slots need 65536.0 GiB of memory"),
+        "{reason}"
+    );
     let Support::No(reason) = shm.support(&case(Pattern::OneWay, 1 << 45, Some(1 << 44))) else {
         panic!("slots of 16 TiB fit");
     };
@@ -172,4 +175,29 @@ fn layouts_fit_the_transfer() {
     assert_eq!(slots(100_000, None), [(16_384, 64), (65_536, 16), (100_032, 10)]);
     assert_eq!(slots(100_000, Some(1 << 30)), [(100_032, 10)]);
     assert_eq!(slots(4 << 30, Some(4 << 30))[0], (4 << 30, 2));
+}
+
+#[test]
+fn a_rank_that_gives_up_is_heard_of_by_those_that_spin() {
+    let case = case(Pattern::BothWays, 64, None);
+    let topology = topology();
+    let answers = on_ranks(2, |mut world| {
+        let mut transfer = ShmTransfer::new(&case, &mut world, &topology).unwrap();
+        transfer.arrange(Layout::all(&case)[0]).unwrap();
+        if world.rank() == Rank(1) {
+            transfer.deadline = Duration::from_millis(20);
+        }
+        // Rank 0 waits for a slot that rank 1 never fills, since it does not take part.
+        let answer = match world.rank() {
+            Rank(0) => transfer.run(1, &mut [Span::default()]),
+            _ => {
+                transfer.turn = 1_000_000;
+                transfer.run(1, &mut [Span::default()])
+            }
+        };
+        world.barrier().unwrap();
+        answer.unwrap_err().to_string()
+    });
+    assert_eq!(answers[0], "rank 1 gave up on this case");
+    assert!(answers[1].starts_with("no byte moved for "), "{}", answers[1]);
 }
