@@ -1,4 +1,4 @@
-//! From a case to its numbers: support → prepare → warm up → fill → run → verify.
+//! From a case to its numbers: support → prepare → warm up → (fill → run → verify) × batches.
 //!
 //! Owns the order of the steps and the decision when enough has been measured. Rank 0 decides and
 //! tells the others. Knows nothing of what moves the bytes.
@@ -93,13 +93,22 @@ pub fn measure(
         times.iter().filter_map(|&time| Some(Bandwidth::of(bytes, time)?.gb_per_s())).collect()
     };
     let mut pass = Pass { world, transfer: transfer.as_mut(), seed: part_seed(seed, 0), each };
+    // In bulk, transfers move the same bytes again, and a wrong one could be mended by the next.
+    let next = |times: &[Duration], _, elapsed| {
+        let is_enough = times.len() >= sampling::PROOFS || elapsed >= sampling::PROOF_TIME;
+        (times.is_empty() || !is_enough).then_some(1)
+    };
+    if let Samples::Wrong(mismatch) = pass.sample(1, next)? {
+        return Ok(pass.corrupt(mismatch));
+    }
+    pass.seed = part_seed(seed, 1);
     let next =
         |times: &[Duration], each, elapsed| stop.bandwidth(&bandwidths(times), each, elapsed);
     let mut times = match pass.sample(operations, next)? {
         Samples::Right(times) => times,
         Samples::Wrong(mismatch) => return Ok(pass.corrupt(mismatch)),
     };
-    pass.seed = part_seed(seed, 1);
+    pass.seed = part_seed(seed, 2);
     pass.each = each.div_f64(operations as f64);
     let next = |times: &[Duration], each, elapsed| stop.latency(times.len(), each, elapsed);
     let latencies = match pass.sample(1, next)? {

@@ -21,6 +21,12 @@ pub const LATENCY_SAMPLES_MAX: usize = 10_000;
 /// Samples of one step of the warm-up; it reads the shortest.
 pub(super) const WARM_UP_SPANS: usize = 3;
 
+/// Single operations that are proven each by itself, before anything is timed in bulk.
+pub(super) const PROOFS: usize = 16;
+
+/// Proving stops after this time, with one operation at least.
+pub(super) const PROOF_TIME: Duration = Duration::from_millis(100);
+
 /// A batch lasts about so long: the first transfers after filling find the data in other caches
 /// than those that follow, and must be few among them.
 const BATCH_TIME: Duration = Duration::from_millis(250);
