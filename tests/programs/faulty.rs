@@ -65,6 +65,7 @@ impl Transport for Faulty {
             fault: self.fault.clone(),
             done: 0,
             is_timed: false,
+            late: HostBuffer::new(case.size).unwrap(),
         }))
     }
 }
@@ -77,6 +78,8 @@ struct FaultyTransfer {
     fault: String,
     done: u64,
     is_timed: bool,
+    /// The data of the transfer before.
+    late: HostBuffer,
 }
 
 impl FaultyTransfer {
@@ -100,6 +103,8 @@ impl FaultyTransfer {
             "shifted-block" => buffer.copy_within(0..2 * MIB, 2 * MIB),
             "swapped-blocks" => buffer[MIB..3 * MIB].rotate_left(MIB),
             "never-written" => {}
+            // What arrives is what was sent the time before, as from a slot read too early.
+            "one-late" => buffer.swap_with_slice(&mut self.late),
             other => panic!("no fault is called {other}"),
         }
     }
