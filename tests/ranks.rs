@@ -180,3 +180,32 @@ fn wait(mut parent: Child) -> std::process::Output {
     assert!(eventually(SOON, || parent.try_wait().unwrap().is_some()), "rank 0 does not end");
     parent.wait_with_output().unwrap()
 }
+
+#[test]
+fn a_rank_without_memory_fails_its_case_and_the_run_goes_on() {
+    for poor in [0, 1] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("run");
+        let parent = start(&format!(
+            "shm --numa 0:0 --pattern one-way --sizes 64,512M,4K --samples 500 --deadline 10s \
+             --output {}",
+            output.display()
+        ));
+        assert!(eventually(SOON, || children(&parent).len() == 1), "no rank was started");
+        let victim = if poor == 0 { parent.id() } else { children(&parent)[0] };
+        // 256 MiB of addresses: enough for all but the second case.
+        let limit =
+            Command::new("prlimit").args(["--as=268435456", "--pid", &victim.to_string()]).status();
+        assert!(limit.unwrap().success());
+        let result = wait(parent);
+        let said = text(&result.stderr);
+        assert_eq!(result.status.code(), Some(1), "{said}");
+        let rows = Rows::read(&output);
+        assert_eq!(rows.len(), 3, "{said}");
+        let status: Vec<&str> = (0..3).map(|row| rows.cell(row, "status")).collect();
+        assert_eq!(status, ["ok", "failed", "ok"], "{said}");
+        let reason = rows.cell(1, "reason");
+        assert!(reason.contains("cannot allocate a buffer: mmap(512 MiB"), "{reason}");
+        assert_eq!(reason.starts_with("rank 1: "), poor == 1, "{reason}");
+    }
+}
