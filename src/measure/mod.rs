@@ -119,7 +119,7 @@ pub fn measure(
     if !world.is_root() {
         return Ok(None);
     }
-    let no_time = Error::Times("no sample lasted longer than the clock's grain");
+    let no_time = Error::Disagreement("no sample lasted longer than the clock's grain");
     let bandwidth_gb_s = Summary::of(&bandwidths(&times)).ok_or(no_time)?;
     times.sort_unstable();
     let sample_time = times[times.len() / 2];

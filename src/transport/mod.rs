@@ -50,9 +50,9 @@ pub enum Error {
     /// It can run on rank 0 but not on this rank.
     #[error("{0}")]
     Unavailable(String),
-    /// The ranks' times do not fit together.
-    #[error("the ranks' times of one sample do not fit together: {0}")]
-    Times(&'static str),
+    /// What the ranks tell each other does not fit together.
+    #[error("what the ranks report does not fit together: {0}")]
+    Disagreement(&'static str),
 }
 
 impl Error {
@@ -202,7 +202,7 @@ fn missing(library: &str, needs: &str) -> String {
 pub fn durations(ranks: &[Vec<Span>]) -> Result<Vec<Duration>, Error> {
     let count = ranks.iter().map(Vec::len).max().unwrap_or(0);
     if ranks.iter().any(|spans| spans.len() != count) {
-        return Err(Error::Times("one rank has more samples than another"));
+        return Err(Error::Disagreement("one rank has more samples than another"));
     }
     (0..count)
         .map(|sample| {
@@ -211,8 +211,8 @@ pub fn durations(ranks: &[Vec<Span>]) -> Result<Vec<Duration>, Error> {
             let end = spans().filter_map(|span| span.end_ns).max();
             match (start, end) {
                 (Some(start), Some(end)) if end >= start => Ok(Duration::from_nanos(end - start)),
-                (Some(_), Some(_)) => Err(Error::Times("it ended before it began")),
-                _ => Err(Error::Times("no rank noted its start or its end")),
+                (Some(_), Some(_)) => Err(Error::Disagreement("it ended before it began")),
+                _ => Err(Error::Disagreement("no rank noted its start or its end")),
             }
         })
         .collect()

@@ -121,6 +121,10 @@ struct Member {
 /// Where in its line a member says that it gave up.
 const GAVE_UP: usize = 8;
 
+/// What opening another rank's segment is called in a message, with what usually stands against it.
+const OPEN: &str = "open a rank's shared memory (all ranks need one user and one PID namespace, \
+                    and g2g's file must be readable)";
+
 /// What a rank tells the others so that they can open its segments.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Offer {
@@ -161,13 +165,8 @@ impl ShmTransfer {
             rings: own_rings.iter().map(Segment::address).collect(),
         })?;
         let open = |address: Option<Address>| {
-            let address = address.ok_or(Error::Times("a rank offers no segment"))?;
-            Segment::open(address)
-                .map_err(|source| Error::call(
-                "open a rank's shared memory (all ranks need one user and one PID namespace, and \
-                 g2g's file must be readable)",
-                source,
-            ))
+            let address = address.ok_or(Error::Disagreement("a rank offers no segment"))?;
+            Segment::open(address).map_err(|source| Error::call(OPEN, source))
         };
         let control = match own_control {
             Some(control) => control,
@@ -185,7 +184,9 @@ impl ShmTransfer {
                     continue;
                 }
                 let ring = match side {
-                    Side::Target => own_rings.next().ok_or(Error::Times("a ring is missing"))?,
+                    Side::Target => {
+                        own_rings.next().ok_or(Error::Disagreement("a ring is missing"))?
+                    }
                     Side::Source => open(ring_of(case, &offers, flow))?,
                 };
                 lanes.push(Lane::new(flow, side, other, case.size, ring)?);
@@ -251,7 +252,8 @@ impl ShmTransfer {
     /// Moves only the first `size` bytes of each buffer from now on.
     fn set_length(&mut self, size: Bytes) -> Result<(), Error> {
         for lane in &mut self.lanes {
-            lane.length = size.to_len().map_err(|_| Error::Times("a transfer is too large"))?;
+            lane.length =
+                size.to_len().map_err(|_| Error::Disagreement("a transfer is too large"))?;
         }
         Ok(())
     }
@@ -260,7 +262,8 @@ impl ShmTransfer {
     fn arrange(&mut self, layout: Layout) -> Result<(), Error> {
         self.layout = layout;
         for lane in &mut self.lanes {
-            lane.slot = layout.slot.to_len().map_err(|_| Error::Times("a slot is too large"))?;
+            lane.slot =
+                layout.slot.to_len().map_err(|_| Error::Disagreement("a slot is too large"))?;
             lane.slots = layout.slots;
             lane.place = 0;
             lane.store = match lane.side {
