@@ -11,7 +11,7 @@ use common::{Rows, g2g, run, text};
 /// A run that ends soon, with its folder.
 fn quick(folder: &Path, more: &str) -> std::process::Output {
     let line = format!(
-        "run --numa 0:0 --sizes 64,70001 --time-limit 20ms --output {} {more}",
+        "run --numa 0:0 --sizes 64,70001 --samples 20 --time-limit 20ms --output {} {more}",
         folder.display()
     );
     run(g2g(), &line)

@@ -25,8 +25,10 @@ fn check(folder: &Path) -> Output {
 fn pandas_and_pythons_hdrhistogram_read_what_a_run_leaves() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
-    let line =
-        format!("run --numa 0:0 --sizes 64,64K,3M --time-limit 50ms --output {}", output.display());
+    let line = format!(
+        "run --numa 0:0 --sizes 64,64K,3M --samples 20 --time-limit 50ms --output {}",
+        output.display()
+    );
     assert_eq!(run(g2g(), &line).status.code(), Some(0));
     let answer = check(&output);
     assert!(answer.status.success(), "{}{}", text(&answer.stdout), text(&answer.stderr));

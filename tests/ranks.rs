@@ -16,7 +16,8 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use common::{Rows, eventually, g2g, group_members, shared_memory_names, signal, text};
 
-const SOON: Duration = Duration::from_secs(20);
+/// A bound on what ends by itself within seconds, on a machine that is busy elsewhere.
+const SOON: Duration = Duration::from_secs(100);
 
 /// Starts the program in a process group of its own.
 fn start(line: &str) -> Child {
@@ -71,7 +72,7 @@ fn a_kill_at_any_of_a_hundred_moments_leaves_whole_rows_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("run");
         let mut parent = start(&format!(
-            "shm --numa 0:0 --sizes 64..1M --time-limit 10ms --deadline 20s --output {}",
+            "shm --numa 0:0 --sizes 64..1M --time-limit 10ms --deadline 60s --output {}",
             output.display()
         ));
         // Some while it starts; the others behind a row of their own, so that neither a fast nor
@@ -102,7 +103,8 @@ fn a_rank_that_dies_far_from_rank_0_is_the_one_that_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let names = shared_memory_names();
     let parent = start(&format!(
-        "shm --numa 0:0 --ranks 4 --pattern pairs --sizes 64K --samples 1000000 --output {}",
+        "shm --numa 0:0 --ranks 4 --pattern pairs --sizes 64K --samples 1000000 --deadline 10m \
+         --output {}",
         folder.path().join("run").display()
     ));
     let group = parent.id();
@@ -124,16 +126,17 @@ fn a_rank_that_dies_is_named_and_the_rows_before_it_are_kept() {
     let names = shared_memory_names();
     let output = folder.path().join("run");
     let parent = start(&format!(
-        "shm --numa 0:0 --sizes 64,4K,64M --pattern one-way --time-limit 10s --precision 0.0001 --output {}",
+        "shm --numa 0:0 --sizes 64,4K,64M --pattern one-way --time-limit 10s --precision 0.0001 \
+         --deadline 10m --output {}",
         output.display()
     ));
     let has_row = || output.join("run.csv").exists() && Rows::read(&output).len() > 0;
-    assert!(eventually(2 * SOON, has_row), "no row was written");
+    assert!(eventually(SOON, has_row), "no row was written");
     let group = parent.id();
     let began = Instant::now();
     signal("KILL", children(&parent)[0]);
     let result = wait(parent);
-    // Long before the deadline of 60 s: the death itself is noticed.
+    // Long before the deadline: the death itself is noticed.
     assert!(began.elapsed() < SOON);
     assert_eq!(result.status.code(), Some(1));
     let said = text(&result.stderr);
@@ -187,7 +190,7 @@ fn a_rank_without_memory_fails_its_case_and_the_run_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("run");
         let parent = start(&format!(
-            "shm --numa 0:0 --pattern one-way --sizes 64,512M,4K --samples 500 --deadline 10s \
+            "shm --numa 0:0 --pattern one-way --sizes 64,512M,4K --samples 100 --deadline 60s \
              --output {}",
             output.display()
         ));
