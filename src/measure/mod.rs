@@ -150,20 +150,28 @@ fn objection(
 /// Runs until a sample is long enough; how many operations that takes and, on rank 0, how long.
 fn warm_up(world: &mut World, transfer: &mut dyn Transfer) -> Result<(u64, Duration), Error> {
     let mut operations = 1;
+    let mut count = sampling::WARM_UP_SPANS;
     let mut each = Duration::ZERO;
     loop {
-        let mut spans = [Span::default(); sampling::WARM_UP_SPANS];
+        let mut spans = vec![Span::default(); count];
         transfer.run(operations, &mut spans)?;
-        let next = match world.gather(spans.to_vec())? {
+        let next = match world.gather(spans)? {
             Some(ranks) => {
                 // The shortest: a machine that is busy elsewhere makes others longer than they are.
                 each = durations(&ranks)?.into_iter().min().unwrap_or_default();
-                Some(sampling::more_operations(operations, each, transfer.clock_resolution()))
+                let more = sampling::more_operations(operations, each, transfer.clock_resolution());
+                let is_confirmed =
+                    count == sampling::CONFIRMING_SPANS || each >= sampling::CONFIRMED_TIME;
+                Some(match more {
+                    Some(more) => Some((more, sampling::WARM_UP_SPANS)),
+                    None if is_confirmed => None,
+                    None => Some((operations, sampling::CONFIRMING_SPANS)),
+                })
             }
             None => None,
         };
         match world.broadcast(next)? {
-            Some(more) => operations = more,
+            Some(next) => (operations, count) = next,
             None => return Ok((operations, each)),
         }
     }

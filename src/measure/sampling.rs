@@ -21,6 +21,13 @@ pub const LATENCY_SAMPLES_MAX: usize = 10_000;
 /// Samples of one step of the warm-up; it reads the shortest.
 pub(super) const WARM_UP_SPANS: usize = 3;
 
+/// Samples of the last step of the warm-up, which confirms that a sample is long enough: on a
+/// machine that is busy elsewhere three can be long by chance.
+pub(super) const CONFIRMING_SPANS: usize = 12;
+
+/// Samples that last so long need no confirmation.
+pub(super) const CONFIRMED_TIME: Duration = Duration::from_millis(50);
+
 /// Single operations that are proven each by itself, before anything is timed in bulk.
 pub(super) const PROOFS: usize = 16;
 
