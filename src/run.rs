@@ -3,7 +3,7 @@
 use std::{
     env,
     path::{Path, PathBuf},
-    process::{self, ExitCode},
+    process::ExitCode,
     time::Duration,
 };
 
@@ -245,8 +245,10 @@ impl Leader {
             written.map_err(|err| Failure::Middle(err.to_string()))?;
             self.progress.row(&row);
             if let Some(reason) = lost {
-                let left = self.items.len() - number;
-                return Err(Failure::Middle(format!("{reason}; {left} rows were not measured")));
+                return Err(Failure::Middle(match self.items.len() - number {
+                    0 => reason,
+                    left => format!("{reason}; {left} rows were not measured"),
+                }));
             }
         }
         world.next_round();
@@ -312,8 +314,7 @@ fn start_ranks(ranks: u32, deadline: Duration, job: &Job) -> Result<World, world
         action: "find g2g's own program file".to_owned(),
         source,
     })?;
-    let mut command = process::Command::new(program);
-    let mut world = World::Local(Local::start(&mut command, ranks, deadline)?);
+    let mut world = World::Local(Local::start(&program, ranks, deadline)?);
     world.broadcast(Some(job.clone()))?;
     world.barrier()?;
     Ok(world)

@@ -194,6 +194,18 @@ fn a_folder_that_holds_a_run_is_not_written_over() {
 }
 
 #[test]
+fn files_that_another_run_has_just_made_are_left_alone() {
+    // A link to nowhere: like a file made between the look and the making, it is not seen before.
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("run.csv");
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    let result = quick(folder.path(), "--quiet");
+    assert_eq!(result.status.code(), Some(2), "{}", text(&result.stderr));
+    assert!(text(&result.stderr).contains("name another with --output"));
+    assert!(link.is_symlink());
+}
+
+#[test]
 fn a_case_that_does_not_fit_is_skipped_and_the_others_are_measured() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");

@@ -181,8 +181,7 @@ pub fn free_space(path: &std::ffi::CStr) -> Result<Bytes, CallError> {
     if answer.f_blocks == 0 {
         return Ok(Bytes::new(u64::MAX));
     }
-    // The fields are 32 bits wide on some targets.
-    #[allow(clippy::unnecessary_cast)]
+    #[allow(clippy::unnecessary_cast, reason = "the fields are 32 bits wide on some targets")]
     Ok(Bytes::new(answer.f_bavail as u64).times(answer.f_frsize as u64))
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 pub use latency::Latency;
-pub use sampling::{LATENCY_SAMPLES_MAX, SAMPLE_TIME_MIN, SAMPLES_MIN};
+pub use sampling::SAMPLE_TIME_MIN;
 pub use summary::Summary;
 
 use crate::{

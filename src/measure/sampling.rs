@@ -6,7 +6,7 @@ use super::Summary;
 use crate::plan::Effort;
 
 /// No interval is believed with fewer samples.
-pub const SAMPLES_MIN: usize = 20;
+const SAMPLES_MIN: usize = 20;
 
 /// A bandwidth sample lasts at least so long. The start of a transfer, while its first chunk is
 /// under way and nothing has arrived, lasts some microseconds: below 1 % of this.
@@ -16,7 +16,7 @@ pub const SAMPLE_TIME_MIN: Duration = Duration::from_millis(1);
 const RESOLUTIONS_MIN: u32 = 100;
 
 /// Most latency samples of one case: 10 values lie above the 99.9th percentile.
-pub const LATENCY_SAMPLES_MAX: usize = 10_000;
+const LATENCY_SAMPLES_MAX: usize = 10_000;
 
 /// Samples of one step of the warm-up; it reads the shortest.
 pub(super) const WARM_UP_SPANS: usize = 3;

@@ -7,7 +7,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-pub use sizes::{BadSizes, Sizes};
+pub use sizes::Sizes;
 use topology::{NumaNode, Topology};
 
 use crate::units::Bytes;
@@ -120,11 +120,6 @@ pub struct Case {
 }
 
 impl Case {
-    /// Whether `rank` sends or receives in this case.
-    pub fn involves(&self, rank: Rank) -> bool {
-        self.endpoint(rank).is_some()
-    }
-
     /// Where `rank`'s buffers lie in this case, if it sends or receives.
     pub fn endpoint(&self, rank: Rank) -> Option<Endpoint> {
         let ends = self.flows.iter().flat_map(|flow| [flow.source, flow.target]);
@@ -313,7 +308,7 @@ mod tests {
             [(0, 0, Some(0)), (1, 0, Some(1)), (1, 0, Some(1)), (0, 0, Some(0))]
         );
         assert_eq!(cases[2].bytes_per_operation(), Bytes::new(128));
-        assert!(cases[0].involves(Rank(1)) && !cases[0].involves(Rank(2)));
+        assert!(cases[0].endpoint(Rank(1)).is_some() && cases[0].endpoint(Rank(2)).is_none());
     }
 
     #[test]

@@ -378,7 +378,10 @@ impl Recorder {
                 Ok(Self { folder: folder.to_owned(), is_new, csv, json, hlog, rows: Vec::new() })
             }
             Err(Error::Write { path, source }) => {
-                remove(folder, is_new);
+                // Another run that has just taken the folder keeps its files.
+                if source.kind() != io::ErrorKind::AlreadyExists {
+                    remove(folder, is_new);
+                }
                 let reason = format!("cannot write {}: {source}", path.display());
                 Err(refuse(format!("{reason}; name another with --output")))
             }

@@ -11,6 +11,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
     },
+    path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -58,20 +59,18 @@ enum Body<T> {
 }
 
 impl Local {
-    /// Starts ranks 1 to `size` - 1 by running `program` with its arguments and `internal-rank RANK
-    /// SIZE DEADLINE_MS`, and becomes rank 0.
+    /// Starts ranks 1 to `size` - 1 as `program internal-rank RANK SIZE DEADLINE_MS`, and becomes
+    /// rank 0.
     ///
     /// # Errors
     ///
     /// A process could not be started.
-    pub fn start(program: &mut Command, size: u32, deadline: Duration) -> Result<Self, Error> {
+    pub fn start(program: &Path, size: u32, deadline: Duration) -> Result<Self, Error> {
         let mut local = Self::new(0, size, deadline, Vec::new());
-        let name = program.get_program().to_owned();
         for rank in 1..size {
             let start = |source| Error::Start { action: format!("start rank {rank}"), source };
             let (near, far) = UnixStream::pair().map_err(start)?;
-            let child = Command::new(&name)
-                .args(program.get_args())
+            let child = Command::new(program)
                 .args([START_RANK, &rank.to_string(), &size.to_string()])
                 .arg(deadline.as_millis().to_string())
                 .stdin(Stdio::from(OwnedFd::from(far)))
@@ -143,7 +142,7 @@ impl Local {
     ) -> Result<Option<Vec<T>>, Error> {
         self.check_failure()?;
         if self.rank != 0 {
-            self.send(0, &Body::Value(value))?;
+            self.send(0, Body::Value(&value))?;
             return Ok(None);
         }
         let due = Instant::now() + self.deadline;
@@ -170,14 +169,11 @@ impl Local {
         if self.rank != 0 {
             return self.receive(0, Instant::now() + self.deadline);
         }
-        let body = Body::Value(value.ok_or_else(no_value)?);
+        let value = value.ok_or_else(no_value)?;
         for link in 0..self.links.len() {
-            self.send(link, &body)?;
+            self.send(link, Body::Value(&value))?;
         }
-        match body {
-            Body::Value(value) => Ok(value),
-            Body::Failed { .. } => Err(no_value()),
-        }
+        Ok(value)
     }
 
     pub(super) fn next_round(&mut self) {
@@ -197,7 +193,7 @@ impl Local {
         self.failure = Some((rank, reason.to_owned()));
         for link in 0..self.links.len() {
             let body: Body<()> = Body::Failed { rank, reason: reason.to_owned() };
-            let _ = self.send(link, &body);
+            let _ = self.send(link, body);
         }
     }
 
@@ -213,15 +209,10 @@ impl Local {
         if self.rank == 0 { u32::try_from(link).unwrap_or(u32::MAX) + 1 } else { 0 }
     }
 
-    fn send<T: Serialize>(&mut self, link: usize, body: &Body<T>) -> Result<(), Error> {
-        #[derive(Serialize)]
-        struct Borrowed<'a, T> {
-            round: u64,
-            body: &'a Body<T>,
-        }
+    fn send<T: Serialize>(&mut self, link: usize, body: Body<T>) -> Result<(), Error> {
         let rank = self.peer(link);
         let protocol = |reason: String| Error::Protocol { rank, reason };
-        let text = serde_json::to_vec(&Borrowed { round: self.round, body })
+        let text = serde_json::to_vec(&Message { round: self.round, body })
             .map_err(|err| protocol(err.to_string()))?;
         let length = u32::try_from(text.len())
             .ok()
@@ -330,18 +321,26 @@ impl Drop for Local {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::world::World;
 
     /// Runs `rank` in a thread for each rank and returns what they return.
-    fn on_ranks<T: Send>(size: u32, rank: impl Fn(World) -> T + Sync) -> Vec<T> {
-        let worlds = Local::threads(size, Duration::from_millis(300)).unwrap();
+    pub(crate) fn on_ranks_within<T: Send>(
+        deadline: Duration,
+        size: u32,
+        rank: impl Fn(World) -> T + Sync,
+    ) -> Vec<T> {
+        let worlds = Local::threads(size, deadline).unwrap();
         std::thread::scope(|scope| {
             let run = |world| scope.spawn(|| rank(World::Local(world)));
             let threads: Vec<_> = worlds.into_iter().map(run).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         })
+    }
+
+    fn on_ranks<T: Send>(size: u32, rank: impl Fn(World) -> T + Sync) -> Vec<T> {
+        on_ranks_within(Duration::from_millis(300), size, rank)
     }
 
     #[test]

@@ -12,6 +12,8 @@ use std::time::Duration;
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use local::Local;
+#[cfg(test)]
+pub(crate) use local::tests::on_ranks_within;
 
 use crate::plan::Rank;
 
@@ -54,13 +56,6 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
-}
-
-impl Error {
-    /// Whether the ranks can still meet again in the next round.
-    pub fn is_recoverable(&self) -> bool {
-        matches!(self, Self::Failed { .. })
-    }
 }
 
 /// The ranks of this run, seen from one of them.

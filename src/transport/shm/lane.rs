@@ -111,8 +111,10 @@ impl Lane {
         }
         let chunk = self.slot.min(self.length - self.offset);
         let bytes = self.offset..self.offset + chunk;
-        // `place` < `slots` ≤ 1024 and `slot` fits in memory `slots` times over: see `arrange`.
-        #[allow(clippy::cast_possible_truncation)]
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "below the count of slots, at most 1024"
+        )]
         let at = SLOTS_AT + self.place as usize * self.slot;
         match self.side {
             Side::Source => self.ring.write(at, &self.buffer[bytes], self.store),

@@ -5,7 +5,7 @@ use std::{sync::Mutex, time::Duration};
 use super::{lane::SLOTS_AT, *};
 use crate::{
     plan::{Endpoint, Flow, Pattern, TransportKind, topology::NumaNode, topology::tests::machine},
-    world::Local,
+    world::on_ranks_within,
 };
 
 fn end(rank: u32) -> Endpoint {
@@ -24,14 +24,8 @@ fn case(pattern: Pattern, size: u64, slot: Option<u64>) -> Case {
     Case { transport: TransportKind::Shm, pattern, flows, size: Bytes::new(size), slot }
 }
 
-/// Runs `rank` on a thread for each of `size` ranks.
 fn on_ranks<T: Send>(size: u32, rank: impl Fn(World) -> T + Sync) -> Vec<T> {
-    let worlds = Local::threads(size, Duration::from_secs(20)).unwrap();
-    std::thread::scope(|scope| {
-        let run = |world| scope.spawn(|| rank(World::Local(world)));
-        let threads: Vec<_> = worlds.into_iter().map(run).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-    })
+    on_ranks_within(Duration::from_secs(20), size, rank)
 }
 
 /// The CPUs of this machine; threads share them, since all have `cpu: None`.
