@@ -1,0 +1,216 @@
+//! The machine that is simulated: pure data.
+//!
+//! Rates are in GB/s, 10^9 bytes per second, which is bytes per nanosecond; one direction.
+
+use serde::{Deserialize, Serialize};
+
+/// A machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Its name, such as `p5.48xlarge`.
+    pub name: String,
+    /// Granularity of event times, in nanoseconds; at least 1. Times are rounded down to it.
+    pub event_resolution_ns: u64,
+    /// Version of the driver as `cuDriverGetVersion` gives it: 12060 is 12.6.
+    pub driver_version: u32,
+    /// The GPUs, in the order of their ordinals; at least one.
+    pub gpus: Vec<Gpu>,
+    /// Every ordered pair of two different GPUs, sorted by source, then target.
+    pub pairs: Vec<Pair>,
+    /// What goes wrong on purpose.
+    pub faults: Faults,
+    /// File to which each process appends a JSON line when it ends normally: counts of calls and
+    /// of what was not given back.
+    pub report: Option<String>,
+}
+
+/// Speed of one kind of transfer: n bytes last `latency_ns + n / gb_s` nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rate {
+    /// Bytes per nanosecond.
+    pub gb_s: f64,
+    /// What every transfer costs, whatever its size.
+    pub latency_ns: f64,
+}
+
+/// The two engines' rates on the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    /// Copy engines.
+    pub ce: Rate,
+    /// Kernels.
+    pub sm: Rate,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// As the driver and NVML give it.
+    pub name: String,
+    /// All device memory, in bytes.
+    pub memory_bytes: u64,
+    /// Major and minor compute capability.
+    pub compute_capability: (u32, u32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Highest clock of the multiprocessors, in MHz.
+    pub sm_clock_mhz: u32,
+    /// Highest clock of the memory, in MHz.
+    pub memory_clock_mhz: u32,
+    /// Width of the memory bus, in bits.
+    pub memory_bus_bits: u32,
+    /// PCI domain, bus, device.
+    pub pci: (u32, u32, u32),
+    /// PCI Express generation now and at most.
+    pub pcie_generation: (u32, u32),
+    /// PCI Express lanes now and at most.
+    pub pcie_lanes: (u32, u32),
+    /// The PCIe switch that the GPU is on, by number; GPUs of one number share it. `None`: on
+    /// the host bridge.
+    pub pcie_switch: Option<u32>,
+    /// NUMA node of the host that is nearest.
+    pub numa_node: u32,
+    /// NVLinks.
+    pub nvlinks: NvLinks,
+    /// Copies within its memory; bytes are counted once.
+    pub local: Rates,
+    /// From host memory: the copy engine; a kernel that loads host memory.
+    pub from_host: Rates,
+    /// To host memory: the copy engine; a kernel that stores to host memory.
+    pub to_host: Rates,
+    /// One dependent load of its own memory.
+    pub load_latency_ns: f64,
+    /// One dependent load of host memory.
+    pub host_load_latency_ns: f64,
+    /// All that leaves the GPU for other GPUs over NVLink together; `None`: no limit of its own.
+    pub egress_gb_s: Option<f64>,
+    /// All that arrives from other GPUs over NVLink together.
+    pub ingress_gb_s: Option<f64>,
+    /// All that leaves the GPU over PCIe: to the host, and to GPUs that are reached by PCIe.
+    pub pcie_up_gb_s: Option<f64>,
+    /// All that arrives over PCIe.
+    pub pcie_down_gb_s: Option<f64>,
+    /// What a kernel costs beside its memory traffic, from the end of what was before it in its
+    /// stream.
+    pub launch_ns: f64,
+    /// Reasons for which its clocks are held down.
+    pub throttle: Vec<Throttle>,
+}
+
+/// The NVLinks of one GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NvLinks {
+    /// Marketing generation, 1 to 5; 0 without any.
+    pub generation: u32,
+    /// How many there are.
+    pub count: u32,
+    /// Numbers of those that are down.
+    pub down: Vec<u32>,
+    /// Whether they end in an NVSwitch rather than in other GPUs.
+    pub switch: bool,
+}
+
+/// Why clocks are held down; NVML's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Throttle {
+    /// `nvmlClocksThrottleReasonSwPowerCap`
+    SwPowerCap,
+    /// `nvmlClocksThrottleReasonHwSlowdown`
+    HwSlowdown,
+    /// `nvmlClocksThrottleReasonSwThermalSlowdown`
+    SwThermalSlowdown,
+    /// `nvmlClocksThrottleReasonHwThermalSlowdown`
+    HwThermalSlowdown,
+    /// `nvmlClocksThrottleReasonHwPowerBrakeSlowdown`
+    HwPowerBrake,
+}
+
+/// The way from one GPU to another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Ordinal of the GPU where the data is.
+    pub source: u32,
+    /// Ordinal of the GPU where the data goes.
+    pub target: u32,
+    /// What it goes over.
+    pub link: Link,
+    /// Whether the target's contexts may reach the source's memory (a read).
+    pub read_allowed: bool,
+    /// Whether the source's contexts may reach the target's memory (a write).
+    pub write_allowed: bool,
+    /// Whether atomics work natively on it.
+    pub atomics: bool,
+    /// Copy engine of the target.
+    pub ce_read: Rate,
+    /// Copy engine of the source.
+    pub ce_write: Rate,
+    /// Kernel on the target that loads the source's memory.
+    pub sm_read: Rate,
+    /// Kernel on the source that stores to the target's memory.
+    pub sm_write: Rate,
+    /// One dependent load by the target of the source's memory.
+    pub load_latency_ns: f64,
+}
+
+/// What connects two GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Link {
+    /// So many NVLinks, directly or through an NVSwitch.
+    NvLink(u32),
+    /// PCIe.
+    Pcie,
+}
+
+/// What goes wrong on purpose.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Faults {
+    /// Operations that last longer than they should.
+    pub jitter: Vec<Jitter>,
+    /// Bytes that arrive wrong.
+    pub flips: Vec<Flip>,
+    /// Calls that fail.
+    pub calls: Vec<FailingCall>,
+}
+
+/// A share of the transfers from `source` to `target` that last longer.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Jitter {
+    /// GPU where the data is; `None`: any, and the host.
+    pub source: Option<u32>,
+    /// GPU where the data goes; `None`: any, and the host.
+    pub target: Option<u32>,
+    /// 0 to 1.
+    pub share: f64,
+    /// How much longer.
+    pub extra_ns: f64,
+}
+
+/// A transfer from `source` to `target` that leaves one byte wrong in the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flip {
+    /// GPU where the data is; `None`: any, and the host.
+    pub source: Option<u32>,
+    /// GPU where the data goes; `None`: any, and the host.
+    pub target: Option<u32>,
+    /// Bytes from the beginning of the transfer; transfers that are shorter are spared.
+    pub offset: u64,
+    /// How many transfers go well before it; counted in each process.
+    pub after: u64,
+    /// Whether every later transfer is hit too, or only that one.
+    pub always: bool,
+}
+
+/// A driver call that fails.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailingCall {
+    /// Name without a version suffix, such as `cuMemAlloc`; NVML's too.
+    pub name: String,
+    /// How many calls go well before it; counted in each process.
+    pub after: u64,
+    /// The code that it answers.
+    pub code: u32,
+    /// Whether every later call fails too, or only that one.
+    pub always: bool,
+}
