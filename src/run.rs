@@ -43,6 +43,8 @@ struct Job {
     effort: Effort,
     seed: u64,
     topology: Topology,
+    /// Where the simulated machine is, if it is one.
+    simulation: Option<String>,
 }
 
 /// A row to be.
@@ -56,7 +58,10 @@ pub fn main(open: Open) -> ExitCode {
     let result = match Cli::read(env::args_os()) {
         Ok(cli) => match cli.command {
             Command::Run(options) => lead(&options, &TransportKind::ALL, open),
+            Command::Local(options) => lead(&options, &[TransportKind::Local], open),
+            Command::P2p(options) => lead(&options, &[TransportKind::P2p], open),
             Command::Shm(options) => lead(&options, &[TransportKind::Shm], open),
+            Command::Topo(options) => topo(&options),
             Command::Rank(rank) => follow(rank, open),
         },
         Err(Answer::Help(text)) => {
@@ -90,6 +95,8 @@ fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<b
              without knowing of each other: start one, and give it --ranks {ranks}"
         )));
     }
+    let simulation = options.simulate.as_deref().map(machine::simulate).transpose();
+    let simulation = simulation.map_err(Failure::Start)?;
     let topology = machine::topology().map_err(|err| start(&err))?;
     let items = items(options, transports, &topology, open)?;
     if options.dry_run {
@@ -100,21 +107,23 @@ fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<b
         effort: options.effort(),
         seed: options.seed,
         topology,
+        simulation,
     };
-    let settings = Settings { seed: job.seed, ranks: options.ranks, effort: job.effort };
+    let ranks = ranks(options, &job.cases);
+    let settings = Settings {
+        seed: job.seed,
+        ranks,
+        effort: job.effort,
+        simulated_machine: options.simulate.clone(),
+    };
     let provenance = Provenance::collect(&settings, &job.topology);
     let folder = options.output.clone().unwrap_or_else(|| default_folder(&provenance));
     let recorder = Recorder::create(&folder, &provenance).map_err(|err| start(&err))?;
-    // A run without cases needs no other ranks.
-    let mut world = if job.cases.is_empty() || options.ranks == 1 {
-        World::Single
-    } else {
-        match start_ranks(options.ranks, options.deadline, &job) {
-            Ok(world) => world,
-            Err(err) => {
-                recorder.discard();
-                return Err(start(&err));
-            }
+    let mut world = match start_ranks(ranks, options.deadline, &job) {
+        Ok(world) => world,
+        Err(err) => {
+            recorder.discard();
+            return Err(start(&err));
         }
     };
     let progress = Progress::new(items.len(), options.quiet, options.verbose);
@@ -147,10 +156,17 @@ fn follow(args: RankArgs, open: Open) -> Result<bool, Failure> {
         world::Error::Gone(_) => Ok(true),
         err => Err(Failure::Middle(format!("rank {}: {err}", args.rank))),
     };
-    let job: Job = match world.broadcast(None).and_then(|job| world.barrier().map(|()| job)) {
+    let job: Job = match world.broadcast(None) {
         Ok(job) => job,
         Err(err) => return end(err),
     };
+    if let Some(Err(reason)) = job.simulation.as_deref().map(machine::join_simulation) {
+        world.abandon(&reason);
+        return Err(Failure::Start(reason));
+    }
+    if let Err(err) = world.barrier() {
+        return end(err);
+    }
     for (index, case) in (0..).zip(&job.cases) {
         if let Err(err) = measure_one(&mut world, &job, index, case, open)
             && let CaseError::Lost(transport::Error::World(err)) = err
@@ -241,6 +257,7 @@ impl Leader {
                     }
                 }
             };
+            let row = Row { simulated: job.simulation.is_some(), ..row };
             let written = self.recorder.append(row.clone(), latency.as_ref());
             written.map_err(|err| Failure::Middle(err.to_string()))?;
             self.progress.row(&row);
@@ -271,7 +288,7 @@ fn items(
         match open(kind, topology) {
             Err(reason) => items.push(Item::Absent(kind, reason)),
             Ok(_) if here.is_empty() => {
-                let reason = "it takes place between ranks: give --ranks 2 or more".to_owned();
+                let reason = plan::why_none(kind, &request, topology);
                 items.push(Item::Absent(kind, reason));
             }
             Ok(_) => items.extend(here.into_iter().map(Item::Case)),
@@ -308,8 +325,18 @@ fn default_folder(provenance: &Provenance) -> PathBuf {
     (2..u32::MAX).map(next).find(|folder| !folder.exists()).unwrap_or(folder)
 }
 
+/// As many processes as the user asks for, or as the cases name.
+fn ranks(options: &Options, cases: &[Case]) -> u32 {
+    let named = cases.iter().flat_map(Case::ends).map(|end| end.rank.0 + 1).max().unwrap_or(1);
+    // A run without cases needs no other ranks.
+    if cases.is_empty() { 1 } else { options.ranks.unwrap_or(named) }
+}
+
 /// Starts the other ranks and tells them the job; returns when all have it.
 fn start_ranks(ranks: u32, deadline: Duration, job: &Job) -> Result<World, world::Error> {
+    if ranks == 1 {
+        return Ok(World::Single);
+    }
     let program = env::current_exe().map_err(|source| world::Error::Start {
         action: "find g2g's own program file".to_owned(),
         source,

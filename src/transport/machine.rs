@@ -54,9 +54,9 @@ fn topology_below(system: &Path, allowed: &[u32]) -> Topology {
         .collect();
     if nodes.iter().all(|node| node.cpus.is_empty()) {
         let whole = Node { id: NumaNode(0), cpus: usable(allowed.to_vec()), distances: vec![10] };
-        return Topology { nodes: vec![whole] };
+        return Topology { nodes: vec![whole], gpus: Vec::new() };
     }
-    Topology { nodes }
+    Topology { nodes, gpus: Vec::new() }
 }
 
 /// Memory that can be taken without swapping, by the kernel's estimate, and no more than the
@@ -96,6 +96,19 @@ fn meminfo(field: &str) -> Option<Bytes> {
 /// There is no `/dev/shm`.
 pub fn free_shared_memory() -> Result<Bytes, ffi::CallError> {
     host::free_space(c"/dev/shm")
+}
+
+/// What is missing of `size` of shared memory, for a `reason`; `None`: there is room.
+pub(super) fn lack_of_shared_memory(what_needs: &str, size: Bytes) -> Option<String> {
+    match free_shared_memory() {
+        Err(err) => Some(format!("no shared memory here: {err}")),
+        Ok(free) if size > free => Some(format!(
+            "{what_needs} {} of /dev/shm but {} are free: enlarge it (in a container: --shm-size)",
+            size.rounded(),
+            free.rounded()
+        )),
+        Ok(_) => None,
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 //! Owns what moves data and what a moved buffer must hold. Knows nothing of how often or how long
 //! a case is measured, nor of how a row is written.
 
+mod control;
 pub mod machine;
+mod patience;
 pub mod pattern;
 mod shm;
 
@@ -90,8 +92,8 @@ pub trait Transfer {
     /// How the data is staged on its way, if it is.
     fn staging(&self) -> Option<Staging>;
 
-    /// What the clock behind the spans can tell apart.
-    fn clock_resolution(&self) -> Duration;
+    /// What the clock behind the spans can do.
+    fn clock(&self) -> Clock;
 
     /// Writes the pattern of `seed` into this rank's sources, and into its targets what differs
     /// from that pattern in every byte.
@@ -115,7 +117,7 @@ pub trait Transfer {
     /// # Errors
     ///
     /// Any foreign call that fails. Data that differs is no error but an answer.
-    fn verify(&self, seed: u64) -> Result<Option<Mismatch>, Error>;
+    fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error>;
 }
 
 /// One rank's times of one sample, in nanoseconds of a clock that all ranks of the case share.
@@ -127,6 +129,38 @@ pub struct Span {
     pub end_ns: Option<u64>,
 }
 
+/// What the clock of a transfer can do, and how much it can time at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clock {
+    /// What it can tell apart.
+    pub resolution: Duration,
+    /// A bandwidth sample lasts at least so long.
+    pub sample_time_min: Duration,
+    /// Most operations of one sample.
+    pub operations_max: u64,
+}
+
+/// A sample lasts at least so many times what its clock can tell apart: below 1 % of error.
+const RESOLUTIONS_MIN: u32 = 100;
+
+/// The start of a transfer between processes, while its first chunk is under way and nothing has
+/// arrived, lasts some microseconds: below 1 % of this.
+const SAMPLE_TIME_OF_HOST: Duration = Duration::from_millis(1);
+
+/// Operations of a sample whose clock hardly moves.
+const OPERATIONS_OF_HOST: u64 = 1 << 32;
+
+impl Clock {
+    /// The clock of the host, which CPUs read before and after they copy.
+    pub fn of_host(resolution: Duration) -> Self {
+        Self {
+            resolution,
+            sample_time_min: SAMPLE_TIME_OF_HOST.max(resolution.saturating_mul(RESOLUTIONS_MIN)),
+            operations_max: OPERATIONS_OF_HOST,
+        }
+    }
+}
+
 /// How data is staged through a ring of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staging {
@@ -134,12 +168,12 @@ pub struct Staging {
     pub slot: Bytes,
     /// How many slots the ring has.
     pub slots: u64,
-    /// How the source stores into a slot.
-    pub source_store: StoreKind,
-    /// How the target stores out of a slot.
-    pub target_store: StoreKind,
-    /// How an end waits for the other.
-    pub wait: Wait,
+    /// How a source's CPU stores into a slot.
+    pub source_store: Option<StoreKind>,
+    /// How a target's CPU stores out of a slot.
+    pub target_store: Option<StoreKind>,
+    /// How a CPU waits for the other end.
+    pub wait: Option<Wait>,
     /// Whether a buffer or slot of this rank lies on another NUMA node than the case wants.
     pub is_misplaced: bool,
 }

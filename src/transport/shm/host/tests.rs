@@ -4,12 +4,15 @@ use std::{sync::Mutex, time::Duration};
 
 use super::{lane::SLOTS_AT, *};
 use crate::{
-    plan::{Endpoint, Flow, Pattern, TransportKind, topology::NumaNode, topology::tests::machine},
+    plan::{
+        Endpoint, Engine, Flow, Operation, Pattern, Place, TransportKind,
+        topology::{NumaNode, tests::machine},
+    },
     world::on_ranks_within,
 };
 
 fn end(rank: u32) -> Endpoint {
-    Endpoint { rank: Rank(rank), numa_node: NumaNode(0), cpu: None }
+    Endpoint { rank: Rank(rank), place: Place::Host { numa_node: NumaNode(0), cpu: None } }
 }
 
 fn case(pattern: Pattern, size: u64, slot: Option<u64>) -> Case {
@@ -18,10 +21,20 @@ fn case(pattern: Pattern, size: u64, slot: Option<u64>) -> Case {
     let flows = match pattern {
         Pattern::OneWay => vec![there],
         Pattern::BothWays => vec![there, back],
-        Pattern::Pairs => vec![there, Flow { source: end(2), target: end(3) }],
+        _ => vec![there, Flow { source: end(2), target: end(3) }],
     };
     let slot = slot.map(Bytes::new);
-    Case { transport: TransportKind::Shm, pattern, flows, size: Bytes::new(size), slot }
+    Case {
+        transport: TransportKind::Shm,
+        pattern,
+        flows,
+        operation: Operation::Copy,
+        engine: Engine::Cpu,
+        issuer: None,
+        handle: None,
+        size: Bytes::new(size),
+        slot,
+    }
 }
 
 fn on_ranks<T: Send>(size: u32, rank: impl Fn(World) -> T + Sync) -> Vec<T> {
@@ -41,9 +54,8 @@ fn every_pattern_size_and_slot_arrives_whole() {
         for (size, slot) in [(1, None), (65, None), (70_001, Some(192)), (3 << 20, None)] {
             let case = case(pattern, size, slot);
             let answers = on_ranks(5, |mut world| {
-                let shm = Shm::new(topology.clone());
-                assert_eq!(shm.support(&case), Support::Yes);
-                let mut transfer = shm.prepare(&case, &mut world).unwrap();
+                assert_eq!(support(&case), Support::Yes);
+                let mut transfer = prepare(&case, &mut world, &topology).unwrap();
                 transfer.fill(9).unwrap();
                 let mut spans = [Span::default(); 3];
                 transfer.run(2, &mut spans).unwrap();
