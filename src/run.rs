@@ -10,7 +10,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cli::{Answer, Cli, Command, Format, Options, RankArgs},
+    cli::{Answer, Cli, Command, Format, Options, RankArgs, TopoFormat, TopoOptions},
     measure::{Outcome, measure},
     plan::{self, Case, Effort, Rank, TransportKind, topology::Topology},
     progress::{Progress, say},
@@ -18,7 +18,7 @@ use crate::{
         self, Recorder, Row, Status,
         provenance::{Provenance, Settings},
     },
-    transport::{self, Transport, machine, pattern::part_seed},
+    transport::{self, Transport, machine, pattern::part_seed, survey},
     world::{self, Local, World},
 };
 
@@ -143,6 +143,20 @@ fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<b
     shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
     let is_well = |row: &Row| matches!(row.status, Status::Ok | Status::Skipped);
     Ok(recorder.rows().iter().all(is_well))
+}
+
+/// Shows the machine.
+fn topo(options: &TopoOptions) -> Result<bool, Failure> {
+    let start = |err: &dyn std::error::Error| Failure::Start(err.to_string());
+    let simulation = options.simulate.as_deref().map(machine::simulate).transpose();
+    simulation.map_err(Failure::Start)?;
+    let topology = machine::topology().map_err(|err| start(&err))?;
+    let survey = survey::survey(&topology).map_err(|err| start(&err))?;
+    let text = match options.format {
+        TopoFormat::Table => record::topology_text(&survey),
+        TopoFormat::Json => record::topology_json(&survey),
+    };
+    record::print(&text).map_err(|err| start(&err)).map(|()| true)
 }
 
 /// A rank that rank 0 has started: measures with the others until rank 0 is done.

@@ -56,6 +56,8 @@ pub struct Measurement {
     pub staging: Option<Staging>,
     /// What the clock can do.
     pub clock: Clock,
+    /// Whether host memory lies on another NUMA node than the case says.
+    pub is_misplaced: bool,
 }
 
 /// The numbers of the bandwidth pass.
@@ -117,6 +119,7 @@ pub fn measure(
             latency: Latency::of(&latencies),
             staging: transfer.staging(),
             clock: transfer.clock(),
+            is_misplaced: transfer.is_misplaced(),
         }))
     }))
 }
@@ -170,7 +173,7 @@ fn objection(
     transport: &dyn Transport,
     case: &Case,
 ) -> Result<Option<String>, Error> {
-    let own = match transport.support(case) {
+    let own = match transport.support(case, world)? {
         Support::Yes => None,
         Support::No(reason) => Some(reason),
     };

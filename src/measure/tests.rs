@@ -24,9 +24,9 @@ struct Entry {
 }
 
 impl Transport for Diary {
-    fn support(&self, _: &Case) -> Support {
+    fn support(&self, _: &Case, _: &World) -> Result<Support, Error> {
         self.notes.borrow_mut().push("support");
-        self.support.clone()
+        Ok(self.support.clone())
     }
 
     fn prepare(&self, _: &Case, _: &mut World) -> Result<Box<dyn Transfer>, Error> {
@@ -43,6 +43,10 @@ impl Transfer for Entry {
 
     fn clock(&self) -> Clock {
         Clock::of_host(Duration::from_nanos(20))
+    }
+
+    fn is_misplaced(&self) -> bool {
+        false
     }
 
     fn fill(&mut self, _: u64) -> Result<(), Error> {

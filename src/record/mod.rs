@@ -10,6 +10,7 @@ mod matrix;
 pub mod provenance;
 mod row;
 mod table;
+mod topology;
 
 use std::{
     fs, io,
@@ -24,6 +25,7 @@ pub use csv::text as csv_text;
 pub use json::text as json_text;
 pub use row::{Row, Status};
 pub use table::{print, tables};
+pub use topology::{topology_json, topology_text};
 
 /// Results that cannot be written.
 #[derive(Debug, thiserror::Error)]

@@ -297,7 +297,7 @@ fn flags(measured: &Measurement) -> String {
         (latency.quantile_ns(0.5) < RESOLUTIONS_FOR_LATENCY * resolution_ns, "timer_coarse"),
         (latency.count() < SAMPLES_FOR_P999, "few_latency_samples"),
         (staging.is_some_and(|staging| staging.wait == Some(Wait::Yield)), "shared_cpus"),
-        (staging.is_some_and(|staging| staging.is_misplaced), "numa_misplaced"),
+        (measured.is_misplaced, "numa_misplaced"),
     ]
     .into_iter()
     .filter_map(|(raised, flag)| raised.then_some(flag))

@@ -4,10 +4,14 @@
 //! a case is measured, nor of how a row is written.
 
 mod control;
+mod gpu;
+mod local;
 pub mod machine;
+mod p2p;
 mod patience;
 pub mod pattern;
 mod shm;
+pub mod survey;
 
 use std::time::Duration;
 
@@ -52,6 +56,9 @@ pub enum Error {
     /// It can run on rank 0 but not on this rank.
     #[error("{0}")]
     Unavailable(String),
+    /// A GPU was told to wait for the host, and the host did not come back to it.
+    #[error("the GPU was held for {} s before its work began: nothing was timed", .0.as_secs_f64())]
+    HeldTooLong(Duration),
     /// What the ranks tell each other does not fit together.
     #[error("what the ranks report does not fit together: {0}")]
     Disagreement(&'static str),
@@ -74,9 +81,13 @@ pub enum Support {
 
 /// One way of moving bytes.
 pub trait Transport {
-    /// Whether `case` can run here, as far as this rank can tell. Asked before anything is
-    /// allocated.
-    fn support(&self, case: &Case) -> Support;
+    /// Whether `case` can run here, as far as this rank of `world` can tell. Asked before anything
+    /// is allocated.
+    ///
+    /// # Errors
+    ///
+    /// Any foreign call that fails.
+    fn support(&self, case: &Case, world: &World) -> Result<Support, Error>;
 
     /// Acquires buffers, segments and connections: all that must not be timed. Every rank calls
     /// it, those without a part in the case too.
@@ -94,6 +105,9 @@ pub trait Transfer {
 
     /// What the clock behind the spans can do.
     fn clock(&self) -> Clock;
+
+    /// Whether host memory of any rank lies on another NUMA node than the case says.
+    fn is_misplaced(&self) -> bool;
 
     /// Writes the pattern of `seed` into this rank's sources, and into its targets what differs
     /// from that pattern in every byte.
@@ -130,7 +144,7 @@ pub struct Span {
 }
 
 /// What the clock of a transfer can do, and how much it can time at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
     /// What it can tell apart.
     pub resolution: Duration,
@@ -174,8 +188,6 @@ pub struct Staging {
     pub target_store: Option<StoreKind>,
     /// How a CPU waits for the other end.
     pub wait: Option<Wait>,
-    /// Whether a buffer or slot of this rank lies on another NUMA node than the case wants.
-    pub is_misplaced: bool,
 }
 
 /// How bytes are stored.
@@ -196,6 +208,8 @@ pub enum Wait {
     Spin,
     /// It offers its CPU to others after a short spin, since ranks share CPUs.
     Yield,
+    /// It sleeps after a short spin: the GPUs do the work, and keep the time.
+    Sleep,
 }
 
 /// Opens the transport `kind` on a machine of this `topology`.
@@ -206,10 +220,9 @@ pub enum Wait {
 /// column.
 pub fn open(kind: TransportKind, topology: &Topology) -> Result<Box<dyn Transport>, String> {
     match kind {
-        TransportKind::Shm => Ok(Box::new(shm::Shm::new(topology.clone()))),
-        TransportKind::Local | TransportKind::P2p => {
-            Err(missing("libcuda.so.1", "an NVIDIA GPU and its driver"))
-        }
+        TransportKind::Local => Ok(Box::new(local::Local::new(topology)?)),
+        TransportKind::P2p => Ok(Box::new(p2p::P2p::new(topology)?)),
+        TransportKind::Shm => Ok(Box::new(shm::Shm::new(topology))),
         TransportKind::Nccl => Err(missing("libnccl.so.2", "NCCL (package libnccl2) and a GPU")),
         TransportKind::Rdma => Err(missing(
             "libfabric.so.1",

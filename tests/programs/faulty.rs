@@ -46,8 +46,8 @@ struct Faulty {
 }
 
 impl Transport for Faulty {
-    fn support(&self, case: &Case) -> Support {
-        self.real.support(case)
+    fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
+        self.real.support(case, world)
     }
 
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
@@ -119,6 +119,10 @@ impl Transfer for FaultyTransfer {
 
     fn clock(&self) -> Clock {
         Clock::of_host(clock::resolution())
+    }
+
+    fn is_misplaced(&self) -> bool {
+        false
     }
 
     fn fill(&mut self, seed: u64) -> Result<(), Error> {

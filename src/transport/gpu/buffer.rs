@@ -97,7 +97,7 @@ impl Buffer {
             Place::Pinned { numa_node } | Place::Host { numa_node, .. } => {
                 host::bind_thread(topology.cpus(numa_node))
                     .map_err(|source| Error::call("run on the NUMA node of the case", source))?;
-                let any = gpus.first()?;
+                let any = gpus.any()?;
                 Owned::Host(HostMemory::new(&any.context, size).map_err(allocate)?)
             }
         };
@@ -121,6 +121,21 @@ impl Buffer {
             Owned::Host(_) => return Ok(None),
         };
         offer.map(Some).map_err(|source| Error::call("share memory of a GPU", source))
+    }
+
+    /// Copies `list`, which is as long, into it.
+    pub(super) fn store(&mut self, list: &mut HostMemory) -> Result<(), CallError> {
+        match &mut self.memory {
+            Owned::Host(memory) => {
+                memory.bytes(PATIENCE)?.copy_from_slice(list.bytes(PATIENCE)?);
+                Ok(())
+            }
+            Owned::Gpu(_, ready) => {
+                let ready = Rc::clone(ready);
+                ready.stream.copy(self.all(), list.all())?;
+                ready.stream.synchronize(PATIENCE)
+            }
+        }
     }
 
     /// Whether a page of host memory is known to lie on another NUMA node than `end` says.

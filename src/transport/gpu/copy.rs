@@ -6,12 +6,12 @@ use std::{rc::Rc, time::Duration};
 use super::{
     Gpus, PATIENCE, Ready, Side, Start,
     ends::{End, Ends},
+    share_start,
 };
 use crate::{
     ffi::{
         CallError,
         cuda::{Event, Stream},
-        shm::Segment,
     },
     plan::{Case, Engine, Flow, Issuer, Operation, Rank, topology::Topology},
     transport::{Clock, Error, Mismatch, Span, Staging, Transfer, pattern},
@@ -321,7 +321,8 @@ fn spans_behind_a_hold(lanes: usize) -> usize {
 }
 
 fn events(ready: &Ready, count: usize) -> Result<Vec<Event>, Error> {
-    let events = (0..count).map(|_| Event::new(&ready.context)).collect();
+    let events: Result<Vec<Event>, CallError> =
+        (0..count).map(|_| Event::new(&ready.context)).collect();
     events.map_err(|source| Error::call("make events", source))
 }
 
@@ -332,14 +333,4 @@ fn executors(case: &Case) -> Vec<Rank> {
     ranks.sort_unstable();
     ranks.dedup();
     ranks
-}
-
-/// The flag by which several ranks begin together: rank 0 shares it.
-fn share_start(world: &mut World) -> Result<Option<Segment>, Error> {
-    let own = if world.is_root() { Some(Start::share()?) } else { None };
-    let address = world.broadcast(own.as_ref().map(|segment| Some(segment.address())))?;
-    match own {
-        Some(segment) => Ok(Some(segment)),
-        None => Start::open(address).map(Some),
-    }
 }

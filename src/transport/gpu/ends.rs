@@ -20,14 +20,14 @@ const CHECKSUM: Bytes = Bytes::new(8);
 
 /// This rank's buffers, and its connection to the other ranks of the case.
 #[derive(Debug)]
-pub(super) struct Ends {
-    pub(super) buffers: Vec<Buffer>,
+pub(in crate::transport) struct Ends {
+    pub(in crate::transport) buffers: Vec<Buffer>,
     /// The other ranks of the case, if there are any.
     control: Option<Control>,
     /// What each rank offers.
     offers: Vec<Offers>,
     /// Whether host memory of any rank lies on another NUMA node than the case says.
-    pub(super) is_misplaced: bool,
+    pub(in crate::transport) is_misplaced: bool,
 }
 
 /// A buffer that a flow works on.
@@ -48,7 +48,7 @@ struct Offers {
 
 impl Ends {
     /// Acquires this rank's ends of `case` and hears of the others'; every rank calls it.
-    pub(super) fn new(
+    pub(in crate::transport) fn new(
         case: &Case,
         world: &mut World,
         gpus: &Gpus,
@@ -96,12 +96,12 @@ impl Ends {
     }
 
     /// Whether this rank has a part in the case, which it has with a GPU at work in any case.
-    pub(super) fn is_member(&self, has_work: bool) -> bool {
+    pub(in crate::transport) fn is_member(&self, has_work: bool) -> bool {
         self.control.as_ref().map_or(has_work, Control::is_member)
     }
 
     /// Waits until all ranks of the case have come as far as this one.
-    pub(super) fn meet(&mut self, waiting_for: &'static str) -> Result<(), Error> {
+    pub(in crate::transport) fn meet(&mut self, waiting_for: &'static str) -> Result<(), Error> {
         match &mut self.control {
             Some(control) => {
                 control.step();
@@ -112,7 +112,7 @@ impl Ends {
     }
 
     /// Tells the other ranks of the case that this one gave up.
-    pub(super) fn give_up(&self) {
+    pub(in crate::transport) fn give_up(&self) {
         if let Some(control) = &self.control {
             control.give_up();
         }
@@ -145,6 +145,10 @@ fn own_buffers(
     gpus: &Gpus,
     topology: &Topology,
 ) -> Result<Vec<Buffer>, Error> {
+    // A GPU of the case first, so that host memory is pinned by way of it and not of another.
+    for gpu in case.ends().filter(|end| end.rank == rank).filter_map(|end| end.gpu()) {
+        gpus.ready(gpu)?;
+    }
     let mut buffers = Vec::new();
     for (flow, ends) in case.flows.iter().enumerate() {
         let sides: &[Side] = match case.operation {
@@ -168,7 +172,8 @@ fn own_buffers(
 /// What of this rank's buffers other ranks work on.
 fn offered(case: &Case, own: &[Buffer]) -> Result<Vec<(usize, Offer)>, Error> {
     let mut offers = Vec::new();
-    for buffer in own {
+    // Without a way to share, each rank works on its own buffers only.
+    for buffer in own.iter().filter(|_| case.handle.is_some()) {
         let flow = &case.flows[buffer.flow];
         let is_foreign = flow.executor(case.issuer).rank != end(flow, buffer.side).rank;
         if is_foreign && let Some(offer) = buffer.offer()? {

@@ -4,28 +4,24 @@
 mod buffer;
 mod chase;
 mod copy;
+mod ends;
 mod start;
 
-use std::{
-    cell::RefCell,
-    collections::BTreeMap,
-    rc::Rc,
-    sync::atomic::Ordering,
-    time::Duration,
-};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 pub(super) use buffer::{Buffer, Side};
-pub(super) use copy::Copies;
-pub(super) use start::Start;
+pub(super) use ends::Ends;
+pub(super) use start::{Start, share_start};
 
-use super::{Clock, Error, RESOLUTIONS_MIN, Support};
+use super::{Clock, Error, RESOLUTIONS_MIN, Support, Transfer};
 use crate::{
     ffi::{
         CallError,
         cuda::{self, Context, Device, Event, HostMemory, Kernels, Memory, Stream},
     },
-    plan::{Case, Gpu, Rank},
+    plan::{Case, Gpu, Operation, Rank, topology::Topology},
     units::Bytes,
+    world::World,
 };
 
 /// The longest that anything queued may last; then the GPU counts as hung.
@@ -88,6 +84,15 @@ impl Gpus {
         Ok(ready)
     }
 
+    /// One of the GPUs that are ready already, or else the first.
+    pub(super) fn any(&self) -> Result<Rc<Ready>, Error> {
+        if let Some(ready) = self.ready.borrow().values().next() {
+            return Ok(Rc::clone(ready));
+        }
+        let first = self.devices.first().ok_or(Error::Disagreement("a rank sees no GPU"))?;
+        self.ready(Gpu(first.ordinal()))
+    }
+
     /// Whether the buffers of `rank` fit into its GPUs; `each` is what one end takes.
     pub(super) fn support(&self, case: &Case, rank: Rank, each: Bytes) -> Result<Support, Error> {
         let mut wanted: BTreeMap<Gpu, Bytes> = BTreeMap::new();
@@ -111,6 +116,21 @@ impl Gpus {
     }
 }
 
+/// Acquires this rank's part of a case whose flows are each one operation of a GPU.
+pub(super) fn prepare(
+    case: &Case,
+    world: &mut World,
+    gpus: &Gpus,
+    topology: &Topology,
+) -> Result<Box<dyn Transfer>, Error> {
+    match case.operation {
+        Operation::Chase => Ok(Box::new(chase::Pointers::new(case, world, gpus, topology)?)),
+        Operation::Copy | Operation::ReadOnly | Operation::WriteOnly => {
+            Ok(Box::new(copy::Copies::new(case, world, gpus, topology)?))
+        }
+    }
+}
+
 impl Ready {
     fn new(device: Device) -> Result<Self, CallError> {
         let context = Context::retain(device)?;
@@ -125,7 +145,7 @@ impl Ready {
         })
     }
 
-    /// What its events can do, for transfers whose start `skew` may blur.
+    /// What its events can do, for samples that last at least so long.
     pub(super) fn clock(&self, sample_time_min: Duration) -> Clock {
         Clock {
             resolution: self.resolution,

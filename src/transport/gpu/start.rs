@@ -6,10 +6,11 @@ use crate::{
     ffi::{
         CallError,
         cuda::{Context, Hold, HostMemory, Kernels, Memory, Registered, Stream},
-        shm::{Address, Segment},
+        shm::Segment,
     },
     transport::{Error, control},
     units::Bytes,
+    world::World,
 };
 
 /// Where the flag is in its memory.
@@ -48,16 +49,6 @@ impl Start {
         })
     }
 
-    /// A segment for a flag that several ranks watch.
-    pub(in crate::transport) fn share() -> Result<Segment, Error> {
-        Segment::create(Bytes::kib(4)).map_err(|source| Error::call("share memory", source))
-    }
-
-    /// Opens the flag that another rank shares.
-    pub(in crate::transport) fn open(address: Option<Address>) -> Result<Segment, Error> {
-        control::open(address)
-    }
-
     /// Queues a hold: what is queued behind it begins with the next [`Start::release`].
     pub(in crate::transport) fn hold(
         &mut self,
@@ -93,5 +84,20 @@ impl Start {
             return Ok(());
         }
         Err(Error::HeldTooLong(self.timeout))
+    }
+}
+
+/// Memory for a flag that several ranks watch: rank 0 makes it, every rank calls.
+pub(in crate::transport) fn share_start(world: &mut World) -> Result<Option<Segment>, Error> {
+    let own = match world.is_root() {
+        true => Some(
+            Segment::create(Bytes::kib(4)).map_err(|source| Error::call("share memory", source))?,
+        ),
+        false => None,
+    };
+    let address = world.broadcast(own.as_ref().map(|segment| Some(segment.address())))?;
+    match own {
+        Some(segment) => Ok(Some(segment)),
+        None => control::open(address).map(Some),
     }
 }

@@ -2,8 +2,9 @@
 //! and by two GPUs.
 
 mod host;
+mod staged;
 
-use super::{Error, Support, Transfer, Transport};
+use super::{Error, Support, Transfer, Transport, gpu::Gpus};
 use crate::{
     plan::{Case, Engine, topology::Topology},
     world::World,
@@ -13,26 +14,32 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Shm {
     topology: Topology,
+    /// The GPUs, or why there are none.
+    gpus: Result<Gpus, String>,
 }
 
 impl Shm {
-    pub(super) fn new(topology: Topology) -> Self {
-        Self { topology }
+    pub(super) fn new(topology: &Topology) -> Self {
+        Self { topology: topology.clone(), gpus: Gpus::new() }
     }
 }
 
 impl Transport for Shm {
-    fn support(&self, case: &Case) -> Support {
-        match case.engine {
-            Engine::Cpu => host::support(case),
-            Engine::Ce | Engine::Sm => Support::No("not yet".to_owned()),
+    fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
+        match (case.engine, &self.gpus) {
+            (Engine::Cpu, _) => Ok(host::support(case)),
+            (Engine::Ce | Engine::Sm, Ok(gpus)) => staged::support(case, world, gpus),
+            (Engine::Ce | Engine::Sm, Err(reason)) => Ok(Support::No(reason.clone())),
         }
     }
 
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
-        match case.engine {
-            Engine::Cpu => host::prepare(case, world, &self.topology),
-            Engine::Ce | Engine::Sm => Err(Error::Unavailable("not yet".to_owned())),
+        match (case.engine, &self.gpus) {
+            (Engine::Cpu, _) => host::prepare(case, world, &self.topology),
+            (Engine::Ce | Engine::Sm, Ok(gpus)) => {
+                staged::prepare(case, world, gpus, &self.topology)
+            }
+            (Engine::Ce | Engine::Sm, Err(reason)) => Err(Error::Unavailable(reason.clone())),
         }
     }
 }

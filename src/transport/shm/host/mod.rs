@@ -216,7 +216,6 @@ impl ShmTransfer {
             source_store: Some(kind(self.layout.source_store)),
             target_store: Some(kind(self.layout.target_store)),
             wait: Some(self.wait),
-            is_misplaced: self.is_misplaced,
         }
     }
 
@@ -269,6 +268,10 @@ impl Transfer for ShmTransfer {
 
     fn clock(&self) -> Clock {
         Clock::of_host(self.clock_resolution)
+    }
+
+    fn is_misplaced(&self) -> bool {
+        self.is_misplaced
     }
 
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
