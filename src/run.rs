@@ -98,7 +98,8 @@ fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<b
     let simulation = options.simulate.as_deref().map(machine::simulate).transpose();
     let simulation = simulation.map_err(Failure::Start)?;
     let topology = machine::topology().map_err(|err| start(&err))?;
-    let items = items(options, transports, &topology, open)?;
+    let mut opened = Transports::new(open);
+    let items = items(options, transports, &topology, &mut opened)?;
     if options.dry_run {
         return record::print(&listing(&items)).map_err(|err| start(&err)).map(|()| true);
     }
@@ -127,9 +128,10 @@ fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<b
         }
     };
     let progress = Progress::new(items.len(), options.quiet, options.verbose);
-    let mut leader = Leader { items, open, recorder, progress };
+    let mut leader = Leader { items, transports: opened, recorder, progress };
     let measured = leader.measure_all(&job, &mut world);
     drop(world);
+    // Dropping the transports gives the GPUs back.
     let Leader { recorder, progress, .. } = leader;
     progress.finish(recorder.folder());
 
@@ -181,8 +183,9 @@ fn follow(args: RankArgs, open: Open) -> Result<bool, Failure> {
     if let Err(err) = world.barrier() {
         return end(err);
     }
+    let mut transports = Transports::new(open);
     for (index, case) in (0..).zip(&job.cases) {
-        if let Err(err) = measure_one(&mut world, &job, index, case, open)
+        if let Err(err) = measure_one(&mut world, &job, index, case, &mut transports)
             && let CaseError::Lost(transport::Error::World(err)) = err
         {
             return end(err);
@@ -191,6 +194,30 @@ fn follow(args: RankArgs, open: Open) -> Result<bool, Failure> {
     // Rank 0 may still be busy with the last case: who leaves now would look dead to it.
     world.next_round();
     world.barrier().map(|()| true).or_else(end)
+}
+
+/// The transports of this rank, each opened once and kept: a GPU that is ready stays so.
+struct Transports {
+    open: Open,
+    opened: Vec<(TransportKind, Result<Box<dyn Transport>, String>)>,
+}
+
+impl Transports {
+    const fn new(open: Open) -> Self {
+        Self { open, opened: Vec::new() }
+    }
+
+    /// The transport, or why it cannot be used here.
+    fn get(&mut self, kind: TransportKind, topology: &Topology) -> Result<&dyn Transport, &str> {
+        let place = match self.opened.iter().position(|(opened, _)| *opened == kind) {
+            Some(place) => place,
+            None => {
+                self.opened.push((kind, (self.open)(kind, topology)));
+                self.opened.len() - 1
+            }
+        };
+        self.opened[place].1.as_deref().map_err(String::as_str)
+    }
 }
 
 /// What ended a case before its numbers.
@@ -207,13 +234,13 @@ fn measure_one(
     job: &Job,
     index: u64,
     case: &Case,
-    open: Open,
+    transports: &mut Transports,
 ) -> Result<Option<Outcome>, CaseError> {
     world.next_round();
     let seed = part_seed(job.seed, index);
-    let result = match open(case.transport, &job.topology) {
-        Ok(transport) => measure(world, transport.as_ref(), case, job.effort, seed),
-        Err(reason) => Err(transport::Error::Unavailable(reason)),
+    let result = match transports.get(case.transport, &job.topology) {
+        Ok(transport) => measure(world, transport, case, job.effort, seed),
+        Err(reason) => Err(transport::Error::Unavailable(reason.to_owned())),
     };
     let err = match result {
         Ok(outcome) => return Ok(outcome),
@@ -240,7 +267,7 @@ fn measure_one(
 /// What rank 0 works with beside the other ranks.
 struct Leader {
     items: Vec<Item>,
-    open: Open,
+    transports: Transports,
     recorder: Recorder,
     progress: Progress,
 }
@@ -255,7 +282,7 @@ impl Leader {
                 Item::Absent(kind, reason) => Row::absent(number, *kind, reason),
                 Item::Case(case) => {
                     self.progress.begin(case);
-                    let result = measure_one(world, job, index, case, self.open);
+                    let result = measure_one(world, job, index, case, &mut self.transports);
                     index += 1;
                     match result {
                         Ok(Some(outcome)) => {
@@ -292,15 +319,15 @@ fn items(
     options: &Options,
     transports: &[TransportKind],
     topology: &Topology,
-    open: Open,
+    opened: &mut Transports,
 ) -> Result<Vec<Item>, Failure> {
     let request = options.request(transports);
     let cases = plan::cases(&request, topology).map_err(|err| Failure::Start(err.to_string()))?;
     let mut items = Vec::new();
     for &kind in transports {
         let here: Vec<Case> = cases.iter().filter(|case| case.transport == kind).cloned().collect();
-        match open(kind, topology) {
-            Err(reason) => items.push(Item::Absent(kind, reason)),
+        match opened.get(kind, topology) {
+            Err(reason) => items.push(Item::Absent(kind, reason.to_owned())),
             Ok(_) if here.is_empty() => {
                 let reason = plan::why_none(kind, &request, topology);
                 items.push(Item::Absent(kind, reason));

@@ -37,9 +37,10 @@ pub(super) struct Control {
     own: Option<usize>,
     peers: Vec<Member>,
     wait: Wait,
-    deadline: Duration,
+    /// The longest wait for another member.
+    pub(super) deadline: Duration,
     /// Steps of this rank so far.
-    turn: u64,
+    pub(super) turn: u64,
 }
 
 /// Another rank with a part in the case.
@@ -97,11 +98,6 @@ impl Control {
     /// Whether this rank has a part in the case.
     pub(super) fn is_member(&self) -> bool {
         self.own.is_some()
-    }
-
-    /// The longest wait for another member.
-    pub(super) fn deadline(&self) -> Duration {
-        self.deadline
     }
 
     /// A bounded wait for what another member does in the middle of a step.

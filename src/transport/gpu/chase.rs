@@ -11,7 +11,7 @@ use super::{
 use crate::{
     ffi::{
         CallError,
-        cuda::{self, Chase, HostMemory, Memory, Stream},
+        cuda::{self, Chase, HostMemory, Memory},
     },
     plan::{Case, Rank, topology::Topology},
     transport::{Clock, Error, Mismatch, Span, Staging, Transfer, pattern},
@@ -42,7 +42,6 @@ pub(in crate::transport) struct Pointers {
 #[derive(Debug)]
 struct Reader {
     ready: Rc<Ready>,
-    stream: Stream,
     source: End,
     cycles: cuda::Buffer,
     /// What the kernel has written, for the host.
@@ -92,7 +91,6 @@ impl Reader {
     fn new(ready: Rc<Ready>, source: End, size: Bytes) -> Result<Self, CallError> {
         let words = Bytes::of_len(4 * LOADS_MAX);
         Ok(Self {
-            stream: Stream::new(&ready.context)?,
             cycles: cuda::Buffer::new(&ready.context, words)?,
             copied: HostMemory::new(&ready.context, words)?,
             ready,
@@ -107,14 +105,12 @@ impl Reader {
     fn follow(&mut self, ends: &Ends, spans: &mut [Span]) -> Result<(), CallError> {
         let words = Bytes::of_len(4 * spans.len());
         let cycles = self.cycles.slice(Bytes::default(), words);
-        let [offset, all_cycles, all_ns] =
-            self.ready.ask([0; 3], |kernels, _, result| {
-                let list = self.source.all(ends);
-                let offset = Bytes::new(self.offset);
-                kernels.chase(&self.stream, Chase { list, offset, cycles, result })?;
-                self.stream.copy(self.copied.slice(Bytes::default(), words), cycles)?;
-                self.stream.synchronize(PATIENCE)
-            })?;
+        let [offset, all_cycles, all_ns] = self.ready.ask([0; 3], |kernels, stream, result| {
+            let list = self.source.all(ends);
+            let offset = Bytes::new(self.offset);
+            kernels.chase(stream, Chase { list, offset, cycles, result })?;
+            stream.copy(self.copied.slice(Bytes::default(), words), cycles)
+        })?;
         self.offset = offset;
         for _ in &*spans {
             self.expected = self.next[place(self.expected)];

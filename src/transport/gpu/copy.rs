@@ -32,7 +32,6 @@ const SAMPLE_TIME_OF_SEVERAL: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(in crate::transport) struct Copies {
     rank: Rank,
-    operation: Operation,
     ends: Ends,
     /// The flows that this rank's GPUs do.
     lanes: Vec<Lane>,
@@ -104,7 +103,6 @@ impl Copies {
         let clock = clocks.into_iter().flatten().max_by_key(|clock| clock.resolution);
         Ok(Self {
             rank,
-            operation: case.operation,
             ends,
             lanes,
             boundaries,

@@ -48,8 +48,10 @@ pub(super) struct Ready {
     pub(super) kernels: Kernels,
     /// For what is not timed.
     pub(super) stream: Stream,
-    /// What kernels tell the host.
-    answers: RefCell<HostMemory>,
+    /// What kernels tell the host: where they write it, since atomics on host memory are slow or
+    /// unknown to some links, and where the host reads it.
+    answers: cuda::Buffer,
+    copied: RefCell<HostMemory>,
     /// What its events can tell apart.
     pub(super) resolution: Duration,
 }
@@ -138,7 +140,8 @@ impl Ready {
         let resolution = resolution(&context, &stream)?;
         Ok(Self {
             kernels: Kernels::load(&context)?,
-            answers: RefCell::new(HostMemory::new(&context, Bytes::kib(4))?),
+            answers: cuda::Buffer::new(&context, Bytes::kib(4))?,
+            copied: RefCell::new(HostMemory::new(&context, Bytes::kib(4))?),
             stream,
             resolution,
             context,
@@ -163,15 +166,18 @@ impl Ready {
         before: [u64; WORDS],
         queue: impl FnOnce(&Kernels, &Stream, cuda::Slice<'_>) -> Result<(), CallError>,
     ) -> Result<[u64; WORDS], CallError> {
-        let mut answers = self.answers.borrow_mut();
-        let (places, _) = answers.bytes(PATIENCE)?.as_chunks_mut::<8>();
+        let mut copied = self.copied.borrow_mut();
+        let (places, _) = copied.bytes(PATIENCE)?.as_chunks_mut::<8>();
         for (place, word) in places.iter_mut().zip(before) {
             *place = word.to_ne_bytes();
         }
-        let room = answers.slice(Bytes::default(), Bytes::of_len(8 * WORDS));
-        queue(&self.kernels, &self.stream, room)?;
+        let size = Bytes::of_len(8 * WORDS);
+        let answers = self.answers.slice(Bytes::default(), size);
+        self.stream.copy(answers, copied.slice(Bytes::default(), size))?;
+        queue(&self.kernels, &self.stream, answers)?;
+        self.stream.copy(copied.slice(Bytes::default(), size), answers)?;
         self.stream.synchronize(PATIENCE)?;
-        let (places, _) = answers.bytes(PATIENCE)?.as_chunks::<8>();
+        let (places, _) = copied.bytes(PATIENCE)?.as_chunks::<8>();
         let mut words = [0; WORDS];
         for (word, place) in words.iter_mut().zip(places) {
             *word = u64::from_ne_bytes(*place);

@@ -144,7 +144,7 @@ fn a_peer_that_never_comes_is_an_error_within_the_deadline() {
     let answers = on_ranks(2, |mut world| {
         let mut transfer = ShmTransfer::new(&case, &mut world, &topology).unwrap();
         transfer.arrange(Layout::all(&case)[0]).unwrap();
-        transfer.deadline = Duration::from_millis(40);
+        transfer.control.deadline = Duration::from_millis(40);
         let is_absent = world.rank() == Rank(1);
         let answer = (!is_absent).then(|| transfer.run(1, &mut [Span::default()]));
         world.barrier().unwrap();
@@ -156,15 +156,14 @@ fn a_peer_that_never_comes_is_an_error_within_the_deadline() {
 
 #[test]
 fn what_does_not_fit_is_refused_before_it_is_allocated() {
-    let shm = Shm::new(topology());
-    let Support::No(reason) = shm.support(&case(Pattern::OneWay, 1 << 45, None)) else {
+    let Support::No(reason) = support(&case(Pattern::OneWay, 1 << 45, None)) else {
         panic!("32 TiB fit");
     };
     assert!(
         reason.starts_with("sources, targets and slots need 65536.0 GiB of memory"),
         "{reason}"
     );
-    let Support::No(reason) = shm.support(&case(Pattern::OneWay, 1 << 45, Some(1 << 44))) else {
+    let Support::No(reason) = support(&case(Pattern::OneWay, 1 << 45, Some(1 << 44))) else {
         panic!("slots of 16 TiB fit");
     };
     assert!(reason.contains("of /dev/shm") && reason.contains("--slot-size"), "{reason}");
@@ -191,13 +190,13 @@ fn a_rank_that_gives_up_is_heard_of_by_those_that_spin() {
         let mut transfer = ShmTransfer::new(&case, &mut world, &topology).unwrap();
         transfer.arrange(Layout::all(&case)[0]).unwrap();
         if world.rank() == Rank(1) {
-            transfer.deadline = Duration::from_millis(20);
+            transfer.control.deadline = Duration::from_millis(20);
         }
         // Rank 0 waits for a slot that rank 1 never fills, since it does not take part.
         let answer = match world.rank() {
             Rank(0) => transfer.run(1, &mut [Span::default()]),
             _ => {
-                transfer.turn = 1_000_000;
+                transfer.control.turn = 1_000_000;
                 transfer.run(1, &mut [Span::default()])
             }
         };
