@@ -106,18 +106,27 @@ pub struct Options {
 
     /// Who asks for a copy between two GPUs: the target reads, or the source writes; several with
     /// commas
-    #[arg(long, value_name = "ISSUER", value_enum, value_delimiter = ',',
-          default_value = "read,write")]
+    #[arg(
+        long,
+        value_name = "ISSUER",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "read,write"
+    )]
     pub issuer: Vec<Issuer>,
 
     /// What moves the bytes of GPUs: the copy engine, or a kernel; several with commas
-    #[arg(long, value_name = "ENGINE", value_enum, value_delimiter = ',',
-          default_value = "ce,sm")]
+    #[arg(long, value_name = "ENGINE", value_enum, value_delimiter = ',', default_value = "ce,sm")]
     pub engine: Vec<Engine>,
 
     /// What GPUs do with the data; several with commas
-    #[arg(long, value_name = "OPERATION", value_enum, value_delimiter = ',',
-          default_value = "copy,chase")]
+    #[arg(
+        long,
+        value_name = "OPERATION",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "copy,chase"
+    )]
     pub operation: Vec<Operation>,
 
     /// Which flows go at the same time; several with commas [default: one-way between GPUs, and
@@ -376,7 +385,10 @@ mod tests {
         assert_eq!((request.ranks, request.slot), (None, None));
         assert_eq!(request.patterns, []);
         assert_eq!(request.operations, [Operation::Copy, Operation::Chase]);
-        assert_eq!((request.engines, request.issuers), (Engine::OF_GPU.to_vec(), Issuer::ALL.to_vec()));
+        assert_eq!(
+            (request.engines, request.issuers),
+            (Engine::OF_GPU.to_vec(), Issuer::ALL.to_vec())
+        );
         let effort = options.effort();
         assert_eq!((effort.precision, effort.time_limit), (0.01, Duration::from_secs(2)));
     }

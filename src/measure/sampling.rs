@@ -39,11 +39,7 @@ const BATCH_TIME: Duration = Duration::from_millis(250);
 const BATCH_MAX: usize = 2000;
 
 /// The next, larger count of operations of a sample; `None` if it lasts long enough with `time`.
-pub(super) fn more_operations(
-    operations: u64,
-    time: Duration,
-    clock: Clock,
-) -> Option<u64> {
+pub(super) fn more_operations(operations: u64, time: Duration, clock: Clock) -> Option<u64> {
     if time >= clock.sample_time_min || operations >= clock.operations_max {
         return None;
     }

@@ -191,10 +191,7 @@ pub fn why_none(transport: TransportKind, request: &Request, topology: &Topology
 }
 
 /// The GPUs that take part.
-fn gpus<'a>(
-    request: &Request,
-    topology: &'a Topology,
-) -> Result<Vec<&'a GpuNode>, BadRequest> {
+fn gpus<'a>(request: &Request, topology: &'a Topology) -> Result<Vec<&'a GpuNode>, BadRequest> {
     let known = || topology.gpus.iter().map(|gpu| gpu.gpu.0.to_string()).collect::<Vec<_>>();
     let find = |gpu: &Gpu| {
         let found = topology.gpus.iter().find(|here| here.gpu == *gpu);
@@ -213,8 +210,7 @@ fn gpus<'a>(
             return too_few(pattern.name(), pattern.ends_min());
         }
     }
-    if let (Some(sizes), Some(least)) =
-        (&request.sizes, gpus.iter().min_by_key(|gpu| gpu.memory))
+    if let (Some(sizes), Some(least)) = (&request.sizes, gpus.iter().min_by_key(|gpu| gpu.memory))
         && let Some(&size) = sizes.iter().find(|&&size| size > least.memory)
     {
         return Err(BadRequest::Size { size, gpu: least.gpu, memory: least.memory });
@@ -343,9 +339,9 @@ fn p2p(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
                     let kernels = of(Engine::Sm).into_iter().filter(|_| wanted);
                     cases.extend(kernels.map(|case| Case { issuer, operation, ..case }));
                 }
-                Operation::Chase => cases.extend(
-                    of(Engine::Sm).first().and_then(|case| chase(request, case)),
-                ),
+                Operation::Chase => {
+                    cases.extend(of(Engine::Sm).first().and_then(|case| chase(request, case)))
+                }
             }
         }
     }
@@ -381,9 +377,11 @@ fn local(request: &Request, topology: &Topology, gpus: &[&GpuNode]) -> Vec<Case>
         for &pattern in patterns {
             let flows: Vec<Vec<Flow>> = match pattern {
                 Pattern::OneWay => std::iter::once(vec![within])
-                    .chain(hosts.iter().flat_map(|&node| {
-                        [vec![from(node)], vec![from(node).reversed()]]
-                    }))
+                    .chain(
+                        hosts
+                            .iter()
+                            .flat_map(|&node| [vec![from(node)], vec![from(node).reversed()]]),
+                    )
                     .collect(),
                 Pattern::BothWays => {
                     hosts.iter().map(|&node| vec![from(node), from(node).reversed()]).collect()

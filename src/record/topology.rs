@@ -9,7 +9,10 @@ pub fn topology_text(survey: &Survey) -> String {
     let mut text = String::new();
     let simulated = if survey.simulated { " [SIMULATED]" } else { "" };
     for library in &survey.libraries {
-        text.push_str(&format!("{} {}: {}{simulated}\n", library.name, library.version, library.path));
+        text.push_str(&format!(
+            "{} {}: {}{simulated}\n",
+            library.name, library.version, library.path
+        ));
     }
     for reason in &survey.missing {
         text.push_str(&format!("missing: {reason}\n"));
@@ -20,7 +23,8 @@ pub fn topology_text(survey: &Survey) -> String {
     }
     text.push_str(&format!("\nGPUs{simulated}\n{}\n", gpus(&survey.gpus)));
     if survey.gpus.len() > 1 {
-        let connection = |pair: &SurveyedPair| pair.connection.clone().unwrap_or_else(|| "?".into());
+        let connection =
+            |pair: &SurveyedPair| pair.connection.clone().unwrap_or_else(|| "?".into());
         let driver = |pair: &SurveyedPair| match (pair.access, pair.native_atomics) {
             (true, true) => "yes+a".to_owned(),
             (true, false) => "yes".to_owned(),
@@ -28,7 +32,10 @@ pub fn topology_text(survey: &Survey) -> String {
         };
         let axes = "rows: the GPU that reaches out, columns: the GPU whose memory it is";
         for (title, cell) in [
-            ("Connection: NV# for # NVLinks that are up, or where the ways over PCIe meet", &connection as &dyn Fn(&SurveyedPair) -> String),
+            (
+                "Connection: NV# for # NVLinks that are up, or where the ways over PCIe meet",
+                &connection as &dyn Fn(&SurveyedPair) -> String,
+            ),
             ("Peer access by the driver (a: native atomics)", &driver),
             ("Peer status by NVML: r reads, w writes, a atomics", &SurveyedPair::letters),
         ] {
@@ -48,8 +55,18 @@ fn gpus(gpus: &[SurveyedGpu]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header([
-        "GPU", "name", "memory", "PCI address", "PCIe now", "at most", "NVLinks up", "NUMA node", "SMs",
-        "SM MHz now", "at most", "held down by",
+        "GPU",
+        "name",
+        "memory",
+        "PCI address",
+        "PCIe now",
+        "at most",
+        "NVLinks up",
+        "NUMA node",
+        "SMs",
+        "SM MHz now",
+        "at most",
+        "held down by",
     ]);
     for gpu in gpus {
         let number = |value: Option<u32>| value.map_or_else(|| "?".to_owned(), |n| n.to_string());
@@ -57,7 +74,8 @@ fn gpus(gpus: &[SurveyedGpu]) -> String {
             format!("Gen{} x{}", number(generation), number(lanes))
         };
         let (nvml, now) = (gpu.nvml.as_ref(), gpu.condition.as_ref());
-        let numa_node = gpu.node.numa_node.map(|node| node.0).or(nvml.and_then(|gpu| gpu.numa_node));
+        let numa_node =
+            gpu.node.numa_node.map(|node| node.0).or(nvml.and_then(|gpu| gpu.numa_node));
         let links = nvml.map(|gpu| {
             let up = gpu.nvlinks.iter().filter(|link| link.active).count();
             format!("{up} of {}", gpu.nvlinks.len())

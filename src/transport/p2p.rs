@@ -27,7 +27,8 @@ impl P2p {
             return Ok(None);
         };
         let executor = flow.executor(case.issuer).gpu();
-        let (here, there) = if executor == Some(source) { (source, target) } else { (target, source) };
+        let (here, there) =
+            if executor == Some(source) { (source, target) } else { (target, source) };
         if self.reaches(here, there)? {
             return Ok(None);
         }

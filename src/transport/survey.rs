@@ -116,7 +116,11 @@ fn pair(
     Ok(SurveyedPair {
         gpu: device.ordinal(),
         peer: peer.ordinal(),
-        connection: if links > 0 { Some(format!("NV{links}")) } else { ancestor.map(str::to_owned) },
+        connection: if links > 0 {
+            Some(format!("NV{links}"))
+        } else {
+            ancestor.map(str::to_owned)
+        },
         access: device.can_access_peer(peer)?,
         native_atomics,
         nvml: by_nvml,

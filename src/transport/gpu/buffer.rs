@@ -85,9 +85,9 @@ impl Buffer {
             Place::Gpu(gpu) => {
                 let ready = gpus.ready(gpu)?;
                 let memory = match handle {
-                    Some(Handle::Cumem) => {
-                        GpuMemory::Shared(SharedBuffer::create(&ready.context, size, &[]).map_err(allocate)?)
-                    }
+                    Some(Handle::Cumem) => GpuMemory::Shared(
+                        SharedBuffer::create(&ready.context, size, &[]).map_err(allocate)?,
+                    ),
                     Some(Handle::Ipc) | None => {
                         GpuMemory::Plain(cuda::Buffer::new(&ready.context, size).map_err(allocate)?)
                     }
@@ -240,8 +240,8 @@ impl Foreign {
                 SharedBuffer::open(context, *descriptor, &[]).map(Memories::Cumem)
             }
         };
-        let memory = memory
-            .map_err(|source| Error::call("reach memory of another rank's GPU", source))?;
+        let memory =
+            memory.map_err(|source| Error::call("reach memory of another rank's GPU", source))?;
         Ok(Self { memory, size })
     }
 

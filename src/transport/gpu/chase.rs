@@ -182,9 +182,8 @@ impl Transfer for Pointers {
 
     fn verify(&mut self, _: u64) -> Result<Option<Mismatch>, Error> {
         let reader = self.reader.as_ref();
-        Ok(reader.and_then(|reader| {
-            pattern::compare_words(reader.offset, reader.expected, self.rank.0)
-        }))
+        Ok(reader
+            .and_then(|reader| pattern::compare_words(reader.offset, reader.expected, self.rank.0)))
     }
 }
 

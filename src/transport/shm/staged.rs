@@ -144,12 +144,17 @@ impl Staged {
         let mut lanes = Vec::new();
         for side in [Side::Source, Side::Target] {
             for (flow, ring) in &rings {
-                let end = if side == Side::Source { case.flows[*flow].source } else { case.flows[*flow].target };
+                let end = if side == Side::Source {
+                    case.flows[*flow].source
+                } else {
+                    case.flows[*flow].target
+                };
                 let Some(gpu) = end.gpu().filter(|_| end.rank == rank) else { continue };
                 let is_it = |own: &gpu::Buffer| own.flow == *flow && own.side == side;
                 let buffer = ends.buffers.iter().position(is_it);
                 let buffer = buffer.ok_or(Error::Disagreement("a buffer is missing"))?;
-                let lane = Lane::new(side, gpus.ready(gpu)?, (buffer, Rc::clone(ring)), case.engine);
+                let lane =
+                    Lane::new(side, gpus.ready(gpu)?, (buffer, Rc::clone(ring)), case.engine);
                 lanes.push(lane.map_err(|source| Error::call("prepare a flow", source))?);
             }
         }
@@ -165,7 +170,8 @@ impl Staged {
             if case.members().len() > 1 { SAMPLE_TIME_MIN } else { Duration::ZERO };
         let clock = first.map(|lane| lane.ready.clock(sample_time_min));
         // Rank 0 decides by it, whether it has a GPU in this case or not.
-        let clock = world.all_gather(clock)?.into_iter().flatten().max_by_key(|clock| clock.resolution);
+        let clock =
+            world.all_gather(clock)?.into_iter().flatten().max_by_key(|clock| clock.resolution);
         Ok(Self {
             rank,
             ends,

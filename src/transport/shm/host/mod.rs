@@ -24,8 +24,7 @@ use crate::{
     transport::{
         Clock, Error, Mismatch, Span, Staging, StoreKind, Support, Transfer, Wait,
         control::{self, Control},
-        durations, machine,
-        pattern,
+        durations, machine, pattern,
     },
     units::Bytes,
     world::World,
@@ -135,7 +134,8 @@ impl ShmTransfer {
                 lanes.push(Lane::new(flow, side, other, case.size, ring)?);
             }
         }
-        let is_misplaced = lanes.iter().any(|lane| own_node.is_some_and(|node| lane.is_off(node.0)));
+        let is_misplaced =
+            lanes.iter().any(|lane| own_node.is_some_and(|node| lane.is_off(node.0)));
         // Every rank hears here of one that could not get its part.
         let is_misplaced = world.all_gather(is_misplaced)?.contains(&true);
         Ok(Self {
