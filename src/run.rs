@@ -199,7 +199,12 @@ fn follow(args: RankArgs, open: Open) -> Result<bool, Failure> {
 /// The transports of this rank, each opened once and kept: a GPU that is ready stays so.
 struct Transports {
     open: Open,
-    opened: Vec<(TransportKind, Result<Box<dyn Transport>, String>)>,
+    opened: Vec<Opened>,
+}
+
+struct Opened {
+    kind: TransportKind,
+    transport: Result<Box<dyn Transport>, String>,
 }
 
 impl Transports {
@@ -209,14 +214,14 @@ impl Transports {
 
     /// The transport, or why it cannot be used here.
     fn get(&mut self, kind: TransportKind, topology: &Topology) -> Result<&dyn Transport, &str> {
-        let place = match self.opened.iter().position(|(opened, _)| *opened == kind) {
+        let place = match self.opened.iter().position(|opened| opened.kind == kind) {
             Some(place) => place,
             None => {
-                self.opened.push((kind, (self.open)(kind, topology)));
+                self.opened.push(Opened { kind, transport: (self.open)(kind, topology) });
                 self.opened.len() - 1
             }
         };
-        self.opened[place].1.as_deref().map_err(String::as_str)
+        self.opened[place].transport.as_deref().map_err(String::as_str)
     }
 }
 

@@ -20,7 +20,8 @@ use crate::{
 };
 
 /// Distance between pointers: no two in one line of 128 bytes, the largest line that a GPU fetches.
-const STRIDE: u64 = 128;
+const LINE: usize = 128;
+const STRIDE: u64 = LINE as u64;
 
 /// Loads of one launch.
 const LOADS_MAX: usize = 2048;
@@ -147,9 +148,8 @@ impl Transfer for Pointers {
         if let (Some(list), Some(buffer)) = (&mut self.list, self.ends.buffers.first_mut()) {
             let bytes = list.bytes(PATIENCE).map_err(failed)?;
             let next = links(seed, bytes.len() as u64);
-            for (place, next) in next.iter().enumerate() {
-                let at = place * places_stride();
-                bytes[at..at + 8].copy_from_slice(&next.to_le_bytes());
+            for (line, next) in bytes.chunks_exact_mut(LINE).zip(next) {
+                line[..8].copy_from_slice(&next.to_le_bytes());
             }
             buffer.store(list).map_err(failed)?;
         }
@@ -194,10 +194,6 @@ fn places(size: Bytes) -> usize {
 
 fn place(offset: u64) -> usize {
     usize::try_from(offset / STRIDE).unwrap_or(usize::MAX)
-}
-
-const fn places_stride() -> usize {
-    STRIDE as usize
 }
 
 /// Where a list leads from each of its places: one round through all of them, in an order that
