@@ -8,6 +8,8 @@
 mod codes;
 mod device;
 mod given;
+#[cfg(test)]
+mod interface;
 mod links;
 #[cfg(test)]
 mod tests;

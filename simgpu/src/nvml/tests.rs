@@ -6,7 +6,7 @@ use std::{
 
 use libc::c_ulong;
 use nvml_wrapper_sys::bindings::{
-    self, NvmlLib, field_id as field, nvmlDevice_t, nvmlFieldValue_t, nvmlGpuFabricInfo_v2_t,
+    self, field_id as field, nvmlDevice_t, nvmlFieldValue_t, nvmlGpuFabricInfo_v2_t,
     nvmlGpuFabricInfoV_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t,
 };
 
@@ -164,33 +164,6 @@ fn field_value(device: nvmlDevice_t, id: u32, scope: u32) -> Answer<u64> {
         (SUCCESS, other) => panic!("type {other}"),
         (code, _) => Err(code),
     }
-}
-
-/// Every call has the signature that callers have of it: this compiles only if it does.
-#[expect(dead_code, reason = "the compiler's answer is all that is asked for")]
-fn signatures(lib: &NvmlLib) {
-    fn same<T, E>(_theirs: &Result<T, E>, _ours: T) {}
-    macro_rules! same {
-        ($($name:ident)*) => { $( same(&lib.$name, $name as _); )* };
-    }
-    same!(
-        nvmlInit_v2 nvmlInitWithFlags nvmlShutdown nvmlErrorString nvmlSystemGetDriverVersion
-        nvmlSystemGetNVMLVersion nvmlSystemGetCudaDriverVersion_v2 nvmlDeviceGetCount_v2
-        nvmlDeviceGetHandleByIndex_v2 nvmlDeviceGetHandleByUUID nvmlDeviceGetHandleByPciBusId_v2
-        nvmlDeviceGetName nvmlDeviceGetUUID nvmlDeviceGetIndex nvmlDeviceGetPciInfo_v3
-        nvmlDeviceGetMemoryInfo nvmlDeviceGetMemoryInfo_v2 nvmlDeviceGetCurrPcieLinkGeneration
-        nvmlDeviceGetMaxPcieLinkGeneration nvmlDeviceGetCurrPcieLinkWidth
-        nvmlDeviceGetMaxPcieLinkWidth nvmlDeviceGetPcieThroughput nvmlDeviceGetClockInfo
-        nvmlDeviceGetMaxClockInfo nvmlDeviceGetCurrentClocksThrottleReasons
-        nvmlDeviceGetCurrentClocksEventReasons nvmlDeviceGetTemperature nvmlDeviceGetPowerUsage
-        nvmlDeviceGetEnforcedPowerLimit nvmlDeviceGetCudaComputeCapability nvmlDeviceGetNumaNodeId
-        nvmlDeviceGetMemoryAffinity nvmlDeviceGetCpuAffinity nvmlDeviceGetMigMode
-        nvmlDeviceGetEccMode nvmlDeviceGetTotalEccErrors nvmlDeviceGetPcieReplayCounter
-        nvmlDeviceGetNvLinkState nvmlDeviceGetNvLinkVersion nvmlDeviceGetNvLinkCapability
-        nvmlDeviceGetNvLinkRemotePciInfo_v2 nvmlDeviceGetNvLinkRemoteDeviceType
-        nvmlDeviceGetFieldValues nvmlDeviceGetP2PStatus nvmlDeviceGetTopologyCommonAncestor
-        nvmlDeviceGetGpuFabricInfoV
-    );
 }
 
 #[test]
