@@ -3,5 +3,8 @@
 
 #![allow(unsafe_code, reason = "a library with C interfaces")]
 
+pub mod faults;
 pub mod kernels;
 pub mod machine;
+pub mod nvml;
+pub mod state;

@@ -300,7 +300,8 @@ impl RateKeys {
 }
 
 /// What is wrong with a file, and where.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
 pub(super) struct Problem {
     /// Bytes before it in the text.
     at: usize,
@@ -330,7 +331,7 @@ impl From<toml::de::Error> for Problem {
 pub(super) fn read(path: &Path) -> Result<Machine, BadMachine> {
     let shown = path.display().to_string();
     let text = fs::read_to_string(path)
-        .map_err(|source| BadMachine::Unreadable { path: shown.clone(), source })?;
+        .map_err(|refusal| BadMachine::Unreadable { path: shown.clone(), refusal })?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     parse(&text, &name).map_err(|Problem { at, key, text: problem }| {
         let line = 1 + text.bytes().take(at).filter(|&byte| byte == b'\n').count();

@@ -35,12 +35,12 @@ pub enum BadMachine {
         nearest: String,
     },
     /// A machine file that cannot be read.
-    #[error("cannot read machine file {path}")]
+    #[error("cannot read machine file {path}: {refusal}")]
     Unreadable {
         /// The file.
         path: String,
-        /// The system's refusal.
-        source: io::Error,
+        /// The system's.
+        refusal: io::Error,
     },
     /// A machine file that says something impossible.
     #[error("machine file {path}, line {line}{}: {problem}", in_key(.key))]
@@ -367,5 +367,7 @@ pub struct FailingCall {
     pub always: bool,
 }
 
+#[cfg(test)]
+mod documentation;
 #[cfg(test)]
 mod tests;

@@ -91,3 +91,318 @@ fn instances_have_the_topology_that_nvidia_smi_shows_on_them() {
     assert_eq!(shown(&p3)[0], "X NV1 NV1 NV2 NV2 SYS SYS SYS");
     assert_eq!(shown(&p3)[6], "SYS SYS NV1 SYS NV1 NV2 X NV2");
 }
+
+#[test]
+fn an_unknown_name_is_answered_with_the_nearest_one() {
+    let sentence = load("p5.48xlarg").unwrap_err().to_string();
+    assert_eq!(
+        sentence,
+        "no machine is called `p5.48xlarg`: the nearest name is `p5.48xlarge`, and the path of a \
+         machine file has a `/` or ends in `.toml`"
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let sentence = load("nowhere/machine.toml").unwrap_err().to_string();
+    let start = "cannot read machine file nowhere/machine.toml: No such file";
+    assert!(sentence.starts_with(start), "{sentence}");
+}
+
+/// Malformed files; of each the line, the key and the sentence.
+const MALFORMED: [(&str, usize, &str, &str); 36] = [
+    ("", 1, "", "missing field `schema`"),
+    ("schema = 2", 1, "schema", "2 is not 1, the only value there is"),
+    ("schema = 1\nshema = 1", 2, "", "unknown field `shema`"),
+    ("schema = 1\n[[gpu]\n", 2, "", "unclosed array table, expected `]`"),
+    ("schema = 1\nname = 3", 2, "name", "expected a string"),
+    ("schema = 1\ngpu_count = 0", 2, "gpu_count", "0 is not between 1 and 64"),
+    ("schema = 1\ngpu_count = 65", 2, "gpu_count", "65 is not between 1 and 64"),
+    ("schema = 1\nfrom = 'p4.24xlarge'", 2, "from", "no instance is called `p4.24xlarge`"),
+    ("schema = 1\nfrom = 'p5.48xlarge'\ngpu_count = 9", 3, "gpu_count", "has 8 GPUs, no more"),
+    ("schema = 1\nevent_resolution_ns = 0", 2, "event_resolution_ns", "0 is not between 1 and"),
+    ("schema = 1\ndriver_version = 12", 2, "driver_version", "12 is not between"),
+    ("schema = 1\n[gpu]\nname = 'x'", 2, "gpu", "expected a sequence"),
+    ("schema = 1\n\n[[gpu]]\nmemory_gb = 3", 4, "gpu", "unknown field `memory_gb`"),
+    ("schema = 1\n[[gpu]]\nordinals = [\n0,\n2]", 5, "gpu.ordinals", "no GPU 2: the last is GPU 1"),
+    ("schema = 1\n[[gpu]]\nordinals = [-1]", 3, "gpu.ordinals", "there is no GPU -1"),
+    ("schema = 1\n[[gpu]]\nmemory_mib = 0", 3, "gpu.memory_mib", "0 is not between 1 and"),
+    ("schema = 1\n[[gpu]]\nthrottle = ['fan']", 3, "gpu.throttle", "unknown variant `fan`"),
+    ("schema = 1\n[[gpu]]\npci = '0000:1a'", 3, "gpu.pci", "is not a PCI address such as"),
+    ("schema = 1\n[[gpu]]\nordinals = [0]\npci = '0000:11:00'", 4, "gpu.pci", "two GPUs have"),
+    ("schema = 1\n[[gpu]]\nnvlinks = 4", 3, "gpu.nvlinks", "give `nvlinks` under `[[pair]]`"),
+    ("schema = 1\n[[gpu]]\negress_gb_s = nan", 3, "gpu.egress_gb_s", "NaN is not a limit"),
+    ("schema = 1\n[[gpu]]\nlocal_ce.gb_s = -1", 3, "gpu.local_ce.gb_s", "-1 is not a rate"),
+    ("schema = 1\n[[gpu]]\nlaunch_ns = -0.5", 3, "gpu.launch_ns", "-0.5 is not a latency"),
+    ("schema = 1\n[[gpu]]\nnvlinks_down = [0]", 3, "gpu.nvlinks_down", "has 0 NVLinks"),
+    ("schema = 1\n[[pair]]\nce_read = { gb_s = 0 }", 3, "pair.ce_read.gb_s", "0 is not a rate"),
+    ("schema = 1\n[[pair]]\nce_read.gb_s = inf", 3, "pair.ce_read.gb_s", "inf is not a rate"),
+    ("schema = 1\n[[pair]]\nsm_read.latency_ns = nan", 3, "pair.sm_read.latency_ns", "NaN is not"),
+    ("schema = 1\n[[pair]]\nsource = 2", 3, "pair.source", "there is no GPU 2"),
+    ("schema = 1\n[[pair]]\nsource = 1\ntarget = 1", 4, "pair.target", "is source and target"),
+    (
+        "schema = 1\n[[pair]]\nsource = 1\n[[pair]]\ntarget = 0\n[[pair]]\nsource = 1\n",
+        6,
+        "pair",
+        "there is an entry for this source and target already",
+    ),
+    (
+        "schema = 1\nnvswitch = true\n[[pair]]\nnvlinks = 2",
+        4,
+        "pair.nvlinks",
+        "give `nvlinks` under `[[gpu]]`",
+    ),
+    (
+        "schema = 1\n[[pair]]\nsource = 0\ntarget = 1\nnvlinks = 2",
+        5,
+        "pair.nvlinks",
+        "there are 2 from GPU 0 to 1 and 0 back",
+    ),
+    (
+        "schema = 1\ngpu_count = 3\n[[pair]]\nnvlinks = 10",
+        4,
+        "pair.nvlinks",
+        "GPU 0 would have 20 links: at most 18",
+    ),
+    ("schema = 1\n[[fault.slow]]\nfraction = 0", 3, "fault.slow.fraction", "above 0 and at most 1"),
+    (
+        "schema = 1\n[[fault.jitter]]\nextra_ns = 9\nshare = 1.1",
+        4,
+        "fault.jitter.share",
+        "1.1 is not a share, which is between 0 and 1",
+    ),
+    (
+        "schema = 1\n[[fault.call]]\ncode = 2\nname = 'cuMemAlloc_v2'",
+        4,
+        "fault.call.name",
+        "write `cuMemAlloc`",
+    ),
+];
+
+#[test]
+fn a_malformed_file_is_one_sentence_with_line_and_key() {
+    for (text, expected_line, expected_key, expected) in MALFORMED {
+        let err = load_text(text).expect_err(text);
+        let sentence = err.to_string();
+        let BadMachine::Malformed { path, line, key, problem } = err else {
+            panic!("{text}: {sentence}");
+        };
+        assert_eq!((line, key.as_str()), (expected_line, expected_key), "{text}: {problem}");
+        assert!(problem.contains(expected), "{text}: {problem}");
+        assert!(path.ends_with("given.toml") && !problem.contains('\n'), "{problem}");
+        let place = if key.is_empty() { String::new() } else { format!(", `{key}`") };
+        assert_eq!(sentence, format!("machine file {path}, line {line}{place}: {problem}"));
+    }
+}
+
+#[test]
+fn a_file_may_start_from_an_instance_and_change_some_of_it() {
+    let machine = file(
+        "schema = 1\nfrom = 'p5.48xlarge'\ngpu_count = 4\nname = 'half'\n\
+         [[gpu]]\nlaunch_ns = 3000\n[[gpu]]\nordinals = [3]\nmemory_mib = 1024\n\
+         egress_gb_s = inf\nfrom_host_ce = { gb_s = 10 }\n",
+    );
+    is_whole(&machine);
+    let whole = load("p5.48xlarge").unwrap();
+    assert_eq!((machine.name.as_str(), machine.gpus.len()), ("half", 4));
+    assert!(machine.gpus.iter().all(|gpu| gpu.launch_ns == 3000.0));
+    assert_eq!(machine.gpus[3].memory_bytes, 1 << 30);
+    assert_eq!(machine.gpus[3].egress_gb_s, None);
+    assert_eq!(machine.gpus[3].from_host.ce.gb_s, 10.0);
+    assert_eq!(machine.gpus[3].from_host.ce.latency_ns, whole.gpus[3].from_host.ce.latency_ns);
+    assert_eq!(Gpu { launch_ns: 2000.0, ..machine.gpus[1].clone() }, whole.gpus[1]);
+    assert_eq!(machine.pair(1, 3), whole.pair(1, 3));
+}
+
+#[test]
+fn a_machine_is_called_as_its_file_is() {
+    assert_eq!(file("schema = 1").name, "given");
+}
+
+#[test]
+fn later_entries_override_earlier_ones_key_by_key() {
+    let machine = file(
+        "schema = 1\ngpu_count = 3\n\
+         [[pair]]\nce_read = { gb_s = 10, latency_ns = 5 }\n\
+         [[pair]]\nsource = 0\nce_read.gb_s = 20\nread_allowed = false\n\
+         [[pair]]\nsource = 0\ntarget = 2\nboth_ways = true\nce_read.gb_s = 30\n",
+    );
+    let read = |source, target| machine.pair(source, target).unwrap().ce_read;
+    assert_eq!(read(1, 2), Rate { gb_s: 10.0, latency_ns: 5.0 });
+    assert_eq!(read(0, 1), Rate { gb_s: 20.0, latency_ns: 5.0 });
+    assert_eq!(read(0, 2), Rate { gb_s: 30.0, latency_ns: 5.0 });
+    assert_eq!(read(2, 0), read(0, 2));
+    let refused = machine.pairs.iter().filter(|pair| !pair.read_allowed);
+    assert!(refused.clone().all(|pair| pair.source == 0 && pair.write_allowed));
+    assert_eq!(refused.count(), 2);
+}
+
+#[test]
+fn a_slow_pair_is_slow_with_both_engines_and_in_the_direction_that_is_named() {
+    let text = "schema = 1\n[[fault.slow]]\nsource = 0\ntarget = 1\nfraction = 0.5\n";
+    let (slow, both) = (file(text), file(&format!("{text}both_ways = true\n")));
+    let sound = file("schema = 1");
+    let rates = |machine: &Machine, source, target| {
+        let pair = machine.pair(source, target).unwrap();
+        [pair.ce_read, pair.ce_write, pair.sm_read, pair.sm_write]
+    };
+    let halved = |rates: [Rate; 4]| rates.map(|rate| Rate { gb_s: rate.gb_s / 2.0, ..rate });
+    assert_eq!(rates(&slow, 0, 1), halved(rates(&sound, 0, 1)));
+    assert_eq!(rates(&slow, 1, 0), rates(&sound, 1, 0));
+    assert_eq!(rates(&both, 1, 0), halved(rates(&sound, 1, 0)));
+}
+
+#[test]
+fn a_link_to_the_switch_that_is_down_takes_its_share_from_every_pair_and_port() {
+    let sound = load("p5.48xlarge").unwrap();
+    let machine =
+        file("schema = 1\nfrom = 'p5.48xlarge'\n[[gpu]]\nordinals = [2]\nnvlinks_down = [17, 3]\n");
+    assert_eq!(machine.gpus[2].nvlinks.down, [3, 17]);
+    for (pair, before) in machine.pairs.iter().zip(&sound.pairs) {
+        let (links, share) = match pair.source == 2 || pair.target == 2 {
+            true => (16, 16.0 / 18.0),
+            false => (18, 1.0),
+        };
+        assert_eq!(pair.link, Link::NvLink(links));
+        assert_eq!(pair.sm_read.gb_s, before.sm_read.gb_s * share);
+    }
+    let port = |machine: &Machine| machine.gpus[2].egress_gb_s.unwrap();
+    assert_eq!(port(&machine), port(&sound) * (16.0 / 18.0));
+    assert_eq!(machine.gpus[1], sound.gpus[1]);
+    assert_eq!(machine.nvlink_end(2, 3), None);
+    assert_eq!(machine.nvlink_end(2, 4), Some(NvLinkEnd::Switch));
+}
+
+#[test]
+fn a_link_between_two_gpus_that_is_down_is_down_at_both() {
+    // GPU 3's links end in 0 0, 1, 2 2, 7; the last of the two from GPU 0 is its link 3.
+    let machine =
+        file("schema = 1\nfrom = 'p3.16xlarge'\n[[gpu]]\nordinals = [3]\nnvlinks_down = [1, 5]\n");
+    let sound = load("p3.16xlarge").unwrap();
+    assert_eq!(machine.gpus[0].nvlinks.down, [3]);
+    assert_eq!(machine.gpus[3].nvlinks.down, [1, 5]);
+    assert_eq!(machine.gpus[7].nvlinks.down, [0]);
+    for (source, target) in [(0, 3), (3, 0)] {
+        let pair = machine.pair(source, target).unwrap();
+        assert_eq!(pair.link, Link::NvLink(1));
+        assert_eq!(pair.ce_read.gb_s, sound.pair(source, target).unwrap().ce_read.gb_s / 2.0);
+    }
+    let lost = machine.pair(7, 3).unwrap();
+    assert_eq!((lost.link, lost.read_allowed, lost.write_allowed), (Link::Pcie, false, false));
+    assert_eq!(machine.pair(3, 2), sound.pair(3, 2));
+    let ends: Vec<Option<NvLinkEnd>> = (0..7).map(|link| machine.nvlink_end(3, link)).collect();
+    let [to_0, to_1, to_2] = [0, 1, 2].map(|peer| Some(NvLinkEnd::Gpu(peer)));
+    assert_eq!(ends, [to_0, None, to_1, to_2, to_2, None, None]);
+}
+
+#[test]
+fn links_without_a_switch_are_counted_from_their_pairs() {
+    let machine = file("schema = 1\ngpu_count = 3\n[[pair]]\nnvlinks = 6\n");
+    is_whole(&machine);
+    assert!(machine.gpus.iter().all(|gpu| (gpu.nvlinks.count, gpu.nvlinks.generation) == (12, 4)));
+}
+
+#[test]
+fn with_a_switch_a_pair_has_the_links_of_the_gpu_with_fewer() {
+    let machine = file(
+        "schema = 1\nnvswitch = true\n[[gpu]]\nnvlinks = 12\nnvlink_generation = 3\n\
+         [[gpu]]\nordinals = [1]\nnvlinks = 6\n",
+    );
+    assert_eq!(machine.pair(0, 1).unwrap().link, Link::NvLink(6));
+    assert_eq!(machine.gpus[0].nvlinks.generation, 3);
+}
+
+#[test]
+fn faults_are_carried_over() {
+    let machine = file(
+        "schema = 1\n[[fault.jitter]]\nsource = 1\nshare = 0.25\nextra_ns = 700\n\
+         [[fault.flip]]\ntarget = 0\noffset = 8\nafter = 2\nalways = true\n\
+         [[fault.call]]\nname = 'cuMemAlloc'\ncode = 2\nafter = 3\n",
+    );
+    let faults = Faults {
+        jitter: vec![Jitter { source: Some(1), target: None, share: 0.25, extra_ns: 700.0 }],
+        flips: vec![Flip { source: None, target: Some(0), offset: 8, after: 2, always: true }],
+        calls: vec![FailingCall {
+            name: "cuMemAlloc".to_owned(),
+            after: 3,
+            code: 2,
+            always: false,
+        }],
+    };
+    assert_eq!(machine.faults, faults);
+}
+
+#[test]
+fn uuids_differ_between_gpus_and_machines_and_stay_the_same() {
+    let [one, other] = ["p4d.24xlarge", "p5.48xlarge"].map(|name| load(name).unwrap());
+    let mut uuids: Vec<[u8; 16]> =
+        [&one, &other].into_iter().flat_map(|m| (0..8).map(|ordinal| m.uuid(ordinal))).collect();
+    assert_eq!(one.uuid(3), load("p4d.24xlarge").unwrap().uuid(3));
+    uuids.sort_unstable();
+    uuids.dedup();
+    assert_eq!(uuids.len(), 16);
+}
+
+#[test]
+fn gpus_of_instances_are_what_their_driver_reports() {
+    for (instance, name, memory_mib, capability, pcie) in [
+        ("p2.xlarge", "Tesla K80", 12 << 10, (3, 7), (3, 16)),
+        ("p3.2xlarge", "Tesla V100-SXM2-16GB", 16 << 10, (7, 0), (3, 16)),
+        ("p3dn.24xlarge", "Tesla V100-SXM2-32GB", 32 << 10, (7, 0), (3, 16)),
+        ("p4d.24xlarge", "NVIDIA A100-SXM4-40GB", 40 << 10, (8, 0), (3, 16)),
+        ("p5.48xlarge", "NVIDIA H100 80GB HBM3", 80 << 10, (9, 0), (5, 16)),
+        ("p6-b300.48xlarge", "NVIDIA B300 SXM6 AC", 275_040, (10, 3), (5, 16)),
+        ("g6.48xlarge", "NVIDIA L4", 22_888, (8, 9), (4, 8)),
+    ] {
+        let gpu = &load(instance).unwrap().gpus[0];
+        assert_eq!((gpu.name.as_str(), gpu.memory_bytes), (name, memory_mib << 20), "{instance}");
+        assert_eq!(gpu.compute_capability, capability, "{instance}");
+        assert_eq!((gpu.pcie_generation.0, gpu.pcie_lanes.0), pcie, "{instance}");
+    }
+}
+
+#[test]
+fn peers_reach_each_other_where_the_catalogue_says_so() {
+    for (instance, expected) in [
+        ("p2.8xlarge", 56),
+        ("p3.16xlarge", 32),
+        ("p4d.24xlarge", 56),
+        ("g4dn.12xlarge", 0),
+        ("g5.48xlarge", 0),
+        ("g6.12xlarge", 0),
+        ("g6e.12xlarge", 0),
+        ("g7.12xlarge", 2),
+        ("g7e.24xlarge", 12),
+    ] {
+        let machine = load(instance).unwrap();
+        let allowed = machine.pairs.iter().filter(|pair| pair.read_allowed && pair.write_allowed);
+        assert_eq!(allowed.count(), expected, "{instance}");
+        let read_only = machine.pairs.iter().any(|pair| pair.read_allowed != pair.write_allowed);
+        assert!(!read_only, "{instance}");
+    }
+}
+
+#[test]
+fn instances_are_as_fast_as_has_been_published() {
+    let pair = |instance: &str, target| load(instance).unwrap().pair(0, target).unwrap().clone();
+    let gpu = |instance: &str| load(instance).unwrap().gpus[0].clone();
+    for (what, gb_s, published) in [
+        ("A100 write", pair("p4d.24xlarge", 7).ce_write.gb_s, 274.9..=276.8),
+        ("H100 write", pair("p5.48xlarge", 7).ce_write.gb_s, 371.0..=377.0),
+        ("GB200 write", pair("p6e-gb200.36xlarge", 3).ce_write.gb_s, 765.0..=775.0),
+        ("H100 to host", gpu("p5.48xlarge").to_host.ce.gb_s, 52.0..=53.0),
+        ("H100 from host, kernel", gpu("p5.48xlarge").from_host.sm.gb_s, 35.0..=35.4),
+        ("GB200 from host", gpu("p6e-gb200.36xlarge").from_host.ce.gb_s, 200.5..=201.5),
+        ("RTX PRO 6000, near", pair("g7e.48xlarge", 3).ce_write.gb_s, 53.0..=57.0),
+        ("RTX PRO 6000, far", pair("g7e.48xlarge", 4).ce_write.gb_s, 39.0..=51.0),
+        ("H100 local", gpu("p5.48xlarge").local.ce.gb_s, 1237.0..=1289.0),
+        ("H200 local, kernel", gpu("p5en.48xlarge").local.sm.gb_s, 1980.0..=2010.0),
+        (
+            "T4G local, without a published bandwidth",
+            gpu("g5g.xlarge").local.ce.gb_s,
+            119.0..=121.0,
+        ),
+    ] {
+        assert!(published.contains(&gb_s), "{what}: {gb_s}");
+    }
+}
