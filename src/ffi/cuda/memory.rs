@@ -189,7 +189,7 @@ impl HostMemory {
     ///
     /// A stream is still busy after `patience`.
     pub fn bytes(&mut self, patience: Duration) -> Result<&mut [u8], CallError> {
-        self.context.current()?.settle(patience)?;
+        self.context.current()?.settle(|stream| stream.settle(patience))?;
         // SAFETY: the memory is initialised and lives as long as `self`; no stream works on it,
         // and what could queue more or reach its words would have to borrow `self`.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.pointer, length(self.size)) })
