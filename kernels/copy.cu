@@ -1,7 +1,7 @@
 // Moving data with the threads of a GPU: copies, loads alone, stores alone.
 //
-// All accesses to memory that may be another GPU's are of 16 bytes, on 16-byte boundaries,
-// whatever the alignment of the data.
+// Memory that may be another GPU's is accessed 16 bytes at a time, on 16-byte boundaries, whatever
+// the alignment of the data; only what lies outside of those boundaries, byte by byte.
 
 #include "shared.cuh"
 
@@ -60,6 +60,9 @@ __device__ void copy_vectors(uint8_t* target, const uint8_t* source, uint64_t ve
     });
 }
 
+// Blocks of up to 512 threads, of which a multiprocessor holds two: no more than 64 registers.
+#define COPY_BOUNDS __launch_bounds__(512, 2)
+
 // `split`: of the side that has 16-byte accesses; the other has the widest that its alignment
 // allows.
 template <bool by_read>
@@ -84,18 +87,20 @@ __device__ void copy(uint8_t* target, const uint8_t* source, const Split& split)
 }
 
 // Copies; for a source on another GPU.
-extern "C" __global__ void copy_by_read(uint8_t* target, const uint8_t* source, uint64_t bytes) {
+extern "C" __global__ COPY_BOUNDS void copy_by_read(uint8_t* target, const uint8_t* source,
+                                                    uint64_t bytes) {
     copy<true>(target, source, Split(source, bytes));
 }
 
 // Copies; for a target on another GPU.
-extern "C" __global__ void copy_by_write(uint8_t* target, const uint8_t* source, uint64_t bytes) {
+extern "C" __global__ COPY_BOUNDS void copy_by_write(uint8_t* target, const uint8_t* source,
+                                                     uint64_t bytes) {
     copy<false>(target, source, Split(target, bytes));
 }
 
-// Loads everything and adds it to `*checksum`: the sum of word i times 2 i + 1, so that no load
-// can be left out and the place of a word counts. Words are 64-bit, little-endian; a tail is
-// padded with zeros.
+// Loads everything and adds it to `*checksum`, in the GPU's own memory: the sum of word i times
+// 2 i + 1, so that no load can be left out and the place of a word counts. Words are 64-bit,
+// little-endian; a tail is padded with zeros.
 extern "C" __global__ void read_only(const uint8_t* source, uint64_t bytes, uint64_t* checksum) {
     const Split split(source, bytes);
     // A loaded word has the upper bytes of one word and, below them once it is rotated, the lower

@@ -53,7 +53,7 @@ __device__ void compare_vectors(const uint8_t* found, const Split& split, uint64
 }
 
 // Compares with the pattern of `seed`: adds the number of wrong bytes to `result[0]`, and lowers
-// `result[1]` to the offset of the first one.
+// `result[1]` to the offset of the first one. `result` is in the GPU's own memory.
 extern "C" __global__ void compare(const uint8_t* found, uint64_t bytes, uint64_t seed,
                                    uint64_t* result) {
     const Split split(found, bytes);

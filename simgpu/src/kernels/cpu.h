@@ -7,6 +7,7 @@
 #define __global__ __attribute__((visibility("hidden")))
 #define __device__
 #define __shared__
+#define __launch_bounds__(threads, blocks)
 
 #define TILES(tile, count) \
     for (uint64_t tile = blockIdx.x; tile < (count); tile += gridDim.x)

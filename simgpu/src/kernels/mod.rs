@@ -156,7 +156,8 @@ impl Launch {
     ///
     /// # Safety
     ///
-    /// All that [`Launch::effect`] names is memory of this process that may be touched now.
+    /// All that [`Launch::effect`] names is memory of this process that may be touched now, and so
+    /// is every element that a chase comes to. No number of blocks or threads is zero.
     ///
     /// # Panics
     ///
