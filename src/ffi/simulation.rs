@@ -92,13 +92,13 @@ fn find() -> Result<PathBuf, String> {
         .and_then(|path| path.canonicalize())
         .map_err(|err| format!("cannot tell where this program is: {err}"))?;
     let folder = program.parent().unwrap_or(Path::new("/"));
-    let places = [folder.join(FILE), folder.join("../lib").join(FILE)];
-    places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
+    let folders = [folder.to_owned(), folder.with_file_name("lib")];
+    let found = folders.iter().map(|folder| folder.join(FILE)).find(|path| path.is_file());
+    found.ok_or_else(|| {
+        let [beside, installed] = folders.map(|folder| folder.display().to_string());
         format!(
-            "the simulated machine's library {FILE} is neither in {} nor in {}: \
-             `cargo build --workspace` makes it",
-            folder.display(),
-            folder.join("../lib").display()
+            "the simulated machine's library {FILE} is neither in {beside} nor in {installed}: \
+             `cargo build --workspace` makes it"
         )
     })
 }

@@ -6,7 +6,6 @@ use std::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use cudarc::driver::sys::{CUctx_st, CUresult};
@@ -139,7 +138,7 @@ impl Context {
     /// until the process ends, with a warning; the answer says which.
     pub(super) fn give_back(&self, free: impl FnOnce(&Driver) -> Result<(), CallError>) -> bool {
         let outcome = self.current().and_then(|driver| {
-            driver.settle(stream::PATIENCE)?;
+            driver.settle(stream::Inner::settle_once)?;
             free(driver)
         });
         outcome.inspect_err(crate::ffi::warn).is_ok()
@@ -147,14 +146,15 @@ impl Context {
 }
 
 impl Driver {
-    /// Waits until every stream of this process is idle.
-    pub(super) fn settle(&self, patience: Duration) -> Result<(), CallError> {
-        for context in live(&self.contexts) {
-            for stream in live(&context.streams) {
-                stream.settle(patience)?;
-            }
-        }
-        Ok(())
+    /// Waits, by `wait`, until every stream of this process is idle.
+    pub(super) fn settle(
+        &self,
+        wait: impl Fn(&stream::Inner) -> Result<(), CallError>,
+    ) -> Result<(), CallError> {
+        live(&self.contexts)
+            .iter()
+            .flat_map(|context| live(&context.streams))
+            .try_for_each(|stream| wait(&stream))
     }
 }
 

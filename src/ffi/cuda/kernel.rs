@@ -353,7 +353,7 @@ impl Kernels {
             )
         };
         driver.check("cuLaunchKernel", code, || {
-            format!("{} on {stream}", function.name.to_string_lossy())
+            format!("{} in {stream}", function.name.to_string_lossy())
         })
     }
 }

@@ -189,7 +189,7 @@ impl HostMemory {
     ///
     /// A stream is still busy after `patience`.
     pub fn bytes(&mut self, patience: Duration) -> Result<&mut [u8], CallError> {
-        self.context.current()?.settle(patience)?;
+        self.context.current()?.settle(|stream| stream.settle(patience))?;
         // SAFETY: the memory is initialised and lives as long as `self`; no stream works on it,
         // and what could queue more or reach its words would have to borrow `self`.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.pointer, length(self.size)) })
@@ -300,4 +300,43 @@ fn device_address(context: &Context, pointer: *mut u8) -> Result<u64, CallError>
         unsafe { (driver.calls.cuMemHostGetDevicePointer_v2)(&raw mut address, pointer.cast(), 0) };
     driver.check("cuMemHostGetDevicePointer", code, || "pinned host memory".to_owned())?;
     Ok(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_of_a_slice_is_counted_from_its_beginning() {
+        let whole = Slice::new(0x1000, Bytes::new(100));
+        let part = whole.slice(Bytes::new(10), Bytes::new(90)).slice(Bytes::new(6), Bytes::new(84));
+        assert_eq!((part.address(), part.length()), (0x1010, 84));
+        assert_eq!(part.value(8), 0x1010);
+        assert_eq!(whole.slice(Bytes::new(100), Bytes::new(0)).length(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "11 B at 90 are not inside 100 B")]
+    fn a_slice_does_not_reach_past_the_end() {
+        Slice::new(0x1000, Bytes::new(100)).slice(Bytes::new(90), Bytes::new(11));
+    }
+
+    #[test]
+    #[should_panic(expected = "are not inside 100 B")]
+    fn a_slice_does_not_wrap() {
+        Slice::new(0x1000, Bytes::new(100)).slice(Bytes::new(2), Bytes::new(u64::MAX));
+    }
+
+    #[test]
+    #[should_panic(expected = "0x1004 is not aligned")]
+    fn a_value_is_aligned() {
+        let whole = Slice::new(0x1000, Bytes::new(100));
+        whole.slice(Bytes::new(4), Bytes::new(8)).value(8);
+    }
+
+    #[test]
+    #[should_panic(expected = "15 B have no room for 16 bytes")]
+    fn a_value_is_inside() {
+        Slice::new(0x1000, Bytes::new(15)).value(16);
+    }
 }

@@ -18,7 +18,7 @@ use crate::ffi::{CallError, Cause, clock};
 
 /// How long memory that is to be freed waits for streams that may use it. Longer than any
 /// transfer that ends at all; shorter than a person's patience.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a wait for a stream burns its CPU before it sleeps between two looks: most waits are
 /// shorter, and a sleep costs about this much.
@@ -37,7 +37,7 @@ pub struct Stream {
 pub(super) struct Inner {
     context: Context,
     handle: Handle<CUstream_st>,
-    /// Whether it was still busy when somebody lost patience; nobody waits for it again.
+    /// Whether it was still busy when what it may use was to be freed.
     late: AtomicBool,
 }
 
@@ -100,7 +100,7 @@ impl Stream {
                 self.handle(),
             )
         };
-        driver.check("cuMemcpyAsync", code, || format!("{} on {self}", source.size()))
+        driver.check("cuMemcpyAsync", code, || format!("{} in {self}", source.size()))
     }
 
     /// Queues writing `value` into every byte of `target`.
@@ -114,7 +114,7 @@ impl Stream {
         let code = unsafe {
             (driver.calls.cuMemsetD8Async)(target.address(), value, target.length(), self.handle())
         };
-        driver.check("cuMemsetD8Async", code, || format!("{} on {self}", target.size()))
+        driver.check("cuMemsetD8Async", code, || format!("{} in {self}", target.size()))
     }
 
     /// Queues the record of `event`, whose time is when everything queued before it is done.
@@ -126,7 +126,7 @@ impl Stream {
         let driver = self.context().current()?;
         // SAFETY: both handles are alive.
         let code = unsafe { (driver.calls.cuEventRecord)(event.handle.0, self.handle()) };
-        driver.check("cuEventRecord", code, || format!("an event on {self}"))
+        driver.check("cuEventRecord", code, || format!("an event in {self}"))
     }
 
     /// Queues waiting for the last record of `event`, in whichever stream that is; no wait if
@@ -139,7 +139,7 @@ impl Stream {
         let driver = self.context().current()?;
         // SAFETY: both handles are alive.
         let code = unsafe { (driver.calls.cuStreamWaitEvent)(self.handle(), event.handle.0, 0) };
-        driver.check("cuStreamWaitEvent", code, || format!("an event on {self}"))
+        driver.check("cuStreamWaitEvent", code, || format!("an event in {self}"))
     }
 
     /// Queues writing `value` into the 32-bit word at the beginning of `word`, after all that was
@@ -158,7 +158,7 @@ impl Stream {
         let code = unsafe {
             (driver.calls.cuStreamWriteValue32_v2)(self.handle(), word.value(4), value, 0)
         };
-        driver.check("cuStreamWriteValue32", code, || format!("a word on {self}"))
+        driver.check("cuStreamWriteValue32", code, || format!("a word in {self}"))
     }
 
     /// Queues waiting until the 32-bit word at the beginning of `word` has reached `value`, in
@@ -178,7 +178,7 @@ impl Stream {
         let code = unsafe {
             (driver.calls.cuStreamWaitValue32_v2)(self.handle(), word.value(4), value, REACHED)
         };
-        driver.check("cuStreamWaitValue32", code, || format!("a word on {self}"))
+        driver.check("cuStreamWaitValue32", code, || format!("a word in {self}"))
     }
 
     /// Waits until everything queued so far is done.
@@ -215,14 +215,22 @@ impl Inner {
         }
     }
 
-    /// Waits until it uses no memory any more, but only the first time that it takes too long. A
-    /// stream that answers an error is broken with its context: nothing in it goes on.
+    /// Waits until nothing in it can use memory any more. A stream that answers an error is broken
+    /// with its context: nothing in it goes on.
     pub(super) fn settle(&self, patience: Duration) -> Result<(), CallError> {
-        let late = self.late.load(Ordering::Relaxed);
-        let outcome = self.wait(if late { Duration::ZERO } else { patience });
-        let is_late = matches!(&outcome, Err(CallError { source: Cause::Late(_), .. }));
-        self.late.store(is_late, Ordering::Relaxed);
-        if is_late { outcome } else { Ok(()) }
+        match self.wait(patience) {
+            Err(err) if matches!(err.source, Cause::Late(_)) => Err(err),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+
+    /// As [`Inner::settle`] with [`PATIENCE`], but only the first time that this is in vain: what
+    /// else is to be freed must not wait as long again.
+    pub(super) fn settle_once(&self) -> Result<(), CallError> {
+        let patience = if self.late.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
+        let outcome = self.settle(patience);
+        self.late.store(outcome.is_err(), Ordering::Relaxed);
+        outcome
     }
 }
 
@@ -240,7 +248,7 @@ impl std::fmt::Display for Inner {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let Err(err) = self.inner.settle(PATIENCE) {
+        if let Err(err) = self.inner.settle_once() {
             crate::ffi::warn(&err);
             // It stays in its context's list, so that memory which it may use stays too.
             std::mem::forget(Arc::clone(&self.inner));
