@@ -3,5 +3,16 @@
 
 #![allow(unsafe_code, reason = "a library with C interfaces")]
 
+mod attach;
+mod contents;
+mod cuda;
+mod execute;
+mod faults;
 pub mod kernels;
 pub mod machine;
+mod memory;
+mod report;
+mod state;
+mod timing;
+#[cfg(test)]
+mod tests;
