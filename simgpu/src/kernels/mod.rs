@@ -1,4 +1,9 @@
 //! The kernels of `kernels/*.cu`, run on the CPU, and what of them matters for time and memory.
+//!
+//! They are the same sources that a GPU runs, compiled as C++ by build.rs with `cpu.h` in the place
+//! of CUDA. This module knows their names and parameters, and nothing of streams or of time.
+
+use std::ffi::{CString, c_char, c_int, c_void};
 
 /// A launch: the kernel's grid, its block, and its parameters as the driver takes them.
 #[derive(Clone, Debug)]
@@ -15,6 +20,7 @@ pub struct Launch {
 
 /// What a launch does, with addresses as this process has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are parameters, described in kernels/*.cu")]
 pub enum Effect {
     /// Copies; `copy_by_read`, `copy_by_write`.
     Copy { target: u64, source: u64, bytes: u64 },
@@ -38,6 +44,7 @@ pub struct Kernel {
     pub name: &'static str,
     /// The size of each parameter, in bytes.
     pub parameters: &'static [usize],
+    effect: fn(&Launch) -> Effect,
 }
 
 /// What is wrong with a module's text.
@@ -49,15 +56,99 @@ pub enum BadModule {
     Unknown,
 }
 
+static KERNELS: [Kernel; 8] = [
+    Kernel { name: "copy_by_read", parameters: &[8, 8, 8], effect: copy },
+    Kernel { name: "copy_by_write", parameters: &[8, 8, 8], effect: copy },
+    Kernel { name: "read_only", parameters: &[8, 8, 8], effect: read },
+    Kernel { name: "write_only", parameters: &[8, 8, 8], effect: write },
+    Kernel { name: "fill", parameters: &[8, 8, 8, 8], effect: write },
+    Kernel { name: "compare", parameters: &[8, 8, 8, 8], effect: compare },
+    Kernel { name: "hold", parameters: &[8, 4, 8, 8], effect: hold },
+    Kernel { name: "chase", parameters: &[8, 8, 8, 8, 8], effect: chase },
+];
+
+/// Bytes from which a launch is worth a second thread: starting one takes some 50 µs.
+const SHARED_BYTES: u64 = 4 << 20;
+
 /// The kernels of a module of PTX.
-pub fn module(_ptx: &str) -> Result<Vec<&'static Kernel>, BadModule> {
-    Err(BadModule::NotPtx)
+///
+/// # Errors
+///
+/// [`BadModule`] if the text is no PTX, or has a kernel that is not one of ours.
+pub fn module(ptx: &str) -> Result<Vec<&'static Kernel>, BadModule> {
+    let text: String = ptx.lines().flat_map(|line| [before(line, "//"), "\n"]).collect();
+    // A module begins with its version (PTX ISA, "PTX Module Directives").
+    if !text.trim_start().starts_with(".version") {
+        return Err(BadModule::NotPtx);
+    }
+    text.split(".entry").skip(1).map(kernel).collect()
+}
+
+/// The kernel whose declaration begins with `text`: its name and, in parentheses, its parameters.
+fn kernel(text: &str) -> Result<&'static Kernel, BadModule> {
+    let (name, rest) = text.split_once('(').ok_or(BadModule::NotPtx)?;
+    let (parameters, _) = rest.split_once(')').ok_or(BadModule::NotPtx)?;
+    let sizes: Vec<usize> =
+        parameters.split(',').map(size).collect::<Option<_>>().ok_or(BadModule::Unknown)?;
+    KERNELS
+        .iter()
+        .find(|kernel| kernel.name == name.trim() && kernel.parameters == sizes)
+        .ok_or(BadModule::Unknown)
+}
+
+/// The size of a parameter such as `.param .u64 name`; none if it is no integer.
+fn size(parameter: &str) -> Option<usize> {
+    match parameter.split_whitespace().collect::<Vec<_>>()[..] {
+        [".param", ".u32", _] => Some(4),
+        [".param", ".u64", _] => Some(8),
+        _ => None,
+    }
+}
+
+fn before<'a>(text: &'a str, mark: &str) -> &'a str {
+    text.split_once(mark).map_or(text, |(before, _)| before)
+}
+
+fn copy(launch: &Launch) -> Effect {
+    let [target, source, bytes] = launch.integers();
+    Effect::Copy { target, source, bytes }
+}
+
+fn read(launch: &Launch) -> Effect {
+    let [source, bytes, result] = launch.integers();
+    Effect::Read { source, bytes, result }
+}
+
+fn write(launch: &Launch) -> Effect {
+    let [target, bytes] = launch.integers();
+    Effect::Write { target, bytes }
+}
+
+fn compare(launch: &Launch) -> Effect {
+    let [found, bytes, _seed, result] = launch.integers();
+    Effect::Compare { found, bytes, result }
+}
+
+fn hold(launch: &Launch) -> Effect {
+    let [flag, ticket, _timeout_ns, timed_out] = launch.integers();
+    let ticket = u32::try_from(ticket).expect("a parameter of four bytes");
+    Effect::Hold { flag, ticket, timed_out }
+}
+
+fn chase(launch: &Launch) -> Effect {
+    let [list, _offset, hops, cycles, result] = launch.integers();
+    Effect::Chase { list, hops, cycles, result }
 }
 
 impl Launch {
     /// What it does.
+    ///
+    /// # Panics
+    ///
+    /// If the sizes of the parameters are not those of the kernel.
     pub fn effect(&self) -> Effect {
-        Effect::Write { target: 0, bytes: 0 }
+        self.check_parameters();
+        (self.kernel.effect)(self)
     }
 
     /// Runs it on the calling thread and another (large grids), until it is done. `hop_ns` gives
@@ -65,6 +156,97 @@ impl Launch {
     ///
     /// # Safety
     ///
-    /// All that [`Launch::effect`] names is memory of this process that may be touched now.
-    pub unsafe fn run(&self, _hop_ns: &(dyn Fn(u64) -> f64 + Sync)) {}
+    /// All that [`Launch::effect`] names is memory of this process that may be touched now, and so
+    /// is every element that a chase comes to. No number of blocks or threads is zero.
+    ///
+    /// # Panics
+    ///
+    /// If the sizes of the parameters are not those of the kernel.
+    pub unsafe fn run(&self, hop_ns: &(dyn Fn(u64) -> f64 + Sync)) {
+        let bytes = match self.effect() {
+            Effect::Copy { bytes, .. }
+            | Effect::Read { bytes, .. }
+            | Effect::Write { bytes, .. }
+            | Effect::Compare { bytes, .. } => bytes,
+            Effect::Hold { .. } | Effect::Chase { .. } => 0,
+        };
+        let [blocks, y, z] = self.grid;
+        let middle = if bytes < SHARED_BYTES { 0 } else { blocks / 2 };
+        // The kernels use one dimension: along the others, each does the same once more.
+        let times = [y, z, self.block[1], self.block[2]].map(u64::from).iter().product();
+        for _ in 0u64..times {
+            std::thread::scope(|scope| {
+                if middle > 0 {
+                    // SAFETY: the caller's promise; the scope ends after the blocks have run.
+                    scope.spawn(|| unsafe { self.run_blocks(0, middle, hop_ns) });
+                }
+                // SAFETY: the caller's promise.
+                unsafe { self.run_blocks(middle, blocks, hop_ns) };
+            });
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Launch::run`], whose check of the parameters it also counts on.
+    unsafe fn run_blocks(&self, first: u32, last: u32, hop_ns: &(dyn Fn(u64) -> f64 + Sync)) {
+        let name = CString::new(self.kernel.name).expect("a name of the table above");
+        let parameters: Vec<*const u8> =
+            self.parameters.iter().map(|bytes| bytes.as_ptr()).collect();
+        let launch = CpuLaunch {
+            kernel: name.as_ptr(),
+            parameters: parameters.as_ptr(),
+            grid: self.grid[0],
+            block: self.block[0],
+            latency_ns,
+            context: (&raw const hop_ns).cast(),
+        };
+        // SAFETY: the pointers are of locals and of `self`, which outlive the call; each parameter
+        // has the size that the kernel's function reads; what the kernel touches is the caller's
+        // promise.
+        let code = unsafe { simgpu_run_blocks(&raw const launch, first, last) };
+        assert_eq!(code, 0, "{} is not in host.cpp", self.kernel.name);
+    }
+
+    fn check_parameters(&self) {
+        let sizes = self.parameters.iter().map(Vec::len);
+        assert!(sizes.eq(self.kernel.parameters.iter().copied()), "parameters of {self:?}");
+    }
+
+    /// The first parameters.
+    fn integers<const COUNT: usize>(&self) -> [u64; COUNT] {
+        std::array::from_fn(|place| {
+            let bytes = &self.parameters[place];
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            u64::from_le_bytes(word)
+        })
+    }
 }
+
+/// `SimgpuLaunch` in host.cpp.
+#[repr(C)]
+struct CpuLaunch {
+    kernel: *const c_char,
+    parameters: *const *const u8,
+    grid: u32,
+    block: u32,
+    latency_ns: unsafe extern "C" fn(*const c_void, u64) -> f64,
+    context: *const c_void,
+}
+
+unsafe extern "C" {
+    /// host.cpp: runs the blocks from `first` up to, but not, `last`; 1 if the kernel is unknown.
+    fn simgpu_run_blocks(launch: *const CpuLaunch, first: u32, last: u32) -> c_int;
+}
+
+/// Asks the closure behind `context`, which is the `hop_ns` of [`Launch::run_blocks`].
+unsafe extern "C" fn latency_ns(context: *const c_void, address: u64) -> f64 {
+    let hop_ns = context.cast::<&(dyn Fn(u64) -> f64 + Sync)>();
+    // SAFETY: `run_blocks` passes a pointer to its own parameter, and is waiting for this call.
+    let hop_ns = unsafe { *hop_ns };
+    hop_ns(address)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+// Moving data with the threads of a GPU: copies, loads alone, stores alone.
+//
+// Memory that may be another GPU's is accessed 16 bytes at a time, on 16-byte boundaries, whatever
+// the alignment of the data; only what lies outside of those boundaries, byte by byte.
+
+#include "shared.cuh"
+
+// Loads 16 bytes in units that `source` is aligned to.
+template <typename Unit>
+__device__ Vector load_in(const uint8_t* source) {
+    constexpr int half = 8 / sizeof(Unit);
+    const Unit* units = reinterpret_cast<const Unit*>(source);
+    Vector value = {0, 0};
+#pragma unroll
+    for (int place = 0; place < half; place++) {
+        value.low |= uint64_t(units[place]) << (8 * sizeof(Unit) * place);
+        value.high |= uint64_t(units[place + half]) << (8 * sizeof(Unit) * place);
+    }
+    return value;
+}
+
+template <>
+__device__ inline Vector load_in<Vector>(const uint8_t* source) {
+    return load_vector(source);
+}
+
+// Stores 16 bytes in units that `target` is aligned to.
+template <typename Unit>
+__device__ void store_in(uint8_t* target, Vector value) {
+    constexpr int half = 8 / sizeof(Unit);
+    Unit* units = reinterpret_cast<Unit*>(target);
+#pragma unroll
+    for (int place = 0; place < half; place++) {
+        units[place] = static_cast<Unit>(value.low >> (8 * sizeof(Unit) * place));
+        units[place + half] = static_cast<Unit>(value.high >> (8 * sizeof(Unit) * place));
+    }
+}
+
+template <>
+__device__ inline void store_in<Vector>(uint8_t* target, Vector value) {
+    store_vector(target, value);
+}
+
+template <typename SourceUnit, typename TargetUnit>
+__device__ void copy_vectors(uint8_t* target, const uint8_t* source, uint64_t vectors) {
+    for_each_batch(vectors, [=](auto batch) {
+        Vector values[DEPTH] = {};
+#pragma unroll
+        for (int place = 0; place < DEPTH; place++) {
+            if (batch.has(place)) {
+                values[place] = load_in<SourceUnit>(source + 16 * batch.at(place));
+            }
+        }
+#pragma unroll
+        for (int place = 0; place < DEPTH; place++) {
+            if (batch.has(place)) {
+                store_in<TargetUnit>(target + 16 * batch.at(place), values[place]);
+            }
+        }
+    });
+}
+
+// Blocks of up to 512 threads, of which a multiprocessor holds two: no more than 64 registers.
+#define COPY_BOUNDS __launch_bounds__(512, 2)
+
+// `split`: of the side that has 16-byte accesses; the other has the widest that its alignment
+// allows.
+template <bool by_read>
+__device__ void copy(uint8_t* target, const uint8_t* source, const Split& split) {
+    uint8_t* const to = target + split.head;
+    const uint8_t* const from = source + split.head;
+    const uint64_t ends = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from);
+    if (ends % 16 == 0) {
+        copy_vectors<Vector, Vector>(to, from, split.vectors);
+    } else if (ends % 4 == 0) {
+        if (by_read) {
+            copy_vectors<Vector, uint32_t>(to, from, split.vectors);
+        } else {
+            copy_vectors<uint32_t, Vector>(to, from, split.vectors);
+        }
+    } else if (by_read) {
+        copy_vectors<Vector, uint8_t>(to, from, split.vectors);
+    } else {
+        copy_vectors<uint8_t, Vector>(to, from, split.vectors);
+    }
+    for_each_edge(split, [=](uint64_t offset) { target[offset] = source[offset]; });
+}
+
+// Copies; for a source on another GPU.
+extern "C" __global__ COPY_BOUNDS void copy_by_read(uint8_t* target, const uint8_t* source,
+                                                    uint64_t bytes) {
+    copy<true>(target, source, Split(source, bytes));
+}
+
+// Copies; for a target on another GPU.
+extern "C" __global__ COPY_BOUNDS void copy_by_write(uint8_t* target, const uint8_t* source,
+                                                     uint64_t bytes) {
+    copy<false>(target, source, Split(target, bytes));
+}
+
+// Loads everything and adds it to `*checksum`, in the GPU's own memory: the sum of word i times
+// 2 i + 1, so that no load can be left out and the place of a word counts. Words are 64-bit,
+// little-endian; a tail is padded with zeros.
+extern "C" __global__ void read_only(const uint8_t* source, uint64_t bytes, uint64_t* checksum) {
+    const Split split(source, bytes);
+    // A loaded word has the upper bytes of one word and, below them once it is rotated, the lower
+    // bytes of the next one, which weighs 2 more.
+    const uint64_t bits = 8 * (split.head % 8);
+    const uint64_t next = (uint64_t(1) << bits) - 1;
+    const auto weighted = [=](uint64_t loaded, uint64_t offset) {
+        const uint64_t rotated = loaded << bits | loaded >> (-bits % 64);
+        return rotated * (2 * (offset / 8) + 1) + 2 * (rotated & next);
+    };
+    uint64_t sum = 0;
+    for_each_batch(split.vectors, [&](auto batch) {
+        Vector values[DEPTH] = {};
+#pragma unroll
+        for (int place = 0; place < DEPTH; place++) {
+            if (batch.has(place)) {
+                values[place] = load_vector(source + split.head + 16 * batch.at(place));
+            }
+        }
+#pragma unroll
+        for (int place = 0; place < DEPTH; place++) {
+            // What a batch lacks is zero.
+            const uint64_t offset = split.head + 16 * batch.at(place);
+            sum += weighted(values[place].low, offset);
+            sum += weighted(values[place].high, offset + 8);
+        }
+    });
+    for_each_edge(split, [&](uint64_t offset) {
+        sum += (uint64_t(source[offset]) << (8 * (offset % 8))) * (2 * (offset / 8) + 1);
+    });
+    add_from_all(checksum, sum);
+}
+
+// Stores the pattern of `seed`.
+extern "C" __global__ void write_only(uint8_t* target, uint64_t bytes, uint64_t seed) {
+    store_pattern(target, bytes, seed, 0);
+}
