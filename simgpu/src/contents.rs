@@ -39,7 +39,8 @@ impl Contents {
     /// The copy has been made. Both ranges are memory that only operations of this process write,
     /// unless it has been told otherwise by [`Contents::share`].
     pub(crate) fn copied(&mut self, copy: Copied) {
-        let itself = copy.target < copy.source + copy.bytes && copy.source < copy.target + copy.bytes;
+        let itself =
+            copy.target < copy.source + copy.bytes && copy.source < copy.target + copy.bytes;
         if itself || self.shared.iter().any(|&(start, bytes)| copy.touches(start, bytes)) {
             return;
         }

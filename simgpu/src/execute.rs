@@ -17,7 +17,12 @@ use crate::{
     faults::Flips,
     kernels::{Effect, Launch},
     state::World,
-    timing::{GPUS, STREAMS, What, cost::Place, wait, wake, words::{Condition, Key}},
+    timing::{
+        GPUS, STREAMS, What,
+        cost::Place,
+        wait, wake,
+        words::{Condition, Key},
+    },
 };
 
 /// How often a wait of the driver for a word looks at it.
@@ -140,8 +145,8 @@ impl Executor {
     /// Starts the threads.
     pub(crate) fn start(world: &'static World) -> std::io::Result<()> {
         let named = |name: &str| thread::Builder::new().name(name.to_owned());
-        named("simgpu-execute").spawn(|| run(world))?;
-        named("simgpu-watch").spawn(|| watch(world))?;
+        named("simgpu-execute").spawn(move || run(world))?;
+        named("simgpu-watch").spawn(move || watch(world))?;
         Ok(())
     }
 
@@ -384,10 +389,14 @@ fn act(world: &World, action: &Action) {
             unsafe { std::ptr::copy(data.as_ptr(), *target as *mut u8, data.len()) };
             flip(executor, *target, bytes, *places);
         }
-        Action::Set { target, value, width, count } => set(executor, *target, *value, *width, *count),
+        Action::Set { target, value, width, count } => {
+            set(executor, *target, *value, *width, *count)
+        }
         Action::Launch(kernel) => launch(world, kernel),
         Action::Write { address, value, wide } => write(executor, *address, *value, *wide),
-        Action::Fail { gpu, code } => executor.errors[*gpu as usize].store(*code, Ordering::Release),
+        Action::Fail { gpu, code } => {
+            executor.errors[*gpu as usize].store(*code, Ordering::Release)
+        }
         // These are gates; a watched word that was written before it was reached has opened.
         Action::Hold(..) | Action::Watch(_) | Action::Call(_) => {}
     }

@@ -22,27 +22,30 @@ pub(crate) struct Calls {
     failing: Vec<FailingCall>,
 }
 
-static CALLS: Mutex<BTreeMap<&str, &Calls>> = Mutex::new(BTreeMap::new());
+static CALLS: Mutex<BTreeMap<String, &Calls>> = Mutex::new(BTreeMap::new());
 
 /// Counts a call of `name`, without a version suffix; the code with which it is to fail, if it is.
-pub(crate) fn check(name: &'static str) -> Option<u32> {
+pub(crate) fn check(name: &str) -> Option<u32> {
     calls(name)?.check()
 }
 
 /// The calls of `name`; `None` as long as there is no machine.
-fn calls(name: &'static str) -> Option<&'static Calls> {
+fn calls(name: &str) -> Option<&'static Calls> {
     let machine = crate::state::machine()?;
     let mut all = lock(&CALLS);
-    Some(all.entry(name).or_insert_with(|| {
-        let failing = machine.faults.calls.iter().filter(|call| call.name == name).cloned();
-        Box::leak(Box::new(Calls { count: AtomicU64::new(0), failing: failing.collect() }))
-    }))
+    if let Some(calls) = all.get(name) {
+        return Some(calls);
+    }
+    let failing = machine.faults.calls.iter().filter(|call| call.name == name).cloned().collect();
+    let calls = &*Box::leak(Box::new(Calls { count: AtomicU64::new(0), failing }));
+    all.insert(name.to_owned(), calls);
+    Some(calls)
 }
 
 /// How often each function was called that was called.
-pub(crate) fn counts() -> BTreeMap<&'static str, u64> {
+pub(crate) fn counts() -> BTreeMap<String, u64> {
     let all = lock(&CALLS);
-    all.iter().map(|(name, calls)| (*name, calls.count.load(Ordering::Relaxed))).collect()
+    all.iter().map(|(name, calls)| (name.clone(), calls.count.load(Ordering::Relaxed))).collect()
 }
 
 impl Calls {

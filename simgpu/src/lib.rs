@@ -3,16 +3,18 @@
 
 #![allow(unsafe_code, reason = "a library with C interfaces")]
 
-mod attach;
+pub mod attach;
 mod contents;
 mod cuda;
 mod execute;
-mod faults;
+pub mod faults;
 pub mod kernels;
 pub mod machine;
 mod memory;
+pub mod nvml;
 mod report;
-mod state;
+pub mod state;
 mod timing;
+
 #[cfg(test)]
 mod tests;

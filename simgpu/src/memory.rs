@@ -54,12 +54,12 @@ pub(crate) struct Region {
 pub(crate) enum Kind {
     /// `cuMemAlloc`, with the place in the list of exported memory, if it is there.
     Allocated { export: Option<(usize, u64)> },
-    /// `cuIpcOpenMemHandle`: what was mapped, the number of the export, how often it was opened.
-    Imported { mapping: Mapping, nonce: u64, opened: u32 },
+    /// `cuIpcOpenMemHandle`: what undoes the mapping, the number of the export, how often it was opened.
+    Imported { _mapping: Mapping, nonce: u64, opened: u32 },
     /// `cuMemMap`: the handle, and the GPUs that may reach it, a bit each.
     Mapped { handle: u64, access: u64 },
-    /// `cuMemHostAlloc`.
-    Pinned { mapping: Mapping },
+    /// `cuMemHostAlloc`: what undoes the mapping.
+    Pinned { _mapping: Mapping },
     /// `cuMemHostRegister`.
     Registered,
 }

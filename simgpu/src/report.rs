@@ -7,7 +7,7 @@ use crate::{cuda::Live, faults, state::World};
 #[derive(serde::Serialize)]
 struct Report {
     pid: u32,
-    calls: BTreeMap<&'static str, u64>,
+    calls: BTreeMap<String, u64>,
     live: Live,
 }
 

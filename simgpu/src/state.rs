@@ -58,6 +58,11 @@ pub fn traffic(gpu: u32) -> Traffic {
     Traffic { nvlink_tx_bytes, nvlink_rx_bytes, pcie_tx_bytes, pcie_rx_bytes }
 }
 
+/// Bytes of a GPU's memory that are allocated, by all processes.
+pub fn memory_used(gpu: u32) -> u64 {
+    world().map_or(0, |world| world.shared.memory_used(gpu))
+}
+
 /// This process's part of the machine, once it is attached.
 pub(crate) fn world() -> Option<&'static World> {
     WORLD.get()

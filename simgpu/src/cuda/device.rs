@@ -165,18 +165,18 @@ fn attribute_of(machine: &Machine, ordinal: usize, attribute: i32) -> Option<i32
     let gpu = &machine.gpus[ordinal];
     let value = match attribute {
         // The limits of every GPU since compute capability 7.0.
-        1 | 2 | 3 => 1024,               // threads of a block, and along its first two sides
-        4 => 64,                         // along its third side
-        5 => i32::MAX,                   // blocks along the grid's first side
-        6 | 7 => 65_535,                 // and along the others
-        8 => 48 << 10,                   // shared memory of a block
-        9 => 64 << 10,                   // constant memory
-        10 => 32,                        // threads of a warp
-        11 => i32::MAX,                  // pitch
-        12 | 82 => 65_536,               // registers of a block, of a multiprocessor
-        39 => 2048,                      // threads of a multiprocessor
-        81 | 97 => 96 << 10,             // shared memory of a multiprocessor; of a block that asks
-        106 => 32,                       // blocks of a multiprocessor
+        1 | 2 | 3 => 1024,   // threads of a block, and along its first two sides
+        4 => 64,             // along its third side
+        5 => i32::MAX,       // blocks along the grid's first side
+        6 | 7 => 65_535,     // and along the others
+        8 => 48 << 10,       // shared memory of a block
+        9 => 64 << 10,       // constant memory
+        10 => 32,            // threads of a warp
+        11 => i32::MAX,      // pitch
+        12 | 82 => 65_536,   // registers of a block, of a multiprocessor
+        39 => 2048,          // threads of a multiprocessor
+        81 | 97 => 96 << 10, // shared memory of a multiprocessor; of a block that asks
+        106 => 32,           // blocks of a multiprocessor
         // What this GPU has.
         13 => kilohertz(gpu.sm_clock_mhz),
         16 => gpu.multiprocessors as i32,
@@ -184,33 +184,33 @@ fn attribute_of(machine: &Machine, ordinal: usize, attribute: i32) -> Option<i32
         34 => gpu.pci.2 as i32,
         36 => kilohertz(gpu.memory_clock_mhz),
         37 => gpu.memory_bus_bits as i32,
-        38 => 32 << 20,                  // level-2 cache; nothing here depends on it
-        40 => 2,                         // copy engines that the driver admits to
+        38 => 32 << 20, // level-2 cache; nothing here depends on it
+        40 => 2,        // copy engines that the driver admits to
         50 => gpu.pci.0 as i32,
         75 => gpu.compute_capability.0 as i32,
         76 => gpu.compute_capability.1 as i32,
-        134 => gpu.numa_node as i32,     // nearest NUMA node of the host
+        134 => gpu.numa_node as i32, // nearest NUMA node of the host
         // What it can do here.
-        15 | 19 | 31 | 41 => 1,          // overlap, mapped host memory, several kernels, one address space
-        32 => 1,                         // ECC
-        78 => 1,                         // stream priorities
-        91 | 99 => 1,                    // registered host memory, and by its own address
-        92 | 93 | 94 | 122 | 123 => 1,   // waits for and writes of values, 64 bits, NOR
-        102 | 103 => 1,                  // memory by cuMemCreate, exported as a file descriptor
+        15 | 19 | 31 | 41 => 1, // overlap, mapped host memory, several kernels, one address space
+        32 => 1,                // ECC
+        78 => 1,                // stream priorities
+        91 | 99 => 1,           // registered host memory, and by its own address
+        92 | 93 | 94 | 122 | 123 => 1, // waits for and writes of values, 64 bits, NOR
+        102 | 103 => 1,         // memory by cuMemCreate, exported as a file descriptor
         // What it is not, or what is not simulated.
-        14 | 30 => 512,                  // alignment of textures and surfaces
-        17 | 18 | 20 | 35 => 0,          // display limit, integrated, compute mode, TCC
-        79 | 80 | 90 | 95 => 0,          // L1 controls, preemption, cooperative launches
+        14 | 30 => 512,                   // alignment of textures and surfaces
+        17 | 18 | 20 | 35 => 0,           // display limit, integrated, compute mode, TCC
+        79 | 80 | 90 | 95 => 0,           // L1 controls, preemption, cooperative launches
         83..=86 | 88 | 89 | 96 | 98 => 0, // managed and pageable memory, atomics on host memory
-        87 => 2,                         // single to double precision
+        87 => 2,                          // single to double precision
         100 | 101 | 104 | 105 | 107..=112 | 114 => 0,
-        113 => 0,                        // read-only registration
-        115..=119 => 0,                  // memory pools, GPUDirect RDMA
-        120 | 121 | 124 => 0,            // clusters, deferred mapping, dma-buf
-        125 => 0,                        // events between processes
-        126 => 1,                        // domains of memory synchronisation
-        127..=130 | 132 | 133 => 0,      // tensor maps, fabric handles, NUMA, multicast, MPS
-        131 => -1,                       // the GPU is no NUMA node
+        113 => 0,                   // read-only registration
+        115..=119 => 0,             // memory pools, GPUDirect RDMA
+        120 | 121 | 124 => 0,       // clusters, deferred mapping, dma-buf
+        125 => 0,                   // events between processes
+        126 => 1,                   // domains of memory synchronisation
+        127..=130 | 132 | 133 => 0, // tensor maps, fabric handles, NUMA, multicast, MPS
+        131 => -1,                  // the GPU is no NUMA node
         _ => return None,
     };
     Some(value)

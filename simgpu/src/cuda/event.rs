@@ -1,16 +1,10 @@
 //! Events and the times between them.
 
-use super::{
-    Code, Local, Out, driver,
-    local::Event,
-    queue::Queueing,
-};
+use super::{Code, Local, Out, driver, local::Event, queue::Queueing};
 use crate::{
     execute::Executor,
     state::World,
-    timing::{
-        event::{self, Latest},
-    },
+    timing::event::{self, Latest},
 };
 
 /// Flags of `cuEventCreate`.

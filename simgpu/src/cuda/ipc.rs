@@ -125,7 +125,7 @@ fn open(world: &World, handle: Handle) -> Result<u64, Code> {
     local.memory.add(Region {
         start,
         bytes: export.bytes,
-        kind: Kind::Imported { mapping, nonce: export.nonce, opened: 1 },
+        kind: Kind::Imported { _mapping: mapping, nonce: export.nonce, opened: 1 },
         gpu,
         place: Place::Gpu(export.gpu),
         key: file_key(&file, export.offset),

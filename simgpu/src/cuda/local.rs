@@ -200,7 +200,12 @@ impl Local {
                 .filter(|region| matches!(region.kind, Kind::Allocated { .. }))
                 .map(|region| region.bytes)
                 .sum::<u64>()
-                + self.physical.all().filter(|(_, own)| own.own).map(|(_, own)| own.bytes).sum::<u64>(),
+                + self
+                    .physical
+                    .all()
+                    .filter(|(_, own)| own.own)
+                    .map(|(_, own)| own.bytes)
+                    .sum::<u64>(),
             host_memory: count(|region| matches!(region.kind, Kind::Pinned { .. })),
             registered: count(|region| matches!(region.kind, Kind::Registered)),
             streams: self.streams.all().count(),

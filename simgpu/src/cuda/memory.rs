@@ -150,7 +150,7 @@ fn host_alloc(
     local.memory.add(Region {
         start,
         bytes: bytes as u64,
-        kind: Kind::Pinned { mapping },
+        kind: Kind::Pinned { _mapping: mapping },
         gpu,
         place: Place::Host,
         key: private_key(start),
@@ -160,11 +160,7 @@ fn host_alloc(
 
 /// Lets go of the region that begins at `address`, if it is of the right kind, once nothing is
 /// queued any more that may use it. As with the real driver, null is no mistake.
-pub(crate) fn free(
-    world: &World,
-    address: u64,
-    is: impl Fn(&Region) -> bool,
-) -> Result<(), Code> {
+pub(crate) fn free(world: &World, address: u64, is: impl Fn(&Region) -> bool) -> Result<(), Code> {
     let gpu = world.local().current(world)?;
     if address == 0 {
         return Ok(());

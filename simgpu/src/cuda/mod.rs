@@ -27,7 +27,10 @@ use std::{
 pub(crate) use errors::Code;
 pub(crate) use local::{Live, Local};
 
-use crate::{faults::CallSite, state::{World, world}};
+use crate::{
+    faults::CallSite,
+    state::{World, world},
+};
 
 /// A place that a caller gives for a result; may be null.
 #[derive(Clone, Copy, Debug)]
@@ -155,4 +158,13 @@ fn function(name: &str) -> Option<*mut c_void> {
         virtual_memory::functions,
     ];
     all.iter().flat_map(|functions| functions()).find(|(own, _)| *own == name).map(|(_, at)| at)
+}
+
+/// The functions, for tests.
+#[cfg(test)]
+pub(crate) mod abi {
+    pub(crate) use super::{
+        In, Out, context::*, copy::*, device::*, errors::*, event::*, ipc::*, launch::*, memory::*,
+        module::*, stream::*, virtual_memory::*,
+    };
 }

@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Code, local::{Local, Stream}};
+use super::{
+    Code,
+    local::{Local, Stream},
+};
 use crate::{
     execute::Action,
     state::World,
@@ -118,11 +121,6 @@ impl<'w> Queueing<'w> {
         }
         drop(plane);
         self.count(1);
-    }
-
-    /// The stream's place among those of the machine.
-    pub(crate) fn slot(&mut self) -> usize {
-        self.stream().slot
     }
 
     /// Waits until all that is queued on the stream has been executed; others may go on meanwhile.

@@ -75,9 +75,7 @@ pub(crate) fn way(
         (Way::Write, from, target, Access::Store)
     };
     if from == to || is_enabled(local, engine, other) {
-        return Ok(
-            (from == to || may(machine, local, engine, other, access)).then_some(way)
-        );
+        return Ok((from == to || may(machine, local, engine, other, access)).then_some(way));
     }
     match other.kind {
         // Such memory is not there at all for a GPU that has no access.

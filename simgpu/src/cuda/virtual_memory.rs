@@ -242,7 +242,8 @@ fn create(world: &World, gpu: u32, bytes: u64) -> std::io::Result<File> {
 fn import(world: &World, descriptor: i32) -> Option<Physical> {
     let link = std::fs::read_link(format!("/proc/self/fd/{descriptor}")).ok()?;
     let gpus = 0..world.machine.gpus.len() as u32;
-    let names = |gpu: &u32| link.to_str() == Some(&format!("/memfd:{} (deleted)", name(world, *gpu)));
+    let names =
+        |gpu: &u32| link.to_str() == Some(&format!("/memfd:{} (deleted)", name(world, *gpu)));
     let gpu = gpus.into_iter().find(names)?;
     // SAFETY: the link has just shown that the descriptor is open, and the program lends it for
     // the time of the call.
@@ -270,9 +271,8 @@ fn map(
     }
     let physical = local.physical.get_mut(handle).filter(|own| !own.released);
     let physical = physical.ok_or(Code::INVALID_VALUE)?;
-    let inside = |range: &&Mapping| {
-        range.contains(address) && bytes <= range.start + range.bytes - address
-    };
+    let inside =
+        |range: &&Mapping| range.contains(address) && bytes <= range.start + range.bytes - address;
     let range = local.memory.reservations.iter().find(inside).ok_or(Code::INVALID_VALUE)?;
     if bytes > physical.bytes {
         return Err(Code::INVALID_VALUE);

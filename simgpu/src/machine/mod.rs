@@ -2,7 +2,85 @@
 //!
 //! Rates are in GB/s, 10^9 bytes per second, which is bytes per nanosecond; one direction.
 
+mod apply;
+mod catalogue;
+mod file;
+mod instance;
+mod models;
+mod nvlinks;
+mod rates;
+
+use std::{io, path::Path};
+
 use serde::{Deserialize, Serialize};
+
+/// Most GPUs that a machine has.
+pub const GPUS_MAX: u32 = 64;
+
+/// Most NVLinks that a GPU has.
+pub const NVLINKS_MAX: u32 = 18;
+
+/// A machine that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum BadMachine {
+    /// Not in the catalogue.
+    #[error(
+        "no machine is called `{name}`: the nearest name is `{nearest}`, and the path of a machine \
+         file has a `/` or ends in `.toml`"
+    )]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What may have been meant.
+        nearest: String,
+    },
+    /// A machine file that cannot be read.
+    #[error("cannot read machine file {path}: {refusal}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// The system's.
+        refusal: io::Error,
+    },
+    /// A machine file that says something impossible.
+    #[error("machine file {path}, line {line}{}: {problem}", in_key(.key))]
+    Malformed {
+        /// The file.
+        path: String,
+        /// Counted from 1.
+        line: usize,
+        /// The key, with the tables it is in; empty if the line is no TOML.
+        key: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+fn in_key(key: &str) -> String {
+    if key.is_empty() { String::new() } else { format!(", `{key}`") }
+}
+
+/// The machine of an instance type, such as `p5.48xlarge`; or of a machine file, which has a `/`
+/// in its path or a name that ends in `.toml`.
+///
+/// # Errors
+///
+/// An unknown name, a file that cannot be read, or one that is malformed.
+pub fn load(name_or_path: &str) -> Result<Machine, BadMachine> {
+    if name_or_path.contains('/') || name_or_path.ends_with(".toml") {
+        return file::read(Path::new(name_or_path));
+    }
+    instance::machine(name_or_path).ok_or_else(|| BadMachine::Unknown {
+        name: name_or_path.to_owned(),
+        nearest: nearest_instance(name_or_path),
+    })
+}
+
+/// The instance type whose name is most like this one.
+fn nearest_instance(name: &str) -> String {
+    let nearest = instance::names().min_by_key(|known| strsim::osa_distance(name, known));
+    nearest.unwrap_or_default().to_owned()
+}
 
 /// A machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,6 +100,80 @@ pub struct Machine {
     /// File to which each process appends a JSON line when it ends normally: counts of calls and
     /// of what was not given back.
     pub report: Option<String>,
+}
+
+impl Machine {
+    /// The way from one GPU to another; `None` if there are no such two.
+    pub fn pair(&self, source: u32, target: u32) -> Option<&Pair> {
+        let key = (source, target);
+        let at = self.pairs.binary_search_by_key(&key, |pair| (pair.source, pair.target));
+        at.ok().map(|at| &self.pairs[at])
+    }
+
+    /// The UUID of a GPU: the same whenever a machine of this name is simulated.
+    pub fn uuid(&self, ordinal: u32) -> [u8; 16] {
+        // FNV-1a, 128 bits. With the ordinal in front, no two GPUs of a machine are alike.
+        let bytes = ordinal.to_le_bytes().into_iter().chain(self.name.bytes());
+        let hash = bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
+            (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
+        });
+        hash.to_be_bytes()
+    }
+
+    /// Where an NVLink of a GPU ends; `None` if it is down or there is none of this number.
+    pub fn nvlink_end(&self, gpu: u32, link: u32) -> Option<NvLinkEnd> {
+        let nvlinks = &self.gpus.get(gpu as usize)?.nvlinks;
+        if link >= nvlinks.count || nvlinks.down.contains(&link) {
+            return None;
+        }
+        if nvlinks.switch {
+            return Some(NvLinkEnd::Switch);
+        }
+        // Links are numbered by the GPUs in which they end.
+        let up = (0..link).filter(|other| !nvlinks.down.contains(other));
+        let mut before = u32::try_from(up.count()).unwrap_or(u32::MAX);
+        for pair in self.pairs.iter().filter(|pair| pair.source == gpu) {
+            match pair.link {
+                Link::NvLink(links) if before < links => return Some(NvLinkEnd::Gpu(pair.target)),
+                Link::NvLink(links) => before -= links,
+                Link::Pcie => {}
+            }
+        }
+        None
+    }
+}
+
+/// Where an NVLink ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NvLinkEnd {
+    /// In an NVSwitch.
+    Switch,
+    /// In the GPU of this ordinal.
+    Gpu(u32),
+}
+
+/// Every ordered pair of so many GPUs, as `connect` makes it of one over PCIe that is refused.
+fn pairs_of(gpus: u32, connect: impl Fn(&mut Pair)) -> Vec<Pair> {
+    let rate = Rate { gb_s: 1.0, latency_ns: 0.0 };
+    let ordered = (0..gpus).flat_map(|source| (0..gpus).map(move |target| (source, target)));
+    let pairs = ordered.filter(|(source, target)| source != target).map(|(source, target)| {
+        let mut pair = Pair {
+            source,
+            target,
+            link: Link::Pcie,
+            read_allowed: false,
+            write_allowed: false,
+            atomics: false,
+            ce_read: rate,
+            ce_write: rate,
+            sm_read: rate,
+            sm_write: rate,
+            load_latency_ns: 0.0,
+        };
+        connect(&mut pair);
+        pair
+    });
+    pairs.collect()
 }
 
 /// Speed of one kind of transfer: n bytes last `latency_ns + n / gb_s` nanoseconds.
@@ -102,7 +254,7 @@ pub struct Gpu {
 pub struct NvLinks {
     /// Marketing generation, 1 to 5; 0 without any.
     pub generation: u32,
-    /// How many there are.
+    /// How many there are, at most 18.
     pub count: u32,
     /// Numbers of those that are down.
     pub down: Vec<u32>,
@@ -214,3 +366,8 @@ pub struct FailingCall {
     /// Whether every later call fails too, or only that one.
     pub always: bool,
 }
+
+#[cfg(test)]
+mod documentation;
+#[cfg(test)]
+mod tests;

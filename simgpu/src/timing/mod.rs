@@ -9,9 +9,9 @@ mod settle;
 mod shared;
 pub(crate) mod words;
 
-pub(crate) use plane::{Gate, GateKind, Operation, Plane, Work, event};
+pub(crate) use plane::{Export, Gate, GateKind, Operation, Plane, Work, event};
 pub(crate) use settle::What;
-pub(crate) use shared::{Board, Guard, Shared, State};
+pub(crate) use shared::{Guard, Shared, State, memory_file, wait, wake};
 
 /// GPUs of a machine at most.
 pub(crate) const GPUS: usize = 64;

@@ -194,12 +194,7 @@ impl Plane {
         for (at, stream) in self.streams.iter_mut().enumerate() {
             if stream.used && stream.place as usize == place {
                 self.gated[at / 64] &= !(1 << (at % 64));
-                *stream = Stream {
-                    used: false,
-                    gate: false,
-                    timed: stream.queued,
-                    ..*stream
-                };
+                *stream = Stream { used: false, gate: false, timed: stream.queued, ..*stream };
             }
         }
         for event in self.events.iter_mut().filter(|event| event.place as usize == place) {

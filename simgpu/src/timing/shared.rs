@@ -2,7 +2,6 @@
 
 use std::{
     cell::UnsafeCell,
-    ffi::CString,
     fs::File,
     io::{self, Read},
     ops::{Deref, DerefMut},
@@ -81,7 +80,8 @@ impl State {
         let not_ours = || io::Error::new(io::ErrorKind::InvalidData, "it is no such state");
         let mut header = [0; 24];
         file.read_exact(&mut header).map_err(|_| not_ours())?;
-        let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| header[at * 8 + byte]));
+        let word =
+            |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| header[at * 8 + byte]));
         let (magic, length, size) = (word(0), word(1), word(2));
         if magic != MAGIC || size != size_of::<Shared>() as u64 {
             return Err(not_ours());
@@ -181,11 +181,6 @@ impl Shared {
     /// What a process shows of itself.
     pub(crate) fn board(&self, place: usize) -> &Board {
         &self.boards[place % PROCESSES]
-    }
-
-    /// All that processes show of themselves.
-    pub(crate) fn boards(&self) -> &[Board; PROCESSES] {
-        &self.boards
     }
 
     /// Device memory that a process has on a GPU, in bytes.
@@ -477,9 +472,4 @@ pub(crate) fn wait(word: &AtomicU32, seen: u32, limit: Duration) {
 pub(crate) fn wake(word: &AtomicU32) {
     // SAFETY: the word is alive for the whole call; only its address counts.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
-}
-
-/// A C string of a path that has no NUL.
-pub(crate) fn c_path(path: &str) -> io::Result<CString> {
-    CString::new(path).map_err(io::Error::other)
 }

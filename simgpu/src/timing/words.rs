@@ -117,13 +117,17 @@ impl Words {
     ) -> Option<Write> {
         let writes = self.writes(key);
         let in_force = writes.clone().filter(|write| write.time_ps <= ready_ps).last();
-        in_force
-            .filter(|write| holds(write.value))
-            .or_else(|| writes.filter(|write| write.time_ps > ready_ps).find(|write| holds(write.value)))
+        in_force.filter(|write| holds(write.value)).or_else(|| {
+            writes.filter(|write| write.time_ps > ready_ps).find(|write| holds(write.value))
+        })
     }
 
     /// Forgets a word, if `stale` says so of the writes that are remembered, oldest first.
-    pub(crate) fn forget_if(&mut self, key: Key, stale: impl Fn(&mut dyn Iterator<Item = Write>) -> bool) {
+    pub(crate) fn forget_if(
+        &mut self,
+        key: Key,
+        stale: impl Fn(&mut dyn Iterator<Item = Write>) -> bool,
+    ) {
         if stale(&mut self.writes(key))
             && let Some(word) = self.words.iter_mut().find(|word| word.key == key)
         {

@@ -1,0 +1,363 @@
+//! From what a machine file says to the machine: what it starts from, then the file's entries in
+//! their order, then its faults.
+
+use std::collections::BTreeSet;
+
+use toml::Spanned;
+
+use super::{
+    FailingCall, Faults, Flip, GPUS_MAX, Gpu, Jitter, Link, Machine, NvLinks, Pair, Rate, Rates,
+    file::{Count, FaultKeys, File, GpuKeys, Limit, PairKeys, Problem, RateKeys, SlowKeys, Whole},
+    instance, nearest_instance, nvlinks, pairs_of,
+};
+
+/// GPUs of a machine that starts from nothing, if the file does not say.
+const GPUS: u64 = 2;
+
+/// The machine that a file describes.
+pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
+    let mut machine = beginning(&file)?;
+    machine.name = file.name.clone().unwrap_or_else(|| name.to_owned());
+    machine.report = file.report.clone();
+    if let Some(resolution) = file.event_resolution_ns {
+        machine.event_resolution_ns = resolution.get();
+    }
+    if let Some(version) = file.driver_version {
+        machine.driver_version = version.get_u32();
+    }
+    for gpu in &mut machine.gpus {
+        set(&mut gpu.nvlinks.switch, file.nvswitch.as_ref().map(|given| *given.get_ref()));
+    }
+    let mut links_down = Vec::new();
+    for keys in &file.gpu {
+        for ordinal in chosen(&machine, keys)? {
+            change_gpu(&mut machine.gpus[ordinal as usize], keys)?;
+            let down = keys.nvlinks_down.iter().flatten();
+            links_down.extend(down.map(|link| (ordinal, link)));
+        }
+    }
+    no_address_twice(&machine, &file.gpu)?;
+    change_pairs(&mut machine, &file.pair)?;
+    nvlinks::count(&mut machine, &file)?;
+    nvlinks::take_down(&mut machine, &links_down)?;
+    for keys in &file.fault.slow {
+        slow_down(&mut machine, keys)?;
+    }
+    machine.faults = faults(&machine, file.fault)?;
+    Ok(machine)
+}
+
+/// What the file starts from.
+fn beginning(file: &File) -> Result<Machine, Problem> {
+    let Some(from) = &file.from else {
+        let gpus = file.gpu_count.as_ref().map_or(GPUS, |count| count.get_ref().get());
+        return Ok(plain(u32::try_from(gpus).unwrap_or(GPUS_MAX)));
+    };
+    let name = from.get_ref();
+    let mut machine = instance::machine(name).ok_or_else(|| {
+        let nearest = nearest_instance(name);
+        let text = format!("no instance is called `{name}`: the nearest name is `{nearest}`");
+        Problem::new(from, "from", text)
+    })?;
+    if let Some(count) = &file.gpu_count {
+        let gpus = count.get_ref().get_u32();
+        if gpus as usize > machine.gpus.len() {
+            let text = format!("{name} has {} GPUs, no more", machine.gpus.len());
+            return Err(Problem::new(count, "gpu_count", text));
+        }
+        machine.gpus.truncate(gpus as usize);
+        machine.pairs.retain(|pair| pair.source < gpus && pair.target < gpus);
+    }
+    Ok(machine)
+}
+
+/// A machine of round numbers, like none that is sold: GPUs on PCIe that reach each other.
+fn plain(gpus: u32) -> Machine {
+    Machine {
+        name: String::new(),
+        event_resolution_ns: instance::EVENT_RESOLUTION_NS,
+        driver_version: instance::DRIVER_VERSION,
+        gpus: (0..gpus).map(plain_gpu).collect(),
+        pairs: pairs_of(gpus, |pair| {
+            (pair.read_allowed, pair.write_allowed) = (true, true);
+            pair.ce_read = Rate { gb_s: 24.0, latency_ns: 2500.0 };
+            pair.ce_write = Rate { gb_s: 25.0, latency_ns: 2400.0 };
+            pair.sm_read = Rate { gb_s: 22.0, latency_ns: 1700.0 };
+            pair.sm_write = Rate { gb_s: 23.0, latency_ns: 1000.0 };
+            pair.load_latency_ns = 1500.0;
+        }),
+        faults: Faults::default(),
+        report: None,
+    }
+}
+
+fn plain_gpu(ordinal: u32) -> Gpu {
+    let rates = |ce: (f64, f64), sm: (f64, f64)| Rates {
+        ce: Rate { gb_s: ce.0, latency_ns: ce.1 },
+        sm: Rate { gb_s: sm.0, latency_ns: sm.1 },
+    };
+    Gpu {
+        name: "Simulated GPU".to_owned(),
+        memory_bytes: 16 << 30,
+        compute_capability: (9, 0),
+        multiprocessors: 100,
+        sm_clock_mhz: 1500,
+        memory_clock_mhz: 2000,
+        memory_bus_bits: 4096,
+        pci: (0, instance::PCI_BUS_FIRST + ordinal, 0),
+        pcie_generation: (4, 4),
+        pcie_lanes: (16, 16),
+        pcie_switch: None,
+        numa_node: 0,
+        nvlinks: NvLinks { generation: 0, count: 0, down: Vec::new(), switch: false },
+        local: rates((800.0, 1400.0), (850.0, 500.0)),
+        from_host: rates((25.0, 1700.0), (20.0, 1500.0)),
+        to_host: rates((26.0, 1700.0), (24.0, 900.0)),
+        load_latency_ns: 600.0,
+        host_load_latency_ns: 1300.0,
+        egress_gb_s: None,
+        ingress_gb_s: None,
+        pcie_up_gb_s: Some(28.0),
+        pcie_down_gb_s: Some(28.0),
+        launch_ns: 2000.0,
+        throttle: Vec::new(),
+    }
+}
+
+/// The ordinal that a file names.
+fn ordinal(machine: &Machine, named: &Spanned<i64>, key: &str) -> Result<u32, Problem> {
+    let ordinal = u32::try_from(*named.get_ref()).ok();
+    ordinal.filter(|&ordinal| (ordinal as usize) < machine.gpus.len()).ok_or_else(|| {
+        let last = machine.gpus.len() - 1;
+        let text = format!("there is no GPU {}: the last is GPU {last}", named.get_ref());
+        Problem::new(named, key, text)
+    })
+}
+
+/// The GPUs of an entry.
+fn chosen(machine: &Machine, keys: &GpuKeys) -> Result<Vec<u32>, Problem> {
+    match &keys.ordinals {
+        Some(list) => {
+            let ordinals = list.get_ref().iter();
+            ordinals.map(|named| ordinal(machine, named, "gpu.ordinals")).collect()
+        }
+        None => Ok(machine.gpus.iter().zip(0..).map(|(_, ordinal)| ordinal).collect()),
+    }
+}
+
+/// Changes what an entry gives.
+fn change_gpu(gpu: &mut Gpu, keys: &GpuKeys) -> Result<(), Problem> {
+    describe(gpu, keys);
+    for (rate, keys) in [
+        (&mut gpu.local.ce, keys.local_ce),
+        (&mut gpu.local.sm, keys.local_sm),
+        (&mut gpu.from_host.ce, keys.from_host_ce),
+        (&mut gpu.from_host.sm, keys.from_host_sm),
+        (&mut gpu.to_host.ce, keys.to_host_ce),
+        (&mut gpu.to_host.sm, keys.to_host_sm),
+    ] {
+        change_rate(rate, keys);
+    }
+    for (limit, given) in [
+        (&mut gpu.egress_gb_s, keys.egress_gb_s),
+        (&mut gpu.ingress_gb_s, keys.ingress_gb_s),
+        (&mut gpu.pcie_up_gb_s, keys.pcie_up_gb_s),
+        (&mut gpu.pcie_down_gb_s, keys.pcie_down_gb_s),
+    ] {
+        *limit = given.map_or(*limit, Limit::finite);
+    }
+    for (latency_ns, given) in [
+        (&mut gpu.load_latency_ns, keys.load_latency_ns),
+        (&mut gpu.host_load_latency_ns, keys.host_load_latency_ns),
+        (&mut gpu.launch_ns, keys.launch_ns),
+    ] {
+        set(latency_ns, given.map(|latency| latency.get()));
+    }
+    if let Some(count) = &keys.nvlinks {
+        if !gpu.nvlinks.switch {
+            let text = "without `nvswitch = true` links are between two GPUs: give `nvlinks` \
+                        under `[[pair]]`";
+            return Err(Problem::new(count, "gpu.nvlinks", text.to_owned()));
+        }
+        gpu.nvlinks.count = count.get_ref().get_u32();
+    }
+    Ok(())
+}
+
+/// The part of [`change_gpu`] that nothing lasts longer or shorter for.
+fn describe(gpu: &mut Gpu, keys: &GpuKeys) {
+    set(&mut gpu.name, keys.name.clone());
+    set(&mut gpu.memory_bytes, keys.memory_mib.map(|mib| mib.get() << 20));
+    set(
+        &mut gpu.compute_capability,
+        keys.compute_capability.map(|of| of.map(Whole::get_u32).into()),
+    );
+    set(&mut gpu.multiprocessors, keys.multiprocessors.map(Whole::get_u32));
+    set(&mut gpu.sm_clock_mhz, keys.sm_clock_mhz.map(Whole::get_u32));
+    set(&mut gpu.memory_clock_mhz, keys.memory_clock_mhz.map(Whole::get_u32));
+    set(&mut gpu.memory_bus_bits, keys.memory_bus_bits.map(Whole::get_u32));
+    set(&mut gpu.pci, keys.pci.as_ref().map(|address| address.get_ref().0));
+    // What a link can do is at least what it does.
+    set(&mut gpu.pcie_generation.0, keys.pcie_generation.map(Whole::get_u32));
+    set(&mut gpu.pcie_generation.1, keys.pcie_generation_max.map(Whole::get_u32));
+    gpu.pcie_generation.1 = gpu.pcie_generation.1.max(gpu.pcie_generation.0);
+    set(&mut gpu.pcie_lanes.0, keys.pcie_lanes.map(Whole::get_u32));
+    set(&mut gpu.pcie_lanes.1, keys.pcie_lanes_max.map(Whole::get_u32));
+    gpu.pcie_lanes.1 = gpu.pcie_lanes.1.max(gpu.pcie_lanes.0);
+    set(&mut gpu.pcie_switch, keys.pcie_switch.map(|number| Some(number.get_u32())));
+    set(&mut gpu.numa_node, keys.numa_node.map(Whole::get_u32));
+    set(&mut gpu.nvlinks.generation, keys.nvlink_generation.map(Whole::get_u32));
+    set(&mut gpu.throttle, keys.throttle.clone());
+}
+
+/// Changes a value if a new one is given.
+fn set<T>(value: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *value = given;
+    }
+}
+
+fn change_rate(rate: &mut Rate, keys: Option<RateKeys>) {
+    if let Some(keys) = keys {
+        keys.change(rate);
+    }
+}
+
+/// PCI addresses tell GPUs apart.
+fn no_address_twice(machine: &Machine, entries: &[GpuKeys]) -> Result<(), Problem> {
+    for address in entries.iter().filter_map(|keys| keys.pci.as_ref()) {
+        let same = machine.gpus.iter().filter(|gpu| gpu.pci == address.get_ref().0);
+        if same.count() > 1 {
+            let text = "two GPUs have this address: give each its own".to_owned();
+            return Err(Problem::new(address, "gpu.pci", text));
+        }
+    }
+    Ok(())
+}
+
+/// Who a pair's entry speaks of; `None`: any GPU.
+type Ends = (Option<u32>, Option<u32>);
+
+/// The ends that an entry names.
+fn ends(
+    machine: &Machine,
+    [source, target]: [&Option<Spanned<i64>>; 2],
+    table: &str,
+) -> Result<Ends, Problem> {
+    let end = |named: &Option<Spanned<i64>>, key: &str| {
+        let named = named.as_ref();
+        named.map(|named| ordinal(machine, named, &format!("{table}.{key}"))).transpose()
+    };
+    Ok((end(source, "source")?, end(target, "target")?))
+}
+
+/// The same, of two different GPUs.
+fn ends_apart(
+    machine: &Machine,
+    named: [&Option<Spanned<i64>>; 2],
+    table: &str,
+) -> Result<Ends, Problem> {
+    let ends = ends(machine, named, table)?;
+    match (ends, named[1]) {
+        ((Some(source), Some(target)), Some(at)) if source == target => {
+            let text = format!("GPU {source} is source and target: a pair is of two GPUs");
+            Err(Problem::new(at, &format!("{table}.target"), text))
+        }
+        _ => Ok(ends),
+    }
+}
+
+fn is_between(pair: &Pair, (source, target): Ends) -> bool {
+    source.is_none_or(|source| source == pair.source)
+        && target.is_none_or(|target| target == pair.target)
+}
+
+/// The pairs of an entry that may hold for both directions.
+fn pairs_between(
+    machine: &mut Machine,
+    (source, target): Ends,
+    both_ways: bool,
+) -> impl Iterator<Item = &mut Pair> {
+    machine.pairs.iter_mut().filter(move |pair| {
+        is_between(pair, (source, target)) || both_ways && is_between(pair, (target, source))
+    })
+}
+
+/// Changes the pairs as the file's entries say, in their order.
+fn change_pairs(machine: &mut Machine, entries: &[Spanned<PairKeys>]) -> Result<(), Problem> {
+    let switched = machine.gpus.iter().any(|gpu| gpu.nvlinks.switch);
+    let mut seen = BTreeSet::new();
+    for entry in entries {
+        let keys = entry.get_ref();
+        let ends = ends_apart(machine, [&keys.source, &keys.target], "pair")?;
+        let reversed = (ends.1, ends.0);
+        if !seen.insert(ends) || keys.both_ways && ends != reversed && !seen.insert(reversed) {
+            let text = "there is an entry for this source and target already".to_owned();
+            return Err(Problem::new(entry, "pair", text));
+        }
+        if let Some(links) = keys.nvlinks.as_ref().filter(|_| switched) {
+            let text = "with `nvswitch = true` the links of GPUs end in the switch: give \
+                        `nvlinks` under `[[gpu]]`";
+            return Err(Problem::new(links, "pair.nvlinks", text.to_owned()));
+        }
+        for pair in pairs_between(machine, ends, keys.both_ways) {
+            change_pair(pair, keys);
+        }
+    }
+    Ok(())
+}
+
+fn change_pair(pair: &mut Pair, keys: &PairKeys) {
+    if let Some(links) = &keys.nvlinks {
+        pair.link = link(links.get_ref().get_u32());
+    }
+    set(&mut pair.read_allowed, keys.read_allowed);
+    set(&mut pair.write_allowed, keys.write_allowed);
+    set(&mut pair.atomics, keys.atomics);
+    change_rate(&mut pair.ce_read, keys.ce_read);
+    change_rate(&mut pair.ce_write, keys.ce_write);
+    change_rate(&mut pair.sm_read, keys.sm_read);
+    change_rate(&mut pair.sm_write, keys.sm_write);
+    set(&mut pair.load_latency_ns, keys.load_latency_ns.map(|latency| latency.get()));
+}
+
+/// What so many NVLinks make of a pair.
+pub(super) fn link(nvlinks: u32) -> Link {
+    if nvlinks == 0 { Link::Pcie } else { Link::NvLink(nvlinks) }
+}
+
+/// Makes every transfer of a pair so much slower.
+pub(super) fn scale(pair: &mut Pair, fraction: f64) {
+    for rate in [&mut pair.ce_read, &mut pair.ce_write, &mut pair.sm_read, &mut pair.sm_write] {
+        rate.gb_s *= fraction;
+    }
+}
+
+fn slow_down(machine: &mut Machine, keys: &SlowKeys) -> Result<(), Problem> {
+    let ends = ends_apart(machine, [&keys.source, &keys.target], "fault.slow")?;
+    for pair in pairs_between(machine, ends, keys.both_ways) {
+        scale(pair, keys.fraction.get());
+    }
+    Ok(())
+}
+
+/// The faults that happen while the machine runs.
+fn faults(machine: &Machine, keys: FaultKeys) -> Result<Faults, Problem> {
+    let mut faults = Faults::default();
+    for keys in keys.jitter {
+        let (source, target) = ends(machine, [&keys.source, &keys.target], "fault.jitter")?;
+        let (share, extra_ns) = (keys.share.get(), keys.extra_ns.get());
+        faults.jitter.push(Jitter { source, target, share, extra_ns });
+    }
+    let count = |count: Option<Count>| count.map_or(0, Count::get);
+    for keys in keys.flip {
+        let (source, target) = ends(machine, [&keys.source, &keys.target], "fault.flip")?;
+        let (offset, after) = (count(keys.offset), count(keys.after));
+        faults.flips.push(Flip { source, target, offset, after, always: keys.always });
+    }
+    for keys in keys.call {
+        let (after, code) = (count(keys.after), keys.code.get_u32());
+        faults.calls.push(FailingCall { name: keys.name.0, after, code, always: keys.always });
+    }
+    Ok(faults)
+}

@@ -1,0 +1,345 @@
+//! Machine files: what their keys are and what values they take. `docs/simulation.md`, "Machine
+//! files", is their description; a test holds it to this file.
+
+use std::{fs, path::Path};
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{BadMachine, GPUS_MAX, Machine, NVLINKS_MAX, Rate, Throttle, apply};
+
+/// A machine file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    /// The version of this form of file.
+    #[expect(dead_code, reason = "its one value is checked when it is read")]
+    schema: Whole<1, 1>,
+    pub name: Option<String>,
+    pub from: Option<Spanned<String>>,
+    pub gpu_count: Option<Spanned<Whole<1, { GPUS_MAX as u64 }>>>,
+    pub nvswitch: Option<Spanned<bool>>,
+    pub event_resolution_ns: Option<Whole<1, 1_000_000>>,
+    pub driver_version: Option<Whole<11_000, 99_999>>,
+    pub report: Option<String>,
+    #[serde(default)]
+    pub gpu: Vec<GpuKeys>,
+    #[serde(default)]
+    pub pair: Vec<Spanned<PairKeys>>,
+    #[serde(default)]
+    pub fault: FaultKeys,
+}
+
+/// `[[gpu]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GpuKeys {
+    pub ordinals: Option<Spanned<Vec<Spanned<i64>>>>,
+    pub name: Option<String>,
+    pub memory_mib: Option<Whole<1, { 1 << 24 }>>,
+    pub compute_capability: Option<[Whole<0, 99>; 2]>,
+    pub multiprocessors: Option<Whole<1, 65_535>>,
+    pub sm_clock_mhz: Option<Whole<1, 65_535>>,
+    pub memory_clock_mhz: Option<Whole<1, 65_535>>,
+    pub memory_bus_bits: Option<Whole<1, 65_535>>,
+    pub pci: Option<Spanned<PciAddress>>,
+    pub pcie_generation: Option<Whole<1, 7>>,
+    pub pcie_generation_max: Option<Whole<1, 7>>,
+    pub pcie_lanes: Option<Whole<1, 32>>,
+    pub pcie_lanes_max: Option<Whole<1, 32>>,
+    pub pcie_switch: Option<Whole<0, 63>>,
+    pub numa_node: Option<Whole<0, 1023>>,
+    pub nvlinks: Option<Spanned<Whole<0, { NVLINKS_MAX as u64 }>>>,
+    pub nvlink_generation: Option<Whole<1, 5>>,
+    pub nvlinks_down: Option<Vec<Spanned<i64>>>,
+    pub local_ce: Option<RateKeys>,
+    pub local_sm: Option<RateKeys>,
+    pub from_host_ce: Option<RateKeys>,
+    pub from_host_sm: Option<RateKeys>,
+    pub to_host_ce: Option<RateKeys>,
+    pub to_host_sm: Option<RateKeys>,
+    pub load_latency_ns: Option<Latency>,
+    pub host_load_latency_ns: Option<Latency>,
+    pub egress_gb_s: Option<Limit>,
+    pub ingress_gb_s: Option<Limit>,
+    pub pcie_up_gb_s: Option<Limit>,
+    pub pcie_down_gb_s: Option<Limit>,
+    pub launch_ns: Option<Latency>,
+    pub throttle: Option<Vec<Throttle>>,
+}
+
+/// `[[pair]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PairKeys {
+    pub source: Option<Spanned<i64>>,
+    pub target: Option<Spanned<i64>>,
+    #[serde(default)]
+    pub both_ways: bool,
+    pub nvlinks: Option<Spanned<Whole<0, { NVLINKS_MAX as u64 }>>>,
+    pub read_allowed: Option<bool>,
+    pub write_allowed: Option<bool>,
+    pub atomics: Option<bool>,
+    pub ce_read: Option<RateKeys>,
+    pub ce_write: Option<RateKeys>,
+    pub sm_read: Option<RateKeys>,
+    pub sm_write: Option<RateKeys>,
+    pub load_latency_ns: Option<Latency>,
+}
+
+/// What is in the braces of a rate.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RateKeys {
+    gb_s: Option<Speed>,
+    latency_ns: Option<Latency>,
+}
+
+/// `[[fault.…]]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FaultKeys {
+    #[serde(default)]
+    pub slow: Vec<SlowKeys>,
+    #[serde(default)]
+    pub jitter: Vec<JitterKeys>,
+    #[serde(default)]
+    pub flip: Vec<FlipKeys>,
+    #[serde(default)]
+    pub call: Vec<CallKeys>,
+}
+
+/// `[[fault.slow]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SlowKeys {
+    pub source: Option<Spanned<i64>>,
+    pub target: Option<Spanned<i64>>,
+    #[serde(default)]
+    pub both_ways: bool,
+    pub fraction: Fraction,
+}
+
+/// `[[fault.jitter]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct JitterKeys {
+    pub source: Option<Spanned<i64>>,
+    pub target: Option<Spanned<i64>>,
+    pub share: Share,
+    pub extra_ns: Latency,
+}
+
+/// `[[fault.flip]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FlipKeys {
+    pub source: Option<Spanned<i64>>,
+    pub target: Option<Spanned<i64>>,
+    pub offset: Option<Count>,
+    pub after: Option<Count>,
+    #[serde(default)]
+    pub always: bool,
+}
+
+/// `[[fault.call]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CallKeys {
+    pub name: CallName,
+    pub after: Option<Count>,
+    pub code: Whole<1, 99_999>,
+    #[serde(default)]
+    pub always: bool,
+}
+
+/// A whole number within bounds.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "i64")]
+pub(super) struct Whole<const MIN: u64, const MAX: u64>(u64);
+
+impl<const MIN: u64, const MAX: u64> Whole<MIN, MAX> {
+    pub(super) fn get(self) -> u64 {
+        self.0
+    }
+
+    /// For bounds below 2^32.
+    pub(super) fn get_u32(self) -> u32 {
+        u32::try_from(self.0).unwrap_or(u32::MAX)
+    }
+}
+
+impl<const MIN: u64, const MAX: u64> TryFrom<i64> for Whole<MIN, MAX> {
+    type Error = String;
+
+    fn try_from(number: i64) -> Result<Self, String> {
+        let within = u64::try_from(number).ok().filter(|number| (MIN..=MAX).contains(number));
+        within.map(Self).ok_or_else(|| match MIN == MAX {
+            true => format!("{number} is not {MIN}, the only value there is"),
+            false => format!("{number} is not between {MIN} and {MAX}"),
+        })
+    }
+}
+
+/// A whole number that is not negative.
+pub(super) type Count = Whole<0, { i64::MAX as u64 }>;
+
+/// Declares a type for numbers of which not all are allowed.
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident, $allowed:expr, $rule:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Deserialize)]
+        #[serde(try_from = "f64")]
+        pub(super) struct $name(f64);
+
+        impl $name {
+            pub(super) fn get(self) -> f64 {
+                self.0
+            }
+        }
+
+        impl TryFrom<f64> for $name {
+            type Error = String;
+
+            fn try_from(number: f64) -> Result<Self, String> {
+                let allowed: fn(f64) -> bool = $allowed;
+                if allowed(number) { Ok(Self(number)) } else { Err(format!("{number} {}", $rule)) }
+            }
+        }
+    };
+}
+
+number!(
+    /// GB/s.
+    Speed,
+    |number| number > 0.0 && number.is_finite(),
+    "is not a rate, which is above 0 and finite"
+);
+number!(
+    /// Nanoseconds.
+    Latency,
+    |number| (0.0..=1e12).contains(&number),
+    "is not a latency, which is between 0 and 1e12 nanoseconds"
+);
+number!(
+    /// GB/s of all that shares a port; `inf` for none.
+    Limit,
+    |number| number > 0.0,
+    "is not a limit, which is above 0, or `inf` for none"
+);
+number!(
+    /// How many of all.
+    Share,
+    |number| (0.0..=1.0).contains(&number),
+    "is not a share, which is between 0 and 1"
+);
+number!(
+    /// What is left of a speed.
+    Fraction,
+    |number| number > 0.0 && number <= 1.0,
+    "is not a fraction of a speed, which is above 0 and at most 1"
+);
+
+/// `DDDD:BB:DD`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct PciAddress(pub (u32, u32, u32));
+
+impl TryFrom<String> for PciAddress {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let parts: Vec<&str> = text.split(':').collect();
+        let number = |at: usize, digits: usize| {
+            let part = parts.get(at).filter(|part| part.len() == digits)?;
+            u32::from_str_radix(part, 16).ok()
+        };
+        match (number(0, 4), number(1, 2), number(2, 2)) {
+            (Some(domain), Some(bus), Some(device)) if device < 32 && parts.len() == 3 => {
+                Ok(Self((domain, bus, device)))
+            }
+            _ => Err(format!("`{text}` is not a PCI address such as `0000:1a:00`")),
+        }
+    }
+}
+
+/// The name of a call, without a version suffix.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct CallName(pub String);
+
+impl TryFrom<String> for CallName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        if !["cu", "nvml"].iter().any(|prefix| name.starts_with(prefix)) {
+            return Err(format!("`{name}` is not a call of the driver or of NVML"));
+        }
+        match name.rsplit_once("_v") {
+            Some((base, version)) if version.bytes().all(|digit| digit.is_ascii_digit()) => {
+                Err(format!("calls have no version suffix here: write `{base}`"))
+            }
+            _ => Ok(Self(name)),
+        }
+    }
+}
+
+impl Limit {
+    /// `None`: no limit.
+    pub(super) fn finite(self) -> Option<f64> {
+        Some(self.get()).filter(|gb_s| gb_s.is_finite())
+    }
+}
+
+impl RateKeys {
+    /// Changes what is given.
+    pub(super) fn change(self, rate: &mut Rate) {
+        rate.gb_s = self.gb_s.map_or(rate.gb_s, Speed::get);
+        rate.latency_ns = self.latency_ns.map_or(rate.latency_ns, Latency::get);
+    }
+}
+
+/// What is wrong with a file, and where.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub(super) struct Problem {
+    /// Bytes before it in the text.
+    at: usize,
+    /// Empty if it has none.
+    key: String,
+    text: String,
+}
+
+impl Problem {
+    pub(super) fn new<T>(value: &Spanned<T>, key: &str, text: String) -> Self {
+        Self { at: value.span().start, key: key.to_owned(), text }
+    }
+}
+
+impl From<toml::de::Error> for Problem {
+    fn from(mut error: toml::de::Error) -> Self {
+        // Only without the text to show does the error tell the key, behind its message.
+        error.set_input(None);
+        let shown = error.to_string();
+        let key = shown.rsplit_once("in `").and_then(|(_, key)| key.trim_end().strip_suffix('`'));
+        let at = error.span().map_or(0, |span| span.start);
+        Self { at, key: key.unwrap_or_default().to_owned(), text: error.message().to_owned() }
+    }
+}
+
+/// Reads a machine file.
+pub(super) fn read(path: &Path) -> Result<Machine, BadMachine> {
+    let shown = path.display().to_string();
+    let text = fs::read_to_string(path)
+        .map_err(|refusal| BadMachine::Unreadable { path: shown.clone(), refusal })?;
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    parse(&text, &name).map_err(|Problem { at, key, text: problem }| {
+        let line = 1 + text.bytes().take(at).filter(|&byte| byte == b'\n').count();
+        BadMachine::Malformed { path: shown, line, key, problem }
+    })
+}
+
+/// The machine of a file's text; `name` is what it is called if the text does not say.
+pub(super) fn parse(text: &str, name: &str) -> Result<Machine, Problem> {
+    apply::machine(toml::from_str(text)?, name)
+}

@@ -1,0 +1,338 @@
+//! Calls about what connects GPUs: NVLink, peer access, topology.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use libc::{c_int, c_uint};
+use nvml_wrapper_sys::bindings::{
+    self as nvml, field_id as field, nvmlDevice_t, nvmlEnableState_t, nvmlFieldValue_t,
+    nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfoV_t, nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t,
+    nvmlGpuTopologyLevel_t, nvmlIntNvLinkDeviceType_t, nvmlNvLinkCapability_t, nvmlPciInfo_t,
+    nvmlReturn_t, nvmlValue_t, nvmlValueType_t,
+};
+
+use super::{
+    Answer, answer,
+    codes::{ARGUMENT_VERSION_MISMATCH, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS},
+    device::{Device, pci_info, structure_version},
+    exported,
+    given::Argument,
+    traffic,
+};
+use crate::machine::{Link, NVLINKS_MAX, NvLinkEnd};
+
+/// Where the NVSwitch of a machine is: beyond the buses of its GPUs.
+const SWITCH_PCI: (u32, u32, u32) = (0, 0xff, 0);
+
+/// The scope of a field that stands for all links together.
+const ALL_LINKS: c_uint = c_uint::MAX;
+
+/// A field's value and its type.
+type Value = (nvmlValueType_t, nvmlValue_t);
+
+impl Device {
+    /// Whether there is a link of this number, and it is up.
+    fn is_up(&self, link: c_uint) -> Answer<bool> {
+        let nvlinks = &self.gpu.nvlinks;
+        match link {
+            NVLINKS_MAX.. => Err(INVALID_ARGUMENT),
+            _ if nvlinks.count == 0 => Err(NOT_SUPPORTED),
+            _ if link >= nvlinks.count => Err(INVALID_ARGUMENT),
+            _ => Ok(!nvlinks.down.contains(&link)),
+        }
+    }
+
+    /// Where a link ends; one that is down ends nowhere.
+    fn end(&self, link: c_uint) -> Answer<NvLinkEnd> {
+        self.is_up(link)?;
+        self.machine.nvlink_end(self.ordinal, link).ok_or(NOT_SUPPORTED)
+    }
+
+    /// NVML's number for its generation of NVLink.
+    fn nvlink_version(&self) -> c_uint {
+        match self.gpu.nvlinks.generation {
+            1 => nvml::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_1_0,
+            2 => nvml::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_2_0,
+            3 => nvml::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_3_1,
+            4 => nvml::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_4_0,
+            _ => nvml::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_5_0,
+        }
+    }
+
+    /// The raw rate of one link in one direction, in MB/s.
+    fn link_mb_s(&self) -> c_uint {
+        match self.gpu.nvlinks.generation {
+            1 => 20_000,
+            2..=4 => 25_000,
+            _ => 50_000,
+        }
+    }
+
+    /// The part of the GPU's NVLink traffic that a link carried, or all of it. Traffic is spread
+    /// over the links that are up.
+    fn link_bytes(&self, all: u64, scope: c_uint) -> Answer<u64> {
+        let nvlinks = &self.gpu.nvlinks;
+        if scope == ALL_LINKS {
+            return if nvlinks.count == 0 { Err(NOT_SUPPORTED) } else { Ok(all) };
+        }
+        if !self.is_up(scope)? {
+            return Ok(0);
+        }
+        let up = u64::from(nvlinks.count) - nvlinks.down.len() as u64;
+        let down_before = nvlinks.down.iter().filter(|&&link| link < scope).count() as u64;
+        let place = u64::from(scope) - down_before;
+        Ok(all / up + u64::from(place < all % up))
+    }
+
+    /// The value of a field.
+    fn field(&self, id: c_uint, scope: c_uint) -> Answer<Value> {
+        let count = |count: c_uint| {
+            (nvml::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT, nvmlValue_t { uiVal: count })
+        };
+        let bytes = |bytes: u64| {
+            let kind = nvml::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
+            (kind, nvmlValue_t { ullVal: bytes })
+        };
+        let traffic = traffic(self.ordinal);
+        match id {
+            field::NVML_FI_DEV_NVLINK_LINK_COUNT => Ok(count(self.gpu.nvlinks.count)),
+            field::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON => {
+                if self.gpu.nvlinks.count == 0 {
+                    Err(NOT_SUPPORTED)
+                } else {
+                    Ok(count(self.link_mb_s()))
+                }
+            }
+            field::NVML_FI_DEV_NVLINK_GET_SPEED => {
+                Ok(count(if self.is_up(scope)? { self.link_mb_s() } else { 0 }))
+            }
+            field::NVML_FI_DEV_NVLINK_GET_STATE => Ok(count(c_uint::from(self.is_up(scope)?))),
+            field::NVML_FI_DEV_NVLINK_GET_VERSION => {
+                self.is_up(scope)?;
+                Ok(count(self.nvlink_version()))
+            }
+            // These two count in KiB.
+            field::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX => {
+                Ok(bytes(self.link_bytes(traffic.nvlink_tx_bytes, scope)? >> 10))
+            }
+            field::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX => {
+                Ok(bytes(self.link_bytes(traffic.nvlink_rx_bytes, scope)? >> 10))
+            }
+            field::NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES => {
+                Ok(bytes(self.link_bytes(traffic.nvlink_tx_bytes, scope)?))
+            }
+            field::NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES => {
+                Ok(bytes(self.link_bytes(traffic.nvlink_rx_bytes, scope)?))
+            }
+            field::NVML_FI_DEV_PCIE_COUNT_TX_BYTES => Ok(bytes(traffic.pcie_tx_bytes)),
+            field::NVML_FI_DEV_PCIE_COUNT_RX_BYTES => Ok(bytes(traffic.pcie_rx_bytes)),
+            field::NVML_FI_DEV_PCIE_REPLAY_COUNTER => Ok(count(0)),
+            _ => Err(NOT_SUPPORTED),
+        }
+    }
+
+    /// Whether this GPU can do to another what is asked.
+    fn peer_status(
+        &self,
+        other: &Device,
+        index: nvmlGpuP2PCapsIndex_t,
+    ) -> Answer<nvmlGpuP2PStatus_t> {
+        // Data goes from the other GPU in a read, and to it in a write.
+        let read = self.machine.pair(other.ordinal, self.ordinal).ok_or(INVALID_ARGUMENT)?;
+        let write = self.machine.pair(self.ordinal, other.ordinal).ok_or(INVALID_ARGUMENT)?;
+        let reached = read.read_allowed || write.write_allowed;
+        let can = match index {
+            nvml::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_READ => read.read_allowed,
+            nvml::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_WRITE => write.write_allowed,
+            nvml::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK => {
+                reached && write.link != Link::Pcie
+            }
+            nvml::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_ATOMICS => {
+                write.write_allowed && write.atomics
+            }
+            nvml::nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_PROP => {
+                reached && write.link == Link::Pcie
+            }
+            _ => return Err(INVALID_ARGUMENT),
+        };
+        Ok(match can {
+            true => nvml::nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_OK,
+            false => nvml::nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_NOT_SUPPORTED,
+        })
+    }
+
+    /// What the two have in common on the way to the host.
+    fn common_ancestor(&self, other: &Device) -> nvmlGpuTopologyLevel_t {
+        let (a, b) = (self.gpu, other.gpu);
+        if self.ordinal == other.ordinal {
+            nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_INTERNAL
+        } else if a.pcie_switch.is_some() && a.pcie_switch == b.pcie_switch {
+            nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_SINGLE
+        } else if a.numa_node == b.numa_node {
+            nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_NODE
+        } else {
+            nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM
+        }
+    }
+
+    /// How its part of the NVSwitch fabric is. Before compute capability 9.0 GPUs report none.
+    #[expect(clippy::cast_possible_truncation, reason = "states and summaries are 0 to 3")]
+    fn fabric(&self, version: c_uint) -> nvmlGpuFabricInfoV_t {
+        let nvlinks = &self.gpu.nvlinks;
+        let state = match nvlinks.switch && self.gpu.compute_capability >= (9, 0) {
+            true => nvml::NVML_GPU_FABRIC_STATE_COMPLETED,
+            false => nvml::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED,
+        };
+        let (degraded, summary) = match (state, nvlinks.down.is_empty()) {
+            (nvml::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED, _) => (
+                nvml::NVML_GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_NOT_SUPPORTED,
+                nvml::NVML_GPU_FABRIC_HEALTH_SUMMARY_NOT_SUPPORTED,
+            ),
+            (_, true) => (
+                nvml::NVML_GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_FALSE,
+                nvml::NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY,
+            ),
+            (_, false) => (
+                nvml::NVML_GPU_FABRIC_HEALTH_MASK_DEGRADED_BW_TRUE,
+                nvml::NVML_GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY,
+            ),
+        };
+        nvmlGpuFabricInfoV_t {
+            version,
+            clusterUuid: [0; 16],
+            status: SUCCESS,
+            cliqueId: 0,
+            state: state as u8,
+            healthMask: degraded << nvml::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW,
+            healthSummary: summary as u8,
+        }
+    }
+}
+
+/// Microseconds since 1970.
+fn now_us() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+exported! {
+    /// Whether a link is up.
+    fn nvmlDeviceGetNvLinkState(
+        device: nvmlDevice_t,
+        link: c_uint,
+        state: *mut nvmlEnableState_t
+    ) {
+        state.put(nvmlEnableState_t::from(device.device()?.is_up(link)?))
+    }
+
+    /// NVML's number for the generation of a link.
+    fn nvmlDeviceGetNvLinkVersion(device: nvmlDevice_t, link: c_uint, version: *mut c_uint) {
+        let device = device.device()?;
+        device.is_up(link)?;
+        version.put(device.nvlink_version())
+    }
+
+    /// What a link that is up can do: peer access and its atomics.
+    fn nvmlDeviceGetNvLinkCapability(
+        device: nvmlDevice_t,
+        link: c_uint,
+        capability: nvmlNvLinkCapability_t,
+        can: *mut c_uint
+    ) {
+        let up = device.device()?.is_up(link)?;
+        let has = match capability {
+            nvml::nvmlNvLinkCapability_enum_NVML_NVLINK_CAP_P2P_SUPPORTED
+            | nvml::nvmlNvLinkCapability_enum_NVML_NVLINK_CAP_P2P_ATOMICS
+            | nvml::nvmlNvLinkCapability_enum_NVML_NVLINK_CAP_VALID => true,
+            nvml::nvmlNvLinkCapability_enum_NVML_NVLINK_CAP_SYSMEM_ACCESS
+            | nvml::nvmlNvLinkCapability_enum_NVML_NVLINK_CAP_SYSMEM_ATOMICS
+            | nvml::nvmlNvLinkCapability_enum_NVML_NVLINK_CAP_SLI_BRIDGE => false,
+            _ => return Err(INVALID_ARGUMENT),
+        };
+        can.put(c_uint::from(has && up))
+    }
+
+    /// The PCI address of what a link ends in.
+    fn nvmlDeviceGetNvLinkRemotePciInfo_v2(
+        device: nvmlDevice_t,
+        link: c_uint,
+        pci: *mut nvmlPciInfo_t
+    ) {
+        let device = device.device()?;
+        pci.put(pci_info(match device.end(link)? {
+            NvLinkEnd::Switch => SWITCH_PCI,
+            NvLinkEnd::Gpu(peer) => device.machine.gpus[peer as usize].pci,
+        }))
+    }
+
+    /// What a link ends in.
+    fn nvmlDeviceGetNvLinkRemoteDeviceType(
+        device: nvmlDevice_t,
+        link: c_uint,
+        kind: *mut nvmlIntNvLinkDeviceType_t
+    ) {
+        kind.put(match device.device()?.end(link)? {
+            NvLinkEnd::Switch => nvml::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH,
+            NvLinkEnd::Gpu(_) => nvml::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU,
+        })
+    }
+
+    /// Values of many kinds, each with a code of its own.
+    fn nvmlDeviceGetFieldValues(
+        device: nvmlDevice_t,
+        count: c_int,
+        values: *mut nvmlFieldValue_t
+    ) {
+        let device = device.device()?;
+        values.there()?;
+        let count = usize::try_from(count).ok().filter(|&count| count > 0);
+        values.change_all(count.ok_or(INVALID_ARGUMENT)?, |asked| {
+            let (nvmlReturn, (valueType, value)) = match device.field(asked.fieldId, asked.scopeId) {
+                Ok(value) => (SUCCESS, value),
+                Err(code) => (code, (0, nvmlValue_t { ullVal: 0 })),
+            };
+            let timestamp = now_us();
+            nvmlFieldValue_t { timestamp, latencyUsec: 0, valueType, nvmlReturn, value, ..asked }
+        });
+        Ok(())
+    }
+
+    /// Whether the first GPU can reach the second as the index asks.
+    fn nvmlDeviceGetP2PStatus(
+        device: nvmlDevice_t,
+        other: nvmlDevice_t,
+        index: nvmlGpuP2PCapsIndex_t,
+        status: *mut nvmlGpuP2PStatus_t
+    ) {
+        status.put(device.device()?.peer_status(&other.device()?, index)?)
+    }
+
+    /// How near two GPUs are to each other, NVLink aside.
+    fn nvmlDeviceGetTopologyCommonAncestor(
+        device: nvmlDevice_t,
+        other: nvmlDevice_t,
+        level: *mut nvmlGpuTopologyLevel_t
+    ) {
+        level.put(device.device()?.common_ancestor(&other.device()?))
+    }
+
+    /// How a GPU's part of the NVSwitch fabric is.
+    fn nvmlDeviceGetGpuFabricInfoV(device: nvmlDevice_t, info: *mut nvmlGpuFabricInfoV_t) {
+        let device = device.device()?;
+        let version = info.version()?;
+        let fabric = device.fabric(version);
+        if version == structure_version::<nvmlGpuFabricInfoV_t>(3) {
+            info.put(fabric)
+        } else if version == structure_version::<nvmlGpuFabricInfo_v2_t>(2) {
+            info.older().put(nvmlGpuFabricInfo_v2_t {
+                version,
+                clusterUuid: fabric.clusterUuid,
+                status: fabric.status,
+                cliqueId: fabric.cliqueId,
+                state: fabric.state,
+                healthMask: fabric.healthMask,
+            })
+        } else {
+            Err(ARGUMENT_VERSION_MISMATCH)
+        }
+    }
+}
