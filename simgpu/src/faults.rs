@@ -1,6 +1,149 @@
-//! Which calls fail on purpose.
+//! What goes wrong on purpose: calls that fail, bytes that arrive wrong. Counts every call.
 
-/// The code that this call is to answer instead of doing its work; counts it.
-pub fn check(_name: &str) -> Option<u32> {
-    None
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crate::{
+    execute::lock,
+    machine::{FailingCall, Flip},
+    timing::cost::Place,
+};
+
+/// The calls of one name.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    count: AtomicU64,
+    /// What is to fail; looked up when the first call is made with a machine.
+    failing: Vec<FailingCall>,
+}
+
+static CALLS: Mutex<BTreeMap<String, &Calls>> = Mutex::new(BTreeMap::new());
+
+/// Counts a call of `name`, without a version suffix; the code with which it is to fail, if it is.
+pub(crate) fn check(name: &str) -> Option<u32> {
+    calls(name)?.check()
+}
+
+/// The calls of `name`; `None` as long as there is no machine.
+fn calls(name: &str) -> Option<&'static Calls> {
+    let machine = crate::state::machine()?;
+    let mut all = lock(&CALLS);
+    if let Some(calls) = all.get(name) {
+        return Some(calls);
+    }
+    let failing = machine.faults.calls.iter().filter(|call| call.name == name).cloned().collect();
+    let calls = &*Box::leak(Box::new(Calls { count: AtomicU64::new(0), failing }));
+    all.insert(name.to_owned(), calls);
+    Some(calls)
+}
+
+/// How often each function was called that was called.
+pub(crate) fn counts() -> BTreeMap<String, u64> {
+    let all = lock(&CALLS);
+    all.iter().map(|(name, calls)| (name.clone(), calls.count.load(Ordering::Relaxed))).collect()
+}
+
+impl Calls {
+    fn check(&self) -> Option<u32> {
+        let before = self.count.fetch_add(1, Ordering::Relaxed);
+        let hit = |call: &&FailingCall| {
+            if call.always { before >= call.after } else { before == call.after }
+        };
+        self.failing.iter().find(hit).map(|call| call.code)
+    }
+}
+
+/// A place in the code that is a function of the interface.
+#[derive(Debug)]
+pub(crate) struct CallSite {
+    name: &'static str,
+    calls: OnceLock<&'static Calls>,
+}
+
+impl CallSite {
+    /// Of the function `name`, which may have a version suffix.
+    pub(crate) const fn new(name: &'static str) -> Self {
+        Self { name, calls: OnceLock::new() }
+    }
+
+    /// As [`check`], without looking the name up each time.
+    pub(crate) fn check(&self) -> Option<u32> {
+        if let Some(calls) = self.calls.get() {
+            return calls.check();
+        }
+        let calls = calls(base_name(self.name))?;
+        self.calls.get_or_init(|| calls).check()
+    }
+}
+
+/// A function's name without its version suffix.
+pub(crate) fn base_name(name: &'static str) -> &'static str {
+    match name.rsplit_once("_v") {
+        Some((base, version)) if version.bytes().all(|byte| byte.is_ascii_digit()) => base,
+        _ => name,
+    }
+}
+
+/// The transfers that leave a byte wrong.
+#[derive(Debug)]
+pub(crate) struct Flips(Vec<(Flip, AtomicU64)>);
+
+impl Flips {
+    /// With no transfer counted.
+    pub(crate) fn new(flips: &[Flip]) -> Self {
+        Self(flips.iter().map(|flip| (*flip, AtomicU64::new(0))).collect())
+    }
+
+    /// Counts a transfer from place to place of `bytes`, and flips what is to be flipped.
+    pub(crate) fn after_transfer(
+        &self,
+        (source, target): (Place, Place),
+        bytes: u64,
+        mut flip_at: impl FnMut(u64),
+    ) {
+        for (flip, count) in &self.0 {
+            let is = |wanted: Option<u32>, found| wanted.is_none_or(|gpu| found == Place::Gpu(gpu));
+            if !is(flip.source, source) || !is(flip.target, target) || bytes <= flip.offset {
+                continue;
+            }
+            let before = count.fetch_add(1, Ordering::Relaxed);
+            if if flip.always { before >= flip.after } else { before == flip.after } {
+                flip_at(flip.offset);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_suffix_is_no_part_of_the_name() {
+        assert_eq!(base_name("cuMemAlloc_v2"), "cuMemAlloc");
+        assert_eq!(base_name("cuStreamWaitValue32_v2"), "cuStreamWaitValue32");
+        assert_eq!(base_name("cuInit"), "cuInit");
+        assert_eq!(base_name("nvml_verbose"), "nvml_verbose");
+    }
+
+    #[test]
+    fn a_flip_hits_the_transfer_that_it_names() {
+        let flip = Flip { source: Some(0), target: None, offset: 10, after: 1, always: false };
+        let flips = Flips::new(&[flip]);
+        let hits = |source, bytes| {
+            let mut hits = vec![];
+            flips.after_transfer((Place::Gpu(source), Place::Host), bytes, |at| hits.push(at));
+            hits
+        };
+        assert_eq!(hits(0, 100), [0_u64; 0], "one goes well before");
+        assert_eq!(hits(1, 100), [0_u64; 0], "another source");
+        assert_eq!(hits(0, 10), [0_u64; 0], "too short");
+        assert_eq!(hits(0, 11), [10]);
+        assert_eq!(hits(0, 11), [0_u64; 0], "only once");
+    }
 }

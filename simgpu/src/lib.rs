@@ -3,8 +3,18 @@
 
 #![allow(unsafe_code, reason = "a library with C interfaces")]
 
+pub mod attach;
+mod contents;
+mod cuda;
+mod execute;
 pub mod faults;
 pub mod kernels;
 pub mod machine;
+mod memory;
 pub mod nvml;
+mod report;
 pub mod state;
+mod timing;
+
+#[cfg(test)]
+mod tests;

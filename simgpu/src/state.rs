@@ -1,31 +1,146 @@
-//! The machine that is simulated, as all its processes have it.
+//! The machine that this process is attached to, and this process's part of it.
 
-use crate::machine::Machine;
+use std::sync::{
+    Mutex, MutexGuard, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
 
-/// What has left and reached a GPU since the machine began.
+use crate::{
+    cuda::Local,
+    execute::{Executor, lock},
+    faults::Flips,
+    machine::Machine,
+    timing::{GPUS, Guard, Shared, State, cost},
+};
+
+/// This process's part of the machine.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub machine: Machine,
+    pub shared: &'static Shared,
+    /// This process's place among those of the machine.
+    pub place: usize,
+    /// The file of the machine's state; open as long as this process lives.
+    pub state: State,
+    pub executor: Executor,
+    local: Mutex<Local>,
+    /// Whether this is a child that was forked from the process that attached.
+    forked: AtomicBool,
+}
+
+static WORLD: OnceLock<World> = OnceLock::new();
+
+/// Bytes that went over a GPU's links since the machine began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// To other GPUs over NVLink.
+    /// Out over NVLink.
     pub nvlink_tx_bytes: u64,
-    /// From other GPUs over NVLink.
+    /// In over NVLink.
     pub nvlink_rx_bytes: u64,
-    /// Over PCIe, to the host and to other GPUs.
+    /// Out over PCIe.
     pub pcie_tx_bytes: u64,
-    /// Over PCIe, from the host and from other GPUs.
+    /// In over PCIe.
     pub pcie_rx_bytes: u64,
 }
 
-/// The machine; `None` until there is one.
+/// The machine that this process is attached to.
 pub fn machine() -> Option<&'static Machine> {
-    None
+    world().map(|world| &world.machine)
 }
 
-/// Traffic of the GPU of this ordinal.
-pub fn traffic(_gpu: u32) -> Traffic {
-    Traffic::default()
+/// What went over a GPU's links; nothing, if there is no such GPU.
+pub fn traffic(gpu: u32) -> Traffic {
+    let Some(world) = world().filter(|world| (gpu as usize) < world.machine.gpus.len()) else {
+        return Traffic::default();
+    };
+    let [nvlink_tx_bytes, nvlink_rx_bytes, pcie_tx_bytes, pcie_rx_bytes] =
+        world.shared.traffic(gpu as usize);
+    Traffic { nvlink_tx_bytes, nvlink_rx_bytes, pcie_tx_bytes, pcie_rx_bytes }
 }
 
-/// Bytes of the GPU's memory that are allocated, by all processes.
-pub fn memory_used(_gpu: u32) -> u64 {
-    0
+/// Bytes of a GPU's memory that are allocated, by all processes.
+pub fn memory_used(gpu: u32) -> u64 {
+    world().map_or(0, |world| world.shared.memory_used(gpu))
+}
+
+/// This process's part of the machine, once it is attached.
+pub(crate) fn world() -> Option<&'static World> {
+    WORLD.get()
+}
+
+/// Attaches this process to a new machine.
+pub(crate) fn begin(machine: Machine) -> Result<&'static World, String> {
+    if machine.gpus.len() > GPUS {
+        return Err(format!("the machine has more than {GPUS} GPUs"));
+    }
+    let text = serde_json::to_string(&machine).map_err(|err| err.to_string())?;
+    let state = State::create(&text).map_err(|err| format!("cannot make the state: {err}"))?;
+    attach(machine, state)
+}
+
+/// Attaches this process to the machine whose state another process has at `path`.
+pub(crate) fn join(path: &str) -> Result<&'static World, String> {
+    let refuse = |err: &dyn std::fmt::Display| format!("cannot open the state {path}: {err}");
+    let state = State::open(path).map_err(|err| refuse(&err))?;
+    let machine = serde_json::from_str(&state.text).map_err(|err| refuse(&err))?;
+    attach(machine, state)
+}
+
+fn attach(machine: Machine, state: State) -> Result<&'static World, String> {
+    static ATTACHING: Mutex<()> = Mutex::new(());
+    let _one_at_a_time = lock(&ATTACHING);
+    if WORLD.get().is_some() {
+        return Err("this process is attached already".to_owned());
+    }
+    let shared = state.shared;
+    let place = shared.lock(&machine.faults.jitter).join();
+    let place = place.ok_or("the machine has as many processes as it can have")?;
+    let executor = Executor::new(Flips::new(&machine.faults.flips));
+    let local = Mutex::new(Local::new(machine.gpus.len()));
+    let forked = AtomicBool::new(false);
+    let world =
+        WORLD.get_or_init(|| World { machine, shared, place, state, executor, local, forked });
+    Executor::start(world).map_err(|err| format!("cannot start a thread: {err}"))?;
+    // SAFETY: the handler only stores to an atomic of a value that lives for ever.
+    unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
+    // SAFETY: the handler is a function of this library, which is never unloaded.
+    unsafe { libc::atexit(at_exit) };
+    Ok(world)
+}
+
+extern "C" fn after_fork() {
+    if let Some(world) = world() {
+        world.forked.store(true, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn at_exit() {
+    if let Some(world) = world().filter(|world| !world.is_forked()) {
+        crate::report::write(world);
+        world.plane().leave(world.place);
+    }
+}
+
+impl World {
+    /// The plane of time, for this thread alone.
+    pub(crate) fn plane(&self) -> Guard<'_> {
+        self.shared.lock(&self.machine.faults.jitter)
+    }
+
+    /// What this process has, for this thread alone.
+    pub(crate) fn local(&self) -> MutexGuard<'_, Local> {
+        lock(&self.local)
+    }
+
+    /// Whether this process was forked from the one that attached; the driver is of no use then.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.forked.load(Ordering::Relaxed)
+    }
+
+    /// What a dependent load by a kernel on `gpu` of the memory at `address` takes.
+    pub(crate) fn load_latency_ns(&self, gpu: u32, address: u64) -> f64 {
+        let local = self.local();
+        let place = local.memory.find(address, 1).map_or(cost::Place::Host, |region| region.place);
+        cost::load_latency_ns(&self.machine, gpu, place)
+    }
 }

@@ -1,0 +1,96 @@
+//! Attaching a process to a machine: the two functions that only the simulated driver has.
+
+use std::{
+    ffi::{CStr, c_char, c_int},
+    os::fd::AsRawFd,
+};
+
+use crate::{machine, state};
+
+/// Attaches this process to a machine: to a new one, by its name or file (`machine`), or to that of
+/// another process, by what [`simgpu_state`] gave there (`state`); the other pointer is null.
+/// Answers 0, or 1 with a sentence in `error`.
+///
+/// # Safety
+///
+/// `machine` and `state` are null or C strings; `error` is null or has `error_length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simgpu_attach(
+    machine: *const c_char,
+    state: *const c_char,
+    error: *mut c_char,
+    error_length: usize,
+) -> c_int {
+    // SAFETY: the caller promises a C string or null.
+    let machine = unsafe { text(machine) };
+    // SAFETY: the caller promises a C string or null.
+    let state = unsafe { text(state) };
+    let attached = std::panic::catch_unwind(|| attach(machine.as_deref(), state.as_deref()));
+    let sentence = match attached {
+        Ok(Ok(())) => return 0,
+        Ok(Err(sentence)) => sentence,
+        Err(_) => "the simulation failed".to_owned(),
+    };
+    // SAFETY: the caller promises that much room, or null.
+    unsafe { put_text(&sentence, error, error_length) };
+    1
+}
+
+/// Writes the path under which other processes attach to this one's machine. Answers 0, or 1 if
+/// there is no machine or not `length` bytes are enough.
+///
+/// # Safety
+///
+/// `path` is null or has `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simgpu_state(path: *mut c_char, length: usize) -> c_int {
+    let Some(world) = state::world() else { return 1 };
+    let own = format!("/proc/{}/fd/{}", std::process::id(), world.state.file.as_raw_fd());
+    // SAFETY: the caller promises that much room, or null.
+    let whole = unsafe { put_text(&own, path, length) };
+    c_int::from(!whole)
+}
+
+fn attach(machine: Option<&str>, state: Option<&str>) -> Result<(), String> {
+    match (machine, state) {
+        (Some(machine), None) => {
+            let machine = machine::load(machine).map_err(|err| err.to_string())?;
+            state::begin(machine)?;
+        }
+        (None, Some(state)) => {
+            state::join(state)?;
+        }
+        _ => return Err("either a machine or a state must be given".to_owned()),
+    }
+    Ok(())
+}
+
+/// The text of a C string.
+///
+/// # Safety
+///
+/// It is null or a C string.
+unsafe fn text(string: *const c_char) -> Option<String> {
+    if string.is_null() {
+        return None;
+    }
+    // SAFETY: the caller promises a C string.
+    Some(unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned())
+}
+
+/// Writes as much of `text` as fits, with a NUL; whether it is all.
+///
+/// # Safety
+///
+/// `target` is null or has `length` bytes.
+pub(crate) unsafe fn put_text(text: &str, target: *mut c_char, length: usize) -> bool {
+    if target.is_null() || length == 0 {
+        return false;
+    }
+    let fits = text.len().min(length - 1);
+    // SAFETY: `fits` is less than `length`, and a text that is made here is no part of the target.
+    unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), target, fits) };
+    // SAFETY: as above.
+    unsafe { target.add(fits).write(0) };
+    fits == text.len()
+}

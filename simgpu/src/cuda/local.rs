@@ -1,0 +1,247 @@
+//! What this process has: contexts, streams, events, modules, memory.
+
+use std::cell::RefCell;
+
+use super::{Code, table::Table};
+use crate::{
+    kernels::Kernel,
+    memory::{Memory, Region},
+    state::World,
+    timing::GPUS,
+};
+
+/// What this process has.
+#[derive(Debug)]
+pub(crate) struct Local {
+    /// Whether `cuInit` has been called.
+    pub initialised: bool,
+    /// The primary context of each GPU.
+    pub contexts: Vec<Context>,
+    pub streams: Table<Stream>,
+    pub events: Table<Event>,
+    /// The GPU of each module.
+    pub modules: Table<Module>,
+    pub functions: Table<Function>,
+    pub memory: Memory,
+    /// Memory of `cuMemCreate`.
+    pub physical: Table<Physical>,
+    /// Streams that were destroyed with work in them.
+    pub closing: Vec<usize>,
+    /// Streams that were ever created.
+    pub stream_count: u64,
+    /// Operations that were ever queued.
+    pub queued: u64,
+    /// Where to look for an event that is free.
+    pub event_hint: usize,
+}
+
+/// The primary context of a GPU.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Context {
+    /// How often it is retained; 0: there is none.
+    pub retained: u32,
+    /// The how manieth it is.
+    pub generation: u64,
+    pub flags: u32,
+    /// GPUs whose memory it may reach, a bit each.
+    pub peers: u64,
+    /// The stream 0, once there is one.
+    pub legacy: Option<Stream>,
+}
+
+/// A stream of this process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stream {
+    /// Its place among all streams of the machine.
+    pub slot: usize,
+    pub gpu: u32,
+    /// Whether it waits for stream 0 and stream 0 for it.
+    pub blocking: bool,
+    pub priority: i32,
+    /// Operations that were ever queued in its place.
+    pub queued: u64,
+    /// For a blocking stream: operations of stream 0 that it has waited for, and its own that
+    /// stream 0 has waited for.
+    pub followed: u64,
+    pub leading: u64,
+}
+
+/// An event of this process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    /// Its place among all events of the machine.
+    pub slot: usize,
+    pub gpu: u32,
+    /// Whether it has a time.
+    pub timing: bool,
+}
+
+/// A module.
+#[derive(Clone, Debug)]
+pub(crate) struct Module {
+    pub gpu: u32,
+    pub kernels: Vec<&'static Kernel>,
+}
+
+/// A kernel of a module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Function {
+    pub module: u64,
+    pub gpu: u32,
+    pub kernel: &'static Kernel,
+}
+
+/// Memory of `cuMemCreate`, or imported.
+#[derive(Debug)]
+pub(crate) struct Physical {
+    pub file: std::fs::File,
+    pub gpu: u32,
+    pub bytes: u64,
+    /// Whether it counts as this process's.
+    pub own: bool,
+    /// Whether it may be exported.
+    pub exportable: bool,
+    /// How often it is mapped, and whether its handle has been released.
+    pub mapped: u32,
+    pub released: bool,
+}
+
+thread_local! {
+    /// The contexts of this thread; the last one is current.
+    static CURRENT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Tags of handles.
+mod tag {
+    pub(super) const CONTEXT: u64 = 0x51;
+    pub(super) const STREAM: u8 = 0x52;
+    pub(super) const EVENT: u8 = 0x53;
+    pub(super) const MODULE: u8 = 0x54;
+    pub(super) const FUNCTION: u8 = 0x55;
+    pub(super) const PHYSICAL: u8 = 0x56;
+}
+
+impl Local {
+    /// Of a process that has done nothing yet.
+    pub(crate) fn new(gpus: usize) -> Self {
+        Self {
+            initialised: false,
+            contexts: vec![Context::default(); gpus],
+            streams: Table::new(tag::STREAM),
+            events: Table::new(tag::EVENT),
+            modules: Table::new(tag::MODULE),
+            functions: Table::new(tag::FUNCTION),
+            memory: Memory::default(),
+            physical: Table::new(tag::PHYSICAL),
+            closing: Vec::new(),
+            stream_count: 0,
+            queued: 0,
+            event_hint: 0,
+        }
+    }
+
+    /// Refuses as long as `cuInit` has not been called.
+    pub(crate) fn initialised(&self) -> Result<(), Code> {
+        if self.initialised { Ok(()) } else { Err(Code::NOT_INITIALIZED) }
+    }
+
+    /// The ordinal of a device that a caller gives.
+    pub(crate) fn gpu(&self, device: i32) -> Result<u32, Code> {
+        self.initialised()?;
+        let gpu = u32::try_from(device).map_err(|_| Code::INVALID_DEVICE)?;
+        if (gpu as usize) < self.contexts.len() { Ok(gpu) } else { Err(Code::INVALID_DEVICE) }
+    }
+
+    /// The context of a GPU.
+    pub(crate) fn context(&mut self, gpu: u32) -> &mut Context {
+        &mut self.contexts[gpu as usize]
+    }
+
+    /// The handle of a GPU's context.
+    pub(crate) fn context_handle(&self, gpu: u32) -> u64 {
+        tag::CONTEXT << 56 | self.contexts[gpu as usize].generation << 24 | u64::from(gpu)
+    }
+
+    /// The GPU of a context's handle; `None` if there is no such context any more.
+    pub(crate) fn gpu_of_context(&self, handle: u64) -> Option<u32> {
+        let gpu = (handle % (1 << 24)) as u32;
+        let context = self.contexts.get(gpu as usize)?;
+        (context.retained > 0 && self.context_handle(gpu) == handle).then_some(gpu)
+    }
+
+    /// The GPU of the current context, which has not failed.
+    pub(crate) fn current(&self, world: &World) -> Result<u32, Code> {
+        self.initialised()?;
+        let handle = current_handle().ok_or(Code::INVALID_CONTEXT)?;
+        let gpu = self.gpu_of_context(handle).ok_or(Code::CONTEXT_IS_DESTROYED)?;
+        match world.executor.error(gpu) {
+            0 => Ok(gpu),
+            code => Err(Code(code)),
+        }
+    }
+
+    /// All streams of a GPU, also stream 0.
+    pub(crate) fn streams_of(&self, gpu: u32) -> impl Iterator<Item = Stream> {
+        let own = self.streams.all().map(|(_, stream)| *stream);
+        let legacy = self.contexts[gpu as usize].legacy;
+        own.filter(move |stream| stream.gpu == gpu).chain(legacy)
+    }
+
+    /// What a report counts as not given back.
+    pub(crate) fn live(&self) -> Live {
+        let count = |is: fn(&Region) -> bool| self.memory.all().filter(|region| is(region)).count();
+        use crate::memory::Kind;
+        Live {
+            contexts: self.contexts.iter().filter(|context| context.retained > 0).count(),
+            device_memory: count(|region| matches!(region.kind, Kind::Allocated { .. })),
+            device_bytes: self
+                .memory
+                .all()
+                .filter(|region| matches!(region.kind, Kind::Allocated { .. }))
+                .map(|region| region.bytes)
+                .sum::<u64>()
+                + self
+                    .physical
+                    .all()
+                    .filter(|(_, own)| own.own)
+                    .map(|(_, own)| own.bytes)
+                    .sum::<u64>(),
+            host_memory: count(|region| matches!(region.kind, Kind::Pinned { .. })),
+            registered: count(|region| matches!(region.kind, Kind::Registered)),
+            streams: self.streams.all().count(),
+            events: self.events.all().count(),
+            modules: self.modules.all().count(),
+            reservations: self.memory.reservations.len(),
+            handles: self.physical.all().filter(|(_, memory)| !memory.released).count(),
+            ipc: count(|region| matches!(region.kind, Kind::Imported { .. })),
+        }
+    }
+}
+
+/// What was not given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Live {
+    pub contexts: usize,
+    pub device_memory: usize,
+    pub device_bytes: u64,
+    pub host_memory: usize,
+    pub registered: usize,
+    pub streams: usize,
+    pub events: usize,
+    pub modules: usize,
+    pub reservations: usize,
+    pub handles: usize,
+    pub ipc: usize,
+}
+
+/// The handle of this thread's current context.
+pub(crate) fn current_handle() -> Option<u64> {
+    CURRENT.with_borrow(|stack| stack.last().copied())
+}
+
+/// Changes this thread's contexts.
+pub(crate) fn with_current<R>(change: impl FnOnce(&mut Vec<u64>) -> R) -> R {
+    CURRENT.with_borrow_mut(change)
+}
+
+const _: () = assert!(GPUS <= 64, "sets of GPUs are the bits of a u64");

@@ -1,0 +1,177 @@
+//! The driver through its own functions, each test on a machine of its own.
+
+mod execution;
+mod time;
+
+use std::{ffi::c_void, process::Command};
+
+use crate::{
+    cuda::abi::{self, Out},
+    machine::{Faults, Gpu, Link, Machine, NvLinks, Pair, Rate, Rates},
+};
+
+/// Set in the process that runs a test: its name.
+const CHILD: &str = "SIMGPU_TEST";
+
+/// Runs the calling test in a process of its own, since a process attaches only once.
+pub(super) fn alone(body: fn()) {
+    let test = std::thread::current().name().unwrap().to_owned();
+    if std::env::var(CHILD).is_ok_and(|name| name == test) {
+        return body();
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([&test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(CHILD, &test)
+        .output()
+        .unwrap();
+    let [out, err] =
+        [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
+    assert!(output.status.success() && out.contains("1 passed"), "{test}:\n{out}\n{err}");
+}
+
+/// `gb_s` bytes per nanosecond after `latency_ns`.
+pub(super) fn rate(gb_s: f64, latency_ns: f64) -> Rate {
+    Rate { gb_s, latency_ns }
+}
+
+/// Four GPUs, each pair with NVLink, with rates that are easy to reckon with: see the fields.
+pub(super) fn machine() -> Machine {
+    let pairs = (0..4).flat_map(|source| {
+        (0..4).filter(move |target| *target != source).map(move |target| pair(source, target))
+    });
+    Machine {
+        name: "test".to_owned(),
+        event_resolution_ns: 1,
+        driver_version: 12080,
+        gpus: (0..4).map(gpu).collect(),
+        pairs: pairs.collect(),
+        faults: Faults::default(),
+        report: None,
+    }
+}
+
+fn gpu(ordinal: u32) -> Gpu {
+    Gpu {
+        name: "Test GPU".to_owned(),
+        memory_bytes: 256 << 20,
+        compute_capability: (9, 0),
+        multiprocessors: 132,
+        sm_clock_mhz: 1980,
+        memory_clock_mhz: 2619,
+        memory_bus_bits: 5120,
+        pci: (0, 0x10 + ordinal, 0),
+        pcie_generation: (5, 5),
+        pcie_lanes: (16, 16),
+        pcie_switch: None,
+        numa_node: ordinal / 2,
+        nvlinks: NvLinks { generation: 4, count: 18, down: vec![], switch: true },
+        local: Rates { ce: rate(1000.0, 1000.0), sm: rate(800.0, 500.0) },
+        from_host: Rates { ce: rate(20.0, 3000.0), sm: rate(16.0, 2000.0) },
+        to_host: Rates { ce: rate(25.0, 3500.0), sm: rate(10.0, 1500.0) },
+        load_latency_ns: 600.0,
+        host_load_latency_ns: 1200.0,
+        egress_gb_s: None,
+        ingress_gb_s: None,
+        pcie_up_gb_s: None,
+        pcie_down_gb_s: None,
+        launch_ns: 4000.0,
+        throttle: vec![],
+    }
+}
+
+fn pair(source: u32, target: u32) -> Pair {
+    Pair {
+        source,
+        target,
+        link: Link::NvLink(18),
+        read_allowed: true,
+        write_allowed: true,
+        atomics: true,
+        ce_read: rate(80.0, 2500.0),
+        ce_write: rate(100.0, 2000.0),
+        sm_read: rate(50.0, 1800.0),
+        sm_write: rate(90.0, 1600.0),
+        load_latency_ns: 900.0,
+    }
+}
+
+/// Attaches to a machine, with contexts on all GPUs that all have access to each other.
+pub(super) fn begin(machine: Machine) -> Vec<u64> {
+    let gpus = machine.gpus.len();
+    crate::state::begin(machine).unwrap();
+    contexts(gpus)
+}
+
+pub(super) fn contexts(gpus: usize) -> Vec<u64> {
+    ok(abi::cuInit(0));
+    let contexts: Vec<u64> =
+        (0..gpus).map(|gpu| get(|out| abi::cuDevicePrimaryCtxRetain(out, gpu as i32))).collect();
+    for own in &contexts {
+        ok(abi::cuCtxSetCurrent(*own));
+        for peer in contexts.iter().filter(|peer| *peer != own) {
+            let code = abi::cuCtxEnablePeerAccess(*peer, 0);
+            assert!([0, 217].contains(&code), "{code}");
+        }
+    }
+    ok(abi::cuCtxSetCurrent(contexts[0]));
+    contexts
+}
+
+#[track_caller]
+pub(super) fn ok(code: u32) {
+    assert_eq!(code, 0);
+}
+
+/// What a function puts at its first argument.
+#[track_caller]
+pub(super) fn get<T: Default>(call: impl FnOnce(Out<T>) -> u32) -> T {
+    let mut value = T::default();
+    ok(call(Out::to(&mut value)));
+    value
+}
+
+/// A stream of the current context that does not wait for stream 0.
+pub(super) fn stream() -> u64 {
+    get(|out| abi::cuStreamCreate(out, 1))
+}
+
+pub(super) fn event() -> u64 {
+    get(|out| abi::cuEventCreate(out, 0))
+}
+
+/// Records a new event.
+pub(super) fn mark(stream: u64) -> u64 {
+    let event = event();
+    ok(abi::cuEventRecord(event, stream));
+    event
+}
+
+pub(super) fn allocate(bytes: usize) -> u64 {
+    get(|out| abi::cuMemAlloc_v2(out, bytes))
+}
+
+/// Memory of the host that GPUs can reach.
+pub(super) fn pinned(bytes: usize) -> u64 {
+    let mut address = std::ptr::null_mut::<c_void>();
+    ok(abi::cuMemHostAlloc(Out::to(&mut address), bytes, 3));
+    address as u64
+}
+
+/// Makes a GPU's context current.
+pub(super) fn on(context: u64) {
+    ok(abi::cuCtxSetCurrent(context));
+}
+
+/// Nanoseconds from event to event.
+#[track_caller]
+pub(super) fn ns(start: u64, end: u64) -> f64 {
+    let mut ms = 0.0_f32;
+    ok(abi::cuEventElapsedTime(Out::to(&mut ms), start, end));
+    f64::from(ms) * 1e6
+}
+
+/// Whether `found` is `wanted`, as exactly as milliseconds in 32 bits can say.
+#[track_caller]
+pub(super) fn assert_ns(found: f64, wanted: f64) {
+    assert!((found - wanted).abs() <= wanted.abs() * 2e-7 + 1e-3, "{found} ns, not {wanted}");
+}

@@ -1,0 +1,38 @@
+//! Virtual time: how long operations last and when they start, for all processes of the machine.
+//!
+//! Owns the shared state and the queues in it; knows nothing of handles, memory or bytes.
+//! `docs/simulation.md`, section Time, has the formulas.
+
+pub(crate) mod cost;
+mod plane;
+mod settle;
+mod shared;
+pub(crate) mod words;
+
+pub(crate) use plane::{Export, Gate, GateKind, Operation, Plane, Work, event};
+pub(crate) use settle::What;
+pub(crate) use shared::{Guard, Shared, State, memory_file, wait, wake};
+
+/// GPUs of a machine at most.
+pub(crate) const GPUS: usize = 64;
+/// Processes that may be attached to a machine at once.
+pub(crate) const PROCESSES: usize = 64;
+/// Streams of all processes together.
+pub(crate) const STREAMS: usize = 1024;
+/// Operations that a stream holds before its caller has to wait.
+pub(crate) const QUEUE: usize = 4096;
+/// Events of all processes together.
+pub(crate) const EVENTS: usize = 65536;
+/// Operations of one process that are timed and not yet executed; above this callers wait.
+pub(crate) const RING: usize = 1 << 18;
+
+/// Nanoseconds as whole picoseconds, to the nearest.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+pub(crate) fn ps_of_ns(ns: f64) -> u64 {
+    (ns * 1000.0).round() as u64
+}
+
+/// What `bytes` last at `gb_s` bytes per nanosecond, in whole picoseconds, to the nearest.
+pub(crate) fn ps_of_bytes(bytes: u64, gb_s: f64) -> u64 {
+    ps_of_ns(bytes as f64 / gb_s)
+}

@@ -1,0 +1,351 @@
+//! Timing what is queued: which operation is next, when it starts, when it ends.
+
+use std::{
+    cmp::Reverse,
+    collections::BinaryHeap,
+    sync::atomic::{Ordering, compiler_fence},
+};
+
+use super::{
+    Guard, STREAMS,
+    cost::{Cost, HOST, Medium},
+    plane::{Gate, GateKind, Operation, Work, link, linked, slot},
+    ps_of_ns,
+    words::{Key, Write},
+};
+use crate::machine::Jitter;
+
+/// A stream whose head can be timed, smallest first: since when it is ready, its process, its
+/// number there, and where it is.
+type Turn = Reverse<(u64, u32, u64, usize)>;
+
+/// What the executor learns of an operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum What {
+    /// It is done, and there is nothing to do for it.
+    #[default]
+    Done,
+    /// It is done: execute it.
+    Execute,
+    /// It is a gate that has been reached: begin to look.
+    Reached,
+    /// It is a gate that was reached before and has opened.
+    Opened,
+}
+
+/// A change of the plane that happens wholly, also if its process dies in the middle. Taking it
+/// a second time changes nothing.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Step {
+    pub armed: bool,
+    pub what: What,
+    pub stream: u32,
+    pub sequence: u64,
+    pub end_ps: u64,
+    /// The process that executes it, and the number in its order.
+    pub place: u32,
+    pub index: u64,
+    /// What must have been executed before: a process and a number in its order.
+    pub after: Option<After>,
+}
+
+/// A place in a process's order of execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct After {
+    pub place: u32,
+    pub index: u64,
+}
+
+impl Guard<'_> {
+    /// Queues an operation and times what can be timed; its number in its stream.
+    pub(crate) fn enqueue(&mut self, stream: usize, operation: Operation) -> u64 {
+        let sequence = self.streams[stream].queued;
+        *self.operation(stream, sequence) = operation;
+        // Whoever finishes the work of a process that died must see the operation before the count.
+        compiler_fence(Ordering::SeqCst);
+        self.streams[stream].queued = sequence + 1;
+        let turn = self.turn(stream);
+        self.settle(turn, BinaryHeap::new());
+        sequence
+    }
+
+    /// Queues a wait for the operation `on` of another stream, which has not been overwritten.
+    pub(crate) fn enqueue_wait(&mut self, stream: usize, queued_ps: u64, on: (usize, u64)) -> u64 {
+        let sequence = self.streams[stream].queued;
+        let mut wait = Operation::new(queued_ps, Work::Wait { known: false, until_ps: 0 }, false);
+        let awaited = self.operation(on.0, on.1);
+        wait.next_waiter = awaited.first_waiter;
+        awaited.first_waiter = link(stream, sequence);
+        self.enqueue(stream, wait)
+    }
+
+    /// Opens every gate on the word `key` that `value` satisfies. A gate of the driver opens at
+    /// the host's time; held kernels end together, not before the last of them was queued.
+    pub(crate) fn open(&mut self, key: Key, value: u64) {
+        let now_ps = self.shared.host_ps();
+        let open = self.gates(key, value);
+        let held = open.iter().filter(|(_, gate)| gate.kind == GateKind::Hold);
+        let together_ps = held.map(|&(stream, _)| self.head(stream).queued_ps).max().unwrap_or(0);
+        let mut turns = BinaryHeap::new();
+        for (stream, gate) in open {
+            let at_ps = if gate.kind == GateKind::Hold { together_ps } else { now_ps };
+            self.pass(stream, at_ps, None, &mut turns);
+        }
+        self.settle(None, turns);
+    }
+
+    /// Opens the gate that is the operation `sequence` of `stream`, if it is still closed.
+    pub(crate) fn open_one(&mut self, stream: usize, sequence: u64) {
+        if self.is_closed(stream, sequence) {
+            let mut turns = BinaryHeap::new();
+            self.pass(stream, 0, None, &mut turns);
+            self.settle(None, turns);
+        }
+    }
+
+    /// Whether the gate that is the operation `sequence` of `stream` is still closed.
+    pub(crate) fn is_closed(&self, stream: usize, sequence: u64) -> bool {
+        self.streams[stream].gate && self.streams[stream].timed == sequence
+    }
+
+    /// Finishes what a process began that died, and what it kept others from.
+    pub(crate) fn finish(&mut self) {
+        if self.step.armed {
+            self.take_step();
+        }
+        let used = (0..STREAMS).filter(|&at| self.streams[at].used);
+        let turns = used.filter_map(|at| self.turn(at)).collect();
+        self.settle(None, turns);
+    }
+
+    /// Times heads until none is left that can be timed; only those given can be now.
+    fn settle(&mut self, first: Option<Turn>, mut turns: BinaryHeap<Turn>) {
+        let mut next = first.or_else(|| turns.pop());
+        while let Some(turn) = next {
+            let stream = turn.0.3;
+            // A stream can be listed twice; the first time has changed what it waits for.
+            if self.turn(stream) == Some(turn) {
+                self.time(stream, turn.0.0, &mut turns);
+            }
+            next = match (self.turn(stream), turns.peek()) {
+                (Some(again), Some(top)) if *top > again => {
+                    turns.push(again);
+                    turns.pop()
+                }
+                (Some(again), _) => Some(again),
+                (None, _) => turns.pop(),
+            };
+        }
+    }
+
+    /// When the head of `stream` is ready, if it can be timed.
+    fn turn(&self, at: usize) -> Option<Turn> {
+        let stream = &self.streams[at];
+        if stream.timed == stream.queued || stream.gate {
+            return None;
+        }
+        let head = &self.queues[at][slot(stream.timed)];
+        let ready_ps = stream.end_ps.max(head.queued_ps);
+        let ready_ps = match head.work {
+            Work::Wait { known: false, .. } => return None,
+            Work::Wait { until_ps, .. } => ready_ps.max(until_ps),
+            _ => ready_ps,
+        };
+        Some(Reverse((ready_ps, stream.place, stream.number, at)))
+    }
+
+    /// Times the head of `stream`, which is ready; adds streams that it makes ready to `turns`.
+    fn time(&mut self, stream: usize, ready_ps: u64, turns: &mut BinaryHeap<Turn>) {
+        let head = self.head(stream);
+        let done = if head.acts { What::Execute } else { What::Done };
+        match head.work {
+            Work::Transfer(cost) => {
+                let end_ps = self.transfer(ready_ps, &cost);
+                self.step(stream, done, end_ps, None);
+            }
+            Work::Record { .. } | Work::Wait { .. } => self.step(stream, done, ready_ps, None),
+            Work::Write { key, value } => {
+                self.step(stream, done, ready_ps, None);
+                self.written(key, value, turns);
+            }
+            Work::Gate(gate) => {
+                let holds = |value| gate.condition.holds(value, gate.operand);
+                let write = (gate.kind == GateKind::Value)
+                    .then(|| self.words.satisfied(gate.key, ready_ps, holds))
+                    .flatten();
+                match write {
+                    Some(write) => {
+                        let end_ps = ready_ps.max(write.time_ps);
+                        self.step(stream, What::Execute, end_ps, Some(write.after()));
+                    }
+                    None => self.step(stream, What::Reached, ready_ps, None),
+                }
+            }
+        }
+        self.tell_waiters(&head, turns);
+    }
+
+    /// Tells those that wait for `operation`, which has just been timed.
+    fn tell_waiters(&mut self, operation: &Operation, turns: &mut BinaryHeap<Turn>) {
+        let mut waiter = operation.first_waiter;
+        while let Some((stream, slot)) = linked(waiter) {
+            turns.extend(self.turn(stream));
+            waiter = self.queues[stream][slot].next_waiter;
+        }
+    }
+
+    /// When a transfer ends that is ready at `ready_ps`; keeps its resources busy.
+    fn transfer(&mut self, ready_ps: u64, cost: &Cost) -> u64 {
+        let resources = &cost.resources[..cost.count as usize];
+        let free = resources.iter().map(|&at| self.free_ps[usize::from(at)]);
+        let start_ps = free.fold(ready_ps, u64::max);
+        for (&at, busy_ps) in resources.iter().zip(cost.busy_ps) {
+            self.free_ps[usize::from(at)] = start_ps + busy_ps;
+        }
+        for leg in cost.legs.iter().filter(|leg| leg.medium != Medium::None) {
+            self.shared.count_traffic(*leg, cost.bytes);
+        }
+        let number = self.transfers;
+        self.transfers += 1;
+        start_ps + cost.duration_ps + jitter_ps(self.jitter, cost, number)
+    }
+
+    /// The stream writes the word now: notes it and opens what waits for it.
+    fn written(&mut self, key: Key, value: u64, turns: &mut BinaryHeap<Turn>) {
+        let step = self.step;
+        let (place, index) = (u64::from(step.place), step.index);
+        let write = Write { value, time_ps: step.end_ps, place, index };
+        self.words.note(key, write);
+        for (stream, _) in self.gates(key, value) {
+            self.pass(stream, write.time_ps, Some(write.after()), turns);
+        }
+    }
+
+    /// The closed gates on the word `key` that `value` satisfies.
+    fn gates(&self, key: Key, value: u64) -> Vec<(usize, Gate)> {
+        let words = self.gated.iter().enumerate().filter(|(_, bits)| **bits != 0);
+        let streams = words.flat_map(|(word, bits)| {
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word * 64 + bit)
+        });
+        let gates = streams.filter_map(|stream| match self.head(stream).work {
+            Work::Gate(gate) => Some((stream, gate)),
+            _ => None,
+        });
+        gates
+            .filter(|(_, gate)| gate.kind != GateKind::Function && gate.key == key)
+            .filter(|(_, gate)| gate.condition.holds(value, gate.operand))
+            .collect()
+    }
+
+    /// Lets a stream pass the gate that it has reached, at `at_ps` or when it was reached.
+    fn pass(
+        &mut self,
+        stream: usize,
+        at_ps: u64,
+        after: Option<After>,
+        turns: &mut BinaryHeap<Turn>,
+    ) {
+        let head = self.head(stream);
+        let end_ps = self.streams[stream].end_ps.max(at_ps);
+        self.step(stream, What::Opened, end_ps, after);
+        turns.extend(self.turn(stream));
+        self.tell_waiters(&head, turns);
+    }
+
+    fn head(&self, stream: usize) -> Operation {
+        self.queues[stream][slot(self.streams[stream].timed)]
+    }
+
+    /// Changes the state of the head of `stream`, for good.
+    fn step(&mut self, stream: usize, what: What, end_ps: u64, after: Option<After>) {
+        let place = self.streams[stream].place;
+        self.step = Step {
+            armed: false,
+            what,
+            stream: stream as u32,
+            sequence: self.streams[stream].timed,
+            end_ps,
+            place,
+            index: self.shared.board(place as usize).timed(),
+            after,
+        };
+        compiler_fence(Ordering::SeqCst);
+        self.step.armed = true;
+        compiler_fence(Ordering::SeqCst);
+        self.take_step();
+    }
+
+    fn take_step(&mut self) {
+        let step = self.step;
+        let at = step.stream as usize;
+        let gate = step.what == What::Reached;
+        let operation = self.queues[at][slot(step.sequence)];
+        if !gate {
+            if let Work::Record { event, version } = operation.work {
+                let event = &mut self.events[event as usize];
+                // A later record, or another owner's, is what counts then.
+                if event.version == version {
+                    event.time_ps = step.end_ps;
+                    event.timed = true;
+                }
+            }
+            self.tell_time(&operation, step.end_ps);
+        }
+        let stream = &mut self.streams[at];
+        stream.end_ps = step.end_ps;
+        stream.gate = gate;
+        stream.timed = step.sequence + u64::from(!gate);
+        let bit = 1 << (at % 64);
+        if gate {
+            self.gated[at / 64] |= bit;
+        } else {
+            self.gated[at / 64] &= !bit;
+        }
+        self.shared.board(step.place as usize).push(&step);
+        self.woken |= 1 << step.place;
+        compiler_fence(Ordering::SeqCst);
+        self.step.armed = false;
+    }
+
+    /// Writes the time into those that wait for `operation`.
+    fn tell_time(&mut self, operation: &Operation, end_ps: u64) {
+        let mut waiter = operation.first_waiter;
+        while let Some((stream, slot)) = linked(waiter) {
+            let waiting = &mut self.queues[stream][slot];
+            waiting.work = Work::Wait { known: true, until_ps: end_ps };
+            waiter = waiting.next_waiter;
+        }
+    }
+}
+
+impl Write {
+    fn after(&self) -> After {
+        After { place: self.place as u32, index: self.index }
+    }
+}
+
+/// By how much transfer `number` of the machine lasts longer than it should.
+fn jitter_ps(jitter: &[Jitter], cost: &Cost, number: u64) -> u64 {
+    let is = |wanted: Option<u32>, found: u16| {
+        wanted.is_none_or(|gpu| found != HOST && gpu == u32::from(found))
+    };
+    let fits = |fault: &Jitter| is(fault.source, cost.source) && is(fault.target, cost.target);
+    let hit = |at: usize, share: f64| {
+        // Faults that fit the same transfer are drawn independently.
+        let drawn = split_mix(number ^ (at as u64) << 48);
+        (drawn >> 11) as f64 / ((1_u64 << 53) as f64) < share
+    };
+    let fitting = jitter.iter().enumerate().filter(|(_, fault)| fits(fault));
+    fitting.filter(|(at, fault)| hit(*at, fault.share)).map(|(_, f)| ps_of_ns(f.extra_ns)).sum()
+}
+
+/// SplitMix64's output number `number` from seed 0 (Steele, Lea, Flood 2014).
+pub(crate) fn split_mix(number: u64) -> u64 {
+    let mut z = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}

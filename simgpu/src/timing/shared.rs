@@ -1,0 +1,475 @@
+//! The file that all processes of a machine map, its lock, and what is in it beside the plane.
+
+use std::{
+    cell::UnsafeCell,
+    fs::File,
+    io::{self, Read},
+    ops::{Deref, DerefMut},
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::fs::FileExt,
+    },
+    sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    time::Duration,
+};
+
+use super::{
+    GPUS, PROCESSES, Plane, RING,
+    cost::{HOST, Leg, Medium},
+    settle::{After, Step, What},
+};
+use crate::machine::Jitter;
+
+/// What only this version of the library writes at the beginning of a state.
+const MAGIC: u64 = 0x6732_675f_7369_6d01;
+/// Where the machine's text begins; before it are `MAGIC`, its length, and the size of [`Shared`].
+const TEXT: u64 = 4096;
+
+/// What all processes share.
+#[repr(C)]
+pub(crate) struct Shared {
+    lock: UnsafeCell<libc::pthread_mutex_t>,
+    /// The host's time.
+    host_ps: AtomicU64,
+    /// Bytes of each GPU: NVLink out and in, PCIe out and in.
+    traffic: [[AtomicU64; 4]; GPUS],
+    /// Device memory that each process has on each GPU.
+    memory: [[AtomicU64; GPUS]; PROCESSES],
+    boards: [Board; PROCESSES],
+    plane: UnsafeCell<Plane>,
+}
+
+// SAFETY: the plane is only reached through a `Guard`, and there is one at a time; the lock is
+// made for use from everywhere; the rest is atomic.
+unsafe impl Sync for Shared {}
+
+/// A machine's state, open in this process.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// The file; others open it by its number.
+    pub file: File,
+    /// Where it is mapped; for ever.
+    pub shared: &'static Shared,
+    /// The text that it was made with.
+    pub text: String,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("host_ps", &self.host_ps).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    /// Makes the state of a new machine that `text` describes.
+    pub(crate) fn create(text: &str) -> io::Result<Self> {
+        let file = File::from(memory_file(c"g2g simulated machine")?);
+        let header = [MAGIC, text.len() as u64, size_of::<Shared>() as u64];
+        let header: Vec<u8> = header.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        file.set_len(start(text.len() as u64) + size_of::<Shared>() as u64)?;
+        file.write_all_at(&header, 0)?;
+        file.write_all_at(text.as_bytes(), TEXT)?;
+        let shared = map(&file, text.len() as u64)?;
+        shared.make_lock()?;
+        Ok(Self { file, shared, text: text.to_owned() })
+    }
+
+    /// Opens the state that another process has at `path`.
+    pub(crate) fn open(path: &str) -> io::Result<Self> {
+        let mut file = File::options().read(true).write(true).open(path)?;
+        let not_ours = || io::Error::new(io::ErrorKind::InvalidData, "it is no such state");
+        let mut header = [0; 24];
+        file.read_exact(&mut header).map_err(|_| not_ours())?;
+        let word =
+            |at: usize| u64::from_ne_bytes(std::array::from_fn(|byte| header[at * 8 + byte]));
+        let (magic, length, size) = (word(0), word(1), word(2));
+        if magic != MAGIC || size != size_of::<Shared>() as u64 {
+            return Err(not_ours());
+        }
+        let mut text = vec![0; usize::try_from(length).map_err(|_| not_ours())?];
+        file.read_exact_at(&mut text, TEXT)?;
+        let text = String::from_utf8(text).map_err(|_| not_ours())?;
+        if file.metadata()?.len() < start(length) + size {
+            return Err(not_ours());
+        }
+        Ok(Self { shared: map(&file, length)?, file, text })
+    }
+}
+
+fn start(text_length: u64) -> u64 {
+    (TEXT + text_length).next_multiple_of(1 << 16)
+}
+
+/// A file in memory, without a name that could be left behind.
+pub(crate) fn memory_file(name: &std::ffi::CStr) -> io::Result<OwnedFd> {
+    // SAFETY: the name ends in NUL.
+    let descriptor = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+fn map(file: &File, text_length: u64) -> io::Result<&'static Shared> {
+    let start = libc::off_t::try_from(start(text_length)).map_err(io::Error::other)?;
+    // SAFETY: a new mapping at an address of the kernel's choice touches no other; the file is
+    // long enough, as `create` made it and `open` has looked.
+    let address = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            size_of::<Shared>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_NORESERVE,
+            file.as_raw_fd(),
+            start,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping is never undone; it is zeroes, which all of `Shared` has as a value,
+    // or what this same version of the library has written.
+    Ok(unsafe { &*address.cast::<Shared>() })
+}
+
+impl Shared {
+    /// Makes the lock, one that outlives a process that dies with it.
+    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "four calls on one local attribute")]
+    fn make_lock(&self) -> io::Result<()> {
+        let mut attribute = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
+        let attribute = attribute.as_mut_ptr();
+        // SAFETY: `attribute` is a live local that the first call initialises, and nobody else
+        // has mapped the state yet.
+        let codes = unsafe {
+            [
+                libc::pthread_mutexattr_init(attribute),
+                libc::pthread_mutexattr_setpshared(attribute, libc::PTHREAD_PROCESS_SHARED),
+                libc::pthread_mutexattr_setrobust(attribute, libc::PTHREAD_MUTEX_ROBUST),
+                libc::pthread_mutex_init(self.lock.get(), attribute),
+            ]
+        };
+        match codes.into_iter().find(|code| *code != 0) {
+            None => Ok(()),
+            Some(code) => Err(io::Error::from_raw_os_error(code)),
+        }
+    }
+
+    /// The plane, for this thread alone; repairs what a process left that died with the lock.
+    pub(crate) fn lock<'a>(&'a self, jitter: &'a [Jitter]) -> Guard<'a> {
+        // SAFETY: `make_lock` has made it before anybody could get here.
+        let code = unsafe { libc::pthread_mutex_lock(self.lock.get()) };
+        let mut guard = Guard { shared: self, jitter, woken: 0 };
+        if code == libc::EOWNERDEAD {
+            guard.repair();
+            // SAFETY: this thread has the lock, whose last owner died.
+            unsafe { libc::pthread_mutex_consistent(self.lock.get()) };
+        }
+        guard
+    }
+
+    /// The host's time.
+    pub(crate) fn host_ps(&self) -> u64 {
+        self.host_ps.load(Ordering::Acquire)
+    }
+
+    /// The host has waited until `time_ps`.
+    pub(crate) fn reach(&self, time_ps: u64) {
+        self.host_ps.fetch_max(time_ps, Ordering::AcqRel);
+    }
+
+    /// What a process shows of itself.
+    pub(crate) fn board(&self, place: usize) -> &Board {
+        &self.boards[place % PROCESSES]
+    }
+
+    /// Device memory that a process has on a GPU, in bytes.
+    pub(crate) fn memory(&self, place: usize, gpu: u32) -> &AtomicU64 {
+        &self.memory[place][gpu as usize]
+    }
+
+    /// Device memory that all processes have on a GPU.
+    pub(crate) fn memory_used(&self, gpu: u32) -> u64 {
+        (0..PROCESSES).map(|place| self.memory(place, gpu).load(Ordering::Relaxed)).sum()
+    }
+
+    /// Bytes of a GPU: NVLink out and in, PCIe out and in.
+    pub(crate) fn traffic(&self, gpu: usize) -> [u64; 4] {
+        std::array::from_fn(|at| self.traffic[gpu][at].load(Ordering::Relaxed))
+    }
+
+    pub(super) fn count_traffic(&self, leg: Leg, bytes: u64) {
+        let first = if leg.medium == Medium::NvLink { 0 } else { 2 };
+        for (gpu, counter) in [(leg.source, first), (leg.target, first + 1)] {
+            if gpu != HOST {
+                self.traffic[usize::from(gpu)][counter].fetch_add(bytes, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The plane, while this thread has it.
+#[derive(Debug)]
+pub(crate) struct Guard<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) jitter: &'a [Jitter],
+    /// Processes that have got something to execute, a bit each.
+    pub(super) woken: u64,
+}
+
+impl Deref for Guard<'_> {
+    type Target = Plane;
+
+    fn deref(&self) -> &Plane {
+        // SAFETY: there is one guard at a time, and it gives the plane out by its own borrow.
+        unsafe { &*self.shared.plane.get() }
+    }
+}
+
+impl DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut Plane {
+        // SAFETY: there is one guard at a time, and it gives the plane out by its own borrow.
+        unsafe { &mut *self.shared.plane.get() }
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        // SAFETY: this thread has locked it to make the guard.
+        unsafe { libc::pthread_mutex_unlock(self.shared.lock.get()) };
+        let mut woken = self.woken;
+        while woken != 0 {
+            self.shared.boards[woken.trailing_zeros() as usize].ring();
+            woken &= woken - 1;
+        }
+    }
+}
+
+impl Guard<'_> {
+    /// Takes a place for this process, which must not have one.
+    pub(crate) fn join(&mut self) -> Option<usize> {
+        self.bury_the_dead();
+        let place = self.shared.boards.iter().position(|board| !board.is_taken())?;
+        let board = &self.shared.boards[place];
+        let pid = std::process::id();
+        board.started.store(start_of(pid).unwrap_or(0), Ordering::Relaxed);
+        board.executed.store(board.timed(), Ordering::Relaxed);
+        board.pid.store(pid, Ordering::Release);
+        Some(place)
+    }
+
+    /// Gives back the place of a process and all that it owns.
+    pub(crate) fn leave(&mut self, place: usize) {
+        self.bury(place);
+        let board = &self.shared.boards[place];
+        for gpu in 0..GPUS {
+            self.shared.memory[place][gpu].store(0, Ordering::Relaxed);
+        }
+        board.finish(board.timed());
+        board.pid.store(0, Ordering::Release);
+    }
+
+    /// Gives back what processes own that have died.
+    pub(crate) fn bury_the_dead(&mut self) {
+        for place in 0..PROCESSES {
+            let board = &self.shared.boards[place];
+            if board.is_taken() && !board.lives() {
+                self.leave(place);
+            }
+        }
+    }
+
+    fn repair(&mut self) {
+        self.finish();
+        self.bury_the_dead();
+    }
+}
+
+/// What a process shows of itself to the others: that it is there, and its order of execution.
+#[repr(C, align(64))]
+pub(crate) struct Board {
+    /// 0: nobody has this place.
+    pid: AtomicU32,
+    /// Whether the executor sleeps, or is about to.
+    sleeping: AtomicU32,
+    /// Changes when a sleeping executor has something to do.
+    bell: AtomicU32,
+    /// How many threads wait for `executed`, and what changes when they should look.
+    watchers: AtomicU32,
+    progress: AtomicU32,
+    /// When the process started, as the kernel counts it: processes' numbers come again.
+    started: AtomicU64,
+    /// Entries that have been pushed, and that have been executed.
+    timed: AtomicU64,
+    executed: AtomicU64,
+    entries: [Entry; RING],
+}
+
+/// An operation in the order of execution.
+#[repr(C)]
+struct Entry {
+    /// Its stream, what is to be done, and the process of `after` plus 1, or 0.
+    what: AtomicU64,
+    sequence: AtomicU64,
+    end_ps: AtomicU64,
+    after: AtomicU64,
+}
+
+/// What an executor is given to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Task {
+    pub stream: usize,
+    pub what: What,
+    pub sequence: u64,
+    pub end_ps: u64,
+    pub after: Option<After>,
+}
+
+impl Board {
+    /// Entries that have been pushed.
+    pub(crate) fn timed(&self) -> u64 {
+        self.timed.load(Ordering::Acquire)
+    }
+
+    /// Whether the first `count` entries have been executed.
+    pub(crate) fn has_executed(&self, count: u64) -> bool {
+        self.executed.load(Ordering::Acquire) >= count
+    }
+
+    /// Pushes the step at its index. The caller has the plane, and keeps the ring from running
+    /// over by not queueing more than [`RING`].
+    pub(super) fn push(&self, step: &Step) {
+        let entry = &self.entries[(step.index % RING as u64) as usize];
+        let after_place = step.after.map_or(0, |after| u64::from(after.place) + 1);
+        let what = u64::from(step.stream) | (step.what as u64) << 16 | after_place << 32;
+        entry.what.store(what, Ordering::Relaxed);
+        entry.sequence.store(step.sequence, Ordering::Relaxed);
+        entry.end_ps.store(step.end_ps, Ordering::Relaxed);
+        entry.after.store(step.after.map_or(0, |after| after.index), Ordering::Relaxed);
+        self.timed.store(step.index + 1, Ordering::Release);
+    }
+
+    /// The entry after the first `executed`, once there is one; waits for it.
+    pub(crate) fn next(&self, executed: u64) -> Task {
+        for _ in 0..SPINS {
+            if self.timed() > executed {
+                return self.task(executed);
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            self.sleeping.store(1, Ordering::Relaxed);
+            let seen = self.bell.load(Ordering::Acquire);
+            // Either this sees the entry, or who pushes it sees that this sleeps.
+            fence(Ordering::SeqCst);
+            if self.timed() > executed {
+                self.sleeping.store(0, Ordering::Relaxed);
+                return self.task(executed);
+            }
+            wait(&self.bell, seen, Duration::from_secs(1));
+        }
+    }
+
+    /// Another entry has been executed.
+    pub(crate) fn finish(&self, executed: u64) {
+        self.executed.store(executed, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.watchers.load(Ordering::Relaxed) > 0 {
+            self.progress.fetch_add(1, Ordering::Release);
+            wake(&self.progress);
+        }
+    }
+
+    /// Waits until the first `count` entries have been executed, or their process has died.
+    pub(crate) fn await_executed(&self, count: u64) {
+        for _ in 0..SPINS {
+            if self.has_executed(count) {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        self.watchers.fetch_add(1, Ordering::SeqCst);
+        loop {
+            let seen = self.progress.load(Ordering::Acquire);
+            fence(Ordering::SeqCst);
+            if self.has_executed(count) || !self.lives() {
+                break;
+            }
+            wait(&self.progress, seen, Duration::from_millis(100));
+        }
+        self.watchers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn task(&self, index: u64) -> Task {
+        let entry = &self.entries[(index % RING as u64) as usize];
+        let what = entry.what.load(Ordering::Relaxed);
+        let after = entry.after.load(Ordering::Relaxed);
+        Task {
+            stream: (what & 0xFFFF) as usize,
+            what: match what >> 16 & 0xFFFF {
+                1 => What::Execute,
+                2 => What::Reached,
+                3 => What::Opened,
+                _ => What::Done,
+            },
+            sequence: entry.sequence.load(Ordering::Relaxed),
+            end_ps: entry.end_ps.load(Ordering::Relaxed),
+            after: (what >> 32)
+                .checked_sub(1)
+                .map(|place| After { place: place as u32, index: after }),
+        }
+    }
+
+    /// Wakes the executor, if it sleeps.
+    fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) == 1 {
+            self.sleeping.store(0, Ordering::Relaxed);
+            self.bell.fetch_add(1, Ordering::Release);
+            wake(&self.bell);
+        }
+    }
+
+    fn is_taken(&self) -> bool {
+        self.pid.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the process that has this place is still running.
+    fn lives(&self) -> bool {
+        let pid = self.pid.load(Ordering::Acquire);
+        pid != 0 && start_of(pid) == Some(self.started.load(Ordering::Relaxed))
+    }
+}
+
+/// How often an end that waits looks before it sleeps: some microseconds.
+const SPINS: u32 = 200;
+
+/// When a process started, in the kernel's ticks; `None` if it is gone or only a zombie.
+fn start_of(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it is in brackets and may contain anything; proc(5).
+    let mut fields = stat.get(stat.rfind(')')? + 2..)?.split(' ');
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// Sleeps until `word` is not `seen`, or for `limit`.
+pub(crate) fn wait(word: &AtomicU32, seen: u32, limit: Duration) {
+    let limit = libc::timespec {
+        tv_sec: limit.as_secs() as libc::time_t,
+        tv_nsec: limit.subsec_nanos() as _,
+    };
+    // SAFETY: the word and the time are alive for the whole call; the call only reads them.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &raw const limit)
+    };
+}
+
+/// Wakes all that sleep in [`wait`] on `word`.
+pub(crate) fn wake(word: &AtomicU32) {
+    // SAFETY: the word is alive for the whole call; only its address counts.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
