@@ -134,7 +134,7 @@ pub(crate) fn four_gpus(more: &str, rest: &str) -> String {
          memory_mib = 8192\nlaunch_ns = {LAUNCH_NS:?}\nlocal_ce = {}\nlocal_sm = {}\n\
          from_host_ce = {}\nfrom_host_sm = {}\nto_host_ce = {}\nto_host_sm = {}\n\
          load_latency_ns = {LOAD_NS:?}\nhost_load_latency_ns = {HOST_LOAD_NS:?}\nnvlinks = 12\n\
-         nvlink_generation = 4\n{more}\n",
+         nvlink_generation = 4\npcie_up_gb_s = 90.0\npcie_down_gb_s = 80.0\n{more}\n",
         LOCAL_CE.toml(),
         LOCAL_SM.toml(),
         FROM_HOST_CE.toml(),

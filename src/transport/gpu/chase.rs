@@ -82,9 +82,12 @@ impl Pointers {
             }
             None => None,
         };
+        let mut pointers = Self { rank, ends, list, reader };
+        // The warm-up follows a list too.
+        pointers.fill(0)?;
         // Every rank hears here of one that could not get its part.
         world.barrier()?;
-        Ok(Self { rank, ends, list, reader })
+        Ok(pointers)
     }
 }
 
@@ -108,7 +111,8 @@ impl Reader {
         let cycles = self.cycles.slice(Bytes::default(), words);
         let [offset, all_cycles, all_ns] = self.ready.ask([0; 3], |kernels, stream, result| {
             let list = self.source.all(ends);
-            let offset = Bytes::new(self.offset);
+            // Wrong data leads anywhere; what follows it begins inside all the same.
+            let offset = Bytes::new(self.offset % list.size().get() / STRIDE * STRIDE);
             kernels.chase(stream, Chase { list, offset, cycles, result })?;
             stream.copy(self.copied.slice(Bytes::default(), words), cycles)
         })?;

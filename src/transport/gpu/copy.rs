@@ -24,8 +24,8 @@ use crate::{
 const SPANS_OF_ONE: usize = 128;
 const SPANS_OF_SEVERAL: usize = 16;
 
-/// Ranks whose GPUs watch one flag begin within about a microsecond of each other: below 1 % of a
-/// sample.
+/// Where flows share something, a sample begins and ends with some of it idle; and ranks whose GPUs
+/// watch one flag begin within about a microsecond of each other.
 const SAMPLE_TIME_OF_SEVERAL: Duration = Duration::from_millis(1);
 
 /// This rank's part of a case.
@@ -95,7 +95,7 @@ impl Copies {
         };
         let has_several_executors = executors.len() > 1;
         let sample_time_min =
-            if has_several_executors { SAMPLE_TIME_OF_SEVERAL } else { Duration::ZERO };
+            if case.flows.len() > 1 { SAMPLE_TIME_OF_SEVERAL } else { Duration::ZERO };
         let clock = lanes.first().map(|lane| lane.ready.clock(sample_time_min));
         // Rank 0 decides by it, whether it has a GPU in this case or not; and every rank hears here
         // of one that could not get its part.
