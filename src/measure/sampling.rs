@@ -11,8 +11,8 @@ const SAMPLES_MIN: usize = 20;
 /// Most latency samples of one case: 10 values lie above the 99.9th percentile.
 const LATENCY_SAMPLES_MAX: usize = 10_000;
 
-/// With so many latency samples, one value lies above the 99.9th percentile, and an eighth of the
-/// time limit is enough.
+/// With so many latency samples, one value lies above the 99.9th percentile; more are taken only
+/// where they are cheap, within a fortieth of the time limit.
 const LATENCY_SAMPLES_GOOD: usize = 1000;
 
 /// Samples of one step of the warm-up; it reads the shortest.
@@ -29,7 +29,7 @@ pub(super) const CONFIRMED_TIME: Duration = Duration::from_millis(50);
 pub(super) const PROOFS: usize = 16;
 
 /// Proving stops after this time, with one operation at least.
-pub(super) const PROOF_TIME: Duration = Duration::from_millis(100);
+pub(super) const PROOF_TIME: Duration = Duration::from_millis(50);
 
 /// A batch lasts about so long: the first transfers after filling find the data in other caches
 /// than those that follow, and must be few among them.
@@ -100,10 +100,10 @@ impl Stop {
     }
 
     /// Samples of the next batch of the latency pass, which has `count` samples and has lasted
-    /// `elapsed` so far; it may last half of the time limit, and an eighth with enough samples.
+    /// `elapsed` so far; it may last half of the time limit, and a fortieth with enough samples.
     pub(super) fn latency(&self, count: usize, each: Duration, elapsed: Duration) -> Option<usize> {
         let missing = LATENCY_SAMPLES_MAX.saturating_sub(count);
-        let share = if count < LATENCY_SAMPLES_GOOD { 2 } else { 8 };
+        let share = if count < LATENCY_SAMPLES_GOOD { 2 } else { 40 };
         if missing == 0 || (elapsed >= self.effort.time_limit / share && count > 0) {
             return None;
         }
@@ -178,8 +178,8 @@ mod tests {
         assert_eq!(stop(None).latency(10_000, MS / 1000, 10 * MS), None);
         assert_eq!(stop(None).latency(25, 10 * MS, 999 * MS), Some(25));
         assert_eq!(stop(None).latency(25, 10 * MS, 1000 * MS), None);
-        assert_eq!(stop(None).latency(1500, MS / 5, 249 * MS), Some(1250));
-        assert_eq!(stop(None).latency(1500, MS / 5, 250 * MS), None);
+        assert_eq!(stop(None).latency(1500, MS / 5, 49 * MS), Some(1250));
+        assert_eq!(stop(None).latency(1500, MS / 5, 50 * MS), None);
         // One batch at least, whatever the limit.
         assert_eq!(stop(None).latency(0, 900 * MS, 1000 * MS), Some(1));
         assert_eq!(stop(None).bandwidth(&[], 900 * MS, 2000 * MS), Some(1));
