@@ -99,7 +99,7 @@ impl<T: Copy> In<T> {
 
     /// For a caller in this library.
     #[cfg(test)]
-    pub(crate) fn from(place: &T) -> Self {
+    pub(crate) fn of(place: *const T) -> Self {
         Self(place)
     }
 }

@@ -1,13 +1,22 @@
 //! The driver through its own functions, each test on a machine of its own.
 
 mod execution;
+mod faults;
+mod holds;
+mod misuse;
+mod processes;
 mod time;
 
-use std::{ffi::c_void, process::Command};
+use std::{
+    ffi::{CStr, c_void},
+    process::Command,
+    sync::atomic::AtomicU32,
+};
 
 use crate::{
-    cuda::abi::{self, Out},
+    cuda::abi::{self, In, Out},
     machine::{Faults, Gpu, Link, Machine, NvLinks, Pair, Rate, Rates},
+    timing::event::{Latest, latest},
 };
 
 /// Set in the process that runs a test: its name.
@@ -104,8 +113,9 @@ pub(super) fn begin(machine: Machine) -> Vec<u64> {
 
 pub(super) fn contexts(gpus: usize) -> Vec<u64> {
     ok(abi::cuInit(0));
-    let contexts: Vec<u64> =
-        (0..gpus).map(|gpu| get(|out| abi::cuDevicePrimaryCtxRetain(out, gpu as i32))).collect();
+    let contexts: Vec<u64> = (0..gpus)
+        .map(|gpu| get(|out| abi::cuDevicePrimaryCtxRetain(out, i32::try_from(gpu).unwrap())))
+        .collect();
     for own in &contexts {
         ok(abi::cuCtxSetCurrent(*own));
         for peer in contexts.iter().filter(|peer| *peer != own) {
@@ -170,8 +180,62 @@ pub(super) fn ns(start: u64, end: u64) -> f64 {
     f64::from(ms) * 1e6
 }
 
-/// Whether `found` is `wanted`, as exactly as milliseconds in 32 bits can say.
+/// The time that an event has recorded, exactly.
 #[track_caller]
-pub(super) fn assert_ns(found: f64, wanted: f64) {
-    assert!((found - wanted).abs() <= wanted.abs() * 2e-7 + 1e-3, "{found} ns, not {wanted}");
+pub(super) fn time_ps(event: u64) -> u64 {
+    let world = crate::state::world().unwrap();
+    let slot = world.local().events.get(event).unwrap().slot;
+    match latest(&world.plane().events[slot]) {
+        Latest::Timed { time_ps, .. } => time_ps,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A kernel of the project's PTX.
+pub(super) fn kernel(name: &CStr) -> u64 {
+    let texts = [
+        concat!(include_str!("../../../kernels/copy.ptx"), "\0"),
+        concat!(include_str!("../../../kernels/pattern.ptx"), "\0"),
+        concat!(include_str!("../../../kernels/hold.ptx"), "\0"),
+        concat!(include_str!("../../../kernels/chase.ptx"), "\0"),
+    ];
+    let name = In::of(name.as_ptr());
+    let mut functions = texts.into_iter().filter_map(|text| {
+        let module: u64 = get(|out| abi::cuModuleLoadData(out, In::of(text.as_ptr().cast())));
+        let mut function = 0;
+        (abi::cuModuleGetFunction(Out::to(&mut function), module, name) == 0).then_some(function)
+    });
+    functions.next().unwrap()
+}
+
+/// Launches a kernel, all of whose parameters have 64 bits or are small.
+pub(super) fn launch(function: u64, stream: u64, parameters: &[u64]) -> u32 {
+    let parameters: Vec<In<u8>> =
+        parameters.iter().map(|value| In::of((&raw const *value).cast())).collect();
+    let none = In::of(std::ptr::null());
+    let parameters = In::of(parameters.as_ptr());
+    abi::cuLaunchKernel(function, 4, 1, 1, 64, 1, 1, 0, stream, parameters, none)
+}
+
+/// Sends bytes to a GPU.
+pub(super) fn put(target: u64, bytes: &[u8]) {
+    ok(abi::cuMemcpyHtoD_v2(target, bytes.as_ptr() as u64, bytes.len()));
+}
+
+/// The bytes at an address of a GPU.
+pub(super) fn fetch(source: u64, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    ok(abi::cuMemcpyDtoH_v2(bytes.as_mut_ptr() as u64, source, count));
+    bytes
+}
+
+/// Bytes that are not all the same.
+pub(super) fn bytes(count: usize, seed: u8) -> Vec<u8> {
+    (0..count).map(|n| (n % 251) as u8 ^ seed).collect()
+}
+
+/// The word at `address` of this process's memory.
+pub(super) fn word(address: u64) -> &'static AtomicU32 {
+    // SAFETY: tests ask for words of memory that they have until their process ends.
+    unsafe { AtomicU32::from_ptr(address as *mut u32) }
 }
