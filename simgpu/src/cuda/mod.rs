@@ -67,6 +67,12 @@ impl<T> Out<T> {
     pub(crate) fn to(place: &mut T) -> Self {
         Self(place)
     }
+
+    /// For a caller in this library that wants no result.
+    #[cfg(test)]
+    pub(crate) fn of_null() -> Self {
+        Self(std::ptr::null_mut())
+    }
 }
 
 /// Something that a caller gives to be read; may be null.

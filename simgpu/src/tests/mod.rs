@@ -9,33 +9,129 @@ mod time;
 
 use std::{
     ffi::{CStr, c_void},
-    process::Command,
+    io::{BufRead, BufReader, Write},
+    os::unix::process::ExitStatusExt,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::atomic::AtomicU32,
 };
 
 use crate::{
+    attach::simgpu_state,
     cuda::abi::{self, In, Out},
     machine::{Faults, Gpu, Link, Machine, NvLinks, Pair, Rate, Rates},
     timing::event::{Latest, latest},
 };
 
 /// Set in the process that runs a test: its name.
-const CHILD: &str = "SIMGPU_TEST";
+const TEST: &str = "SIMGPU_TEST";
+/// Set in the second process of a test: where the machine's state is.
+const STATE: &str = "SIMGPU_TEST_STATE";
+/// After this a test's process is killed, in seconds.
+const PATIENCE_S: u32 = 60;
 
 /// Runs the calling test in a process of its own, since a process attaches only once.
 pub(super) fn alone(body: fn()) {
-    let test = std::thread::current().name().unwrap().to_owned();
-    if std::env::var(CHILD).is_ok_and(|name| name == test) {
+    let test = name();
+    if std::env::var(TEST).is_ok_and(|name| name == test) {
+        // SAFETY: the call takes a number and touches no memory.
+        unsafe { libc::alarm(PATIENCE_S) };
         return body();
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([&test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(CHILD, &test)
-        .output()
-        .unwrap();
+    let output = process(&test).output().unwrap();
     let [out, err] =
-        [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(output.status.success() && out.contains("1 passed"), "{test}:\n{out}\n{err}");
+}
+
+/// Runs the calling test in two processes that are attached to one machine, with what goes
+/// between them.
+pub(super) fn two(machine: fn() -> Machine, first: fn(&mut Other), second: fn(&mut Line)) {
+    if let Ok(state) = std::env::var(STATE) {
+        crate::state::join(&state).unwrap();
+        let gpus = crate::state::machine().unwrap().gpus.len();
+        contexts(gpus);
+        return second(&mut Line::default());
+    }
+    let test = name();
+    if !std::env::var(TEST).is_ok_and(|name| name == test) {
+        // Once more, in a process of its own; that one comes past here.
+        return alone(|| ());
+    }
+    // SAFETY: the call takes a number and touches no memory.
+    unsafe { libc::alarm(PATIENCE_S) };
+    begin(machine());
+    let mut path = [0; 64];
+    // SAFETY: the array is as long as it is said to be.
+    ok(unsafe { simgpu_state(path.as_mut_ptr(), path.len()) }.try_into().unwrap());
+    // SAFETY: the call has just written a C string.
+    let path = unsafe { CStr::from_ptr(path.as_ptr()) };
+    let mut child = process(&test)
+        .env(STATE, path.to_str().unwrap())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let from = BufReader::new(child.stdout.take().unwrap());
+    let to = child.stdin.take().unwrap();
+    let mut other = Other { child, from, to };
+    first(&mut other);
+    drop(other.to);
+    let status = other.child.wait().unwrap();
+    assert!(status.success() || status.signal() == Some(libc::SIGKILL), "the other: {status}");
+}
+
+fn name() -> String {
+    std::thread::current().name().unwrap().to_owned()
+}
+
+fn process(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(TEST, test);
+    command
+}
+
+/// What marks lines between the processes of a test, beside those of the test program.
+const MARK: &str = "> ";
+
+/// The second process, as the first has it.
+pub(super) struct Other {
+    pub child: Child,
+    from: BufReader<ChildStdout>,
+    to: ChildStdin,
+}
+
+impl Other {
+    pub(super) fn send(&mut self, line: &str) {
+        writeln!(self.to, "{line}").unwrap();
+    }
+
+    /// The next line that it sends.
+    #[track_caller]
+    pub(super) fn receive(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.from.read_line(&mut line).unwrap() > 0, "the other process has ended");
+            if let Some((_, text)) = line.split_once(MARK) {
+                return text.trim_end().to_owned();
+            }
+        }
+    }
+}
+
+/// The first process, as the second has it.
+#[derive(Default)]
+pub(super) struct Line;
+
+impl Line {
+    pub(super) fn send(&mut self, line: &str) {
+        println!("{MARK}{line}");
+    }
+
+    pub(super) fn receive(&mut self) -> String {
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
 }
 
 /// `gb_s` bytes per nanosecond after `latency_ns`.
