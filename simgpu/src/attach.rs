@@ -91,6 +91,8 @@ pub(crate) unsafe fn put_text(text: &str, target: *mut c_char, length: usize) ->
     // SAFETY: `fits` is less than `length`, and a text that is made here is no part of the target.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr().cast(), target, fits) };
     // SAFETY: as above.
-    unsafe { target.add(fits).write(0) };
+    let end = unsafe { target.add(fits) };
+    // SAFETY: as above.
+    unsafe { end.write(0) };
     fits == text.len()
 }

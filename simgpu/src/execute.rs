@@ -192,29 +192,6 @@ impl Executor {
         self.progress[stream].end_ps.load(Ordering::Acquire)
     }
 
-    /// Waits until a stream has executed `count` operations, or until `limit`; whether it has.
-    pub(crate) fn await_executed(&self, stream: usize, count: u64, limit: Option<Instant>) -> bool {
-        let progress = &self.progress[stream];
-        for _ in 0..SPINS {
-            if progress.executed.load(Ordering::Acquire) >= count {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
-        loop {
-            let seen = progress.bell.load(Ordering::Acquire);
-            progress.wanted.fetch_min(count, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
-            if progress.executed.load(Ordering::Acquire) >= count {
-                return true;
-            }
-            if limit.is_some_and(|limit| Instant::now() >= limit) {
-                return false;
-            }
-            wait(&progress.bell, seen, Duration::from_millis(100));
-        }
-    }
-
     /// Fails every context, for a reason that is no program's.
     fn fail_all(&self) {
         self.errors.iter().for_each(|error| error.store(999, Ordering::Release));
@@ -241,11 +218,41 @@ impl Progress {
     }
 }
 
+impl World {
+    /// Waits until a stream has executed `count` operations, or until `limit`; whether it has.
+    pub(crate) fn await_executed(&self, stream: usize, count: u64, limit: Option<Instant>) -> bool {
+        let progress = &self.executor.progress[stream];
+        for _ in 0..SPINS {
+            if progress.executed.load(Ordering::Acquire) >= count {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let seen = progress.bell.load(Ordering::Acquire);
+            progress.wanted.fetch_min(count, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if progress.executed.load(Ordering::Acquire) >= count {
+                return true;
+            }
+            if limit.is_some_and(|limit| Instant::now() >= limit) {
+                return false;
+            }
+            wait(&progress.bell, seen, Duration::from_millis(100));
+            if progress.bell.load(Ordering::Acquire) == seen {
+                // If a process died with the lock, what is waited for may be what it began.
+                drop(self.plane());
+            }
+        }
+    }
+}
+
 /// Executes for ever.
 fn run(world: &'static World) {
     let executor = &world.executor;
     let board = world.shared.board(world.place);
-    let mut executed = board.timed();
+    // Not what has been timed: the first operations may be quicker than the start of this thread.
+    let mut executed = board.executed();
     let mut helpers = HashMap::new();
     loop {
         let task = board.next(executed);

@@ -25,7 +25,7 @@ pub(crate) struct Calls {
 static CALLS: Mutex<BTreeMap<String, &Calls>> = Mutex::new(BTreeMap::new());
 
 /// Counts a call of `name`, without a version suffix; the code with which it is to fail, if it is.
-pub(crate) fn check(name: &str) -> Option<u32> {
+pub fn check(name: &str) -> Option<u32> {
     calls(name)?.check()
 }
 

@@ -3,17 +3,25 @@
 
 #![allow(unsafe_code, reason = "a library with C interfaces")]
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("addresses, sizes and handles of the driver have 64 bits here");
+
 pub mod attach;
 mod contents;
+#[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits; counts are small")]
+#[allow(clippy::cast_sign_loss, reason = "what is cast has been found to be positive")]
 mod cuda;
+#[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits")]
 mod execute;
 pub mod faults;
 pub mod kernels;
 pub mod machine;
+#[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits")]
 mod memory;
 pub mod nvml;
 mod report;
 pub mod state;
+#[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits; counts are small")]
 mod timing;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! is a part of it. Pages exist from their first use, and those of freed memory are kept up to a limit.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     ffi::c_void,
     fs::File,
     io,
@@ -89,8 +89,8 @@ impl Region {
 impl Memory {
     /// Gets a GPU's memory ready.
     pub(crate) fn open(&mut self, gpu: u32, bytes: u64) -> io::Result<()> {
-        if !self.arenas.contains_key(&gpu) {
-            self.arenas.insert(gpu, Arena::new(bytes)?);
+        if let Entry::Vacant(place) = self.arenas.entry(gpu) {
+            place.insert(Arena::new(bytes)?);
         }
         Ok(())
     }

@@ -165,7 +165,7 @@ fn attribute_of(machine: &Machine, ordinal: usize, attribute: i32) -> Option<i32
     let gpu = &machine.gpus[ordinal];
     let value = match attribute {
         // The limits of every GPU since compute capability 7.0.
-        1 | 2 | 3 => 1024,   // threads of a block, and along its first two sides
+        1..=3 => 1024,       // threads of a block, and along its first two sides
         4 => 64,             // along its third side
         5 => i32::MAX,       // blocks along the grid's first side
         6 | 7 => 65_535,     // and along the others

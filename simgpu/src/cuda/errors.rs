@@ -10,6 +10,7 @@ pub(crate) struct Code(pub u32);
 
 macro_rules! codes {
     ($($name:ident = $code:literal, $sentence:literal;)*) => {
+        #[allow(dead_code, reason = "the table has all codes that a caller may ask about")]
         impl Code {
             $(pub(crate) const $name: Self = Self($code);)*
         }

@@ -67,6 +67,12 @@ impl<T> Out<T> {
     pub(crate) fn to(place: &mut T) -> Self {
         Self(place)
     }
+
+    /// For a caller in this library that wants no result.
+    #[cfg(test)]
+    pub(crate) fn of_null() -> Self {
+        Self(std::ptr::null_mut())
+    }
 }
 
 /// Something that a caller gives to be read; may be null.
@@ -99,7 +105,7 @@ impl<T: Copy> In<T> {
 
     /// For a caller in this library.
     #[cfg(test)]
-    pub(crate) fn from(place: &T) -> Self {
+    pub(crate) fn of(place: *const T) -> Self {
         Self(place)
     }
 }

@@ -61,7 +61,7 @@ impl<'w> Queueing<'w> {
             }
             drop(queueing);
             let limit = Instant::now() + PATIENCE;
-            if !world.executor.await_executed(slot, executed + 1, Some(limit)) {
+            if !world.await_executed(slot, executed + 1, Some(limit)) {
                 return Err(Code::LAUNCH_TIMEOUT);
             }
         }
@@ -248,7 +248,7 @@ pub(crate) fn close_drained(world: &World, local: &mut Local) {
 
 /// Waits until a stream has executed `count` operations; the host's time goes on to then.
 pub(crate) fn synchronize(world: &World, slot: usize, count: u64) {
-    world.executor.await_executed(slot, count, None);
+    world.await_executed(slot, count, None);
     world.shared.reach(world.executor.end_ps(slot));
 }
 

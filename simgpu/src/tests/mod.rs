@@ -1,32 +1,137 @@
 //! The driver through its own functions, each test on a machine of its own.
 
 mod execution;
+mod faults;
+mod holds;
+mod misuse;
+mod processes;
 mod time;
 
-use std::{ffi::c_void, process::Command};
+use std::{
+    ffi::{CStr, c_void},
+    io::{BufRead, BufReader, Write},
+    os::unix::process::ExitStatusExt,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::atomic::AtomicU32,
+};
 
 use crate::{
-    cuda::abi::{self, Out},
+    attach::simgpu_state,
+    cuda::abi::{self, In, Out},
     machine::{Faults, Gpu, Link, Machine, NvLinks, Pair, Rate, Rates},
+    timing::event::{Latest, latest},
 };
 
 /// Set in the process that runs a test: its name.
-const CHILD: &str = "SIMGPU_TEST";
+const TEST: &str = "SIMGPU_TEST";
+/// Set in the second process of a test: where the machine's state is.
+const STATE: &str = "SIMGPU_TEST_STATE";
+/// After this a test's process is killed, in seconds.
+const PATIENCE_S: u32 = 60;
 
 /// Runs the calling test in a process of its own, since a process attaches only once.
 pub(super) fn alone(body: fn()) {
-    let test = std::thread::current().name().unwrap().to_owned();
-    if std::env::var(CHILD).is_ok_and(|name| name == test) {
+    let test = name();
+    if std::env::var(TEST).is_ok_and(|name| name == test) {
+        // SAFETY: the call takes a number and touches no memory.
+        unsafe { libc::alarm(PATIENCE_S) };
         return body();
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([&test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(CHILD, &test)
-        .output()
-        .unwrap();
+    let output = process(&test).output().unwrap();
     let [out, err] =
-        [output.stdout, output.stderr].map(|b| String::from_utf8_lossy(&b).into_owned());
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
     assert!(output.status.success() && out.contains("1 passed"), "{test}:\n{out}\n{err}");
+}
+
+/// Runs the calling test in two processes that are attached to one machine, with what goes
+/// between them.
+pub(super) fn two(machine: fn() -> Machine, first: fn(&mut Other), second: fn(&mut Line)) {
+    if let Ok(state) = std::env::var(STATE) {
+        crate::state::join(&state).unwrap();
+        let gpus = crate::state::machine().unwrap().gpus.len();
+        contexts(gpus);
+        return second(&mut Line::default());
+    }
+    let test = name();
+    if !std::env::var(TEST).is_ok_and(|name| name == test) {
+        // Once more, in a process of its own; that one comes past here.
+        return alone(|| ());
+    }
+    // SAFETY: the call takes a number and touches no memory.
+    unsafe { libc::alarm(PATIENCE_S) };
+    begin(machine());
+    let mut path = [0; 64];
+    // SAFETY: the array is as long as it is said to be.
+    ok(unsafe { simgpu_state(path.as_mut_ptr(), path.len()) }.try_into().unwrap());
+    // SAFETY: the call has just written a C string.
+    let path = unsafe { CStr::from_ptr(path.as_ptr()) };
+    let mut child = process(&test)
+        .env(STATE, path.to_str().unwrap())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let from = BufReader::new(child.stdout.take().unwrap());
+    let to = child.stdin.take().unwrap();
+    let mut other = Other { child, from, to };
+    first(&mut other);
+    drop(other.to);
+    let status = other.child.wait().unwrap();
+    assert!(status.success() || status.signal() == Some(libc::SIGKILL), "the other: {status}");
+}
+
+fn name() -> String {
+    std::thread::current().name().unwrap().to_owned()
+}
+
+fn process(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(TEST, test);
+    command
+}
+
+/// What marks lines between the processes of a test, beside those of the test program.
+const MARK: &str = "> ";
+
+/// The second process, as the first has it.
+pub(super) struct Other {
+    pub child: Child,
+    from: BufReader<ChildStdout>,
+    to: ChildStdin,
+}
+
+impl Other {
+    pub(super) fn send(&mut self, line: &str) {
+        writeln!(self.to, "{line}").unwrap();
+    }
+
+    /// The next line that it sends.
+    #[track_caller]
+    pub(super) fn receive(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.from.read_line(&mut line).unwrap() > 0, "the other process has ended");
+            if let Some((_, text)) = line.split_once(MARK) {
+                return text.trim_end().to_owned();
+            }
+        }
+    }
+}
+
+/// The first process, as the second has it.
+#[derive(Default)]
+pub(super) struct Line;
+
+impl Line {
+    pub(super) fn send(&mut self, line: &str) {
+        println!("{MARK}{line}");
+    }
+
+    pub(super) fn receive(&mut self) -> String {
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
 }
 
 /// `gb_s` bytes per nanosecond after `latency_ns`.
@@ -104,8 +209,9 @@ pub(super) fn begin(machine: Machine) -> Vec<u64> {
 
 pub(super) fn contexts(gpus: usize) -> Vec<u64> {
     ok(abi::cuInit(0));
-    let contexts: Vec<u64> =
-        (0..gpus).map(|gpu| get(|out| abi::cuDevicePrimaryCtxRetain(out, gpu as i32))).collect();
+    let contexts: Vec<u64> = (0..gpus)
+        .map(|gpu| get(|out| abi::cuDevicePrimaryCtxRetain(out, i32::try_from(gpu).unwrap())))
+        .collect();
     for own in &contexts {
         ok(abi::cuCtxSetCurrent(*own));
         for peer in contexts.iter().filter(|peer| *peer != own) {
@@ -170,8 +276,62 @@ pub(super) fn ns(start: u64, end: u64) -> f64 {
     f64::from(ms) * 1e6
 }
 
-/// Whether `found` is `wanted`, as exactly as milliseconds in 32 bits can say.
+/// The time that an event has recorded, exactly.
 #[track_caller]
-pub(super) fn assert_ns(found: f64, wanted: f64) {
-    assert!((found - wanted).abs() <= wanted.abs() * 2e-7 + 1e-3, "{found} ns, not {wanted}");
+pub(super) fn time_ps(event: u64) -> u64 {
+    let world = crate::state::world().unwrap();
+    let slot = world.local().events.get(event).unwrap().slot;
+    match latest(&world.plane().events[slot]) {
+        Latest::Timed { time_ps, .. } => time_ps,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A kernel of the project's PTX.
+pub(super) fn kernel(name: &CStr) -> u64 {
+    let texts = [
+        concat!(include_str!("../../../kernels/copy.ptx"), "\0"),
+        concat!(include_str!("../../../kernels/pattern.ptx"), "\0"),
+        concat!(include_str!("../../../kernels/hold.ptx"), "\0"),
+        concat!(include_str!("../../../kernels/chase.ptx"), "\0"),
+    ];
+    let name = In::of(name.as_ptr());
+    let mut functions = texts.into_iter().filter_map(|text| {
+        let module: u64 = get(|out| abi::cuModuleLoadData(out, In::of(text.as_ptr().cast())));
+        let mut function = 0;
+        (abi::cuModuleGetFunction(Out::to(&mut function), module, name) == 0).then_some(function)
+    });
+    functions.next().unwrap()
+}
+
+/// Launches a kernel, all of whose parameters have 64 bits or are small.
+pub(super) fn launch(function: u64, stream: u64, parameters: &[u64]) -> u32 {
+    let parameters: Vec<In<u8>> =
+        parameters.iter().map(|value| In::of((&raw const *value).cast())).collect();
+    let none = In::of(std::ptr::null());
+    let parameters = In::of(parameters.as_ptr());
+    abi::cuLaunchKernel(function, 4, 1, 1, 64, 1, 1, 0, stream, parameters, none)
+}
+
+/// Sends bytes to a GPU.
+pub(super) fn put(target: u64, bytes: &[u8]) {
+    ok(abi::cuMemcpyHtoD_v2(target, bytes.as_ptr() as u64, bytes.len()));
+}
+
+/// The bytes at an address of a GPU.
+pub(super) fn fetch(source: u64, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    ok(abi::cuMemcpyDtoH_v2(bytes.as_mut_ptr() as u64, source, count));
+    bytes
+}
+
+/// Bytes that are not all the same.
+pub(super) fn bytes(count: usize, seed: u8) -> Vec<u8> {
+    (0..count).map(|n| (n % 251) as u8 ^ seed).collect()
+}
+
+/// The word at `address` of this process's memory.
+pub(super) fn word(address: u64) -> &'static AtomicU32 {
+    // SAFETY: tests ask for words of memory that they have until their process ends.
+    unsafe { AtomicU32::from_ptr(address as *mut u32) }
 }

@@ -1,39 +1,335 @@
-//! Durations and order, worked out by hand.
+//! Durations and order, worked out by hand. Where a comment has a sum, the terms are latency, then
+//! bytes / rate, in nanoseconds.
 
 use super::*;
-use crate::cuda::abi::*;
+use crate::{cuda::abi::*, machine::Jitter};
 
-const MIB: usize = 1 << 20;
+/// Bytes that last 10000 ns at 100 GB/s.
+const MB: usize = 1_000_000;
+
+/// Queues a copy with an event behind it; when it ends, in picoseconds, once it is done.
+fn copy(target: u64, source: u64, bytes: usize, stream: u64) -> u64 {
+    ok(cuMemcpyAsync(target, source, bytes, stream));
+    mark(stream)
+}
+
+/// `bytes` on each GPU.
+fn everywhere(contexts: &[u64], bytes: usize) -> Vec<u64> {
+    let all = contexts.iter().map(|context| {
+        on(*context);
+        allocate(bytes)
+    });
+    let all = all.collect();
+    on(contexts[0]);
+    all
+}
+
+fn synchronize() {
+    ok(cuCtxSynchronize());
+}
 
 #[test]
 fn a_copy_lasts_its_latency_and_its_bytes() {
     alone(|| {
         let contexts = begin(machine());
-        let near = allocate(MIB);
-        on(contexts[1]);
-        let far = allocate(MIB);
-        on(contexts[0]);
-        let host = pinned(MIB);
-        let copies = [
-            // A stream of the source writes: 2000 + 1048576 / 100.
-            (far, near, 2000.0 + 10485.76),
-            // A stream of the target reads: 2500 + 1048576 / 80.
-            (near, far, 2500.0 + 13107.2),
-            (near, host, 3000.0 + 52428.8),
-            (host, near, 3500.0 + 41943.04),
-            (near, near + MIB as u64 / 2, 0.0),
-        ];
+        let memory = everywhere(&contexts, 1 << 20);
+        let (near, far, host) = (memory[0], memory[1], pinned(1 << 20));
         let stream = stream();
-        for (target, source, wanted) in copies {
-            let (bytes, wanted) =
-                if wanted == 0.0 { (MIB / 2, 1000.0 + 524.288) } else { (MIB, wanted) };
-            let start = mark(stream);
-            ok(cuMemcpyAsync(target, source, bytes, stream));
-            let end = mark(stream);
-            ok(cuStreamSynchronize(stream));
-            // Times are rounded down to whole nanoseconds, one by one.
-            let found = ns(start, end);
-            assert!((found - wanted).abs() <= 1.0, "{found} ns, not {wanted}");
+        let mut before_ps = 0;
+        for (target, source, bytes, wanted_ps) in [
+            // A stream of the source writes: 2000 + 1048576 / 100.
+            (far, near, 1 << 20, 12_485_760),
+            // A stream of the target reads: 2500 + 1048576 / 80.
+            (near, far, 1 << 20, 15_607_200),
+            // 3000 + 1048576 / 20
+            (near, host, 1 << 20, 55_428_800),
+            // 3500 + 1048576 / 25
+            (host, near, 1 << 20, 45_443_040),
+            // 1000 + 524288 / 1000
+            (near, near + (1 << 19), 1 << 19, 1_524_288),
+            // Between two others a stream writes.
+            (memory[2], far, 1 << 20, 12_485_760),
+            // 1000 + 1 / 1000, 2000 + 1 / 100
+            (near, near + 1, 1, 1_000_001),
+            (far, near, 1, 2_000_010),
+        ] {
+            let end = copy(target, source, bytes, stream);
+            synchronize();
+            assert_eq!(time_ps(end) - before_ps, wanted_ps, "{bytes}");
+            before_ps = time_ps(end);
         }
+    });
+}
+
+#[test]
+fn transfers_on_one_link_queue_and_their_latencies_overlap() {
+    alone(|| {
+        let contexts = begin(machine());
+        let memory = everywhere(&contexts, MB);
+        let streams = [stream(), stream()];
+        let ends = streams.map(|stream| copy(memory[1], memory[0], MB, stream));
+        synchronize();
+        // The link is busy for 10000 ns; the second begins then.
+        assert_eq!(ends.map(time_ps), [12_000_000, 22_000_000]);
+    });
+}
+
+#[test]
+fn the_two_directions_of_a_pair_do_not_disturb_each_other() {
+    alone(|| {
+        let contexts = begin(machine());
+        let memory = everywhere(&contexts, MB);
+        let there = copy(memory[1], memory[0], MB, stream());
+        // This stream's GPU is the target: 2500 + 1000000 / 80.
+        let back = copy(memory[0], memory[1], MB, stream());
+        synchronize();
+        assert_eq!([there, back].map(time_ps), [12_000_000, 15_000_000]);
+    });
+}
+
+#[test]
+fn what_leaves_a_gpu_shares_its_egress_and_what_arrives_its_ingress() {
+    alone(|| {
+        let mut machine = machine();
+        machine.gpus[0].egress_gb_s = Some(150.0);
+        machine.gpus[3].ingress_gb_s = Some(60.0);
+        let contexts = begin(machine);
+        let memory = everywhere(&contexts, 3 * MB);
+        let ends: Vec<u64> =
+            memory[1..].iter().map(|target| copy(*target, memory[0], 3 * MB, stream())).collect();
+        synchronize();
+        // Each takes 2000 + 3000000 / 100 and occupies the egress for 3000000 / 150; the last
+        // one goes at the ingress's rate: 2000 + 3000000 / 60.
+        let ends: Vec<u64> = ends.into_iter().map(time_ps).collect();
+        assert_eq!(ends, [32_000_000, 20_000_000 + 32_000_000, 40_000_000 + 52_000_000]);
+    });
+}
+
+#[test]
+fn each_direction_of_pcie_takes_one_transfer_after_the_other() {
+    alone(|| {
+        let mut machine = machine();
+        machine.gpus[0].pcie_down_gb_s = Some(40.0);
+        let contexts = begin(machine);
+        let memory = everywhere(&contexts, MB);
+        let host = pinned(4 * MB);
+        let down = [0, 1].map(|part| copy(memory[0], host + part * MB as u64, MB, stream()));
+        let up = [2, 3].map(|part| copy(host + part * MB as u64, memory[0], MB, stream()));
+        synchronize();
+        // 3000 + 1000000 / 20, busy for 1000000 / 40 only.
+        assert_eq!(down.map(time_ps), [53_000_000, 25_000_000 + 53_000_000]);
+        // 3500 + 1000000 / 25, busy as long as the transfer's own rate says.
+        assert_eq!(up.map(time_ps), [43_500_000, 40_000_000 + 43_500_000]);
+    });
+}
+
+#[test]
+fn without_peer_access_a_copy_goes_through_the_host() {
+    alone(|| {
+        let contexts = begin(machine());
+        let memory = everywhere(&contexts, MB);
+        ok(cuCtxDisablePeerAccess(contexts[1]));
+        let end = copy(memory[1], memory[0], MB, stream());
+        synchronize();
+        // 3500 + 3000 + 1000000 / 25 + 1000000 / 20
+        assert_eq!(time_ps(end), 96_500_000);
+        let traffic = [0, 1].map(crate::state::traffic);
+        assert_eq!((traffic[0].pcie_tx_bytes, traffic[1].pcie_rx_bytes), (1_000_000, 1_000_000));
+        assert_eq!(traffic[0].nvlink_tx_bytes, 0);
+    });
+}
+
+#[test]
+fn a_kernel_lasts_its_launch_and_what_lies_elsewhere() {
+    alone(|| {
+        let contexts = begin(machine());
+        let memory = everywhere(&contexts, 2 * MB);
+        let (near, far, further, host) = (memory[0], memory[1], memory[2], pinned(MB));
+        let stream = stream();
+        let [copies, reads, writes, fills, compares] =
+            [c"copy_by_read", c"read_only", c"write_only", c"fill", c"compare"].map(kernel);
+        let (b, result) = (MB as u64, pinned(64));
+        let mut before_ps = 0;
+        for (function, parameters, wanted_ps) in [
+            // 4000 + 500 + 1000000 / 800
+            (copies, vec![near, near + b, b], 5_750_000),
+            // 4000 + 1800 + 1000000 / 50
+            (copies, vec![near, far, b], 25_800_000),
+            // 4000 + 1600 + 1000000 / 90
+            (copies, vec![far, near, b], 16_711_111),
+            // 4000 + 1800 + 1600 + 1000000 / 50
+            (copies, vec![further, far, b], 27_400_000),
+            // 4000 + 2000 + 1000000 / 16
+            (copies, vec![near, host, b], 68_500_000),
+            // 4000 + 1500 + 1000000 / 10
+            (copies, vec![host, near, b], 105_500_000),
+            (reads, vec![far, b, result], 25_800_000),
+            (reads, vec![near, b, result], 5_750_000),
+            (writes, vec![far, b, 1], 16_711_111),
+            (fills, vec![near, b, 1, 0], 5_750_000),
+            (compares, vec![near, b, 1, result], 5_750_000),
+        ] {
+            ok(launch(function, stream, &parameters));
+            let end = mark(stream);
+            synchronize();
+            assert_eq!(time_ps(end) - before_ps, wanted_ps, "{parameters:?}");
+            before_ps = time_ps(end);
+        }
+    });
+}
+
+#[test]
+fn a_chase_takes_a_load_for_each_hop() {
+    alone(|| {
+        let contexts = begin(machine());
+        let memory = everywhere(&contexts, 4096);
+        let (cycles, result) = (allocate(400), allocate(24));
+        let chase = kernel(c"chase");
+        let stream = stream();
+        let mut before_ps = 0;
+        // 4000 + 100 × 900, and × 600: each element is its own successor.
+        for (list, wanted_ps) in [(memory[1], 94_000_000), (memory[0], 64_000_000)] {
+            ok(cuMemsetD8_v2(list, 0, 4096));
+            synchronize();
+            let start = mark(stream);
+            ok(launch(chase, stream, &[list, 0, 100, cycles, result]));
+            let end = mark(stream);
+            synchronize();
+            assert_eq!(time_ps(end) - time_ps(start), wanted_ps);
+            let found = fetch(cycles, 400);
+            let latency_ns = (wanted_ps - 4_000_000) / 100 / 1000;
+            let counted =
+                found.chunks(4).map(|c| u64::from(u32::from_le_bytes([c[0], c[1], c[2], c[3]])));
+            assert_eq!(counted.sum::<u64>(), 100 * latency_ns);
+            assert!(time_ps(end) > before_ps);
+            before_ps = time_ps(end);
+        }
+    });
+}
+
+#[test]
+fn the_host_goes_on_only_when_it_waits() {
+    alone(|| {
+        let contexts = begin(machine());
+        let memory = everywhere(&contexts, MB);
+        let (first, second) = (stream(), stream());
+        let one = copy(memory[1], memory[0], MB, first);
+        // Queued while the host is at 0: the link makes it wait, not the host.
+        let two = copy(memory[2], memory[0], MB, second);
+        ok(cuEventSynchronize(one));
+        // The host is at 12000 now, so this begins there.
+        let three = mark(stream());
+        synchronize();
+        assert_eq!([one, two, three].map(time_ps), [12_000_000, 12_000_000, 12_000_000]);
+        // A successful query is a wait, too.
+        let end = copy(memory[1], memory[0], MB, first);
+        while cuStreamQuery(first) == 600 {}
+        assert_eq!(time_ps(mark(second)), time_ps(end));
+    });
+}
+
+#[test]
+fn a_stream_that_waits_for_an_event_begins_when_that_is_reached() {
+    alone(|| {
+        let contexts = begin(machine());
+        let memory = everywhere(&contexts, MB);
+        on(contexts[1]);
+        let other = stream();
+        on(contexts[0]);
+        let own = stream();
+        let end = copy(memory[1], memory[0], MB, own);
+        ok(cuStreamWaitEvent(other, end, 0));
+        on(contexts[1]);
+        let begin = mark(other);
+        // What the event records later is no longer waited for.
+        on(contexts[0]);
+        copy(memory[1], memory[0], MB, own);
+        ok(cuEventRecord(end, own));
+        synchronize();
+        on(contexts[1]);
+        synchronize();
+        assert_eq!(time_ps(begin), 12_000_000);
+        assert_eq!(time_ps(end), 24_000_000);
+    });
+}
+
+#[test]
+fn stream_0_waits_for_blocking_streams_and_they_for_it() {
+    alone(|| {
+        let contexts = begin(machine());
+        let memory = everywhere(&contexts, MB);
+        let blocking: u64 = get(|out| cuStreamCreate(out, 0));
+        let free = stream();
+        copy(memory[1], memory[0], MB, blocking);
+        let zero = copy(memory[2], memory[0], MB, 0);
+        let after = mark(blocking);
+        let beside = mark(free);
+        synchronize();
+        assert_eq!([zero, after, beside].map(time_ps), [24_000_000, 24_000_000, 0]);
+    });
+}
+
+#[test]
+fn times_are_rounded_down_to_the_resolution() {
+    alone(|| {
+        let mut machine = machine();
+        machine.event_resolution_ns = 500;
+        let contexts = begin(machine);
+        let memory = everywhere(&contexts, 1 << 20);
+        let stream = stream();
+        let start = copy(memory[1], memory[0], 1 << 20, stream);
+        let end = copy(memory[1], memory[0], 1 << 20, stream);
+        synchronize();
+        // 12485.76 and 24971.52 become 12000 and 24500.
+        assert_eq!(ns(start, end).round(), 12_500.0);
+    });
+}
+
+#[test]
+fn jitter_hits_its_share_and_adds_to_the_duration_only() {
+    alone(|| {
+        let mut machine = machine();
+        machine.faults.jitter =
+            vec![Jitter { source: Some(0), target: Some(1), share: 0.25, extra_ns: 700.0 }];
+        let contexts = begin(machine);
+        let memory = everywhere(&contexts, MB);
+        let stream = stream();
+        let ends = |target: usize| {
+            let start = mark(stream);
+            let ends: Vec<u64> =
+                (0..1000).map(|_| copy(memory[target], memory[0], 1000, stream)).collect();
+            synchronize();
+            let mut before_ps = time_ps(start);
+            let later = ends.iter().map(|end| {
+                let duration_ps = time_ps(*end) - before_ps;
+                before_ps = time_ps(*end);
+                duration_ps
+            });
+            later.collect::<Vec<u64>>()
+        };
+        let hit = ends(1);
+        assert!(hit.iter().all(|ps| [2_010_000, 2_710_000].contains(ps)));
+        let count = hit.iter().filter(|ps| **ps == 2_710_000).count();
+        assert!((200..300).contains(&count), "{count} of 1000");
+        assert!(ends(2).iter().all(|ps| *ps == 2_010_000), "another target is spared");
+    });
+}
+
+#[test]
+fn traffic_is_counted_at_both_ends() {
+    alone(|| {
+        let contexts = begin(machine());
+        let memory = everywhere(&contexts, MB);
+        let host = pinned(MB);
+        let stream = stream();
+        copy(memory[1], memory[0], MB, stream);
+        copy(memory[0], memory[1], 1000, stream);
+        copy(memory[0], host, 300, stream);
+        copy(host, memory[0], 20, stream);
+        synchronize();
+        let [near, far] = [0, 1].map(crate::state::traffic);
+        assert_eq!((near.nvlink_tx_bytes, near.nvlink_rx_bytes), (1_000_000, 1000));
+        assert_eq!((far.nvlink_tx_bytes, far.nvlink_rx_bytes), (1000, 1_000_000));
+        assert_eq!((near.pcie_rx_bytes, near.pcie_tx_bytes), (300, 20));
     });
 }

@@ -125,14 +125,14 @@ pub(crate) fn copy(
             Way::Staged => sum.staged(from, to),
         },
         (Place::Host, Place::Gpu(to)) => {
-            sum.from_host(to, machine.gpus[to as usize].from_host.ce);
+            sum.host_to_gpu(to, machine.gpus[to as usize].from_host.ce);
         }
         (Place::Gpu(from), Place::Host) => {
-            sum.to_host(from, machine.gpus[from as usize].to_host.ce);
+            sum.gpu_to_host(from, machine.gpus[from as usize].to_host.ce);
         }
         (Place::Host, Place::Host) => {
             // Through the GPU whose engine does it, as the driver does.
-            sum.to_host(gpu, machine.gpus[gpu as usize].to_host.ce);
+            sum.gpu_to_host(gpu, machine.gpus[gpu as usize].to_host.ce);
         }
     }
     sum.finish(0.0, (source, target))
@@ -257,13 +257,13 @@ impl<'m> Sum<'m> {
         self.occupy(Resource::Local(gpu), None);
     }
 
-    fn from_host(&mut self, gpu: u32, rate: Rate) {
+    fn host_to_gpu(&mut self, gpu: u32, rate: Rate) {
         self.rate(rate);
         self.down(gpu);
         self.leg(Place::Host, Place::Gpu(gpu), Medium::Pcie);
     }
 
-    fn to_host(&mut self, gpu: u32, rate: Rate) {
+    fn gpu_to_host(&mut self, gpu: u32, rate: Rate) {
         self.rate(rate);
         self.up(gpu);
         self.leg(Place::Gpu(gpu), Place::Host, Medium::Pcie);
@@ -310,7 +310,7 @@ impl<'m> Sum<'m> {
     /// A kernel's loads from elsewhere; its own memory costs nothing beside them.
     fn load(&mut self, gpu: u32, source: Place) {
         match source {
-            Place::Host => self.from_host(gpu, self.machine.gpus[gpu as usize].from_host.sm),
+            Place::Host => self.host_to_gpu(gpu, self.machine.gpus[gpu as usize].from_host.sm),
             Place::Gpu(other) if other != gpu => self.pair(other, gpu, |pair| pair.sm_read),
             Place::Gpu(_) => {}
         }
@@ -319,7 +319,7 @@ impl<'m> Sum<'m> {
     /// A kernel's stores to elsewhere.
     fn store(&mut self, gpu: u32, target: Place) {
         match target {
-            Place::Host => self.to_host(gpu, self.machine.gpus[gpu as usize].to_host.sm),
+            Place::Host => self.gpu_to_host(gpu, self.machine.gpus[gpu as usize].to_host.sm),
             Place::Gpu(other) if other != gpu => self.pair(gpu, other, |pair| pair.sm_write),
             Place::Gpu(_) => {}
         }

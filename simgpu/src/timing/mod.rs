@@ -10,6 +10,8 @@ mod shared;
 pub(crate) mod words;
 
 pub(crate) use plane::{Export, Gate, GateKind, Operation, Plane, Work, event};
+#[cfg(test)]
+pub(crate) use settle::Step;
 pub(crate) use settle::What;
 pub(crate) use shared::{Guard, Shared, State, memory_file, wait, wake};
 

@@ -344,9 +344,14 @@ impl Board {
         self.timed.load(Ordering::Acquire)
     }
 
+    /// Entries that have been executed.
+    pub(crate) fn executed(&self) -> u64 {
+        self.executed.load(Ordering::Acquire)
+    }
+
     /// Whether the first `count` entries have been executed.
     pub(crate) fn has_executed(&self, count: u64) -> bool {
-        self.executed.load(Ordering::Acquire) >= count
+        self.executed() >= count
     }
 
     /// Pushes the step at its index. The caller has the plane, and keeps the ring from running

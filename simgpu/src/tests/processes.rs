@@ -1,0 +1,361 @@
+//! Two processes on one machine.
+
+use std::{
+    fs::File,
+    os::{
+        fd::{AsRawFd, FromRawFd},
+        unix::{fs::FileExt, process::ExitStatusExt},
+    },
+    sync::atomic::Ordering,
+    thread,
+    time::Duration,
+};
+
+use super::*;
+use crate::{
+    cuda::abi::*,
+    memory::{Mapping, PAGE},
+    state::world,
+    timing::{Step, What},
+};
+
+/// Longer than any test takes, in nanoseconds.
+const LONG: u64 = 60_000_000_000;
+
+/// A handle as text, to be sent.
+fn handle_text(handle: &Handle) -> String {
+    // SAFETY: a handle is 64 bytes without padding.
+    let bytes: [u8; 64] = unsafe { std::mem::transmute(*handle) };
+    bytes.map(|byte| format!("{byte:02x}")).concat()
+}
+
+fn handle_of(text: &str) -> Handle {
+    let byte = |at: usize| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap();
+    let bytes: [u8; 64] = std::array::from_fn(byte);
+    // SAFETY: a handle is 64 bytes, and any are one.
+    unsafe { std::mem::transmute(bytes) }
+}
+
+fn export(address: u64) -> Handle {
+    let mut handle = handle_of(&"00".repeat(64));
+    ok(cuIpcGetMemHandle(Out::to(&mut handle), address));
+    handle
+}
+
+fn open(handle: Handle) -> u64 {
+    get(|out| cuIpcOpenMemHandle_v2(out, handle, 1))
+}
+
+/// Makes the context of a GPU current.
+fn gpu(ordinal: i32) {
+    on(get(|out| cuDevicePrimaryCtxRetain(out, ordinal)));
+}
+
+#[test]
+fn memory_of_one_process_is_read_and_written_by_another() {
+    two(
+        machine,
+        |other| {
+            let _ = allocate(1000);
+            let there = allocate(100_000);
+            put(there, &bytes(100_000, 1));
+            other.send(&handle_text(&export(there + 17)));
+            // The other's stream of GPU 1 reads: 2500 + 100000 / 80.
+            assert_eq!(other.receive(), "3750000");
+            assert!(fetch(there, 100_000) == bytes(100_000, 2), "what the other has written");
+            // What it holds is the other's to change, so the same copy is really made again.
+            let copy = allocate(100_000);
+            ok(cuMemcpyDtoD_v2(copy, there, 100_000));
+            ok(cuCtxSynchronize());
+            other.send("again");
+            assert_eq!(other.receive(), "done");
+            ok(cuMemcpyDtoD_v2(copy, there, 100_000));
+            assert!(fetch(copy, 100_000) == bytes(100_000, 3), "what it has written since");
+        },
+        |line| {
+            let handle = handle_of(&line.receive());
+            gpu(1);
+            let there = open(handle);
+            assert_eq!(open(handle), there, "the second time it is the same");
+            ok(cuIpcCloseMemHandle(there));
+            let own = allocate(100_000);
+            let stream = stream();
+            let start = mark(stream);
+            ok(cuMemcpyAsync(own, there, 100_000, stream));
+            let end = mark(stream);
+            ok(cuStreamSynchronize(stream));
+            assert!(fetch(own, 100_000) == bytes(100_000, 1), "what the first has written");
+            put(there, &bytes(100_000, 2));
+            line.send(&(time_ps(end) - time_ps(start)).to_string());
+            line.receive();
+            put(there, &bytes(100_000, 3));
+            line.send("done");
+            ok(cuIpcCloseMemHandle(there));
+            assert_eq!(cuIpcCloseMemHandle(there), 1);
+        },
+    );
+}
+
+#[test]
+fn a_handle_of_memory_that_is_gone_is_refused() {
+    two(
+        machine,
+        |other| {
+            let there = allocate(1000);
+            let handle = export(there);
+            assert_eq!(
+                cuIpcOpenMemHandle_v2(Out::to(&mut 0), handle, 1),
+                201,
+                "in its own process"
+            );
+            ok(cuMemFree_v2(there));
+            other.send(&handle_text(&handle));
+            let handle = handle_of(&other.receive());
+            let opened = open(handle);
+            ok(cuIpcCloseMemHandle(opened));
+            other.child.kill().unwrap();
+            other.child.wait().unwrap();
+            assert_eq!(cuIpcOpenMemHandle_v2(Out::to(&mut 0), handle, 1), 1, "its process is dead");
+        },
+        |line| {
+            let handle = handle_of(&line.receive());
+            assert_eq!(cuIpcOpenMemHandle_v2(Out::to(&mut 0), handle, 1), 1, "it was freed");
+            let there = allocate(1000);
+            line.send(&handle_text(&export(there)));
+            line.receive();
+        },
+    );
+}
+
+#[test]
+fn memory_of_cu_mem_create_goes_to_another_process_as_a_descriptor() {
+    two(
+        machine,
+        |other| {
+            let words: [u32; 8] = [1, 1, 1, 2, 0, 0, 0, 0];
+            let properties = In::of((&raw const words).cast());
+            let granularity = get(|out| cuMemGetAllocationGranularity(out, properties, 0));
+            assert_eq!(granularity, 2 << 20);
+            let memory = get(|out| cuMemCreate(out, granularity, properties, 0));
+            let address = map(memory, granularity, &[0, 2]);
+            put(address, &bytes(1000, 1));
+            let descriptor = get(|out| cuMemExportToShareableHandle(out, memory, 1, 0));
+            other.send(&format!("/proc/{}/fd/{descriptor}", std::process::id()));
+            assert_eq!(other.receive(), "done");
+            assert!(fetch(address, 1000) == bytes(1000, 2), "what the other has written");
+            ok(cuMemUnmap(address, granularity));
+            ok(cuMemRelease(memory));
+            ok(cuMemAddressFree(address, granularity));
+        },
+        |line| {
+            let file = File::options().read(true).write(true).open(line.receive()).unwrap();
+            let descriptor = file.as_raw_fd() as usize;
+            let memory = get(|out| cuMemImportFromShareableHandle(out, descriptor, 1));
+            let address = map(memory, 2 << 20, &[1]);
+            assert_eq!(get(|out| cuPointerGetAttribute(out, 9, address)), 2, "it is GPU 2's");
+            gpu(1);
+            assert!(fetch(address, 1000) == bytes(1000, 1), "what the first has written");
+            put(address, &bytes(1000, 2));
+            line.send("done");
+        },
+    );
+}
+
+/// Maps memory for GPUs.
+fn map(memory: u64, bytes: usize, gpus: &[u32]) -> u64 {
+    let address = get(|out| cuMemAddressReserve(out, bytes, 0, 0, 0));
+    ok(cuMemMap(address, bytes, 0, memory, 0));
+    let access: Vec<[u32; 3]> = gpus.iter().map(|gpu| [1, *gpu, 3]).collect();
+    ok(cuMemSetAccess(address, bytes, In::of(access.as_ptr().cast()), gpus.len()));
+    address
+}
+
+/// A word of a file that both processes map and have registered.
+fn shared_word(file: &File) -> u64 {
+    let mapping = Mapping::of_file(file, 0, PAGE).unwrap();
+    let address = mapping.start;
+    std::mem::forget(mapping);
+    ok(cuMemHostRegister_v2(address, 4096, 3));
+    address + 64
+}
+
+fn shared_file() -> File {
+    // SAFETY: the name is a C string.
+    let descriptor = unsafe { libc::memfd_create(c"test".as_ptr(), 0) };
+    // SAFETY: the descriptor is new, and nobody else's.
+    let file = unsafe { File::from_raw_fd(descriptor) };
+    file.set_len(PAGE).unwrap();
+    file
+}
+
+#[test]
+fn ranks_that_one_word_holds_begin_at_one_time_and_share_a_link() {
+    two(
+        machine,
+        |other| {
+            let file = shared_file();
+            let flag = shared_word(&file);
+            other.send(&format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+            let near = allocate(100_000);
+            gpu(1);
+            let far = allocate(100_000);
+            other.send(&handle_text(&export(far)));
+            gpu(0);
+            let stream = stream();
+            let timed_out = pinned(64);
+            ok(launch(kernel(c"hold"), stream, &[flag, 1, LONG, timed_out]));
+            let start = mark(stream);
+            ok(cuMemcpyAsync(far, near, 100_000, stream));
+            let end = mark(stream);
+            assert_eq!(other.receive(), "held");
+            thread::sleep(Duration::from_millis(20));
+            assert_eq!(cuStreamQuery(stream), 600);
+            word(flag).store(1, Ordering::Release);
+            ok(cuStreamSynchronize(stream));
+            let times = [start, end].map(time_ps);
+            // Both begin at the same time; the first process comes first on the link.
+            let theirs: Vec<u64> =
+                other.receive().split(' ').map(|time| time.parse().unwrap()).collect();
+            assert_eq!(theirs[0], times[0]);
+            assert_eq!(times[1] - times[0], 3_000_000);
+            assert_eq!(theirs[1] - times[0], 4_000_000);
+        },
+        |line| {
+            let file = File::options().read(true).write(true).open(line.receive()).unwrap();
+            let flag = shared_word(&file);
+            let far = open(handle_of(&line.receive()));
+            let near = allocate(100_000);
+            let stream = stream();
+            let timed_out = pinned(64);
+            ok(launch(kernel(c"hold"), stream, &[flag, 1, LONG, timed_out]));
+            let start = mark(stream);
+            ok(cuMemcpyAsync(far, near, 100_000, stream));
+            let end = mark(stream);
+            line.send("held");
+            ok(cuStreamSynchronize(stream));
+            line.send(&format!("{} {}", time_ps(start), time_ps(end)));
+        },
+    );
+}
+
+#[test]
+fn a_value_written_by_one_process_releases_the_other_at_its_time_with_its_bytes() {
+    two(
+        machine,
+        |other| {
+            let there = allocate(8192);
+            ok(cuMemsetD8_v2(there, 0, 8192));
+            ok(cuCtxSynchronize());
+            other.send(&handle_text(&export(there)));
+            let (stream, back) = (stream(), pinned(4096));
+            for round in 1..=20 {
+                ok(cuStreamWaitValue32_v2(stream, there + 4096, round, 0));
+                let released = mark(stream);
+                ok(cuMemcpyAsync(back, there, 4096, stream));
+                ok(cuStreamWriteValue32_v2(stream, there + 8000, round, 0));
+                other.send("go");
+                ok(cuStreamSynchronize(stream));
+                assert_eq!(word(back).load(Ordering::Acquire), 0x0101_0101 * round);
+                // The other's write ends when it says.
+                assert_eq!(other.receive(), time_ps(released).to_string());
+            }
+        },
+        |line| {
+            let there = open(handle_of(&line.receive()));
+            let stream = stream();
+            for round in 1..=20_u8 {
+                line.receive();
+                ok(cuMemsetD8Async(there, round, 4096, stream));
+                let written = mark(stream);
+                ok(cuStreamWriteValue32_v2(stream, there + 4096, round.into(), 0));
+                ok(cuStreamWaitValue32_v2(stream, there + 8000, round.into(), 0));
+                ok(cuStreamSynchronize(stream));
+                line.send(&time_ps(written).to_string());
+            }
+        },
+    );
+}
+
+#[test]
+fn the_memory_of_a_gpu_is_shared_by_all_processes_and_comes_back_from_the_dead() {
+    two(
+        machine,
+        |other| {
+            let _own = allocate(100 << 20);
+            other.send("go");
+            assert_eq!(other.receive(), "has it");
+            let mut address = 0;
+            assert_eq!(cuMemAlloc_v2(Out::to(&mut address), 100 << 20), 2);
+            let free: usize = get(|out| cuMemGetInfo_v2(out, Out::to(&mut 0)));
+            assert_eq!(free, 56 << 20);
+            other.child.kill().unwrap();
+            other.child.wait().unwrap();
+            let _more = allocate(100 << 20);
+        },
+        |line| {
+            line.receive();
+            let _own = allocate(100 << 20);
+            line.send("has it");
+            line.receive();
+        },
+    );
+}
+
+#[test]
+fn a_process_that_dies_with_the_lock_stops_nobody() {
+    two(
+        machine,
+        |other| {
+            let (flag, there, stream) = (pinned(64), allocate(64), stream());
+            ok(cuStreamWaitValue32_v2(stream, flag, 1, 0));
+            ok(cuMemsetD8Async(there, 7, 64, stream));
+            other.send("die");
+            let status = other.child.wait().unwrap();
+            assert_eq!(status.signal(), Some(libc::SIGKILL));
+            // The step that it began is finished by this process: the wait has ended.
+            ok(cuStreamSynchronize(stream));
+            assert_eq!(fetch(there, 64), [7; 64]);
+            let own = world().unwrap().place;
+            let mut plane = world().unwrap().plane();
+            plane.bury_the_dead();
+            assert!(plane.streams.iter().all(|s| !s.used || s.place as usize == own));
+        },
+        |line| {
+            let _own = stream();
+            line.receive();
+            let mut plane = world().unwrap().plane();
+            // The other's stream is the one with a closed gate.
+            let stream = plane.streams.iter().position(|stream| stream.gate).unwrap();
+            let place = plane.streams[stream].place;
+            plane.step = Step {
+                armed: true,
+                what: What::Opened,
+                stream: u32::try_from(stream).unwrap(),
+                sequence: plane.streams[stream].timed,
+                end_ps: plane.streams[stream].end_ps,
+                place,
+                index: world().unwrap().shared.board(place as usize).timed(),
+                after: None,
+            };
+            // SAFETY: the call takes two numbers and touches no memory.
+            unsafe { libc::kill(std::process::id().cast_signed(), libc::SIGKILL) };
+            drop(plane);
+        },
+    );
+}
+
+#[test]
+fn what_is_no_state_is_refused() {
+    alone(|| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().write_all_at(&[1; 100], 0).unwrap();
+        let path = file.path().to_str().unwrap();
+        let err = crate::state::join(path).unwrap_err();
+        assert_eq!(err, format!("cannot open the state {path}: it is no such state"));
+        let err = crate::state::join("/nowhere").unwrap_err();
+        assert!(err.starts_with("cannot open the state /nowhere: "), "{err}");
+        assert_eq!(cuInit(0), 100, "and nothing is attached");
+        begin(machine());
+        assert_eq!(crate::state::begin(machine()).unwrap_err(), "this process is attached already");
+    });
+}
