@@ -51,6 +51,7 @@ macro_rules! on_both_machines {
     };
 }
 
+mod faults;
 mod kernels;
 mod memory;
 mod processes;
