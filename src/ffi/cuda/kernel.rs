@@ -24,7 +24,7 @@ const BLOCKS: u32 = 2;
 const ACCESS: Bytes = Bytes::new(16);
 
 /// Most parameters of a kernel.
-const PARAMETERS_MAX: usize = 5;
+const PARAMETERS_MAX: usize = 6;
 
 /// The texts, each with the NUL that the driver looks for.
 const COPY: &CStr = ptx(concat!(include_str!("../../../kernels/copy.ptx"), "\0"));
@@ -274,16 +274,19 @@ impl Kernels {
     ///
     /// # Panics
     ///
-    /// The first word is not inside the list, the result has no room for three aligned words, or
+    /// The first word is not inside the list or not aligned, the list is no power of two long, the result has no room for three aligned words, or
     /// the stream is of another context.
     pub fn chase(&self, stream: &Stream, chase: Chase<'_>) -> Result<(), CallError> {
         chase.list.slice(chase.offset, Bytes::new(8)).value(8);
+        // Its size less 8 then has all bits that an offset of a word in it can have.
+        assert!(chase.list.size().get().is_power_of_two(), "a list is a power of two long");
         let parameters = [
             chase.list.address(),
             chase.offset.get(),
             chase.cycles.size().get() / 4,
             chase.cycles.value(4),
             chase.result.value(24),
+            chase.list.size().get() - 8,
         ];
         self.launch(&self.chase, stream, Grid { blocks: 1, threads: 1 }, &parameters)
     }
