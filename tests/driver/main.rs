@@ -15,7 +15,6 @@ use g2g::{
             self, Buffer, Chase, Context, Event, Hold, HostMemory, Kernels, Memory, Registered,
             SharedBuffer, Slice, Stream,
         },
-        nvml::Nvml,
         shm::{Segment, Store},
         simulation,
     },
@@ -29,8 +28,25 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Long enough for anything that is free to go on.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// Two GPUs with little memory, so that it runs out.
-const MACHINE: &str = "schema = 1\ngpu_count = 2\n[[gpu]]\nmemory_mib = 1024\n";
+/// Two GPUs with little memory, so that it runs out; the second is not at its best.
+const MACHINE: &str = r#"
+    schema = 1
+    gpu_count = 2
+    nvswitch = true
+
+    [[gpu]]
+    memory_mib = 1024
+    nvlinks = 4
+
+    [[gpu]]
+    ordinals = [1]
+    numa_node = 1
+    nvlinks_down = [2]
+    pcie_generation = 3
+    pcie_generation_max = 5
+    pcie_lanes = 8
+    throttle = ["hw-slowdown"]
+"#;
 
 /// Declares a test of each name for the simulated machine and for the real one.
 macro_rules! on_both_machines {
@@ -54,6 +70,7 @@ macro_rules! on_both_machines {
 mod faults;
 mod kernels;
 mod memory;
+mod nvml;
 mod processes;
 mod streams;
 
