@@ -137,10 +137,9 @@ impl Context {
     /// still be using it. What a stream never lets go of, or the driver does not take back, stays
     /// until the process ends, with a warning; the answer says which.
     pub(super) fn give_back(&self, free: impl FnOnce(&Driver) -> Result<(), CallError>) -> bool {
-        let outcome = self.current().and_then(|driver| {
-            driver.settle(stream::Inner::settle_once)?;
-            free(driver)
-        });
+        // Waiting makes other contexts current, so this one is made so after it.
+        let settled = self.inner.device.driver.settle(stream::Inner::settle_once);
+        let outcome = settled.and_then(|()| free(self.current()?));
         outcome.inspect_err(crate::ffi::warn).is_ok()
     }
 }
