@@ -20,12 +20,10 @@ const SIZES: [Bytes; 4] = [Bytes::new(64), Bytes::kib(64), Bytes::mib(1), Bytes:
 fn shm(criterion: &mut Criterion) {
     let topology = machine::topology().expect("the kernel tells the CPUs");
     let request = Request {
-        transports: vec![TransportKind::Shm],
         patterns: vec![Pattern::OneWay],
-        sizes: SIZES.to_vec(),
-        ranks: 2,
-        numa: vec![],
-        slot: None,
+        sizes: Some(SIZES.to_vec()),
+        ranks: Some(2),
+        ..Request::of(&[TransportKind::Shm])
     };
     let cases = plan::cases(&request, &topology).expect("two ranks are enough");
     let mut group = criterion.benchmark_group("one way");

@@ -2,7 +2,9 @@
 
 #include "shared.cuh"
 
-// Follows `hops` pointers: the 8 bytes at `list + offset` are the offset of the next element.
+// Follows `hops` pointers: the 8 bytes at `list + offset` are the offset of the next element. Of an
+// offset only the bits of `mask` count, so that wrong data leads to a wrong place in the list and
+// not out of it.
 // `cycles[hop]` becomes the time of one load in the GPU's clock cycles: from before its address is
 // formed to when its value can be used. `result` becomes the last offset, the sum of all cycles,
 // and the nanoseconds of the whole loop by the GPU's global timer, the stores of `cycles` included.
@@ -12,9 +14,9 @@
 // before the value is there, nor the clock be read before the store has issued. The load and the
 // store are volatile and the clock is too, so the compiler keeps their order. The next load needs
 // the value of this one, so two are never in flight. What is measured holds the reading of the
-// clock and the addition that forms the address, a few cycles, and no wait for the stores.
+// clock and forming the address, a few cycles, and no wait for the stores.
 extern "C" __global__ void chase(const uint8_t* list, uint64_t offset, uint64_t hops,
-                                 uint32_t* cycles, uint64_t* result) {
+                                 uint32_t* cycles, uint64_t* result, uint64_t mask) {
     [[maybe_unused]] __shared__ volatile uint64_t arrived;
     if (blockIdx.x != 0 || threadIdx.x != 0) {
         return;
@@ -25,7 +27,7 @@ extern "C" __global__ void chase(const uint8_t* list, uint64_t offset, uint64_t 
 #pragma unroll 1
     for (uint64_t hop = 0; hop < hops; hop++) {
         const uint64_t before = clock_cycles();
-        offset = load_next(list + offset);
+        offset = load_next(list + (offset & mask));
         arrived = offset;
         const uint64_t passed = clock_cycles() - before;
         cycles[hop] = passed < 0xFFFFFFFF ? static_cast<uint32_t>(passed) : 0xFFFFFFFF;

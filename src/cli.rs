@@ -7,7 +7,10 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 use crate::{
-    plan::{Effort, Pattern, Request, Sizes, TransportKind, topology::NumaNode},
+    plan::{
+        Effort, Engine, Gpu, Handle, Issuer, Operation, Pattern, Request, Sizes, TransportKind,
+        topology::{NumaNode, cpu_list},
+    },
     units::Bytes,
 };
 
@@ -42,11 +45,39 @@ pub struct Cli {
 pub enum Command {
     /// Measure every transport that can run here, and say why the others cannot
     Run(Options),
-    /// Measure host memory to host memory between two processes through shared memory
+    /// Measure copies within each GPU, and between it and host memory
+    Local(Options),
+    /// Measure copies from each GPU to each other one, asked for by either
+    P2p(Options),
+    /// Measure the way through host memory: between two processes, and between two GPUs
     Shm(Options),
+    /// Show the GPUs, their links, and who reaches whom; measures nothing
+    Topo(TopoOptions),
     /// A rank that g2g starts by itself.
     #[command(name = "internal-rank", hide = true)]
     Rank(RankArgs),
+}
+
+/// The flags of `g2g topo`.
+#[derive(Clone, Debug, Args)]
+pub struct TopoOptions {
+    /// Show a simulated machine: an EC2 instance type or a machine file (a path that ends in
+    /// .toml)
+    #[arg(long, value_name = "MACHINE")]
+    pub simulate: Option<String>,
+
+    /// Form of the answer on standard output
+    #[arg(long, value_enum, default_value_t = TopoFormat::Table)]
+    pub format: TopoFormat,
+}
+
+/// The forms of `g2g topo`'s answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TopoFormat {
+    /// Tables for a person
+    Table,
+    /// All that is known, as JSON
+    Json,
 }
 
 /// What rank 0 tells a rank that it starts.
@@ -64,21 +95,61 @@ pub struct RankArgs {
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// Data in one transfer, in bytes; K, M and G are powers of 1024. A range doubles: 4K..64M.
-    /// Ranges and sizes can be listed: 64,4K..64K,3M
-    #[arg(long, value_name = "SIZES", default_value = "64..64M")]
-    pub sizes: Sizes,
+    /// Ranges and sizes can be listed: 64,4K..64K,3M [default: 64M for GPUs, 64..64M for host
+    /// memory]
+    #[arg(long, value_name = "SIZES")]
+    pub sizes: Option<Sizes>,
 
-    /// Which flows go at the same time; several with commas [default: all that the ranks allow]
+    /// The GPUs to measure, by the driver's ordinals, such as 0,2 or 0-3 [default: all]
+    #[arg(long, value_name = "GPUS", value_parser = gpus)]
+    pub gpus: Option<Gpus>,
+
+    /// Who asks for a copy between two GPUs: the target reads, or the source writes; several with
+    /// commas
+    #[arg(
+        long,
+        value_name = "ISSUER",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "read,write"
+    )]
+    pub issuer: Vec<Issuer>,
+
+    /// What moves the bytes of GPUs: the copy engine, or a kernel; several with commas
+    #[arg(long, value_name = "ENGINE", value_enum, value_delimiter = ',', default_value = "ce,sm")]
+    pub engine: Vec<Engine>,
+
+    /// What GPUs do with the data; several with commas
+    #[arg(
+        long,
+        value_name = "OPERATION",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "copy,chase"
+    )]
+    pub operation: Vec<Operation>,
+
+    /// Which flows go at the same time; several with commas [default: one-way between GPUs, and
+    /// one-way, both-ways and pairs between ranks, as far as there are enough]
     #[arg(long, value_name = "PATTERN", value_enum, value_delimiter = ',')]
     pub pattern: Vec<Pattern>,
 
-    /// Number of processes, 1 to 1024; each takes a CPU for itself if there are enough
-    #[arg(long, value_name = "N", default_value_t = 2,
-          value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
-    pub ranks: u32,
+    /// Number of processes, 1 to 1024; the GPUs are dealt to them in turn, and each takes a CPU for
+    /// itself if there are enough [default: one for all GPUs, two for host memory]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
+    pub ranks: Option<u32>,
 
-    /// NUMA nodes of source and target, such as 0:1; several with commas [default: the first node
-    /// to itself and to the farthest]
+    /// How a process lets another one reach its GPU's memory
+    #[arg(long, value_name = "HANDLE", value_enum, default_value_t = Handle::Ipc)]
+    pub handle: Handle,
+
+    /// Measure a simulated machine: an EC2 instance type or a machine file (a path that ends in
+    /// .toml)
+    #[arg(long, value_name = "MACHINE")]
+    pub simulate: Option<String>,
+
+    /// NUMA nodes of source and target of copies by CPUs, such as 0:1; several with commas
+    /// [default: the first node to itself and to the farthest]
     #[arg(long, value_name = "SOURCE:TARGET", value_parser = node_pair, value_delimiter = ',')]
     pub numa: Vec<(NumaNode, NumaNode)>,
 
@@ -180,17 +251,16 @@ impl Cli {
 impl Options {
     /// What is to be measured, over these transports.
     pub fn request(&self, transports: &[TransportKind]) -> Request {
-        let mut patterns: Vec<Pattern> = Vec::new();
-        for &pattern in &self.pattern {
-            if !patterns.contains(&pattern) {
-                patterns.push(pattern);
-            }
-        }
         Request {
             transports: transports.to_vec(),
-            patterns,
-            sizes: self.sizes.0.clone(),
+            patterns: each_once(&self.pattern),
+            sizes: self.sizes.clone().map(|sizes| sizes.0),
             ranks: self.ranks,
+            gpus: self.gpus.clone().map(|gpus| gpus.0),
+            operations: each_once(&self.operation),
+            engines: each_once(&self.engine),
+            issuers: each_once(&self.issuer),
+            handle: self.handle,
             numa: self.numa.clone(),
             slot: self.slot_size,
         }
@@ -200,6 +270,32 @@ impl Options {
     pub fn effort(&self) -> Effort {
         Effort { precision: self.precision, time_limit: self.time_limit, samples: self.samples }
     }
+}
+
+/// GPUs by their ordinals, each once, in the order in which they were written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpus(pub Vec<Gpu>);
+
+fn gpus(text: &str) -> Result<Gpus, String> {
+    // A number that no machine has would be a long list.
+    let is_small = text.split([',', '-']).all(|number| number.trim().len() <= 4);
+    let numbers = cpu_list(text).filter(|numbers| is_small && !numbers.is_empty());
+    let numbers = numbers.ok_or("write the ordinals of GPUs, such as 0,2 or 0-3")?;
+    let gpus: Vec<Gpu> = numbers.into_iter().map(Gpu).collect();
+    match gpus.iter().enumerate().find(|&(place, gpu)| gpus[..place].contains(gpu)) {
+        Some((_, gpu)) => Err(format!("GPU {} is named twice: name each once", gpu.0)),
+        None => Ok(Gpus(gpus)),
+    }
+}
+
+fn each_once<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
+    let mut once: Vec<T> = Vec::new();
+    for item in list {
+        if !once.contains(item) {
+            once.push(*item);
+        }
+    }
+    once
 }
 
 /// The reason and the tips of clap's message, without its usage lines, on one line.
@@ -261,8 +357,11 @@ mod tests {
 
     fn options(line: &str) -> Options {
         match read(line).unwrap().command {
-            Command::Run(options) | Command::Shm(options) => options,
-            Command::Rank(_) => panic!("not a command that measures"),
+            Command::Run(options)
+            | Command::Local(options)
+            | Command::P2p(options)
+            | Command::Shm(options) => options,
+            Command::Topo(_) | Command::Rank(_) => panic!("not a command that measures"),
         }
     }
 
@@ -279,12 +378,17 @@ mod tests {
     }
 
     #[test]
-    fn defaults_measure_64_bytes_to_64_mib_between_two_ranks() {
+    fn defaults_are_the_transports_own() {
         let options = options("g2g run");
         let request = options.request(&TransportKind::ALL);
-        assert_eq!(request.sizes.len(), 21);
-        assert_eq!((request.ranks, request.slot), (2, None));
+        assert_eq!((request.sizes, request.gpus), (None, None));
+        assert_eq!((request.ranks, request.slot), (None, None));
         assert_eq!(request.patterns, []);
+        assert_eq!(request.operations, [Operation::Copy, Operation::Chase]);
+        assert_eq!(
+            (request.engines, request.issuers),
+            (Engine::OF_GPU.to_vec(), Issuer::ALL.to_vec())
+        );
         let effort = options.effort();
         assert_eq!((effort.precision, effort.time_limit), (0.01, Duration::from_secs(2)));
     }
@@ -293,13 +397,18 @@ mod tests {
     fn what_was_typed_is_what_is_asked_for() {
         let options = options(
             "g2g shm --sizes 4K,1M --pattern pairs,pairs,one-way --ranks 4 --numa 0:1,1:0 \
-             --slot-size 64K --precision 0.5 --time-limit 1m",
+             --slot-size 64K --precision 0.5 --time-limit 1m --gpus 3,0-1 --issuer write --engine sm \
+             --operation chase,copy,chase --handle cumem",
         );
         let request = options.request(&[TransportKind::Shm]);
-        assert_eq!(request.sizes, [Bytes::kib(4), Bytes::mib(1)]);
+        assert_eq!(request.sizes, Some(vec![Bytes::kib(4), Bytes::mib(1)]));
         assert_eq!(request.patterns, [Pattern::Pairs, Pattern::OneWay]);
         assert_eq!(request.numa, [(NumaNode(0), NumaNode(1)), (NumaNode(1), NumaNode(0))]);
         assert_eq!(request.slot, Some(Bytes::kib(64)));
+        assert_eq!(request.gpus, Some(vec![Gpu(3), Gpu(0), Gpu(1)]));
+        assert_eq!((request.issuers, request.engines), (vec![Issuer::Write], vec![Engine::Sm]));
+        assert_eq!(request.operations, [Operation::Chase, Operation::Copy]);
+        assert_eq!(request.handle, Handle::Cumem);
         let effort = options.effort();
         assert_eq!((effort.precision, effort.time_limit), (0.005, Duration::from_secs(60)));
     }
@@ -325,6 +434,10 @@ mod tests {
             ("g2g run --samples 0", "0 is not in 1.."),
             ("g2g run --slot-size 100", "a multiple of 64 bytes"),
             ("g2g run --numa 1", "such as 0:1"),
+            ("g2g p2p --gpus 0,1,0", "GPU 0 is named twice"),
+            ("g2g p2p --gpus zero", "the ordinals of GPUs, such as 0,2 or 0-3"),
+            ("g2g p2p --issuer pull", "[possible values: read, write]"),
+            ("g2g p2p --engine cpu", "[possible values: ce, sm]"),
             ("g2g run --siz 4K", "--sizes"),
             ("g2g rnu", "'rnu'; `g2g --help` lists what there is"),
             ("g2g run --quiet --verbose", "cannot be used with"),

@@ -8,7 +8,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
-    plan::Case,
+    plan::{Case, Engine},
     record::{Row, Status},
     units::readable_nanoseconds,
 };
@@ -40,8 +40,9 @@ impl Progress {
 
     /// `case` begins.
     pub(crate) fn begin(&self, case: &Case) {
-        let (transport, pattern) = (case.transport.name(), case.pattern.name());
-        self.bar.set_message(format!("{transport} {pattern} {}", case.size));
+        // A row's own words are known when it is: of a case with many flows the first is enough.
+        let first = Case { flows: case.flows[..1].to_vec(), ..case.clone() };
+        self.bar.set_message(first.to_string());
     }
 
     /// `row` is known.
@@ -69,20 +70,12 @@ impl Progress {
     }
 
     fn line(&self, row: &Row) -> String {
-        let mut words = vec![row.transport.name().to_owned()];
-        words.extend(row.pattern.map(str::to_owned));
-        words.extend(row.size_bytes.map(|size| size.to_string()));
-        let what = words.join(" ");
-        let number = |value: Option<f64>| value.unwrap_or(f64::NAN);
+        let what = what(row);
         match row.status {
             Status::Ok => {
-                let mut line = format!(
-                    "{what}: {:.3} GB/s ({:.3} to {:.3}), p50 {}, verified",
-                    number(row.bandwidth_gb_s),
-                    number(row.bandwidth_gb_s_low),
-                    number(row.bandwidth_gb_s_high),
-                    readable_nanoseconds(row.latency_ns_p50.unwrap_or_default()),
-                );
+                let p50 = readable_nanoseconds(row.latency_ns_p50.unwrap_or_default());
+                let bandwidth = bandwidth(row);
+                let mut line = format!("{what}: {bandwidth}p50 {p50}, verified");
                 if !row.flags.is_empty() {
                     line.push_str(&format!(" [{}]", row.flags));
                 }
@@ -98,6 +91,30 @@ impl Progress {
     }
 }
 
+/// `p2p one-way copy read ce GPU 0 -> GPU 1 64 MiB`
+fn what(row: &Row) -> String {
+    let mut words = vec![row.transport.name().to_owned()];
+    words.extend(row.pattern.map(str::to_owned));
+    if row.engine.is_some_and(|engine| engine != Engine::Cpu) {
+        words.extend(row.operation.map(|operation| operation.name().to_owned()));
+        words.extend(row.issuer.map(|issuer| issuer.name().to_owned()));
+        words.extend(row.engine.map(|engine| engine.name().to_owned()));
+        let end = |gpu: Option<u32>| gpu.map_or("host".to_owned(), |gpu| format!("GPU {gpu}"));
+        words.push(format!("{} -> {}", end(row.source_gpu), end(row.target_gpu)));
+    }
+    words.extend(row.size_bytes.map(|size| size.to_string()));
+    words.join(" ")
+}
+
+/// The bandwidth with its interval, for a row that has one.
+fn bandwidth(row: &Row) -> String {
+    let Some(rate) = row.bandwidth_gb_s else { return String::new() };
+    match (row.bandwidth_gb_s_low, row.bandwidth_gb_s_high) {
+        (Some(low), Some(high)) => format!("{rate:.3} GB/s ({low:.3} to {high:.3}), "),
+        _ => format!("{rate:.3} GB/s, "),
+    }
+}
+
 /// A line on standard error. If nobody reads there any more, the run goes on all the same.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
@@ -105,12 +122,12 @@ pub(crate) fn say(line: &str) {
 
 /// How a row was measured.
 fn how(row: &Row) -> String {
-    format!(
-        "; {} samples of {} operations, {} latencies, {} slots of {}",
-        row.bandwidth_samples.unwrap_or_default(),
-        row.operations_per_sample.unwrap_or_default(),
-        row.latency_samples.unwrap_or_default(),
-        row.slots.unwrap_or_default(),
-        row.slot_bytes.unwrap_or_default(),
-    )
+    let samples = row.bandwidth_samples.zip(row.operations_per_sample);
+    let samples =
+        samples.map(|(count, operations)| format!("{count} samples of {operations} operations"));
+    let latencies = row.latency_samples.map(|count| format!("{count} latencies"));
+    let slots =
+        row.slots.zip(row.slot_bytes).map(|(slots, size)| format!("{slots} slots of {size}"));
+    let parts: Vec<String> = [samples, latencies, slots].into_iter().flatten().collect();
+    format!("; {}", parts.join(", "))
 }

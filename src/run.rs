@@ -10,7 +10,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cli::{Answer, Cli, Command, Format, Options, RankArgs},
+    cli::{Answer, Cli, Command, Format, Options, RankArgs, TopoFormat, TopoOptions},
     measure::{Outcome, measure},
     plan::{self, Case, Effort, Rank, TransportKind, topology::Topology},
     progress::{Progress, say},
@@ -18,7 +18,7 @@ use crate::{
         self, Recorder, Row, Status,
         provenance::{Provenance, Settings},
     },
-    transport::{self, Transport, machine, pattern::part_seed},
+    transport::{self, Transport, machine, pattern::part_seed, survey},
     world::{self, Local, World},
 };
 
@@ -43,6 +43,8 @@ struct Job {
     effort: Effort,
     seed: u64,
     topology: Topology,
+    /// Where the simulated machine is, if it is one.
+    simulation: Option<String>,
 }
 
 /// A row to be.
@@ -56,7 +58,10 @@ pub fn main(open: Open) -> ExitCode {
     let result = match Cli::read(env::args_os()) {
         Ok(cli) => match cli.command {
             Command::Run(options) => lead(&options, &TransportKind::ALL, open),
+            Command::Local(options) => lead(&options, &[TransportKind::Local], open),
+            Command::P2p(options) => lead(&options, &[TransportKind::P2p], open),
             Command::Shm(options) => lead(&options, &[TransportKind::Shm], open),
+            Command::Topo(options) => topo(&options),
             Command::Rank(rank) => follow(rank, open),
         },
         Err(Answer::Help(text)) => {
@@ -90,8 +95,11 @@ fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<b
              without knowing of each other: start one, and give it --ranks {ranks}"
         )));
     }
+    let simulation = options.simulate.as_deref().map(machine::simulate).transpose();
+    let simulation = simulation.map_err(Failure::Start)?;
     let topology = machine::topology().map_err(|err| start(&err))?;
-    let items = items(options, transports, &topology, open)?;
+    let mut opened = Transports::new(open);
+    let items = items(options, transports, &topology, &mut opened)?;
     if options.dry_run {
         return record::print(&listing(&items)).map_err(|err| start(&err)).map(|()| true);
     }
@@ -100,27 +108,30 @@ fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<b
         effort: options.effort(),
         seed: options.seed,
         topology,
+        simulation,
     };
-    let settings = Settings { seed: job.seed, ranks: options.ranks, effort: job.effort };
+    let ranks = ranks(options, &job.cases);
+    let settings = Settings {
+        seed: job.seed,
+        ranks,
+        effort: job.effort,
+        simulated_machine: options.simulate.clone(),
+    };
     let provenance = Provenance::collect(&settings, &job.topology);
     let folder = options.output.clone().unwrap_or_else(|| default_folder(&provenance));
     let recorder = Recorder::create(&folder, &provenance).map_err(|err| start(&err))?;
-    // A run without cases needs no other ranks.
-    let mut world = if job.cases.is_empty() || options.ranks == 1 {
-        World::Single
-    } else {
-        match start_ranks(options.ranks, options.deadline, &job) {
-            Ok(world) => world,
-            Err(err) => {
-                recorder.discard();
-                return Err(start(&err));
-            }
+    let mut world = match start_ranks(ranks, options.deadline, &job) {
+        Ok(world) => world,
+        Err(err) => {
+            recorder.discard();
+            return Err(start(&err));
         }
     };
     let progress = Progress::new(items.len(), options.quiet, options.verbose);
-    let mut leader = Leader { items, open, recorder, progress };
+    let mut leader = Leader { items, transports: opened, recorder, progress };
     let measured = leader.measure_all(&job, &mut world);
     drop(world);
+    // Dropping the transports gives the GPUs back.
     let Leader { recorder, progress, .. } = leader;
     progress.finish(recorder.folder());
 
@@ -136,6 +147,20 @@ fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<b
     Ok(recorder.rows().iter().all(is_well))
 }
 
+/// Shows the machine.
+fn topo(options: &TopoOptions) -> Result<bool, Failure> {
+    let start = |err: &dyn std::error::Error| Failure::Start(err.to_string());
+    let simulation = options.simulate.as_deref().map(machine::simulate).transpose();
+    simulation.map_err(Failure::Start)?;
+    let topology = machine::topology().map_err(|err| start(&err))?;
+    let survey = survey::survey(&topology).map_err(|err| start(&err))?;
+    let text = match options.format {
+        TopoFormat::Table => record::topology_text(&survey),
+        TopoFormat::Json => record::topology_json(&survey),
+    };
+    record::print(&text).map_err(|err| start(&err)).map(|()| true)
+}
+
 /// A rank that rank 0 has started: measures with the others until rank 0 is done.
 fn follow(args: RankArgs, open: Open) -> Result<bool, Failure> {
     let deadline = Duration::from_millis(args.deadline_ms);
@@ -147,12 +172,20 @@ fn follow(args: RankArgs, open: Open) -> Result<bool, Failure> {
         world::Error::Gone(_) => Ok(true),
         err => Err(Failure::Middle(format!("rank {}: {err}", args.rank))),
     };
-    let job: Job = match world.broadcast(None).and_then(|job| world.barrier().map(|()| job)) {
+    let job: Job = match world.broadcast(None) {
         Ok(job) => job,
         Err(err) => return end(err),
     };
+    if let Some(Err(reason)) = job.simulation.as_deref().map(machine::join_simulation) {
+        world.abandon(&reason);
+        return Err(Failure::Start(reason));
+    }
+    if let Err(err) = world.barrier() {
+        return end(err);
+    }
+    let mut transports = Transports::new(open);
     for (index, case) in (0..).zip(&job.cases) {
-        if let Err(err) = measure_one(&mut world, &job, index, case, open)
+        if let Err(err) = measure_one(&mut world, &job, index, case, &mut transports)
             && let CaseError::Lost(transport::Error::World(err)) = err
         {
             return end(err);
@@ -161,6 +194,35 @@ fn follow(args: RankArgs, open: Open) -> Result<bool, Failure> {
     // Rank 0 may still be busy with the last case: who leaves now would look dead to it.
     world.next_round();
     world.barrier().map(|()| true).or_else(end)
+}
+
+/// The transports of this rank, each opened once and kept: a GPU that is ready stays so.
+struct Transports {
+    open: Open,
+    opened: Vec<Opened>,
+}
+
+struct Opened {
+    kind: TransportKind,
+    transport: Result<Box<dyn Transport>, String>,
+}
+
+impl Transports {
+    const fn new(open: Open) -> Self {
+        Self { open, opened: Vec::new() }
+    }
+
+    /// The transport, or why it cannot be used here.
+    fn get(&mut self, kind: TransportKind, topology: &Topology) -> Result<&dyn Transport, &str> {
+        let place = match self.opened.iter().position(|opened| opened.kind == kind) {
+            Some(place) => place,
+            None => {
+                self.opened.push(Opened { kind, transport: (self.open)(kind, topology) });
+                self.opened.len() - 1
+            }
+        };
+        self.opened[place].transport.as_deref().map_err(String::as_str)
+    }
 }
 
 /// What ended a case before its numbers.
@@ -177,13 +239,13 @@ fn measure_one(
     job: &Job,
     index: u64,
     case: &Case,
-    open: Open,
+    transports: &mut Transports,
 ) -> Result<Option<Outcome>, CaseError> {
     world.next_round();
     let seed = part_seed(job.seed, index);
-    let result = match open(case.transport, &job.topology) {
-        Ok(transport) => measure(world, transport.as_ref(), case, job.effort, seed),
-        Err(reason) => Err(transport::Error::Unavailable(reason)),
+    let result = match transports.get(case.transport, &job.topology) {
+        Ok(transport) => measure(world, transport, case, job.effort, seed),
+        Err(reason) => Err(transport::Error::Unavailable(reason.to_owned())),
     };
     let err = match result {
         Ok(outcome) => return Ok(outcome),
@@ -210,7 +272,7 @@ fn measure_one(
 /// What rank 0 works with beside the other ranks.
 struct Leader {
     items: Vec<Item>,
-    open: Open,
+    transports: Transports,
     recorder: Recorder,
     progress: Progress,
 }
@@ -225,7 +287,7 @@ impl Leader {
                 Item::Absent(kind, reason) => Row::absent(number, *kind, reason),
                 Item::Case(case) => {
                     self.progress.begin(case);
-                    let result = measure_one(world, job, index, case, self.open);
+                    let result = measure_one(world, job, index, case, &mut self.transports);
                     index += 1;
                     match result {
                         Ok(Some(outcome)) => {
@@ -241,6 +303,7 @@ impl Leader {
                     }
                 }
             };
+            let row = Row { simulated: job.simulation.is_some(), ..row };
             let written = self.recorder.append(row.clone(), latency.as_ref());
             written.map_err(|err| Failure::Middle(err.to_string()))?;
             self.progress.row(&row);
@@ -261,17 +324,17 @@ fn items(
     options: &Options,
     transports: &[TransportKind],
     topology: &Topology,
-    open: Open,
+    opened: &mut Transports,
 ) -> Result<Vec<Item>, Failure> {
     let request = options.request(transports);
     let cases = plan::cases(&request, topology).map_err(|err| Failure::Start(err.to_string()))?;
     let mut items = Vec::new();
     for &kind in transports {
         let here: Vec<Case> = cases.iter().filter(|case| case.transport == kind).cloned().collect();
-        match open(kind, topology) {
-            Err(reason) => items.push(Item::Absent(kind, reason)),
+        match opened.get(kind, topology) {
+            Err(reason) => items.push(Item::Absent(kind, reason.to_owned())),
             Ok(_) if here.is_empty() => {
-                let reason = "it takes place between ranks: give --ranks 2 or more".to_owned();
+                let reason = plan::why_none(kind, &request, topology);
                 items.push(Item::Absent(kind, reason));
             }
             Ok(_) => items.extend(here.into_iter().map(Item::Case)),
@@ -308,8 +371,18 @@ fn default_folder(provenance: &Provenance) -> PathBuf {
     (2..u32::MAX).map(next).find(|folder| !folder.exists()).unwrap_or(folder)
 }
 
+/// As many processes as the user asks for, or as the cases name.
+fn ranks(options: &Options, cases: &[Case]) -> u32 {
+    let named = cases.iter().flat_map(Case::ends).map(|end| end.rank.0 + 1).max().unwrap_or(1);
+    // A run without cases needs no other ranks.
+    if cases.is_empty() { 1 } else { options.ranks.unwrap_or(named) }
+}
+
 /// Starts the other ranks and tells them the job; returns when all have it.
 fn start_ranks(ranks: u32, deadline: Duration, job: &Job) -> Result<World, world::Error> {
+    if ranks == 1 {
+        return Ok(World::Single);
+    }
     let program = env::current_exe().map_err(|source| world::Error::Start {
         action: "find g2g's own program file".to_owned(),
         source,

@@ -61,12 +61,10 @@ fn the_counter_counts() {
 fn running_a_transfer_allocates_nothing() {
     let topology = machine::topology().unwrap();
     let request = Request {
-        transports: vec![TransportKind::Shm],
         patterns: vec![Pattern::OneWay, Pattern::BothWays],
-        sizes: vec![Bytes::new(64), Bytes::kib(64), Bytes::mib(3)],
-        ranks: 2,
-        numa: vec![],
-        slot: None,
+        sizes: Some(vec![Bytes::new(64), Bytes::kib(64), Bytes::mib(3)]),
+        ranks: Some(2),
+        ..Request::of(&[TransportKind::Shm])
     };
     let cases = plan::cases(&request, &topology).unwrap();
     assert_eq!(cases.len() % 6, 0);

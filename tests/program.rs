@@ -64,7 +64,7 @@ fn a_run_leaves_a_folder_with_verified_rows_and_reasons() {
         }
     }
     let printed = text(&result.stdout);
-    assert!(printed.contains("shm one-way: host memory, rank 0 (NUMA node"), "{printed}");
+    assert!(printed.contains("shm one-way: rank 0 host memory (NUMA node"), "{printed}");
     assert!(printed.contains("p99.9") && printed.contains("verified"), "{printed}");
     assert!(printed.contains("Not measured:\n  local "), "{printed}");
     // A log has a line a row, and no bar.

@@ -25,34 +25,40 @@ impl Copied {
 /// Copies after which neither their source nor their target has been written.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
-    copies: VecDeque<Copied>,
-    /// Ranges that others can write unseen.
+    /// Each with the count of writes to shared memory, of all processes, when it was made; `None`
+    /// where it has no part in shared memory.
+    copies: VecDeque<(Copied, Option<u64>)>,
+    /// Ranges that other processes can write too.
     shared: Vec<(u64, u64)>,
 }
 
 impl Contents {
-    /// Whether the target has the source's bytes already.
-    pub(crate) fn has(&self, copy: Copied) -> bool {
-        self.copies.contains(&copy)
+    /// Whether the target has the source's bytes already; `shared_writes` is the count of this
+    /// moment.
+    pub(crate) fn has(&self, copy: Copied, shared_writes: u64) -> bool {
+        let still = |made: &Option<u64>| made.is_none_or(|made| made == shared_writes);
+        self.copies.iter().any(|(made, count)| *made == copy && still(count))
     }
 
-    /// The copy has been made. Both ranges are memory that only operations of this process write,
-    /// unless it has been told otherwise by [`Contents::share`].
-    pub(crate) fn copied(&mut self, copy: Copied) {
+    /// The copy has been made. All writing of both ranges is told here, or, by other processes,
+    /// counted; `shared_writes` is the count if nobody has written meanwhile.
+    pub(crate) fn copied(&mut self, copy: Copied, shared_writes: Option<u64>) {
         let itself =
             copy.target < copy.source + copy.bytes && copy.source < copy.target + copy.bytes;
-        if itself || self.shared.iter().any(|&(start, bytes)| copy.touches(start, bytes)) {
+        let is_shared = self.shared.iter().any(|&(start, bytes)| copy.touches(start, bytes));
+        if itself || (is_shared && shared_writes.is_none()) {
             return;
         }
         if self.copies.len() == COPIES {
             self.copies.pop_front();
         }
-        self.copies.push_back(copy);
+        self.copies.push_back((copy, shared_writes.filter(|_| is_shared)));
     }
 
-    /// The range has been written, or is about to be.
-    pub(crate) fn written(&mut self, start: u64, bytes: u64) {
-        self.copies.retain(|copy| !copy.touches(start, bytes));
+    /// The range has been written, or is about to be; whether other processes see it.
+    pub(crate) fn written(&mut self, start: u64, bytes: u64) -> bool {
+        self.copies.retain(|(copy, _)| !copy.touches(start, bytes));
+        self.shared.iter().any(|&(own, length)| own < start + bytes && start < own + length)
     }
 
     /// From now on others can write the range.
@@ -76,34 +82,44 @@ mod tests {
 
     fn copied() -> Contents {
         let mut contents = Contents::default();
-        contents.copied(COPY);
+        contents.copied(COPY, None);
         contents
     }
 
     #[test]
     fn a_copy_is_there_until_its_source_or_its_target_is_written() {
-        assert!(copied().has(COPY));
-        assert!(!copied().has(Copied { bytes: 99, ..COPY }));
+        assert!(copied().has(COPY, 0));
+        assert!(!copied().has(Copied { bytes: 99, ..COPY }, 0));
         for (start, bytes, there) in
             [(1099, 1, false), (1100, 1, true), (999, 1, true), (900, 101, false), (2050, 1, false)]
         {
             let mut contents = copied();
             contents.written(start, bytes);
-            assert_eq!(contents.has(COPY), there, "{bytes} bytes at {start}");
+            assert_eq!(contents.has(COPY, 0), there, "{bytes} bytes at {start}");
         }
     }
 
     #[test]
-    fn a_copy_onto_itself_or_in_memory_that_others_see_is_made_again() {
+    fn a_copy_onto_itself_is_made_again() {
         let mut contents = Contents::default();
         let itself = Copied { target: 1000, source: 1050, bytes: 100 };
-        contents.copied(itself);
-        assert!(!contents.has(itself));
+        contents.copied(itself, None);
+        assert!(!contents.has(itself, 0));
+    }
+
+    #[test]
+    fn a_copy_in_memory_that_others_see_is_there_until_anybody_writes_such_memory() {
+        let mut contents = Contents::default();
         contents.share(2000, 4096);
-        contents.copied(COPY);
-        assert!(!contents.has(COPY));
+        // Somebody wrote while it was made.
+        contents.copied(COPY, None);
+        assert!(!contents.has(COPY, 7));
+        contents.copied(COPY, Some(7));
+        assert!(contents.has(COPY, 7) && !contents.has(COPY, 8));
+        assert!(contents.written(2050, 1) && !contents.has(COPY, 7));
+        assert!(!contents.written(1000, 1000));
         contents.freed(2000, 4096);
-        contents.copied(COPY);
-        assert!(contents.has(COPY));
+        contents.copied(COPY, Some(7));
+        assert!(contents.has(COPY, 8));
     }
 }

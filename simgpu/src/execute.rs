@@ -377,7 +377,7 @@ fn watch(world: &'static World) {
 fn act(world: &World, action: &Action) {
     let executor = &world.executor;
     match action {
-        Action::Copy(copy) => move_bytes(executor, *copy, || {
+        Action::Copy(copy) => move_bytes(world, *copy, || {
             // SAFETY: both ranges were looked up when the copy was queued, or belong to the
             // program, which has promised them; memory is let go of only after its streams.
             unsafe {
@@ -390,17 +390,21 @@ fn act(world: &World, action: &Action) {
         }),
         Action::Store { target, data, places } => {
             let bytes = data.len() as u64;
-            executor.contents().written(*target, bytes);
-            // SAFETY: the target was looked up when the copy was queued, and is let go of only
-            // after its streams.
-            unsafe { std::ptr::copy(data.as_ptr(), *target as *mut u8, data.len()) };
-            flip(executor, *target, bytes, *places);
+            writing(world, *target, bytes, || {
+                // SAFETY: the target was looked up when the copy was queued, and is let go of only
+                // after its streams.
+                unsafe { std::ptr::copy(data.as_ptr(), *target as *mut u8, data.len()) };
+            });
+            flip(world, *target, bytes, *places);
         }
         Action::Set { target, value, width, count } => {
-            set(executor, *target, *value, *width, *count)
+            writing(world, *target, width * count, || set(*target, *value, *width, *count));
         }
         Action::Launch(kernel) => launch(world, kernel),
-        Action::Write { address, value, wide } => write(executor, *address, *value, *wide),
+        Action::Write { address, value, wide } => {
+            let bytes = if *wide { 8 } else { 4 };
+            writing(world, *address, bytes, || write(*address, *value, *wide));
+        }
         Action::Fail { gpu, code } => {
             executor.errors[*gpu as usize].store(*code, Ordering::Release)
         }
@@ -410,63 +414,80 @@ fn act(world: &World, action: &Action) {
 }
 
 /// Moves bytes by `really`, unless they are there already.
-fn move_bytes(executor: &Executor, copy: Copy, really: impl FnOnce()) {
+fn move_bytes(world: &World, copy: Copy, really: impl FnOnce()) {
     let Copy { target, source, bytes, places, private } = copy;
     let copied = Copied { target, source, bytes };
-    if !(private && executor.contents().has(copied)) {
-        executor.contents().written(target, bytes);
-        really();
+    let before = world.shared.shared_writes();
+    if !(private && world.executor.contents().has(copied, before)) {
+        let own = writing(world, target, bytes, really);
         if private {
-            executor.contents().copied(copied);
+            // Beside this write's own beginning and end nobody's may lie between.
+            let alone = Some(before + own).filter(|after| *after == world.shared.shared_writes());
+            world.executor.contents().copied(copied, alone);
         }
     }
-    flip(executor, target, bytes, places);
+    flip(world, target, bytes, places);
+}
+
+/// Lets `really` write a range, and everybody know; how many times that was counted.
+fn writing(world: &World, start: u64, bytes: u64, really: impl FnOnce()) -> u64 {
+    let is_shared = world.executor.contents().written(start, bytes);
+    if is_shared {
+        world.shared.count_shared_write();
+    }
+    really();
+    if is_shared {
+        world.shared.count_shared_write();
+    }
+    if is_shared { 2 } else { 0 }
 }
 
 fn launch(world: &World, kernel: &Kernel) {
-    let executor = &world.executor;
     let hop_ns = |address| world.load_latency_ns(kernel.gpu, address);
     // SAFETY: the memory was looked up when the kernel was launched, and is let go of only after
     // its stream has been waited for.
     let run = || unsafe { kernel.launch.run(&hop_ns) };
-    let written = |start, bytes| executor.contents().written(start, bytes);
     match kernel.effect {
         Effect::Copy { target, source, bytes } => {
             let (places, private) = (kernel.places, kernel.private);
-            return move_bytes(executor, Copy { target, source, bytes, places, private }, run);
+            move_bytes(world, Copy { target, source, bytes, places, private }, run);
         }
         Effect::Write { target, bytes } => {
-            written(target, bytes);
-            run();
+            writing(world, target, bytes, run);
             if kernel.places.0 != kernel.places.1 {
-                flip(executor, target, bytes, kernel.places);
+                flip(world, target, bytes, kernel.places);
             }
-            return;
         }
-        Effect::Read { result, .. } => written(result, 8),
-        Effect::Compare { result, .. } => written(result, 16),
-        Effect::Hold { timed_out, .. } => written(timed_out, 4),
+        Effect::Read { result, .. } => {
+            writing(world, result, 8, run);
+        }
+        Effect::Compare { result, .. } => {
+            writing(world, result, 16, run);
+        }
+        Effect::Hold { timed_out, .. } => {
+            writing(world, timed_out, 4, run);
+        }
         Effect::Chase { hops, cycles, result, .. } => {
-            written(cycles, 4 * hops);
-            written(result, 24);
+            writing(world, cycles, 4 * hops, || {
+                writing(world, result, 24, run);
+            });
         }
     }
-    run();
 }
 
-fn flip(executor: &Executor, target: u64, bytes: u64, places: (Place, Place)) {
-    executor.flips.after_transfer(places, bytes, |offset| {
-        executor.contents().written(target + offset, 1);
-        let byte = (target + offset) as *mut u8;
-        // SAFETY: the byte is inside the target of the transfer that has just been made.
-        let value = unsafe { byte.read() };
-        // SAFETY: as above.
-        unsafe { byte.write(value ^ 1) };
+fn flip(world: &World, target: u64, bytes: u64, places: (Place, Place)) {
+    world.executor.flips.after_transfer(places, bytes, |offset| {
+        writing(world, target + offset, 1, || {
+            let byte = (target + offset) as *mut u8;
+            // SAFETY: the byte is inside the target of the transfer that has just been made.
+            let value = unsafe { byte.read() };
+            // SAFETY: as above.
+            unsafe { byte.write(value ^ 1) };
+        });
     });
 }
 
-fn set(executor: &Executor, target: u64, value: u32, width: u64, count: u64) {
-    executor.contents().written(target, width * count);
+fn set(target: u64, value: u32, width: u64, count: u64) {
     let count = count as usize;
     match width {
         // SAFETY: the range was looked up when the operation was queued.
@@ -480,8 +501,7 @@ fn set(executor: &Executor, target: u64, value: u32, width: u64, count: u64) {
     }
 }
 
-fn write(executor: &Executor, address: u64, value: u64, wide: bool) {
-    executor.contents().written(address, if wide { 8 } else { 4 });
+fn write(address: u64, value: u64, wide: bool) {
     if wide {
         // SAFETY: the word was looked up when the write was queued, and is aligned; the program
         // may read it at the same time, and others write it, so it is touched as an atomic.

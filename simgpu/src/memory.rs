@@ -80,9 +80,9 @@ impl Region {
         !matches!(self.kind, Kind::Mapped { .. })
     }
 
-    /// Whether nobody but operations of this process can write it, as long as it isn't exported.
+    /// Whether nobody but operations of the machine's processes can write it: it is no host memory.
     pub(crate) fn is_private(&self) -> bool {
-        matches!(self.kind, Kind::Allocated { export: None })
+        !matches!(self.kind, Kind::Pinned { .. } | Kind::Registered)
     }
 }
 

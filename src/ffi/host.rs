@@ -31,7 +31,7 @@ impl HostBuffer {
         let length = size.to_len().map_err(|err| CallError {
             call: "mmap",
             object: object(),
-            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, err),
+            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, err).into(),
         })?;
         let mapped = length.max(1);
         // SAFETY: a new private mapping at an address of the kernel's choice touches no other.

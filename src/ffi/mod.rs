@@ -1,15 +1,18 @@
 //! The foreign boundary: the only `unsafe` of the program.
 //!
-//! Owns every call into the system and, later, into the vendors' libraries, behind safe types
-//! that free what they hold when dropped. Knows nothing of cases, ranks or results.
+//! Owns every call into the system and into the vendors' libraries, behind safe types that free
+//! what they hold when dropped. Knows nothing of cases, ranks or results.
 
 pub mod clock;
+pub mod cuda;
 pub mod host;
 pub mod library;
+pub mod nvml;
 pub mod process;
 pub mod shm;
+pub mod simulation;
 
-use std::io::Write;
+use std::{io::Write, time::Duration};
 
 /// A foreign call that did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -19,8 +22,29 @@ pub struct CallError {
     pub call: &'static str,
     /// What it was called on.
     pub object: String,
+    /// What it answered.
+    pub source: Cause,
+}
+
+/// Why a foreign call did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
     /// The system's code and its own sentence about it.
-    pub source: std::io::Error,
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+    /// A library's code, and the library's own name and sentence for it.
+    #[error("{name} ({code}): {text}")]
+    Library {
+        /// As the library returned it.
+        code: u32,
+        /// Such as `CUDA_ERROR_OUT_OF_MEMORY`.
+        name: String,
+        /// Such as `out of memory`.
+        text: String,
+    },
+    /// What was waited for did not come in this time.
+    #[error("not done within {} s", .0.as_secs_f64())]
+    Late(Duration),
 }
 
 /// Says what went wrong where no caller can be told; if that fails too, it is lost.
@@ -31,6 +55,6 @@ fn warn(err: &CallError) {
 impl CallError {
     /// The error that the last system call of this thread left in `errno`.
     fn last(call: &'static str, object: impl Into<String>) -> Self {
-        Self { call, object: object.into(), source: std::io::Error::last_os_error() }
+        Self { call, object: object.into(), source: std::io::Error::last_os_error().into() }
     }
 }

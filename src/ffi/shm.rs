@@ -72,7 +72,7 @@ impl Segment {
         // SAFETY: `file` is open for writing, and the call takes no pointer.
         let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) };
         if code != 0 {
-            let source = std::io::Error::from_raw_os_error(code);
+            let source = std::io::Error::from_raw_os_error(code).into();
             return Err(CallError { call: "posix_fallocate", object: object(), source });
         }
         Self::map(file, size)
@@ -88,13 +88,17 @@ impl Segment {
         let c_path = CString::new(path.as_str()).map_err(|err| CallError {
             call: "open",
             object: path.clone(),
-            source: err.into(),
+            source: std::io::Error::from(err).into(),
         })?;
         // SAFETY: `c_path` ends in NUL.
         let descriptor = unsafe { libc::open(c_path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
         let file = std::fs::File::from(own(descriptor, "open", || path.clone())?);
         // Memory past the end of the file would be a SIGBUS at the first touch.
-        let refuse = |source| CallError { call: "open", object: path.clone(), source };
+        let refuse = |source: std::io::Error| CallError {
+            call: "open",
+            object: path.clone(),
+            source: source.into(),
+        };
         let length = file.metadata().map_err(refuse)?.len();
         if length < address.size.get() {
             let reason = format!("{length} bytes, where {} must be", address.size);
@@ -108,7 +112,7 @@ impl Segment {
         let length = size.to_len().map_err(|err| CallError {
             call: "mmap",
             object: object(),
-            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, err),
+            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, err).into(),
         })?;
         // SAFETY: a new mapping at an address of the kernel's choice touches no other, and the
         // file is at least `length` long: `create` has allocated it, `open` has looked.
@@ -188,6 +192,11 @@ impl Segment {
         let source = unsafe { self.address.add(offset) };
         // SAFETY: both ranges are `target.len()` long, and the segment is no part of any slice.
         unsafe { copy(target.as_mut_ptr(), source, target.len(), store) };
+    }
+
+    /// Where this process has it, for a library that registers memory.
+    pub(super) fn memory(&self) -> (*mut u8, usize) {
+        (self.address, self.length)
     }
 
     fn check(&self, offset: usize, length: usize) {

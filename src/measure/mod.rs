@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 pub use latency::Latency;
-pub use sampling::SAMPLE_TIME_MIN;
 pub use summary::Summary;
 
 use crate::{
-    plan::{Case, Effort},
+    plan::{Case, Effort, Operation},
     transport::{
-        Error, Mismatch, Span, Staging, Support, Transfer, Transport, durations, pattern::part_seed,
+        Clock, Error, Mismatch, Span, Staging, Support, Transfer, Transport, durations,
+        pattern::part_seed,
     },
     units::Bandwidth,
     world::World,
@@ -48,21 +48,30 @@ impl Outcome {
 /// The numbers of a case.
 #[derive(Debug)]
 pub struct Measurement {
-    /// Bandwidth of all flows together, in GB/s (10⁹ bytes per second): bytes of all flows over
-    /// the time from the first flow's first byte asked for to the last flow's last byte in place.
-    pub bandwidth_gb_s: Summary,
-    /// Operations of each flow in one bandwidth sample, back to back.
-    pub operations_per_sample: u64,
-    /// Median time of a bandwidth sample.
-    pub sample_time: Duration,
-    /// Whether the interval reached the precision that was asked for.
-    pub converged: bool,
+    /// How much moved in bulk; `None` where nothing does: a pointer chase has a latency only.
+    pub bandwidth: Option<Bulk>,
     /// Time of one operation by itself: from its first byte asked for to its last byte in place.
     pub latency: Latency,
     /// How the data was staged.
     pub staging: Option<Staging>,
-    /// What the clock can tell apart.
-    pub clock_resolution: Duration,
+    /// What the clock can do.
+    pub clock: Clock,
+    /// Whether host memory lies on another NUMA node than the case says.
+    pub is_misplaced: bool,
+}
+
+/// The numbers of the bandwidth pass.
+#[derive(Debug)]
+pub struct Bulk {
+    /// Bandwidth of all flows together, in GB/s (10⁹ bytes per second): bytes of all flows over
+    /// the time from the first flow's first byte asked for to the last flow's last byte in place.
+    pub gb_s: Summary,
+    /// Operations of each flow in one sample, back to back.
+    pub operations_per_sample: u64,
+    /// Median time of a sample.
+    pub sample_time: Duration,
+    /// Whether the interval reached the precision that was asked for.
+    pub converged: bool,
 }
 
 /// Measures one case from nothing to nothing: all it acquires is gone when it returns. Every rank
@@ -86,27 +95,16 @@ pub fn measure(
     }
     let mut transfer = transport.prepare(case, world)?;
     let (operations, each) = warm_up(world, transfer.as_mut())?;
-
     let stop = sampling::Stop::new(effort);
-    let bytes = case.bytes_per_operation().times(operations);
-    let bandwidths = |times: &[Duration]| -> Vec<f64> {
-        times.iter().filter_map(|&time| Some(Bandwidth::of(bytes, time)?.gb_per_s())).collect()
-    };
-    let mut pass = Pass { world, transfer: transfer.as_mut(), seed: part_seed(seed, 0), each };
-    // In bulk, transfers move the same bytes again, and a wrong one could be mended by the next.
-    let next = |times: &[Duration], _, elapsed| {
-        let is_enough = times.len() >= sampling::PROOFS || elapsed >= sampling::PROOF_TIME;
-        (times.is_empty() || !is_enough).then_some(1)
-    };
-    if let Samples::Wrong(mismatch) = pass.sample(1, next)? {
-        return Ok(pass.corrupt(mismatch));
-    }
-    pass.seed = part_seed(seed, 1);
-    let next =
-        |times: &[Duration], each, elapsed| stop.bandwidth(&bandwidths(times), each, elapsed);
-    let mut times = match pass.sample(operations, next)? {
-        Samples::Right(times) => times,
-        Samples::Wrong(mismatch) => return Ok(pass.corrupt(mismatch)),
+    let mut pass = Pass { world, transfer: transfer.as_mut(), seed, each };
+    let bandwidth = match case.operation {
+        Operation::Chase => None,
+        Operation::Copy | Operation::ReadOnly | Operation::WriteOnly => {
+            match bulk(&mut pass, case, stop, operations)? {
+                Ok(bandwidth) => bandwidth,
+                Err(mismatch) => return Ok(pass.corrupt(mismatch)),
+            }
+        }
     };
     pass.seed = part_seed(seed, 2);
     pass.each = each.div_f64(operations as f64);
@@ -115,23 +113,58 @@ pub fn measure(
         Samples::Right(latencies) => latencies,
         Samples::Wrong(mismatch) => return Ok(pass.corrupt(mismatch)),
     };
+    Ok(world.is_root().then(|| {
+        Outcome::Measured(Box::new(Measurement {
+            bandwidth,
+            latency: Latency::of(&latencies),
+            staging: transfer.staging(),
+            clock: transfer.clock(),
+            is_misplaced: transfer.is_misplaced(),
+        }))
+    }))
+}
 
-    if !world.is_root() {
-        return Ok(None);
+/// Proves single operations, then times many at once; the numbers are rank 0's, `Err` is wrong
+/// data.
+fn bulk(
+    pass: &mut Pass<'_>,
+    case: &Case,
+    stop: sampling::Stop,
+    operations: u64,
+) -> Result<Result<Option<Bulk>, Mismatch>, Error> {
+    let seed = pass.seed;
+    let bytes = case.bytes_per_operation().times(operations);
+    let bandwidths = |times: &[Duration]| -> Vec<f64> {
+        times.iter().filter_map(|&time| Some(Bandwidth::of(bytes, time)?.gb_per_s())).collect()
+    };
+    // In bulk, transfers move the same bytes again, and a wrong one could be mended by the next.
+    let next = |times: &[Duration], _, elapsed| {
+        let is_enough = times.len() >= sampling::PROOFS || elapsed >= sampling::PROOF_TIME;
+        (times.is_empty() || !is_enough).then_some(1)
+    };
+    pass.seed = part_seed(seed, 0);
+    if let Samples::Wrong(mismatch) = pass.sample(1, next)? {
+        return Ok(Err(mismatch));
+    }
+    pass.seed = part_seed(seed, 1);
+    let next =
+        |times: &[Duration], each, elapsed| stop.bandwidth(&bandwidths(times), each, elapsed);
+    let mut times = match pass.sample(operations, next)? {
+        Samples::Right(times) => times,
+        Samples::Wrong(mismatch) => return Ok(Err(mismatch)),
+    };
+    if !pass.world.is_root() {
+        return Ok(Ok(None));
     }
     let no_time = Error::Disagreement("no sample lasted longer than the clock's grain");
-    let bandwidth_gb_s = Summary::of(&bandwidths(&times)).ok_or(no_time)?;
+    let gb_s = Summary::of(&bandwidths(&times)).ok_or(no_time)?;
     times.sort_unstable();
-    let sample_time = times[times.len() / 2];
-    Ok(Some(Outcome::Measured(Box::new(Measurement {
-        converged: stop.is_converged(&bandwidth_gb_s),
-        bandwidth_gb_s,
+    Ok(Ok(Some(Bulk {
+        converged: stop.is_converged(&gb_s),
+        gb_s,
         operations_per_sample: operations,
-        sample_time,
-        latency: Latency::of(&latencies),
-        staging: transfer.staging(),
-        clock_resolution: transfer.clock_resolution(),
-    }))))
+        sample_time: times[times.len() / 2],
+    })))
 }
 
 /// Why the case cannot run, if any rank says so.
@@ -140,7 +173,7 @@ fn objection(
     transport: &dyn Transport,
     case: &Case,
 ) -> Result<Option<String>, Error> {
-    let own = match transport.support(case) {
+    let own = match transport.support(case, world)? {
         Support::Yes => None,
         Support::No(reason) => Some(reason),
     };
@@ -159,7 +192,7 @@ fn warm_up(world: &mut World, transfer: &mut dyn Transfer) -> Result<(u64, Durat
             Some(ranks) => {
                 // The shortest: a machine that is busy elsewhere makes others longer than they are.
                 each = durations(&ranks)?.into_iter().min().unwrap_or_default();
-                let more = sampling::more_operations(operations, each, transfer.clock_resolution());
+                let more = sampling::more_operations(operations, each, transfer.clock());
                 let is_confirmed =
                     count == sampling::CONFIRMING_SPANS || each >= sampling::CONFIRMED_TIME;
                 Some(match more {

@@ -3,20 +3,17 @@
 use std::time::Duration;
 
 use super::Summary;
-use crate::plan::Effort;
+use crate::{plan::Effort, transport::Clock};
 
 /// No interval is believed with fewer samples.
 const SAMPLES_MIN: usize = 20;
 
-/// A bandwidth sample lasts at least so long. The start of a transfer, while its first chunk is
-/// under way and nothing has arrived, lasts some microseconds: below 1 % of this.
-pub const SAMPLE_TIME_MIN: Duration = Duration::from_millis(1);
-
-/// A bandwidth sample lasts at least so many times the clock's resolution.
-const RESOLUTIONS_MIN: u32 = 100;
-
 /// Most latency samples of one case: 10 values lie above the 99.9th percentile.
 const LATENCY_SAMPLES_MAX: usize = 10_000;
+
+/// With so many latency samples, one value lies above the 99.9th percentile; more are taken only
+/// where they are cheap, within a fortieth of the time limit.
+const LATENCY_SAMPLES_GOOD: usize = 1000;
 
 /// Samples of one step of the warm-up; it reads the shortest.
 pub(super) const WARM_UP_SPANS: usize = 3;
@@ -32,7 +29,7 @@ pub(super) const CONFIRMED_TIME: Duration = Duration::from_millis(50);
 pub(super) const PROOFS: usize = 16;
 
 /// Proving stops after this time, with one operation at least.
-pub(super) const PROOF_TIME: Duration = Duration::from_millis(100);
+pub(super) const PROOF_TIME: Duration = Duration::from_millis(50);
 
 /// A batch lasts about so long: the first transfers after filling find the data in other caches
 /// than those that follow, and must be few among them.
@@ -41,25 +38,18 @@ const BATCH_TIME: Duration = Duration::from_millis(250);
 /// Most samples of one batch, so that its message stays small.
 const BATCH_MAX: usize = 2000;
 
-/// Operations of a sample whose clock hardly moves.
-const OPERATIONS_MAX: u64 = 1 << 32;
-
 /// The next, larger count of operations of a sample; `None` if it lasts long enough with `time`.
-pub(super) fn more_operations(
-    operations: u64,
-    time: Duration,
-    clock_resolution: Duration,
-) -> Option<u64> {
-    let wanted = SAMPLE_TIME_MIN.max(clock_resolution.saturating_mul(RESOLUTIONS_MIN));
-    if time >= wanted || operations >= OPERATIONS_MAX {
+pub(super) fn more_operations(operations: u64, time: Duration, clock: Clock) -> Option<u64> {
+    if time >= clock.sample_time_min || operations >= clock.operations_max {
         return None;
     }
+    let wanted = clock.sample_time_min;
     // A tenth more than it takes, so that a somewhat faster run does not need another step; at
     // most 64 times, since the first operations are slow and would mislead.
     let factor = 1.1 * wanted.as_secs_f64() / time.max(Duration::from_nanos(1)).as_secs_f64();
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within 2 to 64")]
     let factor = factor.clamp(2.0, 64.0).ceil() as u64;
-    Some(operations.saturating_mul(factor).min(OPERATIONS_MAX))
+    Some(operations.saturating_mul(factor).min(clock.operations_max))
 }
 
 /// When to stop.
@@ -110,10 +100,11 @@ impl Stop {
     }
 
     /// Samples of the next batch of the latency pass, which has `count` samples and has lasted
-    /// `elapsed` so far; it may last half of the time limit.
+    /// `elapsed` so far; it may last half of the time limit, and a fortieth with enough samples.
     pub(super) fn latency(&self, count: usize, each: Duration, elapsed: Duration) -> Option<usize> {
         let missing = LATENCY_SAMPLES_MAX.saturating_sub(count);
-        if missing == 0 || (elapsed >= self.effort.time_limit / 2 && count > 0) {
+        let share = if count < LATENCY_SAMPLES_GOOD { 2 } else { 40 };
+        if missing == 0 || (elapsed >= self.effort.time_limit / share && count > 0) {
             return None;
         }
         Some(self.batch(each).min(missing))
@@ -143,12 +134,14 @@ mod tests {
 
     #[test]
     fn operations_grow_until_a_sample_lasts_a_millisecond_and_a_hundred_resolutions() {
-        let fine = Duration::from_nanos(20);
+        let fine = Clock::of_host(Duration::from_nanos(20));
         assert_eq!(more_operations(1, MS, fine), None);
         assert_eq!(more_operations(10, MS / 2, fine), Some(30));
         assert_eq!(more_operations(1, Duration::ZERO, fine), Some(64));
-        assert_eq!(more_operations(1, 50 * MS, MS), Some(3));
-        assert_eq!(more_operations(OPERATIONS_MAX, Duration::ZERO, fine), None);
+        assert_eq!(more_operations(1, 50 * MS, Clock::of_host(MS)), Some(3));
+        let few = Clock { operations_max: 128, ..fine };
+        assert_eq!(more_operations(100, MS / 2, few), Some(128));
+        assert_eq!(more_operations(128, Duration::ZERO, few), None);
     }
 
     #[test]
@@ -185,6 +178,8 @@ mod tests {
         assert_eq!(stop(None).latency(10_000, MS / 1000, 10 * MS), None);
         assert_eq!(stop(None).latency(25, 10 * MS, 999 * MS), Some(25));
         assert_eq!(stop(None).latency(25, 10 * MS, 1000 * MS), None);
+        assert_eq!(stop(None).latency(1500, MS / 5, 49 * MS), Some(1250));
+        assert_eq!(stop(None).latency(1500, MS / 5, 50 * MS), None);
         // One batch at least, whatever the limit.
         assert_eq!(stop(None).latency(0, 900 * MS, 1000 * MS), Some(1));
         assert_eq!(stop(None).bandwidth(&[], 900 * MS, 2000 * MS), Some(1));

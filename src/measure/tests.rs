@@ -4,7 +4,7 @@ use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use super::*;
 use crate::{
-    plan::{Endpoint, Flow, Pattern, Rank, TransportKind, topology::NumaNode},
+    plan::{Endpoint, Engine, Flow, Pattern, Place, Rank, TransportKind, topology::NumaNode},
     units::Bytes,
 };
 
@@ -24,9 +24,9 @@ struct Entry {
 }
 
 impl Transport for Diary {
-    fn support(&self, _: &Case) -> Support {
+    fn support(&self, _: &Case, _: &World) -> Result<Support, Error> {
         self.notes.borrow_mut().push("support");
-        self.support.clone()
+        Ok(self.support.clone())
     }
 
     fn prepare(&self, _: &Case, _: &mut World) -> Result<Box<dyn Transfer>, Error> {
@@ -41,8 +41,12 @@ impl Transfer for Entry {
         None
     }
 
-    fn clock_resolution(&self) -> Duration {
-        Duration::from_nanos(20)
+    fn clock(&self) -> Clock {
+        Clock::of_host(Duration::from_nanos(20))
+    }
+
+    fn is_misplaced(&self) -> bool {
+        false
     }
 
     fn fill(&mut self, _: u64) -> Result<(), Error> {
@@ -60,7 +64,7 @@ impl Transfer for Entry {
         Ok(())
     }
 
-    fn verify(&self, _: u64) -> Result<Option<Mismatch>, Error> {
+    fn verify(&mut self, _: u64) -> Result<Option<Mismatch>, Error> {
         self.notes.borrow_mut().push("verify");
         let mismatch = Mismatch { rank: 0, offset: 7, expected: 1, found: 2, count: 3 };
         Ok(self.wrong.then_some(mismatch))
@@ -73,12 +77,17 @@ impl Drop for Entry {
     }
 }
 
-fn tell(support: Support, wrong: bool) -> (Outcome, Vec<&'static str>) {
-    let end = Endpoint { rank: Rank(0), numa_node: NumaNode(0), cpu: None };
+fn tell(operation: Operation, support: Support, wrong: bool) -> (Outcome, Vec<&'static str>) {
+    let place = Place::Host { numa_node: NumaNode(0), cpu: None };
+    let end = Endpoint { rank: Rank(0), place };
     let case = Case {
         transport: TransportKind::Shm,
         pattern: Pattern::OneWay,
         flows: vec![Flow { source: end, target: end }],
+        operation,
+        engine: Engine::Cpu,
+        issuer: None,
+        handle: None,
         size: Bytes::new(200_000),
         slot: None,
     };
@@ -91,7 +100,7 @@ fn tell(support: Support, wrong: bool) -> (Outcome, Vec<&'static str>) {
 
 #[test]
 fn a_number_comes_out_only_behind_fill_run_and_verify() {
-    let (outcome, notes) = tell(Support::Yes, false);
+    let (outcome, notes) = tell(Operation::Copy, Support::Yes, false);
     let Outcome::Measured(measured) = outcome else { panic!("{outcome:?}") };
     // One operation is too short for a sample, eleven last 1.1 ms, which is confirmed. 16 operations are proven one by
     // one, 20 samples come in one batch, 10 000 latencies of 100 µs in batches of 2000.
@@ -99,17 +108,27 @@ fn a_number_comes_out_only_behind_fill_run_and_verify() {
     let batch = ["fill", "run", "verify"];
     let expected = [&warm_up[..], &batch.repeat(16 + 1 + 5)[..], &["drop"]].concat();
     assert_eq!(notes, expected);
-    assert_eq!(measured.operations_per_sample, 11);
+    let bandwidth = measured.bandwidth.unwrap();
+    assert_eq!(bandwidth.operations_per_sample, 11);
     // 200 000 bytes in 100 µs.
-    assert!((measured.bandwidth_gb_s.median - 2.0).abs() < 1e-9);
-    assert_eq!(measured.bandwidth_gb_s.count, 20);
+    assert!((bandwidth.gb_s.median - 2.0).abs() < 1e-9);
+    assert_eq!(bandwidth.gb_s.count, 20);
     assert_eq!(measured.latency.count(), 10_000);
     assert!(measured.latency.quantile_ns(0.5).abs_diff(100_000) <= 100);
 }
 
 #[test]
+fn a_pointer_chase_has_a_latency_and_no_bandwidth() {
+    let (outcome, notes) = tell(Operation::Chase, Support::Yes, false);
+    let Outcome::Measured(measured) = outcome else { panic!("{outcome:?}") };
+    assert!(measured.bandwidth.is_none());
+    assert_eq!(measured.latency.count(), 10_000);
+    assert_eq!(notes.iter().filter(|&&note| note == "verify").count(), 5);
+}
+
+#[test]
 fn wrong_data_ends_the_case_without_a_number() {
-    let (outcome, notes) = tell(Support::Yes, true);
+    let (outcome, notes) = tell(Operation::Copy, Support::Yes, true);
     assert!(matches!(outcome, Outcome::Corrupt(Mismatch { offset: 7, count: 3, .. }, None)));
     assert_eq!(notes[notes.len() - 4..], ["fill", "run", "verify", "drop"]);
     assert_eq!(notes.iter().filter(|&&note| note == "verify").count(), 1);
@@ -117,7 +136,7 @@ fn wrong_data_ends_the_case_without_a_number() {
 
 #[test]
 fn what_cannot_run_is_not_prepared() {
-    let (outcome, notes) = tell(Support::No("no such path".to_owned()), false);
+    let (outcome, notes) = tell(Operation::Copy, Support::No("no such path".to_owned()), false);
     assert!(matches!(outcome, Outcome::Skipped(reason) if reason == "no such path"));
     assert_eq!(notes, ["support"]);
 }

@@ -1,14 +1,19 @@
 //! What is to be measured: pure data and pure functions; no device, no clock, no file.
 
+mod case;
+mod flows;
 mod sizes;
 pub mod topology;
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use case::{
+    Case, Endpoint, Engine, Flow, Gpu, Handle, Issuer, Operation, Pattern, Place, Rank,
+};
 pub use sizes::Sizes;
-use topology::{NumaNode, Topology};
+use topology::{GpuNode, NumaNode, Topology};
 
 use crate::units::Bytes;
 
@@ -44,131 +49,61 @@ impl TransportKind {
     }
 }
 
-/// One process of a run, by its number from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Rank(pub u32);
-
-/// Where a buffer lives and who handles it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Endpoint {
-    /// The process that owns the buffer.
-    pub rank: Rank,
-    /// The NUMA node of the buffer and of the CPU that copies.
-    pub numa_node: NumaNode,
-    /// The CPU that copies, for itself alone; `None` where there are fewer CPUs than ranks, so
-    /// that they share the CPUs of the node.
-    pub cpu: Option<u32>,
-}
-
-/// The way of the data, from the buffer where it is at first to the buffer where it ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Flow {
-    /// Where the data is at first.
-    pub source: Endpoint,
-    /// Where the data ends.
-    pub target: Endpoint,
-}
-
-/// Which flows go at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Pattern {
-    /// One flow, from one rank to another.
-    OneWay,
-    /// Two flows between two ranks, one each way, at once.
-    BothWays,
-    /// All disjoint pairs of neighbouring ranks (0→1, 2→3, …), one way, at once; from 4 ranks.
-    Pairs,
-}
-
-impl Pattern {
-    /// All of them, in the order of the rows.
-    pub const ALL: [Self; 3] = [Self::OneWay, Self::BothWays, Self::Pairs];
-
-    /// How many ranks it takes.
-    pub const fn ranks_min(self) -> u32 {
-        match self {
-            Self::OneWay | Self::BothWays => 2,
-            Self::Pairs => 4,
-        }
-    }
-
-    /// The name in flags and columns.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::OneWay => "one-way",
-            Self::BothWays => "both-ways",
-            Self::Pairs => "pairs",
-        }
-    }
-}
-
-/// One row of the results: everything that has to be known to repeat it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Case {
-    /// How the bytes are moved.
-    pub transport: TransportKind,
-    /// The name of the set of flows.
-    pub pattern: Pattern,
-    /// What moves at the same time; never empty.
-    pub flows: Vec<Flow>,
-    /// Data in one transfer of one flow.
-    pub size: Bytes,
-    /// Bytes of one slot of a staging ring, where the user gave them; otherwise tuned.
-    pub slot: Option<Bytes>,
-}
-
-impl Case {
-    /// Where `rank`'s buffers lie in this case, if it sends or receives.
-    pub fn endpoint(&self, rank: Rank) -> Option<Endpoint> {
-        let ends = self.flows.iter().flat_map(|flow| [flow.source, flow.target]);
-        ends.into_iter().find(|end| end.rank == rank)
-    }
-
-    /// What all flows move in one operation.
-    pub fn bytes_per_operation(&self) -> Bytes {
-        self.size.times(self.flows.len() as u64)
-    }
-}
-
-impl fmt::Display for Case {
-    /// `shm one-way rank 0 (NUMA node 0, CPU 0) -> rank 1 (NUMA node 0, CPU 1) 64 KiB`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.transport.name(), self.pattern.name())?;
-        for (index, flow) in self.flows.iter().enumerate() {
-            write!(f, "{}{} -> {}", if index == 0 { " " } else { ", " }, flow.source, flow.target)?;
-        }
-        write!(f, " {}", self.size)
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} (NUMA node {}", self.rank.0, self.numa_node.0)?;
-        match self.cpu {
-            Some(cpu) => write!(f, ", CPU {cpu})"),
-            None => write!(f, ", shared CPUs)"),
-        }
-    }
-}
-
 /// What the user asks to have measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The transports, each once.
     pub transports: Vec<TransportKind>,
-    /// The patterns, each once; empty: all that the ranks allow.
+    /// The patterns, each once; empty: one way between GPUs, between ranks all that they allow.
     pub patterns: Vec<Pattern>,
-    /// Data in one transfer, in the order of the rows.
-    pub sizes: Vec<Bytes>,
-    /// How many processes; at least 1.
-    pub ranks: u32,
-    /// NUMA nodes of source and target; empty: the first node to itself, and to the farthest.
+    /// Data in one transfer, in the order of the rows; `None`: [`Sizes::of_host`] for copies by
+    /// CPUs, [`SIZE_OF_GPU`] for those by GPUs.
+    pub sizes: Option<Vec<Bytes>>,
+    /// How many processes, at least 1; `None`: one for all GPUs, two for host memory.
+    pub ranks: Option<u32>,
+    /// The GPUs, each once; `None`: all.
+    pub gpus: Option<Vec<Gpu>>,
+    /// What GPUs do with the data, each once.
+    pub operations: Vec<Operation>,
+    /// What moves it, each once.
+    pub engines: Vec<Engine>,
+    /// Who asks for it, each once.
+    pub issuers: Vec<Issuer>,
+    /// How memory of a GPU reaches another process.
+    pub handle: Handle,
+    /// NUMA nodes of source and target of copies by CPUs; empty: the first node to itself, and to
+    /// the farthest.
     pub numa: Vec<(NumaNode, NumaNode)>,
     /// Bytes of one slot of a staging ring; `None`: tuned for each case.
     pub slot: Option<Bytes>,
 }
+
+impl Request {
+    /// All that can be measured of `transports`, with what each has by default.
+    pub fn of(transports: &[TransportKind]) -> Self {
+        Self {
+            transports: transports.to_vec(),
+            patterns: Vec::new(),
+            sizes: None,
+            ranks: None,
+            gpus: None,
+            operations: vec![Operation::Copy, Operation::Chase],
+            engines: Engine::OF_GPU.to_vec(),
+            issuers: Issuer::ALL.to_vec(),
+            handle: Handle::Ipc,
+            numa: Vec::new(),
+            slot: None,
+        }
+    }
+}
+
+/// Data of one transfer between GPUs, unless the user says otherwise: large enough that the start
+/// of a copy (about 2 µs) is some percent of it on the fastest links at most.
+pub const SIZE_OF_GPU: Bytes = Bytes::mib(64);
+
+/// Memory that a pointer chase goes through: more than the lines that one batch of hops touches,
+/// and within reach of the translation caches.
+pub const SIZE_OF_CHASE: Bytes = Bytes::mib(2);
 
 /// How long a case is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -188,44 +123,133 @@ pub enum BadRequest {
     /// A NUMA node that is not here, or has no CPU this process may use.
     #[error("--numa {0}: there is no NUMA node {0} with a CPU that g2g may use; here are: {1}")]
     NumaNode(u32, String),
-    /// A pattern that takes more ranks.
-    #[error("--pattern {pattern} needs more ranks: give --ranks {needed} or more", pattern = .0.name(), needed = .0.ranks_min())]
+    /// A pattern that takes more ranks, where nothing but ranks could take part.
+    #[error("--pattern {pattern} needs more ranks: give --ranks {needed} or more", pattern = .0.name(), needed = .0.ends_min())]
     TooFewRanks(Pattern),
+    /// A GPU that is not here.
+    #[error("--gpus {0}: there is no GPU {0}; here are: {1}")]
+    Gpu(u32, String),
+    /// Fewer GPUs were named than a transport or a pattern takes.
+    #[error("{what} needs {needed} GPUs or more: name more with --gpus")]
+    TooFewGpus {
+        /// The transport or the pattern.
+        what: &'static str,
+        /// How many it takes.
+        needed: u32,
+    },
+    /// A transfer that does not fit into a GPU.
+    #[error("--sizes {size}: GPU {gpu} has {memory} of memory", gpu = gpu.0, memory = memory.rounded())]
+    Size {
+        /// The transfer.
+        size: Bytes,
+        /// The GPU with the least memory.
+        gpu: Gpu,
+        /// Its memory.
+        memory: Bytes,
+    },
 }
 
 /// The cases that answer `request` on a machine of this `topology`, in the order of the rows.
 ///
-/// With one rank there is no pair, and the list has no case of a transport that takes place
-/// between ranks; the caller says so.
+/// A transport that has no pair of ranks or GPUs here has no case in the list; the caller says so.
 ///
 /// # Errors
 ///
 /// The request names what the machine does not have.
 pub fn cases(request: &Request, topology: &Topology) -> Result<Vec<Case>, BadRequest> {
+    let gpus = gpus(request, topology)?;
     let mut cases = Vec::new();
-    if let Some(&pattern) =
-        request.patterns.iter().find(|pattern| pattern.ranks_min() > request.ranks)
+    for transport in &request.transports {
+        match transport {
+            TransportKind::Local => cases.extend(local(request, topology, &gpus)),
+            TransportKind::P2p => cases.extend(p2p(request, &gpus)),
+            TransportKind::Shm => {
+                cases.extend(shm_of_host(request, topology, gpus.is_empty())?);
+                cases.extend(shm_of_gpus(request, &gpus));
+            }
+            TransportKind::Nccl | TransportKind::Rdma => {}
+        }
+    }
+    Ok(cases)
+}
+
+/// Why [`cases`] has none of `transport`: a sentence with the remedy.
+pub fn why_none(transport: TransportKind, request: &Request, topology: &Topology) -> String {
+    let count = request.gpus.as_ref().map_or(topology.gpus.len(), Vec::len);
+    match transport {
+        TransportKind::P2p if count < 2 => {
+            let found = if count == 0 { "none is here" } else { "one is here" };
+            format!("it takes place between two GPUs, and {found}")
+        }
+        TransportKind::Shm if request.ranks == Some(1) && count < 2 => {
+            "it takes place between ranks: give --ranks 2 or more".to_owned()
+        }
+        _ => "nothing of it fits --pattern, --operation, --engine and --issuer together, with the \
+              ranks and GPUs that are here"
+            .to_owned(),
+    }
+}
+
+/// The GPUs that take part.
+fn gpus<'a>(request: &Request, topology: &'a Topology) -> Result<Vec<&'a GpuNode>, BadRequest> {
+    let known = || topology.gpus.iter().map(|gpu| gpu.gpu.0.to_string()).collect::<Vec<_>>();
+    let find = |gpu: &Gpu| {
+        let found = topology.gpus.iter().find(|here| here.gpu == *gpu);
+        found.ok_or_else(|| BadRequest::Gpu(gpu.0, known().join(" ")))
+    };
+    let named = request.gpus.as_ref().map(|gpus| gpus.iter().map(find).collect());
+    let gpus: Vec<&GpuNode> = named.unwrap_or_else(|| Ok(topology.gpus.iter().collect()))?;
+    if request.gpus.is_some() {
+        let count = gpus.len();
+        let too_few = |what, needed| Err(BadRequest::TooFewGpus { what, needed });
+        if request.transports == [TransportKind::P2p] && count < 2 {
+            return too_few("p2p", 2);
+        }
+        let wide = request.patterns.iter().find(|pattern| pattern.ends_min() as usize > count);
+        if let Some(pattern) = wide.filter(|pattern| !pattern.is_for_host()) {
+            return too_few(pattern.name(), pattern.ends_min());
+        }
+    }
+    if let (Some(sizes), Some(least)) = (&request.sizes, gpus.iter().min_by_key(|gpu| gpu.memory))
+        && let Some(&size) = sizes.iter().find(|&&size| size > least.memory)
     {
+        return Err(BadRequest::Size { size, gpu: least.gpu, memory: least.memory });
+    }
+    Ok(gpus)
+}
+
+/// Copies between processes by their CPUs.
+fn shm_of_host(
+    request: &Request,
+    topology: &Topology,
+    is_alone: bool,
+) -> Result<Vec<Case>, BadRequest> {
+    let ranks = request.ranks.unwrap_or(2);
+    let patterns = wanted_patterns(request, &Pattern::ALL);
+    let too_wide = request.patterns.iter().find(|pattern| pattern.ends_min() > ranks);
+    if let Some(&pattern) = too_wide.filter(|pattern| is_alone && pattern.is_for_host()) {
         return Err(BadRequest::TooFewRanks(pattern));
     }
-    if !request.transports.contains(&TransportKind::Shm) {
-        return Ok(cases);
-    }
-    let patterns =
-        if request.patterns.is_empty() { &Pattern::ALL[..] } else { &request.patterns[..] };
     let node_pairs = if request.numa.is_empty() {
         topology.near_and_far()
     } else {
         check_nodes(&request.numa, topology)?;
         request.numa.clone()
     };
+    let mut cases = Vec::new();
     for &nodes in &node_pairs {
-        for &pattern in patterns.iter().filter(|pattern| pattern.ranks_min() <= request.ranks) {
-            let flows = flows(pattern, request.ranks, nodes, topology);
-            cases.extend(request.sizes.iter().map(|&size| Case {
+        let possible = |pattern: &&Pattern| pattern.is_for_host() && pattern.ends_min() <= ranks;
+        for &pattern in patterns.iter().filter(possible) {
+            let flows = flows::between_ranks(pattern, ranks, nodes, topology);
+            let sizes = request.sizes.clone().unwrap_or_else(|| Sizes::of_host().0);
+            cases.extend(sizes.into_iter().map(|size| Case {
                 transport: TransportKind::Shm,
                 pattern,
                 flows: flows.clone(),
+                operation: Operation::Copy,
+                engine: Engine::Cpu,
+                issuer: None,
+                handle: None,
                 size,
                 slot: request.slot,
             }));
@@ -243,116 +267,157 @@ fn check_nodes(pairs: &[(NumaNode, NumaNode)], topology: &Topology) -> Result<()
     Ok(())
 }
 
-/// The flows of a pattern that the ranks allow: sources on the first node, targets on the second.
-fn flows(
-    pattern: Pattern,
-    ranks: u32,
-    (source, target): (NumaNode, NumaNode),
-    topology: &Topology,
-) -> Vec<Flow> {
-    let pairs = match pattern {
-        Pattern::OneWay | Pattern::BothWays => 1,
-        Pattern::Pairs => ranks / 2,
-    };
-    // Sources first, then targets: with one node for both they must not share a CPU.
-    let wanted: Vec<NumaNode> =
-        (0..pairs).map(|_| source).chain((0..pairs).map(|_| target)).collect();
-    let cpus = topology.assign(&wanted);
-    let end = |rank: u32, numa_node, place: u32| Endpoint {
-        rank: Rank(rank),
-        numa_node,
-        cpu: cpus.as_ref().map(|cpus| cpus[place as usize]),
-    };
-    let forth = (0..pairs).map(|pair| Flow {
-        source: end(2 * pair, source, pair),
-        target: end(2 * pair + 1, target, pairs + pair),
-    });
-    let mut flows: Vec<Flow> = forth.collect();
-    if pattern == Pattern::BothWays {
-        let there = flows[0];
-        flows.push(Flow { source: there.target, target: there.source });
+fn wanted_patterns<'a>(request: &'a Request, default: &'a [Pattern]) -> &'a [Pattern] {
+    if request.patterns.is_empty() { default } else { &request.patterns }
+}
+
+/// Copies from one GPU to another through host memory.
+fn shm_of_gpus(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (pattern, flows) in flows_of_gpus(request, gpus) {
+        for &engine in &request.engines {
+            cases.extend(of_gpu(request, TransportKind::Shm, pattern, &flows, engine));
+        }
     }
-    flows
+    if request.operations.contains(&Operation::Copy) { cases } else { Vec::new() }
+}
+
+/// Each wanted pattern's flows between the GPUs.
+fn flows_of_gpus(request: &Request, gpus: &[&GpuNode]) -> Vec<(Pattern, Vec<Flow>)> {
+    let gpus: Vec<Gpu> = gpus.iter().map(|gpu| gpu.gpu).collect();
+    wanted_patterns(request, &[Pattern::OneWay])
+        .iter()
+        .filter(|pattern| pattern.ends_min() as usize <= gpus.len())
+        .flat_map(|&pattern| {
+            let cases = flows::between_gpus(pattern, &gpus, request.ranks.unwrap_or(1));
+            cases.into_iter().map(move |flows| (pattern, flows))
+        })
+        .collect()
+}
+
+/// A case for each size of copies by `engine`.
+fn of_gpu(
+    request: &Request,
+    transport: TransportKind,
+    pattern: Pattern,
+    flows: &[Flow],
+    engine: Engine,
+) -> Vec<Case> {
+    let is_between_ranks = flows.iter().any(|flow| flow.source.rank != flow.target.rank);
+    let sizes = request.sizes.clone().unwrap_or_else(|| vec![SIZE_OF_GPU]);
+    let case = |size| Case {
+        transport,
+        pattern,
+        flows: flows.to_vec(),
+        operation: Operation::Copy,
+        engine,
+        issuer: None,
+        handle: (transport == TransportKind::P2p && is_between_ranks).then_some(request.handle),
+        size,
+        slot: request.slot.filter(|_| transport == TransportKind::Shm),
+    };
+    sizes.into_iter().map(case).collect()
+}
+
+/// Copies from one GPU's memory to another's.
+fn p2p(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (pattern, flows) in flows_of_gpus(request, gpus) {
+        for &operation in &request.operations {
+            let of = |engine| of_gpu(request, TransportKind::P2p, pattern, &flows, engine);
+            match operation {
+                Operation::Copy => {
+                    for &issuer in &request.issuers {
+                        let engines = request.engines.iter().flat_map(|&engine| of(engine));
+                        cases.extend(engines.map(|case| Case { issuer: Some(issuer), ..case }));
+                    }
+                }
+                Operation::ReadOnly | Operation::WriteOnly => {
+                    let issuer = operation.issuer();
+                    let wanted = issuer.is_some_and(|issuer| request.issuers.contains(&issuer))
+                        && request.engines.contains(&Engine::Sm);
+                    let kernels = of(Engine::Sm).into_iter().filter(|_| wanted);
+                    cases.extend(kernels.map(|case| Case { issuer, operation, ..case }));
+                }
+                Operation::Chase => {
+                    cases.extend(of(Engine::Sm).first().and_then(|case| chase(request, case)))
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// The pointer chase along the only flow of `case`.
+fn chase(request: &Request, case: &Case) -> Option<Case> {
+    let is_wanted = case.pattern == Pattern::OneWay
+        && request.operations.contains(&Operation::Chase)
+        && request.engines.contains(&Engine::Sm)
+        && request.issuers.contains(&Issuer::Read);
+    is_wanted.then(|| Case {
+        operation: Operation::Chase,
+        engine: Engine::Sm,
+        issuer: Some(Issuer::Read),
+        size: SIZE_OF_CHASE,
+        ..case.clone()
+    })
+}
+
+/// Copies within a GPU, and between it and host memory on the nearest and the farthest NUMA node.
+fn local(request: &Request, topology: &Topology, gpus: &[&GpuNode]) -> Vec<Case> {
+    let ranks = request.ranks.unwrap_or(1);
+    let patterns = wanted_patterns(request, &[Pattern::OneWay, Pattern::BothWays]);
+    let mut cases = Vec::new();
+    for (index, gpu) in (0..).zip(gpus) {
+        let end = |place| Endpoint { rank: Rank(index % ranks), place };
+        let own = end(Place::Gpu(gpu.gpu));
+        let within = Flow { source: own, target: own };
+        let hosts = topology.nearest_and_farthest(gpu.numa_node);
+        let from = |numa_node| Flow { source: end(Place::Pinned { numa_node }), target: own };
+        for &pattern in patterns {
+            let flows: Vec<Vec<Flow>> = match pattern {
+                Pattern::OneWay => std::iter::once(vec![within])
+                    .chain(
+                        hosts
+                            .iter()
+                            .flat_map(|&node| [vec![from(node)], vec![from(node).reversed()]]),
+                    )
+                    .collect(),
+                Pattern::BothWays => {
+                    hosts.iter().map(|&node| vec![from(node), from(node).reversed()]).collect()
+                }
+                _ => Vec::new(),
+            };
+            cases.extend(flows.iter().flat_map(|flows| local_of(request, pattern, flows)));
+        }
+    }
+    cases
+}
+
+/// All wanted operations along `flows` of one GPU.
+fn local_of(request: &Request, pattern: Pattern, flows: &[Flow]) -> Vec<Case> {
+    let of = |engine| of_gpu(request, TransportKind::Local, pattern, flows, engine);
+    let (to_host, from_host) = (flows[0].target.gpu().is_none(), flows[0].source.gpu().is_none());
+    let mut cases = Vec::new();
+    for &operation in &request.operations {
+        let kernels = || {
+            let cases = if request.engines.contains(&Engine::Sm) { of(Engine::Sm) } else { vec![] };
+            cases.into_iter().map(move |case| Case { operation, ..case })
+        };
+        let is_one_way = pattern == Pattern::OneWay;
+        match operation {
+            Operation::Copy => cases.extend(request.engines.iter().flat_map(|&e| of(e))),
+            Operation::ReadOnly if is_one_way && !to_host => cases.extend(kernels()),
+            Operation::WriteOnly if is_one_way && !from_host => cases.extend(kernels()),
+            Operation::Chase if is_one_way && !to_host => {
+                let chases = of(Engine::Sm).first().and_then(|case| chase(request, case));
+                cases.extend(chases.map(|case| Case { issuer: None, ..case }));
+            }
+            Operation::ReadOnly | Operation::WriteOnly | Operation::Chase => {}
+        }
+    }
+    cases
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use topology::tests::machine;
-
-    fn request(ranks: u32) -> Request {
-        Request {
-            transports: TransportKind::ALL.to_vec(),
-            patterns: vec![],
-            sizes: vec![Bytes::new(64), Bytes::kib(64)],
-            ranks,
-            numa: vec![],
-            slot: None,
-        }
-    }
-
-    fn ends(case: &Case) -> Vec<(u32, u32, Option<u32>)> {
-        let ends = case.flows.iter().flat_map(|flow| [flow.source, flow.target]);
-        ends.map(|end| (end.rank.0, end.numa_node.0, end.cpu)).collect()
-    }
-
-    #[test]
-    fn two_ranks_on_one_node_give_one_way_and_both_ways_at_each_size() {
-        let cases = cases(&request(2), &machine(&[&[0, 1]])).unwrap();
-        let names: Vec<String> =
-            cases.iter().map(|case| format!("{} {}", case.pattern.name(), case.size)).collect();
-        assert_eq!(names, ["one-way 64 B", "one-way 64 KiB", "both-ways 64 B", "both-ways 64 KiB"]);
-        assert_eq!(ends(&cases[0]), [(0, 0, Some(0)), (1, 0, Some(1))]);
-        assert_eq!(
-            ends(&cases[2]),
-            [(0, 0, Some(0)), (1, 0, Some(1)), (1, 0, Some(1)), (0, 0, Some(0))]
-        );
-        assert_eq!(cases[2].bytes_per_operation(), Bytes::new(128));
-        assert!(cases[0].endpoint(Rank(1)).is_some() && cases[0].endpoint(Rank(2)).is_none());
-    }
-
-    #[test]
-    fn two_nodes_give_the_near_and_the_far_way() {
-        let one_way = Request { patterns: vec![Pattern::OneWay], ..request(2) };
-        let cases = cases(&one_way, &machine(&[&[0, 1], &[2, 3]])).unwrap();
-        assert_eq!(cases.len(), 4);
-        assert_eq!(ends(&cases[0]), [(0, 0, Some(0)), (1, 0, Some(1))]);
-        assert_eq!(ends(&cases[2]), [(0, 0, Some(0)), (1, 1, Some(2))]);
-    }
-
-    #[test]
-    fn pairs_need_four_ranks_and_share_cpus_only_when_they_must() {
-        let pairs = Request { patterns: vec![Pattern::Pairs], ..request(3) };
-        let err = cases(&pairs, &machine(&[&[0, 1]])).unwrap_err().to_string();
-        assert_eq!(err, "--pattern pairs needs more ranks: give --ranks 4 or more");
-        let pairs = Request { ranks: 5, sizes: vec![Bytes::new(1)], ..pairs };
-        let roomy = cases(&pairs, &machine(&[&[0, 1, 2, 3]])).unwrap();
-        assert_eq!(
-            ends(&roomy[0]),
-            [(0, 0, Some(0)), (1, 0, Some(2)), (2, 0, Some(1)), (3, 0, Some(3))]
-        );
-        let tight = cases(&pairs, &machine(&[&[0, 1]])).unwrap();
-        assert_eq!(ends(&tight[0]), [(0, 0, None), (1, 0, None), (2, 0, None), (3, 0, None)]);
-    }
-
-    #[test]
-    fn a_single_rank_has_no_pair() {
-        assert_eq!(cases(&request(1), &machine(&[&[0, 1]])).unwrap(), []);
-    }
-
-    #[test]
-    fn a_node_that_is_not_here_is_refused_by_name() {
-        let absent = Request { numa: vec![(NumaNode(0), NumaNode(7))], ..request(2) };
-        let err = cases(&absent, &machine(&[&[0], &[1]])).unwrap_err().to_string();
-        assert!(err.contains("no NUMA node 7") && err.ends_with("here are: 0 1"), "{err}");
-    }
-
-    #[test]
-    fn a_case_reads_as_a_sentence() {
-        let cases = cases(&request(2), &machine(&[&[0, 1]])).unwrap();
-        assert_eq!(
-            cases[1].to_string(),
-            "shm one-way rank 0 (NUMA node 0, CPU 0) -> rank 1 (NUMA node 0, CPU 1) 64 KiB"
-        );
-    }
-}
+mod tests;

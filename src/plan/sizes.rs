@@ -27,6 +27,14 @@ pub enum BadSizes {
     },
 }
 
+impl Sizes {
+    /// What is measured of host memory unless the user says otherwise: 64 bytes, a line of the
+    /// caches, to 64 MiB, doubling.
+    pub fn of_host() -> Self {
+        Self((0..21).map(|doubled| Bytes::new(64 << doubled)).collect())
+    }
+}
+
 impl FromStr for Sizes {
     type Err = BadSizes;
 

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::Gpu;
+use crate::units::Bytes;
+
 /// A NUMA node by the kernel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -20,11 +23,28 @@ pub struct Node {
     pub distances: Vec<u32>,
 }
 
-/// A machine without its devices.
+/// A GPU, as far as cases depend on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuNode {
+    /// Its ordinal.
+    pub gpu: Gpu,
+    /// Its name by the driver.
+    pub name: String,
+    /// `GPU-` and 32 hexadecimal digits in five groups.
+    pub uuid: String,
+    /// All of its memory.
+    pub memory: Bytes,
+    /// The NUMA node next to it; `None` where nobody says.
+    pub numa_node: Option<NumaNode>,
+}
+
+/// A machine, as far as cases depend on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
     /// All nodes in the order of their numbers; at least one.
     pub nodes: Vec<Node>,
+    /// The GPUs that g2g may use, in the order of their ordinals.
+    pub gpus: Vec<GpuNode>,
 }
 
 impl Topology {
@@ -41,7 +61,15 @@ impl Topology {
 
     /// The first node to itself and, where there are more, the first node to the farthest.
     pub fn near_and_far(&self) -> Vec<(NumaNode, NumaNode)> {
-        let Some(first) = self.usable().next() else { return Vec::new() };
+        let nodes = self.nearest_and_farthest(None);
+        nodes.iter().map(|&node| (nodes[0], node)).collect()
+    }
+
+    /// The node `of` if g2g may use it, otherwise the first; and, where there are more, the
+    /// farthest from it.
+    pub fn nearest_and_farthest(&self, of: Option<NumaNode>) -> Vec<NumaNode> {
+        let named = self.usable().find(|node| Some(node.id) == of);
+        let Some(first) = named.or_else(|| self.usable().next()) else { return Vec::new() };
         let distance = |to: &Node| {
             let place = self.nodes.iter().position(|node| node.id == to.id);
             place.and_then(|place| first.distances.get(place).copied()).unwrap_or(0)
@@ -49,9 +77,9 @@ impl Topology {
         let others = self.usable().filter(|node| node.id != first.id);
         // Of several at the same distance the first, so that a plan is the same in every run.
         let far = others.rev().max_by_key(|node| distance(node));
-        let mut pairs = vec![(first.id, first.id)];
-        pairs.extend(far.map(|far| (first.id, far.id)));
-        pairs
+        let mut nodes = vec![first.id];
+        nodes.extend(far.map(|far| far.id));
+        nodes
     }
 
     /// A CPU for each wanted place, none twice; `None` where a node has too few.
@@ -98,7 +126,7 @@ pub(crate) mod tests {
             cpus: cpus.to_vec(),
             distances: (0..).take(nodes.len()).map(|to: u32| 10 + 10 * id.abs_diff(to)).collect(),
         };
-        Topology { nodes: (0..).zip(nodes).map(node).collect() }
+        Topology { nodes: (0..).zip(nodes).map(node).collect(), gpus: Vec::new() }
     }
 
     #[test]

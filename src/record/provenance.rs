@@ -3,13 +3,13 @@
 //! Everything in here is on a list. The environment in particular is never dumped: it holds other
 //! people's secrets.
 
-use std::{env, fs};
+use std::{env, fs, path::Path};
 
 use serde::Serialize;
 
 use crate::{
     plan::{Effort, topology::Topology},
-    transport::machine,
+    transport::machine::{self, Library},
     units::Bytes,
 };
 
@@ -37,6 +37,10 @@ pub struct Provenance {
     pub effort: Effort,
     /// Whether a simulated machine was measured.
     pub simulated: bool,
+    /// Which one: an instance type or a file, as it was given.
+    pub simulated_machine: Option<String>,
+    /// The foreign libraries that were used.
+    pub libraries: Vec<Library>,
     /// The machine.
     pub machine: Machine,
     /// Variables with the beginnings `NCCL_`, `FI_`, `OFI_` and `CUDA_`, as they were set.
@@ -77,6 +81,8 @@ pub struct Settings {
     pub ranks: u32,
     /// How long each case is measured.
     pub effort: Effort,
+    /// The simulated machine, as it was named.
+    pub simulated_machine: Option<String>,
 }
 
 impl Provenance {
@@ -97,7 +103,9 @@ impl Provenance {
             seed: settings.seed,
             ranks: settings.ranks,
             effort: settings.effort,
-            simulated: false,
+            simulated: settings.simulated_machine.is_some(),
+            simulated_machine: settings.simulated_machine.clone(),
+            libraries: machine::libraries(),
             machine: Machine::collect(topology),
             environment,
         }
@@ -106,6 +114,10 @@ impl Provenance {
     /// A name for a folder: `20261121T093000Z-p5.48xlarge`.
     pub fn folder_name(&self) -> String {
         let time: String = self.started.chars().filter(|c| !matches!(c, '-' | ':')).collect();
+        if let Some(simulated) = &self.simulated_machine {
+            let stem = Path::new(simulated).file_name().unwrap_or_default().to_string_lossy();
+            return format!("{time}-simulated-{}", slug(stem.trim_end_matches(".toml")));
+        }
         let machine = [&self.machine.product, &self.machine.cpu_model].into_iter().flatten().next();
         format!("{time}-{}", slug(machine.map_or("unknown-machine", |name| name)))
     }
@@ -120,6 +132,7 @@ impl Provenance {
                 time_limit: std::time::Duration::from_secs(2),
                 samples: None,
             },
+            simulated_machine: None,
         };
         Self::collect(&settings, &crate::plan::topology::tests::machine(&[&[0, 1]]))
     }
@@ -194,6 +207,9 @@ mod tests {
         provenance.started = "2026-11-21T09:30:00Z".to_owned();
         provenance.machine.product = Some("p5.48xlarge".to_owned());
         assert_eq!(provenance.folder_name(), "20261121T093000Z-p5.48xlarge");
+        provenance.simulated_machine = Some("machines/Four GPUs.toml".to_owned());
+        assert_eq!(provenance.folder_name(), "20261121T093000Z-simulated-four-gpus");
+        provenance.simulated_machine = None;
         provenance.machine.product = None;
         provenance.machine.cpu_model = Some("Intel(R) Xeon(R) Processor".to_owned());
         assert_eq!(provenance.folder_name(), "20261121T093000Z-intel-r-xeon-r-processor");

@@ -4,8 +4,11 @@ use std::io::{self, Write};
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-use super::{Row, Status};
-use crate::units::{Bytes, readable_nanoseconds};
+use super::{Row, Status, matrix};
+use crate::{
+    plan::{Engine, Issuer, Operation},
+    units::{Bytes, readable_nanoseconds},
+};
 
 /// Prints `text` as it is. A reader that has gone away, such as `head`, is no error.
 ///
@@ -20,17 +23,21 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// A table for each set of rows that differ only in their size, and a list of what was skipped.
+/// Matrices for pairs of GPUs, a table for each other set of rows that differ only in their size,
+/// and a list of what was skipped.
 pub fn tables(rows: &[Row]) -> String {
     let mut text = String::new();
     let (absent, measured): (Vec<&Row>, Vec<&Row>) =
         rows.iter().partition(|row| row.size_bytes.is_none());
-    for rows in measured.chunk_by(|a, b| title(a) == title(b)) {
+    let (pairs, others): (Vec<&Row>, Vec<&Row>) =
+        measured.into_iter().partition(|row| matrix::is_pair(row));
+    for rows in others.chunk_by(|a, b| title(a) == title(b)) {
         text.push_str(&title(rows[0]));
         text.push('\n');
         text.push_str(&sizes(rows));
         text.push_str("\n\n");
     }
+    text.push_str(&matrix::matrices(&pairs));
     if !absent.is_empty() {
         text.push_str("Not measured:\n");
         for row in absent {
@@ -41,28 +48,53 @@ pub fn tables(rows: &[Row]) -> String {
 }
 
 fn title(row: &Row) -> String {
-    let end = |rank: Option<u32>, node: Option<u32>, cpu: Option<u32>| {
-        let number = |n: Option<u32>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
-        let cpu = cpu.map_or_else(|| "shared CPUs".to_owned(), |cpu| format!("CPU {cpu}"));
-        format!("rank {} (NUMA node {}, {cpu})", number(rank), number(node))
-    };
     let arrow = match row.pattern {
         Some("both-ways") => "<->",
         _ => "->",
     };
     let more = match (row.pattern, row.flows) {
-        (Some("pairs"), Some(flows)) => format!(" and {} more pairs at once", flows - 1),
-        _ => String::new(),
+        (Some("both-ways"), _) | (_, None | Some(1)) => String::new(),
+        (_, Some(flows)) => format!(" and {} more flows at once", flows - 1),
+    };
+    let how = if row.engine == Some(Engine::Cpu) {
+        String::new()
+    } else {
+        let operation = row.operation.map(Operation::name);
+        let issuer = row.issuer.map(Issuer::name);
+        let words = [operation, issuer, row.engine.map(Engine::name)].into_iter().flatten();
+        format!(" {}", words.collect::<Vec<&str>>().join(" "))
     };
     let simulated = if row.simulated { " [SIMULATED]" } else { "" };
-    format!(
-        "{} {}: {} memory, {} {arrow} {}{more}{simulated}",
-        row.transport.name(),
-        row.pattern.unwrap_or("-"),
-        row.memory.unwrap_or("-"),
-        end(row.source_rank, row.source_numa_node, row.source_cpu),
-        end(row.target_rank, row.target_numa_node, row.target_cpu),
-    )
+    let (source, target) = (source(row), target(row));
+    let (transport, pattern) = (row.transport.name(), row.pattern.unwrap_or("-"));
+    format!("{transport} {pattern}{how}: {source} {arrow} {target}{more}{simulated}")
+}
+
+fn source(row: &Row) -> String {
+    end(row, row.source_gpu, row.source_rank, (row.source_numa_node, row.source_cpu))
+}
+
+fn target(row: &Row) -> String {
+    end(row, row.target_gpu, row.target_rank, (row.target_numa_node, row.target_cpu))
+}
+
+fn end(
+    row: &Row,
+    gpu: Option<u32>,
+    rank: Option<u32>,
+    (node, cpu): (Option<u32>, Option<u32>),
+) -> String {
+    let number = |n: Option<u32>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let rank = number(rank);
+    match gpu {
+        Some(gpu) if row.source_rank == row.target_rank => format!("GPU {gpu}"),
+        Some(gpu) => format!("rank {rank} GPU {gpu}"),
+        None if row.engine == Some(Engine::Cpu) => {
+            let cpu = cpu.map_or_else(|| "shared CPUs".to_owned(), |cpu| format!("CPU {cpu}"));
+            format!("rank {rank} host memory (NUMA node {}, {cpu})", number(node))
+        }
+        None => format!("host memory (NUMA node {})", number(node)),
+    }
 }
 
 fn sizes(rows: &[&Row]) -> String {
@@ -72,7 +104,7 @@ fn sizes(rows: &[&Row]) -> String {
     let mut header = vec!["size", "GB/s", "95 % interval"];
     if several {
         header[1] = "GB/s each way";
-        if rows[0].pattern == Some("pairs") {
+        if rows[0].pattern != Some("both-ways") {
             header[1] = "GB/s each";
         }
         header.push("GB/s total");

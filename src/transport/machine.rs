@@ -2,20 +2,84 @@
 
 use std::{collections::BTreeSet, fs, path::Path};
 
+use serde::Serialize;
+
 use crate::{
-    ffi::{self, host},
-    plan::topology::{Node, NumaNode, Topology, cpu_list},
+    ffi::{self, cuda, host, simulation},
+    plan::{
+        Gpu,
+        topology::{GpuNode, Node, NumaNode, Topology, cpu_list},
+    },
     units::Bytes,
 };
 
-/// The NUMA nodes and the CPUs that this process may use. A kernel without NUMA counts as one
-/// node with all CPUs.
+/// The NUMA nodes, the CPUs and the GPUs that this process may use. A kernel without NUMA counts
+/// as one node with all CPUs.
 ///
 /// # Errors
 ///
-/// The kernel does not say on which CPUs this process may run.
+/// The kernel does not say on which CPUs this process may run; the driver does not describe a GPU.
 pub fn topology() -> Result<Topology, ffi::CallError> {
-    Ok(topology_below(Path::new("/sys/devices/system"), &host::allowed_cpus()?))
+    let nodes = topology_below(Path::new("/sys/devices/system"), &host::allowed_cpus()?);
+    Ok(Topology { gpus: gpus()?, ..nodes })
+}
+
+/// The GPUs by the driver; none where there is no driver that works.
+fn gpus() -> Result<Vec<GpuNode>, ffi::CallError> {
+    let Ok(driver) = cuda::driver() else { return Ok(Vec::new()) };
+    let describe = |device: cuda::Device| {
+        let bus = device.pci_bus_id()?;
+        let node = fs::read_to_string(format!("/sys/bus/pci/devices/{bus}/numa_node"));
+        Ok(GpuNode {
+            gpu: Gpu(device.ordinal()),
+            name: device.name()?,
+            uuid: device.uuid()?,
+            memory: device.total_memory()?,
+            // The kernel writes -1 where it does not know.
+            numa_node: node.ok().and_then(|text| text.trim().parse().ok()).map(NumaNode),
+        })
+    };
+    driver.devices()?.into_iter().map(describe).collect()
+}
+
+/// A foreign library that is used.
+#[derive(Clone, Debug, Serialize)]
+pub struct Library {
+    /// What it is for.
+    pub name: &'static str,
+    /// The file.
+    pub path: String,
+    /// Its version, as it says itself.
+    pub version: String,
+}
+
+/// The foreign libraries that this process has loaded.
+pub fn libraries() -> Vec<Library> {
+    let driver = cuda::driver().ok().map(|driver| Library {
+        name: "CUDA driver",
+        path: driver.library().display().to_string(),
+        version: format!("{}.{}", driver.version() / 1000, driver.version() % 1000 / 10),
+    });
+    driver.into_iter().collect()
+}
+
+/// Makes this process the first on the simulated machine of this name or file; from now on it
+/// stands in for the driver. What it returns is for [`join_simulation`].
+///
+/// # Errors
+///
+/// There is no such machine, its file is malformed, or what simulates it is not installed.
+pub fn simulate(machine: &str) -> Result<String, String> {
+    simulation::attach(machine)
+}
+
+/// Makes this process one more on the simulated machine of another process.
+///
+/// # Errors
+///
+/// That process is gone, or what simulates it is not installed.
+pub fn join_simulation(state: &str) -> Result<(), String> {
+    simulation::join(state)
 }
 
 fn topology_below(system: &Path, allowed: &[u32]) -> Topology {
@@ -54,9 +118,9 @@ fn topology_below(system: &Path, allowed: &[u32]) -> Topology {
         .collect();
     if nodes.iter().all(|node| node.cpus.is_empty()) {
         let whole = Node { id: NumaNode(0), cpus: usable(allowed.to_vec()), distances: vec![10] };
-        return Topology { nodes: vec![whole] };
+        return Topology { nodes: vec![whole], gpus: Vec::new() };
     }
-    Topology { nodes }
+    Topology { nodes, gpus: Vec::new() }
 }
 
 /// Memory that can be taken without swapping, by the kernel's estimate, and no more than the
@@ -96,6 +160,19 @@ fn meminfo(field: &str) -> Option<Bytes> {
 /// There is no `/dev/shm`.
 pub fn free_shared_memory() -> Result<Bytes, ffi::CallError> {
     host::free_space(c"/dev/shm")
+}
+
+/// What is missing of `size` of shared memory, for a `reason`; `None`: there is room.
+pub(super) fn lack_of_shared_memory(what_needs: &str, size: Bytes) -> Option<String> {
+    match free_shared_memory() {
+        Err(err) => Some(format!("no shared memory here: {err}")),
+        Ok(free) if size > free => Some(format!(
+            "{what_needs} {} of /dev/shm but {} are free: enlarge it (in a container: --shm-size)",
+            size.rounded(),
+            free.rounded()
+        )),
+        Ok(_) => None,
+    }
 }
 
 #[cfg(test)]

@@ -3,9 +3,15 @@
 //! Owns what moves data and what a moved buffer must hold. Knows nothing of how often or how long
 //! a case is measured, nor of how a row is written.
 
+mod control;
+mod gpu;
+mod local;
 pub mod machine;
+mod p2p;
+mod patience;
 pub mod pattern;
 mod shm;
+pub mod survey;
 
 use std::time::Duration;
 
@@ -50,6 +56,9 @@ pub enum Error {
     /// It can run on rank 0 but not on this rank.
     #[error("{0}")]
     Unavailable(String),
+    /// A GPU was told to wait for the host, and the host did not come back to it.
+    #[error("the GPU was held for {} s before its work began: nothing was timed", .0.as_secs_f64())]
+    HeldTooLong(Duration),
     /// What the ranks tell each other does not fit together.
     #[error("what the ranks report does not fit together: {0}")]
     Disagreement(&'static str),
@@ -72,9 +81,13 @@ pub enum Support {
 
 /// One way of moving bytes.
 pub trait Transport {
-    /// Whether `case` can run here, as far as this rank can tell. Asked before anything is
-    /// allocated.
-    fn support(&self, case: &Case) -> Support;
+    /// Whether `case` can run here, as far as this rank of `world` can tell. Asked before anything
+    /// is allocated.
+    ///
+    /// # Errors
+    ///
+    /// Any foreign call that fails.
+    fn support(&self, case: &Case, world: &World) -> Result<Support, Error>;
 
     /// Acquires buffers, segments and connections: all that must not be timed. Every rank calls
     /// it, those without a part in the case too.
@@ -90,8 +103,11 @@ pub trait Transfer {
     /// How the data is staged on its way, if it is.
     fn staging(&self) -> Option<Staging>;
 
-    /// What the clock behind the spans can tell apart.
-    fn clock_resolution(&self) -> Duration;
+    /// What the clock behind the spans can do.
+    fn clock(&self) -> Clock;
+
+    /// Whether host memory of any rank lies on another NUMA node than the case says.
+    fn is_misplaced(&self) -> bool;
 
     /// Writes the pattern of `seed` into this rank's sources, and into its targets what differs
     /// from that pattern in every byte.
@@ -115,7 +131,7 @@ pub trait Transfer {
     /// # Errors
     ///
     /// Any foreign call that fails. Data that differs is no error but an answer.
-    fn verify(&self, seed: u64) -> Result<Option<Mismatch>, Error>;
+    fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error>;
 }
 
 /// One rank's times of one sample, in nanoseconds of a clock that all ranks of the case share.
@@ -127,6 +143,38 @@ pub struct Span {
     pub end_ns: Option<u64>,
 }
 
+/// What the clock of a transfer can do, and how much it can time at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    /// What it can tell apart.
+    pub resolution: Duration,
+    /// A bandwidth sample lasts at least so long.
+    pub sample_time_min: Duration,
+    /// Most operations of one sample.
+    pub operations_max: u64,
+}
+
+/// A sample lasts at least so many times what its clock can tell apart: below 1 % of error.
+const RESOLUTIONS_MIN: u32 = 100;
+
+/// The start of a transfer between processes, while its first chunk is under way and nothing has
+/// arrived, lasts some microseconds: below 1 % of this.
+const SAMPLE_TIME_OF_HOST: Duration = Duration::from_millis(1);
+
+/// Operations of a sample whose clock hardly moves.
+const OPERATIONS_OF_HOST: u64 = 1 << 32;
+
+impl Clock {
+    /// The clock of the host, which CPUs read before and after they copy.
+    pub fn of_host(resolution: Duration) -> Self {
+        Self {
+            resolution,
+            sample_time_min: SAMPLE_TIME_OF_HOST.max(resolution.saturating_mul(RESOLUTIONS_MIN)),
+            operations_max: OPERATIONS_OF_HOST,
+        }
+    }
+}
+
 /// How data is staged through a ring of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staging {
@@ -134,14 +182,12 @@ pub struct Staging {
     pub slot: Bytes,
     /// How many slots the ring has.
     pub slots: u64,
-    /// How the source stores into a slot.
-    pub source_store: StoreKind,
-    /// How the target stores out of a slot.
-    pub target_store: StoreKind,
-    /// How an end waits for the other.
-    pub wait: Wait,
-    /// Whether a buffer or slot of this rank lies on another NUMA node than the case wants.
-    pub is_misplaced: bool,
+    /// How a source's CPU stores into a slot.
+    pub source_store: Option<StoreKind>,
+    /// How a target's CPU stores out of a slot.
+    pub target_store: Option<StoreKind>,
+    /// How a CPU waits for the other end.
+    pub wait: Option<Wait>,
 }
 
 /// How bytes are stored.
@@ -162,6 +208,8 @@ pub enum Wait {
     Spin,
     /// It offers its CPU to others after a short spin, since ranks share CPUs.
     Yield,
+    /// It sleeps after a short spin: the GPUs do the work, and keep the time.
+    Sleep,
 }
 
 /// Opens the transport `kind` on a machine of this `topology`.
@@ -172,10 +220,9 @@ pub enum Wait {
 /// column.
 pub fn open(kind: TransportKind, topology: &Topology) -> Result<Box<dyn Transport>, String> {
     match kind {
-        TransportKind::Shm => Ok(Box::new(shm::Shm::new(topology.clone()))),
-        TransportKind::Local | TransportKind::P2p => {
-            Err(missing("libcuda.so.1", "an NVIDIA GPU and its driver"))
-        }
+        TransportKind::Local => Ok(Box::new(local::Local::new(topology)?)),
+        TransportKind::P2p => Ok(Box::new(p2p::P2p::new(topology)?)),
+        TransportKind::Shm => Ok(Box::new(shm::Shm::new(topology))),
         TransportKind::Nccl => Err(missing("libnccl.so.2", "NCCL (package libnccl2) and a GPU")),
         TransportKind::Rdma => Err(missing(
             "libfabric.so.1",

@@ -38,6 +38,25 @@ pub fn part_seed(seed: u64, part: u64) -> u64 {
     word(seed ^ 0x6732_6720_7061_7274, part)
 }
 
+/// The byte at `offset` of the pattern of `seed`.
+pub fn byte(seed: u64, offset: u64) -> u8 {
+    let place = usize::try_from(offset % WORD as u64).unwrap_or(0);
+    word(seed, offset / WORD as u64).to_le_bytes()[place]
+}
+
+/// What a buffer that holds the pattern of `seed` adds up to: the sum of all words, each times
+/// twice its index and one, so that words which change places change the sum. The last word of a
+/// buffer that is no whole number of them has zeros behind its end. Wraps.
+pub fn checksum(seed: u64, bytes: u64) -> u64 {
+    let term = |index: u64, word: u64| word.wrapping_mul(index.wrapping_mul(2).wrapping_add(1));
+    let whole = bytes / WORD as u64;
+    let sum = (0..whole).map(|index| term(index, word(seed, index))).fold(0, u64::wrapping_add);
+    match bytes % WORD as u64 {
+        0 => sum,
+        tail => sum.wrapping_add(term(whole, word(seed, whole) & ((1 << (8 * tail)) - 1))),
+    }
+}
+
 /// Writes the pattern of `seed`.
 pub fn fill(target: &mut [u8], seed: u64) {
     store(target, |index| word(seed, index));
@@ -76,6 +95,13 @@ pub fn compare(found: &[u8], seed: u64, rank: u32) -> Option<Mismatch> {
     first
 }
 
+/// Compares a word that stands for a whole buffer, byte by byte.
+pub fn compare_words(found: u64, expected: u64, rank: u32) -> Option<Mismatch> {
+    let mut first = None;
+    note(&mut first, rank, 0, &expected.to_le_bytes(), &found.to_le_bytes());
+    first
+}
+
 /// Counts the wrong bytes of word `index`, and keeps the very first.
 fn note(first: &mut Option<Mismatch>, rank: u32, index: u64, expected: &[u8; WORD], found: &[u8]) {
     for (place, (&expected, &found)) in (0..).zip(expected.iter().zip(found)) {
@@ -110,6 +136,20 @@ mod tests {
     fn what_was_filled_compares_equal_at_every_length() {
         for length in 0..100 {
             assert_eq!(compare(&filled(length), SEED, 0), None);
+        }
+    }
+
+    #[test]
+    fn a_byte_and_the_checksum_are_those_of_the_buffer() {
+        for length in [1, 7, 8, 9, 1003] {
+            let buffer = filled(length);
+            let mut sum = 0_u64;
+            for (place, &byte) in (0..).zip(&buffer) {
+                assert_eq!(super::byte(SEED, place), byte);
+                let weight = (2 * (place / 8) + 1) << (8 * (place % 8));
+                sum = sum.wrapping_add(u64::from(byte).wrapping_mul(weight));
+            }
+            assert_eq!(checksum(SEED, length as u64), sum, "{length}");
         }
     }
 

@@ -91,7 +91,7 @@ impl Local {
     /// Standard input is no socket: rank 0 did not start this process.
     pub fn started(rank: Rank, size: u32, deadline: Duration) -> Result<Self, Error> {
         let join = |source| Error::Start { action: "join rank 0 (which starts it)".into(), source };
-        die_with_parent().map_err(|err| join(err.source))?;
+        die_with_parent().map_err(|err| join(std::io::Error::other(err)))?;
         let link = UnixStream::from(io::stdin().as_fd().try_clone_to_owned().map_err(join)?);
         link.local_addr().map_err(join)?;
         Ok(Self::join(rank, size, deadline, link))

@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-use std::{process::ExitCode, sync::atomic::Ordering, time::Duration};
+use std::{process::ExitCode, sync::atomic::Ordering};
 
 use g2g::{
     ffi::{
@@ -15,7 +15,9 @@ use g2g::{
         shm::{Segment, Store},
     },
     plan::{Case, TransportKind, topology::Topology},
-    transport::{self, Error, Mismatch, Span, Staging, Support, Transfer, Transport, pattern},
+    transport::{
+        self, Clock, Error, Mismatch, Span, Staging, Support, Transfer, Transport, pattern,
+    },
     units::Bytes,
     world::World,
 };
@@ -44,8 +46,8 @@ struct Faulty {
 }
 
 impl Transport for Faulty {
-    fn support(&self, case: &Case) -> Support {
-        self.real.support(case)
+    fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
+        self.real.support(case, world)
     }
 
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
@@ -115,8 +117,12 @@ impl Transfer for FaultyTransfer {
         None
     }
 
-    fn clock_resolution(&self) -> Duration {
-        clock::resolution()
+    fn clock(&self) -> Clock {
+        Clock::of_host(clock::resolution())
+    }
+
+    fn is_misplaced(&self) -> bool {
+        false
     }
 
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
@@ -150,7 +156,7 @@ impl Transfer for FaultyTransfer {
         Ok(())
     }
 
-    fn verify(&self, seed: u64) -> Result<Option<Mismatch>, Error> {
+    fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
         Ok(if self.is_source { None } else { pattern::compare(&self.buffer, seed, 1) })
     }
 }

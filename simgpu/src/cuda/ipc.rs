@@ -122,6 +122,7 @@ fn open(world: &World, handle: Handle) -> Result<u64, Code> {
     let mapping = Mapping::of_file(&file, export.offset - before, whole);
     let mapping = mapping.map_err(|_| Code::MAP_FAILED)?;
     let start = mapping.start + before;
+    world.executor.contents().share(start, export.bytes);
     local.memory.add(Region {
         start,
         bytes: export.bytes,

@@ -138,7 +138,10 @@ driver! {
     }
 
     fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) |world| {
-        map(&mut world.local(), (address, bytes as u64), offset, handle, flags)
+        map(&mut world.local(), (address, bytes as u64), offset, handle, flags)?;
+        // The same memory can be mapped twice, here and in other processes.
+        world.executor.contents().share(address, bytes as u64);
+        Ok(())
     }
 
     fn cuMemUnmap(address: u64, bytes: usize) |world| {

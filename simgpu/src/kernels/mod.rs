@@ -64,7 +64,7 @@ static KERNELS: [Kernel; 8] = [
     Kernel { name: "fill", parameters: &[8, 8, 8, 8], effect: write },
     Kernel { name: "compare", parameters: &[8, 8, 8, 8], effect: compare },
     Kernel { name: "hold", parameters: &[8, 4, 8, 8], effect: hold },
-    Kernel { name: "chase", parameters: &[8, 8, 8, 8, 8], effect: chase },
+    Kernel { name: "chase", parameters: &[8, 8, 8, 8, 8, 8], effect: chase },
 ];
 
 /// Bytes from which a launch is worth a second thread: starting one takes some 50 µs.

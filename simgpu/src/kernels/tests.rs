@@ -333,8 +333,14 @@ fn chased(
 ) -> ([u64; 3], Vec<u32>) {
     let mut cycles = vec![0; usize::try_from(hops).unwrap()];
     let mut result = [0; 3];
-    let words =
-        [list.as_ptr() as u64, begin, hops, cycles.as_mut_ptr() as u64, result.as_mut_ptr() as u64];
+    let words = [
+        list.as_ptr() as u64,
+        begin,
+        hops,
+        cycles.as_mut_ptr() as u64,
+        result.as_mut_ptr() as u64,
+        list.len() as u64 * 8 - 8,
+    ];
     let launch = launch("chase", (1, 1), &words.map(Word));
     // SAFETY: the parameters are addresses of locals, whose sizes are those of the hops.
     unsafe { launch.run(hop_ns) };
@@ -343,7 +349,7 @@ fn chased(
 
 #[test]
 fn a_chase_visits_the_list_in_its_order_and_takes_the_latency_of_each_load() {
-    let (list, order) = cycle(1000);
+    let (list, order) = cycle(1024);
     let base = list.as_ptr() as u64;
     let latency_ns =
         |address: u64| f64::from(u32::try_from((address - base) / 64).unwrap()) + 500.0;
@@ -370,8 +376,17 @@ fn a_load_too_long_for_its_counter_is_the_longest() {
 }
 
 #[test]
+fn a_wrong_pointer_leads_to_a_wrong_place_in_the_list() {
+    let (mut list, order) = cycle(64);
+    list[usize::try_from(order[0] / 8).unwrap()] = u64::MAX;
+    let (result, _) = chased(&list, order[0], 2, &|_| 1.0);
+    // All bits of the mask: the last word of the list, which no element of the cycle uses.
+    assert_eq!(result[0], u64::MAX);
+}
+
+#[test]
 fn a_chase_of_no_hops_stays_where_it_is() {
-    assert_eq!(chased(&[64], 0, 0, &|_| 1.0), ([0, 0, 0], vec![]));
+    assert_eq!(chased(&[64, 0], 0, 0, &|_| 1.0), ([0, 0, 0], vec![]));
 }
 
 /// What `hold` wrote to `timed_out`, and how long it took.
@@ -432,7 +447,7 @@ fn an_effect_is_what_the_parameters_say() {
     assert_eq!(effect("write_only", 3), Effect::Write { target: 1, bytes: 2 });
     assert_eq!(effect("fill", 4), Effect::Write { target: 1, bytes: 2 });
     assert_eq!(effect("compare", 4), Effect::Compare { found: 1, bytes: 2, result: 4 });
-    assert_eq!(effect("chase", 5), Effect::Chase { list: 1, hops: 3, cycles: 4, result: 5 });
+    assert_eq!(effect("chase", 6), Effect::Chase { list: 1, hops: 3, cycles: 4, result: 5 });
     let hold = launch("hold", SHAPES[0], &[Word(1), Half(2), Word(3), Word(4)]);
     assert_eq!(hold.effect(), Effect::Hold { flag: 1, ticket: 2, timed_out: 4 });
 }

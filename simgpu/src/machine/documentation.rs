@@ -1,4 +1,5 @@
-//! Holds `docs/simulation.md` to what machine files are and instances have.
+//! Holds `docs/simulation.md` to what machine files are and instances have, and the catalogue to
+//! its own list of sources.
 
 use std::{collections::BTreeSet, fs};
 
@@ -177,4 +178,26 @@ fn shares_and_latencies_are_documented() {
         }
     }
     assert_eq!(found, 9 + 7);
+}
+
+#[test]
+fn every_source_of_the_catalogue_is_explained_and_used() {
+    fn named(value: &toml::Value, found: &mut BTreeSet<String>) {
+        match value {
+            toml::Value::Table(table) => table.iter().for_each(|(key, value)| match key.as_str() {
+                "src" => found.extend(
+                    value.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()),
+                ),
+                _ => named(value, found),
+            }),
+            toml::Value::Array(values) => values.iter().for_each(|value| named(value, found)),
+            _ => {}
+        }
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../src/plan/catalogue.toml");
+    let catalogue: toml::Value = toml::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let mut found = BTreeSet::new();
+    named(&catalogue, &mut found);
+    let explained = catalogue["source"].as_table().unwrap();
+    assert_eq!(found, explained.keys().cloned().collect());
 }

@@ -342,3 +342,67 @@ fn uuids_differ_between_gpus_and_machines_and_stay_the_same() {
     uuids.dedup();
     assert_eq!(uuids.len(), 16);
 }
+
+#[test]
+fn gpus_of_instances_are_what_their_driver_reports() {
+    for (instance, name, memory_mib, capability, pcie) in [
+        ("p2.xlarge", "Tesla K80", 12 << 10, (3, 7), (3, 16)),
+        ("p3.2xlarge", "Tesla V100-SXM2-16GB", 16 << 10, (7, 0), (3, 16)),
+        ("p3dn.24xlarge", "Tesla V100-SXM2-32GB", 32 << 10, (7, 0), (3, 16)),
+        ("p4d.24xlarge", "NVIDIA A100-SXM4-40GB", 40 << 10, (8, 0), (3, 16)),
+        ("p5.48xlarge", "NVIDIA H100 80GB HBM3", 80 << 10, (9, 0), (5, 16)),
+        ("p6-b300.48xlarge", "NVIDIA B300 SXM6 AC", 275_040, (10, 3), (5, 16)),
+        ("g6.48xlarge", "NVIDIA L4", 22_888, (8, 9), (4, 8)),
+    ] {
+        let gpu = &load(instance).unwrap().gpus[0];
+        assert_eq!((gpu.name.as_str(), gpu.memory_bytes), (name, memory_mib << 20), "{instance}");
+        assert_eq!(gpu.compute_capability, capability, "{instance}");
+        assert_eq!((gpu.pcie_generation.0, gpu.pcie_lanes.0), pcie, "{instance}");
+    }
+}
+
+#[test]
+fn peers_reach_each_other_where_the_catalogue_says_so() {
+    for (instance, expected) in [
+        ("p2.8xlarge", 56),
+        ("p3.16xlarge", 32),
+        ("p4d.24xlarge", 56),
+        ("g4dn.12xlarge", 0),
+        ("g5.48xlarge", 0),
+        ("g6.12xlarge", 0),
+        ("g6e.12xlarge", 0),
+        ("g7.12xlarge", 2),
+        ("g7e.24xlarge", 12),
+    ] {
+        let machine = load(instance).unwrap();
+        let allowed = machine.pairs.iter().filter(|pair| pair.read_allowed && pair.write_allowed);
+        assert_eq!(allowed.count(), expected, "{instance}");
+        let read_only = machine.pairs.iter().any(|pair| pair.read_allowed != pair.write_allowed);
+        assert!(!read_only, "{instance}");
+    }
+}
+
+#[test]
+fn instances_are_as_fast_as_has_been_published() {
+    let pair = |instance: &str, target| load(instance).unwrap().pair(0, target).unwrap().clone();
+    let gpu = |instance: &str| load(instance).unwrap().gpus[0].clone();
+    for (what, gb_s, published) in [
+        ("A100 write", pair("p4d.24xlarge", 7).ce_write.gb_s, 274.9..=276.8),
+        ("H100 write", pair("p5.48xlarge", 7).ce_write.gb_s, 371.0..=377.0),
+        ("GB200 write", pair("p6e-gb200.36xlarge", 3).ce_write.gb_s, 765.0..=775.0),
+        ("H100 to host", gpu("p5.48xlarge").to_host.ce.gb_s, 52.0..=53.0),
+        ("H100 from host, kernel", gpu("p5.48xlarge").from_host.sm.gb_s, 35.0..=35.4),
+        ("GB200 from host", gpu("p6e-gb200.36xlarge").from_host.ce.gb_s, 200.5..=201.5),
+        ("RTX PRO 6000, near", pair("g7e.48xlarge", 3).ce_write.gb_s, 53.0..=57.0),
+        ("RTX PRO 6000, far", pair("g7e.48xlarge", 4).ce_write.gb_s, 39.0..=51.0),
+        ("H100 local", gpu("p5.48xlarge").local.ce.gb_s, 1237.0..=1289.0),
+        ("H200 local, kernel", gpu("p5en.48xlarge").local.sm.gb_s, 1980.0..=2010.0),
+        (
+            "T4G local, without a published bandwidth",
+            gpu("g5g.xlarge").local.ce.gb_s,
+            119.0..=121.0,
+        ),
+    ] {
+        assert!(published.contains(&gb_s), "{what}: {gb_s}");
+    }
+}

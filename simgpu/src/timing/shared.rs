@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     traffic: [[AtomicU64; 4]; GPUS],
     /// Device memory that each process has on each GPU.
     memory: [[AtomicU64; GPUS]; PROCESSES],
+    /// Beginnings and ends of writes to device memory that several processes see.
+    shared_writes: AtomicU64,
     boards: [Board; PROCESSES],
     plane: UnsafeCell<Plane>,
 }
@@ -194,6 +196,17 @@ impl Shared {
     }
 
     /// Bytes of a GPU: NVLink out and in, PCIe out and in.
+    /// The count of [`Shared::count_shared_write`] calls so far.
+    pub(crate) fn shared_writes(&self) -> u64 {
+        self.shared_writes.load(Ordering::SeqCst)
+    }
+
+    /// A write to memory that several processes see begins or has ended; how many of both there
+    /// were, this one included.
+    pub(crate) fn count_shared_write(&self) -> u64 {
+        self.shared_writes.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
     pub(crate) fn traffic(&self, gpu: usize) -> [u64; 4] {
         std::array::from_fn(|at| self.traffic[gpu][at].load(Ordering::Relaxed))
     }

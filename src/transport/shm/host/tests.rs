@@ -4,12 +4,15 @@ use std::{sync::Mutex, time::Duration};
 
 use super::{lane::SLOTS_AT, *};
 use crate::{
-    plan::{Endpoint, Flow, Pattern, TransportKind, topology::NumaNode, topology::tests::machine},
+    plan::{
+        Endpoint, Engine, Flow, Operation, Pattern, Place, TransportKind,
+        topology::{NumaNode, tests::machine},
+    },
     world::on_ranks_within,
 };
 
 fn end(rank: u32) -> Endpoint {
-    Endpoint { rank: Rank(rank), numa_node: NumaNode(0), cpu: None }
+    Endpoint { rank: Rank(rank), place: Place::Host { numa_node: NumaNode(0), cpu: None } }
 }
 
 fn case(pattern: Pattern, size: u64, slot: Option<u64>) -> Case {
@@ -18,10 +21,20 @@ fn case(pattern: Pattern, size: u64, slot: Option<u64>) -> Case {
     let flows = match pattern {
         Pattern::OneWay => vec![there],
         Pattern::BothWays => vec![there, back],
-        Pattern::Pairs => vec![there, Flow { source: end(2), target: end(3) }],
+        _ => vec![there, Flow { source: end(2), target: end(3) }],
     };
     let slot = slot.map(Bytes::new);
-    Case { transport: TransportKind::Shm, pattern, flows, size: Bytes::new(size), slot }
+    Case {
+        transport: TransportKind::Shm,
+        pattern,
+        flows,
+        operation: Operation::Copy,
+        engine: Engine::Cpu,
+        issuer: None,
+        handle: None,
+        size: Bytes::new(size),
+        slot,
+    }
 }
 
 fn on_ranks<T: Send>(size: u32, rank: impl Fn(World) -> T + Sync) -> Vec<T> {
@@ -41,9 +54,8 @@ fn every_pattern_size_and_slot_arrives_whole() {
         for (size, slot) in [(1, None), (65, None), (70_001, Some(192)), (3 << 20, None)] {
             let case = case(pattern, size, slot);
             let answers = on_ranks(5, |mut world| {
-                let shm = Shm::new(topology.clone());
-                assert_eq!(shm.support(&case), Support::Yes);
-                let mut transfer = shm.prepare(&case, &mut world).unwrap();
+                assert_eq!(support(&case), Support::Yes);
+                let mut transfer = prepare(&case, &mut world, &topology).unwrap();
                 transfer.fill(9).unwrap();
                 let mut spans = [Span::default(); 3];
                 transfer.run(2, &mut spans).unwrap();
@@ -132,7 +144,7 @@ fn a_peer_that_never_comes_is_an_error_within_the_deadline() {
     let answers = on_ranks(2, |mut world| {
         let mut transfer = ShmTransfer::new(&case, &mut world, &topology).unwrap();
         transfer.arrange(Layout::all(&case)[0]).unwrap();
-        transfer.deadline = Duration::from_millis(40);
+        transfer.control.deadline = Duration::from_millis(40);
         let is_absent = world.rank() == Rank(1);
         let answer = (!is_absent).then(|| transfer.run(1, &mut [Span::default()]));
         world.barrier().unwrap();
@@ -144,15 +156,14 @@ fn a_peer_that_never_comes_is_an_error_within_the_deadline() {
 
 #[test]
 fn what_does_not_fit_is_refused_before_it_is_allocated() {
-    let shm = Shm::new(topology());
-    let Support::No(reason) = shm.support(&case(Pattern::OneWay, 1 << 45, None)) else {
+    let Support::No(reason) = support(&case(Pattern::OneWay, 1 << 45, None)) else {
         panic!("32 TiB fit");
     };
     assert!(
         reason.starts_with("sources, targets and slots need 65536.0 GiB of memory"),
         "{reason}"
     );
-    let Support::No(reason) = shm.support(&case(Pattern::OneWay, 1 << 45, Some(1 << 44))) else {
+    let Support::No(reason) = support(&case(Pattern::OneWay, 1 << 45, Some(1 << 44))) else {
         panic!("slots of 16 TiB fit");
     };
     assert!(reason.contains("of /dev/shm") && reason.contains("--slot-size"), "{reason}");
@@ -179,13 +190,13 @@ fn a_rank_that_gives_up_is_heard_of_by_those_that_spin() {
         let mut transfer = ShmTransfer::new(&case, &mut world, &topology).unwrap();
         transfer.arrange(Layout::all(&case)[0]).unwrap();
         if world.rank() == Rank(1) {
-            transfer.deadline = Duration::from_millis(20);
+            transfer.control.deadline = Duration::from_millis(20);
         }
         // Rank 0 waits for a slot that rank 1 never fills, since it does not take part.
         let answer = match world.rank() {
             Rank(0) => transfer.run(1, &mut [Span::default()]),
             _ => {
-                transfer.turn = 1_000_000;
+                transfer.control.turn = 1_000_000;
                 transfer.run(1, &mut [Span::default()])
             }
         };

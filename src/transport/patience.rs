@@ -13,7 +13,14 @@ const SPINS_PER_LOOK_SHARED: u32 = 1 << 10;
 /// Looks at a ring in vain between two offers of the CPU, where ranks share CPUs: about 1 µs.
 const SPINS_PER_YIELD: u32 = 64;
 
+/// The same where each look sleeps for [`SLEEP`]: about 3 ms.
+const SPINS_PER_LOOK_ASLEEP: u32 = 64;
+
+/// A sleep between two looks.
+const SLEEP: Duration = Duration::from_micros(50);
+
 /// How long an end goes on looking at what does not change.
+#[derive(Debug)]
 pub(super) struct Patience {
     wait: Wait,
     spins: u32,
@@ -27,6 +34,7 @@ impl Patience {
         let spins_per_look = match wait {
             Wait::Spin => SPINS_PER_LOOK,
             Wait::Yield => SPINS_PER_LOOK_SHARED,
+            Wait::Sleep => SPINS_PER_LOOK_ASLEEP,
         };
         Self { wait, spins: 0, spins_per_look, limit, due: None }
     }
@@ -42,6 +50,9 @@ impl Patience {
     pub(super) fn spin(&mut self) -> bool {
         self.spins = self.spins.wrapping_add(1);
         std::hint::spin_loop();
+        if self.wait == Wait::Sleep {
+            std::thread::sleep(SLEEP);
+        }
         if self.wait == Wait::Yield && self.spins.is_multiple_of(SPINS_PER_YIELD) {
             std::thread::yield_now();
         }

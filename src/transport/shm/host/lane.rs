@@ -8,14 +8,9 @@ use crate::{
         shm::{Segment, Store},
     },
     plan::Rank,
-    transport::Error,
+    transport::{Error, control::LINE},
     units::Bytes,
 };
-
-/// Distance between words that different CPUs write: two cache lines of 64 bytes, since Intel's
-/// prefetcher fetches lines in pairs (Intel 64 and IA-32 Optimization Reference Manual, "Data
-/// Prefetching"), and one line of Apple's and some Arm cores.
-pub(super) const LINE: usize = 128;
 
 /// Where the slots begin in a ring's segment; `head` is at 0 and `tail` at [`LINE`].
 pub(super) const SLOTS_AT: usize = 4096;

@@ -1,0 +1,117 @@
+//! The driver's functions, looked up by name once.
+//!
+//! cudarc's own bindings are not called: they return a Rust enum, for which a code of a newer
+//! driver would be undefined behaviour, and they panic where a function is missing. Here a code is
+//! an integer, and a missing function is an answer.
+
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUevent,
+    CUfunction, CUfunction_attribute, CUipcMemHandle, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmodule, CUstream, CUuuid,
+};
+
+macro_rules! calls {
+    ($($name:ident($($argument:ty),*);)*) => {
+        /// The functions that g2g calls, by the names under which a driver exports them.
+        pub const CALLS: &[&str] = &[$(stringify!($name)),*];
+
+        /// Where each function is.
+        #[allow(non_snake_case, reason = "the driver's own names")]
+        pub(super) struct Calls {
+            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> u32,)*
+        }
+
+        impl Calls {
+            /// Looks all functions up in the driver, which is loaded; else the missing one's name.
+            pub(super) fn load() -> Result<Self, &'static str> {
+                // SAFETY: each name has the signature that NVIDIA's `cuda.h` declares for it.
+                Ok(Self { $($name: unsafe { find(stringify!($name)) }?,)* })
+            }
+        }
+    };
+}
+
+calls! {
+    cuInit(c_uint);
+    cuDriverGetVersion(*mut c_int);
+    cuGetErrorName(u32, *mut *const c_char);
+    cuGetErrorString(u32, *mut *const c_char);
+    cuDeviceGetCount(*mut c_int);
+    cuDeviceGet(*mut CUdevice, c_int);
+    cuDeviceGetName(*mut c_char, c_int, CUdevice);
+    cuDeviceGetUuid_v2(*mut CUuuid, CUdevice);
+    cuDeviceTotalMem_v2(*mut usize, CUdevice);
+    cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
+    cuDeviceGetPCIBusId(*mut c_char, c_int, CUdevice);
+    cuDeviceCanAccessPeer(*mut c_int, CUdevice, CUdevice);
+    cuDeviceGetP2PAttribute(*mut c_int, CUdevice_P2PAttribute, CUdevice, CUdevice);
+    cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
+    cuDevicePrimaryCtxRelease_v2(CUdevice);
+    cuCtxSetCurrent(CUcontext);
+    cuCtxEnablePeerAccess(CUcontext, c_uint);
+    cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemAlloc_v2(*mut CUdeviceptr, usize);
+    cuMemFree_v2(CUdeviceptr);
+    cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+    cuMemFreeHost(*mut c_void);
+    cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
+    cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+    cuMemHostUnregister(*mut c_void);
+    cuMemcpyAsync(CUdeviceptr, CUdeviceptr, usize, CUstream);
+    cuMemsetD8Async(CUdeviceptr, c_uchar, usize, CUstream);
+    cuStreamCreate(*mut CUstream, c_uint);
+    cuStreamDestroy_v2(CUstream);
+    cuStreamQuery(CUstream);
+    cuStreamWaitEvent(CUstream, CUevent, c_uint);
+    cuStreamWaitValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
+    cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
+    cuEventCreate(*mut CUevent, c_uint);
+    cuEventDestroy_v2(CUevent);
+    cuEventRecord(CUevent, CUstream);
+    cuEventElapsedTime(*mut f32, CUevent, CUevent);
+    cuModuleLoadData(*mut CUmodule, *const c_void);
+    cuModuleUnload(CUmodule);
+    cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+    cuFuncGetAttribute(*mut c_int, CUfunction_attribute, CUfunction);
+    cuLaunchKernel(
+        CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
+        *mut *mut c_void, *mut *mut c_void
+    );
+    cuIpcGetMemHandle(*mut CUipcMemHandle, CUdeviceptr);
+    cuIpcOpenMemHandle_v2(*mut CUdeviceptr, CUipcMemHandle, c_uint);
+    cuIpcCloseMemHandle(CUdeviceptr);
+    cuMemGetAllocationGranularity(
+        *mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags
+    );
+    cuMemCreate(
+        *mut CUmemGenericAllocationHandle, usize, *const CUmemAllocationProp, c_ulonglong
+    );
+    cuMemRelease(CUmemGenericAllocationHandle);
+    cuMemAddressReserve(*mut CUdeviceptr, usize, usize, CUdeviceptr, c_ulonglong);
+    cuMemAddressFree(CUdeviceptr, usize);
+    cuMemMap(CUdeviceptr, usize, usize, CUmemGenericAllocationHandle, c_ulonglong);
+    cuMemUnmap(CUdeviceptr, usize);
+    cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
+    cuMemExportToShareableHandle(
+        *mut c_void, CUmemGenericAllocationHandle, CUmemAllocationHandleType, c_ulonglong
+    );
+    cuMemImportFromShareableHandle(
+        *mut CUmemGenericAllocationHandle, *mut c_void, CUmemAllocationHandleType
+    );
+}
+
+/// The function `name`; else the name again.
+///
+/// # Safety
+///
+/// `F` is a pointer to a function with the signature that the driver's `name` has.
+unsafe fn find<F: Copy>(name: &'static str) -> Result<F, &'static str> {
+    // SAFETY: the driver has been found, so this loads it for good, or answers with it.
+    let library = unsafe { sys::culib() };
+    // SAFETY: the caller vouches for the signature.
+    let symbol = unsafe { library.get::<F>(name.as_bytes()) };
+    symbol.map(|symbol| *symbol).map_err(|_| name)
+}

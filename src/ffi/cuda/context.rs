@@ -1,0 +1,177 @@
+//! A GPU's primary context: what memory, streams and kernels of this process belong to.
+
+use std::{
+    cell::Cell,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use cudarc::driver::sys::{CUctx_st, CUresult};
+
+use super::{Device, Driver, stream};
+use crate::{ffi::CallError, units::Bytes};
+
+/// A handle of the driver's.
+#[derive(Debug)]
+pub(super) struct Handle<T>(pub(super) *mut T);
+
+// SAFETY: handles have no tie to a thread. "CUDA Driver API", Context Management: a context may
+// be current to several threads at once; what is made in it is used through it.
+unsafe impl<T> Send for Handle<T> {}
+// SAFETY: as above; the driver orders calls that meet.
+unsafe impl<T> Sync for Handle<T> {}
+
+/// A GPU's primary context, retained until the last clone and all that was made in it are gone.
+#[derive(Clone, Debug)]
+pub struct Context {
+    pub(super) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    device: Device,
+    handle: Handle<CUctx_st>,
+    /// Never given twice in a process, unlike the handle.
+    id: u64,
+    pub(super) streams: Mutex<Vec<Weak<stream::Inner>>>,
+}
+
+thread_local! {
+    /// The context that this module last made current to the thread, by its `id`; 0 is none.
+    /// A library that leaves another context current would have to be undone by its caller.
+    static CURRENT: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Context {
+    /// The context of `device`: every caller in the process gets the same one.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal, for instance because the GPU is in exclusive use or has no memory
+    /// left for a context.
+    pub fn retain(device: Device) -> Result<Self, CallError> {
+        static IDS: AtomicU64 = AtomicU64::new(1);
+        let driver = device.driver;
+        let mut contexts = driver.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        contexts.retain(|context| context.strong_count() > 0);
+        let of_device = |inner: &Arc<Inner>| inner.device.ordinal() == device.ordinal();
+        if let Some(inner) = contexts.iter().filter_map(Weak::upgrade).find(of_device) {
+            return Ok(Self { inner });
+        }
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: `handle` is a live local that the call only writes.
+        let code =
+            unsafe { (driver.calls.cuDevicePrimaryCtxRetain)(&raw mut handle, device.handle) };
+        driver.check("cuDevicePrimaryCtxRetain", code, || device.to_string())?;
+        let id = IDS.fetch_add(1, Ordering::Relaxed);
+        let inner =
+            Arc::new(Inner { device, handle: Handle(handle), id, streams: Mutex::default() });
+        contexts.push(Arc::downgrade(&inner));
+        Ok(Self { inner })
+    }
+
+    /// The GPU.
+    pub fn device(&self) -> Device {
+        self.inner.device
+    }
+
+    /// Lets this context's copies and kernels reach the memory of `peer` directly, from now on;
+    /// asking again is no error.
+    ///
+    /// # Errors
+    ///
+    /// The two GPUs have no such way, or the driver has no room for one more.
+    pub fn enable_peer_access(&self, peer: &Self) -> Result<(), CallError> {
+        const ALREADY: u32 = CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as u32;
+        let driver = self.current()?;
+        // SAFETY: `peer` is a live context, and the flags must be 0.
+        let code = unsafe { (driver.calls.cuCtxEnablePeerAccess)(peer.inner.handle.0, 0) };
+        if code == ALREADY {
+            return Ok(());
+        }
+        let pair = || format!("{} to {}", self.device(), peer.device());
+        driver.check("cuCtxEnablePeerAccess", code, pair)
+    }
+
+    /// The GPU's memory that is free now, for whoever asks first.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal; none is documented for a context that works.
+    pub fn free_memory(&self) -> Result<Bytes, CallError> {
+        let driver = self.current()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: both are live locals that the call only writes.
+        let code = unsafe { (driver.calls.cuMemGetInfo_v2)(&raw mut free, &raw mut total) };
+        driver.check("cuMemGetInfo", code, || self.device().to_string())?;
+        Ok(Bytes::of_len(free))
+    }
+
+    /// Whether both are the same.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.inner.id == other.inner.id
+    }
+
+    /// Makes it the calling thread's current context, if it is not, for the call that follows.
+    #[inline]
+    pub(super) fn current(&self) -> Result<&'static Driver, CallError> {
+        let driver = self.inner.device.driver;
+        if CURRENT.get() != self.inner.id {
+            self.make_current(driver)?;
+        }
+        Ok(driver)
+    }
+
+    #[cold]
+    fn make_current(&self, driver: &Driver) -> Result<(), CallError> {
+        // SAFETY: the context is retained as long as `self` lives.
+        let code = unsafe { (driver.calls.cuCtxSetCurrent)(self.inner.handle.0) };
+        driver.check("cuCtxSetCurrent", code, || self.device().to_string())?;
+        CURRENT.set(self.inner.id);
+        Ok(())
+    }
+
+    /// Gives back something made in this context, by `free`, once no stream of this process can
+    /// still be using it. What a stream never lets go of, or the driver does not take back, stays
+    /// until the process ends, with a warning; the answer says which.
+    pub(super) fn give_back(&self, free: impl FnOnce(&Driver) -> Result<(), CallError>) -> bool {
+        // Waiting makes other contexts current, so this one is made so after it.
+        let settled = self.inner.device.driver.settle(stream::Inner::settle_once);
+        let outcome = settled.and_then(|()| free(self.current()?));
+        outcome.inspect_err(crate::ffi::warn).is_ok()
+    }
+}
+
+impl Driver {
+    /// Waits, by `wait`, until every stream of this process is idle.
+    pub(super) fn settle(
+        &self,
+        wait: impl Fn(&stream::Inner) -> Result<(), CallError>,
+    ) -> Result<(), CallError> {
+        live(&self.contexts)
+            .iter()
+            .flat_map(|context| live(&context.streams))
+            .try_for_each(|stream| wait(&stream))
+    }
+}
+
+/// What of `list` is still there.
+fn live<T>(list: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
+    let list = list.lock().unwrap_or_else(PoisonError::into_inner);
+    list.iter().filter_map(Weak::upgrade).collect()
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let driver = self.device.driver;
+        // SAFETY: the context was retained once when this value was made, and all that was made
+        // in it is gone: it holds this value.
+        let code = unsafe { (driver.calls.cuDevicePrimaryCtxRelease_v2)(self.device.handle) };
+        let released = driver.check("cuDevicePrimaryCtxRelease", code, || self.device.to_string());
+        if let Err(err) = released {
+            crate::ffi::warn(&err);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The GPUs that the driver shows, and what it says of them and of their pairs.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use cudarc::driver::sys::{
+    CUdevice_P2PAttribute_enum as PairQuestion, CUdevice_attribute_enum as Question, CUuuid,
+};
+
+use super::Driver;
+use crate::{ffi::CallError, units::Bytes};
+
+/// A GPU, as the driver counts them in this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Device {
+    pub(super) driver: &'static Driver,
+    pub(super) handle: c_int,
+    ordinal: u32,
+}
+
+/// What the driver says of the way between two GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct PeerAttributes {
+    /// Whether one may reach the other's memory.
+    pub access: bool,
+    /// Whether atomic operations on it are done there.
+    pub native_atomics: bool,
+    /// How the way compares with other pairs of this machine; lower is better.
+    pub performance_rank: i32,
+}
+
+/// Room for a name or a PCI address.
+const TEXT_LENGTH: c_int = 256;
+
+impl Device {
+    pub(super) fn new(driver: &'static Driver, ordinal: u32) -> Result<Self, CallError> {
+        let mut handle = 0;
+        // SAFETY: `handle` is a live local that the call only writes.
+        let code = unsafe { (driver.calls.cuDeviceGet)(&raw mut handle, ordinal.cast_signed()) };
+        driver.check("cuDeviceGet", code, || format!("GPU {ordinal}"))?;
+        Ok(Self { driver, handle, ordinal })
+    }
+
+    /// Its place in the driver's list: what `CUDA_VISIBLE_DEVICES` leaves, from 0.
+    pub fn ordinal(self) -> u32 {
+        self.ordinal
+    }
+
+    /// Its product name.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal; none is documented.
+    pub fn name(self) -> Result<String, CallError> {
+        self.text("cuDeviceGetName", self.driver.calls.cuDeviceGetName)
+    }
+
+    /// Its UUID as NVML and `nvidia-smi -L` write it: `GPU-` and five groups of digits.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal; none is documented.
+    pub fn uuid(self) -> Result<String, CallError> {
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        // SAFETY: `uuid` is a live local that the call only writes.
+        let code = unsafe { (self.driver.calls.cuDeviceGetUuid_v2)(&raw mut uuid, self.handle) };
+        self.check("cuDeviceGetUuid", code)?;
+        let digits: String = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let groups = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20]];
+        Ok(format!("GPU-{}-{}", groups.join("-"), &digits[20..]))
+    }
+
+    /// Its PCI address in the kernel's form, such as `0000:1b:00.0`.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal; none is documented.
+    pub fn pci_bus_id(self) -> Result<String, CallError> {
+        self.text("cuDeviceGetPCIBusId", self.driver.calls.cuDeviceGetPCIBusId)
+            .map(|text| text.to_ascii_lowercase())
+    }
+
+    /// All of its memory.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal; none is documented.
+    pub fn total_memory(self) -> Result<Bytes, CallError> {
+        let mut size = 0;
+        // SAFETY: `size` is a live local that the call only writes.
+        let code = unsafe { (self.driver.calls.cuDeviceTotalMem_v2)(&raw mut size, self.handle) };
+        self.check("cuDeviceTotalMem", code)?;
+        Ok(Bytes::of_len(size))
+    }
+
+    /// Its compute capability, major and minor.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal; none is documented.
+    pub fn compute_capability(self) -> Result<(u32, u32), CallError> {
+        let major = self.ask(Question::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = self.ask(Question::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        Ok((major.unsigned_abs(), minor.unsigned_abs()))
+    }
+
+    /// How many multiprocessors it has.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal; none is documented.
+    pub fn multiprocessors(self) -> Result<u32, CallError> {
+        let count = self.ask(Question::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        Ok(count.unsigned_abs())
+    }
+
+    /// How many copies its copy engines do at once.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal; none is documented.
+    pub fn copy_engines(self) -> Result<u32, CallError> {
+        let count = self.ask(Question::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?;
+        Ok(count.unsigned_abs())
+    }
+
+    /// Whether its memory can be shared as a descriptor; see [`SharedBuffer`](super::SharedBuffer).
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal; none is documented.
+    pub fn shares_by_descriptor(self) -> Result<bool, CallError> {
+        let maps = self.ask(Question::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?;
+        let exports =
+            self.ask(Question::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?;
+        Ok(maps != 0 && exports != 0)
+    }
+
+    /// Whether its contexts may be given access to the memory of `peer`.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal; none is documented.
+    pub fn can_access_peer(self, peer: Self) -> Result<bool, CallError> {
+        let mut answer = 0;
+        // SAFETY: `answer` is a live local that the call only writes.
+        let code = unsafe {
+            (self.driver.calls.cuDeviceCanAccessPeer)(&raw mut answer, self.handle, peer.handle)
+        };
+        let pair = || format!("{self}, {peer}");
+        self.driver.check("cuDeviceCanAccessPeer", code, pair)?;
+        Ok(answer != 0)
+    }
+
+    /// What the driver says of reaching the memory of `peer` from here.
+    ///
+    /// # Errors
+    ///
+    /// `peer` is this GPU itself.
+    pub fn peer_attributes(self, peer: Self) -> Result<PeerAttributes, CallError> {
+        let ask = |question: PairQuestion| {
+            let mut answer = 0;
+            // SAFETY: `answer` is a live local that the call only writes.
+            let code = unsafe {
+                (self.driver.calls.cuDeviceGetP2PAttribute)(
+                    &raw mut answer,
+                    question,
+                    self.handle,
+                    peer.handle,
+                )
+            };
+            let pair = || format!("{question:?} of {self}, {peer}");
+            self.driver.check("cuDeviceGetP2PAttribute", code, pair)?;
+            Ok(answer)
+        };
+        Ok(PeerAttributes {
+            access: ask(PairQuestion::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED)? != 0,
+            native_atomics: ask(PairQuestion::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED)?
+                != 0,
+            performance_rank: ask(PairQuestion::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK)?,
+        })
+    }
+
+    fn text(
+        self,
+        call: &'static str,
+        ask: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> u32,
+    ) -> Result<String, CallError> {
+        let mut text = [0_u8; TEXT_LENGTH as usize];
+        // SAFETY: `ask` is one of the two calls that write a string of at most the length given;
+        // `text` is a live local of that length.
+        let code = unsafe { ask(text.as_mut_ptr().cast(), TEXT_LENGTH, self.handle) };
+        self.check(call, code)?;
+        let text = CStr::from_bytes_until_nul(&text).unwrap_or_default();
+        Ok(text.to_string_lossy().into_owned())
+    }
+
+    fn ask(self, question: Question) -> Result<i32, CallError> {
+        let mut answer = 0;
+        // SAFETY: `answer` is a live local that the call only writes.
+        let code = unsafe {
+            (self.driver.calls.cuDeviceGetAttribute)(&raw mut answer, question, self.handle)
+        };
+        let object = || format!("{question:?} of {self}");
+        self.driver.check("cuDeviceGetAttribute", code, object)?;
+        Ok(answer)
+    }
+
+    fn check(self, call: &'static str, code: u32) -> Result<(), CallError> {
+        self.driver.check(call, code, || self.to_string())
+    }
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GPU {}", self.ordinal)
+    }
+}

@@ -1,0 +1,420 @@
+//! g2g's own kernels (`kernels/*.cu`), loaded from the PTX that is part of the program.
+
+use std::{
+    ffi::{CStr, c_int, c_void},
+    time::Duration,
+};
+
+use cudarc::driver::sys::{CUfunc_st, CUfunction_attribute_enum, CUmod_st};
+
+use super::{Context, Driver, Slice, Stream, context::Handle};
+use crate::{
+    ffi::CallError,
+    units::{self, Bytes},
+};
+
+/// Threads of a block: a multiple of a warp, and two such blocks fit a multiprocessor together.
+const THREADS: u32 = 512;
+
+/// Blocks for each multiprocessor. With eight 16-byte accesses of each thread in flight that is
+/// 128 KiB; by Little's law the fastest link needs about a tenth of it.
+const BLOCKS: u32 = 2;
+
+/// What one access of a thread moves.
+const ACCESS: Bytes = Bytes::new(16);
+
+/// Most parameters of a kernel.
+const PARAMETERS_MAX: usize = 6;
+
+/// The texts, each with the NUL that the driver looks for.
+const COPY: &CStr = ptx(concat!(include_str!("../../../kernels/copy.ptx"), "\0"));
+const PATTERN: &CStr = ptx(concat!(include_str!("../../../kernels/pattern.ptx"), "\0"));
+const HOLD: &CStr = ptx(concat!(include_str!("../../../kernels/hold.ptx"), "\0"));
+const CHASE: &CStr = ptx(concat!(include_str!("../../../kernels/chase.ptx"), "\0"));
+
+const fn ptx(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(text) => text,
+        Err(_) => panic!("PTX holds no NUL"),
+    }
+}
+
+/// The kernels, ready to be launched in streams of one context.
+#[derive(Debug)]
+pub struct Kernels {
+    context: Context,
+    /// Blocks that fill the GPU.
+    blocks_max: u32,
+    copy_by_read: Function,
+    copy_by_write: Function,
+    read_only: Function,
+    write_only: Function,
+    fill: Function,
+    compare: Function,
+    hold: Function,
+    chase: Function,
+    /// What the functions are in.
+    _modules: [Module; 4],
+}
+
+/// What [`Kernels::hold`] waits for, and how it says that it waited in vain.
+#[derive(Clone, Copy, Debug)]
+pub struct Hold<'a> {
+    /// A 32-bit word of host memory.
+    pub flag: Slice<'a>,
+    /// What the flag has to reach, in the cyclic order in which 0 follows the largest value.
+    pub ticket: u32,
+    /// How long it waits for that.
+    pub timeout: Duration,
+    /// A 32-bit word of host memory that becomes 1 when the time is over.
+    pub timed_out: Slice<'a>,
+}
+
+/// What [`Kernels::chase`] follows, and where it writes what it found.
+#[derive(Clone, Copy, Debug)]
+pub struct Chase<'a> {
+    /// Words of 64 bits, each with the offset of the next within the list.
+    pub list: Slice<'a>,
+    /// The offset of the first.
+    pub offset: Bytes,
+    /// A 32-bit word for each load: the GPU's cycles from the load until its value was there. Its
+    /// size says how many loads are done.
+    pub cycles: Slice<'a>,
+    /// Three 64-bit words: the offset that was reached, all cycles, all nanoseconds.
+    pub result: Slice<'a>,
+}
+
+#[derive(Debug)]
+struct Module {
+    context: Context,
+    handle: Handle<CUmod_st>,
+}
+
+#[derive(Debug)]
+struct Function {
+    handle: Handle<CUfunc_st>,
+    name: &'static CStr,
+}
+
+impl Kernels {
+    /// Loads all kernels now: loading one later may wait for the GPU to be idle, which it never is
+    /// behind a hold ("CUDA Programming Guide", Lazy Loading, Concurrent Execution).
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal, for instance because it is too old for the PTX.
+    pub fn load(context: &Context) -> Result<Self, CallError> {
+        let copy = Module::load(context, COPY)?;
+        let pattern = Module::load(context, PATTERN)?;
+        let hold = Module::load(context, HOLD)?;
+        let chase = Module::load(context, CHASE)?;
+        Ok(Self {
+            blocks_max: context.device().multiprocessors()? * BLOCKS,
+            copy_by_read: copy.function(c"copy_by_read")?,
+            copy_by_write: copy.function(c"copy_by_write")?,
+            read_only: copy.function(c"read_only")?,
+            write_only: copy.function(c"write_only")?,
+            fill: pattern.function(c"fill")?,
+            compare: pattern.function(c"compare")?,
+            hold: hold.function(c"hold")?,
+            chase: chase.function(c"chase")?,
+            _modules: [copy, pattern, hold, chase],
+            context: context.clone(),
+        })
+    }
+
+    /// Queues a copy whose accesses to the source are the wide ones: it is on another GPU.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal, and what went wrong in operations queued earlier.
+    ///
+    /// # Panics
+    ///
+    /// The two are not equally long, or the stream is of another context.
+    pub fn copy_by_read(
+        &self,
+        stream: &Stream,
+        target: Slice<'_>,
+        source: Slice<'_>,
+    ) -> Result<(), CallError> {
+        self.copy(&self.copy_by_read, stream, target, source)
+    }
+
+    /// Queues a copy whose accesses to the target are the wide ones: it is on another GPU.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernels::copy_by_read`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Kernels::copy_by_read`].
+    pub fn copy_by_write(
+        &self,
+        stream: &Stream,
+        target: Slice<'_>,
+        source: Slice<'_>,
+    ) -> Result<(), CallError> {
+        self.copy(&self.copy_by_write, stream, target, source)
+    }
+
+    /// Queues loading all of `source`. Adds to the 64-bit word at the beginning of `checksum`
+    /// each word of `source` times twice its number plus one, wrapping.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernels::copy_by_read`].
+    ///
+    /// # Panics
+    ///
+    /// `checksum` has no room for an aligned word, or the stream is of another context.
+    pub fn read_only(
+        &self,
+        stream: &Stream,
+        source: Slice<'_>,
+        checksum: Slice<'_>,
+    ) -> Result<(), CallError> {
+        let parameters = [source.address(), source.size().get(), checksum.value(8)];
+        self.launch(&self.read_only, stream, self.blocks(source), &parameters)
+    }
+
+    /// Queues storing the pattern of `seed` into `target`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernels::copy_by_read`].
+    ///
+    /// # Panics
+    ///
+    /// The stream is of another context.
+    pub fn write_only(
+        &self,
+        stream: &Stream,
+        target: Slice<'_>,
+        seed: u64,
+    ) -> Result<(), CallError> {
+        let parameters = [target.address(), target.size().get(), seed];
+        self.launch(&self.write_only, stream, self.blocks(target), &parameters)
+    }
+
+    /// Queues writing the pattern of `seed` into `target`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernels::copy_by_read`].
+    ///
+    /// # Panics
+    ///
+    /// The stream is of another context.
+    pub fn fill(&self, stream: &Stream, target: Slice<'_>, seed: u64) -> Result<(), CallError> {
+        self.fill_flipped(stream, target, seed, 0)
+    }
+
+    /// Queues writing what differs from the pattern of `seed` in every byte into `target`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernels::copy_by_read`].
+    ///
+    /// # Panics
+    ///
+    /// The stream is of another context.
+    pub fn poison(&self, stream: &Stream, target: Slice<'_>, seed: u64) -> Result<(), CallError> {
+        self.fill_flipped(stream, target, seed, u64::MAX)
+    }
+
+    /// Queues comparing `found` with the pattern of `seed`. `result` holds two 64-bit words: the
+    /// count of wrong bytes is added to the first, and the second falls to the offset of the first
+    /// wrong byte if that is smaller; before the first comparison they are 0 and the largest.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernels::copy_by_read`].
+    ///
+    /// # Panics
+    ///
+    /// `result` has no room for two aligned words, or the stream is of another context.
+    pub fn compare(
+        &self,
+        stream: &Stream,
+        found: Slice<'_>,
+        seed: u64,
+        result: Slice<'_>,
+    ) -> Result<(), CallError> {
+        let parameters = [found.address(), found.size().get(), seed, result.value(16)];
+        self.launch(&self.compare, stream, self.blocks(found), &parameters)
+    }
+
+    /// Queues waiting until the host lets the stream go on. Nothing that is queued behind it may
+    /// need the host before that.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernels::copy_by_read`].
+    ///
+    /// # Panics
+    ///
+    /// One of the words is not aligned, or the stream is of another context.
+    pub fn hold(&self, stream: &Stream, hold: Hold<'_>) -> Result<(), CallError> {
+        let parameters = [
+            hold.flag.value(4),
+            u64::from(hold.ticket),
+            units::nanoseconds(hold.timeout),
+            hold.timed_out.value(4),
+        ];
+        self.launch(&self.hold, stream, Grid { blocks: 1, threads: 1 }, &parameters)
+    }
+
+    /// Queues following a list of offsets, each loaded only when the one before has arrived.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernels::copy_by_read`].
+    ///
+    /// # Panics
+    ///
+    /// The first word is not inside the list or not aligned, the list is no power of two long, the result has no room for three aligned words, or
+    /// the stream is of another context.
+    pub fn chase(&self, stream: &Stream, chase: Chase<'_>) -> Result<(), CallError> {
+        chase.list.slice(chase.offset, Bytes::new(8)).value(8);
+        // Its size less 8 then has all bits that an offset of a word in it can have.
+        assert!(chase.list.size().get().is_power_of_two(), "a list is a power of two long");
+        let parameters = [
+            chase.list.address(),
+            chase.offset.get(),
+            chase.cycles.size().get() / 4,
+            chase.cycles.value(4),
+            chase.result.value(24),
+            chase.list.size().get() - 8,
+        ];
+        self.launch(&self.chase, stream, Grid { blocks: 1, threads: 1 }, &parameters)
+    }
+
+    fn copy(
+        &self,
+        function: &Function,
+        stream: &Stream,
+        target: Slice<'_>,
+        source: Slice<'_>,
+    ) -> Result<(), CallError> {
+        assert_eq!(target.size(), source.size(), "a copy is as long as its source");
+        let parameters = [target.address(), source.address(), source.size().get()];
+        self.launch(function, stream, self.blocks(source), &parameters)
+    }
+
+    fn fill_flipped(
+        &self,
+        stream: &Stream,
+        target: Slice<'_>,
+        seed: u64,
+        flip: u64,
+    ) -> Result<(), CallError> {
+        let parameters = [target.address(), target.size().get(), seed, flip];
+        self.launch(&self.fill, stream, self.blocks(target), &parameters)
+    }
+
+    /// The grid for going through `memory`: every thread has at least one access, up to as many
+    /// threads as keep the GPU busy.
+    fn blocks(&self, memory: Slice<'_>) -> Grid {
+        let block = ACCESS.times(u64::from(THREADS)).get();
+        let blocks = memory.size().get().div_ceil(block).clamp(1, u64::from(self.blocks_max));
+        Grid { blocks: u32::try_from(blocks).unwrap_or(self.blocks_max), threads: THREADS }
+    }
+
+    /// Queues a kernel with its parameters, as wide as the kernel declares them: a narrower one is
+    /// the beginning of its word, since all machines that CUDA supports are little-endian.
+    fn launch(
+        &self,
+        function: &Function,
+        stream: &Stream,
+        grid: Grid,
+        parameters: &[u64],
+    ) -> Result<(), CallError> {
+        assert!(stream.context().is(&self.context), "kernels and stream are of one context");
+        let driver = self.context.current()?;
+        let mut places = [std::ptr::null_mut::<c_void>(); PARAMETERS_MAX];
+        for (place, parameter) in places.iter_mut().zip(parameters) {
+            *place = std::ptr::from_ref(parameter).cast_mut().cast();
+        }
+        // SAFETY: every typed launch above gives the parameters that its kernel declares, with
+        // memory that is alive and whole, whose owners wait for this stream before they let go of
+        // it. The call copies the parameters before it returns.
+        let code = unsafe {
+            (driver.calls.cuLaunchKernel)(
+                function.handle.0,
+                grid.blocks,
+                1,
+                1,
+                grid.threads,
+                1,
+                1,
+                0,
+                stream.handle(),
+                places.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        driver.check("cuLaunchKernel", code, || {
+            format!("{} in {stream}", function.name.to_string_lossy())
+        })
+    }
+}
+
+/// The blocks of a launch, and the threads of each.
+struct Grid {
+    blocks: u32,
+    threads: u32,
+}
+
+impl Module {
+    fn load(context: &Context, text: &'static CStr) -> Result<Self, CallError> {
+        let driver = context.current()?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the text is PTX that ends in NUL; `handle` is a live local that the call only
+        // writes.
+        let code =
+            unsafe { (driver.calls.cuModuleLoadData)(&raw mut handle, text.as_ptr().cast()) };
+        driver.check("cuModuleLoadData", code, || format!("kernels on {}", context.device()))?;
+        Ok(Self { context: context.clone(), handle: Handle(handle) })
+    }
+
+    fn function(&self, name: &'static CStr) -> Result<Function, CallError> {
+        let driver = self.context.current()?;
+        let object = || name.to_string_lossy().into_owned();
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the module is loaded, `name` ends in NUL, and `handle` is a live local that the
+        // call only writes.
+        let code = unsafe {
+            (driver.calls.cuModuleGetFunction)(&raw mut handle, self.handle.0, name.as_ptr())
+        };
+        driver.check("cuModuleGetFunction", code, object)?;
+        let function = Function { handle: Handle(handle), name };
+        function.force(driver)?;
+        Ok(function)
+    }
+}
+
+impl Function {
+    /// Asks for what only the code itself tells, so that it is loaded however lazy the driver is.
+    fn force(&self, driver: &Driver) -> Result<(), CallError> {
+        let registers = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NUM_REGS;
+        let mut answer: c_int = 0;
+        // SAFETY: the function's module is loaded; `answer` is a live local that the call only
+        // writes.
+        let code =
+            unsafe { (driver.calls.cuFuncGetAttribute)(&raw mut answer, registers, self.handle.0) };
+        driver.check("cuFuncGetAttribute", code, || self.name.to_string_lossy().into_owned())
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        self.context.give_back(|driver| {
+            // SAFETY: the handle came from `cuModuleLoadData`, no stream runs its kernels any
+            // more, and it is unloaded only here.
+            let code = unsafe { (driver.calls.cuModuleUnload)(self.handle.0) };
+            driver.check("cuModuleUnload", code, || self.context.device().to_string())
+        });
+    }
+}

@@ -1,0 +1,342 @@
+//! Memory that GPUs reach: their own, and the host's where it is pinned.
+
+use std::{
+    ffi::{c_uint, c_void},
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    ops::Deref,
+    sync::atomic::AtomicU32,
+    time::Duration,
+};
+
+use cudarc::driver::sys;
+
+use super::Context;
+use crate::{
+    ffi::{CallError, shm::Segment},
+    units::Bytes,
+};
+
+/// Memory that copies and kernels work on.
+pub trait Memory {
+    /// All of it.
+    fn all(&self) -> Slice<'_>;
+
+    /// How much it is.
+    fn size(&self) -> Bytes {
+        self.all().size()
+    }
+
+    /// `size` bytes of it from `offset` on.
+    ///
+    /// # Panics
+    ///
+    /// They are not all inside.
+    fn slice(&self, offset: Bytes, size: Bytes) -> Slice<'_> {
+        self.all().slice(offset, size)
+    }
+}
+
+/// A part of some memory, borrowed from its owner; what the GPUs write in it is no secret of
+/// Rust's, so it is shared freely.
+#[derive(Clone, Copy, Debug)]
+pub struct Slice<'a> {
+    address: u64,
+    size: Bytes,
+    owner: PhantomData<&'a ()>,
+}
+
+impl Slice<'_> {
+    /// The memory at `address`; whoever makes it gives it the lifetime of the memory's owner.
+    pub(super) fn new(address: u64, size: Bytes) -> Self {
+        Self { address, size, owner: PhantomData }
+    }
+
+    /// How much it is.
+    pub fn size(self) -> Bytes {
+        self.size
+    }
+
+    /// `size` bytes of it from `offset` on.
+    ///
+    /// # Panics
+    ///
+    /// They are not all inside.
+    pub fn slice(self, offset: Bytes, size: Bytes) -> Self {
+        assert!(
+            offset.get().checked_add(size.get()).is_some_and(|end| end <= self.size.get()),
+            "{size} at {} are not inside {}",
+            offset.get(),
+            self.size
+        );
+        Self { address: self.address + offset.get(), size, owner: self.owner }
+    }
+
+    /// Where GPUs and the driver have it.
+    #[inline]
+    pub(super) fn address(self) -> u64 {
+        self.address
+    }
+
+    /// Its size as the driver takes it.
+    #[inline]
+    pub(super) fn length(self) -> usize {
+        length(self.size)
+    }
+
+    /// Where the value of `length` bytes at its beginning is.
+    ///
+    /// # Panics
+    ///
+    /// There is no room for it, or it would not be aligned.
+    pub(super) fn value(self, length: u64) -> u64 {
+        assert!(self.size.get() >= length, "{} have no room for {length} bytes", self.size);
+        assert!(self.address.is_multiple_of(length.min(8)), "{:#x} is not aligned", self.address);
+        self.address
+    }
+}
+
+/// The size as a length; more than this machine can address is refused by the driver's own word.
+pub(super) fn length(size: Bytes) -> usize {
+    size.to_len().unwrap_or(usize::MAX)
+}
+
+/// Memory of one GPU; freed on drop. Its contents are undefined until something is written.
+#[derive(Debug)]
+pub struct Buffer {
+    pub(super) context: Context,
+    pub(super) address: u64,
+    size: Bytes,
+}
+
+impl Buffer {
+    /// Allocates `size`.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal, most often for want of memory, and of no bytes at all.
+    pub fn new(context: &Context, size: Bytes) -> Result<Self, CallError> {
+        let driver = context.current()?;
+        let mut address = 0;
+        // SAFETY: `address` is a live local that the call only writes.
+        let code = unsafe { (driver.calls.cuMemAlloc_v2)(&raw mut address, length(size)) };
+        driver.check("cuMemAlloc", code, || format!("{size} on {}", context.device()))?;
+        Ok(Self { context: context.clone(), address, size })
+    }
+}
+
+impl Memory for Buffer {
+    fn all(&self) -> Slice<'_> {
+        Slice::new(self.address, self.size)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.context.give_back(|driver| {
+            // SAFETY: the memory came from `cuMemAlloc`, no stream uses it any more, and it is
+            // freed only here.
+            let code = unsafe { (driver.calls.cuMemFree_v2)(self.address) };
+            driver
+                .check("cuMemFree", code, || format!("{} on {}", self.size, self.context.device()))
+        });
+    }
+}
+
+/// Pinned host memory that every GPU of this process reaches; zeroed at first, freed on drop.
+#[derive(Debug)]
+pub struct HostMemory {
+    context: Context,
+    pointer: *mut u8,
+    address: u64,
+    size: Bytes,
+}
+
+// SAFETY: the memory belongs to this value alone and has no tie to the thread that made it.
+unsafe impl Send for HostMemory {}
+// SAFETY: what `&self` gives away are slices, which only the driver looks into, and atomics.
+unsafe impl Sync for HostMemory {}
+
+impl HostMemory {
+    /// Allocates `size` and touches all of it, so that it lies on the NUMA node of the calling
+    /// thread.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal, most often for want of memory that can be pinned, and of no bytes at
+    /// all.
+    pub fn new(context: &Context, size: Bytes) -> Result<Self, CallError> {
+        const FLAGS: c_uint = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        let driver = context.current()?;
+        let object = || format!("{size} of pinned host memory");
+        let mut pointer: *mut c_void = std::ptr::null_mut();
+        // SAFETY: `pointer` is a live local that the call only writes.
+        let code = unsafe { (driver.calls.cuMemHostAlloc)(&raw mut pointer, length(size), FLAGS) };
+        driver.check("cuMemHostAlloc", code, object)?;
+        // From here on a failure frees it.
+        let pointer = pointer.cast::<u8>();
+        let mut memory = Self { context: context.clone(), pointer, address: 0, size };
+        // SAFETY: the driver has just made this memory, and nobody else knows it.
+        unsafe { pointer.write_bytes(0, length(size)) };
+        memory.address = device_address(context, pointer)?;
+        Ok(memory)
+    }
+
+    /// Its bytes, once all streams of this process are idle: nothing queued writes them any more,
+    /// and nothing can be queued that does while they are borrowed.
+    ///
+    /// # Errors
+    ///
+    /// A stream is still busy after `patience`.
+    pub fn bytes(&mut self, patience: Duration) -> Result<&mut [u8], CallError> {
+        self.context.current()?.settle(|stream| stream.settle(patience))?;
+        // SAFETY: the memory is initialised and lives as long as `self`; no stream works on it,
+        // and what could queue more or reach its words would have to borrow `self`.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.pointer, length(self.size)) })
+    }
+
+    /// The 32-bit word at `offset`, which GPUs may watch or write meanwhile.
+    ///
+    /// # Panics
+    ///
+    /// `offset` is not a multiple of 4, or the word is not inside.
+    pub fn word(&self, offset: Bytes) -> &AtomicU32 {
+        let inside = self.slice(offset, Bytes::new(4));
+        assert!(inside.address().is_multiple_of(4), "word at {} is not aligned", offset.get());
+        // SAFETY: the word is inside the memory, as the slice has checked.
+        let word = unsafe { self.pointer.add(length(offset)) }.cast();
+        // SAFETY: the memory begins at a page for the host as for GPUs, so the word is aligned;
+        // while `self` is borrowed it is reached from here as an atomic only.
+        unsafe { AtomicU32::from_ptr(word) }
+    }
+}
+
+impl Memory for HostMemory {
+    fn all(&self) -> Slice<'_> {
+        Slice::new(self.address, self.size)
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        self.context.give_back(|driver| {
+            // SAFETY: the memory came from `cuMemHostAlloc`, no stream uses it any more, and it is
+            // freed only here.
+            let code = unsafe { (driver.calls.cuMemFreeHost)(self.pointer.cast()) };
+            driver.check("cuMemFreeHost", code, || format!("{} of pinned host memory", self.size))
+        });
+    }
+}
+
+/// A shared-memory segment, pinned so that every GPU of this process reaches it.
+#[derive(Debug)]
+pub struct Registered {
+    context: Context,
+    address: u64,
+    segment: ManuallyDrop<Segment>,
+}
+
+impl Registered {
+    /// Pins `segment`. Other processes that have it open pin it for their own GPUs.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal, most often for want of memory that can be pinned
+    /// (`ulimit -l`, or the container's limit).
+    pub fn new(context: &Context, segment: Segment) -> Result<Self, CallError> {
+        const FLAGS: c_uint = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        let driver = context.current()?;
+        let (pointer, length) = segment.memory();
+        // SAFETY: the range is the segment's mapping, which outlives its registration.
+        let code = unsafe { (driver.calls.cuMemHostRegister_v2)(pointer.cast(), length, FLAGS) };
+        let object = || format!("a shared segment of {}", Bytes::of_len(length));
+        driver.check("cuMemHostRegister", code, object)?;
+        // From here on a failure unregisters it.
+        let segment = ManuallyDrop::new(segment);
+        let mut memory = Self { context: context.clone(), address: 0, segment };
+        memory.address = device_address(context, pointer)?;
+        Ok(memory)
+    }
+}
+
+impl Memory for Registered {
+    fn all(&self) -> Slice<'_> {
+        Slice::new(self.address, Bytes::of_len(self.segment.memory().1))
+    }
+}
+
+impl Deref for Registered {
+    type Target = Segment;
+
+    fn deref(&self) -> &Segment {
+        &self.segment
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let (pointer, length) = self.segment.memory();
+        let unregistered = self.context.give_back(|driver| {
+            // SAFETY: the range was registered in `new`, no stream uses it any more, and it is
+            // unregistered only here.
+            let code = unsafe { (driver.calls.cuMemHostUnregister)(pointer.cast()) };
+            let object = || format!("a shared segment of {}", Bytes::of_len(length));
+            driver.check("cuMemHostUnregister", code, object)
+        });
+        if unregistered {
+            // SAFETY: this is the only drop of the segment, and nothing uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.segment) };
+        }
+    }
+}
+
+/// Where GPUs have the pinned memory at `pointer`.
+fn device_address(context: &Context, pointer: *mut u8) -> Result<u64, CallError> {
+    let driver = context.current()?;
+    let mut address = 0;
+    // SAFETY: `pointer` is the beginning of memory pinned with a device mapping; `address` is a
+    // live local that the call only writes.
+    let code =
+        unsafe { (driver.calls.cuMemHostGetDevicePointer_v2)(&raw mut address, pointer.cast(), 0) };
+    driver.check("cuMemHostGetDevicePointer", code, || "pinned host memory".to_owned())?;
+    Ok(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_of_a_slice_is_counted_from_its_beginning() {
+        let whole = Slice::new(0x1000, Bytes::new(100));
+        let part = whole.slice(Bytes::new(10), Bytes::new(90)).slice(Bytes::new(6), Bytes::new(84));
+        assert_eq!((part.address(), part.length()), (0x1010, 84));
+        assert_eq!(part.value(8), 0x1010);
+        assert_eq!(whole.slice(Bytes::new(100), Bytes::new(0)).length(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "11 B at 90 are not inside 100 B")]
+    fn a_slice_does_not_reach_past_the_end() {
+        Slice::new(0x1000, Bytes::new(100)).slice(Bytes::new(90), Bytes::new(11));
+    }
+
+    #[test]
+    #[should_panic(expected = "are not inside 100 B")]
+    fn a_slice_does_not_wrap() {
+        Slice::new(0x1000, Bytes::new(100)).slice(Bytes::new(2), Bytes::new(u64::MAX));
+    }
+
+    #[test]
+    #[should_panic(expected = "0x1004 is not aligned")]
+    fn a_value_is_aligned() {
+        let whole = Slice::new(0x1000, Bytes::new(100));
+        whole.slice(Bytes::new(4), Bytes::new(8)).value(8);
+    }
+
+    #[test]
+    #[should_panic(expected = "15 B have no room for 16 bytes")]
+    fn a_value_is_inside() {
+        Slice::new(0x1000, Bytes::new(15)).value(16);
+    }
+}

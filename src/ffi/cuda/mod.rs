@@ -1,0 +1,226 @@
+//! The GPUs, through NVIDIA's driver, or the simulated one that stands in for it.
+//!
+//! Owns the driver's functions and a safe type for each of its handles. The driver is loaded at
+//! run time; a machine without one is an answer and no error. No return code is a Rust enum.
+//!
+//! # Why safe code cannot touch memory that is gone
+//!
+//! The driver works on memory after a call has returned, so a borrow that ends with the call
+//! proves nothing. Three rules do:
+//!
+//! * What is queued names memory by [`Slice`], which borrows from its owner and lies inside it: at
+//!   the moment of queueing the memory is there, to the last byte.
+//! * An owner gives memory back only after it has seen every stream of this process idle, of all
+//!   GPUs. A stream leaves that list only once it is idle. If one stays busy too long, the memory is
+//!   kept for the rest of the process, with a warning.
+//! * Host memory that GPUs write is shown as a Rust slice only by [`HostMemory::bytes`], which
+//!   waits in the same way and borrows the owner exclusively; without waiting there are only
+//!   atomic words, and [`shm::Segment`](super::shm::Segment)'s copies, whose protocol is the caller's.
+
+mod calls;
+mod context;
+mod device;
+mod kernel;
+mod memory;
+mod sharing;
+mod stream;
+
+use std::{
+    ffi::{CStr, c_char},
+    path::{Path, PathBuf},
+    sync::{Mutex, OnceLock, Weak},
+};
+
+use cudarc::driver::sys;
+
+use super::{CallError, Cause, library, simulation};
+use calls::Calls;
+
+pub use calls::CALLS;
+pub use context::Context;
+pub use device::{Device, PeerAttributes};
+pub use kernel::{Chase, Hold, Kernels};
+pub use memory::{Buffer, HostMemory, Memory, Registered, Slice};
+pub use sharing::{Descriptor, Imported, IpcHandle, SharedBuffer};
+pub use stream::{Event, Stream};
+
+/// Why there is no driver here, as a sentence that says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Absent(String);
+
+/// NVIDIA's driver, loaded and initialised.
+pub struct Driver {
+    calls: Calls,
+    version: u32,
+    library: PathBuf,
+    simulated: bool,
+    contexts: Mutex<Vec<Weak<context::Inner>>>,
+}
+
+/// The driver of this machine, loaded by the first who asks.
+///
+/// # Errors
+///
+/// There is none, or it cannot be used here.
+pub fn driver() -> Result<&'static Driver, Absent> {
+    static DRIVER: OnceLock<Result<Driver, Absent>> = OnceLock::new();
+    DRIVER.get_or_init(Driver::load).as_ref().map_err(Clone::clone)
+}
+
+impl Driver {
+    fn load() -> Result<Self, Absent> {
+        // SAFETY: loading the driver, or trying to, runs only the initialisers of a library that
+        // is made to be loaded like this.
+        if !unsafe { sys::is_culib_present() } {
+            let reason = library::can_load("libcuda.so.1").err().unwrap_or_default();
+            return Err(Absent(format!("{reason}: this needs an NVIDIA GPU and its driver")));
+        }
+        // SAFETY: the driver has just been found, so this loads it and does not panic.
+        let loaded = unsafe { sys::culib() };
+        // SAFETY: the symbol is only asked about, never called or read.
+        let simulated = unsafe { loaded.get::<*const ()>(b"simgpu_state") }.is_ok();
+        match (simulated, simulation::library().is_some()) {
+            (true, false) => {
+                let reason = "the driver that was found is the simulated one, which was not asked \
+                              for: take its folder off the library path";
+                return Err(Absent(reason.to_owned()));
+            }
+            (false, true) => {
+                let reason = "a simulated machine was asked for after the real driver was loaded";
+                return Err(Absent(reason.to_owned()));
+            }
+            (true, true) | (false, false) => {}
+        }
+        let calls = Calls::load().map_err(|name| {
+            Absent(format!("the driver has no {name}: install one for CUDA 12.6 or newer"))
+        })?;
+        let library = path_of(calls.cuInit as *const ());
+        let contexts = Mutex::new(Vec::new());
+        let mut driver = Self { calls, version: 0, library, simulated, contexts };
+        driver.initialise().map_err(|err| Absent(err.to_string() + remedy(&err.source)))?;
+        Ok(driver)
+    }
+
+    fn initialise(&mut self) -> Result<(), CallError> {
+        // SAFETY: the call takes one integer, which must be 0.
+        let code = unsafe { (self.calls.cuInit)(0) };
+        self.check("cuInit", code, || self.library.display().to_string())?;
+        let mut version = 0;
+        // SAFETY: `version` is a live local that the call only writes.
+        let code = unsafe { (self.calls.cuDriverGetVersion)(&raw mut version) };
+        self.check("cuDriverGetVersion", code, String::new)?;
+        self.version = version.unsigned_abs();
+        Ok(())
+    }
+
+    /// The newest CUDA that it supports: 1000 times the major version and 10 times the minor.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The file that was loaded.
+    pub fn library(&self) -> &Path {
+        &self.library
+    }
+
+    /// Whether the machine behind it is a simulated one.
+    pub fn is_simulated(&self) -> bool {
+        self.simulated
+    }
+
+    /// The GPUs that this process may use, in the order of their ordinals.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal; none is documented once it is initialised.
+    pub fn devices(&'static self) -> Result<Vec<Device>, CallError> {
+        let mut count = 0;
+        // SAFETY: `count` is a live local that the call only writes.
+        let code = unsafe { (self.calls.cuDeviceGetCount)(&raw mut count) };
+        self.check("cuDeviceGetCount", code, String::new)?;
+        (0..count.unsigned_abs()).map(|ordinal| Device::new(self, ordinal)).collect()
+    }
+
+    /// Turns a return code into an error that names the call, the object, the code, the
+    /// driver's name for it and its sentence.
+    #[inline]
+    fn check(
+        &self,
+        call: &'static str,
+        code: u32,
+        object: impl FnOnce() -> String,
+    ) -> Result<(), CallError> {
+        if code == sys::CUresult::CUDA_SUCCESS as u32 {
+            return Ok(());
+        }
+        Err(self.error(call, code, object()))
+    }
+
+    #[cold]
+    fn error(&self, call: &'static str, code: u32, object: String) -> CallError {
+        let name = self.describe(self.calls.cuGetErrorName, code);
+        let text = self.describe(self.calls.cuGetErrorString, code);
+        CallError { call, object, source: Cause::Library { code, name, text } }
+    }
+
+    /// What `ask` says of `code`; a code that this driver does not know has no name.
+    fn describe(
+        &self,
+        ask: unsafe extern "C" fn(u32, *mut *const c_char) -> u32,
+        code: u32,
+    ) -> String {
+        let mut text = std::ptr::null();
+        // SAFETY: `ask` is one of the two calls that explain a code; `text` is a live local that
+        // it only writes.
+        let answer = unsafe { ask(code, &raw mut text) };
+        if answer != 0 || text.is_null() {
+            return "unknown".to_owned();
+        }
+        // SAFETY: the driver answered with a string of its own that ends in NUL and never moves.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver")
+            .field("library", &self.library)
+            .field("version", &self.version)
+            .field("simulated", &self.simulated)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a person can do about a driver that does not initialise; CUDA's error codes.
+fn remedy(cause: &Cause) -> &'static str {
+    let Cause::Library { code, .. } = cause else { return "" };
+    match code {
+        34 => "; this is a toolkit's stub: take its folder off the library path",
+        100 => "; `nvidia-smi -L` lists what the system has, CUDA_VISIBLE_DEVICES may hide it",
+        304 | 999 => "; `nvidia-modprobe -u -c 0` loads what may be missing",
+        802 => {
+            "; GPUs behind an NVSwitch need Fabric Manager: `systemctl status nvidia-fabricmanager`"
+        }
+        803 => "; the driver was updated while its old part is loaded: restart the machine",
+        804 => "; take the CUDA compatibility package's folder off the library path",
+        _ => "",
+    }
+}
+
+/// The file that holds the function at `address`.
+fn path_of(address: *const ()) -> PathBuf {
+    // SAFETY: an all-zero `Dl_info` is a valid value of that plain C struct.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: the address is only compared with those of the loaded libraries; `found` is a live
+    // local that the call only writes.
+    let code = unsafe { libc::dladdr(address.cast(), &raw mut found) };
+    if code == 0 || found.dli_fname.is_null() {
+        return PathBuf::new();
+    }
+    // SAFETY: the loader's answer is a string that ends in NUL and lives as long as the library,
+    // which is never unloaded.
+    let name = unsafe { CStr::from_ptr(found.dli_fname) };
+    let path = PathBuf::from(name.to_string_lossy().into_owned());
+    path.canonicalize().unwrap_or(path)
+}

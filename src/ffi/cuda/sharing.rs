@@ -1,0 +1,398 @@
+//! Memory of a GPU that several processes reach.
+//!
+//! There are two ways, and machines on which only one works. The older one turns memory of
+//! `cuMemAlloc` into 64 bytes that another process opens. The newer one makes memory that has a
+//! file descriptor. The driver's descriptors cannot be opened through `/proc`, unlike those of
+//! shared-memory segments; they are fetched out of their process with `pidfd_getfd`, which asks
+//! for the permission to trace it. Processes of one user have it by default; where Yama's
+//! `ptrace_scope` is 1 only ancestors do, so the owner names everybody its tracer while it
+//! exports something (`PR_SET_PTRACER`), which gives nothing to other users. Containers that filter
+//! the call need the capability `SYS_PTRACE`.
+//!
+//! In both ways the exporter keeps the memory until the importers have let go of it.
+
+use std::{
+    ffi::{c_int, c_void},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    sync::{Mutex, PoisonError},
+};
+
+use cudarc::driver::sys::{
+    CUipcMem_flags_enum, CUipcMemHandle, CUmemAccess_flags_enum, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags_enum, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType_enum, CUmemLocation,
+    CUmemLocationType_enum,
+};
+use serde::{Deserialize, Serialize};
+
+use super::{Buffer, Context, Driver, Memory, Slice, memory::length};
+use crate::{ffi::CallError, units::Bytes};
+
+/// The kind of handle that travels: a descriptor.
+const DESCRIPTOR: CUmemAllocationHandleType =
+    CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+/// What another process opens a [`Buffer`] with, as long as its owner keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IpcHandle {
+    bytes: Vec<u8>,
+    size: Bytes,
+}
+
+impl Buffer {
+    /// What other processes open it with; not the own one.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal, for instance because the system has no such sharing.
+    pub fn ipc_handle(&self) -> Result<IpcHandle, CallError> {
+        let driver = self.context.current()?;
+        let mut handle = CUipcMemHandle { reserved: [0; 64] };
+        // SAFETY: the memory is alive; `handle` is a live local that the call only writes.
+        let code = unsafe { (driver.calls.cuIpcGetMemHandle)(&raw mut handle, self.address) };
+        let object = || format!("{} on {}", self.size(), self.context.device());
+        driver.check("cuIpcGetMemHandle", code, object)?;
+        let bytes = handle.reserved.iter().map(|byte| byte.to_ne_bytes()[0]).collect();
+        Ok(IpcHandle { bytes, size: self.size() })
+    }
+}
+
+/// Memory of another process's [`Buffer`]; closed on drop.
+#[derive(Debug)]
+pub struct Imported {
+    context: Context,
+    address: u64,
+    size: Bytes,
+}
+
+impl Imported {
+    /// Opens the memory for the GPU of `context`. If it is another GPU's, access to that is
+    /// enabled.
+    ///
+    /// # Errors
+    ///
+    /// The exporter is gone or is this process, or the two GPUs have no way to each other.
+    pub fn open(context: &Context, handle: &IpcHandle) -> Result<Self, CallError> {
+        const FLAGS: u32 = CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
+        let driver = context.current()?;
+        let mut bytes = CUipcMemHandle { reserved: [0; 64] };
+        for (target, source) in bytes.reserved.iter_mut().zip(&handle.bytes) {
+            *target = std::ffi::c_char::from_ne_bytes([*source]);
+        }
+        let mut address = 0;
+        // SAFETY: `address` is a live local that the call only writes; the handle is passed by
+        // value, and the driver looks at what it says before it trusts it.
+        let code = unsafe { (driver.calls.cuIpcOpenMemHandle_v2)(&raw mut address, bytes, FLAGS) };
+        let object = || format!("{} for {}", handle.size, context.device());
+        driver.check("cuIpcOpenMemHandle", code, object)?;
+        Ok(Self { context: context.clone(), address, size: handle.size })
+    }
+}
+
+impl Memory for Imported {
+    fn all(&self) -> Slice<'_> {
+        Slice::new(self.address, self.size)
+    }
+}
+
+impl Drop for Imported {
+    fn drop(&mut self) {
+        self.context.give_back(|driver| {
+            // SAFETY: the memory was opened in `open`, no stream uses it any more, and it is
+            // closed only here.
+            let code = unsafe { (driver.calls.cuIpcCloseMemHandle)(self.address) };
+            let object = || format!("{} for {}", self.size, self.context.device());
+            driver.check("cuIpcCloseMemHandle", code, object)
+        });
+    }
+}
+
+/// Where another process fetches the descriptor of a [`SharedBuffer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// The process that exports it.
+    pub pid: u32,
+    /// Its descriptor in that process.
+    pub descriptor: i32,
+    /// The memory's size.
+    pub size: Bytes,
+}
+
+/// Memory of one GPU, mapped for some GPUs of this process, that other processes can map too;
+/// unmapped on drop, gone when the last lets go.
+#[derive(Debug)]
+pub struct SharedBuffer {
+    mapping: Mapping,
+    size: Bytes,
+    exported: Mutex<Option<Export>>,
+}
+
+impl SharedBuffer {
+    /// Makes `size` of memory on the GPU of `context`, which that GPU and those of `peers` reach.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal: want of memory, or a GPU with no way to this one.
+    pub fn create(context: &Context, size: Bytes, peers: &[&Context]) -> Result<Self, CallError> {
+        let driver = context.current()?;
+        let object = || format!("{size} on {}", context.device());
+        let properties = properties(context);
+        let mut grain = 0;
+        // SAFETY: `properties` and `grain` are live locals; the call reads one, writes the other.
+        let code = unsafe {
+            (driver.calls.cuMemGetAllocationGranularity)(
+                &raw mut grain,
+                &raw const properties,
+                CUmemAllocationGranularity_flags_enum::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
+            )
+        };
+        driver.check("cuMemGetAllocationGranularity", code, object)?;
+        let whole = length(size).checked_next_multiple_of(grain).unwrap_or(usize::MAX);
+        let mut handle = 0;
+        // SAFETY: as above.
+        let code =
+            unsafe { (driver.calls.cuMemCreate)(&raw mut handle, whole, &raw const properties, 0) };
+        driver.check("cuMemCreate", code, object)?;
+        let allocation = Allocation { context: context.clone(), handle };
+        let mapping = Mapping::new(allocation, whole, peers)?;
+        Ok(Self { mapping, size, exported: Mutex::default() })
+    }
+
+    /// Maps the memory that another process exports, for the GPU of `context` and those of
+    /// `peers`.
+    ///
+    /// # Errors
+    ///
+    /// The exporter is gone, this process may not look into it, or a GPU has no way to the
+    /// memory's.
+    pub fn open(
+        context: &Context,
+        descriptor: Descriptor,
+        peers: &[&Context],
+    ) -> Result<Self, CallError> {
+        let fetched = fetch(descriptor)?;
+        let driver = context.current()?;
+        let mut handle = 0;
+        // The call takes the number where other kinds of handles are addresses.
+        let number =
+            std::ptr::without_provenance_mut::<c_void>(fetched.as_raw_fd().unsigned_abs() as usize);
+        // SAFETY: the descriptor is open; `handle` is a live local that the call only writes.
+        let code = unsafe {
+            (driver.calls.cuMemImportFromShareableHandle)(&raw mut handle, number, DESCRIPTOR)
+        };
+        let size = descriptor.size;
+        let object = || format!("{size} of process {}", descriptor.pid);
+        driver.check("cuMemImportFromShareableHandle", code, object)?;
+        let allocation = Allocation { context: context.clone(), handle };
+        let mapping = Mapping::new(allocation, length(size), peers)?;
+        Ok(Self { mapping, size, exported: Mutex::default() })
+    }
+
+    /// What other processes open it with, as long as this value lives. Until then any process of
+    /// this user may trace this one, where the system would else allow its ancestors only.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal; none is documented for memory that was made to be shared.
+    pub fn export(&self) -> Result<Descriptor, CallError> {
+        let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
+        let export = match exported.take() {
+            Some(export) => export,
+            None => Export::new(&self.mapping.allocation)?,
+        };
+        let descriptor = export.descriptor.as_raw_fd();
+        *exported = Some(export);
+        // The whole mapping: importing less is refused.
+        let size = Bytes::of_len(self.mapping.length);
+        Ok(Descriptor { pid: std::process::id(), descriptor, size })
+    }
+}
+
+impl Memory for SharedBuffer {
+    fn all(&self) -> Slice<'_> {
+        Slice::new(self.mapping.address, self.size)
+    }
+}
+
+/// An allocation without an address; released on drop.
+#[derive(Debug)]
+struct Allocation {
+    context: Context,
+    handle: u64,
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        self.context.give_back(|driver| {
+            // SAFETY: the handle came from `cuMemCreate` or from an import, and is released only
+            // here, after its mapping is gone.
+            let code = unsafe { (driver.calls.cuMemRelease)(self.handle) };
+            driver.check("cuMemRelease", code, || self.context.device().to_string())
+        });
+    }
+}
+
+/// Addresses with an allocation behind them.
+#[derive(Debug)]
+struct Mapping {
+    address: u64,
+    length: usize,
+    mapped: bool,
+    allocation: Allocation,
+}
+
+impl Mapping {
+    fn new(allocation: Allocation, length: usize, peers: &[&Context]) -> Result<Self, CallError> {
+        let context = allocation.context.clone();
+        let driver = context.current()?;
+        let object = || format!("{} on {}", Bytes::of_len(length), context.device());
+        let mut address = 0;
+        // SAFETY: `address` is a live local that the call only writes.
+        let code = unsafe { (driver.calls.cuMemAddressReserve)(&raw mut address, length, 0, 0, 0) };
+        driver.check("cuMemAddressReserve", code, object)?;
+        // From here on a failure gives back what there is.
+        let mut mapping = Self { address, length, mapped: false, allocation };
+        // SAFETY: the range was just reserved and has nothing mapped in it.
+        let code =
+            unsafe { (driver.calls.cuMemMap)(address, length, 0, mapping.allocation.handle, 0) };
+        driver.check("cuMemMap", code, object)?;
+        mapping.mapped = true;
+        let allow = |context: &Context| CUmemAccessDesc {
+            location: location(context),
+            flags: CUmemAccess_flags_enum::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        let allowed: Vec<CUmemAccessDesc> =
+            std::iter::once(&context).chain(peers.iter().copied()).map(allow).collect();
+        // SAFETY: the range is mapped, and `allowed` is as long as is said.
+        let code = unsafe {
+            (driver.calls.cuMemSetAccess)(address, length, allowed.as_ptr(), allowed.len())
+        };
+        driver.check("cuMemSetAccess", code, object)?;
+        Ok(mapping)
+    }
+
+    fn give_back(&self, driver: &Driver) -> Result<(), CallError> {
+        let object = || Bytes::of_len(self.length).to_string();
+        if self.mapped {
+            // SAFETY: the range was mapped as a whole in `new`, and no stream uses it any more.
+            let code = unsafe { (driver.calls.cuMemUnmap)(self.address, self.length) };
+            driver.check("cuMemUnmap", code, object)?;
+        }
+        // SAFETY: the range was reserved in `new`, has nothing mapped in it, and is freed only
+        // here.
+        let code = unsafe { (driver.calls.cuMemAddressFree)(self.address, self.length) };
+        driver.check("cuMemAddressFree", code, object)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.allocation.context.give_back(|driver| self.give_back(driver));
+    }
+}
+
+fn location(context: &Context) -> CUmemLocation {
+    CUmemLocation {
+        type_: CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: context.device().handle,
+    }
+}
+
+fn properties(context: &Context) -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        type_: CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: DESCRIPTOR,
+        location: location(context),
+        win32HandleMetaData: std::ptr::null_mut(),
+        allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+/// A descriptor that others may fetch.
+#[derive(Debug)]
+struct Export {
+    descriptor: OwnedFd,
+}
+
+/// How many descriptors this process exports now.
+static EXPORTS: Mutex<usize> = Mutex::new(0);
+
+impl Export {
+    fn new(allocation: &Allocation) -> Result<Self, CallError> {
+        let driver = allocation.context.current()?;
+        let mut descriptor: c_int = -1;
+        // SAFETY: for this kind of handle the call writes one integer, a live local.
+        let code = unsafe {
+            (driver.calls.cuMemExportToShareableHandle)(
+                (&raw mut descriptor).cast(),
+                allocation.handle,
+                DESCRIPTOR,
+                0,
+            )
+        };
+        let object = || allocation.context.device().to_string();
+        driver.check("cuMemExportToShareableHandle", code, object)?;
+        // SAFETY: the driver has just made this descriptor for us, and nothing else owns it.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        let mut exports = EXPORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        *exports += 1;
+        allow_tracers(libc::PR_SET_PTRACER_ANY);
+        Ok(Self { descriptor })
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        let mut exports = EXPORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        *exports -= 1;
+        if *exports == 0 {
+            allow_tracers(0);
+        }
+    }
+}
+
+/// Says who may trace this process beside its ancestors. A kernel without Yama refuses, and
+/// allows it to every process of the user anyway.
+fn allow_tracers(who: libc::c_ulong) {
+    // SAFETY: this request takes one integer and touches no memory.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, who) };
+}
+
+/// The other process's descriptor, as one of this process.
+fn fetch(wanted: Descriptor) -> Result<OwnedFd, CallError> {
+    let process = || format!("process {}", wanted.pid);
+    // SAFETY: the call takes two integers and touches no memory.
+    let process_handle = unsafe { libc::syscall(libc::SYS_pidfd_open, wanted.pid, 0) };
+    let process_handle = own(process_handle, "pidfd_open", process)?;
+    // SAFETY: the call takes three integers and touches no memory.
+    let descriptor = unsafe {
+        libc::syscall(libc::SYS_pidfd_getfd, process_handle.as_raw_fd(), wanted.descriptor, 0)
+    };
+    own(descriptor, "pidfd_getfd", || format!("descriptor {} of {}", wanted.descriptor, process()))
+}
+
+fn own(
+    descriptor: libc::c_long,
+    call: &'static str,
+    object: impl FnOnce() -> String,
+) -> Result<OwnedFd, CallError> {
+    let Some(descriptor) = i32::try_from(descriptor).ok().filter(|&fd| fd >= 0) else {
+        let system = std::io::Error::last_os_error();
+        if system.kind() != std::io::ErrorKind::PermissionDenied {
+            return Err(CallError { call, object: object(), source: system.into() });
+        }
+        let hint = format!(
+            "{system}: this process may not trace that one; a container needs the capability \
+             SYS_PTRACE, a system with kernel.yama.ptrace_scope above 1 a lower value"
+        );
+        let source = std::io::Error::new(system.kind(), hint).into();
+        return Err(CallError { call, object: object(), source });
+    };
+    // SAFETY: the kernel has just made this descriptor for us, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}

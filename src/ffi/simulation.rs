@@ -1,0 +1,111 @@
+//! The simulated machine: finds simgpu's library and gives this process its place on a machine.
+//!
+//! The library's file is never called libcuda, so no search for the driver finds it by chance; it
+//! is loaded by its path and only on request. Its soname is `libcuda.so`, so that the driver's
+//! loader is answered with it from then on.
+
+use std::{
+    ffi::{CStr, CString, c_char, c_int},
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
+
+/// The library's file.
+const FILE: &str = "libsimgpu.so";
+
+/// Room for a sentence or a path, as the library writes them.
+const TEXT_LENGTH: usize = 4096;
+
+/// `simgpu_attach`: a machine or a state, room for a sentence, its length.
+type Attach = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_char, usize) -> c_int;
+
+/// `simgpu_state`: room for a path, its length.
+type State = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
+
+static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+
+/// Makes this process the first on `machine`, an instance's name or a file's path, and returns
+/// the path under which other processes [`join`] it while this one lives. To be called once, and
+/// before the driver is first asked for.
+///
+/// # Errors
+///
+/// The library is missing or does not load, or the machine is unknown or malformed.
+pub fn attach(machine: &str) -> Result<String, String> {
+    let library = load(Some(machine), None)?;
+    // SAFETY: simgpu declares the function with this signature.
+    let state = unsafe { library.get::<State>(b"simgpu_state") };
+    let state = state.map_err(|err| err.to_string())?;
+    let mut text = [0_u8; TEXT_LENGTH];
+    // SAFETY: `text` is a live local of the length given, which the call writes a string into.
+    let code = unsafe { state(text.as_mut_ptr().cast(), text.len()) };
+    if code != 0 {
+        return Err(format!("{FILE} does not say where its state is (code {code})"));
+    }
+    Ok(sentence(&text))
+}
+
+/// Makes this process one more on the machine whose first process got `state` from [`attach`].
+///
+/// # Errors
+///
+/// The library is missing or does not load, or the first process is gone.
+pub fn join(state: &str) -> Result<(), String> {
+    load(None, Some(state)).map(|_| ())
+}
+
+/// The library, where this process is on a simulated machine: it answers for NVML too.
+pub fn library() -> Option<&'static Path> {
+    LIBRARY.get().map(PathBuf::as_path)
+}
+
+/// Loads the library for the life of the process, and attaches.
+fn load(machine: Option<&str>, state: Option<&str>) -> Result<&'static Library, String> {
+    static LOADED: OnceLock<Library> = OnceLock::new();
+    let path = find()?;
+    // SAFETY: the library has no initialiser of its own, and it is never unloaded.
+    let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
+    let library = library.map_err(|err| format!("{}: {err}", path.display()))?;
+    let library = LOADED.get_or_init(|| library);
+    // SAFETY: simgpu declares the function with this signature.
+    let attach: Result<Symbol<Attach>, _> = unsafe { library.get(b"simgpu_attach") };
+    let attach = attach.map_err(|err| format!("{} is not simgpu: {err}", path.display()))?;
+    let machine = machine.map(CString::new).transpose().map_err(|err| err.to_string())?;
+    let state = state.map(CString::new).transpose().map_err(|err| err.to_string())?;
+    let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |c| c.as_ptr());
+    let mut text = [0_u8; TEXT_LENGTH];
+    // SAFETY: each string is null or ends in NUL, and `text` is a live local of the length given.
+    let code =
+        unsafe { attach(pointer(&machine), pointer(&state), text.as_mut_ptr().cast(), text.len()) };
+    if code != 0 {
+        return Err(sentence(&text));
+    }
+    let _ = LIBRARY.set(path);
+    Ok(library)
+}
+
+/// The library beside this program, as cargo builds it, or in `../lib`, as it is installed.
+fn find() -> Result<PathBuf, String> {
+    let program = std::env::current_exe()
+        .and_then(|path| path.canonicalize())
+        .map_err(|err| format!("cannot tell where this program is: {err}"))?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
+    let folders = [folder.to_owned(), folder.with_file_name("lib")];
+    let found = folders.iter().map(|folder| folder.join(FILE)).find(|path| path.is_file());
+    found.ok_or_else(|| {
+        let [beside, installed] = folders.map(|folder| folder.display().to_string());
+        format!(
+            "the simulated machine's library {FILE} is neither in {beside} nor in {installed}: \
+             `cargo build --workspace` makes it"
+        )
+    })
+}
+
+/// The string that the library wrote into `text`.
+fn sentence(text: &[u8]) -> String {
+    CStr::from_bytes_until_nul(text)
+        .map(|text| text.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}

@@ -1,0 +1,379 @@
+//! A case: everything that has to be known to repeat a row.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{TransportKind, topology::NumaNode};
+use crate::units::Bytes;
+
+/// One process of a run, by its number from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Rank(pub u32);
+
+/// A GPU of this machine by its ordinal, as the driver counts those that g2g may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Gpu(pub u32);
+
+/// Where a buffer lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// Host memory that a CPU copies.
+    Host {
+        /// The NUMA node of the buffer and of the CPU that copies.
+        numa_node: NumaNode,
+        /// The CPU that copies, for itself alone; `None` where there are fewer CPUs than ranks,
+        /// so that they share the CPUs of the node.
+        cpu: Option<u32>,
+    },
+    /// Host memory that GPUs reach: page-locked and mapped.
+    Pinned {
+        /// The NUMA node of the buffer.
+        numa_node: NumaNode,
+    },
+    /// Memory of a GPU.
+    Gpu(Gpu),
+}
+
+/// Where a buffer lies and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// The process that owns the buffer.
+    pub rank: Rank,
+    /// Where it lies.
+    pub place: Place,
+}
+
+impl Endpoint {
+    /// The GPU whose memory it is.
+    pub const fn gpu(&self) -> Option<Gpu> {
+        match self.place {
+            Place::Gpu(gpu) => Some(gpu),
+            Place::Host { .. } | Place::Pinned { .. } => None,
+        }
+    }
+
+    /// The NUMA node of host memory.
+    pub const fn numa_node(&self) -> Option<NumaNode> {
+        match self.place {
+            Place::Host { numa_node, .. } | Place::Pinned { numa_node } => Some(numa_node),
+            Place::Gpu(_) => None,
+        }
+    }
+
+    /// The CPU that copies, where it has one for itself.
+    pub const fn cpu(&self) -> Option<u32> {
+        match self.place {
+            Place::Host { cpu, .. } => cpu,
+            Place::Pinned { .. } | Place::Gpu(_) => None,
+        }
+    }
+}
+
+/// The way of the data, from the buffer where it is at first to the buffer where it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Flow {
+    /// Where the data is at first.
+    pub source: Endpoint,
+    /// Where the data ends.
+    pub target: Endpoint,
+}
+
+impl Flow {
+    /// The same, the other way.
+    pub const fn reversed(self) -> Self {
+        Self { source: self.target, target: self.source }
+    }
+
+    /// The end whose GPU does the work: the target of a read, the source of a write. Between a
+    /// GPU and host memory there is one GPU only; within one GPU both ends are the same.
+    pub fn executor(&self, issuer: Option<Issuer>) -> Endpoint {
+        match (self.source.gpu(), self.target.gpu(), issuer) {
+            (None, _, _) | (_, Some(_), Some(Issuer::Read)) => self.target,
+            (Some(_), _, _) => self.source,
+        }
+    }
+}
+
+/// Which flows go at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// One flow, from one end to another.
+    OneWay,
+    /// Two flows between two ends, one each way, at once.
+    BothWays,
+    /// All disjoint pairs of neighbours (0→1, 2→3, …), one way, at once; from 4 ranks or GPUs.
+    Pairs,
+    /// From one GPU to each of the others, at once.
+    OneToAll,
+    /// To one GPU from each of the others, at once.
+    AllToOne,
+    /// Every ordered pair of GPUs, at once.
+    AllPairs,
+    /// From each GPU to the one half of all GPUs further, at once.
+    Bisection,
+}
+
+impl Pattern {
+    /// All of them, in the order of the rows.
+    pub const ALL: [Self; 7] = [
+        Self::OneWay,
+        Self::BothWays,
+        Self::Pairs,
+        Self::OneToAll,
+        Self::AllToOne,
+        Self::AllPairs,
+        Self::Bisection,
+    ];
+
+    /// How many ranks or GPUs it takes.
+    pub const fn ends_min(self) -> u32 {
+        match self {
+            Self::Pairs => 4,
+            _ => 2,
+        }
+    }
+
+    /// Whether it is one of those between processes that copy host memory.
+    pub const fn is_for_host(self) -> bool {
+        matches!(self, Self::OneWay | Self::BothWays | Self::Pairs)
+    }
+
+    /// The name in flags and columns.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OneWay => "one-way",
+            Self::BothWays => "both-ways",
+            Self::Pairs => "pairs",
+            Self::OneToAll => "one-to-all",
+            Self::AllToOne => "all-to-one",
+            Self::AllPairs => "all-pairs",
+            Self::Bisection => "bisection",
+        }
+    }
+}
+
+/// Who asks for a copy between two GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Issuer {
+    /// The target pulls.
+    Read,
+    /// The source pushes.
+    Write,
+}
+
+impl Issuer {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Read, Self::Write];
+
+    /// The name in flags and columns.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// What moves the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// CPUs.
+    #[value(skip)]
+    Cpu,
+    /// A GPU's copy engine.
+    Ce,
+    /// A kernel on a GPU's multiprocessors.
+    Sm,
+}
+
+impl Engine {
+    /// Those of a GPU.
+    pub const OF_GPU: [Self; 2] = [Self::Ce, Self::Sm];
+
+    /// The name in flags and columns.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Ce => "ce",
+            Self::Sm => "sm",
+        }
+    }
+}
+
+/// What is done with the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Operation {
+    /// It is read at the source and written at the target.
+    Copy,
+    /// A kernel on the target's GPU loads it and keeps only a checksum.
+    ReadOnly,
+    /// A kernel on the source's GPU makes it up and stores it at the target.
+    WriteOnly,
+    /// A kernel on the target's GPU follows a chain of pointers through it: latency of a load.
+    Chase,
+}
+
+impl Operation {
+    /// The name in flags and columns.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::ReadOnly => "read-only",
+            Self::WriteOnly => "write-only",
+            Self::Chase => "chase",
+        }
+    }
+
+    /// The only issuer that it can have; `None`: it can have either.
+    pub const fn issuer(self) -> Option<Issuer> {
+        match self {
+            Self::Copy => None,
+            Self::ReadOnly | Self::Chase => Some(Issuer::Read),
+            Self::WriteOnly => Some(Issuer::Write),
+        }
+    }
+}
+
+/// How one process lets another reach its GPU's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Handle {
+    /// CUDA IPC (`cuIpcGetMemHandle`).
+    Ipc,
+    /// `cuMemCreate` and a POSIX file descriptor.
+    Cumem,
+}
+
+impl Handle {
+    /// The name in flags and columns.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ipc => "ipc",
+            Self::Cumem => "cumem",
+        }
+    }
+}
+
+/// One row of the results: everything that has to be known to repeat it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Case {
+    /// How the bytes are moved.
+    pub transport: TransportKind,
+    /// The name of the set of flows.
+    pub pattern: Pattern,
+    /// What moves at the same time; never empty.
+    pub flows: Vec<Flow>,
+    /// What is done with the data.
+    pub operation: Operation,
+    /// What moves the bytes.
+    pub engine: Engine,
+    /// Who asks for it; `None` where it makes no difference or both ends take part.
+    pub issuer: Option<Issuer>,
+    /// How memory of a GPU reaches another process, where it must.
+    pub handle: Option<Handle>,
+    /// Data in one transfer of one flow.
+    pub size: Bytes,
+    /// Bytes of one slot of a staging ring, where the user gave them; otherwise tuned.
+    pub slot: Option<Bytes>,
+}
+
+impl Case {
+    /// Where `rank`'s first buffer lies in this case, if it sends or receives.
+    pub fn endpoint(&self, rank: Rank) -> Option<Endpoint> {
+        self.ends().find(|end| end.rank == rank)
+    }
+
+    /// Sources and targets, flow by flow.
+    pub fn ends(&self) -> impl Iterator<Item = Endpoint> {
+        self.flows.iter().flat_map(|flow| [flow.source, flow.target])
+    }
+
+    /// The ranks with a part in it, each once, in ascending order.
+    pub fn members(&self) -> Vec<Rank> {
+        let mut ranks: Vec<Rank> = self.ends().map(|end| end.rank).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
+    }
+
+    /// What all flows move in one operation.
+    pub fn bytes_per_operation(&self) -> Bytes {
+        self.size.times(self.flows.len() as u64)
+    }
+}
+
+impl fmt::Display for Case {
+    /// `p2p one-way copy read ce GPU 0 -> GPU 1 64 MiB`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.transport.name(), self.pattern.name())?;
+        if self.engine != Engine::Cpu {
+            write!(f, " {}", self.operation.name())?;
+            if let Some(issuer) = self.issuer {
+                write!(f, " {}", issuer.name())?;
+            }
+            write!(f, " {}", self.engine.name())?;
+        }
+        let has_ranks = self.engine == Engine::Cpu || self.members().len() > 1;
+        for (index, flow) in self.flows.iter().enumerate() {
+            f.write_str(if index == 0 { " " } else { ", " })?;
+            flow.source.describe(f, has_ranks)?;
+            f.write_str(" -> ")?;
+            flow.target.describe(f, has_ranks)?;
+        }
+        write!(f, " {}", self.size)
+    }
+}
+
+impl Endpoint {
+    fn describe(&self, f: &mut fmt::Formatter<'_>, has_ranks: bool) -> fmt::Result {
+        if has_ranks {
+            write!(f, "rank {} ", self.rank.0)?;
+        }
+        match self.place {
+            Place::Host { numa_node, cpu: Some(cpu) } => {
+                write!(f, "(NUMA node {}, CPU {cpu})", numa_node.0)
+            }
+            Place::Host { numa_node, cpu: None } => {
+                write!(f, "(NUMA node {}, shared CPUs)", numa_node.0)
+            }
+            Place::Pinned { numa_node } => write!(f, "host (NUMA node {})", numa_node.0),
+            Place::Gpu(gpu) => write!(f, "GPU {}", gpu.0),
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    /// `rank 0 (NUMA node 0, CPU 0)`, `host (NUMA node 0)`, `GPU 1`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.describe(f, matches!(self.place, Place::Host { .. }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(gpu: u32) -> Endpoint {
+        Endpoint { rank: Rank(0), place: Place::Gpu(Gpu(gpu)) }
+    }
+
+    #[test]
+    fn a_read_is_executed_by_the_gpu_that_receives_and_a_write_by_the_one_that_sends() {
+        let flow = Flow { source: gpu(1), target: gpu(2) };
+        assert_eq!(flow.executor(Some(Issuer::Read)), gpu(2));
+        assert_eq!(flow.executor(Some(Issuer::Write)), gpu(1));
+        let host = Endpoint { rank: Rank(0), place: Place::Pinned { numa_node: NumaNode(0) } };
+        for issuer in [None, Some(Issuer::Read), Some(Issuer::Write)] {
+            assert_eq!(Flow { source: host, target: gpu(2) }.executor(issuer), gpu(2));
+            assert_eq!(Flow { source: gpu(1), target: host }.executor(issuer), gpu(1));
+        }
+    }
+}

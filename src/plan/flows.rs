@@ -1,0 +1,108 @@
+//! Which flows a pattern has, between processes and between GPUs.
+
+use super::{
+    Endpoint, Flow, Gpu, Pattern, Place, Rank,
+    topology::{NumaNode, Topology},
+};
+
+/// The flows of a pattern between ranks that copy host memory: sources on the first node, targets
+/// on the second.
+pub(super) fn between_ranks(
+    pattern: Pattern,
+    ranks: u32,
+    (source, target): (NumaNode, NumaNode),
+    topology: &Topology,
+) -> Vec<Flow> {
+    let pairs = if pattern == Pattern::Pairs { ranks / 2 } else { 1 };
+    // Sources first, then targets: with one node for both they must not share a CPU.
+    let wanted: Vec<NumaNode> =
+        (0..pairs).map(|_| source).chain((0..pairs).map(|_| target)).collect();
+    let cpus = topology.assign(&wanted);
+    let end = |rank: u32, numa_node, place: u32| {
+        let cpu = cpus.as_ref().map(|cpus| cpus[place as usize]);
+        Endpoint { rank: Rank(rank), place: Place::Host { numa_node, cpu } }
+    };
+    let forth = (0..pairs).map(|pair| Flow {
+        source: end(2 * pair, source, pair),
+        target: end(2 * pair + 1, target, pairs + pair),
+    });
+    let mut flows: Vec<Flow> = forth.collect();
+    if pattern == Pattern::BothWays {
+        flows.push(flows[0].reversed());
+    }
+    flows
+}
+
+/// The sets of flows of a pattern between `gpus`, one for each case. GPU number i of them belongs
+/// to rank i modulo `ranks`.
+pub(super) fn between_gpus(pattern: Pattern, gpus: &[Gpu], ranks: u32) -> Vec<Vec<Flow>> {
+    let ends: Vec<Endpoint> = (0..)
+        .zip(gpus)
+        .map(|(index, &gpu)| Endpoint { rank: Rank(index % ranks), place: Place::Gpu(gpu) })
+        .collect();
+    let count = ends.len();
+    let ordered: Vec<Flow> = ends
+        .iter()
+        .flat_map(|&source| ends.iter().map(move |&target| Flow { source, target }))
+        .filter(|flow| flow.source != flow.target)
+        .collect();
+    let of = |keep: &dyn Fn(&Flow) -> bool| -> Vec<Flow> {
+        ordered.iter().copied().filter(keep).collect()
+    };
+    match pattern {
+        Pattern::OneWay => ordered.iter().map(|&flow| vec![flow]).collect(),
+        Pattern::BothWays => {
+            let first = |index: usize| (index + 1..count).map(move |other| (index, other));
+            let pairs = (0..count).flat_map(first);
+            pairs
+                .map(|(source, target)| Flow { source: ends[source], target: ends[target] })
+                .map(|flow| vec![flow, flow.reversed()])
+                .collect()
+        }
+        Pattern::Pairs => {
+            let pairs = ends.chunks_exact(2);
+            vec![pairs.map(|pair| Flow { source: pair[0], target: pair[1] }).collect()]
+        }
+        Pattern::OneToAll => ends.iter().map(|end| of(&|flow| flow.source == *end)).collect(),
+        Pattern::AllToOne => ends.iter().map(|end| of(&|flow| flow.target == *end)).collect(),
+        Pattern::AllPairs => vec![ordered],
+        Pattern::Bisection => {
+            let half = |index: usize| ends[(index + count / 2) % count];
+            let across = (0..count).map(|index| Flow { source: ends[index], target: half(index) });
+            vec![across.collect()]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(pattern: Pattern, gpus: u32, ranks: u32) -> Vec<Vec<(u32, u32)>> {
+        let gpus: Vec<Gpu> = (0..gpus).map(Gpu).collect();
+        let number = |end: Endpoint| end.gpu().unwrap().0;
+        let pair = |flow: &Flow| (number(flow.source), number(flow.target));
+        let cases = between_gpus(pattern, &gpus, ranks);
+        cases.iter().map(|flows| flows.iter().map(pair).collect()).collect()
+    }
+
+    #[test]
+    fn every_pattern_has_its_flows() {
+        assert_eq!(pairs(Pattern::OneWay, 3, 1).concat().len(), 6);
+        assert_eq!(pairs(Pattern::OneWay, 8, 1).len(), 56);
+        let both = [[(0, 1), (1, 0)], [(0, 2), (2, 0)], [(1, 2), (2, 1)]];
+        assert_eq!(pairs(Pattern::BothWays, 3, 1), both);
+        assert_eq!(pairs(Pattern::Pairs, 5, 1), [[(0, 1), (2, 3)]]);
+        assert_eq!(pairs(Pattern::OneToAll, 3, 1)[1], [(1, 0), (1, 2)]);
+        assert_eq!(pairs(Pattern::AllToOne, 3, 1)[1], [(0, 1), (2, 1)]);
+        assert_eq!(pairs(Pattern::AllPairs, 4, 1)[0].len(), 12);
+        assert_eq!(pairs(Pattern::Bisection, 4, 1), [[(0, 2), (1, 3), (2, 0), (3, 1)]]);
+    }
+
+    #[test]
+    fn gpus_are_dealt_to_the_ranks_in_turn() {
+        let cases = between_gpus(Pattern::OneToAll, &[Gpu(4), Gpu(5), Gpu(7)], 2);
+        let ranks: Vec<u32> = cases[0].iter().map(|flow| flow.target.rank.0).collect();
+        assert_eq!((cases[0][0].source.rank, ranks), (Rank(0), vec![1, 0]));
+    }
+}

@@ -1,0 +1,368 @@
+//! Pairs of GPUs at a glance: a matrix for reads, one for writes, and their ratio.
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+
+use super::{Row, Status};
+use crate::{
+    plan::{Engine, Issuer, Operation, TransportKind},
+    units::{Bytes, readable_nanoseconds},
+};
+
+/// Whether `row` is one pair of GPUs, one way.
+pub(super) fn is_pair(row: &Row) -> bool {
+    row.pattern == Some("one-way")
+        && row.transport != TransportKind::Local
+        && row.source_gpu.is_some()
+        && row.target_gpu.is_some()
+}
+
+/// What the rows of one set of matrices have in common.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Kind {
+    transport: TransportKind,
+    operation: Option<Operation>,
+    engine: Option<Engine>,
+}
+
+impl Kind {
+    const fn of(row: &Row) -> Self {
+        Self { transport: row.transport, operation: row.operation, engine: row.engine }
+    }
+
+    fn name(self) -> String {
+        let operation = self.operation.map_or("-", Operation::name);
+        let engine = self.engine.map_or("-", Engine::name);
+        format!("{} {operation} {engine}", self.transport.name())
+    }
+}
+
+/// For each kind of transfer: the matrices of its largest size, and, where there are several
+/// sizes, a table by size for each pair.
+pub(super) fn matrices(rows: &[&Row]) -> String {
+    let mut kinds: Vec<Kind> = Vec::new();
+    for row in rows {
+        if !kinds.contains(&Kind::of(row)) {
+            kinds.push(Kind::of(row));
+        }
+    }
+    let mut text = String::new();
+    for kind in kinds {
+        let of_kind: Vec<&Row> = rows.iter().copied().filter(|row| Kind::of(row) == kind).collect();
+        let largest = of_kind.iter().filter_map(|row| row.size_bytes).max().unwrap_or_default();
+        let at_largest: Vec<&Row> =
+            of_kind.iter().copied().filter(|row| row.size_bytes == Some(largest)).collect();
+        text.push_str(&at_size(kind, largest, &at_largest));
+        if at_largest.len() < of_kind.len() {
+            text.push_str(&by_size(kind, &of_kind));
+        }
+    }
+    text
+}
+
+/// The matrices of rows of one kind and size.
+fn at_size(kind: Kind, size: Bytes, rows: &[&Row]) -> String {
+    let axis = "rows: source GPU, columns: target GPU";
+    let simulated = if rows.iter().any(|row| row.simulated) { " [SIMULATED]" } else { "" };
+    let title = |what: &str| format!("{} {size}, {what}; {axis}{simulated}\n", kind.name());
+    let bandwidth = |row: &Row| row.bandwidth_gb_s.map(|rate| format!("{rate:.2}"));
+    let mut text = String::new();
+    if kind.operation == Some(Operation::Chase) {
+        let latency = |row: &Row| row.latency_ns_p50.map(readable_nanoseconds);
+        text.push_str(&title("median latency of one load by the target"));
+        text.push_str(&square(rows, &|row| cell(row, latency)));
+    } else if kind.transport == TransportKind::P2p && kind.operation == Some(Operation::Copy) {
+        let by = |issuer| -> Vec<&Row> {
+            rows.iter().copied().filter(|row| row.issuer == Some(issuer)).collect()
+        };
+        let (reads, writes) = (by(Issuer::Read), by(Issuer::Write));
+        for (of, name) in [(&reads, "read by the target"), (&writes, "written by the source")] {
+            if !of.is_empty() {
+                text.push_str(&title(&format!("GB/s {name}")));
+                text.push_str(&square(of, &|row| cell(row, bandwidth)));
+            }
+        }
+        if !reads.is_empty() && !writes.is_empty() {
+            text.push_str(&title("ratio read / write (95 % interval)"));
+            text.push_str(&square(&reads, &|read| {
+                let same = |write: &&&Row| ends(write) == ends(read);
+                let ratio = writes.iter().find(same).and_then(|write| Ratio::of(read, write));
+                ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.to_string())
+            }));
+        }
+    } else {
+        text.push_str(&title("GB/s"));
+        text.push_str(&square(rows, &|row| cell(row, bandwidth)));
+    }
+    text.push_str(&troubles(rows));
+    text
+}
+
+const fn ends(row: &Row) -> (Option<u32>, Option<u32>) {
+    (row.source_gpu, row.target_gpu)
+}
+
+/// A number, or what became of it.
+fn cell(row: &Row, number: impl Fn(&Row) -> Option<String>) -> String {
+    match row.status {
+        Status::Ok => number(row).unwrap_or_else(|| "-".to_owned()),
+        Status::Skipped => "skipped".to_owned(),
+        Status::Corrupt => "CORRUPT".to_owned(),
+        Status::Failed => "FAILED".to_owned(),
+    }
+}
+
+/// A matrix of sources and targets, with what `text` says of each pair.
+fn square(rows: &[&Row], text: &dyn Fn(&Row) -> String) -> String {
+    let mut gpus: Vec<u32> =
+        rows.iter().flat_map(|row| [row.source_gpu, row.target_gpu]).flatten().collect();
+    gpus.sort_unstable();
+    gpus.dedup();
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let heads = gpus.iter().map(|gpu| format!("GPU {gpu}"));
+    table.set_header(std::iter::once(String::new()).chain(heads).map(Cell::new));
+    for &source in &gpus {
+        let pair = |target: &u32| {
+            let found = rows.iter().find(|row| ends(row) == (Some(source), Some(*target)));
+            found.map_or_else(|| "-".to_owned(), |row| text(row))
+        };
+        let cells = gpus.iter().map(pair);
+        table.add_row(std::iter::once(format!("GPU {source}")).chain(cells).map(Cell::new));
+    }
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{}\n\n", table.trim_fmt())
+}
+
+/// Each reason why a pair has no number, once, and how many rows it concerns.
+fn troubles(rows: &[&Row]) -> String {
+    let mut reasons: Vec<(&Row, usize)> = Vec::new();
+    for row in rows.iter().filter(|row| row.status != Status::Ok) {
+        match reasons.iter_mut().find(|(first, _)| first.reason == row.reason) {
+            Some((_, count)) => *count += 1,
+            None => reasons.push((row, 1)),
+        }
+    }
+    let mut text = String::new();
+    for (row, count) in &reasons {
+        let number = |gpu: Option<u32>| gpu.map_or_else(|| "-".to_owned(), |gpu| gpu.to_string());
+        let (source, target) = (number(row.source_gpu), number(row.target_gpu));
+        let more =
+            if *count > 1 { format!(" (and {} more rows)", count - 1) } else { String::new() };
+        let what = cell(row, |_| None);
+        text.push_str(&format!("  {what} GPU {source} -> GPU {target}{more}: {}\n", row.reason));
+    }
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    text
+}
+
+/// A table by size for each pair, reads beside writes.
+fn by_size(kind: Kind, rows: &[&Row]) -> String {
+    let mut pairs: Vec<(Option<u32>, Option<u32>)> = rows.iter().map(|row| ends(row)).collect();
+    pairs.sort_unstable();
+    pairs.dedup();
+    let mut text = String::new();
+    for pair in pairs {
+        let of_pair: Vec<&Row> = rows.iter().copied().filter(|row| ends(row) == pair).collect();
+        let mut sizes: Vec<Bytes> = of_pair.iter().filter_map(|row| row.size_bytes).collect();
+        sizes.dedup();
+        let mut seen = Vec::new();
+        sizes.retain(|size| {
+            !seen.contains(size) && {
+                seen.push(*size);
+                true
+            }
+        });
+        let number = |gpu: Option<u32>| gpu.map_or_else(|| "-".to_owned(), |gpu| gpu.to_string());
+        let simulated = if of_pair.iter().any(|row| row.simulated) { " [SIMULATED]" } else { "" };
+        text.push_str(&format!(
+            "{}: GPU {} -> GPU {}{simulated}\n",
+            kind.name(),
+            number(pair.0),
+            number(pair.1)
+        ));
+        text.push_str(&sizes_of_pair(&sizes, &of_pair));
+    }
+    text
+}
+
+fn sizes_of_pair(sizes: &[Bytes], rows: &[&Row]) -> String {
+    let mut issuers: Vec<Option<Issuer>> = Vec::new();
+    for row in rows {
+        if !issuers.contains(&row.issuer) {
+            issuers.push(row.issuer);
+        }
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let mut header = vec!["size".to_owned()];
+    for issuer in &issuers {
+        let name = issuer.map_or(String::new(), |issuer| format!("{} ", issuer.name()));
+        header.extend([format!("{name}GB/s"), "95 % interval".to_owned(), format!("{name}p50")]);
+    }
+    let has_ratio = issuers.len() == 2;
+    if has_ratio {
+        header.extend(["read / write".to_owned()]);
+    }
+    table.set_header(header);
+    for &size in sizes {
+        let find = |issuer: Option<Issuer>| {
+            rows.iter().find(|row| row.size_bytes == Some(size) && row.issuer == issuer)
+        };
+        let mut cells = vec![size.to_string()];
+        for &issuer in &issuers {
+            let Some(row) = find(issuer) else {
+                cells.extend(["-", "-", "-"].map(str::to_owned));
+                continue;
+            };
+            cells.push(cell(row, |row| row.bandwidth_gb_s.map(|rate| format!("{rate:.3}"))));
+            cells.push(match (row.bandwidth_gb_s_low, row.bandwidth_gb_s_high) {
+                (Some(low), Some(high)) => format!("{low:.3} to {high:.3}"),
+                _ => "-".to_owned(),
+            });
+            cells.push(row.latency_ns_p50.map_or_else(|| "-".to_owned(), readable_nanoseconds));
+        }
+        if has_ratio {
+            let both = find(Some(Issuer::Read)).zip(find(Some(Issuer::Write)));
+            let ratio = both.and_then(|(read, write)| Ratio::of(read, write));
+            cells.push(ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.to_string()));
+        }
+        table.add_row(cells.into_iter().map(Cell::new));
+    }
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    format!("{}\n\n", table.trim_fmt())
+}
+
+/// How many times as fast one row is as another, with its 95 % interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Ratio {
+    median: f64,
+    /// `None` where a row has too few samples for an interval of its own.
+    interval: Option<(f64, f64)>,
+}
+
+impl Ratio {
+    /// The medians' ratio. Its interval comes from those of both medians by the method of variance
+    /// estimates recovery on the logarithms (Zou and Donner, "Construction of confidence limits
+    /// about effect measures", Statistics in Medicine 27, 2008), which asks only that the rows are
+    /// independent. `None` if one of them has no bandwidth.
+    pub(super) fn of(over: &Row, under: &Row) -> Option<Self> {
+        let (over_median, under_median) = (over.bandwidth_gb_s?, under.bandwidth_gb_s?);
+        let median = over_median / under_median;
+        let limits = |row: &Row, median: f64| {
+            let low = (median / row.bandwidth_gb_s_low?).ln();
+            let high = (row.bandwidth_gb_s_high? / median).ln();
+            Some((low, high))
+        };
+        let both = limits(over, over_median).zip(limits(under, under_median));
+        let interval = both.map(|((low, high), (under_low, under_high))| {
+            let down = low.hypot(under_high);
+            let up = high.hypot(under_low);
+            (median * (-down).exp(), median * up.exp())
+        });
+        Some(Self { median, interval })
+    }
+}
+
+impl std::fmt::Display for Ratio {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.3}", self.median)?;
+        match self.interval {
+            Some((low, high)) => write!(f, " ({low:.3} to {high:.3})"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{SeedableRng, rngs::StdRng};
+    use rand_distr::{Distribution, Normal};
+
+    use super::*;
+    use crate::measure::Summary;
+
+    fn row(issuer: Issuer, source: u32, target: u32, summary: &Summary) -> Row {
+        Row {
+            status: Status::Ok,
+            pattern: Some("one-way"),
+            operation: Some(Operation::Copy),
+            engine: Some(Engine::Ce),
+            issuer: Some(issuer),
+            source_gpu: Some(source),
+            target_gpu: Some(target),
+            size_bytes: Some(Bytes::mib(64)),
+            bandwidth_gb_s: Some(summary.median),
+            bandwidth_gb_s_low: Some(summary.low),
+            bandwidth_gb_s_high: Some(summary.high),
+            simulated: true,
+            ..Row::absent(1, TransportKind::P2p, "")
+        }
+    }
+
+    fn exactly(rate: f64) -> Summary {
+        Summary::of(&[rate; 20]).unwrap()
+    }
+
+    #[test]
+    fn reads_writes_and_their_ratio_stand_at_source_and_target() {
+        let rows = [
+            row(Issuer::Read, 0, 1, &exactly(300.0)),
+            row(Issuer::Write, 0, 1, &exactly(400.0)),
+            Row {
+                status: Status::Skipped,
+                reason: "no peer access".to_owned(),
+                bandwidth_gb_s: None,
+                ..row(Issuer::Read, 1, 0, &exactly(1.0))
+            },
+            row(Issuer::Write, 1, 0, &exactly(200.0)),
+        ];
+        let text = matrices(&rows.iter().collect::<Vec<&Row>>());
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        assert_eq!(
+            lines[0],
+            "p2p copy ce 64 MiB, GB/s read by the target; rows: source GPU, columns: target GPU \
+             [SIMULATED]"
+        );
+        assert_eq!(lines[2].split_whitespace().collect::<Vec<_>>(), ["GPU", "0", "-", "300.00"]);
+        assert_eq!(lines[3].split_whitespace().collect::<Vec<_>>(), ["GPU", "1", "skipped", "-"]);
+        assert!(lines[7].ends_with("400.00"), "{text}");
+        assert!(text.contains("0.750 (0.750 to 0.750)"), "{text}");
+        assert!(text.contains("skipped GPU 1 -> GPU 0: no peer access"), "{text}");
+    }
+
+    #[test]
+    fn the_ratios_interval_covers_the_truth() {
+        let mut random = StdRng::seed_from_u64(20_261_121);
+        for (count, variation) in [(20, 0.05), (20, 1.0), (100, 0.5)] {
+            let mut sample = |rate: f64| -> Summary {
+                let normal = Normal::new(rate, variation).unwrap();
+                let samples: Vec<f64> = (0..count).map(|_| normal.sample(&mut random)).collect();
+                Summary::of(&samples).unwrap()
+            };
+            let covers = |_: &u32| {
+                let read = row(Issuer::Read, 0, 1, &sample(8.0));
+                let write = row(Issuer::Write, 0, 1, &sample(10.0));
+                let (low, high) = Ratio::of(&read, &write).unwrap().interval.unwrap();
+                low <= 0.8 && 0.8 <= high
+            };
+            let held = (0..2000).filter(covers).count();
+            // Intervals of a median have at least 95 %; their steps make them somewhat wide.
+            assert!((1890..=1990).contains(&held), "{count}, {variation}: {held} of 2000");
+        }
+    }
+
+    #[test]
+    fn a_row_without_a_number_has_no_ratio() {
+        let read = row(Issuer::Read, 0, 1, &exactly(1.0));
+        let none = Row { bandwidth_gb_s: None, ..read.clone() };
+        assert_eq!(Ratio::of(&read, &none), None);
+        let few = Row { bandwidth_gb_s_low: None, ..read.clone() };
+        assert_eq!(Ratio::of(&read, &few).unwrap().to_string(), "1.000");
+    }
+}

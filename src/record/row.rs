@@ -1,0 +1,321 @@
+//! A row of the results, and how it comes from what became of a case.
+
+use serde::Serialize;
+
+use crate::{
+    measure::{Bulk, Measurement, Outcome},
+    plan::{Case, Engine, Handle, Issuer, Operation, Place, TransportKind},
+    transport::{Mismatch, Staging, StoreKind, Wait},
+    units::{Bytes, nanoseconds},
+};
+
+/// What became of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Measured, and every byte was right.
+    Ok,
+    /// It cannot run here.
+    Skipped,
+    /// The data was wrong; there is no bandwidth.
+    Corrupt,
+    /// Something went wrong on the way.
+    Failed,
+}
+
+/// A row of `run.csv`: the columns in this order. What a case does not have is an empty cell.
+/// `results/README.md` explains each to its reader.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Number of the row, from 1.
+    pub case: usize,
+    /// `local`, `p2p`, `shm`, `nccl` or `rdma`.
+    pub transport: TransportKind,
+    /// Which flows go at the same time.
+    pub pattern: Option<&'static str>,
+    /// How many flows.
+    pub flows: Option<usize>,
+    /// What is done with the data.
+    pub operation: Option<Operation>,
+    /// What moves the bytes.
+    pub engine: Option<Engine>,
+    /// Who asks for them.
+    pub issuer: Option<Issuer>,
+    /// How memory of a GPU reaches another process.
+    pub handle: Option<Handle>,
+    /// Where the first flow's source lies: `gpu` or `host`.
+    pub source_memory: Option<&'static str>,
+    /// Where the first flow's target lies.
+    pub target_memory: Option<&'static str>,
+    /// The GPU of the first flow's source.
+    pub source_gpu: Option<u32>,
+    /// The GPU of the first flow's target.
+    pub target_gpu: Option<u32>,
+    /// The rank of the first flow's source.
+    pub source_rank: Option<u32>,
+    /// The rank of the first flow's target.
+    pub target_rank: Option<u32>,
+    /// NUMA node of the source.
+    pub source_numa_node: Option<u32>,
+    /// NUMA node of the target.
+    pub target_numa_node: Option<u32>,
+    /// CPU of the source, where it has one for itself.
+    pub source_cpu: Option<u32>,
+    /// CPU of the target, where it has one for itself.
+    pub target_cpu: Option<u32>,
+    /// Bytes of one transfer of one flow.
+    pub size_bytes: Option<Bytes>,
+    /// The most that goes through one slot of the staging ring.
+    pub slot_bytes: Option<Bytes>,
+    /// Slots of the staging ring.
+    pub slots: Option<u64>,
+    /// How the source stores into a slot.
+    pub source_store: Option<StoreKind>,
+    /// How the target stores out of a slot.
+    pub target_store: Option<StoreKind>,
+    /// How an end waits for the other.
+    pub wait: Option<Wait>,
+    /// What became of it.
+    pub status: Status,
+    /// Why, if it was not measured.
+    pub reason: String,
+    /// Doubts about the numbers, separated by spaces.
+    pub flags: String,
+    /// Median bandwidth of one flow: one direction.
+    pub bandwidth_gb_s: Option<f64>,
+    /// Lower end of its 95 % confidence interval.
+    pub bandwidth_gb_s_low: Option<f64>,
+    /// Upper end of its 95 % confidence interval.
+    pub bandwidth_gb_s_high: Option<f64>,
+    /// Median bandwidth of all flows together.
+    pub bandwidth_gb_s_total: Option<f64>,
+    /// Samples of the bandwidth.
+    pub bandwidth_samples: Option<usize>,
+    /// Operations of each flow in one bandwidth sample.
+    pub operations_per_sample: Option<u64>,
+    /// Coefficient of variation of the bandwidth samples.
+    pub bandwidth_variation: Option<f64>,
+    /// Whether the interval reached the precision that was asked for.
+    pub converged: Option<bool>,
+    /// Samples of the latency.
+    pub latency_samples: Option<u64>,
+    /// Smallest latency.
+    pub latency_ns_min: Option<u64>,
+    /// Median latency.
+    pub latency_ns_p50: Option<u64>,
+    /// 90th percentile of the latency.
+    pub latency_ns_p90: Option<u64>,
+    /// 99th percentile of the latency.
+    pub latency_ns_p99: Option<u64>,
+    /// 99.9th percentile of the latency.
+    pub latency_ns_p999: Option<u64>,
+    /// Largest latency.
+    pub latency_ns_max: Option<u64>,
+    /// What the clock could tell apart.
+    pub clock_resolution_ns: Option<u64>,
+    /// Corrupt data: bytes from the beginning of the target to the first wrong one.
+    pub corrupt_offset_bytes: Option<u64>,
+    /// Corrupt data: what that byte must be, 0 to 255.
+    pub corrupt_expected: Option<u8>,
+    /// Corrupt data: what it was, 0 to 255.
+    pub corrupt_found: Option<u8>,
+    /// Corrupt data: how many bytes of the target were wrong.
+    pub corrupt_bytes: Option<u64>,
+    /// Corrupt data: the rank whose target was wrong.
+    pub corrupt_rank: Option<u32>,
+    /// Whether a simulated machine was measured.
+    pub simulated: bool,
+}
+
+impl Row {
+    /// The row of a transport that cannot run here at all.
+    pub fn absent(case: usize, transport: TransportKind, reason: &str) -> Self {
+        Self {
+            case,
+            transport,
+            pattern: None,
+            flows: None,
+            operation: None,
+            engine: None,
+            issuer: None,
+            handle: None,
+            source_memory: None,
+            target_memory: None,
+            source_gpu: None,
+            target_gpu: None,
+            source_rank: None,
+            target_rank: None,
+            source_numa_node: None,
+            target_numa_node: None,
+            source_cpu: None,
+            target_cpu: None,
+            size_bytes: None,
+            slot_bytes: None,
+            slots: None,
+            source_store: None,
+            target_store: None,
+            wait: None,
+            status: Status::Skipped,
+            reason: reason.to_owned(),
+            flags: String::new(),
+            bandwidth_gb_s: None,
+            bandwidth_gb_s_low: None,
+            bandwidth_gb_s_high: None,
+            bandwidth_gb_s_total: None,
+            bandwidth_samples: None,
+            operations_per_sample: None,
+            bandwidth_variation: None,
+            converged: None,
+            latency_samples: None,
+            latency_ns_min: None,
+            latency_ns_p50: None,
+            latency_ns_p90: None,
+            latency_ns_p99: None,
+            latency_ns_p999: None,
+            latency_ns_max: None,
+            clock_resolution_ns: None,
+            corrupt_offset_bytes: None,
+            corrupt_expected: None,
+            corrupt_found: None,
+            corrupt_bytes: None,
+            corrupt_rank: None,
+            simulated: false,
+        }
+    }
+
+    /// The row of a case that went wrong for `reason`.
+    pub fn failed(number: usize, case: &Case, reason: &str) -> Self {
+        Self { status: Status::Failed, ..Self::of_case(number, case, reason) }
+    }
+
+    /// The row of what became of a case.
+    pub fn new(number: usize, case: &Case, outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Skipped(reason) => Self::of_case(number, case, reason),
+            Outcome::Corrupt(mismatch, staging) => Self {
+                status: Status::Corrupt,
+                reason: corruption(mismatch),
+                corrupt_offset_bytes: Some(mismatch.offset),
+                corrupt_expected: Some(mismatch.expected),
+                corrupt_found: Some(mismatch.found),
+                corrupt_bytes: Some(mismatch.count),
+                corrupt_rank: Some(mismatch.rank),
+                ..Self::of_case(number, case, "").staged(*staging)
+            },
+            Outcome::Measured(measured) => {
+                let latency = &measured.latency;
+                Self {
+                    status: Status::Ok,
+                    latency_samples: Some(latency.count()),
+                    latency_ns_min: Some(latency.min_ns()),
+                    latency_ns_p50: Some(latency.quantile_ns(0.5)),
+                    latency_ns_p90: Some(latency.quantile_ns(0.9)),
+                    latency_ns_p99: Some(latency.quantile_ns(0.99)),
+                    latency_ns_p999: Some(latency.quantile_ns(0.999)),
+                    latency_ns_max: Some(latency.max_ns()),
+                    clock_resolution_ns: Some(nanoseconds(measured.clock.resolution)),
+                    flags: flags(measured),
+                    ..Self::of_case(number, case, "").staged(measured.staging)
+                }
+                .with_bandwidth(measured.bandwidth.as_ref(), case.flows.len())
+            }
+        }
+    }
+
+    fn with_bandwidth(self, bandwidth: Option<&Bulk>, flows: usize) -> Self {
+        let Some(bandwidth) = bandwidth else { return self };
+        let flows = flows as f64;
+        let total = &bandwidth.gb_s;
+        let has_interval = total.count >= SAMPLES_FOR_INTERVAL;
+        Self {
+            bandwidth_gb_s: Some(total.median / flows),
+            bandwidth_gb_s_low: has_interval.then_some(total.low / flows),
+            bandwidth_gb_s_high: has_interval.then_some(total.high / flows),
+            bandwidth_gb_s_total: Some(total.median),
+            bandwidth_samples: Some(total.count),
+            operations_per_sample: Some(bandwidth.operations_per_sample),
+            bandwidth_variation: Some(total.variation),
+            converged: Some(bandwidth.converged),
+            ..self
+        }
+    }
+
+    fn of_case(number: usize, case: &Case, reason: &str) -> Self {
+        let first = case.flows.first();
+        Self {
+            pattern: Some(case.pattern.name()),
+            flows: Some(case.flows.len()),
+            operation: Some(case.operation),
+            engine: Some(case.engine),
+            issuer: case.issuer,
+            handle: case.handle,
+            source_memory: first.map(|flow| memory(flow.source.place)),
+            target_memory: first.map(|flow| memory(flow.target.place)),
+            source_gpu: first.and_then(|flow| flow.source.gpu()).map(|gpu| gpu.0),
+            target_gpu: first.and_then(|flow| flow.target.gpu()).map(|gpu| gpu.0),
+            source_rank: first.map(|flow| flow.source.rank.0),
+            target_rank: first.map(|flow| flow.target.rank.0),
+            source_numa_node: first.and_then(|flow| flow.source.numa_node()).map(|node| node.0),
+            target_numa_node: first.and_then(|flow| flow.target.numa_node()).map(|node| node.0),
+            source_cpu: first.and_then(|flow| flow.source.cpu()),
+            target_cpu: first.and_then(|flow| flow.target.cpu()),
+            size_bytes: Some(case.size),
+            ..Self::absent(number, case.transport, reason)
+        }
+    }
+
+    fn staged(self, staging: Option<Staging>) -> Self {
+        Self {
+            slot_bytes: staging.map(|staging| staging.slot),
+            slots: staging.map(|staging| staging.slots),
+            source_store: staging.and_then(|staging| staging.source_store),
+            target_store: staging.and_then(|staging| staging.target_store),
+            wait: staging.and_then(|staging| staging.wait),
+            ..self
+        }
+    }
+}
+
+/// A latency below this many times the clock's resolution is told apart badly.
+const RESOLUTIONS_FOR_LATENCY: u64 = 10;
+
+/// Below so many samples the 99.9th percentile is just the largest one.
+const SAMPLES_FOR_P999: u64 = 1000;
+
+/// Below so many samples no two of them make a 95 % interval of the median.
+const SAMPLES_FOR_INTERVAL: usize = 6;
+
+fn flags(measured: &Measurement) -> String {
+    let resolution_ns = nanoseconds(measured.clock.resolution);
+    let latency = &measured.latency;
+    let staging = measured.staging;
+    let bulk = |doubt: &dyn Fn(&Bulk) -> bool| measured.bandwidth.as_ref().is_some_and(doubt);
+    [
+        (bulk(&|bulk| !bulk.converged), "not_converged"),
+        (bulk(&|bulk| bulk.gb_s.count < SAMPLES_FOR_INTERVAL), "few_bandwidth_samples"),
+        (bulk(&|bulk| bulk.sample_time < measured.clock.sample_time_min / 2), "short_samples"),
+        (latency.quantile_ns(0.5) < RESOLUTIONS_FOR_LATENCY * resolution_ns, "timer_coarse"),
+        (latency.count() < SAMPLES_FOR_P999, "few_latency_samples"),
+        (staging.is_some_and(|staging| staging.wait == Some(Wait::Yield)), "shared_cpus"),
+        (measured.is_misplaced, "numa_misplaced"),
+    ]
+    .into_iter()
+    .filter_map(|(raised, flag)| raised.then_some(flag))
+    .collect::<Vec<&str>>()
+    .join(" ")
+}
+
+const fn memory(place: Place) -> &'static str {
+    match place {
+        Place::Host { .. } | Place::Pinned { .. } => "host",
+        Place::Gpu(_) => "gpu",
+    }
+}
+
+fn corruption(mismatch: &Mismatch) -> String {
+    let Mismatch { rank, offset, expected, found, count } = mismatch;
+    format!(
+        "rank {rank} found {count} wrong bytes; the first at offset {offset} is {found:#04x} and \
+         must be {expected:#04x}"
+    )
+}

@@ -1,0 +1,175 @@
+//! Keeping step within a case: each member counts its steps in a line of shared memory, and sees
+//! those of the others without a message.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Error, Wait, patience::Patience};
+use crate::{
+    ffi::{
+        process::Peer,
+        shm::{Address, Segment},
+    },
+    plan::{Case, Rank},
+    units::Bytes,
+    world::{self, World},
+};
+
+/// Distance between words that different CPUs write: two cache lines of 64 bytes, since Intel's
+/// prefetcher fetches lines in pairs (Intel 64 and IA-32 Optimization Reference Manual, "Data
+/// Prefetching"), and one line of Apple's and some Arm cores.
+pub(super) const LINE: usize = 128;
+
+/// Where in its line a member says that it gave up.
+const GAVE_UP: usize = 8;
+
+/// What opening another rank's segment is called in a message, with what usually stands against it.
+pub(super) const OPEN: &str = "open a rank's shared memory (all ranks need one user and one PID \
+                               namespace, and g2g's file must be readable)";
+
+/// This rank's view of the members of a case.
+#[derive(Debug)]
+pub(super) struct Control {
+    /// A line for each member: its count of steps, and behind it ([`GAVE_UP`]) whether it gave up.
+    segment: Segment,
+    /// This rank's place among the members, if it is one.
+    own: Option<usize>,
+    peers: Vec<Member>,
+    wait: Wait,
+    /// The longest wait for another member.
+    pub(super) deadline: Duration,
+    /// Steps of this rank so far.
+    pub(super) turn: u64,
+}
+
+/// Another rank with a part in the case.
+#[derive(Debug)]
+struct Member {
+    rank: Rank,
+    process: Peer,
+    /// Where its line begins.
+    line: usize,
+}
+
+/// What a rank tells the others so that they can watch it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Offer {
+    pid: u32,
+    control: Option<Address>,
+}
+
+impl Control {
+    /// Connects the members of `case`; every rank calls it, those without a part too.
+    pub(super) fn new(case: &Case, world: &mut World, wait: Wait) -> Result<Self, Error> {
+        let members = case.members();
+        let own_segment = match world.is_root() {
+            true => Some(
+                Segment::create(Bytes::of_len(members.len() * LINE))
+                    .map_err(|source| Error::call("share memory", source))?,
+            ),
+            false => None,
+        };
+        let offers = world.all_gather(Offer {
+            pid: std::process::id(),
+            control: own_segment.as_ref().map(Segment::address),
+        })?;
+        let segment = match own_segment {
+            Some(segment) => segment,
+            None => open(offers.first().and_then(|offer| offer.control))?,
+        };
+        let rank = world.rank();
+        let member = |(place, &other): (usize, &Rank)| Member {
+            rank: other,
+            process: Peer::watch(offers.get(other.0 as usize).map_or(0, |offer| offer.pid)),
+            line: place * LINE,
+        };
+        let others = members.iter().enumerate().filter(|&(_, &other)| other != rank);
+        Ok(Self {
+            own: members.iter().position(|&member| member == rank),
+            peers: others.map(member).collect(),
+            segment,
+            wait,
+            deadline: world.deadline(),
+            turn: 0,
+        })
+    }
+
+    /// Whether this rank has a part in the case.
+    pub(super) fn is_member(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// A bounded wait for what another member does in the middle of a step.
+    pub(super) fn patience(&self) -> Patience {
+        Patience::new(self.wait, self.deadline)
+    }
+
+    /// This rank has come one step further.
+    #[inline]
+    pub(super) fn step(&mut self) {
+        self.turn += 1;
+        if let Some(own) = self.own {
+            self.segment.word(own * LINE).store(self.turn, Ordering::Release);
+        }
+    }
+
+    /// Returns when every member has come as far as this rank.
+    pub(super) fn wait_for_all(&self, waiting_for: &'static str) -> Result<(), Error> {
+        for member in &self.peers {
+            let turn = self.segment.word(member.line);
+            // A quarter longer than a rank in the middle of a flow waits: if that one has the
+            // trouble, it knows the culprit, and gives up first.
+            let mut patience = Patience::new(self.wait, self.deadline + self.deadline / 4);
+            while turn.load(Ordering::Acquire) < self.turn {
+                self.look(&mut patience, member.rank, waiting_for)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One look in vain at what `rank` is to do. Now and then it looks at the clock, and whether
+    /// all members still live and go on.
+    #[inline]
+    pub(super) fn look(
+        &self,
+        patience: &mut Patience,
+        rank: Rank,
+        waiting_for: &'static str,
+    ) -> Result<(), Error> {
+        if !patience.spin() {
+            return Ok(());
+        }
+        self.check()?;
+        match patience.is_over() {
+            Some(waited) => Err(Error::Stalled { rank: rank.0, waiting_for, waited }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether all other members still live and go on.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        for member in &self.peers {
+            if member.process.has_ended() {
+                return Err(world::Error::Gone(member.rank.0).into());
+            }
+            if self.segment.word(member.line + GAVE_UP).load(Ordering::Acquire) != 0 {
+                return Err(Error::Abandoned(member.rank.0));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the other members that this one gave up; it says itself why.
+    pub(super) fn give_up(&self) {
+        if let Some(own) = self.own {
+            self.segment.word(own * LINE + GAVE_UP).store(1, Ordering::Release);
+        }
+    }
+}
+
+/// Opens what another rank offers.
+pub(super) fn open(address: Option<Address>) -> Result<Segment, Error> {
+    let address = address.ok_or(Error::Disagreement("a rank offers no segment"))?;
+    Segment::open(address).map_err(|source| Error::call(OPEN, source))
+}

@@ -1,0 +1,256 @@
+//! One end of one flow: memory of a GPU, or pinned memory of the host.
+
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Gpus, PATIENCE, Ready};
+use crate::{
+    ffi::{
+        CallError,
+        cuda::{
+            self, Context, Descriptor, HostMemory, Imported, IpcHandle, Memory, SharedBuffer, Slice,
+        },
+        host,
+    },
+    plan::{Endpoint, Handle, Place, Rank, topology::Topology},
+    transport::{Error, Mismatch, pattern},
+    units::Bytes,
+};
+
+/// Which end of its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::transport) enum Side {
+    Source,
+    Target,
+    /// In the place of a target, what a source that is only read adds up to.
+    Checksum,
+}
+
+/// A buffer of this rank.
+#[derive(Debug)]
+pub(in crate::transport) struct Buffer {
+    /// The flow's place in the case.
+    pub(in crate::transport) flow: usize,
+    pub(in crate::transport) side: Side,
+    memory: Owned,
+}
+
+#[derive(Debug)]
+enum Owned {
+    Gpu(GpuMemory, Rc<Ready>),
+    Host(HostMemory),
+}
+
+/// Memory of a GPU, by how it can be shared.
+#[derive(Debug)]
+enum GpuMemory {
+    Plain(cuda::Buffer),
+    Shared(SharedBuffer),
+}
+
+/// Memory of another rank's GPU.
+#[derive(Debug)]
+pub(in crate::transport) struct Foreign {
+    memory: Memories,
+    size: Bytes,
+}
+
+#[derive(Debug)]
+enum Memories {
+    Ipc(Imported),
+    Cumem(SharedBuffer),
+}
+
+/// What another rank needs to reach a buffer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::transport) enum Offer {
+    /// Legacy CUDA IPC.
+    Ipc(IpcHandle),
+    /// `cuMemCreate` and a file descriptor.
+    Cumem(Descriptor),
+}
+
+impl Buffer {
+    /// Allocates `size` where `end` says; shared by `handle` where other ranks are to reach it.
+    pub(in crate::transport) fn new(
+        gpus: &Gpus,
+        topology: &Topology,
+        (flow, side, end): (usize, Side, Endpoint),
+        size: Bytes,
+        handle: Option<Handle>,
+    ) -> Result<Self, Error> {
+        let allocate = |source| Error::call("allocate a buffer", source);
+        let memory = match end.place {
+            Place::Gpu(gpu) => {
+                let ready = gpus.ready(gpu)?;
+                let memory = match handle {
+                    Some(Handle::Cumem) => GpuMemory::Shared(
+                        SharedBuffer::create(&ready.context, size, &[]).map_err(allocate)?,
+                    ),
+                    Some(Handle::Ipc) | None => {
+                        GpuMemory::Plain(cuda::Buffer::new(&ready.context, size).map_err(allocate)?)
+                    }
+                };
+                Owned::Gpu(memory, ready)
+            }
+            Place::Pinned { numa_node } | Place::Host { numa_node, .. } => {
+                host::bind_thread(topology.cpus(numa_node))
+                    .map_err(|source| Error::call("run on the NUMA node of the case", source))?;
+                let any = gpus.any()?;
+                Owned::Host(HostMemory::new(&any.context, size).map_err(allocate)?)
+            }
+        };
+        Ok(Self { flow, side, memory })
+    }
+
+    /// All of it.
+    pub(in crate::transport) fn all(&self) -> Slice<'_> {
+        match &self.memory {
+            Owned::Gpu(GpuMemory::Plain(memory), _) => memory.all(),
+            Owned::Gpu(GpuMemory::Shared(memory), _) => memory.all(),
+            Owned::Host(memory) => memory.all(),
+        }
+    }
+
+    /// What another rank needs to reach it; host memory is reached by its own rank only.
+    pub(in crate::transport) fn offer(&self) -> Result<Option<Offer>, Error> {
+        let offer = match &self.memory {
+            Owned::Gpu(GpuMemory::Plain(memory), _) => memory.ipc_handle().map(Offer::Ipc),
+            Owned::Gpu(GpuMemory::Shared(memory), _) => memory.export().map(Offer::Cumem),
+            Owned::Host(_) => return Ok(None),
+        };
+        offer.map(Some).map_err(|source| Error::call("share memory of a GPU", source))
+    }
+
+    /// Copies `list`, which is as long, into it.
+    pub(super) fn store(&mut self, list: &mut HostMemory) -> Result<(), CallError> {
+        match &mut self.memory {
+            Owned::Host(memory) => {
+                memory.bytes(PATIENCE)?.copy_from_slice(list.bytes(PATIENCE)?);
+                Ok(())
+            }
+            Owned::Gpu(_, ready) => {
+                let ready = Rc::clone(ready);
+                ready.stream.copy(self.all(), list.all())?;
+                ready.stream.synchronize(PATIENCE)
+            }
+        }
+    }
+
+    /// Whether a page of host memory is known to lie on another NUMA node than `end` says.
+    pub(in crate::transport) fn is_misplaced(&mut self, end: Endpoint) -> Result<bool, Error> {
+        let (Owned::Host(memory), Some(node)) = (&mut self.memory, end.numa_node()) else {
+            return Ok(false);
+        };
+        let bytes = memory.bytes(PATIENCE).map_err(|source| Error::call("look", source))?;
+        let last = bytes.len() - 1;
+        let found = [0, last / 2, last].map(|place| host::numa_node(bytes, place));
+        Ok(found.into_iter().flatten().any(|found| found != node.0))
+    }
+
+    /// Writes the pattern of `seed` into a source, and what differs from it in every byte into a
+    /// target.
+    pub(in crate::transport) fn fill(&mut self, seed: u64) -> Result<(), Error> {
+        let seed = pattern::part_seed(seed, self.flow as u64);
+        self.filled(seed).map_err(|source| Error::call("fill a buffer", source))
+    }
+
+    fn filled(&mut self, seed: u64) -> Result<(), CallError> {
+        let side = self.side;
+        if let Owned::Host(memory) = &mut self.memory {
+            let bytes = memory.bytes(PATIENCE)?;
+            match side {
+                Side::Source => pattern::fill(bytes, seed),
+                Side::Target => pattern::poison(bytes, seed),
+                Side::Checksum => bytes.fill(0),
+            }
+            return Ok(());
+        }
+        if let Owned::Gpu(_, ready) = &self.memory {
+            match side {
+                Side::Source => ready.kernels.fill(&ready.stream, self.all(), seed)?,
+                Side::Target => ready.kernels.poison(&ready.stream, self.all(), seed)?,
+                Side::Checksum => ready.stream.set(self.all(), 0)?,
+            }
+            ready.stream.synchronize(PATIENCE)?;
+        }
+        Ok(())
+    }
+
+    /// Compares every byte with the pattern of `seed`; the answer names `rank` as the owner.
+    pub(in crate::transport) fn compare(
+        &mut self,
+        seed: u64,
+        rank: Rank,
+    ) -> Result<Option<Mismatch>, Error> {
+        let seed = pattern::part_seed(seed, self.flow as u64);
+        let compared = match &mut self.memory {
+            Owned::Host(memory) => {
+                memory.bytes(PATIENCE).map(|bytes| pattern::compare(bytes, seed, rank.0))
+            }
+            Owned::Gpu(..) => self.compared(seed, rank),
+        };
+        compared.map_err(|source| Error::call("verify a buffer", source))
+    }
+
+    /// Compares the 64-bit word that it holds with `expected`.
+    pub(in crate::transport) fn compare_word(
+        &self,
+        expected: u64,
+        rank: Rank,
+    ) -> Result<Option<Mismatch>, Error> {
+        let Owned::Gpu(_, ready) = &self.memory else { return Ok(None) };
+        let word = self.all().slice(Bytes::default(), Bytes::new(8));
+        let [found] = ready
+            .ask([0], |_, stream, answers| stream.copy(answers, word))
+            .map_err(|source| Error::call("verify a checksum", source))?;
+        Ok(pattern::compare_words(found, expected, rank.0))
+    }
+
+    /// The GPU that has it compares, and says how many bytes are wrong and where the first is.
+    fn compared(&self, seed: u64, rank: Rank) -> Result<Option<Mismatch>, CallError> {
+        let Owned::Gpu(_, ready) = &self.memory else { return Ok(None) };
+        let [count, offset] = ready.ask([0, u64::MAX], |kernels, stream, answers| {
+            kernels.compare(stream, self.all(), seed, answers)
+        })?;
+        if count == 0 {
+            return Ok(None);
+        }
+        let wrong = self.all().slice(Bytes::new(offset), Bytes::new(1));
+        let [found] = ready.ask([0], |_, stream, answers| {
+            stream.copy(answers.slice(Bytes::default(), Bytes::new(1)), wrong)
+        })?;
+        let expected = pattern::byte(seed, offset);
+        let found = found.to_ne_bytes()[0];
+        Ok(Some(Mismatch { rank: rank.0, offset, expected, found, count }))
+    }
+}
+
+impl Foreign {
+    /// Reaches `size` of what another rank offers, from `context`.
+    pub(in crate::transport) fn open(
+        context: &Context,
+        offer: &Offer,
+        size: Bytes,
+    ) -> Result<Self, Error> {
+        let memory = match offer {
+            Offer::Ipc(handle) => Imported::open(context, handle).map(Memories::Ipc),
+            Offer::Cumem(descriptor) => {
+                SharedBuffer::open(context, *descriptor, &[]).map(Memories::Cumem)
+            }
+        };
+        let memory =
+            memory.map_err(|source| Error::call("reach memory of another rank's GPU", source))?;
+        Ok(Self { memory, size })
+    }
+
+    /// All that was asked for: a mapping can be larger.
+    pub(in crate::transport) fn all(&self) -> Slice<'_> {
+        let all = match &self.memory {
+            Memories::Ipc(memory) => memory.all(),
+            Memories::Cumem(memory) => memory.all(),
+        };
+        all.slice(Bytes::default(), self.size)
+    }
+}

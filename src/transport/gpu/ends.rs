@@ -1,0 +1,184 @@
+//! The ends of a case's flows, as one rank has them: its own buffers, and those of other ranks that
+//! it works on.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Buffer, Gpus, Ready, Side,
+    buffer::{Foreign, Offer},
+};
+use crate::{
+    ffi::cuda::Slice,
+    plan::{Case, Endpoint, Flow, Operation, Rank, topology::Topology},
+    transport::{Error, Wait, control::Control},
+    units::Bytes,
+    world::World,
+};
+
+/// A sum of 64-bit words.
+const CHECKSUM: Bytes = Bytes::new(8);
+
+/// This rank's buffers, and its connection to the other ranks of the case.
+#[derive(Debug)]
+pub(in crate::transport) struct Ends {
+    pub(in crate::transport) buffers: Vec<Buffer>,
+    /// The other ranks of the case, if there are any.
+    control: Option<Control>,
+    /// What each rank offers.
+    offers: Vec<Offers>,
+    /// Whether host memory of any rank lies on another NUMA node than the case says.
+    pub(in crate::transport) is_misplaced: bool,
+}
+
+/// A buffer that a flow works on.
+#[derive(Debug)]
+pub(super) enum End {
+    /// By its place among this rank's buffers.
+    Own(usize),
+    Foreign(Foreign),
+}
+
+/// What a rank tells the others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Offers {
+    /// Buffers by the place of their flow.
+    buffers: Vec<(usize, Offer)>,
+    is_misplaced: bool,
+}
+
+impl Ends {
+    /// Acquires this rank's ends of `case` and hears of the others'; every rank calls it.
+    pub(in crate::transport) fn new(
+        case: &Case,
+        world: &mut World,
+        gpus: &Gpus,
+        topology: &Topology,
+    ) -> Result<Self, Error> {
+        let rank = world.rank();
+        let mut buffers = own_buffers(case, rank, gpus, topology)?;
+        let mut is_misplaced = false;
+        for buffer in &mut buffers {
+            is_misplaced |= buffer.is_misplaced(end(&case.flows[buffer.flow], buffer.side))?;
+        }
+        let control = match case.members().len() {
+            1 => None,
+            _ => Some(Control::new(case, world, Wait::Sleep)?),
+        };
+        let offers =
+            world.all_gather(Offers { buffers: offered(case, &buffers)?, is_misplaced })?;
+        let is_misplaced = offers.iter().any(|offers| offers.is_misplaced);
+        Ok(Self { buffers, control, offers, is_misplaced })
+    }
+
+    /// The buffer at one end of a flow that the GPU `ready` of this rank works on.
+    pub(super) fn reach(
+        &self,
+        case: &Case,
+        (flow, side): (usize, Side),
+        gpus: &Gpus,
+        ready: &Ready,
+    ) -> Result<End, Error> {
+        let end = end(&case.flows[flow], side);
+        if end.rank == case.flows[flow].executor(case.issuer).rank {
+            if let Some(gpu) = end.gpu().filter(|gpu| gpu.0 != ready.context.device().ordinal()) {
+                let enabled = ready.context.enable_peer_access(&gpus.ready(gpu)?.context);
+                enabled.map_err(|source| Error::call("reach another GPU's memory", source))?;
+            }
+            let is_it = |own: &Buffer| own.flow == flow && own.side == side;
+            let place = self.buffers.iter().position(is_it);
+            return place.map(End::Own).ok_or(Error::Disagreement("a buffer is missing"));
+        }
+        let theirs = self.offers.get(end.rank.0 as usize);
+        let theirs = theirs.map_or(&[][..], |offers| &offers.buffers);
+        let offer = theirs.iter().find(|(place, _)| *place == flow);
+        let (_, offer) = offer.ok_or(Error::Disagreement("a rank does not offer a buffer"))?;
+        Foreign::open(&ready.context, offer, case.size).map(End::Foreign)
+    }
+
+    /// Whether this rank has a part in the case, which it has with a GPU at work in any case.
+    pub(in crate::transport) fn is_member(&self, has_work: bool) -> bool {
+        self.control.as_ref().map_or(has_work, Control::is_member)
+    }
+
+    /// Waits until all ranks of the case have come as far as this one.
+    pub(in crate::transport) fn meet(&mut self, waiting_for: &'static str) -> Result<(), Error> {
+        match &mut self.control {
+            Some(control) => {
+                control.step();
+                control.wait_for_all(waiting_for)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the other ranks of the case that this one gave up.
+    pub(in crate::transport) fn give_up(&self) {
+        if let Some(control) = &self.control {
+            control.give_up();
+        }
+    }
+}
+
+impl End {
+    #[inline]
+    pub(super) fn all<'a>(&'a self, ends: &'a Ends) -> Slice<'a> {
+        match self {
+            Self::Own(place) => ends.buffers[*place].all(),
+            Self::Foreign(memory) => memory.all(),
+        }
+    }
+}
+
+/// One end of a flow.
+const fn end(flow: &Flow, side: Side) -> Endpoint {
+    match side {
+        Side::Source => flow.source,
+        Side::Target | Side::Checksum => flow.target,
+    }
+}
+
+/// This rank's ends of all flows. What a kernel makes up has no source; what it only reads has
+/// room for its answer in the place of a target.
+fn own_buffers(
+    case: &Case,
+    rank: Rank,
+    gpus: &Gpus,
+    topology: &Topology,
+) -> Result<Vec<Buffer>, Error> {
+    // A GPU of the case first, so that host memory is pinned by way of it and not of another.
+    for gpu in case.ends().filter(|end| end.rank == rank).filter_map(|end| end.gpu()) {
+        gpus.ready(gpu)?;
+    }
+    let mut buffers = Vec::new();
+    for (flow, ends) in case.flows.iter().enumerate() {
+        let sides: &[Side] = match case.operation {
+            Operation::Copy => &[Side::Source, Side::Target],
+            Operation::ReadOnly => &[Side::Source, Side::Checksum],
+            Operation::WriteOnly => &[Side::Target],
+            Operation::Chase => &[Side::Source],
+        };
+        for &side in sides {
+            let size = if side == Side::Checksum { CHECKSUM } else { case.size };
+            let end = end(ends, side);
+            if end.rank == rank {
+                let place = (flow, side, end);
+                buffers.push(Buffer::new(gpus, topology, place, size, case.handle)?);
+            }
+        }
+    }
+    Ok(buffers)
+}
+
+/// What of this rank's buffers other ranks work on.
+fn offered(case: &Case, own: &[Buffer]) -> Result<Vec<(usize, Offer)>, Error> {
+    let mut offers = Vec::new();
+    // Without a way to share, each rank works on its own buffers only.
+    for buffer in own.iter().filter(|_| case.handle.is_some()) {
+        let flow = &case.flows[buffer.flow];
+        let is_foreign = flow.executor(case.issuer).rank != end(flow, buffer.side).rank;
+        if is_foreign && let Some(offer) = buffer.offer()? {
+            offers.push((buffer.flow, offer));
+        }
+    }
+    Ok(offers)
+}

@@ -1,0 +1,210 @@
+//! What all transports between and within GPUs have in common: contexts and kernels that are
+//! ready, buffers that are filled and verified, and transfers that are timed by events.
+
+mod buffer;
+mod chase;
+mod copy;
+mod ends;
+mod start;
+
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
+
+pub(super) use buffer::{Buffer, Side};
+pub(super) use ends::Ends;
+pub(super) use start::{Start, share_start};
+
+use super::{Clock, Error, RESOLUTIONS_MIN, Support, Transfer};
+use crate::{
+    ffi::{
+        CallError,
+        cuda::{self, Context, Device, Event, HostMemory, Kernels, Memory, Stream},
+    },
+    plan::{Case, Gpu, Operation, Rank, topology::Topology},
+    units::Bytes,
+    world::World,
+};
+
+/// The longest that anything queued may last; then the GPU counts as hung.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Operations of one sample at most, for each stream: more behind a hold can fill the channel
+/// through which the driver feeds a GPU, and the host would wait for a GPU that waits for it.
+const OPERATIONS_MAX: u64 = 128;
+
+/// A sample lasts at least so long: an event costs about a microsecond of its stream's time.
+const SAMPLE_TIME_MIN: Duration = Duration::from_micros(100);
+
+/// The GPUs of this process, each made ready when it is first asked for, and kept.
+#[derive(Debug)]
+pub(super) struct Gpus {
+    devices: Vec<Device>,
+    ready: RefCell<BTreeMap<Gpu, Rc<Ready>>>,
+}
+
+/// A GPU with all that takes long to get.
+#[derive(Debug)]
+pub(super) struct Ready {
+    pub(super) context: Context,
+    pub(super) kernels: Kernels,
+    /// For what is not timed.
+    pub(super) stream: Stream,
+    /// What kernels tell the host: where they write it, since atomics on host memory are slow or
+    /// unknown to some links, and where the host reads it.
+    answers: cuda::Buffer,
+    copied: RefCell<HostMemory>,
+    /// What its events can tell apart.
+    pub(super) resolution: Duration,
+}
+
+impl Gpus {
+    /// The GPUs of this process.
+    ///
+    /// # Errors
+    ///
+    /// There is no driver that works, and what to do about it.
+    pub(super) fn new() -> Result<Self, String> {
+        let driver = cuda::driver().map_err(|err| err.to_string())?;
+        let devices = driver.devices().map_err(|err| err.to_string())?;
+        Ok(Self { devices, ready: RefCell::default() })
+    }
+
+    /// The device of a GPU.
+    pub(super) fn device(&self, gpu: Gpu) -> Result<Device, Error> {
+        let found = self.devices.iter().find(|device| device.ordinal() == gpu.0).copied();
+        found.ok_or(Error::Disagreement("a rank does not see a GPU of the case"))
+    }
+
+    /// A GPU, ready to work.
+    pub(super) fn ready(&self, gpu: Gpu) -> Result<Rc<Ready>, Error> {
+        if let Some(ready) = self.ready.borrow().get(&gpu) {
+            return Ok(Rc::clone(ready));
+        }
+        let ready = Ready::new(self.device(gpu)?)
+            .map_err(|source| Error::call(&format!("make GPU {} ready", gpu.0), source))?;
+        let ready = Rc::new(ready);
+        self.ready.borrow_mut().insert(gpu, Rc::clone(&ready));
+        Ok(ready)
+    }
+
+    /// One of the GPUs that are ready already, or else the first.
+    pub(super) fn any(&self) -> Result<Rc<Ready>, Error> {
+        if let Some(ready) = self.ready.borrow().values().next() {
+            return Ok(Rc::clone(ready));
+        }
+        let first = self.devices.first().ok_or(Error::Disagreement("a rank sees no GPU"))?;
+        self.ready(Gpu(first.ordinal()))
+    }
+
+    /// Whether the buffers of `rank` fit into its GPUs; `each` is what one end takes.
+    pub(super) fn support(&self, case: &Case, rank: Rank, each: Bytes) -> Result<Support, Error> {
+        let mut wanted: BTreeMap<Gpu, Bytes> = BTreeMap::new();
+        for gpu in case.ends().filter(|end| end.rank == rank).filter_map(|end| end.gpu()) {
+            let sum = wanted.entry(gpu).or_default();
+            *sum = sum.plus(each);
+        }
+        for (gpu, wanted) in wanted {
+            let free = self.ready(gpu)?.context.free_memory();
+            let free = free.map_err(|source| Error::call("ask for free memory", source))?;
+            if wanted > free {
+                return Ok(Support::No(format!(
+                    "the buffers need {} of GPU {} but {} are free: give smaller --sizes",
+                    wanted.rounded(),
+                    gpu.0,
+                    free.rounded()
+                )));
+            }
+        }
+        Ok(Support::Yes)
+    }
+}
+
+/// Acquires this rank's part of a case whose flows are each one operation of a GPU.
+pub(super) fn prepare(
+    case: &Case,
+    world: &mut World,
+    gpus: &Gpus,
+    topology: &Topology,
+) -> Result<Box<dyn Transfer>, Error> {
+    match case.operation {
+        Operation::Chase => Ok(Box::new(chase::Pointers::new(case, world, gpus, topology)?)),
+        Operation::Copy | Operation::ReadOnly | Operation::WriteOnly => {
+            Ok(Box::new(copy::Copies::new(case, world, gpus, topology)?))
+        }
+    }
+}
+
+impl Ready {
+    fn new(device: Device) -> Result<Self, CallError> {
+        let context = Context::retain(device)?;
+        let stream = Stream::new(&context)?;
+        let resolution = resolution(&context, &stream)?;
+        Ok(Self {
+            kernels: Kernels::load(&context)?,
+            answers: cuda::Buffer::new(&context, Bytes::kib(4))?,
+            copied: RefCell::new(HostMemory::new(&context, Bytes::kib(4))?),
+            stream,
+            resolution,
+            context,
+        })
+    }
+
+    /// What its events can do, for samples that last at least so long.
+    pub(super) fn clock(&self, sample_time_min: Duration) -> Clock {
+        Clock {
+            resolution: self.resolution,
+            sample_time_min: sample_time_min
+                .max(SAMPLE_TIME_MIN)
+                .max(self.resolution.saturating_mul(RESOLUTIONS_MIN)),
+            operations_max: OPERATIONS_MAX,
+        }
+    }
+
+    /// Queues what `queue` does with room for `words` answers, set to `before`, waits until it is
+    /// done and returns the answers.
+    fn ask<const WORDS: usize>(
+        &self,
+        before: [u64; WORDS],
+        queue: impl FnOnce(&Kernels, &Stream, cuda::Slice<'_>) -> Result<(), CallError>,
+    ) -> Result<[u64; WORDS], CallError> {
+        let mut copied = self.copied.borrow_mut();
+        let (places, _) = copied.bytes(PATIENCE)?.as_chunks_mut::<8>();
+        for (place, word) in places.iter_mut().zip(before) {
+            *place = word.to_ne_bytes();
+        }
+        let size = Bytes::of_len(8 * WORDS);
+        let answers = self.answers.slice(Bytes::default(), size);
+        self.stream.copy(answers, copied.slice(Bytes::default(), size))?;
+        queue(&self.kernels, &self.stream, answers)?;
+        self.stream.copy(copied.slice(Bytes::default(), size), answers)?;
+        self.stream.synchronize(PATIENCE)?;
+        let (places, _) = copied.bytes(PATIENCE)?.as_chunks::<8>();
+        let mut words = [0; WORDS];
+        for (word, place) in words.iter_mut().zip(places) {
+            *word = u64::from_ne_bytes(*place);
+        }
+        Ok(words)
+    }
+}
+
+/// What two events can tell apart: the smallest difference between the times of writes that grow
+/// by a little. They are multiples of the grain, and vary enough to show it.
+fn resolution(context: &Context, stream: &Stream) -> Result<Duration, CallError> {
+    const WRITES: u64 = 64;
+    let buffer = cuda::Buffer::new(context, Bytes::kib(4 * WRITES))?;
+    let mut times = Vec::new();
+    let mut before = Event::new(context)?;
+    stream.record(&before)?;
+    for write in 1..=WRITES {
+        stream.set(buffer.slice(Bytes::default(), Bytes::kib(4 * write)), 0)?;
+        let after = Event::new(context)?;
+        stream.record(&after)?;
+        stream.synchronize(PATIENCE)?;
+        times.push(after.elapsed_since(&before)?);
+        before = after;
+    }
+    times.push(Duration::ZERO);
+    times.sort_unstable();
+    let steps = times.windows(2).map(|pair| pair[1] - pair[0]);
+    // A clock that never advances has a grain that is coarser than all of them.
+    Ok(steps.filter(|step| !step.is_zero()).min().unwrap_or(Duration::from_millis(1)))
+}

@@ -1,0 +1,465 @@
+//! From one GPU to another through pinned host memory, chunk by chunk.
+//!
+//! Each flow has a ring of slots. The source's GPU copies a chunk into a slot and then counts the
+//! word `head` up; the target's GPU waits for that, copies the chunk out and counts `tail` up,
+//! which frees the slot. Both GPUs wait for and write these words by themselves, in the order of
+//! their streams, whether one process has both or each its own.
+
+use std::{rc::Rc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ffi::{
+        CallError,
+        cuda::{Event, HostMemory, Memory, Registered, Slice, Stream},
+        shm::{Address, Segment},
+    },
+    plan::{Case, Engine, Rank, topology::Topology},
+    transport::{
+        Clock, Error, Mismatch, Span, Staging, Support, Transfer, control, durations,
+        gpu::{self, Ends, Gpus, PATIENCE, Ready, Side, Start},
+        machine,
+    },
+    units::{Bytes, nanoseconds},
+    world::World,
+};
+
+/// The slots that tuning tries; a transfer that is smaller takes one slot.
+const SLOT_CHOICES: [Bytes; 6] = [
+    Bytes::kib(128),
+    Bytes::kib(256),
+    Bytes::kib(512),
+    Bytes::mib(1),
+    Bytes::mib(2),
+    Bytes::mib(4),
+];
+
+/// Slots of a ring: while one is filled and one emptied, one of each waits, so that neither GPU
+/// waits for the other's signal.
+const SLOTS: u64 = 4;
+
+/// Where the counts and the slots are in a ring.
+const HEAD: Bytes = Bytes::new(0);
+const TAIL: Bytes = Bytes::new(control::LINE as u64);
+const SLOTS_AT: Bytes = Bytes::kib(4);
+
+/// Chunks that are queued behind a hold, at three operations of each stream a chunk; the rest is
+/// queued while the first are under way.
+const CHUNKS_BEHIND_A_HOLD: u64 = 40;
+
+/// What tuning moves at most for one timing: the beginning of a transfer that is larger.
+const TUNING_MAX: Bytes = Bytes::mib(16);
+
+/// Timings of one slot size; the first is not counted.
+const TUNING_SPANS: usize = 4;
+
+/// Signals between two processes' GPUs, and their common start, take some microseconds: below 1 %
+/// of a sample.
+const SAMPLE_TIME_MIN: Duration = Duration::from_millis(1);
+
+/// Whether memory for this rank's part of `case` is here.
+pub(super) fn support(case: &Case, world: &World, gpus: &Gpus) -> Result<Support, Error> {
+    let rings = ring_size(case).times(case.flows.len() as u64);
+    if case.members().len() > 1
+        && let Some(reason) = machine::lack_of_shared_memory("the slots need", rings)
+    {
+        return Ok(Support::No(format!("{reason} or give a smaller --slot-size")));
+    }
+    gpus.support(case, world.rank(), case.size)
+}
+
+/// Acquires this rank's part of `case`.
+pub(super) fn prepare(
+    case: &Case,
+    world: &mut World,
+    gpus: &Gpus,
+    topology: &Topology,
+) -> Result<Box<dyn Transfer>, Error> {
+    let mut transfer = Staged::new(case, world, gpus, topology)?;
+    transfer.tune(case, world)?;
+    Ok(Box::new(transfer))
+}
+
+/// This rank's part of a case.
+#[derive(Debug)]
+struct Staged {
+    rank: Rank,
+    ends: Ends,
+    /// This rank's ends of the flows: sources first.
+    lanes: Vec<Lane>,
+    /// How many of them are sources.
+    sources: usize,
+    /// When the first source's stream begins, and when all sources' flows have arrived.
+    boundaries: Option<[Event; 2]>,
+    start: Option<Start>,
+    /// Whether this rank lets all begin.
+    is_first_source: bool,
+    clock: Clock,
+    slot: Bytes,
+    length: Bytes,
+}
+
+/// One end of a flow.
+#[derive(Debug)]
+struct Lane {
+    side: Side,
+    ready: Rc<Ready>,
+    stream: Stream,
+    engine: Engine,
+    /// Its place among this rank's buffers.
+    buffer: usize,
+    ring: Rc<Ring>,
+    /// Chunks that were queued since the ring was made; wraps as the GPUs' words do.
+    queued: u32,
+    /// When this source's flow has arrived.
+    end: Event,
+}
+
+/// Pinned memory that both GPUs of a flow reach.
+#[derive(Debug)]
+enum Ring {
+    /// Of one process.
+    Own(HostMemory),
+    /// Of two.
+    Shared(Registered),
+}
+
+/// The rings of the flows whose target is this rank and whose source is another, by flow.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Offer {
+    rings: Vec<(usize, Address)>,
+}
+
+impl Staged {
+    fn new(
+        case: &Case,
+        world: &mut World,
+        gpus: &Gpus,
+        topology: &Topology,
+    ) -> Result<Self, Error> {
+        let rank = world.rank();
+        let ends = Ends::new(case, world, gpus, topology)?;
+        let rings = rings(case, world, gpus)?;
+        let mut lanes = Vec::new();
+        for side in [Side::Source, Side::Target] {
+            for (flow, ring) in &rings {
+                let end = if side == Side::Source {
+                    case.flows[*flow].source
+                } else {
+                    case.flows[*flow].target
+                };
+                let Some(gpu) = end.gpu().filter(|_| end.rank == rank) else { continue };
+                let is_it = |own: &gpu::Buffer| own.flow == *flow && own.side == side;
+                let buffer = ends.buffers.iter().position(is_it);
+                let buffer = buffer.ok_or(Error::Disagreement("a buffer is missing"))?;
+                let lane =
+                    Lane::new(side, gpus.ready(gpu)?, (buffer, Rc::clone(ring)), case.engine);
+                lanes.push(lane.map_err(|source| Error::call("prepare a flow", source))?);
+            }
+        }
+        let mut source_ranks: Vec<Rank> = case.flows.iter().map(|flow| flow.source.rank).collect();
+        source_ranks.sort_unstable();
+        source_ranks.dedup();
+        let shared = if source_ranks.len() > 1 { gpu::share_start(world)? } else { None };
+        let sources = lanes.iter().filter(|lane| lane.side == Side::Source).count();
+        let first = lanes.first().filter(|_| sources > 0);
+        let start = first.map(|lane| Start::new(&lane.ready.context, shared, PATIENCE / 2));
+        let boundaries = first.map(|lane| lane.boundaries()).transpose();
+        let sample_time_min =
+            if case.members().len() > 1 { SAMPLE_TIME_MIN } else { Duration::ZERO };
+        let clock = first.map(|lane| lane.ready.clock(sample_time_min));
+        // Rank 0 decides by it, whether it has a GPU in this case or not.
+        let clock =
+            world.all_gather(clock)?.into_iter().flatten().max_by_key(|clock| clock.resolution);
+        Ok(Self {
+            rank,
+            ends,
+            sources,
+            boundaries: boundaries.map_err(|source| Error::call("make events", source))?,
+            start: start.transpose()?,
+            is_first_source: source_ranks.first() == Some(&rank),
+            clock: clock.ok_or(Error::Disagreement("no rank has a source of the case"))?,
+            slot: slots(case)[0],
+            length: case.size,
+            lanes,
+        })
+    }
+
+    /// Tries every slot size on the real buffers and keeps the one with the best median.
+    fn tune(&mut self, case: &Case, world: &mut World) -> Result<(), Error> {
+        let choices = slots(case);
+        let mut best: Option<(Duration, usize)> = None;
+        if choices.len() > 1 {
+            self.length = case.size.min(TUNING_MAX);
+            for (index, &slot) in choices.iter().enumerate() {
+                self.slot = slot;
+                let mut spans = [Span::default(); TUNING_SPANS];
+                self.run(1, &mut spans)?;
+                if let Some(ranks) = world.gather(spans[1..].to_vec())? {
+                    let mut times = durations(&ranks)?;
+                    times.sort_unstable();
+                    let median = times[times.len() / 2];
+                    if best.is_none_or(|(time, _)| median < time) {
+                        best = Some((median, index));
+                    }
+                }
+                world.barrier()?;
+            }
+        }
+        let root_choice = world.is_root().then(|| best.map_or(0, |(_, index)| index));
+        let choice = world.broadcast(root_choice)?;
+        self.length = case.size;
+        self.slot = choices[choice.min(choices.len() - 1)];
+        Ok(())
+    }
+
+    fn run_as_member(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
+        let failed = |source| Error::call("queue the work", source);
+        let chunks = self.length.get().div_ceil(self.slot.get()) * operations;
+        for span in spans {
+            self.begin().map_err(failed)?;
+            let first = chunks.min(CHUNKS_BEHIND_A_HOLD);
+            self.queue(0..first).map_err(failed)?;
+            self.ends.meet("queue its flows")?;
+            if let Some(start) = self.start.as_ref().filter(|_| self.is_first_source) {
+                start.release();
+            }
+            self.queue(first..chunks).map_err(failed)?;
+            self.end().map_err(failed)?;
+            for lane in &self.lanes {
+                let finished = lane.stream.synchronize(PATIENCE);
+                finished.map_err(|source| Error::call("wait for the GPU", source))?;
+            }
+            self.start.as_ref().map_or(Ok(()), Start::check)?;
+            *span = Span::default();
+            if let Some([began, ended]) = &self.boundaries {
+                let elapsed = ended.elapsed_since(began);
+                let elapsed = elapsed.map_err(|source| Error::call("read the time", source))?;
+                *span = Span { start_ns: Some(0), end_ns: Some(nanoseconds(elapsed)) };
+            }
+        }
+        self.ends.meet("finish its flows")
+    }
+
+    /// Holds the first source's stream, and the others of this rank behind it.
+    fn begin(&mut self) -> Result<(), CallError> {
+        if let (Some(start), Some([began, _])) = (&mut self.start, &self.boundaries) {
+            let first = &self.lanes[0];
+            start.hold(&first.ready.kernels, &first.stream)?;
+            first.stream.record(began)?;
+            for lane in &self.lanes[1..self.sources] {
+                lane.stream.wait(began)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues these chunks, counted over all operations of a span, on all lanes.
+    fn queue(&mut self, chunks: std::ops::Range<u64>) -> Result<(), CallError> {
+        let Self { lanes, ends, slot, length, .. } = self;
+        let in_one = length.get().div_ceil(slot.get());
+        for chunk in chunks {
+            let offset = Bytes::new(chunk % in_one * slot.get());
+            let size = Bytes::new(slot.get().min(length.get() - offset.get()));
+            for lane in &mut *lanes {
+                let part = ends.buffers[lane.buffer].all().slice(offset, size);
+                lane.queue(part, *slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets every source wait until its flow has arrived, and the first one for all.
+    fn end(&self) -> Result<(), CallError> {
+        let Some([_, ended]) = &self.boundaries else { return Ok(()) };
+        let first = &self.lanes[0];
+        for lane in &self.lanes[..self.sources] {
+            lane.stream.wait_value(lane.ring.word(TAIL), lane.queued)?;
+        }
+        for lane in &self.lanes[1..self.sources] {
+            lane.stream.record(&lane.end)?;
+            first.stream.wait(&lane.end)?;
+        }
+        first.stream.record(ended)
+    }
+}
+
+impl Transfer for Staged {
+    fn staging(&self) -> Option<Staging> {
+        let (source_store, target_store, wait) = (None, None, None);
+        Some(Staging { slot: self.slot, slots: SLOTS, source_store, target_store, wait })
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn is_misplaced(&self) -> bool {
+        false
+    }
+
+    fn fill(&mut self, seed: u64) -> Result<(), Error> {
+        self.ends.buffers.iter_mut().try_for_each(|buffer| buffer.fill(seed))
+    }
+
+    fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
+        if !self.ends.is_member(!self.lanes.is_empty()) {
+            return Ok(());
+        }
+        let result = self.run_as_member(operations, spans);
+        if result.is_err() {
+            // What is still held, or waits for the other end, would keep its GPU busy.
+            if let Some(start) = &self.start {
+                start.release();
+            }
+            self.lanes.iter().for_each(Lane::let_go);
+            self.ends.give_up();
+        }
+        result
+    }
+
+    fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
+        for buffer in self.ends.buffers.iter_mut().filter(|buffer| buffer.side == Side::Target) {
+            let mismatch = buffer.compare(seed, self.rank)?;
+            if mismatch.is_some() {
+                return Ok(mismatch);
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Lane {
+    fn new(
+        side: Side,
+        ready: Rc<Ready>,
+        (buffer, ring): (usize, Rc<Ring>),
+        engine: Engine,
+    ) -> Result<Self, CallError> {
+        let stream = Stream::new(&ready.context)?;
+        let end = Event::new(&ready.context)?;
+        Ok(Self { side, stream, end, ready, engine, buffer, ring, queued: 0 })
+    }
+
+    fn boundaries(&self) -> Result<[Event; 2], CallError> {
+        Ok([Event::new(&self.ready.context)?, Event::new(&self.ready.context)?])
+    }
+
+    /// Queues the next chunk, which is `part` of this end's buffer.
+    fn queue(&mut self, part: Slice<'_>, slot: Bytes) -> Result<(), CallError> {
+        let (stream, ring, kernels) = (&self.stream, &self.ring, &self.ready.kernels);
+        let place = u64::from(self.queued) % SLOTS;
+        let staged = ring.all().slice(SLOTS_AT.plus(slot.times(place)), part.size());
+        let before = self.queued;
+        self.queued = self.queued.wrapping_add(1);
+        match self.side {
+            Side::Source => {
+                // The slot is free when all chunks but the last few have been copied out.
+                #[allow(clippy::cast_possible_truncation, reason = "a handful of slots")]
+                let emptied = self.queued.wrapping_sub(SLOTS as u32);
+                stream.wait_value(ring.word(TAIL), emptied)?;
+                match self.engine {
+                    Engine::Sm => kernels.copy_by_write(stream, staged, part)?,
+                    Engine::Ce | Engine::Cpu => stream.copy(staged, part)?,
+                }
+                stream.write_value(ring.word(HEAD), self.queued)
+            }
+            Side::Target | Side::Checksum => {
+                stream.wait_value(ring.word(HEAD), before.wrapping_add(1))?;
+                match self.engine {
+                    Engine::Sm => kernels.copy_by_read(stream, part, staged)?,
+                    Engine::Ce | Engine::Cpu => stream.copy(part, staged)?,
+                }
+                stream.write_value(ring.word(TAIL), self.queued)
+            }
+        }
+    }
+
+    /// Ends all waiting of what is queued at the other end of this lane's ring.
+    fn let_go(&self) {
+        self.ring.set(if self.side == Side::Source { HEAD } else { TAIL }, self.queued);
+        self.ring.set(if self.side == Side::Source { TAIL } else { HEAD }, self.queued);
+    }
+}
+
+impl Ring {
+    fn all(&self) -> Slice<'_> {
+        match self {
+            Self::Own(memory) => memory.all(),
+            Self::Shared(memory) => memory.all(),
+        }
+    }
+
+    fn word(&self, offset: Bytes) -> Slice<'_> {
+        self.all().slice(offset, Bytes::new(4))
+    }
+
+    /// Stores a count from the host.
+    fn set(&self, offset: Bytes, count: u32) {
+        use std::sync::atomic::Ordering;
+        match self {
+            Self::Own(memory) => memory.word(offset).store(count.to_le(), Ordering::Release),
+            Self::Shared(memory) => {
+                let place = usize::try_from(offset.get()).unwrap_or(0);
+                memory.word(place).store(u64::from(count).to_le(), Ordering::Release);
+            }
+        }
+    }
+}
+
+/// The slot sizes worth trying for `case`; never empty.
+fn slots(case: &Case) -> Vec<Bytes> {
+    // A slot is a whole number of 64-byte lines and no larger than a transfer needs.
+    let whole = Bytes::new(case.size.get().div_ceil(64).saturating_mul(64));
+    let mut slots: Vec<Bytes> = match case.slot {
+        Some(given) => vec![given.min(whole)],
+        None => SLOT_CHOICES.into_iter().map(|slot| slot.min(whole)).collect(),
+    };
+    slots.dedup();
+    slots
+}
+
+fn ring_size(case: &Case) -> Bytes {
+    let largest = slots(case).into_iter().max().unwrap_or_default();
+    largest.times(SLOTS).plus(SLOTS_AT)
+}
+
+/// The rings of the flows in which this rank has an end, by flow. Where two ranks share one, the
+/// target makes it.
+fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<Ring>)>, Error> {
+    let (rank, size) = (world.rank(), ring_size(case));
+    let failed = |source| Error::call("pin a ring of slots", source);
+    let mut made = Vec::new();
+    for (flow, ends) in case.flows.iter().enumerate() {
+        if ends.target.rank == rank && ends.source.rank != rank {
+            let segment = Segment::create(size);
+            made.push((flow, segment.map_err(|source| Error::call("share memory", source))?));
+        }
+    }
+    let rings = made.iter().map(|(flow, segment)| (*flow, segment.address())).collect();
+    let offers = world.all_gather(Offer { rings })?;
+    let mut rings = Vec::new();
+    for (flow, ends) in case.flows.iter().enumerate() {
+        let (source, target) = (ends.source.rank, ends.target.rank);
+        if source != rank && target != rank {
+            continue;
+        }
+        let context = &gpus.any()?.context;
+        let ring = if source == target {
+            Ring::Own(HostMemory::new(context, size).map_err(failed)?)
+        } else {
+            let segment = match made.iter().position(|(made, _)| *made == flow) {
+                Some(place) => made.remove(place).1,
+                None => {
+                    let theirs = offers.get(target.0 as usize).map(|offer| &offer.rings);
+                    let ring = theirs.and_then(|rings| rings.iter().find(|(at, _)| *at == flow));
+                    control::open(ring.map(|(_, address)| *address))?
+                }
+            };
+            Ring::Shared(Registered::new(context, segment).map_err(failed)?)
+        };
+        rings.push((flow, Rc::new(ring)));
+    }
+    Ok(rings)
+}

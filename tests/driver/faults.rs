@@ -1,0 +1,128 @@
+//! Calls that fail: each is named, and nothing is left behind.
+
+use std::{
+    error::Error,
+    fs,
+    io::{Read, Write},
+    process::{Command, Output, Stdio},
+};
+
+use g2g::ffi::cuda::CALLS;
+
+use super::*;
+
+/// What explains the failure of another call, and what needs a second process.
+const LEFT_OUT: [&str; 4] =
+    ["cuGetErrorName", "cuGetErrorString", "cuIpcOpenMemHandle", "cuIpcCloseMemHandle"];
+
+/// What gives something back: if it fails, that may stay.
+const GIVING_BACK: [&str; 10] = [
+    "cuDevicePrimaryCtxRelease",
+    "cuMemFree",
+    "cuMemFreeHost",
+    "cuMemHostUnregister",
+    "cuStreamDestroy",
+    "cuEventDestroy",
+    "cuModuleUnload",
+    "cuMemUnmap",
+    "cuMemAddressFree",
+    "cuMemRelease",
+];
+
+#[test]
+fn every_call_that_fails_is_named_and_leaves_nothing_behind() {
+    for call in CALLS {
+        let name = call.split("_v").next().unwrap();
+        if LEFT_OUT.contains(&name) {
+            continue;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let report = folder.path().join("report.jsonl");
+        let machine = folder.path().join("machine.toml");
+        let text = format!(
+            "schema = 1\nreport = {:?}\n[[fault.call]]\nname = \"{name}\"\ncode = 4242\n",
+            report.to_str().unwrap()
+        );
+        fs::write(&machine, text).unwrap();
+        let output = run_everything(machine.to_str().unwrap());
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8(said).unwrap();
+        assert!(output.status.success(), "{name}: {said}");
+        let failures: Vec<&str> = said.lines().filter(|line| line.contains("failed: ")).collect();
+        assert_eq!(failures.len(), 1, "{name}: {said}");
+        assert!(failures[0].contains(&format!("{name}(")), "{}", failures[0]);
+        assert!(failures[0].contains(") failed: unknown (4242): unknown"), "{}", failures[0]);
+        let left = left_behind(&fs::read_to_string(&report).unwrap());
+        assert!(left.is_empty() || GIVING_BACK.contains(&name), "{name}: {left:?}");
+    }
+}
+
+/// The kinds of things of which a report counts any.
+fn left_behind(report: &str) -> Vec<String> {
+    let report: serde_json::Value = serde_json::from_str(report).unwrap();
+    let live = report["live"].as_object().unwrap();
+    let kinds = live.iter().filter(|(_, count)| count.as_u64() != Some(0));
+    kinds.map(|(kind, _)| kind.clone()).collect()
+}
+
+fn run_everything(machine: &str) -> Output {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["faults::the_process_on_a_faulty_machine", "--exact", "--ignored", "--nocapture"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(machine.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Without a machine there is nothing to do: all ignored tests were asked for.
+#[test]
+#[ignore = "a part of another"]
+fn the_process_on_a_faulty_machine() {
+    let mut machine = String::new();
+    std::io::stdin().read_to_string(&mut machine).unwrap();
+    if machine.is_empty() {
+        return;
+    }
+    simulation::attach(&machine).unwrap();
+    if let Err(err) = everything() {
+        println!("{err}");
+    }
+}
+
+/// Makes each call once at least, up to the first that fails.
+fn everything() -> Result<(), Box<dyn Error>> {
+    let devices = cuda::driver()?.devices()?;
+    let (near, far) = (devices[0], devices[1]);
+    near.name()?;
+    near.uuid()?;
+    near.pci_bus_id()?;
+    near.total_memory()?;
+    near.can_access_peer(far)?;
+    near.peer_attributes(far)?;
+    let (context, peer) = (Context::retain(near)?, Context::retain(far)?);
+    context.enable_peer_access(&peer)?;
+    context.free_memory()?;
+    let size = Bytes::mib(1);
+    let memory = Buffer::new(&context, size)?;
+    memory.ipc_handle()?;
+    let shared = SharedBuffer::create(&context, size, &[&peer])?;
+    let opened = SharedBuffer::open(&context, shared.export()?, &[])?;
+    let pinned = HostMemory::new(&context, size)?;
+    let registered = Registered::new(&context, Segment::create(size)?)?;
+    let kernels = Kernels::load(&context)?;
+    let (stream, event) = (Stream::new(&context)?, Event::new(&context)?);
+    stream.set(memory.all(), 1)?;
+    stream.copy(pinned.all(), memory.all())?;
+    stream.record(&event)?;
+    stream.wait(&event)?;
+    let word = registered.slice(Bytes::new(0), Bytes::new(4));
+    stream.write_value(word, 1)?;
+    stream.wait_value(word, 1)?;
+    kernels.fill(&stream, opened.slice(Bytes::new(0), size), 1)?;
+    stream.synchronize(PATIENCE)?;
+    event.elapsed_since(&event)?;
+    Ok(())
+}

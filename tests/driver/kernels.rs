@@ -1,0 +1,130 @@
+//! g2g's kernels, against formulas worked out here or in `transport::pattern`.
+
+use super::*;
+
+on_both_machines! {
+    one GPU: [
+        kernels_copy_their_bytes_and_no_others
+        kernels_write_the_pattern_and_its_opposite
+        a_comparison_finds_every_wrong_byte
+        loads_alone_add_up_to_the_checksum
+        a_chase_follows_its_list
+    ]
+    two GPUs: [
+        kernels_are_launched_in_streams_of_their_own_context
+    ]
+}
+
+fn kernels_copy_their_bytes_and_no_others(gpus: &[Context]) {
+    let mut gpu = Gpu::new(&gpus[0]);
+    let (near, far) = (buffer(&gpus[0], 3 << 20), buffer(&gpus[0], 3 << 20));
+    let data = patterned(2, 3 << 20);
+    gpu.write(near.all(), &data);
+    let aligned = [(0, 0), (16, 32), (1, 1), (15, 15)];
+    let skewed = [(0, 1), (7, 3), (8, 4), (13, 2)];
+    for (target, source) in aligned.into_iter().chain(skewed) {
+        for size in [0, 1, 15, 16, 33, 4095, (2 << 20) + 17] {
+            let (to, from) = (part(&far, target, size), part(&near, source, size));
+            gpu.stream.set(far.all(), 0xEE).unwrap();
+            gpu.kernels.copy_by_read(&gpu.stream, to, from).unwrap();
+            is_copied(&gpu.read(far.all()), target, &data, source, size);
+            gpu.stream.set(far.all(), 0xEE).unwrap();
+            gpu.kernels.copy_by_write(&gpu.stream, to, from).unwrap();
+            is_copied(&gpu.read(far.all()), target, &data, source, size);
+        }
+    }
+}
+
+fn kernels_write_the_pattern_and_its_opposite(gpus: &[Context]) {
+    let mut gpu = Gpu::new(&gpus[0]);
+    let memory = buffer(&gpus[0], 3 << 20);
+    for (offset, size) in [(0, 1), (1, 7), (3, 4096), (8, 2 << 20), (5, (2 << 20) + 13)] {
+        let target = part(&memory, offset, size);
+        let mut data = patterned(offset, size);
+        for kernel in [Kernels::fill, Kernels::write_only] {
+            gpu.stream.set(memory.all(), 0xEE).unwrap();
+            kernel(&gpu.kernels, &gpu.stream, target, offset).unwrap();
+            is_copied(&gpu.read(memory.all()), offset, &data, 0, size);
+        }
+        gpu.kernels.poison(&gpu.stream, target, offset).unwrap();
+        pattern::poison(&mut data, offset);
+        is_copied(&gpu.read(memory.all()), offset, &data, 0, size);
+    }
+}
+
+fn a_comparison_finds_every_wrong_byte(gpus: &[Context]) {
+    let mut gpu = Gpu::new(&gpus[0]);
+    let (memory, result) = (buffer(&gpus[0], (1 << 20) + 64), buffer(&gpus[0], 16));
+    for (offset, size) in [(0, 1 << 20), (3, (1 << 20) + 5), (1, 14)] {
+        let found = part(&memory, offset, size);
+        let data = patterned(5, size);
+        gpu.kernels.fill(&gpu.stream, found, 5).unwrap();
+        assert_eq!(compare(&mut gpu, found, &result), [0, u64::MAX]);
+        for (count, wrong) in [(1, size - 1), (2, size / 2), (3, 0)] {
+            let byte = !data[usize::try_from(wrong).unwrap()];
+            gpu.stream.set(part(&memory, offset + wrong, 1), byte).unwrap();
+            assert_eq!(compare(&mut gpu, found, &result), [count, wrong]);
+        }
+        gpu.kernels.poison(&gpu.stream, found, 5).unwrap();
+        assert_eq!(compare(&mut gpu, found, &result), [size, 0]);
+    }
+}
+
+/// How many bytes differ from the pattern of seed 5, and where the first is.
+fn compare(gpu: &mut Gpu, found: Slice<'_>, result: &Buffer) -> Vec<u64> {
+    gpu.write(result.all(), &[[0; 8], [0xFF; 8]].concat());
+    gpu.kernels.compare(&gpu.stream, found, 5, result.all()).unwrap();
+    words(&gpu.read(result.all()))
+}
+
+fn loads_alone_add_up_to_the_checksum(gpus: &[Context]) {
+    let mut gpu = Gpu::new(&gpus[0]);
+    let (memory, sum) = (buffer(&gpus[0], 3 << 20), buffer(&gpus[0], 8));
+    for (offset, size) in [(0, 8), (0, 3), (5, 4097), (16, 1 << 20), (9, (2 << 20) + 21)] {
+        let mut data = patterned(offset, size);
+        gpu.write(part(&memory, offset, size), &data);
+        gpu.stream.set(sum.all(), 0).unwrap();
+        gpu.kernels.read_only(&gpu.stream, part(&memory, offset, size), sum.all()).unwrap();
+        data.resize(data.len().next_multiple_of(8), 0);
+        let term = |(index, word): (u64, u64)| word.wrapping_mul(2 * index + 1);
+        let expected = (0..).zip(words(&data)).map(term).fold(0, u64::wrapping_add);
+        assert_eq!(words(&gpu.read(sum.all())), [expected], "{size} bytes at {offset}");
+    }
+}
+
+fn a_chase_follows_its_list(gpus: &[Context]) {
+    const STEPS: u64 = 64;
+    let mut gpu = Gpu::new(&gpus[0]);
+    // Each place leads to the one 7 places on, 4 KiB apart; that visits all 64 in turn.
+    let place = |step: u64| step * 7 % STEPS * 4096;
+    let list = buffer(&gpus[0], STEPS * 4096);
+    for step in 0..STEPS {
+        let next = place(step + 1).to_le_bytes();
+        gpu.write(part(&list, place(step), 8), &next);
+    }
+    let (cycles, result) = (buffer(&gpus[0], 100 * 4), buffer(&gpus[0], 24));
+    let chase = Chase {
+        list: list.all(),
+        offset: Bytes::new(place(3)),
+        cycles: cycles.all(),
+        result: result.all(),
+    };
+    gpu.kernels.chase(&gpu.stream, chase).unwrap();
+    let found = words(&gpu.read(result.all()));
+    let cycles: Vec<u32> = gpu
+        .read(cycles.all())
+        .chunks(4)
+        .map(|word| u32::from_le_bytes(word.try_into().unwrap()))
+        .collect();
+    assert_eq!(found[0], place(103));
+    assert!(cycles.iter().all(|&cycles| cycles > 0), "{cycles:?}");
+    assert!(found[1] >= cycles.iter().map(|&cycles| u64::from(cycles)).sum(), "{found:?}");
+    assert!(found[2] > 0, "{found:?}");
+}
+
+fn kernels_are_launched_in_streams_of_their_own_context(gpus: &[Context]) {
+    let (gpu, other) = (Gpu::new(&gpus[0]), Gpu::new(&gpus[1]));
+    let memory = buffer(&gpus[0], 1 << 20);
+    let launch = || gpu.kernels.fill(&other.stream, memory.all(), 1);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(launch)).is_err());
+}
