@@ -195,7 +195,6 @@ impl Shared {
         (0..PROCESSES).map(|place| self.memory(place, gpu).load(Ordering::Relaxed)).sum()
     }
 
-    /// Bytes of a GPU: NVLink out and in, PCIe out and in.
     /// The count of [`Shared::count_shared_write`] calls so far.
     pub(crate) fn shared_writes(&self) -> u64 {
         self.shared_writes.load(Ordering::SeqCst)
@@ -207,6 +206,7 @@ impl Shared {
         self.shared_writes.fetch_add(1, Ordering::SeqCst) + 1
     }
 
+    /// Bytes of a GPU: NVLink out and in, PCIe out and in.
     pub(crate) fn traffic(&self, gpu: usize) -> [u64; 4] {
         std::array::from_fn(|at| self.traffic[gpu][at].load(Ordering::Relaxed))
     }
