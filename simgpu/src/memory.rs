@@ -16,7 +16,7 @@ use crate::timing::{cost::Place, memory_file, words::Key};
 /// What an allocation begins at a multiple of, as the real driver's do at least.
 const ALIGNMENT: u64 = 512;
 /// Freed memory of one GPU that keeps its pages.
-const KEPT_BYTES: u64 = 1 << 30;
+const KEPT_BYTES: u64 = 512 << 20;
 /// How much of new memory is filled with [`JUNK`]; all of it would cost too much time.
 const JUNK_BYTES: u64 = 64 << 10;
 /// What new memory holds, so that nobody counts on zeroes.
@@ -192,8 +192,10 @@ struct Arena {
     mapping: Mapping,
     /// Free parts by their beginning, with their lengths; neighbours are joined.
     free: BTreeMap<u64, u64>,
-    /// Freed since pages were last given back.
-    freed_bytes: u64,
+    /// Bytes that are not free.
+    taken_bytes: u64,
+    /// No page above has been used since pages were last given back.
+    used_end: u64,
 }
 
 impl Arena {
@@ -211,7 +213,7 @@ impl Arena {
             }
         };
         let free = BTreeMap::from([(mapping.start, mapping.bytes)]);
-        Ok(Self { file, mapping, free, freed_bytes: 0 })
+        Ok(Self { file, free, taken_bytes: 0, used_end: mapping.start, mapping })
     }
 
     fn allocate(&mut self, bytes: u64) -> Option<u64> {
@@ -223,6 +225,8 @@ impl Arena {
         if length > bytes {
             self.free.insert(start + bytes, length - bytes);
         }
+        self.taken_bytes += bytes;
+        self.used_end = self.used_end.max(start + bytes);
         // SAFETY: the range is in this mapping, nobody else has it, and any bytes may be in it.
         unsafe { std::ptr::write_bytes(start as *mut u8, JUNK, bytes.min(JUNK_BYTES) as usize) };
         Some(start)
@@ -231,7 +235,7 @@ impl Arena {
     fn free(&mut self, start: u64, bytes: u64) {
         let mut start = start;
         let mut bytes = taken_bytes(bytes);
-        self.freed_bytes += bytes;
+        self.taken_bytes -= bytes;
         if let Some((&before, &length)) = self.free.range(..start).next_back()
             && before + length == start
         {
@@ -243,11 +247,22 @@ impl Arena {
             bytes += length;
         }
         self.free.insert(start, bytes);
-        if self.freed_bytes > KEPT_BYTES {
-            for (&start, &bytes) in &self.free {
-                self.mapping.give_back(&self.file, start, bytes);
-            }
-            self.freed_bytes = 0;
+        if self.used_end - self.mapping.start - self.taken_bytes > KEPT_BYTES {
+            self.give_back();
+        }
+    }
+
+    /// Gives the pages of all free memory back.
+    fn give_back(&mut self) {
+        for (&start, &bytes) in self.free.range(..self.used_end) {
+            let end = (start + bytes).min(self.used_end);
+            self.mapping.give_back(&self.file, start, end.next_multiple_of(PAGE) - start);
+        }
+        let last = self.free.range(..self.used_end).next_back();
+        if let Some((&start, &bytes)) = last
+            && start + bytes >= self.used_end
+        {
+            self.used_end = start;
         }
     }
 }

@@ -64,14 +64,8 @@ impl<T> Out<T> {
 
     /// For a caller in this library.
     #[cfg(test)]
-    pub(crate) fn to(place: &mut T) -> Self {
+    pub(crate) fn to(place: *mut T) -> Self {
         Self(place)
-    }
-
-    /// For a caller in this library that wants no result.
-    #[cfg(test)]
-    pub(crate) fn of_null() -> Self {
-        Self(std::ptr::null_mut())
     }
 }
 

@@ -177,7 +177,7 @@ fn memory_is_given_back_once_and_touched_within_its_bounds() {
             ("not aligned, set", cuMemsetD32_v2(there + 2, 0, 1)),
             ("host memory as device memory", cuMemcpyDtoD_v2(there, from, 10)),
             ("null", cuMemcpyHtoD_v2(0, from, 10)),
-            ("a null result", cuMemAlloc_v2(Out::of_null(), 64)),
+            ("a null result", cuMemAlloc_v2(Out::to(std::ptr::null_mut()), 64)),
             ("a value at no multiple of 4", cuStreamWriteValue32_v2(0, flag + 2, 1, 0)),
             ("a value at no multiple of 8", cuStreamWaitValue64_v2(0, flag + 4, 1, 0)),
             ("a value in memory that is not registered", cuStreamWriteValue32_v2(0, from, 1, 0)),

@@ -50,7 +50,7 @@ pub(super) fn two(machine: fn() -> Machine, first: fn(&mut Other), second: fn(&m
         crate::state::join(&state).unwrap();
         let gpus = crate::state::machine().unwrap().gpus.len();
         contexts(gpus);
-        return second(&mut Line::default());
+        return second(&mut Line);
     }
     let test = name();
     if !std::env::var(TEST).is_ok_and(|name| name == test) {
@@ -119,7 +119,6 @@ impl Other {
 }
 
 /// The first process, as the second has it.
-#[derive(Default)]
 pub(super) struct Line;
 
 impl Line {
@@ -327,7 +326,7 @@ pub(super) fn fetch(source: u64, count: usize) -> Vec<u8> {
 
 /// Bytes that are not all the same.
 pub(super) fn bytes(count: usize, seed: u8) -> Vec<u8> {
-    (0..count).map(|n| (n % 251) as u8 ^ seed).collect()
+    (0..=250_u8).cycle().map(|n| n ^ seed).take(count).collect()
 }
 
 /// The word at `address` of this process's memory.

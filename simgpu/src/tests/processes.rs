@@ -149,7 +149,7 @@ fn memory_of_cu_mem_create_goes_to_another_process_as_a_descriptor() {
         },
         |line| {
             let file = File::options().read(true).write(true).open(line.receive()).unwrap();
-            let descriptor = file.as_raw_fd() as usize;
+            let descriptor = usize::try_from(file.as_raw_fd()).unwrap();
             let memory = get(|out| cuMemImportFromShareableHandle(out, descriptor, 1));
             let address = map(memory, 2 << 20, &[1]);
             assert_eq!(get(|out| cuPointerGetAttribute(out, 9, address)), 2, "it is GPU 2's");

@@ -199,7 +199,6 @@ impl Shared {
         (0..PROCESSES).map(|place| self.memory(place, gpu).load(Ordering::Relaxed)).sum()
     }
 
-    /// Bytes of a GPU: NVLink out and in, PCIe out and in.
     /// Beginnings and ends of writes that counter number `at` has seen.
     pub(crate) fn writes(&self, at: usize) -> u64 {
         self.writes[at].load(Ordering::SeqCst)
@@ -210,6 +209,7 @@ impl Shared {
         self.writes[at].fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Bytes of a GPU: NVLink out and in, PCIe out and in.
     pub(crate) fn traffic(&self, gpu: usize) -> [u64; 4] {
         std::array::from_fn(|at| self.traffic[gpu][at].load(Ordering::Relaxed))
     }
@@ -269,7 +269,7 @@ impl Guard<'_> {
         let board = &self.shared.boards[place];
         let pid = std::process::id();
         board.started.store(start_of(pid).unwrap_or(0), Ordering::Relaxed);
-        board.executed.store(board.timed(), Ordering::Relaxed);
+        board.done.executed.store(board.timed(), Ordering::Relaxed);
         board.pid.store(pid, Ordering::Release);
         Some(place)
     }
@@ -310,15 +310,22 @@ pub(crate) struct Board {
     sleeping: AtomicU32,
     /// Changes when a sleeping executor has something to do.
     bell: AtomicU32,
+    /// When the process started, as the kernel counts it: processes' numbers come again.
+    started: AtomicU64,
+    /// Entries that have been pushed.
+    timed: AtomicU64,
+    done: Done,
+    entries: [Entry; RING],
+}
+
+/// How far an executor is; on a cache line of its own, since another thread writes the rest.
+#[repr(C, align(64))]
+struct Done {
+    /// Entries that have been executed.
+    executed: AtomicU64,
     /// How many threads wait for `executed`, and what changes when they should look.
     watchers: AtomicU32,
     progress: AtomicU32,
-    /// When the process started, as the kernel counts it: processes' numbers come again.
-    started: AtomicU64,
-    /// Entries that have been pushed, and that have been executed.
-    timed: AtomicU64,
-    executed: AtomicU64,
-    entries: [Entry; RING],
 }
 
 /// An operation in the order of execution.
@@ -349,7 +356,7 @@ impl Board {
 
     /// Entries that have been executed.
     pub(crate) fn executed(&self) -> u64 {
-        self.executed.load(Ordering::Acquire)
+        self.done.executed.load(Ordering::Acquire)
     }
 
     /// Whether the first `count` entries have been executed.
@@ -393,11 +400,11 @@ impl Board {
 
     /// Another entry has been executed.
     pub(crate) fn finish(&self, executed: u64) {
-        self.executed.store(executed, Ordering::Release);
+        self.done.executed.store(executed, Ordering::Release);
         fence(Ordering::SeqCst);
-        if self.watchers.load(Ordering::Relaxed) > 0 {
-            self.progress.fetch_add(1, Ordering::Release);
-            wake(&self.progress);
+        if self.done.watchers.load(Ordering::Relaxed) > 0 {
+            self.done.progress.fetch_add(1, Ordering::Release);
+            wake(&self.done.progress);
         }
     }
 
@@ -409,16 +416,16 @@ impl Board {
             }
             std::hint::spin_loop();
         }
-        self.watchers.fetch_add(1, Ordering::SeqCst);
+        self.done.watchers.fetch_add(1, Ordering::SeqCst);
         loop {
-            let seen = self.progress.load(Ordering::Acquire);
+            let seen = self.done.progress.load(Ordering::Acquire);
             fence(Ordering::SeqCst);
             if self.has_executed(count) || !self.lives() {
                 break;
             }
-            wait(&self.progress, seen, Duration::from_millis(100));
+            wait(&self.done.progress, seen, Duration::from_millis(100));
         }
-        self.watchers.fetch_sub(1, Ordering::Relaxed);
+        self.done.watchers.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn task(&self, index: u64) -> Task {
