@@ -162,8 +162,9 @@ fn every_driver_call_may_fail_at_its_first_and_at_a_later_use() {
                 continue;
             }
             assert_failing_call(&line, &call, 0);
+            // How often a call is made varies with the time that things take, but not so much.
             if count > 1 {
-                assert_failing_call(&line, &call, count / 2);
+                assert_failing_call(&line, &call, (count / 4).clamp(1, 10));
             }
             seen.push(call);
         }
