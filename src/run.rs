@@ -327,6 +327,12 @@ fn items(
     opened: &mut Transports,
 ) -> Result<Vec<Item>, Failure> {
     let request = options.request(transports);
+    if request.gpus.is_some()
+        && topology.gpus.is_empty()
+        && let Err(reason) = opened.get(TransportKind::Local, topology)
+    {
+        return Err(Failure::Start(format!("--gpus: {reason}")));
+    }
     let cases = plan::cases(&request, topology).map_err(|err| Failure::Start(err.to_string()))?;
     let mut items = Vec::new();
     for &kind in transports {

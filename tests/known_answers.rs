@@ -228,7 +228,7 @@ fn pipeline_ns(chunks: usize, slots: usize, into_ns: f64, out_ns: f64) -> f64 {
 fn the_way_through_host_memory_is_measured_in_one_process_and_between_two() {
     for ranks in ["1", "2"] {
         let line = format!(
-            "shm --gpus 0,1 --ranks {ranks} --sizes 8M --slot-size 512K --pattern one-way \
+            "shm --gpus 0,1 --ranks {ranks} --sizes 2M --slot-size 128K --pattern one-way \
              --time-limit 200ms --numa 0:0"
         );
         let rows = Simulated::run(&four_gpus("", ""), &line).rows();
@@ -241,16 +241,16 @@ fn the_way_through_host_memory_is_measured_in_one_process_and_between_two() {
                 if is_kernel { (TO_HOST_SM, FROM_HOST_SM) } else { (TO_HOST_CE, FROM_HOST_CE) };
             let launch = if is_kernel { LAUNCH_NS } else { 0.0 };
             let slots = rows.number(row, "slots") as usize;
-            let time = |rate: Rate| launch + rate.time_ns(MIB / 2.0);
+            let time = |rate: Rate| launch + rate.time_ns(MIB / 8.0);
             let one = pipeline_ns(16, slots, time(into), time(out));
             let latency = rows.number(row, "latency_ns_p50");
             assert_near(latency, one, SHARE, &format!("one transfer {}", what(&rows, row)));
             let operations = rows.number(row, "operations_per_sample");
             let all = pipeline_ns(16 * operations as usize, slots, time(into), time(out));
-            let expected = operations * 8.0 * MIB / all;
+            let expected = operations * 2.0 * MIB / all;
             let found = rows.number(row, "bandwidth_gb_s");
             assert_near(found, expected, SHARE, &format!("in bulk {}", what(&rows, row)));
-            assert_eq!(rows.cell(row, "slot_bytes"), "524288");
+            assert_eq!(rows.cell(row, "slot_bytes"), "131072");
         }
     }
 }

@@ -25,52 +25,64 @@ impl Copied {
 /// Copies after which neither their source nor their target has been written.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
-    /// Each with the count of writes to shared memory, of all processes, when it was made; `None`
-    /// where it has no part in shared memory.
-    copies: VecDeque<(Copied, Option<u64>)>,
-    /// Ranges that other processes can write too.
-    shared: Vec<(u64, u64)>,
+    /// Each with the writes to shared memory of its ranges, by all processes, when it was made.
+    copies: VecDeque<(Copied, u64)>,
+    shared: Vec<SharedRange>,
+}
+
+/// Memory that other processes can write too.
+#[derive(Clone, Copy, Debug)]
+struct SharedRange {
+    start: u64,
+    bytes: u64,
+    /// The number of the counter of its writes.
+    counter: usize,
 }
 
 impl Contents {
-    /// Whether the target has the source's bytes already; `shared_writes` is the count of this
-    /// moment.
-    pub(crate) fn has(&self, copy: Copied, shared_writes: u64) -> bool {
-        let still = |made: &Option<u64>| made.is_none_or(|made| made == shared_writes);
-        self.copies.iter().any(|(made, count)| *made == copy && still(count))
+    /// How many writes to shared memory in the ranges of `copy` are counted; 0 where there is none.
+    pub(crate) fn writes(&self, copy: Copied, counted: impl Fn(usize) -> u64) -> u64 {
+        let touched = self.shared.iter().filter(|range| copy.touches(range.start, range.bytes));
+        touched.map(|range| counted(range.counter)).sum()
     }
 
-    /// The copy has been made. All writing of both ranges is told here, or, by other processes,
-    /// counted; `shared_writes` is the count if nobody has written meanwhile.
-    pub(crate) fn copied(&mut self, copy: Copied, shared_writes: Option<u64>) {
+    /// Whether the target has the source's bytes already; `writes` is the count of this moment.
+    pub(crate) fn has(&self, copy: Copied, writes: u64) -> bool {
+        self.copies.contains(&(copy, writes))
+    }
+
+    /// The copy has been made, and nobody has written its ranges meanwhile. All writing is told here,
+    /// or, by other processes, counted.
+    pub(crate) fn copied(&mut self, copy: Copied, writes: u64) {
         let itself =
             copy.target < copy.source + copy.bytes && copy.source < copy.target + copy.bytes;
-        let is_shared = self.shared.iter().any(|&(start, bytes)| copy.touches(start, bytes));
-        if itself || (is_shared && shared_writes.is_none()) {
+        if itself {
             return;
         }
         if self.copies.len() == COPIES {
             self.copies.pop_front();
         }
-        self.copies.push_back((copy, shared_writes.filter(|_| is_shared)));
+        self.copies.push_back((copy, writes));
     }
 
-    /// The range has been written, or is about to be; whether other processes see it.
-    pub(crate) fn written(&mut self, start: u64, bytes: u64) -> bool {
+    /// The range has been written, or is about to be; the counters that other processes look at.
+    pub(crate) fn written(&mut self, start: u64, bytes: u64) -> Vec<usize> {
         self.copies.retain(|(copy, _)| !copy.touches(start, bytes));
-        self.shared.iter().any(|&(own, length)| own < start + bytes && start < own + length)
+        let touched =
+            |range: &&SharedRange| range.start < start + bytes && start < range.start + range.bytes;
+        self.shared.iter().filter(touched).map(|range| range.counter).collect()
     }
 
-    /// From now on others can write the range.
-    pub(crate) fn share(&mut self, start: u64, bytes: u64) {
-        self.written(start, bytes);
-        self.shared.push((start, bytes));
+    /// From now on others can write the range; its writes are counted by `counter`.
+    pub(crate) fn share(&mut self, start: u64, bytes: u64, counter: usize) {
+        self.freed(start, bytes);
+        self.shared.push(SharedRange { start, bytes, counter });
     }
 
     /// The range is nobody's any more.
     pub(crate) fn freed(&mut self, start: u64, bytes: u64) {
         self.written(start, bytes);
-        self.shared.retain(|range| *range != (start, bytes));
+        self.shared.retain(|range| (range.start, range.bytes) != (start, bytes));
     }
 }
 
@@ -82,7 +94,7 @@ mod tests {
 
     fn copied() -> Contents {
         let mut contents = Contents::default();
-        contents.copied(COPY, None);
+        contents.copied(COPY, 0);
         contents
     }
 
@@ -94,7 +106,7 @@ mod tests {
             [(1099, 1, false), (1100, 1, true), (999, 1, true), (900, 101, false), (2050, 1, false)]
         {
             let mut contents = copied();
-            contents.written(start, bytes);
+            assert!(contents.written(start, bytes).is_empty());
             assert_eq!(contents.has(COPY, 0), there, "{bytes} bytes at {start}");
         }
     }
@@ -103,23 +115,25 @@ mod tests {
     fn a_copy_onto_itself_is_made_again() {
         let mut contents = Contents::default();
         let itself = Copied { target: 1000, source: 1050, bytes: 100 };
-        contents.copied(itself, None);
+        contents.copied(itself, 0);
         assert!(!contents.has(itself, 0));
     }
 
     #[test]
-    fn a_copy_in_memory_that_others_see_is_there_until_anybody_writes_such_memory() {
+    fn a_copy_in_memory_that_others_see_is_there_until_a_write_to_it_is_counted() {
         let mut contents = Contents::default();
-        contents.share(2000, 4096);
-        // Somebody wrote while it was made.
-        contents.copied(COPY, None);
-        assert!(!contents.has(COPY, 7));
-        contents.copied(COPY, Some(7));
-        assert!(contents.has(COPY, 7) && !contents.has(COPY, 8));
-        assert!(contents.written(2050, 1) && !contents.has(COPY, 7));
-        assert!(!contents.written(1000, 1000));
+        contents.share(2000, 4096, 5);
+        contents.share(9000, 4096, 6);
+        let counted = |counter| [0, 0, 0, 0, 0, 70, 1000][counter];
+        assert_eq!(contents.writes(COPY, counted), 70);
+        contents.copied(COPY, 70);
+        assert!(contents.has(COPY, 70) && !contents.has(COPY, 71));
+        assert_eq!(contents.written(9100, 1), [6]);
+        assert!(contents.has(COPY, 70));
+        assert_eq!(contents.written(2050, 1), [5]);
+        assert!(!contents.has(COPY, 70));
         contents.freed(2000, 4096);
-        contents.copied(COPY, Some(7));
-        assert!(contents.has(COPY, 8));
+        assert_eq!(contents.writes(COPY, counted), 0);
+        assert!(contents.written(2050, 1).is_empty());
     }
 }

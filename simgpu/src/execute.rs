@@ -417,13 +417,14 @@ fn act(world: &World, action: &Action) {
 fn move_bytes(world: &World, copy: Copy, really: impl FnOnce()) {
     let Copy { target, source, bytes, places, private } = copy;
     let copied = Copied { target, source, bytes };
-    let before = world.shared.shared_writes();
+    let writes = || world.executor.contents().writes(copied, |at| world.shared.writes(at));
+    let before = writes();
     if !(private && world.executor.contents().has(copied, before)) {
         let own = writing(world, target, bytes, really);
-        if private {
-            // Beside this write's own beginning and end nobody's may lie between.
-            let alone = Some(before + own).filter(|after| *after == world.shared.shared_writes());
-            world.executor.contents().copied(copied, alone);
+        // Beside this write's own beginning and end nobody's may lie between.
+        let after = writes();
+        if private && after == before + own {
+            world.executor.contents().copied(copied, after);
         }
     }
     flip(world, target, bytes, places);
@@ -431,15 +432,11 @@ fn move_bytes(world: &World, copy: Copy, really: impl FnOnce()) {
 
 /// Lets `really` write a range, and everybody know; how many times that was counted.
 fn writing(world: &World, start: u64, bytes: u64, really: impl FnOnce()) -> u64 {
-    let is_shared = world.executor.contents().written(start, bytes);
-    if is_shared {
-        world.shared.count_shared_write();
-    }
+    let counters = world.executor.contents().written(start, bytes);
+    counters.iter().for_each(|&at| world.shared.count_write(at));
     really();
-    if is_shared {
-        world.shared.count_shared_write();
-    }
-    if is_shared { 2 } else { 0 }
+    counters.iter().for_each(|&at| world.shared.count_write(at));
+    2 * counters.len() as u64
 }
 
 fn launch(world: &World, kernel: &Kernel) {

@@ -158,6 +158,15 @@ pub(crate) fn four_gpus(more: &str, rest: &str) -> String {
     file + rest
 }
 
+/// A machine file of four GPUs, two of which have something to say of their way; with `rest` at
+/// its end. Each process reports at its end.
+pub(crate) fn four_plain_gpus(rest: &str) -> String {
+    format!(
+        "schema = 1\nname = \"four plain GPUs\"\ngpu_count = {GPUS}\nreport = \"report.jsonl\"\n\n\
+         [[gpu]]\nmemory_mib = 8192\n{rest}"
+    )
+}
+
 /// Fails unless `found` is within `share` of `expected`.
 pub(crate) fn assert_near(found: f64, expected: f64, share: f64, what: &str) {
     let distance = (found - expected).abs() / expected;

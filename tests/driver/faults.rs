@@ -1,9 +1,10 @@
-//! Calls that fail: each is named, and nothing is left behind.
+//! What fails: each call is named and nothing is left behind, and no driver is taken for another.
 
 use std::{
     error::Error,
     fs,
     io::{Read, Write},
+    path::Path,
     process::{Command, Output, Stdio},
 };
 
@@ -66,15 +67,45 @@ fn left_behind(report: &str) -> Vec<String> {
 }
 
 fn run_everything(machine: &str) -> Output {
+    run("the_process_on_a_faulty_machine", machine, Path::new(""))
+}
+
+/// Runs the ignored test `part` in another process, with `input` on its standard input, and with
+/// `library_path` the first place where libraries are looked for.
+fn run(part: &str, input: &str, library_path: &Path) -> Output {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["faults::the_process_on_a_faulty_machine", "--exact", "--ignored", "--nocapture"])
+        .args([&format!("faults::{part}"), "--exact", "--ignored", "--nocapture"])
+        .env("LD_LIBRARY_PATH", library_path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(machine.as_bytes()).unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_simulated_driver_that_nobody_asked_for_is_refused() {
+    simulated_gpus();
+    let folder = tempfile::tempdir().unwrap();
+    let library = simulation::library().unwrap();
+    std::os::unix::fs::symlink(library, folder.path().join("libcuda.so")).unwrap();
+    let output = run("the_process_that_finds_a_driver", "go", folder.path());
+    let said = String::from_utf8(output.stdout).unwrap();
+    let text = "the driver that was found is the simulated one, which was not asked for: ";
+    assert!(output.status.success() && said.contains(text), "{said}");
+}
+
+/// Without a word there is nothing to do: all ignored tests were asked for.
+#[test]
+#[ignore = "a part of another"]
+fn the_process_that_finds_a_driver() {
+    let mut word = String::new();
+    std::io::stdin().read_to_string(&mut word).unwrap();
+    if !word.is_empty() {
+        println!("{}", cuda::driver().unwrap_err());
+    }
 }
 
 /// Without a machine there is nothing to do: all ignored tests were asked for.

@@ -52,16 +52,16 @@ const MACHINE: &str = r#"
 macro_rules! on_both_machines {
     (one GPU: [$($one:ident)*] two GPUs: [$($two:ident)*]) => {
         mod simulated {
-            $(#[test] fn $one() { super::$one(&crate::simulated_gpus()); })*
-            $(#[test] fn $two() { super::$two(&crate::simulated_gpus()); })*
+            $(#[test] fn $one() { super::$one(crate::simulated_gpus()); })*
+            $(#[test] fn $two() { super::$two(crate::simulated_gpus()); })*
         }
 
         mod real {
             $(#[test] #[ignore = "needs an NVIDIA GPU"] fn $one() {
-                super::$one(&crate::real_gpus(1));
+                super::$one(crate::real_gpus(1));
             })*
             $(#[test] #[ignore = "needs two NVIDIA GPUs"] fn $two() {
-                super::$two(&crate::real_gpus(2));
+                super::$two(crate::real_gpus(2));
             })*
         }
     };
@@ -85,22 +85,26 @@ fn state() -> &'static str {
     })
 }
 
-fn simulated_gpus() -> Vec<Context> {
+fn simulated_gpus() -> &'static [Context] {
     state();
     assert!(cuda::driver().unwrap().is_simulated());
     gpus()
 }
 
-fn real_gpus(count: usize) -> Vec<Context> {
+fn real_gpus(count: usize) -> &'static [Context] {
     assert!(simulation::library().is_none(), "a process is on one machine: `-- --ignored` only");
     let found = gpus();
     assert!(found.len() >= count, "{} GPUs", found.len());
     found
 }
 
-fn gpus() -> Vec<Context> {
-    let devices = cuda::driver().unwrap().devices().unwrap();
-    devices.into_iter().map(|device| Context::retain(device).unwrap()).collect()
+/// The contexts of all GPUs, made once: on a real GPU that takes longer than a test.
+fn gpus() -> &'static [Context] {
+    static GPUS: OnceLock<Vec<Context>> = OnceLock::new();
+    GPUS.get_or_init(|| {
+        let devices = cuda::driver().unwrap().devices().unwrap();
+        devices.into_iter().map(|device| Context::retain(device).unwrap()).collect()
+    })
 }
 
 /// A stream of a GPU with what it takes to look into its memory.

@@ -6,7 +6,7 @@ use super::{Code, Out, driver, memory::free, reach::can_enable};
 use crate::{
     memory::{Kind, Mapping, PAGE, Region, file_key},
     state::World,
-    timing::{Export, cost::Place},
+    timing::{Export, WRITE_COUNTERS, cost::Place},
 };
 
 /// A handle, as it is sent to the other process.
@@ -28,6 +28,7 @@ driver! {
         local.current(world)?;
         let region = local.memory.find(address, 1).ok_or(Code::INVALID_VALUE)?;
         let (start, bytes, gpu) = (region.start, region.bytes, region.gpu);
+        let counter = region.key.counter(WRITE_COUNTERS);
         let Kind::Allocated { export } = region.kind else { return Err(Code::INVALID_VALUE) };
         let (at, nonce) = match export {
             Some(export) => export,
@@ -37,7 +38,7 @@ driver! {
             }
         };
         // From now on the other process can write it unseen.
-        world.executor.contents().share(start, bytes);
+        world.executor.contents().share(start, bytes, counter);
         if let Some(region) = local.memory.at(start) {
             region.kind = Kind::Allocated { export: Some((at, nonce)) };
         }
@@ -122,14 +123,15 @@ fn open(world: &World, handle: Handle) -> Result<u64, Code> {
     let mapping = Mapping::of_file(&file, export.offset - before, whole);
     let mapping = mapping.map_err(|_| Code::MAP_FAILED)?;
     let start = mapping.start + before;
-    world.executor.contents().share(start, export.bytes);
+    let key = file_key(&file, export.offset);
+    world.executor.contents().share(start, export.bytes, key.counter(WRITE_COUNTERS));
     local.memory.add(Region {
         start,
         bytes: export.bytes,
         kind: Kind::Imported { _mapping: mapping, nonce: export.nonce, opened: 1 },
         gpu,
         place: Place::Gpu(export.gpu),
-        key: file_key(&file, export.offset),
+        key,
     });
     Ok(start)
 }

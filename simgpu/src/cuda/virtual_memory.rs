@@ -16,7 +16,7 @@ use super::{
 use crate::{
     memory::{Kind, Mapping, Region, file_key},
     state::World,
-    timing::{cost::Place, memory_file},
+    timing::{WRITE_COUNTERS, cost::Place, memory_file, words::Key},
 };
 
 /// What such memory comes in multiples of.
@@ -138,9 +138,10 @@ driver! {
     }
 
     fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) |world| {
-        map(&mut world.local(), (address, bytes as u64), offset, handle, flags)?;
+        let key = map(&mut world.local(), (address, bytes as u64), offset, handle, flags)?;
         // The same memory can be mapped twice, here and in other processes.
-        world.executor.contents().share(address, bytes as u64);
+        let counter = key.counter(WRITE_COUNTERS);
+        world.executor.contents().share(address, bytes as u64, counter);
         Ok(())
     }
 
@@ -263,7 +264,7 @@ fn map(
     offset: usize,
     handle: u64,
     flags: u64,
-) -> Result<(), Code> {
+) -> Result<Key, Code> {
     local.initialised()?;
     let whole = bytes > 0 && bytes.is_multiple_of(GRANULARITY);
     if flags != 0 || offset != 0 || !whole || !address.is_multiple_of(GRANULARITY) {
@@ -286,7 +287,7 @@ fn map(
     let key = file_key(&physical.file, 0);
     let kind = Kind::Mapped { handle, access: 0 };
     local.memory.add(Region { start: address, bytes, kind, gpu, place, key });
-    Ok(())
+    Ok(key)
 }
 
 /// The mappings that make up a range wholly: where they begin, and their handles.

@@ -192,7 +192,7 @@ fn a_chase_takes_a_load_for_each_hop() {
             ok(cuMemsetD8_v2(list, 0, 4096));
             synchronize();
             let start = mark(stream);
-            ok(launch(chase, stream, &[list, 0, 100, cycles, result, 4088]));
+            ok(launch(chase, stream, &[list, 0, 100, cycles, result, 4096 - 8]));
             let end = mark(stream);
             synchronize();
             assert_eq!(time_ps(end) - time_ps(start), wanted_ps);

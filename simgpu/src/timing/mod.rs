@@ -13,7 +13,7 @@ pub(crate) use plane::{Export, Gate, GateKind, Operation, Plane, Work, event};
 #[cfg(test)]
 pub(crate) use settle::Step;
 pub(crate) use settle::What;
-pub(crate) use shared::{Guard, Shared, State, memory_file, wait, wake};
+pub(crate) use shared::{Guard, Shared, State, WRITE_COUNTERS, memory_file, wait, wake};
 
 /// GPUs of a machine at most.
 pub(crate) const GPUS: usize = 64;

@@ -25,6 +25,10 @@ const MAGIC: u64 = 0x6732_675f_7369_6d01;
 /// Where the machine's text begins; before it are `MAGIC`, its length, and the size of [`Shared`].
 const TEXT: u64 = 4096;
 
+/// Counters of writes to shared memory. Allocations take them by their place in memory; two that
+/// meet in one make each other's copies look older than they are, which only costs time.
+pub(crate) const WRITE_COUNTERS: usize = 4096;
+
 /// What all processes share.
 #[repr(C)]
 pub(crate) struct Shared {
@@ -36,7 +40,7 @@ pub(crate) struct Shared {
     /// Device memory that each process has on each GPU.
     memory: [[AtomicU64; GPUS]; PROCESSES],
     /// Beginnings and ends of writes to device memory that several processes see.
-    shared_writes: AtomicU64,
+    writes: [AtomicU64; WRITE_COUNTERS],
     boards: [Board; PROCESSES],
     plane: UnsafeCell<Plane>,
 }
@@ -195,15 +199,14 @@ impl Shared {
         (0..PROCESSES).map(|place| self.memory(place, gpu).load(Ordering::Relaxed)).sum()
     }
 
-    /// The count of [`Shared::count_shared_write`] calls so far.
-    pub(crate) fn shared_writes(&self) -> u64 {
-        self.shared_writes.load(Ordering::SeqCst)
+    /// Beginnings and ends of writes that counter number `at` has seen.
+    pub(crate) fn writes(&self, at: usize) -> u64 {
+        self.writes[at].load(Ordering::SeqCst)
     }
 
-    /// A write to memory that several processes see begins or has ended; how many of both there
-    /// were, this one included.
-    pub(crate) fn count_shared_write(&self) -> u64 {
-        self.shared_writes.fetch_add(1, Ordering::SeqCst) + 1
+    /// A write begins or has ended.
+    pub(crate) fn count_write(&self, at: usize) {
+        self.writes[at].fetch_add(1, Ordering::SeqCst);
     }
 
     /// Bytes of a GPU: NVLink out and in, PCIe out and in.

@@ -19,6 +19,17 @@ pub(crate) struct Key {
     pub bits: u64,
 }
 
+impl Key {
+    /// The counter, of `counters`, of writes to the memory that begins with this word.
+    pub(crate) fn counter(&self, counters: usize) -> usize {
+        let mixed = (self.inode ^ self.device.rotate_left(32))
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .wrapping_add(self.offset / 512)
+            .wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (mixed >> 32) as usize % counters
+    }
+}
+
 /// When a word satisfies one who waits for it, as `cuStreamWaitValue32` defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
