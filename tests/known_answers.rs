@@ -233,20 +233,21 @@ fn the_way_through_host_memory_is_measured_in_one_process_and_between_two() {
         );
         let rows = Simulated::run(&four_gpus("", ""), &line).rows();
         let of_gpus: Vec<usize> =
-            (0..rows.len()).filter(|&row| rows.cell(row, "source_gpu") != "").collect();
+            (0..rows.len()).filter(|&row| !rows.cell(row, "source_gpu").is_empty()).collect();
         assert_eq!(of_gpus.len(), 4);
         for row in of_gpus {
             let is_kernel = rows.cell(row, "engine") == "sm";
             let (into, out) =
                 if is_kernel { (TO_HOST_SM, FROM_HOST_SM) } else { (TO_HOST_CE, FROM_HOST_CE) };
             let launch = if is_kernel { LAUNCH_NS } else { 0.0 };
-            let slots = rows.number(row, "slots") as usize;
+            let slots = rows.cell(row, "slots").parse().unwrap();
             let time = |rate: Rate| launch + rate.time_ns(MIB / 8.0);
             let one = pipeline_ns(16, slots, time(into), time(out));
             let latency = rows.number(row, "latency_ns_p50");
             assert_near(latency, one, SHARE, &format!("one transfer {}", what(&rows, row)));
             let operations = rows.number(row, "operations_per_sample");
-            let all = pipeline_ns(16 * operations as usize, slots, time(into), time(out));
+            let chunks = 16 * rows.cell(row, "operations_per_sample").parse::<usize>().unwrap();
+            let all = pipeline_ns(chunks, slots, time(into), time(out));
             let expected = operations * 2.0 * MIB / all;
             let found = rows.number(row, "bandwidth_gb_s");
             assert_near(found, expected, SHARE, &format!("in bulk {}", what(&rows, row)));
