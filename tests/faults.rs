@@ -144,15 +144,17 @@ fn assert_failing_call(line: &str, call: &str, after: u64) {
 
 #[test]
 fn every_driver_call_may_fail_at_its_first_and_at_a_later_use() {
-    let common = "--sizes 64K --time-limit 4ms --pattern one-way --numa 0:0";
-    let operations = "--operation copy,chase,read-only,write-only";
+    let common = "--sizes 64K --time-limit 1ms --numa 0:0";
     let mut seen: Vec<String> = Vec::new();
+    // The cheapest first: each call is made to fail where it is met first.
     for line in [
-        format!("run --gpus 0,1 --ranks 1 {operations} {common}"),
-        format!("p2p --gpus 0,1 --ranks 2 --handle ipc {common}"),
-        format!("p2p --gpus 0,1 --ranks 2 --handle cumem {common}"),
-        format!("shm --gpus 0,1 --ranks 2 {common}"),
-        "p2p --gpus 0,1 --ranks 2 --pattern both-ways --sizes 64K --time-limit 4ms".to_owned(),
+        format!("p2p --gpus 0,1 --issuer read {common}"),
+        format!("local --gpus 0 --operation copy,read-only,write-only {common}"),
+        format!("shm --gpus 0,1 --ranks 1 {common}"),
+        format!("p2p --gpus 0,1 --ranks 2 --engine ce --handle ipc {common}"),
+        format!("p2p --gpus 0,1 --ranks 2 --engine ce --handle cumem {common}"),
+        format!("p2p --gpus 0,1 --ranks 2 --engine ce --pattern both-ways {common}"),
+        format!("shm --gpus 0,1 --ranks 2 --pattern one-way {common}"),
     ] {
         for (call, count) in calls(&line) {
             // These two only explain a failure that another call has had.
@@ -160,8 +162,9 @@ fn every_driver_call_may_fail_at_its_first_and_at_a_later_use() {
                 continue;
             }
             assert_failing_call(&line, &call, 0);
+            // How often a call is made varies with the time that things take, but not so much.
             if count > 1 {
-                assert_failing_call(&line, &call, count / 2);
+                assert_failing_call(&line, &call, (count / 4).clamp(1, 10));
             }
             seen.push(call);
         }

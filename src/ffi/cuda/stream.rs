@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// shorter, and a sleep costs about this much.
 const SPIN: Duration = Duration::from_micros(50);
 
+/// The call by which a wait looks at a stream.
+const QUERY: &str = "cuStreamQuery";
+
 /// Longest sleep between two looks at a stream.
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
@@ -200,12 +203,12 @@ impl Inner {
             // SAFETY: the stream is destroyed only when the last owner of this value is gone.
             let code = unsafe { (driver.calls.cuStreamQuery)(self.handle.0) };
             if code != BUSY {
-                return driver.check("cuStreamQuery", code, || self.to_string());
+                return driver.check(QUERY, code, || self.to_string());
             }
             let waited = clock::now().since(begin);
             if waited >= patience {
                 let source = Cause::Late(patience);
-                return Err(CallError { call: "cuStreamQuery", object: self.to_string(), source });
+                return Err(CallError { call: QUERY, object: self.to_string(), source });
             }
             if waited < SPIN {
                 std::hint::spin_loop();
@@ -218,8 +221,9 @@ impl Inner {
     /// Waits until nothing in it can use memory any more. A stream that answers an error is broken
     /// with its context: nothing in it goes on.
     pub(super) fn settle(&self, patience: Duration) -> Result<(), CallError> {
+        // An error before it could be asked says nothing of the stream.
         match self.wait(patience) {
-            Err(err) if matches!(err.source, Cause::Late(_)) => Err(err),
+            Err(err) if matches!(err.source, Cause::Late(_)) || err.call != QUERY => Err(err),
             Ok(()) | Err(_) => Ok(()),
         }
     }
