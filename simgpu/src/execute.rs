@@ -113,6 +113,8 @@ pub(crate) struct Executor {
 /// How far a stream is.
 #[derive(Debug, Default)]
 struct Progress {
+    /// The GPU whose context it is of.
+    gpu: AtomicU32,
     /// Operations that were ever executed.
     executed: AtomicU64,
     /// When the last of them ended.
@@ -150,9 +152,10 @@ impl Executor {
         Ok(())
     }
 
-    /// A stream gets an owner in this process, who has queued `queued` operations before.
-    pub(crate) fn adopt(&self, stream: usize, queued: u64) {
+    /// A stream becomes one of this process's, for a GPU; it has had `queued` operations before.
+    pub(crate) fn adopt(&self, stream: usize, gpu: u32, queued: u64) {
         lock(&self.actions)[stream].clear();
+        self.progress[stream].gpu.store(gpu, Ordering::Relaxed);
         self.progress[stream].executed.store(queued, Ordering::Release);
         self.progress[stream].end_ps.store(0, Ordering::Release);
     }
@@ -275,7 +278,10 @@ fn run(world: &'static World) {
                 }
             }
             What::Execute => {
-                if let Some(action) = executor.pop(task.stream) {
+                let gpu = executor.progress[task.stream].gpu.load(Ordering::Relaxed);
+                // Nothing more is done in a context that has failed.
+                let action = executor.pop(task.stream).filter(|_| executor.error(gpu) == 0);
+                if let Some(action) = action {
                     let done = catch_unwind(AssertUnwindSafe(|| act(world, &action)));
                     if done.is_err() {
                         // No operation is known that could; then no context can be trusted.

@@ -124,7 +124,8 @@ driver! {
 /// The newest version of a function that has the name.
 fn newest(name: &str) -> Option<*mut std::ffi::c_void> {
     let versions = [format!("{name}_v2"), name.to_owned()];
-    versions.iter().find_map(|version| super::function(version))
+    let named = |version: &String| super::functions().find(|(own, _)| own == version);
+    versions.iter().find_map(named).map(|(_, function)| function)
 }
 
 fn gpu(world: &World, device: i32) -> Result<&Gpu, Code> {

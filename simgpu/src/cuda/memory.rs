@@ -1,6 +1,6 @@
 //! Allocating device and host memory, and what is known of an address.
 
-use std::{ffi::c_void, sync::atomic::Ordering};
+use std::{ffi::c_void, io::Write, sync::atomic::Ordering};
 
 use super::{Code, Local, Out, driver, queue::synchronize_all};
 use crate::{
@@ -26,7 +26,11 @@ driver! {
         }
         take(world, gpu, taken_bytes(bytes as u64))?;
         match local.memory.allocate(gpu, bytes as u64) {
-            Some(start) => address.set(start),
+            Some(start) => {
+                // The memory is filled with junk.
+                world.executor.contents().written(start, bytes as u64);
+                address.set(start)
+            }
             None => {
                 give_back(world, gpu, taken_bytes(bytes as u64));
                 Err(Code::OUT_OF_MEMORY)
@@ -165,11 +169,14 @@ pub(crate) fn free(world: &World, address: u64, is: impl Fn(&Region) -> bool) ->
     if address == 0 {
         return Ok(());
     }
-    let found = world.local().memory.at(address).is_some_and(|region| is(region));
-    if !found {
-        return Err(Code::INVALID_VALUE);
-    }
-    synchronize_all(world, None);
+    let mut local = world.local();
+    let found = local.memory.at(address).filter(|region| is(region));
+    let region = found.ok_or(Code::INVALID_VALUE)?;
+    // As with the real driver, freeing device memory waits for its own GPU; what is unmapped must
+    // not be in use at all.
+    let own = matches!(region.kind, Kind::Allocated { .. }).then_some(region.gpu);
+    drop(local);
+    synchronize_all(world, own);
     let mut local = world.local();
     // Another thread may have been faster.
     if local.memory.at(address).is_none() {
@@ -208,8 +215,34 @@ pub(crate) fn take(world: &World, gpu: u32, bytes: u64) -> Result<(), Code> {
             return Err(Code::OUT_OF_MEMORY);
         }
     }
+    let gpus = 0..world.machine.gpus.len() as u32;
+    let used: u64 = gpus.map(|gpu| world.shared.memory_used(gpu)).sum();
+    if bytes >= LARGE && host_lacks(bytes, used) {
+        // Without this the host would kill some process when the memory is used.
+        let sentence = format!(
+            "warning: this host has not the memory that {} MiB more on simulated GPU {gpu} would take",
+            bytes >> 20
+        );
+        let _ = writeln!(std::io::stderr(), "{sentence}");
+        return Err(Code::OUT_OF_MEMORY);
+    }
     world.shared.memory(world.place, gpu).fetch_add(bytes, Ordering::Relaxed);
     Ok(())
+}
+
+/// From here on it is looked whether the host has the memory.
+const LARGE: u64 = 64 << 20;
+
+/// Whether the host has not `bytes` of memory now, or not altogether with the `used` ones, of which
+/// some may not have been touched yet; proc(5).
+fn host_lacks(bytes: u64, used: u64) -> bool {
+    let Ok(text) = std::fs::read_to_string("/proc/meminfo") else { return false };
+    let of = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+    };
+    of("MemAvailable:").is_some_and(|available| bytes > available)
+        || of("MemTotal:").is_some_and(|total| used.saturating_add(bytes) > total)
 }
 
 /// Counts device memory of this process as free again.

@@ -142,9 +142,9 @@ fn call(site: &CallSite, body: impl FnOnce(&'static World) -> Result<(), Code>) 
     }
 }
 
-/// The function of a name with its version suffix.
-fn function(name: &str) -> Option<*mut c_void> {
-    let all = [
+/// All functions, with their names.
+fn functions() -> impl Iterator<Item = (&'static str, *mut c_void)> {
+    let modules = [
         context::functions,
         copy::functions,
         device::functions,
@@ -157,7 +157,13 @@ fn function(name: &str) -> Option<*mut c_void> {
         stream::functions,
         virtual_memory::functions,
     ];
-    all.iter().flat_map(|functions| functions()).find(|(own, _)| *own == name).map(|(_, at)| at)
+    modules.into_iter().flat_map(|functions| functions())
+}
+
+/// The names of all functions.
+#[cfg(test)]
+pub(crate) fn function_names() -> impl Iterator<Item = &'static str> {
+    functions().map(|(name, _)| name)
 }
 
 /// The functions, for tests.

@@ -13,15 +13,13 @@ use crate::{
     execute::Action,
     state::World,
     timing::{
-        Guard, Operation, QUEUE, RING, Work,
+        Guard, Operation, QUEUE, RING, STREAMS, Work,
         event::{self, Latest},
     },
 };
 
 /// How long a caller waits for room in a stream that makes no progress.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Places that are kept free in each queue and in the ring, for waits that the driver adds itself.
-const RESERVE: u64 = 1040;
 
 /// A stream on which this thread may queue now; other threads wait.
 pub(crate) struct Queueing<'w> {
@@ -56,7 +54,12 @@ impl<'w> Queueing<'w> {
             let Stream { slot, queued, .. } = *queueing.stream();
             let executed = world.executor.executed(slot);
             let all = queueing.local.queued - world.executor.executed_in_all();
-            if queued - executed < QUEUE as u64 - RESERVE && all < RING as u64 - RESERVE {
+            // The operation itself, and waits that are added before it.
+            let places = 1 + queueing.followed().max(1);
+            // A gate can be in the ring twice.
+            let room = queued - executed + places <= QUEUE as u64
+                && all + places + STREAMS as u64 <= RING as u64;
+            if room {
                 return Ok(queueing);
             }
             drop(queueing);
@@ -157,6 +160,16 @@ impl<'w> Queueing<'w> {
         found.expect("the stream is there as long as the lock is held")
     }
 
+    /// Streams for which the next operation may have to wait.
+    fn followed(&mut self) -> u64 {
+        let gpu = self.gpu;
+        let blocking = |stream: &Stream| stream.blocking && stream.gpu == gpu;
+        match self.handle {
+            0 => self.local.streams.all().filter(|(_, stream)| blocking(stream)).count() as u64,
+            _ => 1,
+        }
+    }
+
     fn count(&mut self, operations: u64) {
         self.stream().queued += operations;
         self.local.queued += operations;
@@ -229,7 +242,7 @@ pub(crate) fn open(
     let slot = taken.ok_or(Code::OUT_OF_MEMORY)?;
     let queued = plane.streams[slot].queued;
     drop(plane);
-    world.executor.adopt(slot, queued);
+    world.executor.adopt(slot, gpu, queued);
     // The first operation waits for stream 0, whatever that has done before.
     Ok(Stream { slot, gpu, blocking, priority, queued, followed: 0, leading: queued })
 }

@@ -226,14 +226,15 @@ fn a_function_of_the_host_is_called_in_its_turn_and_keeps_no_other_stream() {
 }
 
 #[test]
-fn a_stream_takes_thousands_of_operations_behind_a_hold() {
+fn a_stream_takes_4096_operations_behind_a_hold_and_more_as_it_goes_on() {
     alone(|| {
         begin(machine());
         let (flag, there, stream) = (pinned(64), allocate(64), stream());
         ok(launch(kernel(c"hold"), stream, &[flag, 1, LONG, flag + 8]));
-        for _ in 0..3000 {
+        for _ in 0..4095 {
             ok(cuMemsetD8Async(there, 9, 64, stream));
         }
+        assert_eq!(cuStreamQuery(stream), 600);
         word(flag).store(1, Ordering::Release);
         // Room comes as the queue goes on.
         for _ in 0..20_000 {

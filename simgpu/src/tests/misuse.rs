@@ -1,7 +1,8 @@
 //! What is wrong is answered with the driver's code, and harms nothing.
 
 use super::*;
-use crate::cuda::abi::*;
+use crate::attach::simgpu_attach;
+use crate::cuda::{abi::*, function_names};
 
 /// A handle that nobody has given out.
 const NONSENSE: u64 = 0x1234_5678;
@@ -198,6 +199,18 @@ fn memory_is_given_back_once_and_touched_within_its_bounds() {
 }
 
 #[test]
+fn what_the_host_cannot_back_is_refused() {
+    alone(|| {
+        let mut machine = machine();
+        machine.gpus[0].memory_bytes = 1 << 46;
+        begin(machine);
+        assert_eq!(cuMemAlloc_v2(Out::to(&mut 0), 1 << 45), 2);
+        assert_eq!(crate::state::memory_used(0), 0);
+        let _ = allocate(64 << 20);
+    });
+}
+
+#[test]
 fn host_memory_is_registered_once() {
     alone(|| {
         begin(machine());
@@ -257,8 +270,14 @@ fn a_kernel_that_touches_what_it_may_not_fails_its_context_for_good() {
         ok(cuCtxDisablePeerAccess(contexts[1]));
         put(near, &bytes(4096, 1));
         let copy = kernel(c"copy_by_read");
+        let flag = pinned(64);
+        ok(cuStreamWaitValue32_v2(stream, flag, 1, 0));
         ok(launch(copy, stream, &[near, far, 4096]));
+        ok(cuMemcpyAsync(flag + 4, near + 4, 4, stream));
+        word(flag).store(1, std::sync::atomic::Ordering::Release);
         assert_eq!(cuStreamSynchronize(stream), 700);
+        let behind = word(flag + 4).load(std::sync::atomic::Ordering::Acquire);
+        assert_eq!(behind, 0, "what was queued behind is not done");
         for code in [
             cuMemAlloc_v2(Out::to(&mut 0), 64),
             cuMemcpyHtoD_v2(near, near, 1),
@@ -406,6 +425,19 @@ fn codes_have_names_and_sentences() {
 }
 
 #[test]
+fn the_documentation_lists_the_functions() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/simulation.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (_, section) = text.split_once("\n## The driver\n").unwrap();
+    let table = section.lines().filter(|line| line.starts_with("| "));
+    let mut listed: Vec<&str> = table.flat_map(|line| line.split('`').skip(1).step_by(2)).collect();
+    let mut own: Vec<&str> = function_names().collect();
+    listed.sort_unstable();
+    own.sort_unstable();
+    assert_eq!(listed, own);
+}
+
+#[test]
 fn functions_are_found_by_name() {
     alone(|| {
         begin(machine());
@@ -419,5 +451,34 @@ fn functions_are_found_by_name() {
         assert_eq!(find(c"cuMemAlloc"), (0, cuMemAlloc_v2 as *const () as usize, 0));
         assert_eq!(find(c"cuStreamQuery"), (0, cuStreamQuery as *const () as usize, 0));
         assert_eq!(find(c"cuGraphLaunch"), (500, 0, 1));
+    });
+}
+
+#[test]
+fn attaching_is_refused_in_a_sentence() {
+    alone(|| {
+        let attach = |machine: Option<&CStr>, state: Option<&CStr>| {
+            let mut sentence = [0; 200];
+            let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
+            let (machine, state) = (pointer(machine), pointer(state));
+            // SAFETY: the texts are C strings or null, and the array is as long as it is said to be.
+            let code =
+                unsafe { simgpu_attach(machine, state, sentence.as_mut_ptr(), sentence.len()) };
+            // SAFETY: the array is zeroed, or the call has written a C string.
+            let sentence = unsafe { CStr::from_ptr(sentence.as_ptr()) };
+            (code, sentence.to_str().unwrap().to_owned())
+        };
+        assert_eq!(attach(None, None).1, "either a machine or a state must be given");
+        assert_eq!(attach(Some(c"a"), Some(c"b")).0, 1);
+        let (code, sentence) = attach(Some(c"p5.48xlarg"), None);
+        assert!(code == 1 && sentence.contains("p5.48xlarge"), "{sentence}");
+        // SAFETY: the array is as long as it is said to be.
+        assert_eq!(unsafe { simgpu_state([0; 8].as_mut_ptr(), 8) }, 1, "there is none");
+        assert_eq!(attach(Some(c"p5.48xlarge"), None), (0, String::new()));
+        assert_eq!(attach(Some(c"p5.48xlarge"), None).1, "this process is attached already");
+        // SAFETY: the array is as long as it is said to be.
+        assert_eq!(unsafe { simgpu_state([0; 8].as_mut_ptr(), 8) }, 1, "there is no room");
+        ok(cuInit(0));
+        assert_eq!(get(|out| cuDeviceGetCount(out)), 8);
     });
 }

@@ -21,8 +21,9 @@ pub(crate) const GPUS: usize = 64;
 pub(crate) const PROCESSES: usize = 64;
 /// Streams of all processes together.
 pub(crate) const STREAMS: usize = 1024;
-/// Operations that a stream holds before its caller has to wait.
-pub(crate) const QUEUE: usize = 4096;
+/// Places in a stream's queue. A caller gets 4096 of them at least, and the driver the others for
+/// waits that it adds itself.
+pub(crate) const QUEUE: usize = 4096 + 64;
 /// Events of all processes together.
 pub(crate) const EVENTS: usize = 65536;
 /// Operations of one process that are timed and not yet executed; above this callers wait.
