@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     cli::{Answer, Cli, Command, Format, Options, RankArgs, TopoFormat, TopoOptions},
     measure::{Outcome, measure},
-    plan::{self, Case, Effort, Rank, TransportKind, topology::Topology},
+    plan::{self, Case, Effort, Engine, Rank, TransportKind, topology::Topology},
     progress::{Progress, say},
     record::{
         self, Recorder, Row, Status,
@@ -336,7 +336,17 @@ fn items(
     let cases = plan::cases(&request, topology).map_err(|err| Failure::Start(err.to_string()))?;
     let mut items = Vec::new();
     for &kind in transports {
-        let here: Vec<Case> = cases.iter().filter(|case| case.transport == kind).cloned().collect();
+        let mut here: Vec<Case> =
+            cases.iter().filter(|case| case.transport == kind).cloned().collect();
+        if options.simulate.is_some() && here.iter().any(|case| case.engine == Engine::Cpu) {
+            here.retain(|case| case.engine != Engine::Cpu);
+            let reason = "between processes it would be this machine's own memory that is \
+                          measured, which is not simulated: leave out --simulate";
+            items.push(Item::Absent(kind, reason.to_owned()));
+            if here.is_empty() {
+                continue;
+            }
+        }
         match opened.get(kind, topology) {
             Err(reason) => items.push(Item::Absent(kind, reason.to_owned())),
             Ok(_) if here.is_empty() => {

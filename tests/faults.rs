@@ -270,6 +270,16 @@ fn bad_input_is_refused_in_one_sentence_and_leaves_nothing() {
 }
 
 #[test]
+fn this_machines_own_memory_is_not_passed_for_a_simulated_ones() {
+    let line = "shm --gpus 0,1 --sizes 64K --engine ce --time-limit 5ms";
+    let rows = Simulated::run(&four_gpus("", ""), line).rows();
+    assert!((0..rows.len()).all(|row| rows.cell(row, "engine") != "cpu"));
+    let absent = find(&rows, &[("status", "skipped")]);
+    assert!(rows.cell(absent, "reason").contains("this machine's own memory"));
+    assert_eq!(rows.len(), 3);
+}
+
+#[test]
 fn a_simulated_run_says_so_everywhere() {
     let run = Simulated::run(&four_gpus("", ""), "p2p --gpus 0,1 --sizes 1M --time-limit 20ms");
     let rows = run.rows();
