@@ -1,0 +1,54 @@
+//! What needs a real GPU. Ignored where there is none; `scripts/test --gpu` runs it, and it fails
+//! there if the GPU is absent.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use common::{Rows, g2g, run, text};
+
+/// Runs g2g on the real machine; its rows, all of which must be measured and verified.
+fn rows(line: &str) -> Rows {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let result = run(g2g(), &format!("{line} --output {}", output.display()));
+    assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
+    let rows = Rows::read(&output);
+    for row in 0..rows.len() {
+        assert_eq!(rows.cell(row, "status"), "ok", "{}", rows.cell(row, "reason"));
+        assert_eq!(rows.cell(row, "simulated"), "false");
+        assert!(rows.number(row, "latency_ns_p50") > 0.0);
+    }
+    rows
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_real_gpu_and_its_host_memory_are_measured_by_both_engines() {
+    let rows = rows("local --gpus 0 --sizes 4K,1000001,64M --operation copy,read-only,write-only");
+    // Three ways and both at once, by two engines; what only reads or writes by one, two ways each.
+    assert!(rows.len() >= 3 * (4 * 2 + 4));
+    for row in 0..rows.len() {
+        // Faster than any memory that is sold: then nothing was moved.
+        let rate = rows.number(row, "bandwidth_gb_s");
+        assert!(rate > 0.0 && rate < 20_000.0, "{rate}");
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn loads_of_a_real_gpus_memory_last_as_long_as_such_loads_do() {
+    let rows = rows("local --gpus 0 --operation chase");
+    for row in 0..rows.len() {
+        let latency_ns = rows.number(row, "latency_ns_p50");
+        assert!((50.0..100_000.0).contains(&latency_ns), "{latency_ns}");
+    }
+    assert!(rows.len() >= 2);
+}
+
+#[test]
+#[ignore = "needs two NVIDIA GPUs"]
+fn two_real_gpus_reach_each_other_directly_and_through_the_host() {
+    let rows = rows("run --gpus 0,1 --sizes 1M,64M");
+    assert!((0..rows.len()).any(|row| rows.cell(row, "transport") == "p2p"));
+}
