@@ -89,7 +89,7 @@ fn every_way_between_four_gpus_is_measured_by_both_engines_and_issuers() {
 #[test]
 fn four_ranks_measure_the_same_by_ipc_and_by_cumem() {
     for handle in ["ipc", "cumem"] {
-        let line = format!("p2p --ranks 4 --handle {handle} --sizes 1M,8M --time-limit 100ms");
+        let line = format!("p2p --ranks 4 --handle {handle} --sizes 1M,64M --time-limit 50ms");
         let run = Simulated::run(&four_gpus("", ""), &line);
         assert_pairs(&run, 2);
         let rows = run.rows();
@@ -164,8 +164,13 @@ fn jitter_on_one_percent_shows_at_the_top_percentiles_only() {
 
 #[test]
 fn a_gpu_by_itself_and_its_host_memory_are_measured() {
-    let line = "local --gpus 2 --sizes 1M,64M --time-limit 200ms";
-    let rows = Simulated::run(&four_gpus("", ""), line).rows();
+    for ranks in [1, 4] {
+        let line = format!("local --gpus 2 --ranks {ranks} --sizes 1M,64M --time-limit 100ms");
+        assert_local(&Simulated::run(&four_gpus("", ""), &line).rows());
+    }
+}
+
+fn assert_local(rows: &Rows) {
     for row in 0..rows.len() {
         let (source, target) = (rows.cell(row, "source_memory"), rows.cell(row, "target_memory"));
         if rows.cell(row, "operation") == "chase" {
@@ -190,9 +195,9 @@ fn a_gpu_by_itself_and_its_host_memory_are_measured() {
             let (from, to) =
                 if is_kernel { (FROM_HOST_SM, TO_HOST_SM) } else { (FROM_HOST_CE, TO_HOST_CE) };
             let total = 2.0 * rows.number(row, "size_bytes") / time(from).max(time(to));
-            assert_near(rows.number(row, "bandwidth_gb_s_total"), total, SHARE, &what(&rows, row));
+            assert_near(rows.number(row, "bandwidth_gb_s_total"), total, SHARE, &what(rows, row));
         } else {
-            assert_row(&rows, row, time(rate));
+            assert_row(rows, row, time(rate));
         }
     }
     // Three ways and both at once, each by two engines at two sizes, and two chases.
@@ -226,7 +231,7 @@ fn pipeline_ns(chunks: usize, slots: usize, into_ns: f64, out_ns: f64) -> f64 {
 
 #[test]
 fn the_way_through_host_memory_is_measured_in_one_process_and_between_two() {
-    for ranks in ["1", "2"] {
+    for ranks in ["1", "2", "4"] {
         let line = format!(
             "shm --gpus 0,1 --ranks {ranks} --sizes 2M --slot-size 128K --pattern one-way \
              --time-limit 200ms --numa 0:0"

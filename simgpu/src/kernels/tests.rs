@@ -140,17 +140,12 @@ fn copies_all_sizes(kernel: &str) {
             }
         }
     }
-    // All sizes of accesses, on either side.
     for size in around(HUGE_PAGE) {
-        for (alignments, shape) in [
-            ((0, 0), SHAPES[2]),
-            ((9, 9), SHAPES[1]),
-            ((4, 0), SHAPES[2]),
-            ((3, 11), SHAPES[1]),
-            ((0, 1), SHAPES[2]),
-            ((7, 14), SHAPES[1]),
-        ] {
-            copies_whole(kernel, shape, &content[..size], alignments);
+        for source in 0..16 {
+            for target in 0..16 {
+                let shape = SHAPES[1 + (source + target) % 2];
+                copies_whole(kernel, shape, &content[..size], (source, target));
+            }
         }
     }
 }
