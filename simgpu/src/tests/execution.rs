@@ -198,6 +198,33 @@ fn freed_memory_is_given_out_again_and_is_not_zero() {
 }
 
 #[test]
+fn pages_of_freed_memory_are_kept_up_to_a_limit() {
+    alone(|| {
+        let mut machine = machine();
+        machine.gpus[0].memory_bytes = 2 << 30;
+        begin(machine);
+        let kept_bytes = |address| {
+            let local = crate::state::world().unwrap().local();
+            let (descriptor, _) = local.memory.file(0, address).unwrap();
+            let path = format!("/proc/self/fd/{descriptor}");
+            std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).unwrap()) * 512
+        };
+        let use_and_free = |bytes: usize| {
+            let there = allocate(bytes);
+            ok(cuMemsetD8_v2(there + bytes as u64 / 2, 1, 1 << 20));
+            ok(cuMemFree_v2(there));
+            there
+        };
+        let own = allocate(1 << 20);
+        let there = use_and_free(400 << 20);
+        assert!(kept_bytes(there) >= 1 << 20, "for the next that comes");
+        use_and_free(600 << 20);
+        assert!(kept_bytes(there) < 1 << 20);
+        assert_ne!(fetch(own, 16), [0; 16], "what is not free stays");
+    });
+}
+
+#[test]
 fn a_flipped_byte_is_found_in_the_target_also_of_a_copy_that_was_left_out() {
     alone(|| {
         let mut machine = machine();

@@ -83,6 +83,64 @@ fn streams_that_one_word_holds_begin_at_one_time() {
 }
 
 #[test]
+fn of_streams_that_are_ready_together_the_older_one_comes_first() {
+    alone(|| {
+        let contexts = begin(machine());
+        let (flag, near) = (pinned(64), allocate(100_000));
+        on(contexts[1]);
+        let far = allocate(100_000);
+        on(contexts[0]);
+        let streams = [stream(), stream()];
+        // Queued the other way round.
+        let ends = [streams[1], streams[0]].map(|stream| {
+            ok(launch(kernel(c"hold"), stream, &[flag, 1, LONG, flag + 8]));
+            ok(cuMemcpyAsync(far, near, 100_000, stream));
+            mark(stream)
+        });
+        word(flag).store(1, Ordering::Release);
+        ok(cuCtxSynchronize());
+        // 2000 + 100000 / 100, and the other one behind it on the link.
+        assert_eq!(ends.map(time_ps), [4_000_000, 3_000_000]);
+    });
+}
+
+/// Whether a call returns only after a stream that is held 50 ms has gone on.
+fn waits_for_a_held_stream(stream: u64, flag: u64, call: impl FnOnce()) -> bool {
+    word(flag).store(0, Ordering::Release);
+    ok(cuStreamWaitValue32_v2(stream, flag, 1, 0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(50));
+            word(flag).store(1, Ordering::Release);
+        });
+        call();
+        word(flag).load(Ordering::Acquire) == 1
+    })
+}
+
+#[test]
+fn what_waits_for_a_whole_context_waits_for_each_of_its_streams() {
+    alone(|| {
+        let contexts = begin(machine());
+        on(contexts[1]);
+        let flag = pinned(64);
+        on(contexts[0]);
+        let (there, host) = (allocate(64), pinned(64));
+        ok(cuMemsetD8_v2(there, 0, 64));
+        let held = stream();
+        assert!(waits_for_a_held_stream(held, flag, || ok(cuCtxSynchronize())));
+        assert!(waits_for_a_held_stream(held, flag, || ok(cuMemFree_v2(there))));
+        assert!(waits_for_a_held_stream(held, flag, || ok(cuMemFreeHost(host))));
+        // Another GPU's work does not keep this one's memory.
+        on(contexts[1]);
+        let other = allocate(64);
+        assert!(!waits_for_a_held_stream(held, flag, || ok(cuMemFree_v2(other))));
+        on(contexts[0]);
+        assert!(waits_for_a_held_stream(held, flag, || ok(cuDevicePrimaryCtxReset_v2(0))));
+    });
+}
+
+#[test]
 fn a_hold_takes_no_time() {
     alone(|| {
         begin(machine());

@@ -47,6 +47,8 @@ pub(super) fn alone(body: fn()) {
 /// between them.
 pub(super) fn two(machine: fn() -> Machine, first: fn(&mut Other), second: fn(&mut Line)) {
     if let Ok(state) = std::env::var(STATE) {
+        // SAFETY: the call takes a number and touches no memory.
+        unsafe { libc::alarm(PATIENCE_S) };
         crate::state::join(&state).unwrap();
         let gpus = crate::state::machine().unwrap().gpus.len();
         contexts(gpus);

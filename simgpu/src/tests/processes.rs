@@ -16,7 +16,7 @@ use crate::{
     cuda::abi::*,
     memory::{Mapping, PAGE},
     state::world,
-    timing::{Step, What},
+    timing::{Step, Stream, What},
 };
 
 /// Longer than any test takes, in nanoseconds.
@@ -319,13 +319,15 @@ fn a_process_that_dies_with_the_lock_stops_nobody() {
             let mut plane = world().unwrap().plane();
             plane.bury_the_dead();
             assert!(plane.streams.iter().all(|s| !s.used || s.place as usize == own));
+            assert!(plane.gated.iter().all(|gated| *gated == 0));
         },
         |line| {
-            let _own = stream();
+            ok(cuStreamWaitValue32_v2(stream(), pinned(64), 1, 0));
             line.receive();
+            let own = world().unwrap().place;
             let mut plane = world().unwrap().plane();
-            // The other's stream is the one with a closed gate.
-            let stream = plane.streams.iter().position(|stream| stream.gate).unwrap();
+            let theirs = |stream: &Stream| stream.gate && stream.place as usize != own;
+            let stream = plane.streams.iter().position(theirs).unwrap();
             let place = plane.streams[stream].place;
             plane.step = Step {
                 armed: true,

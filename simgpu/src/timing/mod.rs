@@ -10,10 +10,10 @@ mod shared;
 pub(crate) mod words;
 
 pub(crate) use plane::{Export, Gate, GateKind, Operation, Plane, Work, event};
-#[cfg(test)]
-pub(crate) use settle::Step;
 pub(crate) use settle::What;
 pub(crate) use shared::{Guard, Shared, State, WRITE_COUNTERS, memory_file, wait, wake};
+#[cfg(test)]
+pub(crate) use {plane::Stream, settle::Step};
 
 /// GPUs of a machine at most.
 pub(crate) const GPUS: usize = 64;
