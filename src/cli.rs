@@ -8,7 +8,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 use crate::{
     plan::{
-        Effort, Engine, Gpu, Handle, Issuer, Operation, Pattern, Request, Sizes, TransportKind,
+        Effort, Engine, FabricRequest, Gpu, Handle, Issuer, Memory, NicChoice, Operation, Pattern,
+        Request, Sizes, TransportKind,
         topology::{NumaNode, cpu_list},
     },
     units::Bytes,
@@ -16,6 +17,9 @@ use crate::{
 
 /// The most ranks that g2g starts by itself on one machine.
 const RANKS_MAX: i64 = 1024;
+
+/// No provider takes more operations at once.
+const WINDOW_MAX: i64 = 1 << 16;
 
 /// The shortest and the longest time that a flag takes.
 const TIME_MIN: Duration = Duration::from_millis(1);
@@ -51,6 +55,8 @@ pub enum Command {
     P2p(Options),
     /// Measure the way through host memory: between two processes, and between two GPUs
     Shm(Options),
+    /// Measure RDMA between ranks, on one host or on many, through libfabric
+    Rdma(Options),
     /// Show the GPUs, their links, and who reaches whom; measures nothing
     Topo(TopoOptions),
     /// A rank that g2g starts by itself.
@@ -96,7 +102,7 @@ pub struct RankArgs {
 pub struct Options {
     /// Data in one transfer, in bytes; K, M and G are powers of 1024. A range doubles: 4K..64M.
     /// Ranges and sizes can be listed: 64,4K..64K,3M [default: 64M for GPUs, 64..64M for host
-    /// memory]
+    /// memory, 8,64,1K,8K,64K,1M,8M,64M for rdma]
     #[arg(long, value_name = "SIZES")]
     pub sizes: Option<Sizes>,
 
@@ -119,18 +125,14 @@ pub struct Options {
     #[arg(long, value_name = "ENGINE", value_enum, value_delimiter = ',', default_value = "ce,sm")]
     pub engine: Vec<Engine>,
 
-    /// What GPUs do with the data; several with commas
-    #[arg(
-        long,
-        value_name = "OPERATION",
-        value_enum,
-        value_delimiter = ',',
-        default_value = "copy,chase"
-    )]
+    /// What is done with the data; several with commas [default: copy,chase for GPUs,
+    /// write,read,send,ping-pong for rdma]
+    #[arg(long, value_name = "OPERATION", value_enum, value_delimiter = ',')]
     pub operation: Vec<Operation>,
 
-    /// Which flows go at the same time; several with commas [default: one-way between GPUs, and
-    /// one-way, both-ways and pairs between ranks, as far as there are enough]
+    /// Which flows go at the same time; several with commas [default: one-way between GPUs;
+    /// one-way, both-ways and pairs between ranks, as far as there are enough; for rdma one-way
+    /// and both-ways between two ranks, one-way up to four, otherwise neighbours and bisection]
     #[arg(long, value_name = "PATTERN", value_enum, value_delimiter = ',')]
     pub pattern: Vec<Pattern>,
 
@@ -147,6 +149,14 @@ pub struct Options {
     /// .toml)
     #[arg(long, value_name = "MACHINE")]
     pub simulate: Option<String>,
+
+    /// What only RDMA has.
+    #[command(flatten)]
+    pub fabric: FabricOptions,
+
+    /// The MPI library to use under mpirun or srun [default: the launcher's own]
+    #[arg(long, value_name = "FILE")]
+    pub mpi_lib: Option<PathBuf>,
 
     /// NUMA nodes of source and target of copies by CPUs, such as 0:1; several with commas
     /// [default: the first node to itself and to the farthest]
@@ -207,6 +217,35 @@ pub struct Options {
     pub verbose: bool,
 }
 
+/// The flags that only RDMA has.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "RDMA")]
+pub struct FabricOptions {
+    /// Providers of libfabric, such as efa, verbs, tcp or shm; several with commas [default: efa
+    /// and verbs where they are, otherwise tcp, and shm within a host]
+    #[arg(long, value_name = "PROVIDER", value_delimiter = ',')]
+    pub provider: Vec<String>,
+
+    /// Network interfaces of a rank: those nearest to its GPU over PCIe, all of its host in turn,
+    /// or one by libfabric's name of its domain
+    #[arg(long, value_name = "nearest|all|NAME", default_value = "nearest", value_parser = nic)]
+    pub nic: NicChoice,
+
+    /// Where the data lies; staged: in a GPU, but it travels through host memory at both ends;
+    /// several with commas [default: gpu,staged where there are GPUs, otherwise host]
+    #[arg(long, value_name = "MEMORY", value_enum, value_delimiter = ',')]
+    pub memory: Vec<Memory>,
+
+    /// Operations of a flow that are under way at once, 1 to 65536; fewer if the provider takes
+    /// fewer [default: 64]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
+    pub window: Option<u32>,
+
+    /// The libfabric to use [default: the EFA installer's, otherwise the system's libfabric.so.1]
+    #[arg(long, value_name = "FILE")]
+    pub fabric_lib: Option<PathBuf>,
+}
+
 /// The forms of the results on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -263,6 +302,12 @@ impl Options {
             handle: self.handle,
             numa: self.numa.clone(),
             slot: self.slot_size,
+            fabric: FabricRequest {
+                providers: self.fabric.provider.clone(),
+                nic: self.fabric.nic.clone(),
+                memory: each_once(&self.fabric.memory),
+                window: self.fabric.window,
+            },
         }
     }
 
@@ -316,6 +361,15 @@ fn node_pair(text: &str) -> Result<(NumaNode, NumaNode), String> {
         .ok_or_else(|| "write the numbers of two NUMA nodes, such as 0:1".to_owned())
 }
 
+fn nic(text: &str) -> Result<NicChoice, String> {
+    Ok(match text {
+        "" => return Err("write nearest, all, or the name of a domain".to_owned()),
+        "nearest" => NicChoice::Nearest,
+        "all" => NicChoice::All,
+        name => NicChoice::Named(name.to_owned()),
+    })
+}
+
 fn slot_size(text: &str) -> Result<Bytes, String> {
     let size: Bytes = text.parse().map_err(|err: crate::units::BadSize| err.to_string())?;
     if size < Bytes::new(64) || !size.get().is_multiple_of(64) {
@@ -360,7 +414,7 @@ mod tests {
             Command::Run(options)
             | Command::Local(options)
             | Command::P2p(options)
-            | Command::Shm(options) => options,
+            | Command::Shm(options) | Command::Rdma(options) => options,
             Command::Topo(_) | Command::Rank(_) => panic!("not a command that measures"),
         }
     }
@@ -383,8 +437,7 @@ mod tests {
         let request = options.request(&TransportKind::ALL);
         assert_eq!((request.sizes, request.gpus), (None, None));
         assert_eq!((request.ranks, request.slot), (None, None));
-        assert_eq!(request.patterns, []);
-        assert_eq!(request.operations, [Operation::Copy, Operation::Chase]);
+        assert_eq!(request.operations, []);
         assert_eq!(
             (request.engines, request.issuers),
             (Engine::OF_GPU.to_vec(), Issuer::ALL.to_vec())

@@ -61,6 +61,7 @@ pub fn main(open: Open) -> ExitCode {
             Command::Local(options) => lead(&options, &[TransportKind::Local], open),
             Command::P2p(options) => lead(&options, &[TransportKind::P2p], open),
             Command::Shm(options) => lead(&options, &[TransportKind::Shm], open),
+            Command::Rdma(options) => lead(&options, &[TransportKind::Rdma], open),
             Command::Topo(options) => topo(&options),
             Command::Rank(rank) => follow(rank, open),
         },
@@ -282,7 +283,7 @@ impl Leader {
     fn measure_all(&mut self, job: &Job, world: &mut World) -> Result<(), Failure> {
         let mut index = 0;
         for (number, item) in (1..).zip(&self.items) {
-            let (mut lost, mut latency) = (None, None);
+            let (mut lost, mut latencies) = (None, Vec::new());
             let row = match item {
                 Item::Absent(kind, reason) => Row::absent(number, *kind, reason),
                 Item::Case(case) => {
@@ -291,7 +292,7 @@ impl Leader {
                     index += 1;
                     match result {
                         Ok(Some(outcome)) => {
-                            latency = outcome.latency().cloned();
+                            latencies = outcome.latencies();
                             Row::new(number, case, &outcome)
                         }
                         Ok(None) => Row::failed(number, case, "this is not the rank that decides"),
@@ -304,7 +305,7 @@ impl Leader {
                 }
             };
             let row = Row { simulated: job.simulation.is_some(), ..row };
-            let written = self.recorder.append(row.clone(), latency.as_ref());
+            let written = self.recorder.append(row.clone(), &latencies);
             written.map_err(|err| Failure::Middle(err.to_string()))?;
             self.progress.row(&row);
             if let Some(reason) = lost {

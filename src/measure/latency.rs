@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
+use hdrhistogram::{
+    Histogram,
+    serialization::{Deserializer as HistogramReader, Serializer as HistogramWriter, V2Serializer},
+};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 
 use crate::units::nanoseconds;
 
@@ -61,6 +65,23 @@ impl Latency {
     }
 }
 
+/// As bytes of HdrHistogram's own format.
+impl Serialize for Latency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut bytes = Vec::new();
+        V2Serializer::new().serialize(&self.histogram, &mut bytes).map_err(S::Error::custom)?;
+        bytes.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Latency {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes: Vec<u8> = Vec::deserialize(deserializer)?;
+        let read = HistogramReader::new().deserialize(&mut &bytes[..]);
+        read.map(|histogram| Self { histogram }).map_err(|err| D::Error::custom(err.to_string()))
+    }
+}
+
 impl Default for Latency {
     fn default() -> Self {
         let histogram = Histogram::new_with_bounds(1, NS_MAX, SIGNIFICANT_DIGITS)
@@ -94,6 +115,15 @@ mod tests {
                 assert!((read - exact).abs() <= exact * 1e-3, "{quantile}: {read} for {exact}");
             }
         }
+    }
+
+    #[test]
+    fn a_histogram_travels_between_ranks_unchanged() {
+        let latency = Latency::of(&[1, 3_000, 70_000_000].map(Duration::from_nanos));
+        let text = serde_json::to_string(&latency).unwrap();
+        let read: Latency = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.histogram(), latency.histogram());
+        assert!(serde_json::from_str::<Latency>("[1,2]").is_err());
     }
 
     #[test]

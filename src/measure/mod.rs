@@ -6,6 +6,7 @@
 mod latency;
 mod sampling;
 mod summary;
+mod times;
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +14,12 @@ use serde::{Deserialize, Serialize};
 
 pub use latency::Latency;
 pub use summary::Summary;
+use times::Times;
 
 use crate::{
-    plan::{Case, Effort, Operation},
+    plan::{Case, Effort, Rank},
     transport::{
-        Clock, Error, Mismatch, Span, Staging, Support, Transfer, Transport, durations,
+        Clock, Error, Mismatch, Network, Span, Staging, Support, Transfer, Transport,
         pattern::part_seed,
     },
     units::Bandwidth,
@@ -25,7 +27,7 @@ use crate::{
 };
 
 /// What became of a case.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Outcome {
     /// It cannot run here, and why.
     Skipped(String),
@@ -36,24 +38,30 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// The latencies, if it was measured.
-    pub fn latency(&self) -> Option<&Latency> {
-        match self {
-            Self::Measured(measured) => Some(&measured.latency),
-            Self::Skipped(_) | Self::Corrupt(..) => None,
-        }
+    /// The latencies, if it was measured: over all ranks, then of each rank where several have
+    /// flows of their own.
+    pub fn latencies(&self) -> Vec<(Option<Rank>, Latency)> {
+        let Self::Measured(measured) = self else { return Vec::new() };
+        let of_ranks = measured.rank_latencies.iter();
+        std::iter::once((None, measured.latency.clone()))
+            .chain(of_ranks.map(|(rank, latency)| (Some(*rank), latency.clone())))
+            .collect()
     }
 }
 
 /// The numbers of a case.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Measurement {
     /// How much moved in bulk; `None` where nothing does: a pointer chase has a latency only.
     pub bandwidth: Option<Bulk>,
     /// Time of one operation by itself: from its first byte asked for to its last byte in place.
     pub latency: Latency,
+    /// The same of each rank's own flows, where several ranks have some.
+    pub rank_latencies: Vec<(Rank, Latency)>,
     /// How the data was staged.
     pub staging: Option<Staging>,
+    /// What libfabric has made of it.
+    pub network: Option<Network>,
     /// What the clock can do.
     pub clock: Clock,
     /// Whether host memory lies on another NUMA node than the case says.
@@ -61,7 +69,7 @@ pub struct Measurement {
 }
 
 /// The numbers of the bandwidth pass.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Bulk {
     /// Bandwidth of all flows together, in GB/s (10⁹ bytes per second): bytes of all flows over
     /// the time from the first flow's first byte asked for to the last flow's last byte in place.
@@ -72,6 +80,9 @@ pub struct Bulk {
     pub sample_time: Duration,
     /// Whether the interval reached the precision that was asked for.
     pub converged: bool,
+    /// Of several ranks with flows of their own: the one with the least bandwidth, and what it
+    /// has, in GB/s, as the median of its samples.
+    pub slowest: Option<(Rank, f64)>,
 }
 
 /// Measures one case from nothing to nothing: all it acquires is gone when it returns. Every rank
@@ -94,31 +105,35 @@ pub fn measure(
         return Ok(world.is_root().then_some(Outcome::Skipped(reason)));
     }
     let mut transfer = transport.prepare(case, world)?;
-    let (operations, each) = warm_up(world, transfer.as_mut())?;
+    let has_bandwidth = !case.operation.is_latency_only();
+    let (operations, each) = warm_up(world, transfer.as_mut(), case, has_bandwidth)?;
     let stop = sampling::Stop::new(effort);
-    let mut pass = Pass { world, transfer: transfer.as_mut(), seed, each };
-    let bandwidth = match case.operation {
-        Operation::Chase => None,
-        Operation::Copy | Operation::ReadOnly | Operation::WriteOnly => {
-            match bulk(&mut pass, case, stop, operations)? {
-                Ok(bandwidth) => bandwidth,
-                Err(mismatch) => return Ok(pass.corrupt(mismatch)),
-            }
+    let mut pass = Pass { world, transfer: transfer.as_mut(), case, seed, each };
+    let mut bandwidth = None;
+    if has_bandwidth {
+        match bulk(&mut pass, stop, operations)? {
+            Ok(bulk) => bandwidth = bulk,
+            Err(mismatch) => return Ok(pass.corrupt(mismatch)),
         }
-    };
+    }
     pass.seed = part_seed(seed, 2);
     pass.each = each.div_f64(operations as f64);
     let next = |times: &[Duration], each, elapsed| stop.latency(times.len(), each, elapsed);
-    let latencies = match pass.sample(1, next)? {
-        Samples::Right(latencies) => latencies,
+    let times = match pass.sample(None, next)? {
+        Samples::Right(times) => times,
         Samples::Wrong(mismatch) => return Ok(pass.corrupt(mismatch)),
     };
+    let clock = transfer.clock();
+    let of_rank = |(rank, times): &(Rank, Vec<Duration>)| (*rank, Latency::of(times));
+    let is_one = times.ranks.len() < 2;
     Ok(world.is_root().then(|| {
         Outcome::Measured(Box::new(Measurement {
             bandwidth,
-            latency: Latency::of(&latencies),
+            latency: Latency::of(&times.singles(clock)),
+            rank_latencies: times.ranks.iter().filter(|_| !is_one).map(of_rank).collect(),
             staging: transfer.staging(),
-            clock: transfer.clock(),
+            network: transfer.network(),
+            clock,
             is_misplaced: transfer.is_misplaced(),
         }))
     }))
@@ -128,12 +143,11 @@ pub fn measure(
 /// data.
 fn bulk(
     pass: &mut Pass<'_>,
-    case: &Case,
     stop: sampling::Stop,
     operations: u64,
 ) -> Result<Result<Option<Bulk>, Mismatch>, Error> {
     let seed = pass.seed;
-    let bytes = case.bytes_per_operation().times(operations);
+    let bytes = pass.case.bytes_per_operation().times(operations);
     let bandwidths = |times: &[Duration]| -> Vec<f64> {
         times.iter().filter_map(|&time| Some(Bandwidth::of(bytes, time)?.gb_per_s())).collect()
     };
@@ -143,13 +157,13 @@ fn bulk(
         (times.is_empty() || !is_enough).then_some(1)
     };
     pass.seed = part_seed(seed, 0);
-    if let Samples::Wrong(mismatch) = pass.sample(1, next)? {
+    if let Samples::Wrong(mismatch) = pass.sample(None, next)? {
         return Ok(Err(mismatch));
     }
     pass.seed = part_seed(seed, 1);
     let next =
         |times: &[Duration], each, elapsed| stop.bandwidth(&bandwidths(times), each, elapsed);
-    let mut times = match pass.sample(operations, next)? {
+    let mut times = match pass.sample(Some(operations), next)? {
         Samples::Right(times) => times,
         Samples::Wrong(mismatch) => return Ok(Err(mismatch)),
     };
@@ -157,13 +171,23 @@ fn bulk(
         return Ok(Ok(None));
     }
     let no_time = Error::Disagreement("no sample lasted longer than the clock's grain");
-    let gb_s = Summary::of(&bandwidths(&times)).ok_or(no_time)?;
-    times.sort_unstable();
+    let gb_s = Summary::of(&bandwidths(&times.all)).ok_or(no_time)?;
+    let case = pass.case;
+    let rank_gb_s = |(rank, times): &(Rank, Vec<Duration>)| {
+        let flows = case.flows.iter().filter(|flow| case.timed_by(flow) == *rank).count() as u64;
+        let share = case.size.times(flows).times(operations);
+        let rates = times.iter().filter_map(|&time| Bandwidth::of(share, time));
+        let rates: Vec<f64> = rates.map(Bandwidth::gb_per_s).collect();
+        Some((*rank, Summary::of(&rates)?.median))
+    };
+    let slowest = times.ranks.iter().filter_map(rank_gb_s).min_by(|a, b| a.1.total_cmp(&b.1));
+    times.all.sort_unstable();
     Ok(Ok(Some(Bulk {
         converged: stop.is_converged(&gb_s),
         gb_s,
         operations_per_sample: operations,
-        sample_time: times[times.len() / 2],
+        sample_time: times.all[times.all.len() / 2],
+        slowest: slowest.filter(|_| times.ranks.len() > 1),
     })))
 }
 
@@ -177,21 +201,32 @@ fn objection(
         Support::Yes => None,
         Support::No(reason) => Some(reason),
     };
-    Ok(world.all_gather(own)?.into_iter().flatten().next())
+    let first = world.gather(own)?.map(|all| all.into_iter().flatten().next());
+    Ok(world.broadcast(first)?)
 }
 
 /// Runs until a sample is long enough; how many operations that takes and, on rank 0, how long.
-fn warm_up(world: &mut World, transfer: &mut dyn Transfer) -> Result<(u64, Duration), Error> {
+fn warm_up(
+    world: &mut World,
+    transfer: &mut dyn Transfer,
+    case: &Case,
+    has_bandwidth: bool,
+) -> Result<(u64, Duration), Error> {
     let mut operations = 1;
     let mut count = sampling::WARM_UP_SPANS;
     let mut each = Duration::ZERO;
     loop {
         let mut spans = vec![Span::default(); count];
-        transfer.run(operations, &mut spans)?;
-        let next = match world.gather(spans)? {
+        if has_bandwidth {
+            transfer.run(operations, &mut spans)?;
+        } else {
+            transfer.run_singly(&mut spans)?;
+        }
+        let next = match world.gather((world.rank(), spans))? {
             Some(ranks) => {
+                let times = Times::of(case, transfer.clock(), &ranks)?;
                 // The shortest: a machine that is busy elsewhere makes others longer than they are.
-                each = durations(&ranks)?.into_iter().min().unwrap_or_default();
+                each = times.all.into_iter().min().unwrap_or_default();
                 let more = sampling::more_operations(operations, each, transfer.clock());
                 let is_confirmed =
                     count == sampling::CONFIRMING_SPANS || each >= sampling::CONFIRMED_TIME;
@@ -214,6 +249,7 @@ fn warm_up(world: &mut World, transfer: &mut dyn Transfer) -> Result<(u64, Durat
 struct Pass<'a> {
     world: &'a mut World,
     transfer: &'a mut dyn Transfer,
+    case: &'a Case,
     seed: u64,
     /// About how long a sample lasts, before there is one.
     each: Duration,
@@ -221,13 +257,14 @@ struct Pass<'a> {
 
 /// What a pass gives; the same kind on every rank, the times on rank 0 only.
 enum Samples {
-    Right(Vec<Duration>),
+    Right(Times),
     Wrong(Mismatch),
 }
 
 /// What a rank reports of a batch.
 #[derive(Serialize, Deserialize)]
 struct Batch {
+    rank: Rank,
     spans: Vec<Span>,
     mismatch: Option<Mismatch>,
 }
@@ -241,17 +278,18 @@ enum Decision {
 }
 
 impl Pass<'_> {
-    /// Takes batches of samples of `operations` each, until `next` (asked on rank 0 with all
-    /// times so far, how long each lasts, and the time since the pass began) wants no more.
+    /// Takes batches of samples of `operations` each, or of single ones, until `next` (asked on
+    /// rank 0 with all times so far, how long each lasts, and the time since the pass began) wants
+    /// no more.
     fn sample(
         &mut self,
-        operations: u64,
+        operations: Option<u64>,
         next: impl Fn(&[Duration], Duration, Duration) -> Option<usize>,
     ) -> Result<Samples, Error> {
         let began = Instant::now();
-        let mut times: Vec<Duration> = Vec::new();
+        let mut times = Times::default();
         let wanted = |times: &[Duration], each| next(times, each, began.elapsed());
-        let mut decision = wanted(&times, self.each).map_or(Decision::Enough, Decision::Sample);
+        let mut decision = wanted(&times.all, self.each).map_or(Decision::Enough, Decision::Sample);
         for batch in 0.. {
             let count = match self.world.broadcast(Some(decision))? {
                 Decision::Sample(count) => count,
@@ -261,15 +299,21 @@ impl Pass<'_> {
             let seed = part_seed(self.seed, batch);
             let mut spans = vec![Span::default(); count];
             self.transfer.fill(seed)?;
-            self.transfer.run(operations, &mut spans)?;
+            match operations {
+                Some(operations) => self.transfer.run(operations, &mut spans)?,
+                None => self.transfer.run_singly(&mut spans)?,
+            }
             let mismatch = self.transfer.verify(seed)?;
             decision = Decision::Enough;
-            if let Some(ranks) = self.world.gather(Batch { spans, mismatch })? {
+            let own = Batch { rank: self.world.rank(), spans, mismatch };
+            if let Some(ranks) = self.world.gather(own)? {
                 let wrong = ranks.iter().find_map(|rank| rank.mismatch);
-                let ranks: Vec<Vec<Span>> = ranks.into_iter().map(|rank| rank.spans).collect();
-                times.extend(durations(&ranks)?);
-                let each = times.iter().sum::<Duration>().div_f64(times.len().max(1) as f64);
-                decision = match (wrong, wanted(&times, each)) {
+                let ranks: Vec<(Rank, Vec<Span>)> =
+                    ranks.into_iter().map(|batch| (batch.rank, batch.spans)).collect();
+                times.extend(Times::of(self.case, self.transfer.clock(), &ranks)?);
+                let all = &times.all;
+                let each = all.iter().sum::<Duration>().div_f64(all.len().max(1) as f64);
+                decision = match (wrong, wanted(all, each)) {
                     (Some(mismatch), _) => Decision::Corrupt(mismatch),
                     (None, Some(count)) => Decision::Sample(count),
                     (None, None) => Decision::Enough,

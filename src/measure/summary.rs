@@ -6,7 +6,7 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 const MISS: f64 = 0.05;
 
 /// What is kept of a list of samples.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Summary {
     /// How many samples.
     pub count: usize,

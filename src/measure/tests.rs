@@ -4,7 +4,7 @@ use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use super::*;
 use crate::{
-    plan::{Endpoint, Engine, Flow, Pattern, Place, Rank, TransportKind, topology::NumaNode},
+    plan::{Endpoint, Engine, Flow, Operation, Pattern, Place, Rank, TransportKind, topology::NumaNode},
     units::Bytes,
 };
 
@@ -90,6 +90,7 @@ fn tell(operation: Operation, support: Support, wrong: bool) -> (Outcome, Vec<&'
         handle: None,
         size: Bytes::new(200_000),
         slot: None,
+        fabric: None,
     };
     let effort = Effort { precision: 0.01, time_limit: Duration::from_secs(60), samples: Some(20) };
     let diary = Diary { notes: Notes::default(), support, wrong };

@@ -106,21 +106,24 @@ pub enum Pattern {
     OneWay,
     /// Two flows between two ends, one each way, at once.
     BothWays,
-    /// All disjoint pairs of neighbours (0→1, 2→3, …), one way, at once; from 4 ranks or GPUs.
+    /// All disjoint pairs (0→1, 2→3, …), one way, at once; from 4 ranks or GPUs.
     Pairs,
-    /// From one GPU to each of the others, at once.
+    /// From one GPU or rank to each of the others, at once.
     OneToAll,
-    /// To one GPU from each of the others, at once.
+    /// To one GPU or rank from each of the others, at once.
     AllToOne,
-    /// Every ordered pair of GPUs, at once.
+    /// Every ordered pair of GPUs or ranks, at once.
     AllPairs,
-    /// From each GPU to the one half of all GPUs further, at once.
+    /// From each GPU or host to the one half of all of them further, at once.
     Bisection,
+    /// From each rank to the next one, around, at once; where there are several hosts, to a rank
+    /// of the next host.
+    Neighbours,
 }
 
 impl Pattern {
     /// All of them, in the order of the rows.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::OneWay,
         Self::BothWays,
         Self::Pairs,
@@ -128,6 +131,7 @@ impl Pattern {
         Self::AllToOne,
         Self::AllPairs,
         Self::Bisection,
+        Self::Neighbours,
     ];
 
     /// How many ranks or GPUs it takes.
@@ -153,6 +157,7 @@ impl Pattern {
             Self::AllToOne => "all-to-one",
             Self::AllPairs => "all-pairs",
             Self::Bisection => "bisection",
+            Self::Neighbours => "neighbours",
         }
     }
 }
@@ -191,9 +196,18 @@ pub enum Engine {
     Ce,
     /// A kernel on a GPU's multiprocessors.
     Sm,
+    /// A network interface, or what its provider has in its place.
+    #[value(skip)]
+    Nic,
 }
 
 impl Engine {
+    /// Whether the rank that does the work times it from beginning to end; of copies by CPUs the
+    /// source notes the beginning and the target the end.
+    pub const fn has_own_clock(self) -> bool {
+        !matches!(self, Self::Cpu)
+    }
+
     /// Those of a GPU.
     pub const OF_GPU: [Self; 2] = [Self::Ce, Self::Sm];
 
@@ -203,6 +217,7 @@ impl Engine {
             Self::Cpu => "cpu",
             Self::Ce => "ce",
             Self::Sm => "sm",
+            Self::Nic => "nic",
         }
     }
 }
@@ -219,9 +234,28 @@ pub enum Operation {
     WriteOnly,
     /// A kernel on the target's GPU follows a chain of pointers through it: latency of a load.
     Chase,
+    /// RDMA: the source writes into the target's memory.
+    Write,
+    /// RDMA: the target reads out of the source's memory.
+    Read,
+    /// RDMA: the source sends, and the target receives into a buffer of its choice.
+    Send,
+    /// RDMA: a message to the target and one back; half of that is a latency.
+    PingPong,
 }
 
 impl Operation {
+    /// What GPUs do unless the user says otherwise.
+    pub const OF_GPU: [Self; 2] = [Self::Copy, Self::Chase];
+
+    /// Those of RDMA.
+    pub const OF_RDMA: [Self; 4] = [Self::Write, Self::Read, Self::Send, Self::PingPong];
+
+    /// Whether it has a latency only.
+    pub const fn is_latency_only(self) -> bool {
+        matches!(self, Self::Chase | Self::PingPong)
+    }
+
     /// The name in flags and columns.
     pub const fn name(self) -> &'static str {
         match self {
@@ -229,15 +263,19 @@ impl Operation {
             Self::ReadOnly => "read-only",
             Self::WriteOnly => "write-only",
             Self::Chase => "chase",
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Send => "send",
+            Self::PingPong => "ping-pong",
         }
     }
 
-    /// The only issuer that it can have; `None`: it can have either.
+    /// The only issuer that it can have; `None`: it can have either, or both ends take part.
     pub const fn issuer(self) -> Option<Issuer> {
         match self {
-            Self::Copy => None,
-            Self::ReadOnly | Self::Chase => Some(Issuer::Read),
-            Self::WriteOnly => Some(Issuer::Write),
+            Self::Copy | Self::Send | Self::PingPong => None,
+            Self::ReadOnly | Self::Chase | Self::Read => Some(Issuer::Read),
+            Self::WriteOnly | Self::Write => Some(Issuer::Write),
         }
     }
 }
@@ -262,6 +300,42 @@ impl Handle {
     }
 }
 
+/// What a case asks of libfabric.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fabric {
+    /// The provider, as libfabric names it: `efa`, `tcp`, `tcp;ofi_rxm`.
+    pub provider: String,
+    /// The network interfaces of each rank with a part in the case.
+    pub nics: Vec<(Rank, Vec<NicName>)>,
+    /// Most operations of a flow that are under way at once.
+    pub window: u32,
+    /// Whether data of GPUs goes through page-locked host memory at both ends.
+    pub is_staged: bool,
+    /// Whom a rank tells that it is ready, and of whom it hears it: its part of a dissemination
+    /// barrier. Empty in a case as a whole.
+    pub meetings: Vec<Meeting>,
+}
+
+/// A network interface by libfabric's names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NicName {
+    /// Domain, such as `rdmap79s0-rdm` or `eth0`.
+    pub domain: String,
+    /// Fabric: the network that it belongs to, such as `10.0.0.0/24`.
+    pub fabric: String,
+    /// The device, such as `rdmap79s0`, where the provider names one.
+    pub device: Option<String>,
+}
+
+/// One round of a dissemination barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meeting {
+    /// Who is told.
+    pub tell: Rank,
+    /// Of whom it is heard.
+    pub hear: Rank,
+}
+
 /// One row of the results: everything that has to be known to repeat it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Case {
@@ -283,6 +357,8 @@ pub struct Case {
     pub size: Bytes,
     /// Bytes of one slot of a staging ring, where the user gave them; otherwise tuned.
     pub slot: Option<Bytes>,
+    /// RDMA: the provider, the interfaces, and how they are used.
+    pub fabric: Option<Fabric>,
 }
 
 impl Case {
@@ -304,10 +380,51 @@ impl Case {
         ranks
     }
 
+    /// What `rank` must know of a case of RDMA: its own flows, its own interfaces, and whom it
+    /// meets; other cases whole. So what all ranks are told grows with the flows and not with their
+    /// square.
+    pub fn of_rank(&self, rank: Rank) -> Self {
+        let Some(fabric) = &self.fabric else { return self.clone() };
+        let own = |flow: &&Flow| flow.source.rank == rank || flow.target.rank == rank;
+        let flows: Vec<Flow> = self.flows.iter().filter(own).copied().collect();
+        let meetings = match &fabric.meetings[..] {
+            [] => meetings(&self.members(), rank),
+            known => known.to_vec(),
+        };
+        let nics = fabric.nics.iter().filter(|(of, _)| *of == rank).cloned().collect();
+        let fabric = Fabric { nics, meetings, ..fabric.clone() };
+        Self { flows, fabric: Some(fabric), ..self.clone() }
+    }
+
+    /// The rank that times `flow`: whose GPU or interface does the work, or whose CPU begins it.
+    pub fn timed_by(&self, flow: &Flow) -> Rank {
+        match (self.engine, self.issuer) {
+            (Engine::Cpu, _) => flow.source.rank,
+            (Engine::Nic, Some(Issuer::Read)) => flow.target.rank,
+            (Engine::Nic, _) => flow.source.rank,
+            (Engine::Ce | Engine::Sm, issuer) => flow.executor(issuer).rank,
+        }
+    }
+
     /// What all flows move in one operation.
     pub fn bytes_per_operation(&self) -> Bytes {
         self.size.times(self.flows.len() as u64)
     }
+}
+
+/// The rounds of a dissemination barrier (Hensgen, Finkel and Manber, 1988) of `members` for one of
+/// them: after round k it has heard, through others, of the 2^(k+1) before it.
+fn meetings(members: &[Rank], rank: Rank) -> Vec<Meeting> {
+    let count = members.len();
+    let Some(own) = members.iter().position(|&member| member == rank) else { return Vec::new() };
+    let steps = std::iter::successors(Some(1), |step| Some(step * 2));
+    steps
+        .take_while(|&step| step < count)
+        .map(|step| Meeting {
+            tell: members[(own + step) % count],
+            hear: members[(own + count - step) % count],
+        })
+        .collect()
 }
 
 impl fmt::Display for Case {
@@ -316,10 +433,14 @@ impl fmt::Display for Case {
         write!(f, "{} {}", self.transport.name(), self.pattern.name())?;
         if self.engine != Engine::Cpu {
             write!(f, " {}", self.operation.name())?;
-            if let Some(issuer) = self.issuer {
-                write!(f, " {}", issuer.name())?;
+            match (self.issuer, &self.fabric) {
+                (_, Some(fabric)) => write!(f, " {}", fabric.provider)?,
+                (Some(issuer), None) => write!(f, " {} {}", issuer.name(), self.engine.name())?,
+                (None, None) => write!(f, " {}", self.engine.name())?,
             }
-            write!(f, " {}", self.engine.name())?;
+            if self.fabric.as_ref().is_some_and(|fabric| fabric.is_staged) {
+                f.write_str(" staged")?;
+            }
         }
         let has_ranks = self.engine == Engine::Cpu || self.members().len() > 1;
         for (index, flow) in self.flows.iter().enumerate() {

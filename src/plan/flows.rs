@@ -40,6 +40,11 @@ pub(super) fn between_gpus(pattern: Pattern, gpus: &[Gpu], ranks: u32) -> Vec<Ve
         .zip(gpus)
         .map(|(index, &gpu)| Endpoint { rank: Rank(index % ranks), place: Place::Gpu(gpu) })
         .collect();
+    between(pattern, &ends)
+}
+
+/// The sets of flows of a pattern between `ends`, one for each case.
+pub(super) fn between(pattern: Pattern, ends: &[Endpoint]) -> Vec<Vec<Flow>> {
     let count = ends.len();
     let ordered: Vec<Flow> = ends
         .iter()
@@ -66,10 +71,11 @@ pub(super) fn between_gpus(pattern: Pattern, gpus: &[Gpu], ranks: u32) -> Vec<Ve
         Pattern::OneToAll => ends.iter().map(|end| of(&|flow| flow.source == *end)).collect(),
         Pattern::AllToOne => ends.iter().map(|end| of(&|flow| flow.target == *end)).collect(),
         Pattern::AllPairs => vec![ordered],
-        Pattern::Bisection => {
-            let half = |index: usize| ends[(index + count / 2) % count];
-            let across = (0..count).map(|index| Flow { source: ends[index], target: half(index) });
-            vec![across.collect()]
+        Pattern::Bisection | Pattern::Neighbours => {
+            let steps = if pattern == Pattern::Bisection { count / 2 } else { 1 };
+            let to = |index: usize| ends[(index + steps) % count];
+            let around = (0..count).map(|index| Flow { source: ends[index], target: to(index) });
+            vec![around.collect()]
         }
     }
 }
@@ -97,6 +103,7 @@ mod tests {
         assert_eq!(pairs(Pattern::AllToOne, 3, 1)[1], [(0, 1), (2, 1)]);
         assert_eq!(pairs(Pattern::AllPairs, 4, 1)[0].len(), 12);
         assert_eq!(pairs(Pattern::Bisection, 4, 1), [[(0, 2), (1, 3), (2, 0), (3, 1)]]);
+        assert_eq!(pairs(Pattern::Neighbours, 3, 1), [[(0, 1), (1, 2), (2, 0)]]);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod case;
 mod flows;
+mod rdma;
 mod sizes;
 pub mod topology;
 
@@ -10,10 +11,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use case::{
-    Case, Endpoint, Engine, Flow, Gpu, Handle, Issuer, Operation, Pattern, Place, Rank,
+    Case, Endpoint, Engine, Fabric, Flow, Gpu, Handle, Issuer, Meeting, NicName, Operation,
+    Pattern, Place, Rank,
 };
+pub use rdma::{FabricRequest, Memory, NicChoice};
 pub use sizes::Sizes;
-use topology::{GpuNode, NumaNode, Topology};
+use topology::{GpuNode, Host, NumaNode, Topology};
 
 use crate::units::Bytes;
 
@@ -63,7 +66,7 @@ pub struct Request {
     pub ranks: Option<u32>,
     /// The GPUs, each once; `None`: all.
     pub gpus: Option<Vec<Gpu>>,
-    /// What GPUs do with the data, each once.
+    /// What is done with the data, each once; empty: what each transport has by default.
     pub operations: Vec<Operation>,
     /// What moves it, each once.
     pub engines: Vec<Engine>,
@@ -76,6 +79,8 @@ pub struct Request {
     pub numa: Vec<(NumaNode, NumaNode)>,
     /// Bytes of one slot of a staging ring; `None`: tuned for each case.
     pub slot: Option<Bytes>,
+    /// What only RDMA has.
+    pub fabric: FabricRequest,
 }
 
 impl Request {
@@ -87,13 +92,19 @@ impl Request {
             sizes: None,
             ranks: None,
             gpus: None,
-            operations: vec![Operation::Copy, Operation::Chase],
+            operations: Vec::new(),
             engines: Engine::OF_GPU.to_vec(),
             issuers: Issuer::ALL.to_vec(),
             handle: Handle::Ipc,
             numa: Vec::new(),
             slot: None,
+            fabric: FabricRequest::default(),
         }
+    }
+
+    /// The operations asked for, or `default`.
+    fn operations_or<'a>(&'a self, default: &'a [Operation]) -> &'a [Operation] {
+        if self.operations.is_empty() { default } else { &self.operations }
     }
 }
 
@@ -147,9 +158,63 @@ pub enum BadRequest {
         /// Its memory.
         memory: Bytes,
     },
+    /// A provider that not every host has.
+    #[error("--provider {0}: libfabric offers it not on every host; here are: {1}")]
+    Provider(String, String),
+    /// A provider for one host, on several.
+    #[error("--provider shm joins ranks of one host, and there are {0}")]
+    ProviderOfOneHost(usize),
+    /// A provider that can only send and receive.
+    #[error("--provider {provider}: it has no RMA, which --operation {operation} takes")]
+    ProviderWithoutRma {
+        /// The provider.
+        provider: String,
+        /// The operation.
+        operation: &'static str,
+    },
+    /// An interface that a host does not have.
+    #[error("--nic {nic}: provider {provider} has no such interface on {host}; here are: {here}")]
+    Nic {
+        /// The name.
+        nic: String,
+        /// The provider.
+        provider: String,
+        /// The host without it.
+        host: String,
+        /// What is there.
+        here: String,
+    },
+    /// More than the provider moves at once.
+    #[error("--sizes {size}: one operation of provider {provider} moves {} at most", .most.rounded())]
+    Message {
+        /// The transfer.
+        size: Bytes,
+        /// The provider.
+        provider: String,
+        /// Its limit.
+        most: Bytes,
+    },
+    /// Memory of a GPU where there is none.
+    #[error("--memory {memory}: no GPU is on {host}: give --memory host")]
+    MemoryWithoutGpu {
+        /// What was asked for.
+        memory: &'static str,
+        /// Where.
+        host: String,
+    },
 }
 
-/// The cases that answer `request` on a machine of this `topology`, in the order of the rows.
+/// The cases between hosts and ranks that answer `request`, in the order of the rows.
+///
+/// # Errors
+///
+/// The request names what the hosts do not have.
+pub fn cases_between(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadRequest> {
+    rdma::cases(request, hosts)
+}
+
+/// The cases within one host that answer `request` on a machine of this `topology`, in the order
+/// of the rows; its ranks are counted from 0.
 ///
 /// A transport that has no pair of ranks or GPUs here has no case in the list; the caller says so.
 ///
@@ -181,14 +246,18 @@ pub fn why_none(transport: TransportKind, request: &Request, topology: &Topology
             let found = if count == 0 { "none is here" } else { "one is here" };
             format!("it takes place between two GPUs, and {found}")
         }
-        TransportKind::Shm if request.ranks == Some(1) && count < 2 => {
-            "it takes place between ranks: give --ranks 2 or more".to_owned()
+        TransportKind::Shm if request.ranks == Some(1) && count < 2 => BETWEEN_RANKS.to_owned(),
+        TransportKind::Rdma if request.ranks == Some(1) => BETWEEN_RANKS.to_owned(),
+        TransportKind::Rdma if topology.nics.is_empty() => {
+            "libfabric offers no provider here that g2g measures (efa, verbs, tcp, shm)".to_owned()
         }
         _ => "nothing of it fits --pattern, --operation, --engine and --issuer together, with the \
               ranks and GPUs that are here"
             .to_owned(),
     }
 }
+
+const BETWEEN_RANKS: &str = "it takes place between ranks: give --ranks 2 or more";
 
 /// The GPUs that take part.
 fn gpus<'a>(request: &Request, topology: &'a Topology) -> Result<Vec<&'a GpuNode>, BadRequest> {
@@ -252,6 +321,7 @@ fn shm_of_host(
                 handle: None,
                 size,
                 slot: request.slot,
+                fabric: None,
             }));
         }
     }
@@ -279,7 +349,11 @@ fn shm_of_gpus(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
             cases.extend(of_gpu(request, TransportKind::Shm, pattern, &flows, engine));
         }
     }
-    if request.operations.contains(&Operation::Copy) { cases } else { Vec::new() }
+    if request.operations_or(&Operation::OF_GPU).contains(&Operation::Copy) {
+        cases
+    } else {
+        Vec::new()
+    }
 }
 
 /// Each wanted pattern's flows between the GPUs.
@@ -315,6 +389,7 @@ fn of_gpu(
         handle: (transport == TransportKind::P2p && is_between_ranks).then_some(request.handle),
         size,
         slot: request.slot.filter(|_| transport == TransportKind::Shm),
+        fabric: None,
     };
     sizes.into_iter().map(case).collect()
 }
@@ -323,7 +398,7 @@ fn of_gpu(
 fn p2p(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
     let mut cases = Vec::new();
     for (pattern, flows) in flows_of_gpus(request, gpus) {
-        for &operation in &request.operations {
+        for &operation in request.operations_or(&Operation::OF_GPU) {
             let of = |engine| of_gpu(request, TransportKind::P2p, pattern, &flows, engine);
             match operation {
                 Operation::Copy => {
@@ -342,6 +417,7 @@ fn p2p(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
                 Operation::Chase => {
                     cases.extend(of(Engine::Sm).first().and_then(|case| chase(request, case)))
                 }
+                _ => {}
             }
         }
     }
@@ -351,7 +427,6 @@ fn p2p(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
 /// The pointer chase along the only flow of `case`.
 fn chase(request: &Request, case: &Case) -> Option<Case> {
     let is_wanted = case.pattern == Pattern::OneWay
-        && request.operations.contains(&Operation::Chase)
         && request.engines.contains(&Engine::Sm)
         && request.issuers.contains(&Issuer::Read);
     is_wanted.then(|| Case {
@@ -399,7 +474,7 @@ fn local_of(request: &Request, pattern: Pattern, flows: &[Flow]) -> Vec<Case> {
     let of = |engine| of_gpu(request, TransportKind::Local, pattern, flows, engine);
     let (to_host, from_host) = (flows[0].target.gpu().is_none(), flows[0].source.gpu().is_none());
     let mut cases = Vec::new();
-    for &operation in &request.operations {
+    for &operation in request.operations_or(&Operation::OF_GPU) {
         let kernels = || {
             let cases = if request.engines.contains(&Engine::Sm) { of(Engine::Sm) } else { vec![] };
             cases.into_iter().map(move |case| Case { operation, ..case })
@@ -413,7 +488,7 @@ fn local_of(request: &Request, pattern: Pattern, flows: &[Flow]) -> Vec<Case> {
                 let chases = of(Engine::Sm).first().and_then(|case| chase(request, case));
                 cases.extend(chases.map(|case| Case { issuer: None, ..case }));
             }
-            Operation::ReadOnly | Operation::WriteOnly | Operation::Chase => {}
+            _ => {}
         }
     }
     cases

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Gpu;
+use super::{Gpu, NicName, Rank};
 use crate::units::Bytes;
 
 /// A NUMA node by the kernel's number.
@@ -36,15 +36,49 @@ pub struct GpuNode {
     pub memory: Bytes,
     /// The NUMA node next to it; `None` where nobody says.
     pub numa_node: Option<NumaNode>,
+    /// Its place below its PCIe root, bridge by bridge; empty where nobody says.
+    pub pcie_path: Vec<String>,
+}
+
+/// A network interface, or what stands in its place, as one provider of libfabric offers it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicNode {
+    /// The provider: `efa`, `verbs;ofi_rxm`, `tcp`, `shm`, …
+    pub provider: String,
+    /// Its names.
+    pub name: NicName,
+    /// Whether it only leads back to this host.
+    pub is_loopback: bool,
+    /// Whether other ranks' memory can be written and read through it.
+    pub has_rma: bool,
+    /// The most that one operation moves.
+    pub message_max: Bytes,
+    /// The NUMA node next to it; `None` where nobody says.
+    pub numa_node: Option<NumaNode>,
+    /// Its place below its PCIe root, bridge by bridge; empty where nobody says.
+    pub pcie_path: Vec<String>,
+}
+
+/// A host with the ranks on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name in the network.
+    pub name: String,
+    /// The ranks that run on it and can share memory, in ascending order.
+    pub ranks: Vec<Rank>,
+    /// What is there.
+    pub topology: Topology,
 }
 
 /// A machine, as far as cases depend on it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topology {
-    /// All nodes in the order of their numbers; at least one.
+    /// All NUMA nodes in the order of their numbers; at least one on a real machine.
     pub nodes: Vec<Node>,
     /// The GPUs that g2g may use, in the order of their ordinals.
     pub gpus: Vec<GpuNode>,
+    /// The network interfaces that libfabric offers; none where RDMA is not asked for.
+    pub nics: Vec<NicNode>,
 }
 
 impl Topology {
@@ -126,7 +160,7 @@ pub(crate) mod tests {
             cpus: cpus.to_vec(),
             distances: (0..).take(nodes.len()).map(|to: u32| 10 + 10 * id.abs_diff(to)).collect(),
         };
-        Topology { nodes: (0..).zip(nodes).map(node).collect(), gpus: Vec::new() }
+        Topology { nodes: (0..).zip(nodes).map(node).collect(), ..Topology::default() }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use hdrhistogram::serialization::{
 };
 
 use super::{Error, Row, files::RecordFile};
-use crate::measure::Latency;
+use crate::{measure::Latency, plan::Rank};
 
 /// The open file.
 #[derive(Debug)]
@@ -39,15 +39,21 @@ impl Hlog {
         Ok(Self { file: RecordFile::create(path, &beginning, "")?, began: now, last: now })
     }
 
-    /// Appends the histogram of `row`, tagged with the row's number and what it is about. Its
-    /// interval is the time since the line before.
-    pub(super) fn append(&mut self, row: &Row, latency: &Latency) -> Result<(), Error> {
+    /// Appends the histogram of `row`, over all ranks or of one, tagged with the row's number and
+    /// what it is about. Its interval is the time since the line before.
+    pub(super) fn append(
+        &mut self,
+        row: &Row,
+        rank: Option<Rank>,
+        latency: &Latency,
+    ) -> Result<(), Error> {
         let tag = format!(
-            "case-{}_{}_{}_{}B",
+            "case-{}_{}_{}_{}B{}",
             row.case,
             row.transport.name(),
             row.pattern.unwrap_or("none"),
-            row.size_bytes.unwrap_or_default().get()
+            row.size_bytes.unwrap_or_default().get(),
+            rank.map_or_else(String::new, |rank| format!("_rank-{}", rank.0))
         );
         let mut line = Vec::new();
         let now = Instant::now();
@@ -88,7 +94,7 @@ mod tests {
         for (case, ns) in [(1, 100), (2, 200)] {
             let times = vec![Duration::from_nanos(ns); 50];
             let row = Row::absent(case, TransportKind::Shm, "");
-            hlog.append(&row, &Latency::of(&times)).unwrap();
+            hlog.append(&row, None, &Latency::of(&times)).unwrap();
         }
         let text = std::fs::read_to_string(&path).unwrap();
         // The legend is for readers in other languages; this one knows only the lines themselves.

@@ -1,38 +1,62 @@
-//! Pairs of GPUs at a glance: a matrix for reads, one for writes, and their ratio.
+//! Pairs of GPUs or ranks at a glance: a matrix for reads, one for writes, and their ratio.
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-use super::{Row, Status};
+use super::{Row, Status, table::is_staged};
 use crate::{
     plan::{Engine, Issuer, Operation, TransportKind},
     units::{Bytes, readable_nanoseconds},
 };
 
-/// Whether `row` is one pair of GPUs, one way.
+/// Whether `row` is one pair of GPUs, or of ranks that RDMA joins, one way.
 pub(super) fn is_pair(row: &Row) -> bool {
+    let is_of_gpus = row.source_gpu.is_some() && row.target_gpu.is_some();
     row.pattern == Some("one-way")
         && row.transport != TransportKind::Local
-        && row.source_gpu.is_some()
-        && row.target_gpu.is_some()
+        && (is_of_gpus || row.transport == TransportKind::Rdma)
 }
 
 /// What the rows of one set of matrices have in common.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 struct Kind {
     transport: TransportKind,
     operation: Option<Operation>,
     engine: Option<Engine>,
+    provider: Option<String>,
+    memory: Option<&'static str>,
+    is_staged: bool,
+    /// Of pairs within a host.
+    host: Option<String>,
 }
 
 impl Kind {
-    const fn of(row: &Row) -> Self {
-        Self { transport: row.transport, operation: row.operation, engine: row.engine }
+    fn of(row: &Row) -> Self {
+        Self {
+            transport: row.transport,
+            operation: row.operation,
+            engine: row.engine,
+            provider: row.provider.clone(),
+            memory: row.source_memory.filter(|_| row.provider.is_some()),
+            is_staged: is_staged(row),
+            host: row.source_host.clone().filter(|_| row.provider.is_none()),
+        }
     }
 
-    fn name(self) -> String {
+    /// What the ends of a pair are.
+    fn end(&self) -> &'static str {
+        if self.transport == TransportKind::Rdma { "rank" } else { "GPU" }
+    }
+
+    fn name(&self) -> String {
         let operation = self.operation.map_or("-", Operation::name);
         let engine = self.engine.map_or("-", Engine::name);
-        format!("{} {operation} {engine}", self.transport.name())
+        let how = self.provider.as_deref().unwrap_or(engine);
+        let memory = match (self.memory, self.is_staged) {
+            (Some(memory), false) => format!(" {memory} memory"),
+            (Some(memory), true) => format!(" {memory} memory staged"),
+            (None, _) => String::new(),
+        };
+        format!("{} {operation} {how}{memory}", self.transport.name())
     }
 }
 
@@ -46,8 +70,13 @@ pub(super) fn matrices(rows: &[&Row]) -> String {
         }
     }
     let mut text = String::new();
-    for kind in kinds {
-        let of_kind: Vec<&Row> = rows.iter().copied().filter(|row| Kind::of(row) == kind).collect();
+    let has_several_hosts = kinds.iter().any(|kind| kind.host != kinds[0].host);
+    for kind in &kinds {
+        let of_kind: Vec<&Row> =
+            rows.iter().copied().filter(|row| Kind::of(row) == *kind).collect();
+        if let Some(host) = kind.host.as_ref().filter(|_| has_several_hosts) {
+            text.push_str(&format!("On {host}:\n"));
+        }
         let largest = of_kind.iter().filter_map(|row| row.size_bytes).max().unwrap_or_default();
         let at_largest: Vec<&Row> =
             of_kind.iter().copied().filter(|row| row.size_bytes == Some(largest)).collect();
@@ -60,15 +89,19 @@ pub(super) fn matrices(rows: &[&Row]) -> String {
 }
 
 /// The matrices of rows of one kind and size.
-fn at_size(kind: Kind, size: Bytes, rows: &[&Row]) -> String {
-    let axis = "rows: source GPU, columns: target GPU";
+fn at_size(kind: &Kind, size: Bytes, rows: &[&Row]) -> String {
+    let end = kind.end();
+    let axis = format!("rows: source {end}, columns: target {end}");
     let simulated = if rows.iter().any(|row| row.simulated) { " [SIMULATED]" } else { "" };
     let title = |what: &str| format!("{} {size}, {what}; {axis}{simulated}\n", kind.name());
     let bandwidth = |row: &Row| row.bandwidth_gb_s.map(|rate| format!("{rate:.2}"));
     let mut text = String::new();
-    if kind.operation == Some(Operation::Chase) {
+    if kind.operation.is_some_and(Operation::is_latency_only) {
         let latency = |row: &Row| row.latency_ns_p50.map(readable_nanoseconds);
-        text.push_str(&title("median latency of one load by the target"));
+        text.push_str(&title(match kind.operation {
+            Some(Operation::Chase) => "median latency of one load by the target",
+            _ => "median latency one way",
+        }));
         text.push_str(&square(rows, &|row| cell(row, latency)));
     } else if kind.transport == TransportKind::P2p && kind.operation == Some(Operation::Copy) {
         let by = |issuer| -> Vec<&Row> {
@@ -97,8 +130,12 @@ fn at_size(kind: Kind, size: Bytes, rows: &[&Row]) -> String {
     text
 }
 
+/// GPUs, or ranks that RDMA joins.
 const fn ends(row: &Row) -> (Option<u32>, Option<u32>) {
-    (row.source_gpu, row.target_gpu)
+    match row.transport {
+        TransportKind::Rdma => (row.source_rank, row.target_rank),
+        _ => (row.source_gpu, row.target_gpu),
+    }
 }
 
 /// A number, or what became of it.
@@ -113,13 +150,14 @@ fn cell(row: &Row, number: impl Fn(&Row) -> Option<String>) -> String {
 
 /// A matrix of sources and targets, with what `text` says of each pair.
 fn square(rows: &[&Row], text: &dyn Fn(&Row) -> String) -> String {
+    let name = rows.first().map_or("", |row| Kind::of(row).end());
     let mut gpus: Vec<u32> =
-        rows.iter().flat_map(|row| [row.source_gpu, row.target_gpu]).flatten().collect();
+        rows.iter().flat_map(|row| <[Option<u32>; 2]>::from(ends(row))).flatten().collect();
     gpus.sort_unstable();
     gpus.dedup();
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    let heads = gpus.iter().map(|gpu| format!("GPU {gpu}"));
+    let heads = gpus.iter().map(|gpu| format!("{name} {gpu}"));
     table.set_header(std::iter::once(String::new()).chain(heads).map(Cell::new));
     for &source in &gpus {
         let pair = |target: &u32| {
@@ -127,7 +165,7 @@ fn square(rows: &[&Row], text: &dyn Fn(&Row) -> String) -> String {
             found.map_or_else(|| "-".to_owned(), |row| text(row))
         };
         let cells = gpus.iter().map(pair);
-        table.add_row(std::iter::once(format!("GPU {source}")).chain(cells).map(Cell::new));
+        table.add_row(std::iter::once(format!("{name} {source}")).chain(cells).map(Cell::new));
     }
     for column in table.column_iter_mut() {
         column.set_cell_alignment(CellAlignment::Right);
@@ -147,11 +185,13 @@ fn troubles(rows: &[&Row]) -> String {
     let mut text = String::new();
     for (row, count) in &reasons {
         let number = |gpu: Option<u32>| gpu.map_or_else(|| "-".to_owned(), |gpu| gpu.to_string());
-        let (source, target) = (number(row.source_gpu), number(row.target_gpu));
+        let (source, target) = ends(row);
+        let (name, source, target) = (Kind::of(row).end(), number(source), number(target));
         let more =
             if *count > 1 { format!(" (and {} more rows)", count - 1) } else { String::new() };
         let what = cell(row, |_| None);
-        text.push_str(&format!("  {what} GPU {source} -> GPU {target}{more}: {}\n", row.reason));
+        let pair = format!("{name} {source} -> {name} {target}");
+        text.push_str(&format!("  {what} {pair}{more}: {}\n", row.reason));
     }
     if !text.is_empty() {
         text.push('\n');
@@ -160,7 +200,7 @@ fn troubles(rows: &[&Row]) -> String {
 }
 
 /// A table by size for each pair, reads beside writes.
-fn by_size(kind: Kind, rows: &[&Row]) -> String {
+fn by_size(kind: &Kind, rows: &[&Row]) -> String {
     let mut pairs: Vec<(Option<u32>, Option<u32>)> = rows.iter().map(|row| ends(row)).collect();
     pairs.sort_unstable();
     pairs.dedup();
@@ -179,10 +219,11 @@ fn by_size(kind: Kind, rows: &[&Row]) -> String {
         let number = |gpu: Option<u32>| gpu.map_or_else(|| "-".to_owned(), |gpu| gpu.to_string());
         let simulated = if of_pair.iter().any(|row| row.simulated) { " [SIMULATED]" } else { "" };
         text.push_str(&format!(
-            "{}: GPU {} -> GPU {}{simulated}\n",
+            "{}: {end} {} -> {end} {}{simulated}\n",
             kind.name(),
             number(pair.0),
-            number(pair.1)
+            number(pair.1),
+            end = kind.end()
         ));
         text.push_str(&sizes_of_pair(&sizes, &of_pair));
     }

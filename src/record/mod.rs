@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::measure::Latency;
+use crate::{measure::Latency, plan::Rank};
 
 use provenance::Provenance;
 
@@ -120,16 +120,17 @@ impl Recorder {
         remove(&self.folder, self.is_new);
     }
 
-    /// Appends a row to every file and hands it to the disk. Where one cannot be written, each
+    /// Appends a row to every file, with its latencies over all ranks and of each, and hands it to
+    /// the disk. Where one cannot be written, each
     /// file ends with the last row that it could take whole.
     ///
     /// # Errors
     ///
     /// A file cannot be written, most often because the disk is full.
-    pub fn append(&mut self, row: Row, latency: Option<&Latency>) -> Result<(), Error> {
+    pub fn append(&mut self, row: Row, latencies: &[(Option<Rank>, Latency)]) -> Result<(), Error> {
         // run.csv last: a row that stands there stands in the other files too.
-        if let Some(latency) = latency {
-            self.hlog.append(&row, latency)?;
+        for (rank, latency) in latencies {
+            self.hlog.append(&row, *rank, latency)?;
         }
         self.json.append(&row)?;
         self.csv.append(&row)?;

@@ -4,8 +4,11 @@ use serde::Serialize;
 
 use crate::{
     measure::{Bulk, Measurement, Outcome},
-    plan::{Case, Engine, Handle, Issuer, Operation, Place, TransportKind},
-    transport::{Mismatch, Staging, StoreKind, Wait},
+    plan::{
+        Case, Engine, Handle, Issuer, NicName, Operation, Place, Rank, TransportKind,
+        topology::Host,
+    },
+    transport::{Completion, Mismatch, Network, Registration, Staging, StoreKind, Wait},
     units::{Bytes, nanoseconds},
 };
 
@@ -55,6 +58,10 @@ pub struct Row {
     pub source_rank: Option<u32>,
     /// The rank of the first flow's target.
     pub target_rank: Option<u32>,
+    /// The host of the first flow's source.
+    pub source_host: Option<String>,
+    /// The host of the first flow's target.
+    pub target_host: Option<String>,
     /// NUMA node of the source.
     pub source_numa_node: Option<u32>,
     /// NUMA node of the target.
@@ -63,6 +70,30 @@ pub struct Row {
     pub source_cpu: Option<u32>,
     /// CPU of the target, where it has one for itself.
     pub target_cpu: Option<u32>,
+    /// The provider of libfabric.
+    pub provider: Option<String>,
+    /// The protocol below it.
+    pub protocol: Option<String>,
+    /// The network of the source's first interface.
+    pub fabric: Option<String>,
+    /// The source's interfaces as libfabric's domains, joined by `+`.
+    pub source_domain: Option<String>,
+    /// The target's.
+    pub target_domain: Option<String>,
+    /// The devices behind the source's domains, joined by `+`.
+    pub source_nic: Option<String>,
+    /// The devices behind the target's.
+    pub target_nic: Option<String>,
+    /// How the interface reaches the source's memory.
+    pub source_registration: Option<Registration>,
+    /// How the interface reaches the target's memory.
+    pub target_registration: Option<Registration>,
+    /// Most operations of a flow under way at once.
+    pub window: Option<u32>,
+    /// What ended a bandwidth sample.
+    pub bandwidth_completion: Option<Completion>,
+    /// What ended a latency.
+    pub latency_completion: Option<Completion>,
     /// Bytes of one transfer of one flow.
     pub size_bytes: Option<Bytes>,
     /// The most that goes through one slot of the staging ring.
@@ -89,6 +120,10 @@ pub struct Row {
     pub bandwidth_gb_s_high: Option<f64>,
     /// Median bandwidth of all flows together.
     pub bandwidth_gb_s_total: Option<f64>,
+    /// Of several ranks with flows of their own: the slowest.
+    pub slowest_rank: Option<u32>,
+    /// Median bandwidth of all of its flows together.
+    pub slowest_rank_gb_s: Option<f64>,
     /// Samples of the bandwidth.
     pub bandwidth_samples: Option<usize>,
     /// Operations of each flow in one bandwidth sample.
@@ -145,10 +180,24 @@ impl Row {
             target_gpu: None,
             source_rank: None,
             target_rank: None,
+            source_host: None,
+            target_host: None,
             source_numa_node: None,
             target_numa_node: None,
             source_cpu: None,
             target_cpu: None,
+            provider: None,
+            protocol: None,
+            fabric: None,
+            source_domain: None,
+            target_domain: None,
+            source_nic: None,
+            target_nic: None,
+            source_registration: None,
+            target_registration: None,
+            window: None,
+            bandwidth_completion: None,
+            latency_completion: None,
             size_bytes: None,
             slot_bytes: None,
             slots: None,
@@ -162,6 +211,8 @@ impl Row {
             bandwidth_gb_s_low: None,
             bandwidth_gb_s_high: None,
             bandwidth_gb_s_total: None,
+            slowest_rank: None,
+            slowest_rank_gb_s: None,
             bandwidth_samples: None,
             operations_per_sample: None,
             bandwidth_variation: None,
@@ -218,6 +269,7 @@ impl Row {
                     ..Self::of_case(number, case, "").staged(measured.staging)
                 }
                 .with_bandwidth(measured.bandwidth.as_ref(), case.flows.len())
+                .over(measured.network.as_ref())
             }
         }
     }
@@ -232,6 +284,8 @@ impl Row {
             bandwidth_gb_s_low: has_interval.then_some(total.low / flows),
             bandwidth_gb_s_high: has_interval.then_some(total.high / flows),
             bandwidth_gb_s_total: Some(total.median),
+            slowest_rank: bandwidth.slowest.map(|(rank, _)| rank.0),
+            slowest_rank_gb_s: bandwidth.slowest.map(|(_, gb_s)| gb_s),
             bandwidth_samples: Some(total.count),
             operations_per_sample: Some(bandwidth.operations_per_sample),
             bandwidth_variation: Some(total.variation),
@@ -242,6 +296,14 @@ impl Row {
 
     fn of_case(number: usize, case: &Case, reason: &str) -> Self {
         let first = case.flows.first();
+        let fabric = case.fabric.as_ref();
+        let nics = |rank: Option<Rank>| -> &[NicName] {
+            let own =
+                fabric.and_then(|fabric| fabric.nics.iter().find(|(of, _)| Some(*of) == rank));
+            own.map_or(&[], |(_, nics)| nics)
+        };
+        let source_nics = nics(first.map(|flow| flow.source.rank));
+        let target_nics = nics(first.map(|flow| flow.target.rank));
         Self {
             pattern: Some(case.pattern.name()),
             flows: Some(case.flows.len()),
@@ -260,7 +322,37 @@ impl Row {
             source_cpu: first.and_then(|flow| flow.source.cpu()),
             target_cpu: first.and_then(|flow| flow.target.cpu()),
             size_bytes: Some(case.size),
+            provider: fabric.map(|fabric| fabric.provider.clone()),
+            fabric: source_nics.first().map(|nic| nic.fabric.clone()),
+            source_domain: joined(source_nics.iter().map(|nic| Some(&nic.domain))),
+            target_domain: joined(target_nics.iter().map(|nic| Some(&nic.domain))),
+            source_nic: joined(source_nics.iter().map(|nic| nic.device.as_ref())),
+            target_nic: joined(target_nics.iter().map(|nic| nic.device.as_ref())),
+            window: fabric.map(|fabric| fabric.window),
             ..Self::absent(number, case.transport, reason)
+        }
+    }
+
+    /// The same with the names of the hosts of its ranks.
+    pub fn on(self, hosts: &[Host]) -> Self {
+        let name = |rank: Option<u32>| {
+            let rank = Rank(rank?);
+            let host = hosts.iter().find(|host| host.ranks.contains(&rank))?;
+            Some(host.name.clone())
+        };
+        Self { source_host: name(self.source_rank), target_host: name(self.target_rank), ..self }
+    }
+
+    fn over(self, network: Option<&Network>) -> Self {
+        let Some(network) = network else { return self };
+        Self {
+            protocol: Some(network.protocol.clone()),
+            source_registration: Some(network.source_registration),
+            target_registration: Some(network.target_registration),
+            window: Some(network.window),
+            bandwidth_completion: self.bandwidth_gb_s.map(|_| network.bandwidth_completion),
+            latency_completion: Some(network.latency_completion),
+            ..self
         }
     }
 
@@ -303,6 +395,12 @@ fn flags(measured: &Measurement) -> String {
     .filter_map(|(raised, flag)| raised.then_some(flag))
     .collect::<Vec<&str>>()
     .join(" ")
+}
+
+/// Names joined by `+`; `None` where one of them is not known, or there is none.
+fn joined<'a>(names: impl Iterator<Item = Option<&'a String>>) -> Option<String> {
+    let names: Option<Vec<&str>> = names.map(|name| name.map(String::as_str)).collect();
+    names.filter(|names| !names.is_empty()).map(|names| names.join("+"))
 }
 
 const fn memory(place: Place) -> &'static str {

@@ -6,7 +6,8 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use super::{Row, Status, matrix};
 use crate::{
-    plan::{Engine, Issuer, Operation},
+    plan::{Engine, Issuer, Operation, TransportKind},
+    transport::Registration,
     units::{Bytes, readable_nanoseconds},
 };
 
@@ -29,8 +30,16 @@ pub fn tables(rows: &[Row]) -> String {
     let mut text = String::new();
     let (absent, measured): (Vec<&Row>, Vec<&Row>) =
         rows.iter().partition(|row| row.size_bytes.is_none());
-    let (pairs, others): (Vec<&Row>, Vec<&Row>) =
-        measured.into_iter().partition(|row| matrix::is_pair(row));
+    let of_rdma = measured.iter().filter(|row| row.transport == TransportKind::Rdma);
+    let mut ranks: Vec<Option<u32>> =
+        of_rdma.flat_map(|row| [row.source_rank, row.target_rank]).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    // Two ranks are no matrix.
+    let is_pair = |row: &&Row| {
+        matrix::is_pair(row) && (row.transport != TransportKind::Rdma || ranks.len() > 2)
+    };
+    let (pairs, others): (Vec<&Row>, Vec<&Row>) = measured.into_iter().partition(is_pair);
     for rows in others.chunk_by(|a, b| title(a) == title(b)) {
         text.push_str(&title(rows[0]));
         text.push('\n');
@@ -58,6 +67,9 @@ fn title(row: &Row) -> String {
     };
     let how = if row.engine == Some(Engine::Cpu) {
         String::new()
+    } else if let Some(provider) = &row.provider {
+        let staged = if is_staged(row) { " staged" } else { "" };
+        format!(" {} {provider}{staged}", row.operation.map_or("-", Operation::name))
     } else {
         let operation = row.operation.map(Operation::name);
         let issuer = row.issuer.map(Issuer::name);
@@ -70,12 +82,27 @@ fn title(row: &Row) -> String {
     format!("{transport} {pattern}{how}: {source} {arrow} {target}{more}{simulated}")
 }
 
+/// Whether data of GPUs goes through host memory on its way into the network.
+pub(super) fn is_staged(row: &Row) -> bool {
+    row.source_registration == Some(Registration::Host) && row.source_memory == Some("gpu")
+}
+
 fn source(row: &Row) -> String {
-    end(row, row.source_gpu, row.source_rank, (row.source_numa_node, row.source_cpu))
+    let end = end(row, row.source_gpu, row.source_rank, (row.source_numa_node, row.source_cpu));
+    end + &place(row, row.source_host.as_ref(), row.source_domain.as_ref())
 }
 
 fn target(row: &Row) -> String {
-    end(row, row.target_gpu, row.target_rank, (row.target_numa_node, row.target_cpu))
+    let end = end(row, row.target_gpu, row.target_rank, (row.target_numa_node, row.target_cpu));
+    end + &place(row, row.target_host.as_ref(), row.target_domain.as_ref())
+}
+
+/// The host, where it is not plain, and the interfaces of RDMA.
+fn place(row: &Row, host: Option<&String>, domain: Option<&String>) -> String {
+    let host = host.filter(|_| row.source_host != row.target_host);
+    let host = host.map_or_else(String::new, |host| format!(" on {host}"));
+    let domain = domain.map_or_else(String::new, |domain| format!(" ({domain})"));
+    host + &domain
 }
 
 fn end(
@@ -89,6 +116,7 @@ fn end(
     match gpu {
         Some(gpu) if row.source_rank == row.target_rank => format!("GPU {gpu}"),
         Some(gpu) => format!("rank {rank} GPU {gpu}"),
+        None if row.engine == Some(Engine::Nic) => format!("rank {rank} host memory"),
         None if row.engine == Some(Engine::Cpu) => {
             let cpu = cpu.map_or_else(|| "shared CPUs".to_owned(), |cpu| format!("CPU {cpu}"));
             format!("rank {rank} host memory (NUMA node {}, {cpu})", number(node))
@@ -150,8 +178,16 @@ fn size(size: Option<Bytes>) -> String {
 /// What a person must know of a row, behind its numbers.
 fn status(row: &Row) -> String {
     match row.status {
-        Status::Ok if row.flags.is_empty() => "verified".to_owned(),
-        Status::Ok => format!("verified; {}", row.flags.replace(' ', ", ").replace('_', " ")),
+        Status::Ok => {
+            let mut words = vec!["verified".to_owned()];
+            if let (Some(rank), Some(gb_s)) = (row.slowest_rank, row.slowest_rank_gb_s) {
+                words.push(format!("slowest: rank {rank} with {gb_s:.3} GB/s"));
+            }
+            if !row.flags.is_empty() {
+                words.push(row.flags.replace(' ', ", ").replace('_', " "));
+            }
+            words.join("; ")
+        }
         Status::Skipped => format!("skipped: {}", row.reason),
         Status::Corrupt => format!("CORRUPT: {}", row.reason),
         Status::Failed => format!("FAILED: {}", row.reason),

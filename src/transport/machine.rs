@@ -37,9 +37,19 @@ fn gpus() -> Result<Vec<GpuNode>, ffi::CallError> {
             memory: device.total_memory()?,
             // The kernel writes -1 where it does not know.
             numa_node: node.ok().and_then(|text| text.trim().parse().ok()).map(NumaNode),
+            pcie_path: pcie_path(&bus),
         })
     };
     driver.devices()?.into_iter().map(describe).collect()
+}
+
+/// The bridges from the root to the device with this PCI address, and the device; empty where the
+/// kernel does not show it.
+fn pcie_path(address: &str) -> Vec<String> {
+    let place = fs::canonicalize(format!("/sys/bus/pci/devices/{}", address.to_lowercase()));
+    let place = place.unwrap_or_default();
+    let parts = place.iter().filter_map(|part| part.to_str());
+    parts.skip_while(|part| !part.starts_with("pci")).map(str::to_owned).collect()
 }
 
 /// A foreign library that is used.
@@ -118,9 +128,9 @@ fn topology_below(system: &Path, allowed: &[u32]) -> Topology {
         .collect();
     if nodes.iter().all(|node| node.cpus.is_empty()) {
         let whole = Node { id: NumaNode(0), cpus: usable(allowed.to_vec()), distances: vec![10] };
-        return Topology { nodes: vec![whole], gpus: Vec::new() };
+        return Topology { nodes: vec![whole], ..Topology::default() };
     }
-    Topology { nodes, gpus: Vec::new() }
+    Topology { nodes, ..Topology::default() }
 }
 
 /// Memory that can be taken without swapping, by the kernel's estimate, and no more than the

@@ -103,6 +103,11 @@ pub trait Transfer {
     /// How the data is staged on its way, if it is.
     fn staging(&self) -> Option<Staging>;
 
+    /// What libfabric has made of the case, if it is one of RDMA.
+    fn network(&self) -> Option<Network> {
+        None
+    }
+
     /// What the clock behind the spans can do.
     fn clock(&self) -> Clock;
 
@@ -126,6 +131,16 @@ pub trait Transfer {
     /// Any foreign call that fails, and a peer that ends or makes no progress.
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error>;
 
+    /// The same with one operation of every flow in each span, begun when the one before has
+    /// ended: for latencies.
+    ///
+    /// # Errors
+    ///
+    /// As [`Transfer::run`].
+    fn run_singly(&mut self, spans: &mut [Span]) -> Result<(), Error> {
+        self.run(1, spans)
+    }
+
     /// Compares every byte of this rank's targets with the pattern of `seed`.
     ///
     /// # Errors
@@ -134,7 +149,50 @@ pub trait Transfer {
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error>;
 }
 
-/// One rank's times of one sample, in nanoseconds of a clock that all ranks of the case share.
+/// What libfabric has made of a case.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// The protocol below the provider, by libfabric's name.
+    pub protocol: String,
+    /// Most operations of a flow under way at once.
+    pub window: u32,
+    /// How the source's memory was registered.
+    pub source_registration: Registration,
+    /// How the target's memory was registered.
+    pub target_registration: Registration,
+    /// What ended a bandwidth sample.
+    pub bandwidth_completion: Completion,
+    /// What ended a latency.
+    pub latency_completion: Completion,
+}
+
+/// How an interface came to reach memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Registration {
+    /// Host memory by its address.
+    Host,
+    /// GPU memory by a dma-buf of the driver.
+    DmaBuf,
+    /// GPU memory by its address: the provider itself asks the driver (`FI_HMEM_CUDA`).
+    Hmem,
+}
+
+/// What a clock took for the end of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Completion {
+    /// The target's own word that all of it had arrived; while it went on, operations were
+    /// replaced as the provider reported their transmission.
+    Confirmed,
+    /// The provider's word that the data was in the target's memory (`FI_DELIVERY_COMPLETE`).
+    Delivery,
+    /// The data was here: of a read, and of an answer.
+    Arrival,
+}
+
+/// One rank's times of one sample, in nanoseconds of a clock that all ranks of the case share, or,
+/// with [`Clock::is_streaming`], of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// Just before the first byte of this rank's sources was asked for; `None` without a source.
@@ -152,6 +210,9 @@ pub struct Clock {
     pub sample_time_min: Duration,
     /// Most operations of one sample.
     pub operations_max: u64,
+    /// Whether each rank's flows go on before, between and after its spans until all ranks have
+    /// theirs: the bandwidths of the ranks then add up.
+    pub is_streaming: bool,
 }
 
 /// A sample lasts at least so many times what its clock can tell apart: below 1 % of error.
@@ -171,6 +232,7 @@ impl Clock {
             resolution,
             sample_time_min: SAMPLE_TIME_OF_HOST.max(resolution.saturating_mul(RESOLUTIONS_MIN)),
             operations_max: OPERATIONS_OF_HOST,
+            is_streaming: false,
         }
     }
 }

@@ -140,7 +140,12 @@ impl Transfer for Pointers {
     }
 
     fn clock(&self) -> Clock {
-        Clock { resolution: RESOLUTION, sample_time_min: Duration::ZERO, operations_max: 1 }
+        Clock {
+            resolution: RESOLUTION,
+            sample_time_min: Duration::ZERO,
+            operations_max: 1,
+            is_streaming: false,
+        }
     }
 
     fn is_misplaced(&self) -> bool {

@@ -307,9 +307,9 @@ impl Lane {
         let source = source.all(ends);
         match (self.operation, self.engine) {
             (Operation::ReadOnly, _) => kernels.read_only(stream, source, target),
-            (_, Engine::Ce | Engine::Cpu) => stream.copy(target, source),
             (_, Engine::Sm) if self.reads => kernels.copy_by_read(stream, target, source),
             (_, Engine::Sm) => kernels.copy_by_write(stream, target, source),
+            _ => stream.copy(target, source),
         }
     }
 }

@@ -152,10 +152,10 @@ fn own_buffers(
     let mut buffers = Vec::new();
     for (flow, ends) in case.flows.iter().enumerate() {
         let sides: &[Side] = match case.operation {
-            Operation::Copy => &[Side::Source, Side::Target],
             Operation::ReadOnly => &[Side::Source, Side::Checksum],
             Operation::WriteOnly => &[Side::Target],
             Operation::Chase => &[Side::Source],
+            _ => &[Side::Source, Side::Target],
         };
         for &side in sides {
             let size = if side == Side::Checksum { CHECKSUM } else { case.size };

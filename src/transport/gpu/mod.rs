@@ -127,9 +127,7 @@ pub(super) fn prepare(
 ) -> Result<Box<dyn Transfer>, Error> {
     match case.operation {
         Operation::Chase => Ok(Box::new(chase::Pointers::new(case, world, gpus, topology)?)),
-        Operation::Copy | Operation::ReadOnly | Operation::WriteOnly => {
-            Ok(Box::new(copy::Copies::new(case, world, gpus, topology)?))
-        }
+        _ => Ok(Box::new(copy::Copies::new(case, world, gpus, topology)?)),
     }
 }
 
@@ -156,6 +154,7 @@ impl Ready {
                 .max(SAMPLE_TIME_MIN)
                 .max(self.resolution.saturating_mul(RESOLUTIONS_MIN)),
             operations_max: OPERATIONS_MAX,
+            is_streaming: false,
         }
     }
 

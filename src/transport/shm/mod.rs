@@ -28,18 +28,16 @@ impl Transport for Shm {
     fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
         match (case.engine, &self.gpus) {
             (Engine::Cpu, _) => Ok(host::support(case)),
-            (Engine::Ce | Engine::Sm, Ok(gpus)) => staged::support(case, world, gpus),
-            (Engine::Ce | Engine::Sm, Err(reason)) => Ok(Support::No(reason.clone())),
+            (_, Ok(gpus)) => staged::support(case, world, gpus),
+            (_, Err(reason)) => Ok(Support::No(reason.clone())),
         }
     }
 
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
         match (case.engine, &self.gpus) {
             (Engine::Cpu, _) => host::prepare(case, world, &self.topology),
-            (Engine::Ce | Engine::Sm, Ok(gpus)) => {
-                staged::prepare(case, world, gpus, &self.topology)
-            }
-            (Engine::Ce | Engine::Sm, Err(reason)) => Err(Error::Unavailable(reason.clone())),
+            (_, Ok(gpus)) => staged::prepare(case, world, gpus, &self.topology),
+            (_, Err(reason)) => Err(Error::Unavailable(reason.clone())),
         }
     }
 }

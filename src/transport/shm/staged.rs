@@ -361,7 +361,7 @@ impl Lane {
                 stream.wait_value(ring.word(TAIL), emptied)?;
                 match self.engine {
                     Engine::Sm => kernels.copy_by_write(stream, staged, part)?,
-                    Engine::Ce | Engine::Cpu => stream.copy(staged, part)?,
+                    _ => stream.copy(staged, part)?,
                 }
                 stream.write_value(ring.word(HEAD), self.queued)
             }
@@ -369,7 +369,7 @@ impl Lane {
                 stream.wait_value(ring.word(HEAD), before.wrapping_add(1))?;
                 match self.engine {
                     Engine::Sm => kernels.copy_by_read(stream, part, staged)?,
-                    Engine::Ce | Engine::Cpu => stream.copy(part, staged)?,
+                    _ => stream.copy(part, staged)?,
                 }
                 stream.write_value(ring.word(TAIL), self.queued)
             }

@@ -34,6 +34,7 @@ fn case(pattern: Pattern, size: u64, slot: Option<u64>) -> Case {
         handle: None,
         size: Bytes::new(size),
         slot,
+        fabric: None,
     }
 }
 
