@@ -414,7 +414,8 @@ mod tests {
             Command::Run(options)
             | Command::Local(options)
             | Command::P2p(options)
-            | Command::Shm(options) | Command::Rdma(options) => options,
+            | Command::Shm(options)
+            | Command::Rdma(options) => options,
             Command::Topo(_) | Command::Rank(_) => panic!("not a command that measures"),
         }
     }

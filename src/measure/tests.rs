@@ -4,7 +4,9 @@ use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use super::*;
 use crate::{
-    plan::{Endpoint, Engine, Flow, Operation, Pattern, Place, Rank, TransportKind, topology::NumaNode},
+    plan::{
+        Endpoint, Engine, Flow, Operation, Pattern, Place, Rank, TransportKind, topology::NumaNode,
+    },
     units::Bytes,
 };
 

@@ -1,6 +1,6 @@
 //! A case: everything that has to be known to repeat a row.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
@@ -380,20 +380,50 @@ impl Case {
         ranks
     }
 
-    /// What `rank` must know of a case of RDMA: its own flows, its own interfaces, and whom it
-    /// meets; other cases whole. So what all ranks are told grows with the flows and not with their
-    /// square.
-    pub fn of_rank(&self, rank: Rank) -> Self {
-        let Some(fabric) = &self.fabric else { return self.clone() };
-        let own = |flow: &&Flow| flow.source.rank == rank || flow.target.rank == rank;
-        let flows: Vec<Flow> = self.flows.iter().filter(own).copied().collect();
-        let meetings = match &fabric.meetings[..] {
-            [] => meetings(&self.members(), rank),
-            known => known.to_vec(),
+    /// What each rank with a part in a case of RDMA must know of it: its own flows, its own
+    /// interfaces, and whom it meets. So what all ranks are told grows with the flows, and not with
+    /// their square.
+    pub fn parts(&self) -> BTreeMap<Rank, Self> {
+        let Some(fabric) = &self.fabric else { return BTreeMap::new() };
+        let members = self.members();
+        let nics: BTreeMap<Rank, &Vec<NicName>> =
+            fabric.nics.iter().map(|(rank, nics)| (*rank, nics)).collect();
+        let part = |(place, &rank): (usize, &Rank)| {
+            let own = nics.get(&rank).map(|&nics| (rank, nics.clone()));
+            let fabric = Fabric {
+                nics: own.into_iter().collect(),
+                meetings: meetings(&members, place),
+                ..fabric.clone_without_ranks()
+            };
+            (rank, Self { flows: Vec::new(), fabric: Some(fabric), ..self.clone_without_flows() })
         };
-        let nics = fabric.nics.iter().filter(|(of, _)| *of == rank).cloned().collect();
-        let fabric = Fabric { nics, meetings, ..fabric.clone() };
-        Self { flows, fabric: Some(fabric), ..self.clone() }
+        let mut parts: BTreeMap<Rank, Self> = members.iter().enumerate().map(part).collect();
+        for flow in &self.flows {
+            for rank in [flow.source.rank, flow.target.rank] {
+                let of_rank = parts.get_mut(&rank).filter(|part| part.flows.last() != Some(flow));
+                if let Some(part) = of_rank {
+                    part.flows.push(*flow);
+                }
+            }
+        }
+        parts
+    }
+
+    /// The same case without its flows: what a rank without a part must know of it.
+    pub fn clone_without_flows(&self) -> Self {
+        let fabric = self.fabric.as_ref().map(Fabric::clone_without_ranks);
+        Self { flows: Vec::new(), fabric, pattern: self.pattern, ..*self }
+    }
+
+    /// The other ranks that `rank` shares a flow with or meets, each once, in ascending order.
+    pub fn partners(&self, rank: Rank) -> Vec<Rank> {
+        let meetings = self.fabric.iter().flat_map(|fabric| &fabric.meetings);
+        let met = meetings.flat_map(|meeting| [meeting.tell, meeting.hear]);
+        let mut ranks: Vec<Rank> = self.ends().map(|end| end.rank).chain(met).collect();
+        ranks.retain(|&other| other != rank);
+        ranks.sort_unstable();
+        ranks.dedup();
+        ranks
     }
 
     /// The rank that times `flow`: whose GPU or interface does the work, or whose CPU begins it.
@@ -412,17 +442,28 @@ impl Case {
     }
 }
 
-/// The rounds of a dissemination barrier (Hensgen, Finkel and Manber, 1988) of `members` for one of
-/// them: after round k it has heard, through others, of the 2^(k+1) before it.
-fn meetings(members: &[Rank], rank: Rank) -> Vec<Meeting> {
+impl Fabric {
+    fn clone_without_ranks(&self) -> Self {
+        Self {
+            provider: self.provider.clone(),
+            nics: Vec::new(),
+            window: self.window,
+            is_staged: self.is_staged,
+            meetings: Vec::new(),
+        }
+    }
+}
+
+/// The rounds of a dissemination barrier (Hensgen, Finkel and Manber, 1988) of `members` for the one
+/// at `place`: after round k it has heard, through others, of the 2^(k+1) before it.
+fn meetings(members: &[Rank], place: usize) -> Vec<Meeting> {
     let count = members.len();
-    let Some(own) = members.iter().position(|&member| member == rank) else { return Vec::new() };
     let steps = std::iter::successors(Some(1), |step| Some(step * 2));
     steps
         .take_while(|&step| step < count)
         .map(|step| Meeting {
-            tell: members[(own + step) % count],
-            hear: members[(own + count - step) % count],
+            tell: members[(place + step) % count],
+            hear: members[(place + count - step) % count],
         })
         .collect()
 }

@@ -333,8 +333,8 @@ fn nics<'a>(
 fn all_flows(request: &Request, ends: &Ends<'_>) -> Vec<(Pattern, Vec<Flow>)> {
     let all = ends.all();
     let default: &[Pattern] = match all.len() {
-        ..=2 => &[Pattern::OneWay, Pattern::BothWays],
-        ..=RANKS_FOR_PAIRS => &[Pattern::OneWay],
+        0..=2 => &[Pattern::OneWay, Pattern::BothWays],
+        3..=RANKS_FOR_PAIRS => &[Pattern::OneWay],
         _ => &[Pattern::Neighbours, Pattern::Bisection],
     };
     let wanted = if request.patterns.is_empty() { default } else { &request.patterns };
@@ -496,11 +496,13 @@ mod tests {
     fn with_many_ranks_the_cases_do_not_grow_with_their_square() {
         let cases = cases_between(&request(), &plain(&[64])).unwrap();
         assert!(cases.iter().all(|case| case.flows.len() == 64), "{}", cases.len());
-        let part = cases[0].of_rank(Rank(5));
-        assert_eq!(pairs(&part), [(4, 5), (5, 6)]);
+        let parts = cases[0].parts();
+        let part = &parts[&Rank(5)];
+        assert_eq!(pairs(part), [(4, 5), (5, 6)]);
         let fabric = part.fabric.as_ref().unwrap();
         assert_eq!((fabric.nics.len(), fabric.meetings.len()), (1, 6));
-        assert_eq!(part.of_rank(Rank(5)), part);
+        let partners = part.partners(Rank(5));
+        assert_eq!((partners.len(), partners[0]), (11, Rank(1)));
     }
 
     #[test]
@@ -512,14 +514,14 @@ mod tests {
             )
             .unwrap()[0];
             let meetings: Vec<Vec<Meeting>> =
-                (0..count).map(|rank| case.of_rank(Rank(rank)).fabric.unwrap().meetings).collect();
-            let mut heard: Vec<Vec<u32>> = (0..count).map(|rank| vec![rank]).collect();
+                case.parts().into_values().map(|part| part.fabric.unwrap().meetings).collect();
+            let mut heard: Vec<Vec<Rank>> = (0..count).map(|rank| vec![Rank(rank)]).collect();
             for round in 0..meetings[0].len() {
                 let before = heard.clone();
-                for rank in 0..count as usize {
-                    let Meeting { tell, hear } = meetings[rank][round];
-                    assert_eq!(meetings[tell.0 as usize][round].hear, Rank(rank as u32));
-                    heard[rank].extend(&before[hear.0 as usize]);
+                for (rank, heard) in (0..).map(Rank).zip(&mut heard) {
+                    let Meeting { tell, hear } = meetings[rank.0 as usize][round];
+                    assert_eq!(meetings[tell.0 as usize][round].hear, rank);
+                    heard.extend(&before[hear.0 as usize]);
                 }
             }
             for known in &mut heard {
