@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 const WORD: usize = 8;
 
+/// By how much SplitMix64's state grows from word to word.
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// Data that is not what it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mismatch {
@@ -27,7 +30,7 @@ pub struct Mismatch {
 
 /// Word number `index` of the pattern of `seed`.
 pub fn word(seed: u64, index: u64) -> u64 {
-    let state = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    let state = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(STEP));
     let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     mixed ^ (mixed >> 31)
@@ -36,6 +39,11 @@ pub fn word(seed: u64, index: u64) -> u64 {
 /// The seed of part `part` of something that has the seed `seed`: of a flow, of a batch.
 pub fn part_seed(seed: u64, part: u64) -> u64 {
     word(seed ^ 0x6732_6720_7061_7274, part)
+}
+
+/// The seed whose pattern is that of `seed` from `offset` on, which is a multiple of 8 bytes.
+pub fn advanced(seed: u64, offset: u64) -> u64 {
+    seed.wrapping_add((offset / WORD as u64).wrapping_mul(STEP))
 }
 
 /// The byte at `offset` of the pattern of `seed`.
@@ -123,6 +131,14 @@ mod tests {
         let mut buffer = vec![0; length];
         fill(&mut buffer, SEED);
         buffer
+    }
+
+    #[test]
+    fn a_pattern_goes_on_from_any_word() {
+        let whole = filled(200);
+        let mut rest = vec![0; 200 - 72];
+        fill(&mut rest, advanced(SEED, 72));
+        assert_eq!(rest, whole[72..]);
     }
 
     #[test]

@@ -1,0 +1,213 @@
+//! One flow, as one of its ends sees it.
+
+use super::{
+    data::Data,
+    port::{Port, Rail},
+    signal::Signal,
+};
+use crate::{
+    ffi::{
+        CallError,
+        fabric::{Flags, Posted, RemoteRegion},
+    },
+    plan::{Flow, Operation, Rank},
+    transport::{Error, Mismatch, pattern},
+    units::Bytes,
+};
+
+/// Each operation moves data that begins this much further in the source than the one before, so
+/// that none leaves behind what another has left: a line of the caches of x86-64 and aarch64.
+const SHIFT: u64 = 64;
+
+/// After so many operations the data begins at the beginning again.
+const SHIFTS: u64 = 64;
+
+/// A target, and what its parts must hold.
+pub(super) struct Target {
+    pub(super) data: Data,
+    /// The lane and the turn of the operation that filled each part last.
+    pub(super) filled: Vec<Option<(usize, u64)>>,
+    size: Bytes,
+}
+
+/// The number of this rank's end, as its partner counts its own, and the memory there.
+#[derive(Clone, Debug)]
+pub(super) struct Far {
+    pub(super) number: u32,
+    /// The memory at the other end, through each of its ports; empty for messages.
+    pub(super) memory: Vec<RemoteRegion>,
+}
+
+/// One end of a flow.
+pub(super) struct Lane {
+    pub(super) flow: Flow,
+    pub(super) partner: Rank,
+    /// Whether this rank asks for the operations.
+    pub(super) initiates: bool,
+    pub(super) rails: Vec<Rail>,
+    pub(super) far: Far,
+    /// What is read, written or sent from here.
+    pub(super) source: Option<Data>,
+    /// What is written or read into here; messages go into memory of the rank.
+    pub(super) target: Option<Target>,
+    /// Operations after which everything begins again at the same place.
+    turns: u64,
+    /// Parts of the target.
+    slots: u64,
+    pub(super) count: Count,
+}
+
+/// What has happened since a run began.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Count {
+    /// Operations asked for.
+    pub(super) posted: u64,
+    /// Operations that the provider has reported as done.
+    pub(super) completed: u64,
+    /// Operations that have arrived here.
+    pub(super) delivered: u64,
+    /// Groups of which the target has said that they arrived, as the initiator heard it or as the
+    /// target said it.
+    pub(super) confirmed: u64,
+    /// How many groups there were in all, modulo 2^18, once they are over.
+    pub(super) last: Option<u64>,
+}
+
+/// How large a source must be for operations of `size`.
+pub(super) fn source_size(size: Bytes) -> Bytes {
+    size.plus(Bytes::new(SHIFT * (SHIFTS - 1)))
+}
+
+/// The distance of a target's parts.
+fn stride(size: Bytes) -> Bytes {
+    Bytes::new(size.get().next_multiple_of(SHIFT))
+}
+
+/// Where the data of turn `turn` begins in its source.
+fn shift(turn: u64) -> Bytes {
+    Bytes::new(turn % SHIFTS * SHIFT)
+}
+
+impl Target {
+    /// Of `slots` parts for operations of `size`; `allocate` makes the memory.
+    pub(super) fn new(
+        size: Bytes,
+        slots: u64,
+        allocate: impl FnOnce(Bytes) -> Result<Data, Error>,
+    ) -> Result<Self, Error> {
+        let data = allocate(stride(size).times(slots))?;
+        let filled = (0..slots).map(|_| None).collect();
+        Ok(Self { data, filled, size })
+    }
+
+    /// Nothing has come yet.
+    pub(super) fn forget(&mut self) {
+        self.filled.fill(None);
+    }
+
+    /// Where part `slot` is.
+    pub(super) fn part(&self, slot: u64) -> (Bytes, Bytes) {
+        (stride(self.size).times(slot), self.size)
+    }
+
+    /// Compares each part that was filled with what its last operation must have left there.
+    pub(super) fn verify(
+        &self,
+        seeds: impl Fn(usize) -> u64,
+        rank: Rank,
+    ) -> Result<Option<Mismatch>, Error> {
+        for (slot, filled) in (0..).zip(&self.filled) {
+            if let Some((lane, turn)) = *filled {
+                let seed = pattern::advanced(seeds(lane), shift(turn).get());
+                let wrong = self.data.compare(seed, self.part(slot), rank)?;
+                if wrong.is_some() {
+                    return Ok(wrong);
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Lane {
+    pub(super) fn new(
+        (flow, partner, initiates): (Flow, Rank, bool),
+        rails: Vec<Rail>,
+        far: Far,
+        (source, target): (Option<Data>, Option<Target>),
+        slots: u64,
+    ) -> Self {
+        let turns = slots * SHIFTS.div_ceil(slots);
+        let count = Count::default();
+        Self { flow, partner, initiates, rails, far, source, target, turns, slots, count }
+    }
+
+    /// Operations under way.
+    #[inline]
+    pub(super) fn under_way(&self) -> u64 {
+        self.count.posted - self.count.completed
+    }
+
+    /// Asks for the next operation.
+    #[inline]
+    pub(super) fn post(
+        &mut self,
+        ports: &mut [Port],
+        operation: Operation,
+        (size, context): (Bytes, u64),
+        flags: Flags,
+    ) -> Result<Posted, CallError> {
+        let turn = self.count.posted % self.turns;
+        #[allow(clippy::cast_possible_truncation, reason = "a handful of rails")]
+        let rail = &self.rails[(self.count.posted % self.rails.len() as u64) as usize];
+        let endpoint = &mut ports[rail.port].endpoint;
+        let signal = Signal::Data { lane: self.far.number, turn }.encode();
+        let slot = stride(size).times(turn % self.slots);
+        let posted = match (operation, &self.source, &self.target) {
+            (Operation::Read, _, Some(target)) => {
+                let local = target.data.all(rail.port).slice(slot, size);
+                let remote = self.far.memory[rail.far_port].at(rail.peer, shift(turn));
+                endpoint.read(local, remote, context, flags)?
+            }
+            (Operation::Write, Some(source), _) => {
+                let local = source.all(rail.port).slice(shift(turn), size);
+                let remote = self.far.memory[rail.far_port].at(rail.peer, slot);
+                endpoint.write(local, remote, context, flags.data(signal))?
+            }
+            (_, Some(source), _) => {
+                let local = source.all(rail.port).slice(shift(turn), size);
+                endpoint.send(local, rail.peer, context, flags.data(signal))?
+            }
+            _ => Posted::Again,
+        };
+        if posted == Posted::Yes {
+            self.count.posted += 1;
+        }
+        Ok(posted)
+    }
+
+    /// Notes which turn has filled the target, of an operation that was asked for as number
+    /// `number`.
+    #[inline]
+    pub(super) fn note_filled(&mut self, own: usize, turn: u64) {
+        if let Some(target) = &mut self.target {
+            #[allow(clippy::cast_possible_truncation, reason = "below the count of slots")]
+            let slot = (turn % self.slots) as usize;
+            if let Some(filled) = target.filled.get_mut(slot) {
+                *filled = Some((own, turn));
+            }
+        }
+    }
+
+    /// The turn of operation number `number`.
+    #[inline]
+    pub(super) fn turn(&self, number: u64) -> u64 {
+        number % self.turns
+    }
+
+    /// What the flow's data comes from: the same at both ends.
+    pub(super) fn seed(&self, seed: u64) -> u64 {
+        let Flow { source, target } = self.flow;
+        pattern::part_seed(seed, u64::from(source.rank.0) << 32 | u64::from(target.rank.0))
+    }
+}

@@ -1,0 +1,94 @@
+//! The interfaces of one rank in one case, and how each partner is reached through them.
+
+use std::rc::Rc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    ffi::{
+        CallError,
+        fabric::{
+            Address, Domain, Endpoint, Flags, Memory, Peer, Posted, Region, RemoteRegion,
+        },
+        host::HostBuffer,
+    },
+    transport::Error,
+    units::Bytes,
+};
+
+use super::signal::Signal;
+
+/// What a signal writes: nobody looks at it.
+const SCRATCH: Bytes = Bytes::new(8);
+
+/// An endpoint on one interface.
+pub(super) struct Port {
+    pub(super) endpoint: Endpoint,
+    /// What signals are written from and into.
+    scratch: Region,
+}
+
+/// What partners must know of a port.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct PortCard {
+    address: Address,
+    scratch: RemoteRegion,
+}
+
+/// One of the ways to a partner: through one's own port `port` to one of the partner's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rail {
+    pub(super) port: usize,
+    /// The partner's port.
+    pub(super) far_port: usize,
+    pub(super) peer: Peer,
+    scratch: RemoteRegion,
+}
+
+impl Port {
+    pub(super) fn open(domain: &Rc<Domain>) -> Result<Self, Error> {
+        let mut endpoint = Endpoint::open(domain)
+            .map_err(|source| Error::call("open an endpoint on the interface", source))?;
+        let scratch = HostBuffer::new(SCRATCH)
+            .and_then(|memory| endpoint.register(&Rc::new(Memory::Host(memory))))
+            .map_err(|source| Error::call("register memory with the interface", source))?;
+        Ok(Self { endpoint, scratch })
+    }
+
+    pub(super) fn register(&mut self, memory: &Rc<Memory>) -> Result<Region, CallError> {
+        self.endpoint.register(memory)
+    }
+
+    pub(super) fn card(&self) -> Result<PortCard, Error> {
+        let address = self.endpoint.address();
+        let address = address.map_err(|source| Error::call("read the own address", source))?;
+        Ok(PortCard { address, scratch: self.scratch.remote() })
+    }
+
+    /// Sends `signal` along `rail`, which begins at this port.
+    pub(super) fn signal(
+        &mut self,
+        rail: &Rail,
+        signal: Signal,
+        context: u64,
+    ) -> Result<Posted, CallError> {
+        let there = rail.scratch.at(rail.peer, Bytes::default());
+        let flags = Flags::NONE.data(signal.encode());
+        self.endpoint.write(self.scratch.all(), there, context, flags)
+    }
+}
+
+/// The ways to a partner with the ports `theirs`: as many as the one of the two with more ports
+/// has. Both number them alike.
+pub(super) fn rails(ports: &mut [Port], theirs: &[PortCard]) -> Result<Vec<Rail>, Error> {
+    let count = if theirs.is_empty() { 0 } else { ports.len().max(theirs.len()) };
+    (0..count)
+        .map(|rail| {
+            let (port, far_port) = (rail % ports.len(), rail % theirs.len());
+            let card = &theirs[far_port];
+            let peer = ports[port].endpoint.insert(&card.address);
+            let peer = peer.map_err(|source| Error::call("reach another rank", source))?;
+            Ok(Rail { port, far_port, peer, scratch: card.scratch })
+        })
+        .collect()
+}

@@ -1,0 +1,178 @@
+//! What the ranks of a case tell each other beside the data: 32 bits that come along with a write
+//! or a message, and are seen by the other end when the data is there (`FI_REMOTE_CQ_DATA`).
+//!
+//! None of them depends on the order in which they arrive: they are counted.
+
+use crate::plan::{Meeting, Rank};
+
+/// Flows of one rank at most.
+pub(super) const LANES_MAX: usize = 1 << LANE_BITS;
+
+/// What counts in turns counts modulo this.
+pub(super) const TURNS_MAX: u64 = 1 << TURN_BITS;
+
+const LANE_BITS: u32 = 11;
+const TURN_BITS: u32 = 18;
+
+/// One word, with the number by which its receiver knows the flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    /// An operation's data is here; which of them it is, modulo the lane's turns.
+    Data { lane: u32, turn: u64 },
+    /// One group of operations more has arrived whole.
+    Confirm { lane: u32 },
+    /// No more operations come; how many groups there were, modulo [`TURNS_MAX`].
+    Final { lane: u32, groups: u64 },
+    /// A round of the barrier.
+    Tell { round: u32 },
+    /// The sender gives up on the case.
+    GaveUp { lane: u32 },
+}
+
+impl Signal {
+    /// The word that comes along.
+    pub(super) fn encode(self) -> u64 {
+        let (kind, lane, payload) = match self {
+            Self::Data { lane, turn } => (0, lane, turn),
+            Self::Confirm { lane } => (1, lane, 0),
+            Self::Final { lane, groups } => (2, lane, groups % TURNS_MAX),
+            Self::Tell { round } => (3, 0, u64::from(round)),
+            Self::GaveUp { lane } => (4, lane, 0),
+        };
+        kind << (LANE_BITS + TURN_BITS) | u64::from(lane) << TURN_BITS | payload
+    }
+
+    /// What a word says; `None`: it is none of these.
+    pub(super) fn decode(word: u64) -> Option<Self> {
+        let payload = word % TURNS_MAX;
+        let lane = u32::try_from(word >> TURN_BITS & (LANES_MAX as u64 - 1)).ok()?;
+        Some(match word >> (LANE_BITS + TURN_BITS) {
+            0 => Self::Data { lane, turn: payload },
+            1 => Self::Confirm { lane },
+            2 => Self::Final { lane, groups: payload },
+            3 => Self::Tell { round: u32::try_from(payload).ok()? },
+            4 => Self::GaveUp { lane },
+            _ => return None,
+        })
+    }
+}
+
+/// A dissemination barrier, taken step by step, so that a rank can do its work meanwhile.
+#[derive(Debug)]
+pub(super) struct Barrier {
+    meetings: Vec<Meeting>,
+    /// How often each round was heard, over all barriers.
+    heard: Vec<u64>,
+    /// Which barrier this is.
+    number: u64,
+    /// The rounds of it that are over.
+    round: usize,
+    has_told: bool,
+}
+
+impl Barrier {
+    pub(super) fn new(meetings: Vec<Meeting>) -> Self {
+        let heard = vec![0; meetings.len()];
+        Self { meetings, heard, number: 0, round: 0, has_told: false }
+    }
+
+    /// Begins the next one.
+    pub(super) fn begin(&mut self) {
+        self.number += 1;
+        self.round = 0;
+        self.has_told = false;
+    }
+
+    /// `round` was heard.
+    pub(super) fn hear(&mut self, round: u32) {
+        if let Some(heard) = self.heard.get_mut(round as usize) {
+            *heard += 1;
+        }
+    }
+
+    /// Goes as far as it can; calls `tell` for each round that it enters. Whether all have come.
+    pub(super) fn step(&mut self, mut tell: impl FnMut(Rank, u32)) -> bool {
+        while let Some(meeting) = self.meetings.get(self.round) {
+            if !self.has_told {
+                tell(meeting.tell, u32::try_from(self.round).unwrap_or(u32::MAX));
+                self.has_told = true;
+            }
+            if self.heard[self.round] < self.number {
+                return false;
+            }
+            self.round += 1;
+            self.has_told = false;
+        }
+        true
+    }
+
+    /// Who is waited for.
+    pub(super) fn missing(&self) -> Option<Rank> {
+        self.meetings.get(self.round).map(|meeting| meeting.hear)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_says_what_was_said() {
+        let last = u32::try_from(LANES_MAX - 1).unwrap();
+        for signal in [
+            Signal::Data { lane: 0, turn: 0 },
+            Signal::Data { lane: last, turn: TURNS_MAX - 1 },
+            Signal::Confirm { lane: last },
+            Signal::Final { lane: 7, groups: 12 },
+            Signal::Tell { round: 10 },
+            Signal::GaveUp { lane: last },
+        ] {
+            let word = signal.encode();
+            assert_eq!(Signal::decode(word), Some(signal));
+            // EFA's completion data has four bytes.
+            assert!(u32::try_from(word).is_ok());
+        }
+        let more = Signal::Final { lane: 7, groups: TURNS_MAX + 5 };
+        assert_eq!(Signal::decode(more.encode()), Some(Signal::Final { lane: 7, groups: 5 }));
+        assert_eq!(Signal::decode(7 << 29), None);
+    }
+
+    #[test]
+    fn nobody_leaves_a_barrier_before_the_last_has_come() {
+        let members: Vec<Rank> = (0..5).map(Rank).collect();
+        let meetings = |place: usize| {
+            let step = |by: usize| Meeting {
+                tell: members[(place + by) % 5],
+                hear: members[(place + 5 - by) % 5],
+            };
+            vec![step(1), step(2), step(4)]
+        };
+        let mut barriers: Vec<Barrier> = (0..5).map(|place| Barrier::new(meetings(place))).collect();
+        for _ in 0..3 {
+            let mut told: Vec<(Rank, u32)> = Vec::new();
+            for (place, barrier) in barriers.iter_mut().enumerate().take(4) {
+                barrier.begin();
+                assert!(!barrier.step(|rank, round| told.push((rank, round))), "{place}");
+            }
+            let mut step_all = |barriers: &mut Vec<Barrier>, count: usize| {
+                let mut left = 0;
+                for _ in 0..20 {
+                    for (rank, round) in std::mem::take(&mut told) {
+                        barriers[rank.0 as usize].hear(round);
+                    }
+                    let waiting = barriers.iter_mut().take(count);
+                    left = waiting
+                        .filter_map(|barrier| {
+                            barrier.step(|rank, round| told.push((rank, round))).then_some(())
+                        })
+                        .count();
+                }
+                left
+            };
+            assert_eq!(step_all(&mut barriers, 4), 0);
+            barriers[4].begin();
+            assert_eq!(step_all(&mut barriers, 5), 5);
+            assert_eq!(barriers[2].missing(), None);
+        }
+    }
+}

@@ -1,0 +1,607 @@
+//! One rank's part of a case that is under way.
+//!
+//! In bulk all flows stream: each initiator keeps its window full, the target confirms each group
+//! of operations that has arrived, and a sample is the time between two confirmations. Nobody
+//! stops before all have their samples, so that no sample is taken beside an idle neighbour. Single
+//! operations wait for each other, and are timed from the call to the delivery.
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::{
+    lane::{Count, Lane, Target},
+    port::{Port, Rail},
+    signal::{Barrier, Signal, TURNS_MAX},
+};
+use crate::{
+    ffi::{
+        CallError, clock,
+        fabric::{Completion, Failure, Flags, Posted},
+    },
+    plan::{Operation, Rank},
+    transport::{
+        Clock, Error, Mismatch, Network, Span, Staging, Transfer, Wait, patience::Patience,
+    },
+    units::Bytes,
+};
+
+/// Before the first sample the flows run for so long: what a link lets through at once after a
+/// pause, and what fills its queues, is over by then.
+const RUN_IN: Duration = Duration::from_millis(20);
+
+/// Completions that are looked at together.
+const COMPLETIONS: usize = 32;
+
+/// What a completion's context says: its kind above, a lane and a number below.
+const OF_OPERATION: u64 = 0;
+const OF_SIGNAL: u64 = 1;
+const OF_RECEIVE: u64 = 2;
+const KIND_SHIFT: u32 = 56;
+const LANE_SHIFT: u32 = 32;
+
+/// This rank's part of a case.
+pub(super) struct Streams {
+    pub(super) rank: Rank,
+    pub(super) operation: Operation,
+    pub(super) size: Bytes,
+    pub(super) window: u64,
+    pub(super) lanes: Vec<Lane>,
+    pub(super) ports: Vec<Port>,
+    /// Where messages are received, in parts that are handed out as they come.
+    pub(super) inbox: Option<Inbox>,
+    pub(super) barrier: Barrier,
+    /// The way to each partner.
+    pub(super) ways: Vec<(Rank, Rail)>,
+    /// Signals that the provider has not taken yet.
+    pub(super) outbox: VecDeque<(Rank, Signal)>,
+    pub(super) signals_under_way: u64,
+    pub(super) wait: Wait,
+    pub(super) deadline: Duration,
+    pub(super) clock: Clock,
+    pub(super) network: Network,
+}
+
+/// Memory for messages.
+pub(super) struct Inbox {
+    pub(super) target: Target,
+    /// Receives on each port.
+    pub(super) per_port: u64,
+    /// Whether all of them receive into the same part, since messages come one after the other.
+    pub(super) is_shared: bool,
+}
+
+/// How far a run goes.
+#[derive(Clone, Copy, Debug)]
+struct Goal {
+    /// Operations of a group; `None`: they are single, one after the other.
+    group: Option<u64>,
+    /// How many operations an initiator asks for; `None`: as many as can be under way.
+    stop: Option<u64>,
+    /// Whether these are all.
+    is_last: bool,
+}
+
+/// The samples of a streaming run, as its initiator takes them.
+struct Samples<'a> {
+    spans: &'a mut [Span],
+    taken: usize,
+    /// Groups that were confirmed when the last one ended.
+    groups: u64,
+    since: u64,
+    began: u64,
+    has_run_in: bool,
+}
+
+impl Streams {
+    /// Streams until every rank has its samples.
+    fn stream(&mut self, group: u64, spans: &mut [Span]) -> Result<(), Error> {
+        let now = clock::now().ns();
+        let mut samples =
+            Samples { spans, taken: 0, groups: 0, since: now, began: now, has_run_in: false };
+        let initiates = self.lanes.iter().any(|lane| lane.initiates);
+        let mut patience = Patience::new(self.wait, self.deadline);
+        let mut is_ending = false;
+        let mut goal = Goal { group: Some(group), stop: None, is_last: false };
+        while !self.is_over(goal) {
+            let moved = self.advance(goal)?;
+            if initiates && samples.taken < samples.spans.len() {
+                let groups = self.groups_done(group);
+                if groups > samples.groups {
+                    samples.take(groups, clock::now().ns());
+                }
+            } else if goal.stop.is_none() {
+                if !is_ending {
+                    is_ending = true;
+                    self.barrier.begin();
+                }
+                if self.meet() {
+                    let posted = self.lanes.iter().filter(|lane| lane.initiates);
+                    let most = posted.map(|lane| lane.count.posted).max().unwrap_or(0);
+                    let stop = most.div_ceil(group).max(1) * group;
+                    goal = Goal { stop: Some(stop), is_last: true, ..goal };
+                }
+            }
+            self.wait_on(&mut patience, moved, if is_ending { END } else { FLOW })?;
+        }
+        Ok(())
+    }
+
+    /// Times single operations.
+    fn single(&mut self, spans: &mut [Span]) -> Result<(), Error> {
+        let mut patience = Patience::new(self.wait, self.deadline);
+        let initiates = self.lanes.iter().any(|lane| lane.initiates);
+        let mut done = 0;
+        for span in &mut *spans {
+            if !initiates {
+                break;
+            }
+            let start = clock::now().ns();
+            let is_done = |lane: &Lane, operation| match operation {
+                Operation::PingPong => lane.count.delivered > done,
+                _ => lane.count.completed > done,
+            };
+            let goal = Goal { group: None, stop: Some(done + 1), is_last: false };
+            loop {
+                let moved = self.advance(goal)?;
+                let operation = self.operation;
+                let mut own = self.lanes.iter().filter(|lane| lane.initiates);
+                if own.all(|lane| is_done(lane, operation)) {
+                    break;
+                }
+                self.wait_on(&mut patience, moved, FLOW)?;
+            }
+            let elapsed = clock::now().ns().saturating_sub(start);
+            let one_way = if self.operation == Operation::PingPong { elapsed / 2 } else { elapsed };
+            *span = Span { start_ns: Some(start), end_ns: Some(start + one_way) };
+            done += 1;
+        }
+        let goal = Goal { group: None, stop: Some(done), is_last: true };
+        while !self.is_over(goal) {
+            let moved = self.advance(goal)?;
+            self.wait_on(&mut patience, moved, END)?;
+        }
+        Ok(())
+    }
+
+    /// One look at everything: whether anything moved.
+    #[inline]
+    fn advance(&mut self, goal: Goal) -> Result<bool, Error> {
+        let mut moved = self.poll()?;
+        moved |= self.post(goal)?;
+        self.confirm(goal);
+        moved |= self.signal()?;
+        Ok(moved)
+    }
+
+    /// Fetches what is done, and what partners say.
+    fn poll(&mut self) -> Result<bool, Error> {
+        let mut completions = [Completion::default(); COMPLETIONS];
+        let mut moved = false;
+        for port in 0..self.ports.len() {
+            let count = match self.ports[port].endpoint.poll(&mut completions) {
+                Ok(count) => count,
+                Err(failure) => return Err(self.failed(failure)),
+            };
+            moved |= count > 0;
+            for completion in &completions[..count] {
+                self.complete(*completion)?;
+            }
+        }
+        Ok(moved)
+    }
+
+    #[inline]
+    fn complete(&mut self, completion: Completion) -> Result<(), Error> {
+        let mut slot = None;
+        if let Some(context) = completion.context {
+            let number = context & u64::from(u32::MAX);
+            match context >> KIND_SHIFT {
+                OF_OPERATION => {
+                    let own = lane_of(context);
+                    let lane = &mut self.lanes[own];
+                    lane.count.completed += 1;
+                    if self.operation == Operation::Read {
+                        let turn = lane.turn(number);
+                        lane.note_filled(own, turn);
+                    }
+                }
+                OF_SIGNAL => self.signals_under_way -= 1,
+                _ => slot = Some(number),
+            }
+        }
+        if let Some(word) = completion.data {
+            let signal = Signal::decode(word);
+            self.hear(signal.ok_or(Error::Disagreement("a word that no rank says"))?, slot)?;
+        }
+        if let Some(slot) = slot {
+            self.receive(slot)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn hear(&mut self, signal: Signal, slot: Option<u64>) -> Result<(), Error> {
+        let unknown = Error::Disagreement("a word about a flow that is not there");
+        let lane = match signal {
+            Signal::Tell { round } => {
+                self.barrier.hear(round);
+                return Ok(());
+            }
+            Signal::Data { lane, .. }
+            | Signal::Confirm { lane }
+            | Signal::Final { lane, .. }
+            | Signal::GaveUp { lane } => lane as usize,
+        };
+        let own = lane;
+        let lane = self.lanes.get_mut(own).ok_or(unknown)?;
+        match signal {
+            Signal::Data { turn, .. } => {
+                lane.count.delivered += 1;
+                match (slot, &mut self.inbox) {
+                    (Some(slot), Some(inbox)) => inbox.note_filled(slot, own, turn),
+                    _ => lane.note_filled(own, turn),
+                }
+            }
+            Signal::Confirm { .. } => lane.count.confirmed += 1,
+            Signal::Final { groups, .. } => lane.count.last = Some(groups),
+            Signal::GaveUp { .. } => return Err(Error::Abandoned(lane.partner.0)),
+            Signal::Tell { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Keeps the windows full.
+    fn post(&mut self, goal: Goal) -> Result<bool, Error> {
+        let (size, operation) = (self.size, self.operation);
+        let mut moved = false;
+        for own in 0..self.lanes.len() {
+            let lane = &mut self.lanes[own];
+            let window = if goal.group.is_none() { 1 } else { self.window };
+            let answers = operation == Operation::PingPong && !lane.initiates;
+            let left = match goal.stop {
+                // What came is answered.
+                _ if answers => lane.count.delivered - lane.count.posted,
+                _ if !lane.initiates => 0,
+                Some(stop) => stop - lane.count.posted,
+                None => u64::MAX,
+            };
+            let count = left.min(window.saturating_sub(lane.under_way()));
+            for next in 1..=count {
+                let mut flags = Flags::NONE;
+                if goal.group.is_none() {
+                    if matches!(operation, Operation::Write | Operation::Send) {
+                        flags = flags.delivery();
+                    }
+                } else if next < count && lane.rails.len() == 1 {
+                    flags = flags.more();
+                }
+                let number = lane.count.posted & u64::from(u32::MAX);
+                let context = OF_OPERATION << KIND_SHIFT | (own as u64) << LANE_SHIFT | number;
+                let posted = lane.post(&mut self.ports, operation, (size, context), flags);
+                match posted {
+                    Ok(Posted::Yes) => moved = true,
+                    Ok(Posted::Again) => break,
+                    Err(source) => return Err(with(self.lanes[own].partner, source)),
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Says what has arrived here, and what is over.
+    fn confirm(&mut self, goal: Goal) {
+        let is_read = self.operation == Operation::Read;
+        for lane in &mut self.lanes {
+            let (partner, there) = (lane.partner, lane.far.number);
+            let count = &mut lane.count;
+            if lane.initiates {
+                let is_posted = goal.is_last && goal.stop == Some(count.posted);
+                // Of single operations the data must be there when the target hears this: it
+                // looks. Who is read from may leave when it hears it.
+                let is_done = goal.group.is_some() && !is_read || count.completed == count.posted;
+                if is_posted && is_done && count.last.is_none() {
+                    let groups = count.posted / goal.operations();
+                    count.last = Some(groups % TURNS_MAX);
+                    self.outbox.push_back((partner, Signal::Final { lane: there, groups }));
+                }
+            } else if !is_read {
+                let groups = match goal.group {
+                    Some(group) => count.delivered / group,
+                    None => u64::from(count.has_all(1)),
+                };
+                while count.confirmed < groups {
+                    count.confirmed += 1;
+                    self.outbox.push_back((partner, Signal::Confirm { lane: there }));
+                }
+            }
+        }
+    }
+
+    /// Hands signals to the provider.
+    fn signal(&mut self) -> Result<bool, Error> {
+        let mut moved = false;
+        while let Some(&(partner, signal)) = self.outbox.front() {
+            let way = self.ways.iter().find(|(rank, _)| *rank == partner);
+            let (_, rail) = way.ok_or(Error::Disagreement("a rank that cannot be reached"))?;
+            let port = &mut self.ports[rail.port];
+            let posted = port.signal(rail, signal, OF_SIGNAL << KIND_SHIFT);
+            match posted.map_err(|source| with(partner, source))? {
+                Posted::Yes => {
+                    self.outbox.pop_front();
+                    self.signals_under_way += 1;
+                    moved = true;
+                }
+                Posted::Again => break,
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Goes on with the barrier; whether all have come.
+    fn meet(&mut self) -> bool {
+        let Self { barrier, outbox, .. } = self;
+        barrier.step(|rank, round| outbox.push_back((rank, Signal::Tell { round })))
+    }
+
+    /// Receives the next message into part `slot`.
+    fn receive(&mut self, slot: u64) -> Result<(), Error> {
+        let Some(inbox) = &self.inbox else { return Ok(()) };
+        #[allow(clippy::cast_possible_truncation, reason = "a handful of ports")]
+        let port = (slot / inbox.per_port) as usize;
+        let (offset, size) = inbox.target.part(if inbox.is_shared { 0 } else { slot });
+        let local = inbox.target.data.all(port).slice(offset, size);
+        let context = OF_RECEIVE << KIND_SHIFT | slot;
+        match self.ports[port].endpoint.receive(local, context) {
+            Ok(Posted::Yes) => Ok(()),
+            Ok(Posted::Again) => Err(Error::Disagreement("the provider takes too few receives")),
+            Err(source) => Err(Error::call("receive", source)),
+        }
+    }
+
+    /// Groups that have arrived of every flow of this rank.
+    fn groups_done(&self, group: u64) -> u64 {
+        let own = self.lanes.iter().filter(|lane| lane.initiates);
+        let done = own.map(|lane| match self.operation {
+            Operation::Read => lane.count.completed / group,
+            _ => lane.count.confirmed,
+        });
+        done.min().unwrap_or(0)
+    }
+
+    /// Whether nothing is left to do or to hear.
+    fn is_over(&self, goal: Goal) -> bool {
+        let is_read = self.operation == Operation::Read;
+        let is_done = |lane: &Lane| {
+            let count = &lane.count;
+            let all_confirmed = match goal.group {
+                _ if is_read => 0,
+                Some(group) => count.posted / group,
+                None => 1,
+            };
+            let answers = self.operation == Operation::PingPong;
+            count.completed == count.posted
+                && count.last.is_some()
+                && match (lane.initiates, is_read) {
+                    (true, _) => {
+                        goal.stop == Some(count.posted) && count.confirmed == all_confirmed
+                    }
+                    (false, true) => true,
+                    (false, false) => {
+                        count.has_all(goal.operations())
+                            && (!answers || count.posted == count.delivered)
+                    }
+                }
+        };
+        goal.is_last
+            && self.outbox.is_empty()
+            && self.signals_under_way == 0
+            && self.lanes.iter().all(is_done)
+    }
+
+    /// Gives time to others, and takes care that nobody is waited for for ever.
+    #[inline]
+    fn wait_on(
+        &self,
+        patience: &mut Patience,
+        moved: bool,
+        waiting_for: &'static str,
+    ) -> Result<(), Error> {
+        if moved {
+            patience.renew();
+            return Ok(());
+        }
+        if !patience.spin() {
+            return Ok(());
+        }
+        match patience.is_over() {
+            Some(waited) => {
+                let rank = self.missing().0;
+                Err(Error::Stalled { rank, waiting_for, waited })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Who has something to do that is not done.
+    fn missing(&self) -> Rank {
+        let is_waiting = |lane: &&Lane| {
+            lane.under_way() > 0 || lane.count.last.is_none() || lane.count.confirmed == 0
+        };
+        let by_flow = self.lanes.iter().find(is_waiting).map(|lane| lane.partner);
+        by_flow.or_else(|| self.barrier.missing()).unwrap_or(self.rank)
+    }
+}
+
+const FLOW: &str = "go on with its flow";
+
+const END: &str = "come to its end";
+
+impl Goal {
+    /// Operations of a group.
+    fn operations(self) -> u64 {
+        self.group.unwrap_or(1)
+    }
+}
+
+impl Samples<'_> {
+    /// At `now` it is known that `groups` have arrived. Those that became known together are
+    /// taken to have lasted equally long.
+    fn take(&mut self, groups: u64, now: u64) {
+        let new = groups - self.groups;
+        if self.has_run_in {
+            let each = (now - self.since) / new;
+            for group in 0..new {
+                if let Some(span) = self.spans.get_mut(self.taken) {
+                    let start = self.since + group * each;
+                    *span = Span { start_ns: Some(start), end_ns: Some(start + each) };
+                    self.taken += 1;
+                }
+            }
+        }
+        self.has_run_in |= Duration::from_nanos(now - self.began) >= RUN_IN;
+        self.groups = groups;
+        self.since = now;
+    }
+}
+
+impl Inbox {
+    /// Part `slot` holds a message of `lane`.
+    #[inline]
+    fn note_filled(&mut self, slot: u64, lane: usize, turn: u64) {
+        let slot = if self.is_shared { 0 } else { slot };
+        #[allow(clippy::cast_possible_truncation, reason = "below the count of slots")]
+        if let Some(filled) = self.target.filled.get_mut(slot as usize) {
+            *filled = Some((lane, turn));
+        }
+    }
+}
+
+impl Count {
+    /// Whether everything that the initiator announced has arrived.
+    fn has_all(&self, group: u64) -> bool {
+        let groups = self.delivered / group % TURNS_MAX;
+        self.last == Some(groups) && self.delivered.is_multiple_of(group)
+    }
+}
+
+impl Streams {
+    /// Posts the receives of messages; once.
+    pub(super) fn post_receives(&mut self) -> Result<(), Error> {
+        let Some(inbox) = &self.inbox else { return Ok(()) };
+        let slots = inbox.per_port * self.ports.len() as u64;
+        (0..slots).try_for_each(|slot| self.receive(slot))
+    }
+
+    /// Waits until every rank of the case is here.
+    fn meet_all(&mut self) -> Result<(), Error> {
+        let mut patience = Patience::new(self.wait, self.deadline);
+        self.barrier.begin();
+        while !(self.meet() && self.outbox.is_empty() && self.signals_under_way == 0) {
+            let moved = self.poll()? | self.signal()?;
+            self.wait_on(&mut patience, moved, "be ready")?;
+        }
+        Ok(())
+    }
+
+    fn run_with(
+        &mut self,
+        flows: impl FnOnce(&mut Self) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if self.ports.is_empty() {
+            return Ok(());
+        }
+        for lane in &mut self.lanes {
+            lane.count = Count::default();
+            lane.target.iter_mut().for_each(Target::forget);
+        }
+        self.inbox.iter_mut().for_each(|inbox| inbox.target.forget());
+        let result = self.meet_all().and_then(|()| flows(self));
+        if result.is_err() {
+            self.give_up();
+        }
+        result
+    }
+
+    /// Tells the partners that this rank gives up; it says itself why. Who cannot be told will
+    /// see that nothing comes.
+    fn give_up(&mut self) {
+        self.outbox.clear();
+        for lane in &self.lanes {
+            self.outbox.push_back((lane.partner, Signal::GaveUp { lane: lane.far.number }));
+        }
+        let due = clock::now().after(FAREWELL);
+        while clock::now() < due && !(self.outbox.is_empty() && self.signals_under_way == 0) {
+            let _ = self.signal();
+            let _ = self.poll();
+        }
+    }
+
+    /// The error of a failed operation, with the rank at its other end.
+    fn failed(&self, failure: Failure) -> Error {
+        let of_lane = failure.context.filter(|context| context >> KIND_SHIFT == OF_OPERATION);
+        let lane = of_lane.and_then(|context| self.lanes.get(lane_of(context)));
+        match lane {
+            Some(lane) => with(lane.partner, failure.source),
+            None => Error::call("go on with the other ranks", failure.source),
+        }
+    }
+}
+
+/// How long a rank that gives up tries to tell its partners.
+const FAREWELL: Duration = Duration::from_millis(100);
+
+#[allow(clippy::cast_possible_truncation, reason = "24 bits")]
+const fn lane_of(context: u64) -> usize {
+    (context >> LANE_SHIFT & 0xff_ffff) as usize
+}
+
+fn with(partner: Rank, source: CallError) -> Error {
+    Error::Call { action: format!("move data between here and rank {}", partner.0), source }
+}
+
+impl Transfer for Streams {
+    fn staging(&self) -> Option<Staging> {
+        None
+    }
+
+    fn network(&self) -> Option<Network> {
+        Some(self.network.clone())
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn is_misplaced(&self) -> bool {
+        false
+    }
+
+    fn fill(&mut self, seed: u64) -> Result<(), Error> {
+        for lane in &self.lanes {
+            let seed = lane.seed(seed);
+            lane.source.iter().try_for_each(|source| source.fill(seed))?;
+            lane.target.iter().try_for_each(|target| target.data.poison(seed))?;
+        }
+        let first = self.lanes.first().map_or(seed, |lane| lane.seed(seed));
+        self.inbox.iter().try_for_each(|inbox| inbox.target.data.poison(first))
+    }
+
+    fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
+        self.run_with(|streams| streams.stream(operations, spans))
+    }
+
+    fn run_singly(&mut self, spans: &mut [Span]) -> Result<(), Error> {
+        self.run_with(|streams| streams.single(spans))
+    }
+
+    fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
+        let seeds = |lane: usize| self.lanes[lane].seed(seed);
+        let own = self.lanes.iter().filter_map(|lane| lane.target.as_ref());
+        for target in own.chain(self.inbox.iter().map(|inbox| &inbox.target)) {
+            let wrong = target.verify(seeds, self.rank)?;
+            if wrong.is_some() {
+                return Ok(wrong);
+            }
+        }
+        Ok(None)
+    }
+}
