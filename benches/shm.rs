@@ -54,13 +54,13 @@ fn between_threads(
     let (confirm, confirmed) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let mut end = prepare(case, topology, World::Local(other));
+            let mut end = prepare(case, topology, World::local(other).expect("a rank of two"));
             for operations in receive {
                 end.run(operations, &mut [Span::default()]).expect("rank 0 is there");
                 confirm.send(()).expect("rank 0 is there");
             }
         });
-        let mut end = prepare(case, topology, World::Local(root));
+        let mut end = prepare(case, topology, World::local(root).expect("a rank of two"));
         measure(&mut |operations| {
             send.send(operations).expect("rank 1 is there");
             let began = Instant::now();

@@ -195,6 +195,10 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
+    /// The MPI library by which the ranks of mpirun or srun talk [default: the launcher's own]
+    #[arg(long, value_name = "FILE")]
+    pub mpi_lib: Option<PathBuf>,
+
     /// Form of the results on standard output
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,

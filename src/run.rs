@@ -19,7 +19,7 @@ use crate::{
         provenance::{Provenance, Settings},
     },
     transport::{self, Transport, machine, pattern::part_seed, survey},
-    world::{self, Local, World},
+    world::{self, Launcher, Local, World},
 };
 
 /// How a transport is opened; [`transport::open`] but in tests of what the pipeline refuses.
@@ -55,16 +55,32 @@ enum Item {
 
 /// Reads the command line, does what it says and returns the exit code.
 pub fn main(open: Open) -> ExitCode {
+    let launcher = world::launcher(|name| env::var(name).ok());
+    // All ranks of a launcher read the same words, and one answers.
+    let answers = launcher.as_ref().is_none_or(|launcher| launcher.rank == 0);
+    // It ends behind the last sentence: a launcher ends all ranks when one leaves without order.
+    let mut world = World::single();
+    let mut on_ranks = |options: &Options, transports: &[TransportKind]| match &launcher {
+        Some(launcher) => on_launched_ranks(options, transports, open, launcher, &mut world),
+        None => lead(options, transports, open, None, &mut world),
+    };
     let result = match Cli::read(env::args_os()) {
         Ok(cli) => match cli.command {
-            Command::Run(options) => lead(&options, &TransportKind::ALL, open),
-            Command::Local(options) => lead(&options, &[TransportKind::Local], open),
-            Command::P2p(options) => lead(&options, &[TransportKind::P2p], open),
-            Command::Shm(options) => lead(&options, &[TransportKind::Shm], open),
-            Command::Rdma(options) => lead(&options, &[TransportKind::Rdma], open),
-            Command::Topo(options) => topo(&options),
-            Command::Rank(rank) => follow(rank, open),
+            Command::Run(options) => on_ranks(&options, &TransportKind::ALL),
+            Command::Local(options) => on_ranks(&options, &[TransportKind::Local]),
+            Command::P2p(options) => on_ranks(&options, &[TransportKind::P2p]),
+            Command::Shm(options) => on_ranks(&options, &[TransportKind::Shm]),
+            Command::Rdma(options) => on_ranks(&options, &[TransportKind::Rdma]),
+            Command::Topo(options) => {
+                if answers {
+                    topo(&options)
+                } else {
+                    Ok(true)
+                }
+            }
+            Command::Rank(rank) => join(rank, open, &mut world),
         },
+        Err(_) if !answers => Ok(true),
         Err(Answer::Help(text)) => {
             record::print(&text).map_err(|err| Failure::Start(err.to_string())).map(|()| true)
         }
@@ -74,28 +90,78 @@ pub fn main(open: Open) -> ExitCode {
         }
         Err(Answer::Refused(sentence)) => Err(Failure::Start(sentence)),
     };
+    if let Err(failure) = &result {
+        say(&format!("error: {failure}"));
+    }
+    match result {
+        // The other ranks are out of reach: there is no order to end in.
+        Err(Failure::Middle(_)) => drop(world),
+        _ => {
+            if let Err(err) = world.finish() {
+                say(&format!("error: {err}"));
+                return ExitCode::from(1);
+            }
+        }
+    }
     match result {
         Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        Err(failure) => {
-            say(&format!("error: {failure}"));
-            ExitCode::from(match failure {
-                Failure::Start(_) => 2,
-                Failure::Middle(_) => 1,
-            })
-        }
+        Ok(false) | Err(Failure::Middle(_)) => ExitCode::from(1),
+        Err(Failure::Start(_)) => ExitCode::from(2),
     }
 }
 
-/// Rank 0: plans, measures with the others, records and prints; whether all went well.
-fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<bool, Failure> {
-    let start = |err: &dyn std::error::Error| Failure::Start(err.to_string());
-    if let Some((variable, ranks)) = world::launcher(|name| env::var(name).ok()) {
+/// Measures on the ranks of a launcher, as the one of them that this process is.
+fn on_launched_ranks(
+    options: &Options,
+    transports: &[TransportKind],
+    open: Open,
+    launcher: &Launcher,
+    world: &mut World,
+) -> Result<bool, Failure> {
+    if launcher.rank != 0 && (options.dry_run || options.ranks.is_some()) {
+        return Ok(true);
+    }
+    if let Some(ranks) = options.ranks {
         return Err(Failure::Start(format!(
-            "a launcher has started {ranks} of g2g ({variable}), which would measure side by side \
-             without knowing of each other: start one, and give it --ranks {ranks}"
+            "a launcher has started {} ranks ({}): leave out --ranks {ranks}, or start g2g without \
+             a launcher",
+            launcher.ranks, launcher.variable
         )));
     }
+    let join = || {
+        World::mpi(launcher, options.mpi_lib.as_deref(), options.deadline)
+            .map_err(|err| Failure::Start(format!("rank {}: {err}", launcher.rank)))
+    };
+    if launcher.rank != 0 {
+        *world = join()?;
+        return follow(world, open);
+    }
+    let options = Options { ranks: Some(launcher.ranks), ..options.clone() };
+    let result = lead(&options, transports, open, Some(&join), world);
+    if let Err(Failure::Start(reason)) = &result
+        && !options.dry_run
+        && world.size() == 1
+        && let Ok(joined) = join()
+    {
+        // The others have joined, and wait to be told what to do.
+        *world = joined;
+        world.abandon(reason);
+    }
+    result
+}
+
+/// Joins the other ranks of a launcher.
+type Join<'a> = &'a dyn Fn() -> Result<World, Failure>;
+
+/// Rank 0: plans, measures with the others, records and prints; whether all went well.
+fn lead(
+    options: &Options,
+    transports: &[TransportKind],
+    open: Open,
+    join: Option<Join<'_>>,
+    world: &mut World,
+) -> Result<bool, Failure> {
+    let start = |err: &dyn std::error::Error| Failure::Start(err.to_string());
     let simulation = options.simulate.as_deref().map(machine::simulate).transpose();
     let simulation = simulation.map_err(Failure::Start)?;
     let topology = machine::topology().map_err(|err| start(&err))?;
@@ -111,7 +177,10 @@ fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<b
         topology,
         simulation,
     };
-    let ranks = ranks(options, &job.cases);
+    let ranks = match join {
+        Some(_) => options.ranks.unwrap_or(1),
+        None => ranks(options, &job.cases),
+    };
     let settings = Settings {
         seed: job.seed,
         ranks,
@@ -121,17 +190,24 @@ fn lead(options: &Options, transports: &[TransportKind], open: Open) -> Result<b
     let provenance = Provenance::collect(&settings, &job.topology);
     let folder = options.output.clone().unwrap_or_else(|| default_folder(&provenance));
     let recorder = Recorder::create(&folder, &provenance).map_err(|err| start(&err))?;
-    let mut world = match start_ranks(ranks, options.deadline, &job) {
-        Ok(world) => world,
-        Err(err) => {
-            recorder.discard();
-            return Err(start(&err));
-        }
+    let started = match join {
+        Some(join) => join(),
+        None => start_ranks(ranks, options.deadline).map_err(|err| start(&err)),
     };
+    let told = started.and_then(|started| {
+        *world = started;
+        tell(world, &job).map_err(|err| match join {
+            Some(_) => Failure::Middle(err.to_string()),
+            None => start(&err),
+        })
+    });
+    if let Err(failure) = told {
+        recorder.discard();
+        return Err(failure);
+    }
     let progress = Progress::new(items.len(), options.quiet, options.verbose);
     let mut leader = Leader { items, transports: opened, recorder, progress };
-    let measured = leader.measure_all(&job, &mut world);
-    drop(world);
+    let measured = leader.measure_all(&job, world);
     // Dropping the transports gives the GPUs back.
     let Leader { recorder, progress, .. } = leader;
     progress.finish(recorder.folder());
@@ -163,15 +239,21 @@ fn topo(options: &TopoOptions) -> Result<bool, Failure> {
 }
 
 /// A rank that rank 0 has started: measures with the others until rank 0 is done.
-fn follow(args: RankArgs, open: Open) -> Result<bool, Failure> {
+fn join(args: RankArgs, open: Open, world: &mut World) -> Result<bool, Failure> {
     let deadline = Duration::from_millis(args.deadline_ms);
-    let local = Local::started(Rank(args.rank), args.size, deadline)
+    *world = Local::started(Rank(args.rank), args.size, deadline)
+        .and_then(World::local)
         .map_err(|err| Failure::Start(err.to_string()))?;
-    let mut world = World::Local(local);
+    follow(world, open)
+}
+
+/// A rank that is told what to measure.
+fn follow(world: &mut World, open: Open) -> Result<bool, Failure> {
+    let rank = world.rank().0;
     let end = |err: world::Error| match err {
         // Rank 0 has said why, or was killed.
-        world::Error::Gone(_) => Ok(true),
-        err => Err(Failure::Middle(format!("rank {}: {err}", args.rank))),
+        world::Error::Gone(0) | world::Error::Failed { .. } => Ok(true),
+        err => Err(Failure::Middle(format!("rank {rank}: {err}"))),
     };
     let job: Job = match world.broadcast(None) {
         Ok(job) => job,
@@ -186,7 +268,7 @@ fn follow(args: RankArgs, open: Open) -> Result<bool, Failure> {
     }
     let mut transports = Transports::new(open);
     for (index, case) in (0..).zip(&job.cases) {
-        if let Err(err) = measure_one(&mut world, &job, index, case, &mut transports)
+        if let Err(err) = measure_one(world, &job, index, case, &mut transports)
             && let CaseError::Lost(transport::Error::World(err)) = err
         {
             return end(err);
@@ -395,17 +477,20 @@ fn ranks(options: &Options, cases: &[Case]) -> u32 {
     if cases.is_empty() { 1 } else { options.ranks.unwrap_or(named) }
 }
 
-/// Starts the other ranks and tells them the job; returns when all have it.
-fn start_ranks(ranks: u32, deadline: Duration, job: &Job) -> Result<World, world::Error> {
+/// Starts the other ranks.
+fn start_ranks(ranks: u32, deadline: Duration) -> Result<World, world::Error> {
     if ranks == 1 {
-        return Ok(World::Single);
+        return Ok(World::single());
     }
     let program = env::current_exe().map_err(|source| world::Error::Start {
         action: "find g2g's own program file".to_owned(),
         source,
     })?;
-    let mut world = World::Local(Local::start(&program, ranks, deadline)?);
+    World::local(Local::start(&program, ranks, deadline)?)
+}
+
+/// Tells the other ranks the job; returns when all have it.
+fn tell(world: &mut World, job: &Job) -> Result<(), world::Error> {
     world.broadcast(Some(job.clone()))?;
-    world.barrier()?;
-    Ok(world)
+    world.barrier()
 }

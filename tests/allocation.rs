@@ -73,7 +73,7 @@ fn running_a_transfer_allocates_nothing() {
         for world in worlds {
             let (cases, topology) = (&cases, &topology);
             scope.spawn(move || {
-                let mut world = World::Local(world);
+                let mut world = World::local(world).unwrap();
                 for case in cases {
                     let shm = transport::open(TransportKind::Shm, topology).unwrap();
                     let mut transfer = shm.prepare(case, &mut world).unwrap();

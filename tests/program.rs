@@ -326,12 +326,12 @@ fn too_few_samples_have_no_interval() {
 }
 
 #[test]
-fn several_copies_under_a_launcher_are_refused() {
+fn ranks_of_its_own_under_a_launcher_are_refused() {
     let mut command = g2g();
     command.env("OMPI_COMM_WORLD_SIZE", "8");
-    let result = run(command, "run --dry-run");
+    let result = run(command, "run --dry-run --ranks 2");
     assert_eq!(result.status.code(), Some(2));
-    assert!(text(&result.stderr).contains("give it --ranks 8"), "{}", text(&result.stderr));
+    assert!(text(&result.stderr).contains("leave out --ranks 2"), "{}", text(&result.stderr));
 }
 
 #[test]

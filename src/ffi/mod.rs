@@ -7,6 +7,7 @@ pub mod clock;
 pub mod cuda;
 pub mod host;
 pub mod library;
+pub mod mpi;
 pub mod nvml;
 pub mod process;
 pub mod shm;

@@ -96,7 +96,7 @@ fn tell(operation: Operation, support: Support, wrong: bool) -> (Outcome, Vec<&'
     };
     let effort = Effort { precision: 0.01, time_limit: Duration::from_secs(60), samples: Some(20) };
     let diary = Diary { notes: Notes::default(), support, wrong };
-    let outcome = measure(&mut World::Single, &diary, &case, effort, 1).unwrap().unwrap();
+    let outcome = measure(&mut World::single(), &diary, &case, effort, 1).unwrap().unwrap();
     let notes = diary.notes.borrow().clone();
     (outcome, notes)
 }

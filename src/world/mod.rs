@@ -5,17 +5,30 @@
 //! the others get [`Error::Failed`] from their next call, and all meet again in
 //! [`World::next_round`].
 
+mod host;
+mod launcher;
+mod link;
 mod local;
+mod mpi;
+mod star;
+#[cfg(test)]
+mod tests;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use serde::{Serialize, de::DeserializeOwned};
 
+pub use host::{Host, host};
+pub use launcher::{Launcher, launcher};
 pub use local::Local;
 #[cfg(test)]
-pub(crate) use local::tests::on_ranks_within;
+pub(crate) use tests::on_ranks_within;
 
-use crate::plan::Rank;
+use crate::{ffi::CallError, plan::Rank};
+use link::Links;
+use local::Children;
+use mpi::Joined;
+use star::Star;
 
 /// What can go wrong between ranks.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +61,17 @@ pub enum Error {
         /// What does not fit.
         reason: String,
     },
+    /// MPI could not send to a rank, or receive from it.
+    #[error("rank {rank} cannot be reached: {source}")]
+    Unreachable {
+        /// The rank at the other end.
+        rank: u32,
+        /// MPI's answer.
+        source: CallError,
+    },
+    /// The ranks of a launcher cannot be joined, or not left in order: why, and what to do.
+    #[error("{0}")]
+    NoMpi(String),
     /// The ranks could not be started or joined.
     #[error("cannot {action}: {source}")]
     Start {
@@ -58,46 +82,101 @@ pub enum Error {
     },
 }
 
-/// The ranks of this run, seen from one of them.
+/// The ranks of this run, or some of them, seen from one of them.
+///
+/// A rank has one number in the whole run. Where values come or go in "the order of the ranks" it
+/// is that of [`World::members`], which in a part of the ranks is not their number.
 #[derive(Debug)]
-pub enum World {
-    /// One process alone.
-    Single,
-    /// Ranks on this machine that g2g started itself.
-    Local(Local),
+pub struct World {
+    // The connections end before what was started is waited for.
+    star: Star,
+    keeper: Keeper,
+}
+
+/// What has to be brought to an end with the run.
+#[derive(Debug)]
+enum Keeper {
+    Nothing,
+    Children(#[expect(dead_code, reason = "its drop is what matters")] Children),
+    Mpi(Joined),
 }
 
 impl World {
+    /// One process alone.
+    pub fn single() -> Self {
+        Self { star: Star::alone(Rank(0)), keeper: Keeper::Nothing }
+    }
+
+    /// Ranks on this machine that g2g has started itself.
+    ///
+    /// # Errors
+    ///
+    /// `local`'s rank is none of its ranks.
+    pub fn local(local: Local) -> Result<Self, Error> {
+        let Local { rank, size, deadline, streams, children } = local;
+        let members = (0..size).map(Rank).collect();
+        let star = Star::new(rank, members, deadline, Links::Sockets(streams))?;
+        Ok(Self { star, keeper: Keeper::Children(children) })
+    }
+
+    /// The ranks that `launcher` has started, by the MPI library `library`, or one that fits the
+    /// launcher. Every rank calls it; returns when all have.
+    ///
+    /// # Errors
+    ///
+    /// There is no such library, it is not the launcher's, or a rank does not answer. On ranks
+    /// other than 0 the error comes late, so that the launcher ends them when rank 0 has said why.
+    pub fn mpi(
+        launcher: &Launcher,
+        library: Option<&Path>,
+        deadline: Duration,
+    ) -> Result<Self, Error> {
+        let (star, joined) = mpi::join(launcher, library, deadline)?;
+        Ok(Self { star, keeper: Keeper::Mpi(joined) })
+    }
+
+    /// A world of `members`, the first of whom is its root. The members all call it, and make such
+    /// parts in the same order; it returns when all have. In ranks that g2g has started itself
+    /// only all of them, or one alone, can be a part.
+    ///
+    /// After a failure the members of a part meet in it again ([`World::next_round`] and
+    /// [`World::barrier`]) before they talk elsewhere: only there is dropped what was under way.
+    ///
+    /// # Errors
+    ///
+    /// This rank is no member, the ranks cannot talk to each other, or one does not answer.
+    pub fn part(&self, members: &[Rank]) -> Result<Self, Error> {
+        let mut part = Self { star: self.star.part(members)?, keeper: Keeper::Nothing };
+        part.barrier()?;
+        Ok(part)
+    }
+
     /// This process's number.
     pub fn rank(&self) -> Rank {
-        match self {
-            Self::Single => Rank(0),
-            Self::Local(local) => local.rank(),
-        }
+        self.star.rank()
     }
 
     /// How many ranks there are.
     pub fn size(&self) -> u32 {
-        match self {
-            Self::Single => 1,
-            Self::Local(local) => local.size(),
-        }
+        u32::try_from(self.members().len()).unwrap_or(u32::MAX)
+    }
+
+    /// The ranks, the root first.
+    pub fn members(&self) -> &[Rank] {
+        self.star.members()
     }
 
     /// The longest that one rank waits for another.
     pub fn deadline(&self) -> Duration {
-        match self {
-            Self::Single => Duration::MAX,
-            Self::Local(local) => local.deadline(),
-        }
+        self.star.deadline()
     }
 
-    /// Whether this is the rank that decides and records.
+    /// Whether this is the rank that decides and records: the first of the members.
     pub fn is_root(&self) -> bool {
-        self.rank() == Rank(0)
+        self.star.is_root()
     }
 
-    /// Brings the value of each rank to rank 0, in the order of the ranks; `None` elsewhere.
+    /// Brings the value of each rank to the root, in the order of the ranks; `None` elsewhere.
     ///
     /// # Errors
     ///
@@ -106,13 +185,10 @@ impl World {
         &mut self,
         value: T,
     ) -> Result<Option<Vec<T>>, Error> {
-        match self {
-            Self::Single => Ok(Some(vec![value])),
-            Self::Local(local) => local.gather(value),
-        }
+        self.star.gather(value)
     }
 
-    /// Brings rank 0's value to every rank.
+    /// Brings the root's value to every rank.
     ///
     /// # Errors
     ///
@@ -121,13 +197,12 @@ impl World {
         &mut self,
         value: Option<T>,
     ) -> Result<T, Error> {
-        match self {
-            Self::Single => value.ok_or_else(no_value),
-            Self::Local(local) => local.broadcast(value),
-        }
+        self.star.broadcast(value)
     }
 
-    /// Brings the value of each rank to every rank, in the order of the ranks.
+    /// Brings the value of each rank to every rank, in the order of the ranks: as many values as
+    /// the square of the ranks go over the root's connections. [`World::exchange`] sends what is
+    /// wanted only.
     ///
     /// # Errors
     ///
@@ -140,58 +215,55 @@ impl World {
         self.broadcast(all)
     }
 
+    /// Brings to each rank the values of those that it wants, in the order in which it does.
+    /// `wants` is the same function on every rank, of which the root asks it; who is no member has
+    /// no value.
+    ///
+    /// # Errors
+    ///
+    /// A rank is gone, late or has failed.
+    pub fn exchange<T: Serialize + DeserializeOwned>(
+        &mut self,
+        value: T,
+        wants: impl Fn(Rank) -> Vec<Rank>,
+    ) -> Result<Vec<(Rank, T)>, Error> {
+        self.star.exchange(value, wants)
+    }
+
     /// Returns when every rank has called it.
     ///
     /// # Errors
     ///
     /// A rank is gone, late or has failed.
     pub fn barrier(&mut self) -> Result<(), Error> {
-        self.all_gather(()).map(drop)
+        self.star.barrier()
     }
 
     /// Begins the next round; what is still under way of the one before is dropped. Every rank
     /// calls it the same number of times.
     pub fn next_round(&mut self) {
-        if let Self::Local(local) = self {
-            local.next_round();
-        }
+        self.star.next_round();
     }
 
     /// Tells the others that this rank gives up on this round and why.
     pub fn abandon(&mut self, reason: &str) {
-        if let Self::Local(local) = self {
-            local.abandon(reason);
-        }
+        self.star.abandon(reason);
     }
-}
 
-/// What launchers tell each process about the count of ranks: Open MPI's mpirun, the process
-/// managers of MPICH's family, Slurm's srun.
-const LAUNCHERS: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"];
-
-/// The variable by which a launcher says that it has started several ranks, and how many.
-/// `variable` looks one up in the environment.
-pub fn launcher(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static str, u32)> {
-    let ranks = |name: &&'static str| Some((*name, variable(name)?.parse().ok()?));
-    LAUNCHERS.iter().filter_map(ranks).find(|&(_, ranks)| ranks > 1)
-}
-
-fn no_value() -> Error {
-    Error::Protocol { rank: 0, reason: "rank 0 has nothing to broadcast".to_owned() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_launcher_of_several_ranks_is_seen() {
-        let with = |name: &'static str, value: &'static str| {
-            launcher(move |asked| (asked == name).then(|| value.to_owned()))
-        };
-        assert_eq!(with("PMI_SIZE", "4"), Some(("PMI_SIZE", 4)));
-        assert_eq!(with("OMPI_COMM_WORLD_SIZE", "1"), None);
-        assert_eq!(with("SLURM_STEP_NUM_TASKS", "many"), None);
-        assert_eq!(with("HOME", "2"), None);
+    /// Ends in order: every rank calls it behind the last message. A world of a launcher's ranks
+    /// that is dropped instead, because a rank is gone or does not answer, ends this process with
+    /// exit code 1: rank 0 at once, and the launcher ends the others; these 5 s later, in which rank
+    /// 0 writes what it has. So it is dropped when everything is said.
+    ///
+    /// # Errors
+    ///
+    /// MPI's refusal.
+    pub fn finish(self) -> Result<(), Error> {
+        let Self { star, keeper } = self;
+        drop(star);
+        match keeper {
+            Keeper::Nothing | Keeper::Children(_) => Ok(()),
+            Keeper::Mpi(joined) => joined.finish(),
+        }
     }
 }

@@ -1,0 +1,189 @@
+//! What carries the messages: sockets between processes of one machine, or MPI.
+//!
+//! Owns bytes on their way. Knows nothing of what they mean.
+
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use super::mpi::Network;
+use crate::ffi::{
+    CallError,
+    mpi::{MessageError, Outgoing},
+};
+
+/// Longest message: far above the samples of one batch, far below what a wild length would ask.
+const MESSAGE_BYTES_MAX: usize = 1 << 28;
+
+/// This rank's connections: rank 0's to each other one, another's to rank 0. Named by their place.
+#[derive(Debug)]
+pub(super) enum Links {
+    Sockets(Vec<UnixStream>),
+    Mpi {
+        network: Rc<Network>,
+        /// The rank at the other end, and the tag of this connection's messages.
+        peers: Vec<(u32, u16)>,
+    },
+}
+
+/// Why a connection does not do its work.
+#[derive(Debug)]
+pub(super) enum LinkError {
+    /// The rank at the other end has ended.
+    Gone,
+    /// It is not done in time.
+    Late,
+    /// A message that cannot be.
+    Length(String),
+    /// MPI's refusal.
+    Call(CallError),
+}
+
+impl From<MessageError> for LinkError {
+    fn from(err: MessageError) -> Self {
+        match err {
+            MessageError::Late => Self::Late,
+            MessageError::TooLong(_) => Self::Length(err.to_string()),
+            MessageError::Call(err) => Self::Call(err),
+        }
+    }
+}
+
+impl Links {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Sockets(streams) => streams.len(),
+            Self::Mpi { peers, .. } => peers.len(),
+        }
+    }
+
+    /// Sends each message over its link; over MPI side by side.
+    ///
+    /// # Errors
+    ///
+    /// The first link that does not do its work.
+    pub(super) fn send(
+        &mut self,
+        messages: &[(usize, Rc<[u8]>)],
+        due: Instant,
+    ) -> Result<(), (usize, LinkError)> {
+        for (link, bytes) in messages {
+            if bytes.len() > MESSAGE_BYTES_MAX {
+                let length = format!("a message of {} bytes", bytes.len());
+                return Err((*link, LinkError::Length(length)));
+            }
+        }
+        match self {
+            Self::Sockets(streams) => messages.iter().try_for_each(|(link, bytes)| {
+                write(&mut streams[*link], bytes, due).map_err(|err| (*link, err))
+            }),
+            Self::Mpi { network, peers } => {
+                let outgoing = |(link, bytes): &(usize, Rc<[u8]>)| {
+                    let (to, tag) = peers[*link];
+                    Outgoing { to, tag, bytes: Rc::clone(bytes) }
+                };
+                let outgoing: Vec<Outgoing> = messages.iter().map(outgoing).collect();
+                network.mpi.send(&outgoing, due).map_err(|(rank, err)| {
+                    let link = peers.iter().position(|&(peer, _)| peer == rank);
+                    (link.unwrap_or_default(), err.into())
+                })
+            }
+        }
+    }
+
+    /// The next message of a link.
+    pub(super) fn receive(&mut self, link: usize, due: Instant) -> Result<Vec<u8>, LinkError> {
+        match self {
+            Self::Sockets(streams) => read(&mut streams[link], due),
+            Self::Mpi { network, peers } => {
+                let (from, tag) = peers[link];
+                Ok(network.mpi.receive(from, tag, MESSAGE_BYTES_MAX, due)?)
+            }
+        }
+    }
+}
+
+/// Writes the length and the bytes.
+fn write(stream: &mut UnixStream, bytes: &[u8], due: Instant) -> Result<(), LinkError> {
+    let mut frame = (bytes.len() as u64).to_le_bytes().to_vec();
+    frame.extend(bytes);
+    let mut written = 0;
+    while written < frame.len() {
+        let left = time_left(due)?;
+        let step =
+            stream.set_write_timeout(Some(left)).and_then(|()| stream.write(&frame[written..]));
+        written += progress(step)?;
+    }
+    Ok(())
+}
+
+/// Reads a length and so many bytes.
+fn read(stream: &mut UnixStream, due: Instant) -> Result<Vec<u8>, LinkError> {
+    let mut length = [0; size_of::<u64>()];
+    read_exactly(stream, &mut length, due)?;
+    let claimed = u64::from_le_bytes(length);
+    let length = usize::try_from(claimed).ok().filter(|&length| length <= MESSAGE_BYTES_MAX);
+    let length = length.ok_or_else(|| LinkError::from(MessageError::TooLong(claimed)))?;
+    let mut bytes = vec![0; length];
+    read_exactly(stream, &mut bytes, due)?;
+    Ok(bytes)
+}
+
+fn read_exactly(stream: &mut UnixStream, target: &mut [u8], due: Instant) -> Result<(), LinkError> {
+    let mut filled = 0;
+    while filled < target.len() {
+        let left = time_left(due)?;
+        let step =
+            stream.set_read_timeout(Some(left)).and_then(|()| stream.read(&mut target[filled..]));
+        filled += progress(step)?;
+    }
+    Ok(())
+}
+
+fn time_left(due: Instant) -> Result<Duration, LinkError> {
+    let left = due.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(LinkError::Late) } else { Ok(left) }
+}
+
+/// What one read or write achieved; a time-out is seen by the next look at the clock.
+fn progress(step: io::Result<usize>) -> Result<usize, LinkError> {
+    match step {
+        Ok(0) => Err(LinkError::Gone),
+        Ok(count) => Ok(count),
+        Err(err) => match err.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {
+                Ok(0)
+            }
+            _ => Err(LinkError::Gone),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wild_length_is_refused_before_memory_is_taken() {
+        let (near, far) = UnixStream::pair().unwrap();
+        (&near).write_all(&u64::from(u32::MAX).to_le_bytes()).unwrap();
+        let due = Instant::now() + Duration::from_secs(1);
+        let err = Links::Sockets(vec![far]).receive(0, due).unwrap_err();
+        assert!(matches!(&err, LinkError::Length(text) if text == "it claims 4294967295 bytes"));
+    }
+
+    #[test]
+    fn a_message_above_the_limit_is_not_sent() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let long: Rc<[u8]> = vec![0; MESSAGE_BYTES_MAX + 1].into();
+        let due = Instant::now() + Duration::from_secs(1);
+        let (link, err) = Links::Sockets(vec![near]).send(&[(0, long)], due).unwrap_err();
+        assert_eq!(link, 0);
+        assert!(matches!(&err, LinkError::Length(text) if text == "a message of 268435457 bytes"));
+        drop(far);
+    }
+}

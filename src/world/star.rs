@@ -1,0 +1,309 @@
+//! The protocol between ranks: every collective goes through one of them, the root.
+//!
+//! A message is JSON with the number of the round, and says a value or that a rank has failed. A
+//! rank that fails may be anywhere in its collectives, and so may the others: each of their calls
+//! is a receive from the root, or the root's from each, so any of them can bring the failure
+//! instead of the value. What is left of the round before is dropped where it is found.
+//!
+//! This is why MPI's own collectives are not used, where MPI carries the messages: a rank that
+//! fails could not tell those that wait in one, which is left by none before all have come.
+
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    io,
+    os::unix::net::UnixStream,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{
+    Error,
+    link::{LinkError, Links},
+    mpi::Network,
+};
+use crate::plan::Rank;
+
+/// A point in time that no wait reaches.
+const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+/// One rank's place in a star.
+#[derive(Debug)]
+pub(super) struct Star {
+    /// Its place among the members.
+    place: usize,
+    /// The first is the root.
+    members: Vec<Rank>,
+    deadline: Duration,
+    links: Links,
+    progress: Rc<RefCell<Progress>>,
+}
+
+/// How far this rank is.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    round: u64,
+    /// Why this round is over for this rank, once one has failed: which, and its reason.
+    failure: Option<(Rank, String)>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Message<T> {
+    round: u64,
+    body: Body<T>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Body<T> {
+    Value(T),
+    Failed { rank: Rank, reason: String },
+}
+
+impl Star {
+    /// A rank without others.
+    pub(super) fn alone(rank: Rank) -> Self {
+        Self {
+            place: 0,
+            members: vec![rank],
+            deadline: Duration::MAX,
+            links: Links::Sockets(Vec::new()),
+            progress: Rc::default(),
+        }
+    }
+
+    /// The place of `rank` among `members`, the first of whom is the root. The root's links are to
+    /// the other members in their order; any other member's is the one to the root.
+    pub(super) fn new(
+        rank: Rank,
+        members: Vec<Rank>,
+        deadline: Duration,
+        links: Links,
+    ) -> Result<Self, Error> {
+        let place = members.iter().position(|&member| member == rank);
+        let place = place.ok_or_else(|| Error::Protocol {
+            rank: rank.0,
+            reason: "it is no member of what it calls".to_owned(),
+        })?;
+        Ok(Self { place, members, deadline, links, progress: Rc::default() })
+    }
+
+    /// The place of `rank` among `members`, with connections of its own.
+    pub(super) fn over_mpi(
+        rank: Rank,
+        members: Vec<Rank>,
+        deadline: Duration,
+        network: &Rc<Network>,
+    ) -> Result<Self, Error> {
+        let peers = match members.split_first() {
+            Some((&root, others)) if root == rank => {
+                others.iter().map(|&other| network.connect(other)).collect()
+            }
+            Some((&root, _)) if members.contains(&rank) => vec![network.connect(root)],
+            _ => Vec::new(),
+        };
+        Self::new(rank, members, deadline, Links::Mpi { network: Rc::clone(network), peers })
+    }
+
+    /// This rank's place among some of the members. Over sockets, which go from the root to each
+    /// other rank, these are all of them, and go on in the same rounds.
+    pub(super) fn part(&self, members: &[Rank]) -> Result<Self, Error> {
+        let rank = self.rank();
+        let members = members.to_vec();
+        match &self.links {
+            _ if members == [rank] => Ok(Self { deadline: self.deadline, ..Self::alone(rank) }),
+            Links::Mpi { network, .. } => Self::over_mpi(rank, members, self.deadline, network),
+            Links::Sockets(streams) => {
+                let part = |source| Error::Start { action: "talk among some ranks".into(), source };
+                if members != self.members {
+                    return Err(part(io::Error::other(
+                        "only the launcher of an MPI connects them",
+                    )));
+                }
+                let streams = streams.iter().map(UnixStream::try_clone);
+                let streams = streams.collect::<Result<_, _>>().map_err(part)?;
+                let star = Self::new(rank, members, self.deadline, Links::Sockets(streams))?;
+                Ok(Self { progress: Rc::clone(&self.progress), ..star })
+            }
+        }
+    }
+
+    pub(super) fn rank(&self) -> Rank {
+        self.members[self.place]
+    }
+
+    pub(super) fn members(&self) -> &[Rank] {
+        &self.members
+    }
+
+    pub(super) const fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    pub(super) const fn is_root(&self) -> bool {
+        self.place == 0
+    }
+
+    pub(super) fn gather<T: Serialize + DeserializeOwned>(
+        &mut self,
+        value: T,
+    ) -> Result<Option<Vec<T>>, Error> {
+        self.check_failure()?;
+        if !self.is_root() {
+            let message = self.message(Body::Value(value))?;
+            self.send(&[(0, message)])?;
+            return Ok(None);
+        }
+        let due = self.due();
+        let mut values = vec![value];
+        for link in 0..self.links.len() {
+            match self.receive(link, due) {
+                Ok(value) => values.push(value),
+                Err(err) => {
+                    if let Error::Failed { rank, reason } = &err {
+                        self.relay(Rank(*rank), reason);
+                    }
+                    return Err(err);
+                }
+            }
+        }
+        Ok(Some(values))
+    }
+
+    pub(super) fn broadcast<T: Serialize + DeserializeOwned>(
+        &mut self,
+        value: Option<T>,
+    ) -> Result<T, Error> {
+        self.check_failure()?;
+        if !self.is_root() {
+            return self.receive(0, self.due());
+        }
+        let value = value.ok_or_else(|| Error::Protocol {
+            rank: self.rank().0,
+            reason: "the root has nothing to broadcast".to_owned(),
+        })?;
+        let message = self.message(Body::Value(&value))?;
+        let messages: Vec<_> =
+            (0..self.links.len()).map(|link| (link, Rc::clone(&message))).collect();
+        self.send(&messages)?;
+        Ok(value)
+    }
+
+    pub(super) fn barrier(&mut self) -> Result<(), Error> {
+        let all = self.gather(())?;
+        self.broadcast(all.map(drop))
+    }
+
+    pub(super) fn exchange<T: Serialize + DeserializeOwned>(
+        &mut self,
+        value: T,
+        wants: impl Fn(Rank) -> Vec<Rank>,
+    ) -> Result<Vec<(Rank, T)>, Error> {
+        let Some(values) = self.gather(value)? else {
+            return self.receive(0, self.due());
+        };
+        let mut values: HashMap<Rank, T> = self.members.iter().copied().zip(values).collect();
+        let mut messages = Vec::new();
+        for (link, &member) in self.members.iter().skip(1).enumerate() {
+            let wanted: Vec<(Rank, &T)> = wants(member)
+                .into_iter()
+                .filter_map(|rank| Some((rank, values.get(&rank)?)))
+                .collect();
+            messages.push((link, self.message(Body::Value(wanted))?));
+        }
+        self.send(&messages)?;
+        let own = wants(self.rank()).into_iter();
+        Ok(own.filter_map(|rank| Some((rank, values.remove(&rank)?))).collect())
+    }
+
+    pub(super) fn next_round(&mut self) {
+        let mut progress = self.progress.borrow_mut();
+        progress.round += 1;
+        progress.failure = None;
+    }
+
+    pub(super) fn abandon(&mut self, reason: &str) {
+        // Whoever heard of a failure from another rank has nothing of its own to tell.
+        if self.check_failure().is_ok() {
+            self.relay(self.rank(), reason);
+        }
+    }
+
+    /// Sends the failure of `rank` along; a link that is broken has no one to tell.
+    fn relay(&mut self, rank: Rank, reason: &str) {
+        self.progress.borrow_mut().failure = Some((rank, reason.to_owned()));
+        let body: Body<()> = Body::Failed { rank, reason: reason.to_owned() };
+        let Ok(message) = self.message(body) else { return };
+        for link in 0..self.links.len() {
+            let _ = self.send(&[(link, Rc::clone(&message))]);
+        }
+    }
+
+    fn check_failure(&self) -> Result<(), Error> {
+        match &self.progress.borrow().failure {
+            Some((rank, reason)) => Err(Error::Failed { rank: rank.0, reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// The rank at the other end of a link.
+    fn peer(&self, link: usize) -> u32 {
+        let place = if self.is_root() { link + 1 } else { 0 };
+        self.members.get(place).map_or(u32::MAX, |rank| rank.0)
+    }
+
+    fn due(&self) -> Instant {
+        Instant::now() + self.deadline.min(FAR)
+    }
+
+    fn message<T: Serialize>(&self, body: Body<T>) -> Result<Rc<[u8]>, Error> {
+        let round = self.progress.borrow().round;
+        let text = serde_json::to_vec(&Message { round, body })
+            .map_err(|err| Error::Protocol { rank: self.rank().0, reason: err.to_string() })?;
+        Ok(text.into())
+    }
+
+    fn send(&mut self, messages: &[(usize, Rc<[u8]>)]) -> Result<(), Error> {
+        let due = self.due();
+        self.links.send(messages, due).map_err(|(link, err)| self.error(link, err))
+    }
+
+    /// The next value of this round from a link.
+    fn receive<T: DeserializeOwned>(&mut self, link: usize, due: Instant) -> Result<T, Error> {
+        let rank = self.peer(link);
+        let protocol = |err: serde_json::Error| Error::Protocol { rank, reason: err.to_string() };
+        loop {
+            let text = self.links.receive(link, due).map_err(|err| self.error(link, err))?;
+            // What an abandoned round left behind may be of any type: look at the round first.
+            let header: Message<serde_json::Value> =
+                serde_json::from_slice(&text).map_err(protocol)?;
+            let round = self.progress.borrow().round;
+            if header.round < round {
+                continue;
+            }
+            return match header.body {
+                Body::Failed { rank, reason } => {
+                    self.progress.borrow_mut().failure = Some((rank, reason.clone()));
+                    Err(Error::Failed { rank: rank.0, reason })
+                }
+                Body::Value(_) if header.round > round => Err(Error::Protocol {
+                    rank,
+                    reason: format!("it is in round {}, not {round}", header.round),
+                }),
+                Body::Value(value) => serde_json::from_value(value).map_err(protocol),
+            };
+        }
+    }
+
+    /// What is wrong with a link, said of the rank at its other end.
+    fn error(&self, link: usize, err: LinkError) -> Error {
+        let rank = self.peer(link);
+        match err {
+            LinkError::Gone => Error::Gone(rank),
+            LinkError::Late => Error::Late { rank, waited: self.deadline },
+            LinkError::Length(reason) => Error::Protocol { rank, reason },
+            LinkError::Call(source) => Error::Unreachable { rank, source },
+        }
+    }
+}
