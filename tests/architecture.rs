@@ -25,6 +25,9 @@ const LAYERS: [(&str, &[&str]); 10] = [
 /// Longest file, in lines: one subject each.
 const LINES_MAX: usize = 600;
 
+/// Made by a program from somebody else's headers.
+const GENERATED: &str = "src/ffi/fabric/bindings.rs";
+
 /// The Rust files below a folder of the repository, and their texts.
 fn below(folder: &str) -> BTreeMap<PathBuf, String> {
     fn walk(folder: &Path, found: &mut BTreeMap<PathBuf, String>) {
@@ -157,6 +160,10 @@ fn standard_output_is_written_in_one_place() {
 fn files_have_one_subject_each() {
     for (path, text) in sources().into_iter().chain(below("simgpu/src")) {
         let lines = text.lines().count();
-        assert!(lines <= LINES_MAX, "{} has {lines} lines", path.display());
+        assert!(
+            lines <= LINES_MAX || path.ends_with(GENERATED),
+            "{} has {lines} lines",
+            path.display()
+        );
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod clock;
 pub mod cuda;
+pub mod fabric;
 pub mod host;
 pub mod library;
 pub mod mpi;

@@ -74,13 +74,13 @@ impl Slice<'_> {
 
     /// Where GPUs and the driver have it.
     #[inline]
-    pub(super) fn address(self) -> u64 {
+    pub(in crate::ffi) fn address(self) -> u64 {
         self.address
     }
 
     /// Its size as the driver takes it.
     #[inline]
-    pub(super) fn length(self) -> usize {
+    pub(in crate::ffi) fn length(self) -> usize {
         length(self.size)
     }
 
@@ -208,6 +208,11 @@ impl HostMemory {
         // SAFETY: the memory begins at a page for the host as for GPUs, so the word is aligned;
         // while `self` is borrowed it is reached from here as an atomic only.
         unsafe { AtomicU32::from_ptr(word) }
+    }
+
+    /// Where this process has it, for a library that registers memory.
+    pub(in crate::ffi) fn memory(&self) -> (*mut u8, usize) {
+        (self.pointer, length(self.size))
     }
 }
 

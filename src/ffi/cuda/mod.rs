@@ -209,7 +209,7 @@ fn remedy(cause: &Cause) -> &'static str {
 }
 
 /// The file that holds the function at `address`.
-fn path_of(address: *const ()) -> PathBuf {
+pub(super) fn path_of(address: *const ()) -> PathBuf {
     // SAFETY: an all-zero `Dl_info` is a valid value of that plain C struct.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: the address is only compared with those of the loaded libraries; `found` is a live

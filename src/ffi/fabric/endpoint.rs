@@ -1,0 +1,551 @@
+//! Endpoints, and the operations under way on them.
+
+use std::{
+    cell::{Cell, UnsafeCell},
+    ffi::{c_int, c_void},
+    fmt,
+    mem::MaybeUninit,
+    ptr,
+    rc::Rc,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Domain, Library, Memory, Region, Remote, Slice,
+    bindings::{
+        FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_EAGAIN, FI_EAVAIL, FI_ENABLE, FI_ENOSYS,
+        FI_ETOOSMALL, FI_INJECT, FI_MORE, FI_MR_ENDPOINT, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
+        fi_addr_t, fi_context2, fi_cq_data_entry, fi_msg, fi_msg_rma, fi_rma_iov, fid_av, fid_cq,
+        fid_ep, fid_mr, iovec,
+    },
+    grown::fi_cq_err_entry,
+    library::text_of,
+    object::{Object, function},
+    opened::{self, Calls},
+    region,
+};
+use crate::ffi::CallError;
+
+/// Most operations under way on an endpoint; no window of a measurement is wider.
+const OPERATIONS_MAX: usize = 4096;
+
+/// Completions that are fetched at once.
+const BATCH: usize = 32;
+
+/// What an address is followed by, so that a provider that reads it as a string or as an address
+/// of another kind stays inside.
+const ADDRESS_MARGIN: usize = 256;
+
+/// An address of an endpoint, as its provider writes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address(Vec<u8>);
+
+/// An endpoint that operations can be aimed at; of the endpoint that inserted its address.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    endpoint: u64,
+    raw: fi_addr_t,
+}
+
+/// How an operation is done. Without any of these it completes when the local memory is free
+/// again, which says nothing of the data's arrival.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flags {
+    bits: u64,
+    data: u64,
+}
+
+/// What became of a call that asks for an operation.
+#[must_use = "an operation that was not taken must be asked for again"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// It is under way.
+    Yes,
+    /// There is no room now: poll, and ask again.
+    Again,
+}
+
+/// An operation that is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completion {
+    /// What the caller gave the operation; `None` for a peer's write that brought data along.
+    pub context: Option<u64>,
+    /// What the peer's operation brought along.
+    pub data: Option<u64>,
+    /// Bytes received; of no meaning for other operations.
+    pub length: usize,
+}
+
+/// An operation, or the queue itself, that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}")]
+pub struct Failure {
+    /// What the caller gave the operation; `None` if no operation of this side failed.
+    pub context: Option<u64>,
+    /// Why.
+    #[source]
+    pub source: CallError,
+}
+
+/// A reliable endpoint without connections, with a queue of its own for what is done.
+///
+/// It is used by one thread; where the provider's progress is manual, nothing moves, for peers
+/// neither, unless that thread polls.
+pub struct Endpoint {
+    // Closed in this order, after which no provider touches what follows.
+    object: Object<fid_ep>,
+    queue: Object<fid_cq>,
+    peers: Object<fid_av>,
+    regions: Vec<Object<fid_mr>>,
+    memories: Vec<Rc<Memory>>,
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    calls: Calls,
+    number: u64,
+    domain: Rc<Domain>,
+}
+
+/// An operation's place while it is under way.
+#[repr(C)]
+struct Slot {
+    /// The provider's notes; what the provider knows the operation by.
+    notes: UnsafeCell<fi_context2>,
+    /// The caller's word for it.
+    context: Cell<u64>,
+}
+
+impl Flags {
+    /// Nothing special.
+    pub const NONE: Self = Self { bits: 0, data: 0 };
+
+    /// Another operation follows at once, so that the provider can start several together
+    /// (`FI_MORE`). The last of them must come without.
+    pub const fn more(self) -> Self {
+        Self { bits: self.bits | FI_MORE, ..self }
+    }
+
+    /// It completes when the data has arrived and can be seen at the target
+    /// (`FI_DELIVERY_COMPLETE`).
+    pub const fn delivery(self) -> Self {
+        Self { bits: self.bits | FI_DELIVERY_COMPLETE, ..self }
+    }
+
+    /// The data is taken over before the call returns (`FI_INJECT`); it is at most
+    /// [`Facts::inject_size`](super::Facts::inject_size).
+    pub const fn inject(self) -> Self {
+        Self { bits: self.bits | FI_INJECT, ..self }
+    }
+
+    /// `data` comes along, and a write is announced to the target with it
+    /// (`FI_REMOTE_CQ_DATA`). It has at most
+    /// [`Facts::cq_data_size`](super::Facts::cq_data_size) bytes.
+    pub const fn data(self, data: u64) -> Self {
+        Self { bits: self.bits | FI_REMOTE_CQ_DATA, data }
+    }
+}
+
+impl Endpoint {
+    /// Opens an endpoint of `domain` and enables it.
+    ///
+    /// # Errors
+    ///
+    /// The provider's refusal.
+    pub fn open(domain: &Rc<Domain>) -> Result<Self, CallError> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let parts = &domain.info().parts;
+        let operations = parts.tx.size.saturating_add(parts.rx.size).clamp(1, OPERATIONS_MAX);
+        // Beside each operation of this side, writes of peers may be announced.
+        let queue = opened::queue(domain, 2 * operations)?;
+        let peers = opened::peers(domain)?;
+        let object = opened::endpoint(domain)?;
+        object.bind("fi_ep_bind", &queue, FI_SEND | FI_RECV)?;
+        object.bind("fi_ep_bind", &peers, 0)?;
+        object.control("fi_enable", FI_ENABLE.cast_signed())?;
+        let calls = Calls::of(&object, &queue).ok_or_else(|| {
+            domain.info().library().error("fi_endpoint", -FI_ENOSYS, domain.info().to_string())
+        })?;
+        Ok(Self {
+            object,
+            queue,
+            peers,
+            regions: Vec::new(),
+            memories: Vec::new(),
+            slots: (0..operations).map(|_| Slot::new()).collect(),
+            free: (0..operations).rev().collect(),
+            calls,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            domain: Rc::clone(domain),
+        })
+    }
+
+    /// Its address, for peers.
+    ///
+    /// # Errors
+    ///
+    /// The provider's refusal.
+    pub fn address(&self) -> Result<Address, CallError> {
+        // SAFETY: the endpoint is open.
+        let getname =
+            unsafe { function(self.object.raw(), |endpoint| endpoint.cm, |ops| ops.getname) };
+        let mut address = vec![0; ADDRESS_MARGIN];
+        loop {
+            let mut length = address.len();
+            let code = getname.map_or(-FI_ENOSYS, |getname| {
+                // SAFETY: the endpoint is open; `address` is as long as `length` says, which is a
+                // live local.
+                unsafe { getname(self.object.fid(), address.as_mut_ptr().cast(), &raw mut length) }
+            });
+            let is_short = code == -FI_ETOOSMALL.cast_signed() && length > address.len();
+            address.resize(length, 0);
+            if !is_short {
+                self.library().check("fi_getname", code, || self.domain.info().to_string())?;
+                return Ok(Address(address));
+            }
+        }
+    }
+
+    /// Makes the endpoint at `address` known, so that operations can be aimed at it.
+    ///
+    /// # Errors
+    ///
+    /// The provider's refusal: this is no address of its kind.
+    pub fn insert(&mut self, address: &Address) -> Result<Peer, CallError> {
+        // SAFETY: the address vector is open.
+        let insert = unsafe { function(self.peers.raw(), |peers| peers.ops, |ops| ops.insert) };
+        let mut bytes = address.0.clone();
+        bytes.resize(bytes.len() + ADDRESS_MARGIN, 0);
+        let mut raw = 0;
+        let code = insert.map_or(-FI_ENOSYS, |insert| {
+            // SAFETY: the address vector is open; `bytes` holds one address and what a provider
+            // could take for the rest of one; `raw` is a live local that the call only writes.
+            unsafe {
+                insert(self.peers.raw(), bytes.as_ptr().cast(), 1, &raw mut raw, 0, ptr::null_mut())
+            }
+        });
+        let object = || format!("an address of {} bytes", address.0.len());
+        self.library().check("fi_av_insert", code, object)?;
+        if code != 1 {
+            let source = std::io::Error::from(std::io::ErrorKind::InvalidInput).into();
+            return Err(CallError { call: "fi_av_insert", object: object(), source });
+        }
+        Ok(Peer { endpoint: self.number, raw })
+    }
+
+    /// Registers `memory`, for this side's operations and for those of peers.
+    ///
+    /// # Errors
+    ///
+    /// The provider's refusal, most often for want of memory that can be pinned (`ulimit -l`),
+    /// or of a way from this interface to a GPU.
+    pub fn register(&mut self, memory: Memory) -> Result<Region, CallError> {
+        let (object, region) = region::register(&self.domain, &self.object, self.number, memory)?;
+        self.regions.push(object);
+        self.memories.push(region.memory());
+        Ok(region)
+    }
+
+    /// Starts to write `local` to `remote`.
+    ///
+    /// # Errors
+    ///
+    /// The provider's refusal.
+    ///
+    /// # Panics
+    ///
+    /// `local` or the peer are another endpoint's, or there is no room for all at the peer.
+    #[inline]
+    pub fn write(
+        &mut self,
+        local: Slice,
+        remote: Remote,
+        context: u64,
+        flags: Flags,
+    ) -> Result<Posted, CallError> {
+        self.access("fi_writemsg", self.calls.writemsg, (local, remote), (context, flags))
+    }
+
+    /// Starts to read from `remote` into `local`. A read is done when the data is in `local`.
+    ///
+    /// # Errors
+    ///
+    /// The provider's refusal.
+    ///
+    /// # Panics
+    ///
+    /// As [`Endpoint::write`], for what there is at the peer.
+    #[inline]
+    pub fn read(
+        &mut self,
+        local: Slice,
+        remote: Remote,
+        context: u64,
+        flags: Flags,
+    ) -> Result<Posted, CallError> {
+        self.access("fi_readmsg", self.calls.readmsg, (local, remote), (context, flags))
+    }
+
+    /// Starts to send `local` to `peer`, which must receive it.
+    ///
+    /// # Errors
+    ///
+    /// The provider's refusal.
+    ///
+    /// # Panics
+    ///
+    /// `local` or the peer are another endpoint's.
+    #[inline]
+    pub fn send(
+        &mut self,
+        local: Slice,
+        peer: Peer,
+        context: u64,
+        flags: Flags,
+    ) -> Result<Posted, CallError> {
+        assert!(peer.endpoint == self.number, "the peer is another endpoint's");
+        self.message("fi_sendmsg", self.calls.sendmsg, (local, peer.raw), (context, flags))
+    }
+
+    /// Starts to receive one message of any peer into `local`.
+    ///
+    /// # Errors
+    ///
+    /// The provider's refusal.
+    ///
+    /// # Panics
+    ///
+    /// `local` is another endpoint's.
+    #[inline]
+    pub fn receive(&mut self, local: Slice, context: u64) -> Result<Posted, CallError> {
+        const ANY: fi_addr_t = fi_addr_t::MAX;
+        self.message("fi_recvmsg", self.calls.recvmsg, (local, ANY), (context, Flags::NONE))
+    }
+
+    /// Moves the provider on, and fetches what is done into the beginning of `completions`; how
+    /// many that were, at most 32 at once. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// An operation failed. Each call tells of one.
+    #[inline]
+    pub fn poll(&mut self, completions: &mut [Completion]) -> Result<usize, Failure> {
+        let mut entries = [const { MaybeUninit::<fi_cq_data_entry>::uninit() }; BATCH];
+        let room = completions.len().min(BATCH);
+        // SAFETY: the queue is open, and of the format of `entries`, which has that much room.
+        let code =
+            unsafe { (self.calls.read)(self.queue.raw(), entries.as_mut_ptr().cast(), room) };
+        let Ok(count) = usize::try_from(code) else {
+            return if code == -FI_EAGAIN as isize { Ok(0) } else { Err(self.failure(code)) };
+        };
+        for (completion, entry) in completions.iter_mut().zip(&entries[..count]) {
+            // SAFETY: the call has written this many entries.
+            let entry = unsafe { entry.assume_init_ref() };
+            let has_data = entry.flags & FI_REMOTE_CQ_DATA != 0;
+            *completion = Completion {
+                context: self.finish(entry.op_context),
+                data: has_data.then_some(entry.data),
+                length: entry.len,
+            };
+        }
+        Ok(count)
+    }
+
+    /// Operations that can be under way.
+    pub fn operations_max(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Operations that are under way.
+    pub fn operations(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    fn library(&self) -> &'static Library {
+        self.domain.info().library()
+    }
+
+    /// Asks for a write or a read.
+    #[inline]
+    fn access(
+        &mut self,
+        name: &'static str,
+        call: unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, u64) -> isize,
+        (local, remote): (Slice, Remote),
+        (context, flags): (u64, Flags),
+    ) -> Result<Posted, CallError> {
+        assert!(local.endpoint == self.number, "the memory is another endpoint's");
+        assert!(remote.peer.endpoint == self.number, "the peer is another endpoint's");
+        assert!(local.length as u64 <= remote.room, "{} have no room there", local.size());
+        let Some(slot) = self.start(context) else { return Ok(Posted::Again) };
+        let near = iovec { iov_base: local.address, iov_len: local.length };
+        let far = fi_rma_iov { addr: remote.address, len: local.length, key: remote.key };
+        let mut descriptor = local.descriptor;
+        let message = fi_msg_rma {
+            msg_iov: &raw const near,
+            desc: &raw mut descriptor,
+            iov_count: 1,
+            addr: remote.peer.raw,
+            rma_iov: &raw const far,
+            rma_iov_count: 1,
+            context: self.notes(slot),
+            data: flags.data,
+        };
+        // SAFETY: the endpoint is enabled; `message` and what it points to are live locals that
+        // the provider copies; the local memory is kept by this endpoint, and the slot is taken
+        // until the operation completes; the peer was inserted here.
+        let code =
+            unsafe { call(self.object.raw(), &raw const message, flags.bits | FI_COMPLETION) };
+        self.posted(name, code, slot)
+    }
+
+    /// Asks for a send or a receive.
+    #[inline]
+    fn message(
+        &mut self,
+        name: &'static str,
+        call: unsafe extern "C" fn(*mut fid_ep, *const fi_msg, u64) -> isize,
+        (local, peer): (Slice, fi_addr_t),
+        (context, flags): (u64, Flags),
+    ) -> Result<Posted, CallError> {
+        assert!(local.endpoint == self.number, "the memory is another endpoint's");
+        let Some(slot) = self.start(context) else { return Ok(Posted::Again) };
+        let near = iovec { iov_base: local.address, iov_len: local.length };
+        let mut descriptor = local.descriptor;
+        let message = fi_msg {
+            msg_iov: &raw const near,
+            desc: &raw mut descriptor,
+            iov_count: 1,
+            addr: peer,
+            context: self.notes(slot),
+            data: flags.data,
+        };
+        // SAFETY: as for a write; the peer was inserted here, or is any.
+        let code =
+            unsafe { call(self.object.raw(), &raw const message, flags.bits | FI_COMPLETION) };
+        self.posted(name, code, slot)
+    }
+
+    /// Takes a slot for an operation.
+    #[inline]
+    fn start(&mut self, context: u64) -> Option<usize> {
+        let slot = self.free.pop()?;
+        self.slots[slot].context.set(context);
+        Some(slot)
+    }
+
+    /// What the provider knows the operation in `slot` by.
+    #[inline]
+    fn notes(&self, slot: usize) -> *mut c_void {
+        self.slots[slot].notes.get().cast()
+    }
+
+    /// What a call that asked for the operation in `slot` answered.
+    #[inline]
+    fn posted(
+        &mut self,
+        name: &'static str,
+        code: isize,
+        slot: usize,
+    ) -> Result<Posted, CallError> {
+        if code == 0 {
+            return Ok(Posted::Yes);
+        }
+        self.free.push(slot);
+        if code == -FI_EAGAIN as isize {
+            return Ok(Posted::Again);
+        }
+        Err(self.library().error(name, short(code), self.domain.info().to_string()))
+    }
+
+    /// Gives back the slot whose notes are at `notes`, and says what the caller calls its
+    /// operation; `None` for what this side did not ask for.
+    #[inline]
+    fn finish(&mut self, notes: *mut c_void) -> Option<u64> {
+        let distance = notes.addr().checked_sub(self.slots.as_ptr().addr())?;
+        let slot = distance / size_of::<Slot>();
+        let context = self.slots.get(slot)?.context.get();
+        self.free.push(slot);
+        Some(context)
+    }
+
+    /// The failure that made a poll answer `code`.
+    #[cold]
+    fn failure(&mut self, code: isize) -> Failure {
+        let object = self.domain.info().to_string();
+        if code != -(FI_EAVAIL.cast_signed() as isize) {
+            let source = self.library().error("fi_cq_read", short(code), object);
+            return Failure { context: None, source };
+        }
+        // SAFETY: an entry of zeros and null pointers is a valid one, without room for data.
+        let mut entry: fi_cq_err_entry = unsafe { std::mem::zeroed() };
+        // SAFETY: the queue is open.
+        let readerr = unsafe { function(self.queue.raw(), |queue| queue.ops, |ops| ops.readerr) };
+        let code = readerr.map_or(-FI_ENOSYS as isize, |readerr| {
+            // SAFETY: the queue is open; `entry` is a live local, as long as in the version that
+            // was asked for, or longer.
+            unsafe { readerr(self.queue.raw(), &raw mut entry, 0) }
+        });
+        if code < 0 {
+            let source = self.library().error("fi_cq_readerr", short(code), object);
+            return Failure { context: None, source };
+        }
+        let cause = self.library().cause(entry.err, self.provider_words(&entry));
+        let source = CallError { call: "an operation", object, source: cause };
+        Failure { context: self.finish(entry.op_context), source }
+    }
+
+    /// The provider's own sentence about a failed operation.
+    fn provider_words(&self, entry: &fi_cq_err_entry) -> Option<String> {
+        let mut buffer = [0; 256];
+        // SAFETY: the queue is open.
+        let strerror =
+            unsafe { function(self.queue.raw(), |queue| queue.ops, |ops| ops.strerror) }?;
+        // SAFETY: the queue is open and was not read since it gave `entry`; `buffer` is as long as
+        // the call is told.
+        let text = unsafe {
+            strerror(
+                self.queue.raw(),
+                entry.prov_errno,
+                entry.err_data,
+                buffer.as_mut_ptr(),
+                buffer.len(),
+            )
+        };
+        // SAFETY: the answer is null, `buffer` or the provider's own, and ends in NUL.
+        unsafe { text_of(text) }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // `fi_close` of an endpoint discards what is under way; only then may its memory go
+        // (fi_endpoint(3)). Regions that are tied to it would keep it from closing.
+        if self.domain.info().registers(FI_MR_ENDPOINT) {
+            self.regions.clear();
+        }
+        if !self.object.close() {
+            // It may still write them.
+            std::mem::forget(std::mem::take(&mut self.memories));
+            std::mem::forget(std::mem::take(&mut self.slots));
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("info", self.domain.info()).finish_non_exhaustive()
+    }
+}
+
+impl Slot {
+    fn new() -> Self {
+        let notes = fi_context2 { internal: [ptr::null_mut(); 8] };
+        Self { notes: UnsafeCell::new(notes), context: Cell::new(0) }
+    }
+}
+
+/// A code of a call that counts in `isize`.
+fn short(code: isize) -> c_int {
+    c_int::try_from(code).unwrap_or(c_int::MIN)
+}
