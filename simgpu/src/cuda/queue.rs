@@ -282,3 +282,15 @@ pub(crate) fn synchronize_all(world: &World, gpu: Option<u32>) {
         synchronize(world, slot, queued);
     }
 }
+
+/// Waits until all has been executed that this process has queued; nothing more can be queued
+/// before the lock is let go of.
+pub(crate) fn idle(world: &World) -> MutexGuard<'_, Local> {
+    loop {
+        synchronize_all(world, None);
+        let local = world.local();
+        if local.queued == world.executor.executed_in_all() {
+            return local;
+        }
+    }
+}

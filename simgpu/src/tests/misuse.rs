@@ -211,6 +211,27 @@ fn what_the_host_cannot_back_is_refused() {
 }
 
 #[test]
+fn a_context_that_one_thread_has_retained_is_not_destroyed_by_the_release_of_another() {
+    alone(|| {
+        crate::state::begin(machine()).unwrap();
+        ok(cuInit(0));
+        let use_it = || {
+            for _ in 0..2000 {
+                on(get(|out| cuDevicePrimaryCtxRetain(out, 0)));
+                let there = allocate(64);
+                ok(cuMemFree_v2(there));
+                ok(cuDevicePrimaryCtxRelease_v2(0));
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads = [(); 3].map(|()| scope.spawn(use_it));
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        assert_eq!(cuDevicePrimaryCtxRelease_v2(0), 201);
+    });
+}
+
+#[test]
 fn host_memory_is_registered_once() {
     alone(|| {
         begin(machine());
