@@ -215,18 +215,19 @@ fn a_context_that_one_thread_has_retained_is_not_destroyed_by_the_release_of_ano
     alone(|| {
         crate::state::begin(machine()).unwrap();
         ok(cuInit(0));
-        let use_it = || {
-            for _ in 0..2000 {
-                on(get(|out| cuDevicePrimaryCtxRetain(out, 0)));
-                let there = allocate(64);
-                ok(cuMemFree_v2(there));
-                ok(cuDevicePrimaryCtxRelease_v2(0));
-            }
-        };
+        on(get(|out| cuDevicePrimaryCtxRetain(out, 0)));
+        let flag = pinned(64);
+        ok(cuStreamWaitValue32_v2(stream(), flag, 1, 0));
         std::thread::scope(|scope| {
-            let threads = [(); 3].map(|()| scope.spawn(use_it));
-            threads.into_iter().for_each(|thread| thread.join().unwrap());
+            let release = scope.spawn(|| cuDevicePrimaryCtxRelease_v2(0));
+            // It waits for the stream by now.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            on(get(|out| cuDevicePrimaryCtxRetain(out, 0)));
+            word(flag).store(1, std::sync::atomic::Ordering::Release);
+            ok(release.join().unwrap());
         });
+        let _ = allocate(64);
+        ok(cuDevicePrimaryCtxRelease_v2(0));
         assert_eq!(cuDevicePrimaryCtxRelease_v2(0), 201);
     });
 }
