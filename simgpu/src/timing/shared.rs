@@ -386,8 +386,10 @@ impl Board {
             std::hint::spin_loop();
         }
         loop {
-            self.sleeping.store(1, Ordering::Relaxed);
+            // The bell before the word that it answers: who takes that word back rings later, so
+            // this wakes and says again that it sleeps.
             let seen = self.bell.load(Ordering::Acquire);
+            self.sleeping.store(1, Ordering::Relaxed);
             // Either this sees the entry, or who pushes it sees that this sleeps.
             fence(Ordering::SeqCst);
             if self.timed() > executed {
