@@ -274,7 +274,8 @@ impl Guard<'_> {
         Some(place)
     }
 
-    /// Gives back the place of a process and all that it owns.
+    /// Gives back all that a process owns; not its place, in which its executor may still be at
+    /// work as long as it lives.
     pub(crate) fn leave(&mut self, place: usize) {
         self.bury(place);
         let board = &self.shared.boards[place];
@@ -282,7 +283,6 @@ impl Guard<'_> {
             self.shared.memory[place][gpu].store(0, Ordering::Relaxed);
         }
         board.finish(board.timed());
-        board.pid.store(0, Ordering::Release);
     }
 
     /// Gives back what processes own that have died.
@@ -291,6 +291,7 @@ impl Guard<'_> {
             let board = &self.shared.boards[place];
             if board.is_taken() && !board.lives() {
                 self.leave(place);
+                board.pid.store(0, Ordering::Release);
             }
         }
     }
