@@ -270,11 +270,15 @@ fn run(world: &'static World) {
                 helpers.extend(helper.map(|helper| (task.stream, helper)));
             }
             What::Opened => {
-                executor.pop(task.stream);
+                let action = executor.pop(task.stream);
                 lock(&executor.watched).retain(|watched| watched.0 != task.stream);
                 if let Some(helper) = helpers.remove(&task.stream) {
                     // Its end is what the program counts on: what it wrote is there then.
                     let _ = helper.join();
+                }
+                if let Some(Action::Hold(kernel, _)) = action {
+                    // It has written what it has; everybody is to know.
+                    launch(world, &kernel, || ());
                 }
             }
             What::Execute => {
@@ -406,7 +410,12 @@ fn act(world: &World, action: &Action) {
         Action::Set { target, value, width, count } => {
             writing(world, *target, width * count, || set(*target, *value, *width, *count));
         }
-        Action::Launch(kernel) => launch(world, kernel),
+        Action::Launch(kernel) => {
+            let hop_ns = |address| world.load_latency_ns(kernel.gpu, address);
+            // SAFETY: the memory was looked up when the kernel was launched, and is let go of only
+            // after its stream has been waited for.
+            launch(world, kernel, || unsafe { kernel.launch.run(&hop_ns) });
+        }
         Action::Write { address, value, wide } => {
             let bytes = if *wide { 8 } else { 4 };
             writing(world, *address, bytes, || write(*address, *value, *wide));
@@ -438,18 +447,19 @@ fn move_bytes(world: &World, copy: Copy, really: impl FnOnce()) {
 
 /// Lets `really` write a range, and everybody know; how many times that was counted.
 fn writing(world: &World, start: u64, bytes: u64, really: impl FnOnce()) -> u64 {
-    let counters = world.executor.contents().written(start, bytes);
-    counters.iter().for_each(|&at| world.shared.count_write(at));
+    let count = || {
+        let counters = world.executor.contents().written(start, bytes);
+        counters.iter().for_each(|&at| world.shared.count_write(at));
+        counters.len() as u64
+    };
+    let begun = count();
     really();
-    counters.iter().for_each(|&at| world.shared.count_write(at));
-    2 * counters.len() as u64
+    // Others may see the memory only since it began.
+    begun + count()
 }
 
-fn launch(world: &World, kernel: &Kernel) {
-    let hop_ns = |address| world.load_latency_ns(kernel.gpu, address);
-    // SAFETY: the memory was looked up when the kernel was launched, and is let go of only after
-    // its stream has been waited for.
-    let run = || unsafe { kernel.launch.run(&hop_ns) };
+/// Lets `run` do what a kernel does.
+fn launch(world: &World, kernel: &Kernel, run: impl FnOnce()) {
     match kernel.effect {
         Effect::Copy { target, source, bytes } => {
             let (places, private) = (kernel.places, kernel.private);

@@ -9,8 +9,10 @@ use std::{
 };
 
 use crate::{
+    cuda,
     execute::lock,
     machine::{FailingCall, Flip},
+    nvml,
     timing::cost::Place,
 };
 
@@ -56,6 +58,14 @@ impl Calls {
         };
         self.failing.iter().find(hit).map(|call| call.code)
     }
+}
+
+/// What is wrong with faults of calls that there are not: they would never happen.
+pub(crate) fn unknown_call(failing: &[FailingCall]) -> Option<String> {
+    let names = || cuda::function_names().chain(nvml::call_names()).map(base_name);
+    let call = failing.iter().find(|call| names().all(|name| name != call.name))?;
+    let nearest = names().min_by_key(|name| strsim::osa_distance(&call.name, name))?;
+    Some(format!("fault.call: no call is named `{}`: the nearest name is `{nearest}`", call.name))
 }
 
 /// A place in the code that is a function of the interface.

@@ -8,7 +8,7 @@ use std::sync::{
 use crate::{
     cuda::Local,
     execute::{Executor, lock},
-    faults::Flips,
+    faults::{Flips, unknown_call},
     machine::Machine,
     timing::{GPUS, Guard, Shared, State, cost},
 };
@@ -72,6 +72,9 @@ pub(crate) fn world() -> Option<&'static World> {
 pub(crate) fn begin(machine: Machine) -> Result<&'static World, String> {
     if machine.gpus.len() > GPUS {
         return Err(format!("the machine has more than {GPUS} GPUs"));
+    }
+    if let Some(sentence) = unknown_call(&machine.faults.calls) {
+        return Err(sentence);
     }
     let text = serde_json::to_string(&machine).map_err(|err| err.to_string())?;
     let state = State::create(&text).map_err(|err| format!("cannot make the state: {err}"))?;

@@ -1,9 +1,9 @@
 //! Contexts, and access to peers.
 
 use super::{
-    Code, Out, driver,
+    Code, Local, Out, driver,
     local::{Context, current_handle, with_current},
-    queue::{close_drained, synchronize_all},
+    queue::{close_drained, idle, synchronize_all},
     reach::can_enable,
 };
 use crate::{state::World, timing::cost::Place};
@@ -26,23 +26,24 @@ driver! {
     fn cuDevicePrimaryCtxRelease_v2(device: i32) |world| {
         let mut local = world.local();
         let gpu = local.gpu(device)?;
+        if local.context(gpu).retained == 1 {
+            drop(local);
+            // Another thread may retain or release it meanwhile.
+            local = idle(world);
+        }
         match local.context(gpu).retained {
             0 => return Err(Code::INVALID_CONTEXT),
-            1 => {}
-            _ => {
-                local.context(gpu).retained -= 1;
-                return Ok(());
-            }
+            1 => destroy(world, &mut local, gpu),
+            _ => local.context(gpu).retained -= 1,
         }
-        drop(local);
-        destroy(world, gpu);
         Ok(())
     }
 
     fn cuDevicePrimaryCtxReset_v2(device: i32) |world| {
         let gpu = world.local().gpu(device)?;
-        if world.local().context(gpu).retained > 0 {
-            destroy(world, gpu);
+        let mut local = idle(world);
+        if local.context(gpu).retained > 0 {
+            destroy(world, &mut local, gpu);
         }
         Ok(())
     }
@@ -172,14 +173,12 @@ fn check(world: &World, context: u64) -> Result<(), Code> {
     Ok(())
 }
 
-/// Destroys the context of a GPU with all that was made in it.
-fn destroy(world: &World, gpu: u32) {
-    synchronize_all(world, None);
-    let mut local = world.local();
+/// Destroys the context of a GPU with all that was made in it. Nothing is queued any more.
+fn destroy(world: &World, local: &mut Local, gpu: u32) {
     let streams: Vec<_> = local.streams_of(gpu).map(|stream| stream.slot).collect();
     local.closing.extend(streams);
     local.streams.take(|stream| stream.gpu == gpu);
-    close_drained(world, &mut local);
+    close_drained(world, local);
     let events = local.events.take(|event| event.gpu == gpu);
     let mut plane = world.plane();
     for event in events {
@@ -195,7 +194,7 @@ fn destroy(world: &World, gpu: u32) {
         .map(|region| region.start)
         .collect();
     for start in regions {
-        super::memory::let_go(world, &mut local, start);
+        super::memory::let_go(world, local, start);
     }
     let old = local.context(gpu);
     *old = Context { generation: old.generation, flags: old.flags, ..Context::default() };

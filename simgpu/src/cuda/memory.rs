@@ -2,7 +2,10 @@
 
 use std::{ffi::c_void, io::Write, sync::atomic::Ordering};
 
-use super::{Code, Local, Out, driver, queue::synchronize_all};
+use super::{
+    Code, Local, Out, driver,
+    queue::{idle, synchronize_all},
+};
 use crate::{
     memory::{Kind, Mapping, PAGE, Region, taken_bytes},
     state::World,
@@ -176,8 +179,13 @@ pub(crate) fn free(world: &World, address: u64, is: impl Fn(&Region) -> bool) ->
     // not be in use at all.
     let own = matches!(region.kind, Kind::Allocated { .. }).then_some(region.gpu);
     drop(local);
-    synchronize_all(world, own);
-    let mut local = world.local();
+    let mut local = match own {
+        Some(_) => {
+            synchronize_all(world, own);
+            world.local()
+        }
+        None => idle(world),
+    };
     // Another thread may have been faster.
     if local.memory.at(address).is_none() {
         return Err(Code::INVALID_VALUE);

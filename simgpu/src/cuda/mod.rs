@@ -161,7 +161,6 @@ fn functions() -> impl Iterator<Item = (&'static str, *mut c_void)> {
 }
 
 /// The names of all functions.
-#[cfg(test)]
 pub(crate) fn function_names() -> impl Iterator<Item = &'static str> {
     functions().map(|(name, _)| name)
 }

@@ -2,6 +2,7 @@
 
 use std::{
     sync::MutexGuard,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -25,48 +26,56 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Queueing<'w> {
     pub world: &'w World,
     pub local: MutexGuard<'w, Local>,
-    /// The current context's GPU is the stream's.
+    /// Of whose context the stream is.
     pub gpu: u32,
     /// 0: stream 0.
     handle: u64,
 }
 
 impl<'w> Queueing<'w> {
-    /// On the stream of a handle, which is of the current context, or stream 0.
+    /// On the stream of a handle, or on stream 0 of the current context; there is room.
     pub(crate) fn on(world: &'w World, handle: u64) -> Result<Self, Code> {
         loop {
-            let mut local = world.local();
-            let current = local.current(world)?;
-            // CU_STREAM_LEGACY is another name of stream 0.
-            let handle = if handle == 1 { 0 } else { handle };
-            let gpu = match handle {
-                0 => {
-                    legacy(world, &mut local, current)?;
-                    current
-                }
-                _ => local.streams.get(handle).ok_or(Code::INVALID_HANDLE)?.gpu,
-            };
-            match world.executor.error(gpu) {
-                0 => {}
-                code => return Err(Code(code)),
-            }
-            let mut queueing = Self { world, local, gpu, handle };
+            let mut queueing = Self::find(world, handle)?;
             let Stream { slot, queued, .. } = *queueing.stream();
             let executed = world.executor.executed(slot);
             let all = queueing.local.queued - world.executor.executed_in_all();
             // The operation itself, and waits that are added before it.
             let places = 1 + queueing.followed().max(1);
+            let room = queued - executed + places <= QUEUE as u64;
             // A gate can be in the ring twice.
-            let room = queued - executed + places <= QUEUE as u64
-                && all + places + STREAMS as u64 <= RING as u64;
-            if room {
+            let room_in_all = all + places + STREAMS as u64 <= RING as u64;
+            if room && room_in_all {
                 return Ok(queueing);
             }
             drop(queueing);
-            let limit = Instant::now() + PATIENCE;
-            if !world.await_executed(slot, executed + 1, Some(limit)) {
+            let progress = if room {
+                await_any(world, PATIENCE)
+            } else {
+                world.await_executed(slot, executed + 1, Some(Instant::now() + PATIENCE))
+            };
+            if !progress {
                 return Err(Code::LAUNCH_TIMEOUT);
             }
+        }
+    }
+
+    /// The same, whether there is room or not.
+    pub(crate) fn find(world: &'w World, handle: u64) -> Result<Self, Code> {
+        let mut local = world.local();
+        let current = local.current(world)?;
+        // CU_STREAM_LEGACY is another name of stream 0.
+        let handle = if handle == 1 { 0 } else { handle };
+        let gpu = match handle {
+            0 => {
+                legacy(world, &mut local, current)?;
+                current
+            }
+            _ => local.streams.get(handle).ok_or(Code::INVALID_HANDLE)?.gpu,
+        };
+        match world.executor.error(gpu) {
+            0 => Ok(Self { world, local, gpu, handle }),
+            code => Err(Code(code)),
         }
     }
 
@@ -156,7 +165,7 @@ impl<'w> Queueing<'w> {
             0 => self.local.contexts[self.gpu as usize].legacy.as_mut(),
             handle => self.local.streams.get_mut(handle),
         };
-        // `on` has found it, and the lock has been held since.
+        // `find` has found it, and the lock has been held since.
         found.expect("the stream is there as long as the lock is held")
     }
 
@@ -212,6 +221,19 @@ fn after(plane: &mut Guard<'_>, slot: usize, other: usize, waits: &mut u64) -> u
     plane.enqueue_wait(slot, 0, (other, last.queued - 1));
     *waits += 1;
     0
+}
+
+/// Waits until anything has been executed, or for `limit`; whether it has. So many operations are
+/// queued then that a sleep between two looks costs nothing.
+fn await_any(world: &World, limit: Duration) -> bool {
+    let (began, before) = (Instant::now(), world.executor.executed_in_all());
+    while world.executor.executed_in_all() == before {
+        if began.elapsed() >= limit {
+            return false;
+        }
+        thread::sleep(Duration::from_micros(100));
+    }
+    true
 }
 
 /// Stream 0 of a GPU's context, made when it is first needed.
@@ -280,5 +302,17 @@ pub(crate) fn synchronize_all(world: &World, gpu: Option<u32>) {
     drop(local);
     for (slot, queued) in all {
         synchronize(world, slot, queued);
+    }
+}
+
+/// Waits until all has been executed that this process has queued; nothing more can be queued
+/// before the lock is let go of.
+pub(crate) fn idle(world: &World) -> MutexGuard<'_, Local> {
+    loop {
+        synchronize_all(world, None);
+        let local = world.local();
+        if local.queued == world.executor.executed_in_all() {
+            return local;
+        }
     }
 }

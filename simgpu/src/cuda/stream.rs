@@ -38,11 +38,11 @@ driver! {
     }
 
     fn cuStreamSynchronize(stream: u64) |world| {
-        Queueing::on(world, stream)?.synchronize()
+        Queueing::find(world, stream)?.synchronize()
     }
 
     fn cuStreamQuery(stream: u64) |world| {
-        Queueing::on(world, stream)?.query()
+        Queueing::find(world, stream)?.query()
     }
 
     fn cuStreamGetFlags(stream: u64, flags: Out<u32>) |world| {

@@ -10,7 +10,7 @@ use super::{
     Code, In, Local, Out, driver,
     local::Physical,
     memory::{give_back, take},
-    queue::synchronize_all,
+    queue::idle,
     reach::can_enable,
 };
 use crate::{
@@ -147,8 +147,7 @@ driver! {
 
     fn cuMemUnmap(address: u64, bytes: usize) |world| {
         let end = address.checked_add(bytes as u64).ok_or(Code::INVALID_VALUE)?;
-        synchronize_all(world, None);
-        let mut local = world.local();
+        let mut local = idle(world);
         let whole = whole_regions(&local, address, end)?;
         for (start, handle) in whole {
             let Some(region) = local.memory.remove(start) else { continue };

@@ -22,7 +22,10 @@ use std::{
 use libc::{c_char, c_int, c_uint};
 use nvml_wrapper_sys::bindings::nvmlReturn_t;
 
-use crate::machine::{GPUS_MAX, Machine};
+use crate::{
+    faults::base_name,
+    machine::{GPUS_MAX, Machine},
+};
 #[cfg(not(test))]
 use crate::{
     faults::check,
@@ -51,13 +54,16 @@ macro_rules! exported {
             )*
             answer(stringify!($name), || $body)
         }
-    )*};
+    )*
+        /// The names of the calls above.
+        pub(in crate::nvml) const CALLS: &[&str] = &[$(stringify!($name)),*];
+    };
 }
 use exported;
 
 /// Answers a call: with the fault that the machine has for it, else with what its work answers.
-fn answer(name: &str, work: impl FnOnce() -> Answer) -> nvmlReturn_t {
-    if let Some(code) = check(without_version(name)) {
+fn answer(name: &'static str, work: impl FnOnce() -> Answer) -> nvmlReturn_t {
+    if let Some(code) = check(base_name(name)) {
         return code;
     }
     match panic::catch_unwind(AssertUnwindSafe(work)) {
@@ -67,12 +73,9 @@ fn answer(name: &str, work: impl FnOnce() -> Answer) -> nvmlReturn_t {
     }
 }
 
-/// The name of a call without the version behind it, by which faults know it.
-fn without_version(name: &str) -> &str {
-    match name.rsplit_once("_v") {
-        Some((base, version)) if version.bytes().all(|digit| digit.is_ascii_digit()) => base,
-        _ => name,
-    }
+/// The names of all calls that can be made to fail.
+pub(crate) fn call_names() -> impl Iterator<Item = &'static str> {
+    [CALLS, device::CALLS, links::CALLS].into_iter().flatten().copied()
 }
 
 /// The machine, once NVML is initialised.

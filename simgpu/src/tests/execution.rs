@@ -164,6 +164,22 @@ fn a_copy_that_changes_nothing_is_left_out_and_any_write_brings_it_back() {
 }
 
 #[test]
+fn what_a_kernel_wrote_that_held_in_vain_is_copied() {
+    alone(|| {
+        let contexts = begin(machine());
+        let (near, flag) = (allocate(64), pinned(64));
+        on(contexts[1]);
+        let far = allocate(64);
+        on(contexts[0]);
+        ok(cuMemsetD8_v2(near, 0, 64));
+        copy(far, near, 64);
+        ok(launch(kernel(c"hold"), 0, &[flag, 1, 1_000_000, near]));
+        copy(far, near, 64);
+        assert_eq!(fetch(far, 4), 1_u32.to_le_bytes());
+    });
+}
+
+#[test]
 fn copies_with_the_host_are_always_made() {
     alone(|| {
         begin(machine());

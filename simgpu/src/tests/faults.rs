@@ -27,6 +27,21 @@ fn a_call_fails_once_or_always_after_so_many() {
 }
 
 #[test]
+fn a_fault_of_a_call_that_there_is_not_is_refused() {
+    alone(|| {
+        let mut machine = machine();
+        machine.faults.calls = vec![failing("cuMemAloc", 0, 2, false)];
+        let sentence = "fault.call: no call is named `cuMemAloc`: the nearest name is `cuMemAlloc`";
+        assert_eq!(crate::state::begin(machine.clone()).unwrap_err(), sentence);
+        for name in ["cuMemcpyPeerAsync", "nvmlInit", "nvmlDeviceGetP2PStatus", "nvmlDeviceGetName"]
+        {
+            machine.faults.calls[0].name = name.to_owned();
+            assert_eq!(crate::faults::unknown_call(&machine.faults.calls), None, "{name}");
+        }
+    });
+}
+
+#[test]
 fn a_process_reports_its_calls_and_what_it_did_not_give_back() {
     alone(|| {
         let mut machine = machine();

@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::*;
-use crate::cuda::abi::*;
+use crate::{
+    cuda::abi::*,
+    timing::{RING, STREAMS},
+};
 
 /// Longer than any test takes, in nanoseconds.
 const LONG: u64 = 60_000_000_000;
@@ -314,8 +317,37 @@ fn a_full_queue_behind_a_hold_is_an_error_after_ten_seconds() {
             (0..10_000).map(|_| cuMemsetD8Async(there, 9, 64, stream)).find(|code| *code != 0);
         assert_eq!(code, Some(702));
         assert!(began.elapsed() >= Duration::from_secs(10));
+        let began = Instant::now();
+        assert_eq!(cuStreamQuery(stream), 600, "asking needs no room");
+        assert!(began.elapsed() < Duration::from_secs(5));
         word(flag).store(1, Ordering::Release);
         ok(cuStreamSynchronize(stream));
         ok(cuMemsetD8Async(there, 9, 64, stream));
+    });
+}
+
+#[test]
+fn where_all_streams_together_have_too_much_to_do_a_caller_waits_for_any_of_them() {
+    alone(|| {
+        begin(machine());
+        let (flag, there) = (pinned(64), allocate(64));
+        let mut held = 0;
+        for number in 0..RING - STREAMS - 1 {
+            if number % 4000 == 0 {
+                held = stream();
+                ok(cuStreamWaitValue32_v2(held, flag, 1, 0));
+            } else {
+                ok(cuMemsetD8Async(there, 9, 1, held));
+            }
+        }
+        let idle = stream();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                settle();
+                word(flag).store(1, Ordering::Release);
+            });
+            ok(cuMemsetD8Async(there, 9, 1, idle));
+        });
+        ok(cuCtxSynchronize());
     });
 }

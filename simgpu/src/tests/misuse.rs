@@ -211,6 +211,28 @@ fn what_the_host_cannot_back_is_refused() {
 }
 
 #[test]
+fn a_context_that_one_thread_has_retained_is_not_destroyed_by_the_release_of_another() {
+    alone(|| {
+        crate::state::begin(machine()).unwrap();
+        ok(cuInit(0));
+        on(get(|out| cuDevicePrimaryCtxRetain(out, 0)));
+        let flag = pinned(64);
+        ok(cuStreamWaitValue32_v2(stream(), flag, 1, 0));
+        std::thread::scope(|scope| {
+            let release = scope.spawn(|| cuDevicePrimaryCtxRelease_v2(0));
+            // It waits for the stream by now.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            on(get(|out| cuDevicePrimaryCtxRetain(out, 0)));
+            word(flag).store(1, std::sync::atomic::Ordering::Release);
+            ok(release.join().unwrap());
+        });
+        let _ = allocate(64);
+        ok(cuDevicePrimaryCtxRelease_v2(0));
+        assert_eq!(cuDevicePrimaryCtxRelease_v2(0), 201);
+    });
+}
+
+#[test]
 fn host_memory_is_registered_once() {
     alone(|| {
         begin(machine());

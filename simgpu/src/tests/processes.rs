@@ -97,6 +97,52 @@ fn memory_of_one_process_is_read_and_written_by_another() {
 }
 
 #[test]
+fn what_was_being_written_when_memory_was_exported_is_copied_by_the_other_process() {
+    const SIZE: usize = 200 << 20;
+    two(
+        machine,
+        |other| {
+            assert_eq!(other.receive(), "ready");
+            let there = allocate(SIZE);
+            // Takes much longer than all that comes until the other process has copied its end.
+            ok(cuMemsetD8Async(there, 7, SIZE, 0));
+            thread::sleep(Duration::from_millis(5));
+            other.send(&handle_text(&export(there)));
+            assert_eq!(other.receive(), "copied");
+            ok(cuCtxSynchronize());
+            other.send("written");
+            assert_eq!(other.receive(), "07".repeat(64));
+        },
+        |line| {
+            let own = allocate(64);
+            line.send("ready");
+            let end = open(handle_of(&line.receive())) + SIZE as u64 - 64;
+            let copy = || {
+                ok(cuMemcpyDtoD_v2(own, end, 64));
+                ok(cuCtxSynchronize());
+            };
+            copy();
+            line.send("copied");
+            line.receive();
+            copy();
+            let found = fetch(own, 64).into_iter().map(|byte| format!("{byte:02x}"));
+            line.send(&found.collect::<String>());
+        },
+    );
+}
+
+#[test]
+fn the_place_of_a_process_is_given_out_again_only_when_it_is_gone() {
+    alone(|| {
+        begin(machine());
+        let own = world().unwrap();
+        let mut plane = own.plane();
+        plane.leave(own.place);
+        assert_ne!(plane.join(), Some(own.place));
+    });
+}
+
+#[test]
 fn a_handle_of_memory_that_is_gone_is_refused() {
     two(
         machine,

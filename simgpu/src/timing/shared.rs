@@ -274,7 +274,8 @@ impl Guard<'_> {
         Some(place)
     }
 
-    /// Gives back the place of a process and all that it owns.
+    /// Gives back all that a process owns; not its place, in which its executor may still be at
+    /// work as long as it lives.
     pub(crate) fn leave(&mut self, place: usize) {
         self.bury(place);
         let board = &self.shared.boards[place];
@@ -282,7 +283,6 @@ impl Guard<'_> {
             self.shared.memory[place][gpu].store(0, Ordering::Relaxed);
         }
         board.finish(board.timed());
-        board.pid.store(0, Ordering::Release);
     }
 
     /// Gives back what processes own that have died.
@@ -291,6 +291,7 @@ impl Guard<'_> {
             let board = &self.shared.boards[place];
             if board.is_taken() && !board.lives() {
                 self.leave(place);
+                board.pid.store(0, Ordering::Release);
             }
         }
     }
@@ -386,8 +387,10 @@ impl Board {
             std::hint::spin_loop();
         }
         loop {
-            self.sleeping.store(1, Ordering::Relaxed);
+            // The bell before the word that it answers: who takes that word back rings later, so
+            // this wakes and says again that it sleeps.
             let seen = self.bell.load(Ordering::Acquire);
+            self.sleeping.store(1, Ordering::Relaxed);
             // Either this sees the entry, or who pushes it sees that this sleeps.
             fence(Ordering::SeqCst);
             if self.timed() > executed {
