@@ -43,16 +43,19 @@ __device__ inline void store_in<Vector>(uint8_t* target, Vector value) {
 
 template <typename SourceUnit, typename TargetUnit>
 __device__ void copy_vectors(uint8_t* target, const uint8_t* source, uint64_t vectors) {
-    for_each_batch(vectors, [=](auto batch) {
-        Vector values[DEPTH] = {};
+    // Byte by byte, eight vectors take more registers than there are for a thread.
+    constexpr bool in_bytes = sizeof(SourceUnit) == 1 || sizeof(TargetUnit) == 1;
+    constexpr int depth = in_bytes ? DEPTH / 2 : DEPTH;
+    for_each_batch<depth>(vectors, [=](auto batch) {
+        Vector values[depth] = {};
 #pragma unroll
-        for (int place = 0; place < DEPTH; place++) {
+        for (int place = 0; place < depth; place++) {
             if (batch.has(place)) {
                 values[place] = load_in<SourceUnit>(source + 16 * batch.at(place));
             }
         }
 #pragma unroll
-        for (int place = 0; place < DEPTH; place++) {
+        for (int place = 0; place < depth; place++) {
             if (batch.has(place)) {
                 store_in<TargetUnit>(target + 16 * batch.at(place), values[place]);
             }
