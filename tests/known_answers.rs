@@ -100,6 +100,19 @@ fn four_ranks_measure_the_same_by_ipc_and_by_cumem() {
     }
 }
 
+#[test]
+fn ranks_with_several_gpus_reach_their_own_and_those_of_others_by_either_handle() {
+    for handle in ["ipc", "cumem"] {
+        let line = format!(
+            "p2p --ranks 2 --handle {handle} --pattern one-to-all,all-pairs --operation copy \
+             --sizes 64K --time-limit 10ms"
+        );
+        let rows = Simulated::run(&four_gpus("", ""), &line).rows();
+        assert_eq!(rows.len(), 2 * 2 * (4 + 1));
+        assert!((0..rows.len()).all(|row| rows.cell(row, "status") == "ok"), "{handle}");
+    }
+}
+
 /// GPUs whose links to the others share one port each way, narrower than two links.
 fn with_ports() -> String {
     let mut file = format!(
