@@ -137,7 +137,7 @@ fn everything() -> Result<(), Box<dyn Error>> {
     context.enable_peer_access(&peer)?;
     context.free_memory()?;
     let size = Bytes::mib(1);
-    let memory = Buffer::new(&context, size)?;
+    let memory = Buffer::to_share(&context, size)?;
     memory.ipc_handle()?;
     let shared = SharedBuffer::create(&context, size, &[&peer])?;
     let opened = SharedBuffer::open(&context, shared.export()?, &[])?;

@@ -40,7 +40,8 @@ pub struct IpcHandle {
 }
 
 impl Buffer {
-    /// What other processes open it with; not the own one.
+    /// What other processes open it with; not the own one. It is to come from
+    /// [`Buffer::to_share`].
     ///
     /// # Errors
     ///
