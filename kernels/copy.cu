@@ -64,7 +64,7 @@ __device__ void copy_vectors(uint8_t* target, const uint8_t* source, uint64_t ve
 }
 
 // Blocks of up to 512 threads, of which a multiprocessor holds two: no more than 64 registers.
-#define COPY_BOUNDS __launch_bounds__(512, 2)
+#define BOUNDS __launch_bounds__(512, 2)
 
 // `split`: of the side that has 16-byte accesses; the other has the widest that its alignment
 // allows.
@@ -90,21 +90,22 @@ __device__ void copy(uint8_t* target, const uint8_t* source, const Split& split)
 }
 
 // Copies; for a source on another GPU.
-extern "C" __global__ COPY_BOUNDS void copy_by_read(uint8_t* target, const uint8_t* source,
-                                                    uint64_t bytes) {
+extern "C" __global__ BOUNDS void copy_by_read(uint8_t* target, const uint8_t* source,
+                                               uint64_t bytes) {
     copy<true>(target, source, Split(source, bytes));
 }
 
 // Copies; for a target on another GPU.
-extern "C" __global__ COPY_BOUNDS void copy_by_write(uint8_t* target, const uint8_t* source,
-                                                     uint64_t bytes) {
+extern "C" __global__ BOUNDS void copy_by_write(uint8_t* target, const uint8_t* source,
+                                                uint64_t bytes) {
     copy<false>(target, source, Split(target, bytes));
 }
 
 // Loads everything and adds it to `*checksum`, in the GPU's own memory: the sum of word i times
 // 2 i + 1, so that no load can be left out and the place of a word counts. Words are 64-bit,
 // little-endian; a tail is padded with zeros.
-extern "C" __global__ void read_only(const uint8_t* source, uint64_t bytes, uint64_t* checksum) {
+extern "C" __global__ BOUNDS void read_only(const uint8_t* source, uint64_t bytes,
+                                            uint64_t* checksum) {
     const Split split(source, bytes);
     // A loaded word has the upper bytes of one word and, below them once it is rotated, the lower
     // bytes of the next one, which weighs 2 more.
@@ -138,6 +139,7 @@ extern "C" __global__ void read_only(const uint8_t* source, uint64_t bytes, uint
 }
 
 // Stores the pattern of `seed`.
-extern "C" __global__ void write_only(uint8_t* target, uint64_t bytes, uint64_t seed) {
+extern "C" __global__ BOUNDS void write_only(uint8_t* target, uint64_t bytes,
+                                             uint64_t seed) {
     store_pattern(target, bytes, seed, 0);
 }

@@ -153,9 +153,9 @@ fn gpus_reach_each_other_after_access_was_enabled_once_or_twice(gpus: &[Context]
     gpus[0].enable_peer_access(&gpus[1]).unwrap();
     gpus[0].enable_peer_access(&gpus[1]).unwrap();
     gpu.kernels.fill(&gpu.stream, far.all(), 4).unwrap();
-    gpu.kernels.copy_by_read(&gpu.stream, near.all(), far.all()).unwrap();
+    gpu.kernels.copy_by_read(&gpu.stream, near.all(), far.all(), 1).unwrap();
     assert!(gpu.read(near.all()) == patterned(4, 1 << 20));
-    gpu.kernels.copy_by_write(&gpu.stream, far.all(), near.all()).unwrap();
+    gpu.kernels.copy_by_write(&gpu.stream, far.all(), near.all(), 1).unwrap();
     gpu.finish();
     assert!(Gpu::new(&gpus[1]).read(far.all()) == patterned(4, 1 << 20));
 }

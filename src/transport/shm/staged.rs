@@ -107,6 +107,8 @@ struct Lane {
     ready: Rc<Ready>,
     stream: Stream,
     engine: Engine,
+    /// Lanes of this GPU, which run at the same time.
+    at_once: u32,
     /// Its place among this rank's buffers.
     buffer: usize,
     ring: Rc<Ring>,
@@ -153,8 +155,10 @@ impl Staged {
                 let is_it = |own: &gpu::Buffer| own.flow == *flow && own.side == side;
                 let buffer = ends.buffers.iter().position(is_it);
                 let buffer = buffer.ok_or(Error::Disagreement("a buffer is missing"))?;
+                let at_once = case.ends().filter(|other| *other == end).count();
+                let ready = gpus.ready(gpu)?;
                 let lane =
-                    Lane::new(side, gpus.ready(gpu)?, (buffer, Rc::clone(ring)), case.engine);
+                    Lane::new(side, ready, (buffer, Rc::clone(ring)), (case.engine, at_once));
                 lanes.push(lane.map_err(|source| Error::call("prepare a flow", source))?);
             }
         }
@@ -335,11 +339,12 @@ impl Lane {
         side: Side,
         ready: Rc<Ready>,
         (buffer, ring): (usize, Rc<Ring>),
-        engine: Engine,
+        (engine, at_once): (Engine, usize),
     ) -> Result<Self, CallError> {
         let stream = Stream::new(&ready.context)?;
         let end = Event::new(&ready.context)?;
-        Ok(Self { side, stream, end, ready, engine, buffer, ring, queued: 0 })
+        let at_once = u32::try_from(at_once).unwrap_or(u32::MAX);
+        Ok(Self { side, stream, end, ready, engine, at_once, buffer, ring, queued: 0 })
     }
 
     fn boundaries(&self) -> Result<[Event; 2], CallError> {
@@ -360,7 +365,7 @@ impl Lane {
                 let emptied = self.queued.wrapping_sub(SLOTS as u32);
                 stream.wait_value(ring.word(TAIL), emptied)?;
                 match self.engine {
-                    Engine::Sm => kernels.copy_by_write(stream, staged, part)?,
+                    Engine::Sm => kernels.copy_by_write(stream, staged, part, self.at_once)?,
                     Engine::Ce | Engine::Cpu => stream.copy(staged, part)?,
                 }
                 stream.write_value(ring.word(HEAD), self.queued)
@@ -368,7 +373,7 @@ impl Lane {
             Side::Target | Side::Checksum => {
                 stream.wait_value(ring.word(HEAD), before.wrapping_add(1))?;
                 match self.engine {
-                    Engine::Sm => kernels.copy_by_read(stream, part, staged)?,
+                    Engine::Sm => kernels.copy_by_read(stream, part, staged, self.at_once)?,
                     Engine::Ce | Engine::Cpu => stream.copy(part, staged)?,
                 }
                 stream.write_value(ring.word(TAIL), self.queued)
