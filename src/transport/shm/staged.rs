@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ffi::{
         CallError,
-        cuda::{Event, HostMemory, Memory, Registered, Slice, Stream},
+        cuda::{Event, Feature, HostMemory, Memory, Registered, Slice, Stream},
         shm::{Address, Segment},
     },
     plan::{Case, Engine, Rank, topology::Topology},
@@ -60,6 +60,9 @@ const SAMPLE_TIME_MIN: Duration = Duration::from_millis(1);
 
 /// Whether memory for this rank's part of `case` is here.
 pub(super) fn support(case: &Case, world: &World, gpus: &Gpus) -> Result<Support, Error> {
+    if let Some(lack) = Gpus::lack(Feature::StreamValues) {
+        return Ok(Support::No(lack));
+    }
     let rings = ring_size(case).times(case.flows.len() as u64);
     if case.members().len() > 1
         && let Some(reason) = machine::lack_of_shared_memory("the slots need", rings)
