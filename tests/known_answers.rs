@@ -5,7 +5,7 @@
 mod common;
 
 use common::{
-    Rows,
+    Rows, g2g, run,
     simulation::{
         FROM_HOST_CE, FROM_HOST_SM, GPUS, HOST_LOAD_NS, LAUNCH_NS, LOAD_NS, LOCAL_CE, LOCAL_SM,
         RESOLUTION_NS, Rate, Simulated, TO_HOST_CE, TO_HOST_SM, Way, assert_near, four_gpus,
@@ -271,5 +271,20 @@ fn the_way_through_host_memory_is_measured_in_one_process_and_between_two() {
             assert_near(found, expected, SHARE, &format!("in bulk {}", what(&rows, row)));
             assert_eq!(rows.cell(row, "slot_bytes"), "131072");
         }
+    }
+}
+
+#[test]
+fn an_instance_of_a_gpu_that_is_cut_up_has_an_instances_uuid() {
+    for (name, kind) in
+        [("NVIDIA A100-SXM4-80GB MIG 3g.40gb", "MIG-"), ("NVIDIA A100-SXM4-80GB", "GPU-")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let machine = folder.path().join("machine.toml");
+        std::fs::write(&machine, format!("schema = 1\n[[gpu]]\nname = \"{name}\"\n")).unwrap();
+        let line = format!("topo --format json --simulate {}", machine.display());
+        let survey: serde_json::Value = serde_json::from_slice(&run(g2g(), &line).stdout).unwrap();
+        let uuid = survey["gpus"][0]["uuid"].as_str().unwrap();
+        assert!(uuid.starts_with(kind), "{name}: {uuid}");
     }
 }

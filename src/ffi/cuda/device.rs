@@ -43,7 +43,8 @@ impl Device {
         self.text("cuDeviceGetName", self.driver.calls.cuDeviceGetName)
     }
 
-    /// Its UUID as NVML and `nvidia-smi -L` write it: `GPU-` and five groups of digits.
+    /// Its UUID as NVML and `nvidia-smi -L` write it: `GPU-`, or `MIG-` where it is an instance of
+    /// a GPU that is cut up, and five groups of digits.
     ///
     /// # Errors
     ///
@@ -55,7 +56,9 @@ impl Device {
         self.check("cuDeviceGetUuid", code)?;
         let digits: String = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let groups = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20]];
-        Ok(format!("GPU-{}-{}", groups.join("-"), &digits[20..]))
+        // The driver has no other word for it than the end of the name.
+        let kind = if self.name()?.contains(" MIG ") { "MIG" } else { "GPU" };
+        Ok(format!("{kind}-{}-{}", groups.join("-"), &digits[20..]))
     }
 
     /// Its PCI address in the kernel's form, such as `0000:1b:00.0`.
