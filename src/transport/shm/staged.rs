@@ -13,9 +13,10 @@ use crate::{
     ffi::{
         CallError,
         cuda::{Event, Feature, HostMemory, Memory, Registered, Slice, Stream},
+        host,
         shm::{Address, Segment},
     },
-    plan::{Case, Engine, Rank, topology::Topology},
+    plan::{Case, Engine, Gpu, Rank, topology::Topology},
     transport::{
         Clock, Error, Mismatch, Span, Staging, Support, Transfer, control, durations,
         gpu::{self, Ends, Gpus, PATIENCE, Ready, Side, Start},
@@ -145,7 +146,7 @@ impl Staged {
     ) -> Result<Self, Error> {
         let rank = world.rank();
         let ends = Ends::new(case, world, gpus, topology)?;
-        let rings = rings(case, world, gpus)?;
+        let rings = rings(case, world, gpus, topology)?;
         let mut lanes = Vec::new();
         for side in [Side::Source, Side::Target] {
             for (flow, ring) in &rings {
@@ -433,14 +434,20 @@ fn ring_size(case: &Case) -> Bytes {
     largest.times(SLOTS).plus(SLOTS_AT)
 }
 
-/// The rings of the flows in which this rank has an end, by flow. Where two ranks share one, the
-/// target makes it.
-fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<Ring>)>, Error> {
+/// The rings of the flows in which this rank has an end, by flow; each lies next to its target's
+/// GPU. Where two ranks share one, the target makes it.
+fn rings(
+    case: &Case,
+    world: &mut World,
+    gpus: &Gpus,
+    topology: &Topology,
+) -> Result<Vec<(usize, Rc<Ring>)>, Error> {
     let (rank, size) = (world.rank(), ring_size(case));
     let failed = |source| Error::call("pin a ring of slots", source);
     let mut made = Vec::new();
     for (flow, ends) in case.flows.iter().enumerate() {
         if ends.target.rank == rank && ends.source.rank != rank {
+            run_near(ends.target.gpu(), topology)?;
             let segment = Segment::create(size);
             made.push((flow, segment.map_err(|source| Error::call("share memory", source))?));
         }
@@ -455,6 +462,7 @@ fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<R
         }
         let context = &gpus.any()?.context;
         let ring = if source == target {
+            run_near(ends.target.gpu(), topology)?;
             Ring::Own(HostMemory::new(context, size).map_err(failed)?)
         } else {
             let segment = match made.iter().position(|(made, _)| *made == flow) {
@@ -470,4 +478,13 @@ fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<R
         rings.push((flow, Rc::new(ring)));
     }
     Ok(rings)
+}
+
+/// Takes this thread to the NUMA node next to `gpu`: what it allocates then lies there, and not
+/// where the case before has left it.
+fn run_near(gpu: Option<Gpu>, topology: &Topology) -> Result<(), Error> {
+    let node = topology.gpus.iter().find(|node| Some(node.gpu) == gpu);
+    let nodes = topology.nearest_and_farthest(node.and_then(|node| node.numa_node));
+    let cpus = nodes.first().map_or(&[][..], |&node| topology.cpus(node));
+    host::bind_thread(cpus).map_err(|source| Error::call("run on the GPU's NUMA node", source))
 }
