@@ -43,16 +43,19 @@ __device__ inline void store_in<Vector>(uint8_t* target, Vector value) {
 
 template <typename SourceUnit, typename TargetUnit>
 __device__ void copy_vectors(uint8_t* target, const uint8_t* source, uint64_t vectors) {
-    for_each_batch(vectors, [=](auto batch) {
-        Vector values[DEPTH] = {};
+    // Byte by byte, eight vectors take more registers than there are for a thread.
+    constexpr bool in_bytes = sizeof(SourceUnit) == 1 || sizeof(TargetUnit) == 1;
+    constexpr int depth = in_bytes ? DEPTH / 2 : DEPTH;
+    for_each_batch<depth>(vectors, [=](auto batch) {
+        Vector values[depth] = {};
 #pragma unroll
-        for (int place = 0; place < DEPTH; place++) {
+        for (int place = 0; place < depth; place++) {
             if (batch.has(place)) {
                 values[place] = load_in<SourceUnit>(source + 16 * batch.at(place));
             }
         }
 #pragma unroll
-        for (int place = 0; place < DEPTH; place++) {
+        for (int place = 0; place < depth; place++) {
             if (batch.has(place)) {
                 store_in<TargetUnit>(target + 16 * batch.at(place), values[place]);
             }
@@ -61,7 +64,7 @@ __device__ void copy_vectors(uint8_t* target, const uint8_t* source, uint64_t ve
 }
 
 // Blocks of up to 512 threads, of which a multiprocessor holds two: no more than 64 registers.
-#define COPY_BOUNDS __launch_bounds__(512, 2)
+#define BOUNDS __launch_bounds__(512, 2)
 
 // `split`: of the side that has 16-byte accesses; the other has the widest that its alignment
 // allows.
@@ -87,21 +90,22 @@ __device__ void copy(uint8_t* target, const uint8_t* source, const Split& split)
 }
 
 // Copies; for a source on another GPU.
-extern "C" __global__ COPY_BOUNDS void copy_by_read(uint8_t* target, const uint8_t* source,
-                                                    uint64_t bytes) {
+extern "C" __global__ BOUNDS void copy_by_read(uint8_t* target, const uint8_t* source,
+                                               uint64_t bytes) {
     copy<true>(target, source, Split(source, bytes));
 }
 
 // Copies; for a target on another GPU.
-extern "C" __global__ COPY_BOUNDS void copy_by_write(uint8_t* target, const uint8_t* source,
-                                                     uint64_t bytes) {
+extern "C" __global__ BOUNDS void copy_by_write(uint8_t* target, const uint8_t* source,
+                                                uint64_t bytes) {
     copy<false>(target, source, Split(target, bytes));
 }
 
 // Loads everything and adds it to `*checksum`, in the GPU's own memory: the sum of word i times
 // 2 i + 1, so that no load can be left out and the place of a word counts. Words are 64-bit,
 // little-endian; a tail is padded with zeros.
-extern "C" __global__ void read_only(const uint8_t* source, uint64_t bytes, uint64_t* checksum) {
+extern "C" __global__ BOUNDS void read_only(const uint8_t* source, uint64_t bytes,
+                                            uint64_t* checksum) {
     const Split split(source, bytes);
     // A loaded word has the upper bytes of one word and, below them once it is rotated, the lower
     // bytes of the next one, which weighs 2 more.
@@ -135,6 +139,7 @@ extern "C" __global__ void read_only(const uint8_t* source, uint64_t bytes, uint
 }
 
 // Stores the pattern of `seed`.
-extern "C" __global__ void write_only(uint8_t* target, uint64_t bytes, uint64_t seed) {
+extern "C" __global__ BOUNDS void write_only(uint8_t* target, uint64_t bytes,
+                                             uint64_t seed) {
     store_pattern(target, bytes, seed, 0);
 }

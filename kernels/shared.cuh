@@ -70,7 +70,7 @@ struct alignas(16) Vector {
     uint64_t high;
 };
 
-// Vectors that a thread has in flight.
+// Vectors that a thread has in flight, where nothing else is said.
 enum { DEPTH = 8 };
 
 // Memory as 16-byte vectors on 16-byte boundaries, with the bytes before and behind them.
@@ -106,17 +106,17 @@ struct Batch {
 // Calls `body` with batches that hold each of `vectors` vectors once. As long as there is a whole
 // batch for every thread, a block has contiguous tiles; the rest is spread over all blocks, so
 // that a small transfer has all of the GPU too.
-template <typename Body>
+template <int depth = DEPTH, typename Body>
 __device__ void for_each_batch(uint64_t vectors, Body body) {
     const uint64_t threads = blockDim.x;
     const uint64_t all_threads = threads * gridDim.x;
-    const uint64_t tiles = vectors / (all_threads * DEPTH) * gridDim.x;
+    const uint64_t tiles = vectors / (all_threads * depth) * gridDim.x;
     TILES(tile, tiles) {
         THREADS(lane) {
-            body(Batch<true>{tile * threads * DEPTH + lane, threads, vectors});
+            body(Batch<true>{tile * threads * depth + lane, threads, vectors});
         }
     }
-    const uint64_t rest = tiles * threads * DEPTH + blockIdx.x * threads;
+    const uint64_t rest = tiles * threads * depth + blockIdx.x * threads;
     THREADS(lane) {
         body(Batch<false>{rest + lane, all_threads, vectors});
     }

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{
-    Rows,
+    Rows, g2g, run,
     simulation::{
         FROM_HOST_CE, FROM_HOST_SM, GPUS, HOST_LOAD_NS, LAUNCH_NS, LOAD_NS, LOCAL_CE, LOCAL_SM,
         RESOLUTION_NS, Rate, Simulated, TO_HOST_CE, TO_HOST_SM, Way, assert_near, four_gpus,
@@ -97,6 +97,19 @@ fn four_ranks_measure_the_same_by_ipc_and_by_cumem() {
             assert_eq!(rows.cell(row, "handle"), handle);
             assert_eq!(rows.cell(row, "source_rank"), rows.cell(row, "source_gpu"));
         }
+    }
+}
+
+#[test]
+fn ranks_with_several_gpus_reach_their_own_and_those_of_others_by_either_handle() {
+    for handle in ["ipc", "cumem"] {
+        let line = format!(
+            "p2p --ranks 2 --handle {handle} --pattern one-to-all,all-pairs --operation copy \
+             --sizes 64K --time-limit 10ms"
+        );
+        let rows = Simulated::run(&four_gpus("", ""), &line).rows();
+        assert_eq!(rows.len(), 2 * 2 * (4 + 1));
+        assert!((0..rows.len()).all(|row| rows.cell(row, "status") == "ok"), "{handle}");
     }
 }
 
@@ -258,5 +271,20 @@ fn the_way_through_host_memory_is_measured_in_one_process_and_between_two() {
             assert_near(found, expected, SHARE, &format!("in bulk {}", what(&rows, row)));
             assert_eq!(rows.cell(row, "slot_bytes"), "131072");
         }
+    }
+}
+
+#[test]
+fn an_instance_of_a_gpu_that_is_cut_up_has_an_instances_uuid() {
+    for (name, kind) in
+        [("NVIDIA A100-SXM4-80GB MIG 3g.40gb", "MIG-"), ("NVIDIA A100-SXM4-80GB", "GPU-")]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let machine = folder.path().join("machine.toml");
+        std::fs::write(&machine, format!("schema = 1\n[[gpu]]\nname = \"{name}\"\n")).unwrap();
+        let line = format!("topo --format json --simulate {}", machine.display());
+        let survey: serde_json::Value = serde_json::from_slice(&run(g2g(), &line).stdout).unwrap();
+        let uuid = survey["gpus"][0]["uuid"].as_str().unwrap();
+        assert!(uuid.starts_with(kind), "{name}: {uuid}");
     }
 }

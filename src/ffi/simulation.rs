@@ -5,6 +5,7 @@
 //! loader is answered with it from then on.
 
 use std::{
+    error::Error,
     ffi::{CStr, CString, c_char, c_int},
     path::{Path, PathBuf},
     sync::OnceLock,
@@ -67,7 +68,11 @@ fn load(machine: Option<&str>, state: Option<&str>) -> Result<&'static Library, 
     let path = find()?;
     // SAFETY: the library has no initialiser of its own, and it is never unloaded.
     let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
-    let library = library.map_err(|err| format!("{}: {err}", path.display()))?;
+    let library = library.map_err(|err| {
+        // Its own words say no more than that it failed.
+        let reason = err.source().map(ToString::to_string).unwrap_or_else(|| err.to_string());
+        format!("cannot load the simulated machine's library: {reason}")
+    })?;
     let library = LOADED.get_or_init(|| library);
     // SAFETY: simgpu declares the function with this signature.
     let attach: Result<Symbol<Attach>, _> = unsafe { library.get(b"simgpu_attach") };

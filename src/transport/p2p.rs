@@ -5,7 +5,8 @@ use super::{
     gpu::{self, Gpus},
 };
 use crate::{
-    plan::{Case, Flow, Gpu, topology::Topology},
+    ffi::cuda::Feature,
+    plan::{Case, Flow, Gpu, Handle, topology::Topology},
     world::World,
 };
 
@@ -58,6 +59,13 @@ impl Transport for P2p {
             if let Some(refusal) = self.refusal(case, flow)? {
                 return Ok(Support::No(refusal));
             }
+        }
+        let feature = case.handle.map(|handle| match handle {
+            Handle::Ipc => Feature::Ipc,
+            Handle::Cumem => Feature::Descriptors,
+        });
+        if let Some(lack) = feature.and_then(Gpus::lack) {
+            return Ok(Support::No(lack));
         }
         self.gpus.support(case, world.rank(), case.size)
     }

@@ -6,7 +6,7 @@ use super::machine::{self, Library};
 use crate::{
     ffi::{
         CallError,
-        cuda::{self, Device, PeerAttributes},
+        cuda::{self, Device, Feature},
         nvml::{self, CommonAncestor, Nvml, PeerStatus, Remote},
     },
     plan::topology::{GpuNode, Topology},
@@ -57,7 +57,8 @@ pub struct SurveyedPair {
     pub connection: Option<String>,
     /// Whether the driver lets it reach the memory.
     pub access: bool,
-    /// Whether atomic operations are done where the memory is.
+    /// Whether atomic operations are done where the memory is; not, where the driver is too old
+    /// to tell, which `missing` says.
     pub native_atomics: bool,
     /// What NVML tells of the pair.
     pub nvml: Option<nvml::Pair>,
@@ -85,10 +86,13 @@ pub fn survey(topology: &Topology) -> Result<Survey, CallError> {
             condition: nvml.and_then(|nvml| nvml.condition(&bus)),
         });
     }
+    let untold = driver.and_then(|driver| driver.lacks(Feature::NativeAtomics));
+    missing.extend(untold.map(|untold| untold.to_string()));
+    let told = (nvml, untold.is_none());
     let mut pairs = Vec::new();
     for (here, device) in devices.iter().enumerate() {
         for (there, peer) in devices.iter().enumerate().filter(|(there, _)| *there != here) {
-            pairs.push(pair(*device, *peer, nvml, (&gpus[here], &gpus[there]))?);
+            pairs.push(pair(*device, *peer, told, (&gpus[here], &gpus[there]))?);
         }
     }
     Ok(Survey {
@@ -103,10 +107,9 @@ pub fn survey(topology: &Topology) -> Result<Survey, CallError> {
 fn pair(
     device: Device,
     peer: Device,
-    nvml: Option<&Nvml>,
+    (nvml, tells_atomics): (Option<&Nvml>, bool),
     (here, there): (&SurveyedGpu, &SurveyedGpu),
 ) -> Result<SurveyedPair, CallError> {
-    let PeerAttributes { native_atomics, .. } = device.peer_attributes(peer)?;
     let by_nvml = match nvml {
         Some(nvml) => nvml.pair(&device.pci_bus_id()?, &peer.pci_bus_id()?),
         None => None,
@@ -122,7 +125,7 @@ fn pair(
             ancestor.map(str::to_owned)
         },
         access: device.can_access_peer(peer)?,
-        native_atomics,
+        native_atomics: tells_atomics && device.has_native_atomics(peer)?,
         nvml: by_nvml,
     })
 }

@@ -26,10 +26,10 @@ fn kernels_copy_their_bytes_and_no_others(gpus: &[Context]) {
         for size in [0, 1, 15, 16, 33, 4095, (2 << 20) + 17] {
             let (to, from) = (part(&far, target, size), part(&near, source, size));
             gpu.stream.set(far.all(), 0xEE).unwrap();
-            gpu.kernels.copy_by_read(&gpu.stream, to, from).unwrap();
+            gpu.kernels.copy_by_read(&gpu.stream, to, from, 1).unwrap();
             is_copied(&gpu.read(far.all()), target, &data, source, size);
             gpu.stream.set(far.all(), 0xEE).unwrap();
-            gpu.kernels.copy_by_write(&gpu.stream, to, from).unwrap();
+            gpu.kernels.copy_by_write(&gpu.stream, to, from, 7).unwrap();
             is_copied(&gpu.read(far.all()), target, &data, source, size);
         }
     }
@@ -41,11 +41,12 @@ fn kernels_write_the_pattern_and_its_opposite(gpus: &[Context]) {
     for (offset, size) in [(0, 1), (1, 7), (3, 4096), (8, 2 << 20), (5, (2 << 20) + 13)] {
         let target = part(&memory, offset, size);
         let mut data = patterned(offset, size);
-        for kernel in [Kernels::fill, Kernels::write_only] {
-            gpu.stream.set(memory.all(), 0xEE).unwrap();
-            kernel(&gpu.kernels, &gpu.stream, target, offset).unwrap();
-            is_copied(&gpu.read(memory.all()), offset, &data, 0, size);
-        }
+        gpu.stream.set(memory.all(), 0xEE).unwrap();
+        gpu.kernels.fill(&gpu.stream, target, offset).unwrap();
+        is_copied(&gpu.read(memory.all()), offset, &data, 0, size);
+        gpu.stream.set(memory.all(), 0xEE).unwrap();
+        gpu.kernels.write_only(&gpu.stream, target, offset, 3).unwrap();
+        is_copied(&gpu.read(memory.all()), offset, &data, 0, size);
         gpu.kernels.poison(&gpu.stream, target, offset).unwrap();
         pattern::poison(&mut data, offset);
         is_copied(&gpu.read(memory.all()), offset, &data, 0, size);
@@ -84,7 +85,7 @@ fn loads_alone_add_up_to_the_checksum(gpus: &[Context]) {
         let mut data = patterned(offset, size);
         gpu.write(part(&memory, offset, size), &data);
         gpu.stream.set(sum.all(), 0).unwrap();
-        gpu.kernels.read_only(&gpu.stream, part(&memory, offset, size), sum.all()).unwrap();
+        gpu.kernels.read_only(&gpu.stream, part(&memory, offset, size), sum.all(), 3).unwrap();
         data.resize(data.len().next_multiple_of(8), 0);
         let term = |(index, word): (u64, u64)| word.wrapping_mul(2 * index + 1);
         let expected = (0..).zip(words(&data)).map(term).fold(0, u64::wrapping_add);

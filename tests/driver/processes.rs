@@ -90,7 +90,7 @@ fn do_part(context: &Context, memory: &impl Memory) {
 }
 
 fn another_process_opens_memory_by_handle(gpus: &[Context]) {
-    let memory = Buffer::new(&gpus[0], SIZE).unwrap();
+    let memory = Buffer::to_share(&gpus[0], SIZE).unwrap();
     let handle = memory.ipc_handle().unwrap();
     is_shared(&gpus[0], &memory, || hand_over(Shared::Handle(handle)));
 }
@@ -115,7 +115,7 @@ fn is_shared(context: &Context, memory: &impl Memory, hand_over: impl FnOnce()) 
 }
 
 fn memory_is_opened_by_handle_in_other_processes_only(gpus: &[Context]) {
-    let memory = Buffer::new(&gpus[0], SIZE).unwrap();
+    let memory = Buffer::to_share(&gpus[0], SIZE).unwrap();
     let err = Imported::open(&gpus[0], &memory.ipc_handle().unwrap()).unwrap_err();
     assert_eq!(code(&err), 201, "{err}");
 }

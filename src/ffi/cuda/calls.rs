@@ -2,7 +2,8 @@
 //!
 //! cudarc's own bindings are not called: they return a Rust enum, for which a code of a newer
 //! driver would be undefined behaviour, and they panic where a function is missing. Here a code is
-//! an integer, and a missing function is an answer.
+//! an integer, and a missing function is an answer: of the driver where nothing goes without it,
+//! of what needs it where that is little.
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
@@ -14,18 +15,17 @@ use cudarc::driver::sys::{
 };
 
 macro_rules! calls {
-    ($($name:ident($($argument:ty),*);)*) => {
-        /// The functions that g2g calls, by the names under which a driver exports them.
-        pub const CALLS: &[&str] = &[$(stringify!($name)),*];
-
-        /// Where each function is.
+    ($(#[$text:meta])* $table:ident: $($name:ident($($argument:ty),*);)*) => {
+        $(#[$text])*
         #[allow(non_snake_case, reason = "the driver's own names")]
-        pub(super) struct Calls {
+        pub(super) struct $table {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> u32,)*
         }
 
-        impl Calls {
-            /// Looks all functions up in the driver, which is loaded; else the missing one's name.
+        impl $table {
+            const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            /// Looks all of them up in the driver, which is loaded; else the missing one's name.
             pub(super) fn load() -> Result<Self, &'static str> {
                 // SAFETY: each name has the signature that NVIDIA's `cuda.h` declares for it.
                 Ok(Self { $($name: unsafe { find(stringify!($name)) }?,)* })
@@ -34,7 +34,14 @@ macro_rules! calls {
     };
 }
 
+/// The functions that g2g calls, by the names under which a driver exports them; the first are
+/// those that it cannot do without.
+pub const CALLS: [&[&str]; 5] =
+    [Calls::NAMES, PairCalls::NAMES, ValueCalls::NAMES, IpcCalls::NAMES, DescriptorCalls::NAMES];
+
 calls! {
+    /// Without which nothing can be measured.
+    Calls:
     cuInit(c_uint);
     cuDriverGetVersion(*mut c_int);
     cuGetErrorName(u32, *mut *const c_char);
@@ -47,7 +54,6 @@ calls! {
     cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
     cuDeviceGetPCIBusId(*mut c_char, c_int, CUdevice);
     cuDeviceCanAccessPeer(*mut c_int, CUdevice, CUdevice);
-    cuDeviceGetP2PAttribute(*mut c_int, CUdevice_P2PAttribute, CUdevice, CUdevice);
     cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
     cuDevicePrimaryCtxRelease_v2(CUdevice);
     cuCtxSetCurrent(CUcontext);
@@ -66,8 +72,6 @@ calls! {
     cuStreamDestroy_v2(CUstream);
     cuStreamQuery(CUstream);
     cuStreamWaitEvent(CUstream, CUevent, c_uint);
-    cuStreamWaitValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
-    cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
     cuEventCreate(*mut CUevent, c_uint);
     cuEventDestroy_v2(CUevent);
     cuEventRecord(CUevent, CUstream);
@@ -80,9 +84,32 @@ calls! {
         CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream,
         *mut *mut c_void, *mut *mut c_void
     );
+}
+
+calls! {
+    /// What pairs of GPUs can do beside reaching each other.
+    PairCalls:
+    cuDeviceGetP2PAttribute(*mut c_int, CUdevice_P2PAttribute, CUdevice, CUdevice);
+}
+
+calls! {
+    /// Words that streams wait for and write.
+    ValueCalls:
+    cuStreamWaitValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
+    cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
+}
+
+calls! {
+    /// Memory of one process in another, by 64 bytes.
+    IpcCalls:
     cuIpcGetMemHandle(*mut CUipcMemHandle, CUdeviceptr);
     cuIpcOpenMemHandle_v2(*mut CUdeviceptr, CUipcMemHandle, c_uint);
     cuIpcCloseMemHandle(CUdeviceptr);
+}
+
+calls! {
+    /// Memory of one process in another, by a descriptor.
+    DescriptorCalls:
     cuMemGetAllocationGranularity(
         *mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags
     );

@@ -17,17 +17,6 @@ pub struct Device {
     ordinal: u32,
 }
 
-/// What the driver says of the way between two GPUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct PeerAttributes {
-    /// Whether one may reach the other's memory.
-    pub access: bool,
-    /// Whether atomic operations on it are done there.
-    pub native_atomics: bool,
-    /// How the way compares with other pairs of this machine; lower is better.
-    pub performance_rank: i32,
-}
-
 /// Room for a name or a PCI address.
 const TEXT_LENGTH: c_int = 256;
 
@@ -54,7 +43,8 @@ impl Device {
         self.text("cuDeviceGetName", self.driver.calls.cuDeviceGetName)
     }
 
-    /// Its UUID as NVML and `nvidia-smi -L` write it: `GPU-` and five groups of digits.
+    /// Its UUID as NVML and `nvidia-smi -L` write it: `GPU-`, or `MIG-` where it is an instance of
+    /// a GPU that is cut up, and five groups of digits.
     ///
     /// # Errors
     ///
@@ -66,7 +56,9 @@ impl Device {
         self.check("cuDeviceGetUuid", code)?;
         let digits: String = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let groups = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20]];
-        Ok(format!("GPU-{}-{}", groups.join("-"), &digits[20..]))
+        // The driver has no other word for it than the end of the name.
+        let kind = if self.name()?.contains(" MIG ") { "MIG" } else { "GPU" };
+        Ok(format!("{kind}-{}-{}", groups.join("-"), &digits[20..]))
     }
 
     /// Its PCI address in the kernel's form, such as `0000:1b:00.0`.
@@ -123,18 +115,6 @@ impl Device {
         Ok(count.unsigned_abs())
     }
 
-    /// Whether its memory can be shared as a descriptor; see [`SharedBuffer`](super::SharedBuffer).
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal; none is documented.
-    pub fn shares_by_descriptor(self) -> Result<bool, CallError> {
-        let maps = self.ask(Question::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?;
-        let exports =
-            self.ask(Question::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?;
-        Ok(maps != 0 && exports != 0)
-    }
-
     /// Whether its contexts may be given access to the memory of `peer`.
     ///
     /// # Errors
@@ -151,33 +131,23 @@ impl Device {
         Ok(answer != 0)
     }
 
-    /// What the driver says of reaching the memory of `peer` from here.
+    /// Whether atomic operations on the memory of `peer` are done there.
     ///
     /// # Errors
     ///
-    /// `peer` is this GPU itself.
-    pub fn peer_attributes(self, peer: Self) -> Result<PeerAttributes, CallError> {
-        let ask = |question: PairQuestion| {
-            let mut answer = 0;
-            // SAFETY: `answer` is a live local that the call only writes.
-            let code = unsafe {
-                (self.driver.calls.cuDeviceGetP2PAttribute)(
-                    &raw mut answer,
-                    question,
-                    self.handle,
-                    peer.handle,
-                )
-            };
-            let pair = || format!("{question:?} of {self}, {peer}");
-            self.driver.check("cuDeviceGetP2PAttribute", code, pair)?;
-            Ok(answer)
+    /// `peer` is this GPU itself, or the driver has no function that tells it.
+    pub fn has_native_atomics(self, peer: Self) -> Result<bool, CallError> {
+        const QUESTION: PairQuestion =
+            PairQuestion::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+        let calls = self.driver.pair_calls.as_ref()?;
+        let mut answer = 0;
+        // SAFETY: `answer` is a live local that the call only writes.
+        let code = unsafe {
+            (calls.cuDeviceGetP2PAttribute)(&raw mut answer, QUESTION, self.handle, peer.handle)
         };
-        Ok(PeerAttributes {
-            access: ask(PairQuestion::CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED)? != 0,
-            native_atomics: ask(PairQuestion::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED)?
-                != 0,
-            performance_rank: ask(PairQuestion::CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK)?,
-        })
+        let pair = || format!("{QUESTION:?} of {self}, {peer}");
+        self.driver.check("cuDeviceGetP2PAttribute", code, pair)?;
+        Ok(answer != 0)
     }
 
     fn text(

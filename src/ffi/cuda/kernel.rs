@@ -124,6 +124,7 @@ impl Kernels {
     }
 
     /// Queues a copy whose accesses to the source are the wide ones: it is on another GPU.
+    /// `at_once` is how many kernels, this one among them, the GPU is to run at the same time.
     ///
     /// # Errors
     ///
@@ -137,11 +138,15 @@ impl Kernels {
         stream: &Stream,
         target: Slice<'_>,
         source: Slice<'_>,
+        at_once: u32,
     ) -> Result<(), CallError> {
-        self.copy(&self.copy_by_read, stream, target, source)
+        assert_eq!(target.size(), source.size(), "a copy is as long as its source");
+        let parameters = [target.address(), source.address(), source.size().get()];
+        self.launch(&self.copy_by_read, stream, self.grid(source, at_once), &parameters)
     }
 
     /// Queues a copy whose accesses to the target are the wide ones: it is on another GPU.
+    /// `at_once` as in [`Kernels::copy_by_read`].
     ///
     /// # Errors
     ///
@@ -155,12 +160,16 @@ impl Kernels {
         stream: &Stream,
         target: Slice<'_>,
         source: Slice<'_>,
+        at_once: u32,
     ) -> Result<(), CallError> {
-        self.copy(&self.copy_by_write, stream, target, source)
+        assert_eq!(target.size(), source.size(), "a copy is as long as its source");
+        let parameters = [target.address(), source.address(), source.size().get()];
+        self.launch(&self.copy_by_write, stream, self.grid(source, at_once), &parameters)
     }
 
     /// Queues loading all of `source`. Adds to the 64-bit word at the beginning of `checksum`
-    /// each word of `source` times twice its number plus one, wrapping.
+    /// each word of `source` times twice its number plus one, wrapping. `at_once` as in
+    /// [`Kernels::copy_by_read`].
     ///
     /// # Errors
     ///
@@ -174,12 +183,14 @@ impl Kernels {
         stream: &Stream,
         source: Slice<'_>,
         checksum: Slice<'_>,
+        at_once: u32,
     ) -> Result<(), CallError> {
         let parameters = [source.address(), source.size().get(), checksum.value(8)];
-        self.launch(&self.read_only, stream, self.blocks(source), &parameters)
+        self.launch(&self.read_only, stream, self.grid(source, at_once), &parameters)
     }
 
-    /// Queues storing the pattern of `seed` into `target`.
+    /// Queues storing the pattern of `seed` into `target`. `at_once` as in
+    /// [`Kernels::copy_by_read`].
     ///
     /// # Errors
     ///
@@ -193,9 +204,10 @@ impl Kernels {
         stream: &Stream,
         target: Slice<'_>,
         seed: u64,
+        at_once: u32,
     ) -> Result<(), CallError> {
         let parameters = [target.address(), target.size().get(), seed];
-        self.launch(&self.write_only, stream, self.blocks(target), &parameters)
+        self.launch(&self.write_only, stream, self.grid(target, at_once), &parameters)
     }
 
     /// Queues writing the pattern of `seed` into `target`.
@@ -243,7 +255,7 @@ impl Kernels {
         result: Slice<'_>,
     ) -> Result<(), CallError> {
         let parameters = [found.address(), found.size().get(), seed, result.value(16)];
-        self.launch(&self.compare, stream, self.blocks(found), &parameters)
+        self.launch(&self.compare, stream, self.grid(found, 1), &parameters)
     }
 
     /// Queues waiting until the host lets the stream go on. Nothing that is queued behind it may
@@ -291,18 +303,6 @@ impl Kernels {
         self.launch(&self.chase, stream, Grid { blocks: 1, threads: 1 }, &parameters)
     }
 
-    fn copy(
-        &self,
-        function: &Function,
-        stream: &Stream,
-        target: Slice<'_>,
-        source: Slice<'_>,
-    ) -> Result<(), CallError> {
-        assert_eq!(target.size(), source.size(), "a copy is as long as its source");
-        let parameters = [target.address(), source.address(), source.size().get()];
-        self.launch(function, stream, self.blocks(source), &parameters)
-    }
-
     fn fill_flipped(
         &self,
         stream: &Stream,
@@ -311,15 +311,12 @@ impl Kernels {
         flip: u64,
     ) -> Result<(), CallError> {
         let parameters = [target.address(), target.size().get(), seed, flip];
-        self.launch(&self.fill, stream, self.blocks(target), &parameters)
+        self.launch(&self.fill, stream, self.grid(target, 1), &parameters)
     }
 
-    /// The grid for going through `memory`: every thread has at least one access, up to as many
-    /// threads as keep the GPU busy.
-    fn blocks(&self, memory: Slice<'_>) -> Grid {
-        let block = ACCESS.times(u64::from(THREADS)).get();
-        let blocks = memory.size().get().div_ceil(block).clamp(1, u64::from(self.blocks_max));
-        Grid { blocks: u32::try_from(blocks).unwrap_or(self.blocks_max), threads: THREADS }
+    /// The grid for going through `memory`, while `at_once` such kernels run.
+    fn grid(&self, memory: Slice<'_>, at_once: u32) -> Grid {
+        Grid { blocks: blocks(memory.size(), self.blocks_max, at_once), threads: THREADS }
     }
 
     /// Queues a kernel with its parameters, as wide as the kernel declares them: a narrower one is
@@ -359,6 +356,15 @@ impl Kernels {
             format!("{} in {stream}", function.name.to_string_lossy())
         })
     }
+}
+
+/// The blocks for going through `size`: every thread has at least one access, up to as many blocks
+/// as a GPU has room for. A kernel that fills it lets no other begin before it ends, so kernels
+/// that are to run at once divide it among themselves.
+fn blocks(size: Bytes, blocks_max: u32, at_once: u32) -> u32 {
+    let room = (blocks_max / at_once).max(1);
+    let wanted = size.get().div_ceil(ACCESS.get() * u64::from(THREADS)).max(1);
+    u32::try_from(wanted).unwrap_or(room).min(room)
 }
 
 /// The blocks of a launch, and the threads of each.
@@ -416,5 +422,25 @@ impl Drop for Module {
             let code = unsafe { (driver.calls.cuModuleUnload)(self.handle.0) };
             driver.check("cuModuleUnload", code, || self.context.device().to_string())
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_run_at_once_fit_a_gpu_together_and_fill_it() {
+        for at_once in 1..=16 {
+            let each = blocks(Bytes::mib(64), 264, at_once);
+            assert!(each * at_once <= 264 && (each + 1) * at_once > 264, "{at_once}: {each}");
+        }
+        assert_eq!(blocks(Bytes::mib(64), 2, 7), 1);
+        assert_eq!(blocks(Bytes::new(u64::MAX), 264, 1), 264);
+    }
+
+    #[test]
+    fn a_small_transfer_has_an_access_for_each_thread() {
+        assert_eq!([0, 1, 8192, 8193].map(|size| blocks(Bytes::new(size), 264, 1)), [1, 1, 1, 2]);
     }
 }

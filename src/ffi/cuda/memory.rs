@@ -17,6 +17,9 @@ use crate::{
     units::Bytes,
 };
 
+/// What the driver divides among small allocations.
+const BLOCK: Bytes = Bytes::mib(2);
+
 /// Memory that copies and kernels work on.
 pub trait Memory {
     /// All of it.
@@ -122,6 +125,20 @@ impl Buffer {
         let code = unsafe { (driver.calls.cuMemAlloc_v2)(&raw mut address, length(size)) };
         driver.check("cuMemAlloc", code, || format!("{size} on {}", context.device()))?;
         Ok(Self { context: context.clone(), address, size })
+    }
+
+    /// Allocates `size` for [`Buffer::ipc_handle`]: whole blocks, with nothing else in them. What
+    /// is smaller may share a block, and another process opens and closes blocks ("CUDA
+    /// Programming Guide", Interprocess Communication).
+    ///
+    /// # Errors
+    ///
+    /// As [`Buffer::new`].
+    pub fn to_share(context: &Context, size: Bytes) -> Result<Self, CallError> {
+        let whole = size.get().div_ceil(BLOCK.get()).saturating_mul(BLOCK.get());
+        let mut buffer = Self::new(context, Bytes::new(whole))?;
+        buffer.size = size;
+        Ok(buffer)
     }
 }
 

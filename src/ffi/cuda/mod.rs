@@ -34,11 +34,11 @@ use std::{
 use cudarc::driver::sys;
 
 use super::{CallError, Cause, library, simulation};
-use calls::Calls;
+use calls::{Calls, DescriptorCalls, IpcCalls, PairCalls, ValueCalls};
 
 pub use calls::CALLS;
 pub use context::Context;
-pub use device::{Device, PeerAttributes};
+pub use device::Device;
 pub use kernel::{Chase, Hold, Kernels};
 pub use memory::{Buffer, HostMemory, Memory, Registered, Slice};
 pub use sharing::{Descriptor, Imported, IpcHandle, SharedBuffer};
@@ -49,9 +49,31 @@ pub use stream::{Event, Stream};
 #[error("{0}")]
 pub struct Absent(String);
 
+/// A function that this driver does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the driver has no {0}: install a newer one")]
+pub struct Missing(&'static str);
+
+/// What some drivers cannot do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// Words that streams wait for and write: [`Stream::wait_value`].
+    StreamValues,
+    /// Sharing memory by [`IpcHandle`].
+    Ipc,
+    /// Sharing memory by [`Descriptor`].
+    Descriptors,
+    /// Telling of native atomics: [`Device::has_native_atomics`].
+    NativeAtomics,
+}
+
 /// NVIDIA's driver, loaded and initialised.
 pub struct Driver {
     calls: Calls,
+    pair_calls: Result<PairCalls, Missing>,
+    value_calls: Result<ValueCalls, Missing>,
+    ipc_calls: Result<IpcCalls, Missing>,
+    descriptor_calls: Result<DescriptorCalls, Missing>,
     version: u32,
     library: PathBuf,
     simulated: bool,
@@ -92,12 +114,19 @@ impl Driver {
             }
             (true, true) | (false, false) => {}
         }
-        let calls = Calls::load().map_err(|name| {
-            Absent(format!("the driver has no {name}: install one for CUDA 12.6 or newer"))
-        })?;
+        let calls = Calls::load().map_err(|name| Absent(Missing(name).to_string()))?;
         let library = path_of(calls.cuInit as *const ());
-        let contexts = Mutex::new(Vec::new());
-        let mut driver = Self { calls, version: 0, library, simulated, contexts };
+        let mut driver = Self {
+            calls,
+            pair_calls: PairCalls::load().map_err(Missing),
+            value_calls: ValueCalls::load().map_err(Missing),
+            ipc_calls: IpcCalls::load().map_err(Missing),
+            descriptor_calls: DescriptorCalls::load().map_err(Missing),
+            version: 0,
+            library,
+            simulated,
+            contexts: Mutex::default(),
+        };
         driver.initialise().map_err(|err| Absent(err.to_string() + remedy(&err.source)))?;
         Ok(driver)
     }
@@ -127,6 +156,17 @@ impl Driver {
     /// Whether the machine behind it is a simulated one.
     pub fn is_simulated(&self) -> bool {
         self.simulated
+    }
+
+    /// What is missing for `feature`, if anything is.
+    pub fn lacks(&self, feature: Feature) -> Option<Missing> {
+        match feature {
+            Feature::StreamValues => self.value_calls.as_ref().err(),
+            Feature::Ipc => self.ipc_calls.as_ref().err(),
+            Feature::Descriptors => self.descriptor_calls.as_ref().err(),
+            Feature::NativeAtomics => self.pair_calls.as_ref().err(),
+        }
+        .copied()
     }
 
     /// The GPUs that this process may use, in the order of their ordinals.
@@ -179,6 +219,13 @@ impl Driver {
         }
         // SAFETY: the driver answered with a string of its own that ends in NUL and never moves.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+impl From<&Missing> for CallError {
+    fn from(missing: &Missing) -> Self {
+        let source = std::io::Error::new(std::io::ErrorKind::Unsupported, *missing).into();
+        Self { call: missing.0, object: String::new(), source }
     }
 }
 

@@ -159,7 +159,12 @@ impl Stream {
         let driver = self.context().current()?;
         // SAFETY: the word is aligned and alive, and its owner waits for this stream.
         let code = unsafe {
-            (driver.calls.cuStreamWriteValue32_v2)(self.handle(), word.value(4), value, 0)
+            (driver.value_calls.as_ref()?.cuStreamWriteValue32_v2)(
+                self.handle(),
+                word.value(4),
+                value,
+                0,
+            )
         };
         driver.check("cuStreamWriteValue32", code, || format!("a word in {self}"))
     }
@@ -179,7 +184,12 @@ impl Stream {
         let driver = self.context().current()?;
         // SAFETY: as in `write_value`.
         let code = unsafe {
-            (driver.calls.cuStreamWaitValue32_v2)(self.handle(), word.value(4), value, REACHED)
+            (driver.value_calls.as_ref()?.cuStreamWaitValue32_v2)(
+                self.handle(),
+                word.value(4),
+                value,
+                REACHED,
+            )
         };
         driver.check("cuStreamWaitValue32", code, || format!("a word in {self}"))
     }

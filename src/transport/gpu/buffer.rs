@@ -88,7 +88,10 @@ impl Buffer {
                     Some(Handle::Cumem) => GpuMemory::Shared(
                         SharedBuffer::create(&ready.context, size, &[]).map_err(allocate)?,
                     ),
-                    Some(Handle::Ipc) | None => {
+                    Some(Handle::Ipc) => GpuMemory::Plain(
+                        cuda::Buffer::to_share(&ready.context, size).map_err(allocate)?,
+                    ),
+                    None => {
                         GpuMemory::Plain(cuda::Buffer::new(&ready.context, size).map_err(allocate)?)
                     }
                 };

@@ -56,6 +56,8 @@ struct Lane {
     /// Whether the far side is the source.
     reads: bool,
     size: Bytes,
+    /// Lanes of this GPU, which run at the same time.
+    at_once: u32,
     source: Option<End>,
     target: End,
     /// The seed of what is there, for a kernel that makes it up.
@@ -271,6 +273,7 @@ impl Lane {
         let ready = gpus.ready(gpu)?;
         let of_rank = |flow: &&Flow| flow.executor(case.issuer).rank == executor.rank;
         let lanes = case.flows.iter().filter(of_rank).count();
+        let of_gpu = case.flows.iter().filter(|flow| flow.executor(case.issuer) == executor);
         let reach = |side: Side| ends.reach(case, (flow, side), gpus, &ready);
         Ok(Self {
             flow,
@@ -280,6 +283,7 @@ impl Lane {
             operation: case.operation,
             reads: case.issuer == Some(Issuer::Read) || of_flow.source.gpu() != Some(gpu),
             size: case.size,
+            at_once: u32::try_from(of_gpu.count()).unwrap_or(u32::MAX),
             source: match case.operation {
                 Operation::WriteOnly => None,
                 _ => Some(reach(Side::Source)?),
@@ -299,16 +303,16 @@ impl Lane {
     #[inline]
     fn queue(&mut self, ends: &Ends) -> Result<(), CallError> {
         self.done += 1;
-        let (stream, kernels) = (&self.stream, &self.ready.kernels);
+        let (stream, kernels, at_once) = (&self.stream, &self.ready.kernels, self.at_once);
         let target = self.target.all(ends);
         let Some(source) = &self.source else {
-            return kernels.write_only(stream, target, self.seed);
+            return kernels.write_only(stream, target, self.seed, at_once);
         };
         let source = source.all(ends);
         match (self.operation, self.engine) {
-            (Operation::ReadOnly, _) => kernels.read_only(stream, source, target),
-            (_, Engine::Sm) if self.reads => kernels.copy_by_read(stream, target, source),
-            (_, Engine::Sm) => kernels.copy_by_write(stream, target, source),
+            (Operation::ReadOnly, _) => kernels.read_only(stream, source, target, at_once),
+            (_, Engine::Sm) if self.reads => kernels.copy_by_read(stream, target, source, at_once),
+            (_, Engine::Sm) => kernels.copy_by_write(stream, target, source, at_once),
             _ => stream.copy(target, source),
         }
     }

@@ -162,11 +162,18 @@ fn own_buffers(
             let end = end(ends, side);
             if end.rank == rank {
                 let place = (flow, side, end);
-                buffers.push(Buffer::new(gpus, topology, place, size, case.handle)?);
+                let handle = case.handle.filter(|_| is_lent(case, flow, side));
+                buffers.push(Buffer::new(gpus, topology, place, size, handle)?);
             }
         }
     }
     Ok(buffers)
+}
+
+/// Whether another rank works on a buffer of this flow.
+fn is_lent(case: &Case, flow: usize, side: Side) -> bool {
+    let flow = &case.flows[flow];
+    flow.executor(case.issuer).rank != end(flow, side).rank
 }
 
 /// What of this rank's buffers other ranks work on.
@@ -174,9 +181,9 @@ fn offered(case: &Case, own: &[Buffer]) -> Result<Vec<(usize, Offer)>, Error> {
     let mut offers = Vec::new();
     // Without a way to share, each rank works on its own buffers only.
     for buffer in own.iter().filter(|_| case.handle.is_some()) {
-        let flow = &case.flows[buffer.flow];
-        let is_foreign = flow.executor(case.issuer).rank != end(flow, buffer.side).rank;
-        if is_foreign && let Some(offer) = buffer.offer()? {
+        if is_lent(case, buffer.flow, buffer.side)
+            && let Some(offer) = buffer.offer()?
+        {
             offers.push((buffer.flow, offer));
         }
     }

@@ -17,7 +17,7 @@ use super::{Clock, Error, RESOLUTIONS_MIN, Support, Transfer};
 use crate::{
     ffi::{
         CallError,
-        cuda::{self, Context, Device, Event, HostMemory, Kernels, Memory, Stream},
+        cuda::{self, Context, Device, Event, Feature, HostMemory, Kernels, Memory, Stream},
     },
     plan::{Case, Gpu, Operation, Rank, topology::Topology},
     units::Bytes,
@@ -93,6 +93,11 @@ impl Gpus {
         }
         let first = self.devices.first().ok_or(Error::Disagreement("a rank sees no GPU"))?;
         self.ready(Gpu(first.ordinal()))
+    }
+
+    /// Why the driver cannot do what `feature` is, if so.
+    pub(super) fn lack(feature: Feature) -> Option<String> {
+        cuda::driver().ok()?.lacks(feature).map(|missing| missing.to_string())
     }
 
     /// Whether the buffers of `rank` fit into its GPUs; `each` is what one end takes.

@@ -12,10 +12,11 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ffi::{
         CallError,
-        cuda::{Event, HostMemory, Memory, Registered, Slice, Stream},
+        cuda::{Event, Feature, HostMemory, Memory, Registered, Slice, Stream},
+        host,
         shm::{Address, Segment},
     },
-    plan::{Case, Engine, Rank, topology::Topology},
+    plan::{Case, Engine, Gpu, Rank, topology::Topology},
     transport::{
         Clock, Error, Mismatch, Span, Staging, Support, Transfer, control, durations,
         gpu::{self, Ends, Gpus, PATIENCE, Ready, Side, Start},
@@ -60,6 +61,9 @@ const SAMPLE_TIME_MIN: Duration = Duration::from_millis(1);
 
 /// Whether memory for this rank's part of `case` is here.
 pub(super) fn support(case: &Case, world: &World, gpus: &Gpus) -> Result<Support, Error> {
+    if let Some(lack) = Gpus::lack(Feature::StreamValues) {
+        return Ok(Support::No(lack));
+    }
     let rings = ring_size(case).times(case.flows.len() as u64);
     if case.members().len() > 1
         && let Some(reason) = machine::lack_of_shared_memory("the slots need", rings)
@@ -107,6 +111,8 @@ struct Lane {
     ready: Rc<Ready>,
     stream: Stream,
     engine: Engine,
+    /// Lanes of this GPU, which run at the same time.
+    at_once: u32,
     /// Its place among this rank's buffers.
     buffer: usize,
     ring: Rc<Ring>,
@@ -140,7 +146,7 @@ impl Staged {
     ) -> Result<Self, Error> {
         let rank = world.rank();
         let ends = Ends::new(case, world, gpus, topology)?;
-        let rings = rings(case, world, gpus)?;
+        let rings = rings(case, world, gpus, topology)?;
         let mut lanes = Vec::new();
         for side in [Side::Source, Side::Target] {
             for (flow, ring) in &rings {
@@ -153,8 +159,10 @@ impl Staged {
                 let is_it = |own: &gpu::Buffer| own.flow == *flow && own.side == side;
                 let buffer = ends.buffers.iter().position(is_it);
                 let buffer = buffer.ok_or(Error::Disagreement("a buffer is missing"))?;
+                let at_once = case.ends().filter(|other| *other == end).count();
+                let ready = gpus.ready(gpu)?;
                 let lane =
-                    Lane::new(side, gpus.ready(gpu)?, (buffer, Rc::clone(ring)), case.engine);
+                    Lane::new(side, ready, (buffer, Rc::clone(ring)), (case.engine, at_once));
                 lanes.push(lane.map_err(|source| Error::call("prepare a flow", source))?);
             }
         }
@@ -335,11 +343,12 @@ impl Lane {
         side: Side,
         ready: Rc<Ready>,
         (buffer, ring): (usize, Rc<Ring>),
-        engine: Engine,
+        (engine, at_once): (Engine, usize),
     ) -> Result<Self, CallError> {
         let stream = Stream::new(&ready.context)?;
         let end = Event::new(&ready.context)?;
-        Ok(Self { side, stream, end, ready, engine, buffer, ring, queued: 0 })
+        let at_once = u32::try_from(at_once).unwrap_or(u32::MAX);
+        Ok(Self { side, stream, end, ready, engine, at_once, buffer, ring, queued: 0 })
     }
 
     fn boundaries(&self) -> Result<[Event; 2], CallError> {
@@ -360,7 +369,7 @@ impl Lane {
                 let emptied = self.queued.wrapping_sub(SLOTS as u32);
                 stream.wait_value(ring.word(TAIL), emptied)?;
                 match self.engine {
-                    Engine::Sm => kernels.copy_by_write(stream, staged, part)?,
+                    Engine::Sm => kernels.copy_by_write(stream, staged, part, self.at_once)?,
                     _ => stream.copy(staged, part)?,
                 }
                 stream.write_value(ring.word(HEAD), self.queued)
@@ -368,7 +377,7 @@ impl Lane {
             Side::Target | Side::Checksum => {
                 stream.wait_value(ring.word(HEAD), before.wrapping_add(1))?;
                 match self.engine {
-                    Engine::Sm => kernels.copy_by_read(stream, part, staged)?,
+                    Engine::Sm => kernels.copy_by_read(stream, part, staged, self.at_once)?,
                     _ => stream.copy(part, staged)?,
                 }
                 stream.write_value(ring.word(TAIL), self.queued)
@@ -425,14 +434,20 @@ fn ring_size(case: &Case) -> Bytes {
     largest.times(SLOTS).plus(SLOTS_AT)
 }
 
-/// The rings of the flows in which this rank has an end, by flow. Where two ranks share one, the
-/// target makes it.
-fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<Ring>)>, Error> {
+/// The rings of the flows in which this rank has an end, by flow; each lies next to its target's
+/// GPU. Where two ranks share one, the target makes it.
+fn rings(
+    case: &Case,
+    world: &mut World,
+    gpus: &Gpus,
+    topology: &Topology,
+) -> Result<Vec<(usize, Rc<Ring>)>, Error> {
     let (rank, size) = (world.rank(), ring_size(case));
     let failed = |source| Error::call("pin a ring of slots", source);
     let mut made = Vec::new();
     for (flow, ends) in case.flows.iter().enumerate() {
         if ends.target.rank == rank && ends.source.rank != rank {
+            run_near(ends.target.gpu(), topology)?;
             let segment = Segment::create(size);
             made.push((flow, segment.map_err(|source| Error::call("share memory", source))?));
         }
@@ -447,6 +462,7 @@ fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<R
         }
         let context = &gpus.any()?.context;
         let ring = if source == target {
+            run_near(ends.target.gpu(), topology)?;
             Ring::Own(HostMemory::new(context, size).map_err(failed)?)
         } else {
             let segment = match made.iter().position(|(made, _)| *made == flow) {
@@ -462,4 +478,13 @@ fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<R
         rings.push((flow, Rc::new(ring)));
     }
     Ok(rings)
+}
+
+/// Takes this thread to the NUMA node next to `gpu`: what it allocates then lies there, and not
+/// where the case before has left it.
+fn run_near(gpu: Option<Gpu>, topology: &Topology) -> Result<(), Error> {
+    let node = topology.gpus.iter().find(|node| Some(node.gpu) == gpu);
+    let nodes = topology.nearest_and_farthest(node.and_then(|node| node.numa_node));
+    let cpus = nodes.first().map_or(&[][..], |&node| topology.cpus(node));
+    host::bind_thread(cpus).map_err(|source| Error::call("run on the GPU's NUMA node", source))
 }
