@@ -147,8 +147,12 @@ fn bulk(
         return Ok(Err(mismatch));
     }
     pass.seed = part_seed(seed, 1);
-    let next =
-        |times: &[Duration], each, elapsed| stop.bandwidth(&bandwidths(times), each, elapsed);
+    // A sample that took no time has no rate, and what is left without it is too slow.
+    let is_timed = |times: &[Duration]| !times.contains(&Duration::ZERO);
+    let next = |times: &[Duration], each, elapsed| match is_timed(times) {
+        true => stop.bandwidth(&bandwidths(times), each, elapsed),
+        false => None,
+    };
     let mut times = match pass.sample(operations, next)? {
         Samples::Right(times) => times,
         Samples::Wrong(mismatch) => return Ok(Err(mismatch)),
@@ -156,8 +160,9 @@ fn bulk(
     if !pass.world.is_root() {
         return Ok(Ok(None));
     }
-    let no_time = Error::Disagreement("no sample lasted longer than the clock's grain");
-    let gb_s = Summary::of(&bandwidths(&times)).ok_or(no_time)?;
+    let no_time = || Error::Disagreement("a sample took no time by its clock: give larger --sizes");
+    let rates = is_timed(&times).then(|| bandwidths(&times)).ok_or_else(no_time)?;
+    let gb_s = Summary::of(&rates).ok_or_else(no_time)?;
     times.sort_unstable();
     Ok(Ok(Some(Bulk {
         converged: stop.is_converged(&gb_s),
