@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 pub use latency::Latency;
-pub use summary::Summary;
+pub use summary::{SAMPLES_FOR_INTERVAL, Summary};
 
 use crate::{
     plan::{Case, Effort, Operation},
