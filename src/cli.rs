@@ -154,10 +154,6 @@ pub struct Options {
     #[command(flatten)]
     pub fabric: FabricOptions,
 
-    /// The MPI library to use under mpirun or srun [default: the launcher's own]
-    #[arg(long, value_name = "FILE")]
-    pub mpi_lib: Option<PathBuf>,
-
     /// NUMA nodes of source and target of copies by CPUs, such as 0:1; several with commas
     /// [default: the first node to itself and to the farthest]
     #[arg(long, value_name = "SOURCE:TARGET", value_parser = node_pair, value_delimiter = ',')]

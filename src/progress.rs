@@ -32,7 +32,9 @@ impl Progress {
         if is_quiet || !is_terminal {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
-        let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} rows, {eta} left  {msg}");
+        // The message takes what is left of the line: a line that wraps cannot be redrawn.
+        let style =
+            ProgressStyle::with_template("{bar:20} {pos}/{len} rows, {eta} left  {wide_msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         let has_lines = !is_quiet && (is_verbose || !is_terminal);
         Self { bar, rows, is_quiet, has_lines, is_verbose }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 pub use latency::Latency;
-pub use summary::Summary;
+pub use summary::{SAMPLES_FOR_INTERVAL, Summary};
 use times::Times;
 
 use crate::{
@@ -161,8 +161,12 @@ fn bulk(
         return Ok(Err(mismatch));
     }
     pass.seed = part_seed(seed, 1);
-    let next =
-        |times: &[Duration], each, elapsed| stop.bandwidth(&bandwidths(times), each, elapsed);
+    // A sample that took no time has no rate, and what is left without it is too slow.
+    let is_timed = |times: &[Duration]| !times.contains(&Duration::ZERO);
+    let next = |times: &[Duration], each, elapsed| match is_timed(times) {
+        true => stop.bandwidth(&bandwidths(times), each, elapsed),
+        false => None,
+    };
     let mut times = match pass.sample(Some(operations), next)? {
         Samples::Right(times) => times,
         Samples::Wrong(mismatch) => return Ok(Err(mismatch)),
@@ -170,8 +174,9 @@ fn bulk(
     if !pass.world.is_root() {
         return Ok(Ok(None));
     }
-    let no_time = Error::Disagreement("no sample lasted longer than the clock's grain");
-    let gb_s = Summary::of(&bandwidths(&times.all)).ok_or(no_time)?;
+    let no_time = || Error::Disagreement("a sample took no time by its clock: give larger --sizes");
+    let rates = is_timed(&times.all).then(|| bandwidths(&times.all)).ok_or_else(no_time)?;
+    let gb_s = Summary::of(&rates).ok_or_else(no_time)?;
     let case = pass.case;
     let rank_gb_s = |(rank, times): &(Rank, Vec<Duration>)| {
         let flows = case.flows.iter().filter(|flow| case.timed_by(flow) == *rank).count() as u64;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Summary;
+use super::{SAMPLES_FOR_INTERVAL, Summary};
 use crate::{plan::Effort, transport::Clock};
 
 /// No interval is believed with fewer samples.
@@ -63,9 +63,11 @@ impl Stop {
         Self { effort }
     }
 
-    /// Whether the interval is as narrow as was asked for.
+    /// Whether the interval is as narrow as was asked for. With a count that was fixed beforehand
+    /// there was no stopping at one that is narrow by luck: any interval will do.
     pub(super) fn is_converged(&self, summary: &Summary) -> bool {
-        summary.count >= SAMPLES_MIN && summary.half_width() <= self.effort.precision
+        let least = self.effort.samples.map_or(SAMPLES_MIN, |_| SAMPLES_FOR_INTERVAL);
+        summary.count >= least && summary.half_width() <= self.effort.precision
     }
 
     /// Samples of the next batch of the bandwidth pass, which has these `samples` and has lasted
@@ -169,6 +171,18 @@ mod tests {
         assert_eq!(stop(Some(7)).bandwidth(&[10.0; 7], MS, 7 * MS), None);
         assert_eq!(stop(Some(500)).bandwidth(&[10.0; 100], MS, 100 * MS), Some(250));
         assert_eq!(stop(Some(500)).bandwidth(&[10.0; 100], MS, 9000 * MS), Some(250));
+    }
+
+    #[test]
+    fn a_given_count_converges_when_its_interval_is_narrow() {
+        let summary = |count| Summary::of(&vec![10.0; count]).unwrap();
+        assert!(stop(Some(7)).is_converged(&summary(7)));
+        assert!(!stop(Some(5)).is_converged(&summary(5)));
+        assert!(!stop(None).is_converged(&summary(19)));
+        assert!(
+            !stop(Some(7))
+                .is_converged(&Summary::of(&[9.0, 10.0, 10.0, 10.0, 10.0, 11.0]).unwrap())
+        );
     }
 
     #[test]

@@ -5,6 +5,9 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 /// The chance that the interval misses the true median, on both sides together.
 const MISS: f64 = 0.05;
 
+/// Below so many samples no two of them make a 95 % interval of the median.
+pub const SAMPLES_FOR_INTERVAL: usize = 6;
+
 /// What is kept of a list of samples.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Summary {

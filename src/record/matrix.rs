@@ -77,10 +77,16 @@ pub(super) fn matrices(rows: &[&Row]) -> String {
         if let Some(host) = kind.host.as_ref().filter(|_| has_several_hosts) {
             text.push_str(&format!("On {host}:\n"));
         }
-        let largest = of_kind.iter().filter_map(|row| row.size_bytes).max().unwrap_or_default();
+        let largest = |is_wanted: &dyn Fn(&Row) -> bool| {
+            let wanted = of_kind.iter().filter(|row| is_wanted(row));
+            wanted.filter_map(|row| row.size_bytes).max()
+        };
+        // A size that fits into no GPU has nothing to show.
+        let size = largest(&|row| row.status == Status::Ok).or_else(|| largest(&|_| true));
         let at_largest: Vec<&Row> =
-            of_kind.iter().copied().filter(|row| row.size_bytes == Some(largest)).collect();
-        text.push_str(&at_size(kind, largest, &at_largest));
+            of_kind.iter().copied().filter(|row| row.size_bytes == size).collect();
+        text.push_str(&at_size(kind, size.unwrap_or_default(), &at_largest));
+        text.push_str(&notes(&of_kind));
         if at_largest.len() < of_kind.len() {
             text.push_str(&by_size(kind, &of_kind));
         }
@@ -92,8 +98,8 @@ pub(super) fn matrices(rows: &[&Row]) -> String {
 fn at_size(kind: &Kind, size: Bytes, rows: &[&Row]) -> String {
     let end = kind.end();
     let axis = format!("rows: source {end}, columns: target {end}");
-    let simulated = if rows.iter().any(|row| row.simulated) { " [SIMULATED]" } else { "" };
-    let title = |what: &str| format!("{} {size}, {what}; {axis}{simulated}\n", kind.name());
+    let ending = ending(rows);
+    let title = |what: &str| format!("{} {size}, {what}; {axis}{ending}\n", kind.name());
     let bandwidth = |row: &Row| row.bandwidth_gb_s.map(|rate| format!("{rate:.2}"));
     let mut text = String::new();
     if kind.operation.is_some_and(Operation::is_latency_only) {
@@ -114,20 +120,39 @@ fn at_size(kind: &Kind, size: Bytes, rows: &[&Row]) -> String {
                 text.push_str(&square(of, &|row| cell(row, bandwidth)));
             }
         }
-        if !reads.is_empty() && !writes.is_empty() {
-            text.push_str(&title("ratio read / write (95 % interval)"));
-            text.push_str(&square(&reads, &|read| {
-                let same = |write: &&&Row| ends(write) == ends(read);
-                let ratio = writes.iter().find(same).and_then(|write| Ratio::of(read, write));
-                ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.to_string())
-            }));
+        let ratio = |read: &Row| {
+            let write = writes.iter().find(|write| ends(write) == ends(read))?;
+            Ratio::of(read, write)
+        };
+        if reads.iter().any(|read| ratio(read).is_some()) {
+            let text_of = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+            text.push_str(&title("ratio read / write"));
+            let median = |ratio: Ratio| format!("{:.3}", ratio.median);
+            text.push_str(&square(&reads, &|read| text_of(ratio(read).map(median))));
+            text.push_str(&title("95 % interval of the ratio, ± % of it"));
+            let width = |ratio: Ratio| Some(format!("{:.2}", 100.0 * ratio.half_width()?));
+            text.push_str(&square(&reads, &|read| text_of(ratio(read).and_then(width))));
         }
     } else {
         text.push_str(&title("GB/s"));
         text.push_str(&square(rows, &|row| cell(row, bandwidth)));
     }
-    text.push_str(&troubles(rows));
     text
+}
+
+/// The end of a title: what the rows have in common beside their kind.
+fn ending(rows: &[&Row]) -> String {
+    let mut ending = String::new();
+    let is_shared = |row: &&&Row| row.handle.is_some() || row.provider.is_none();
+    if rows.iter().filter(is_shared).any(|row| row.source_rank != row.target_rank) {
+        let handle = rows.iter().find_map(|row| row.handle);
+        ending.push_str("; between ranks");
+        ending.extend(handle.map(|handle| format!(" by {}", handle.name())));
+    }
+    if rows.iter().any(|row| row.simulated) {
+        ending.push_str(" [SIMULATED]");
+    }
+    ending
 }
 
 /// GPUs, or ranks that RDMA joins.
@@ -173,30 +198,55 @@ fn square(rows: &[&Row], text: &dyn Fn(&Row) -> String) -> String {
     format!("{}\n\n", table.trim_fmt())
 }
 
-/// Each reason why a pair has no number, once, and how many rows it concerns.
-fn troubles(rows: &[&Row]) -> String {
-    let mut reasons: Vec<(&Row, usize)> = Vec::new();
-    for row in rows.iter().filter(|row| row.status != Status::Ok) {
-        match reasons.iter_mut().find(|(first, _)| first.reason == row.reason) {
-            Some((_, count)) => *count += 1,
-            None => reasons.push((row, 1)),
+/// What the numbers do not say: why a row has none, and what is in doubt about one that has. Each
+/// once, however many GPUs it names, with the first row and how many there are.
+fn notes(rows: &[&Row]) -> String {
+    struct Note<'a> {
+        word: String,
+        reason: &'a str,
+        first: &'a Row,
+        count: usize,
+    }
+    let unnumbered = |text: &str| text.replace(|letter: char| letter.is_ascii_digit(), "");
+    let mut notes: Vec<Note<'_>> = Vec::new();
+    for row in rows {
+        let words: Vec<String> = match row.status {
+            Status::Ok => row.flags.split_whitespace().map(|flag| flag.replace('_', " ")).collect(),
+            _ => vec![cell(row, |_| None)],
+        };
+        for word in words {
+            let is_alike = |note: &&mut Note<'_>| {
+                note.word == word && unnumbered(note.reason) == unnumbered(&row.reason)
+            };
+            match notes.iter_mut().find(is_alike) {
+                Some(note) => note.count += 1,
+                None => notes.push(Note { word, reason: &row.reason, first: row, count: 1 }),
+            }
         }
     }
     let mut text = String::new();
-    for (row, count) in &reasons {
-        let number = |gpu: Option<u32>| gpu.map_or_else(|| "-".to_owned(), |gpu| gpu.to_string());
-        let (source, target) = ends(row);
-        let (name, source, target) = (Kind::of(row).end(), number(source), number(target));
-        let more =
-            if *count > 1 { format!(" (and {} more rows)", count - 1) } else { String::new() };
-        let what = cell(row, |_| None);
-        let pair = format!("{name} {source} -> {name} {target}");
-        text.push_str(&format!("  {what} {pair}{more}: {}\n", row.reason));
+    for Note { word, reason, first, count } in notes {
+        let issuer = first.issuer.map_or(String::new(), |issuer| format!(" {}", issuer.name()));
+        let size = first.size_bytes.unwrap_or_default();
+        let which = format!("{}{issuer} {size}", pair(first));
+        text.push_str(&match count {
+            1 => format!("  {word}: {which}"),
+            _ => format!("  {word}: {count} of {} rows, the first {which}", rows.len()),
+        });
+        let colon = if reason.is_empty() { "" } else { ": " };
+        text.push_str(&format!("{colon}{reason}\n"));
     }
     if !text.is_empty() {
         text.push('\n');
     }
     text
+}
+
+/// `GPU 0 -> GPU 1`
+fn pair(row: &Row) -> String {
+    let number = |end: Option<u32>| end.map_or_else(|| "-".to_owned(), |end| end.to_string());
+    let ((source, target), name) = (ends(row), Kind::of(row).end());
+    format!("{name} {} -> {name} {}", number(source), number(target))
 }
 
 /// A table by size for each pair, reads beside writes.
@@ -205,26 +255,17 @@ fn by_size(kind: &Kind, rows: &[&Row]) -> String {
     pairs.sort_unstable();
     pairs.dedup();
     let mut text = String::new();
-    for pair in pairs {
-        let of_pair: Vec<&Row> = rows.iter().copied().filter(|row| ends(row) == pair).collect();
-        let mut sizes: Vec<Bytes> = of_pair.iter().filter_map(|row| row.size_bytes).collect();
-        sizes.dedup();
-        let mut seen = Vec::new();
-        sizes.retain(|size| {
-            !seen.contains(size) && {
-                seen.push(*size);
-                true
+    for ends_of_pair in pairs {
+        let of_pair: Vec<&Row> =
+            rows.iter().copied().filter(|row| ends(row) == ends_of_pair).collect();
+        let mut sizes: Vec<Bytes> = Vec::new();
+        for size in of_pair.iter().filter_map(|row| row.size_bytes) {
+            if !sizes.contains(&size) {
+                sizes.push(size);
             }
-        });
-        let number = |gpu: Option<u32>| gpu.map_or_else(|| "-".to_owned(), |gpu| gpu.to_string());
-        let simulated = if of_pair.iter().any(|row| row.simulated) { " [SIMULATED]" } else { "" };
-        text.push_str(&format!(
-            "{}: {end} {} -> {end} {}{simulated}\n",
-            kind.name(),
-            number(pair.0),
-            number(pair.1),
-            end = kind.end()
-        ));
+        }
+        let ending = ending(&of_pair);
+        text.push_str(&format!("{}: {}{ending}\n", kind.name(), pair(of_pair[0])));
         text.push_str(&sizes_of_pair(&sizes, &of_pair));
     }
     text
@@ -308,6 +349,12 @@ impl Ratio {
         });
         Some(Self { median, interval })
     }
+
+    /// The larger distance from the ratio to an end of its interval, as a share of the ratio.
+    fn half_width(self) -> Option<f64> {
+        let (low, high) = self.interval?;
+        Some((high - self.median).max(self.median - low) / self.median)
+    }
 }
 
 impl std::fmt::Display for Ratio {
@@ -373,8 +420,70 @@ mod tests {
         assert_eq!(lines[2].split_whitespace().collect::<Vec<_>>(), ["GPU", "0", "-", "300.00"]);
         assert_eq!(lines[3].split_whitespace().collect::<Vec<_>>(), ["GPU", "1", "skipped", "-"]);
         assert!(lines[7].ends_with("400.00"), "{text}");
-        assert!(text.contains("0.750 (0.750 to 0.750)"), "{text}");
-        assert!(text.contains("skipped GPU 1 -> GPU 0: no peer access"), "{text}");
+        assert!(lines[10].contains(", ratio read / write;"), "{text}");
+        assert_eq!(lines[12].split_whitespace().collect::<Vec<_>>(), ["GPU", "0", "-", "0.750"]);
+        assert!(lines[15].contains(", 95 % interval of the ratio, ± % of it;"), "{text}");
+        assert_eq!(lines[17].split_whitespace().collect::<Vec<_>>(), ["GPU", "0", "-", "0.00"]);
+        assert!(text.contains("skipped: GPU 1 -> GPU 0 read 64 MiB: no peer access"), "{text}");
+    }
+
+    #[test]
+    fn eight_gpus_fit_a_terminal_of_eighty_columns() {
+        let rate = exactly(398.765);
+        let pair = |n: u32| (n / 8, n % 8);
+        let both = |n| {
+            let (source, target) = pair(n);
+            Issuer::ALL.map(|issuer| row(issuer, source, target, &rate))
+        };
+        let rows: Vec<Row> = (0..64).filter(|&n| pair(n).0 != pair(n).1).flat_map(both).collect();
+        let text = matrices(&rows.iter().collect::<Vec<&Row>>());
+        for line in text.lines().filter(|line| line.starts_with(" GPU")) {
+            assert!(line.len() <= 80, "{line}");
+        }
+        assert!(!text.contains("interval (") && text.contains("ratio read / write"), "{text}");
+    }
+
+    #[test]
+    fn nothing_in_doubt_at_any_size_is_left_out() {
+        let small = |row: Row| Row { size_bytes: Some(Bytes::kib(4)), ..row };
+        let failed = |source: u32, target: u32| Row {
+            status: Status::Corrupt,
+            reason: format!("rank {target} found 3 wrong bytes"),
+            bandwidth_gb_s: None,
+            ..small(row(Issuer::Read, source, target, &exactly(1.0)))
+        };
+        let flagged = |row: Row| Row { flags: "short_samples timer_coarse".to_owned(), ..row };
+        let huge = Row { size_bytes: Some(Bytes::mib(256)), ..failed(0, 1) };
+        let rows = [
+            row(Issuer::Read, 0, 1, &exactly(300.0)),
+            failed(0, 1),
+            failed(1, 0),
+            flagged(row(Issuer::Write, 0, 1, &exactly(300.0))),
+            flagged(small(row(Issuer::Write, 0, 1, &exactly(300.0)))),
+            huge,
+        ];
+        let text = matrices(&rows.iter().collect::<Vec<&Row>>());
+        for line in [
+            "  CORRUPT: 3 of 6 rows, the first GPU 0 -> GPU 1 read 4 KiB: rank 1 found 3 wrong bytes",
+            "  short samples: 2 of 6 rows, the first GPU 0 -> GPU 1 write 64 MiB",
+            "  timer coarse: 2 of 6 rows, the first GPU 0 -> GPU 1 write 64 MiB",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{text}");
+        }
+        // The matrices show the largest size that has a number.
+        assert!(text.starts_with("p2p copy ce 64 MiB, GB/s read"), "{text}");
+    }
+
+    #[test]
+    fn a_table_says_how_ranks_reach_each_other() {
+        let one = row(Issuer::Read, 0, 1, &exactly(1.0));
+        let ranks = Row {
+            source_rank: Some(0),
+            target_rank: Some(1),
+            handle: Some(crate::plan::Handle::Cumem),
+            ..one
+        };
+        assert!(matrices(&[&ranks]).contains("target GPU; between ranks by cumem [SIMULATED]\n"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::{
-    measure::{Bulk, Measurement, Outcome},
+    measure::{Bulk, Measurement, Outcome, SAMPLES_FOR_INTERVAL},
     plan::{
         Case, Engine, Handle, Issuer, NicName, Operation, Place, Rank, TransportKind,
         topology::Host,
@@ -373,9 +373,6 @@ const RESOLUTIONS_FOR_LATENCY: u64 = 10;
 
 /// Below so many samples the 99.9th percentile is just the largest one.
 const SAMPLES_FOR_P999: u64 = 1000;
-
-/// Below so many samples no two of them make a 95 % interval of the median.
-const SAMPLES_FOR_INTERVAL: usize = 6;
 
 fn flags(measured: &Measurement) -> String {
     let resolution_ns = nanoseconds(measured.clock.resolution);

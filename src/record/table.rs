@@ -63,6 +63,7 @@ fn title(row: &Row) -> String {
     };
     let more = match (row.pattern, row.flows) {
         (Some("both-ways"), _) | (_, None | Some(1)) => String::new(),
+        (_, Some(2)) => " and 1 more flow at once".to_owned(),
         (_, Some(flows)) => format!(" and {} more flows at once", flows - 1),
     };
     let how = if row.engine == Some(Engine::Cpu) {
