@@ -33,10 +33,11 @@ const RESOLUTION: Duration = Duration::from_nanos(1);
 #[derive(Debug)]
 pub(in crate::transport) struct Pointers {
     rank: Rank,
-    ends: Ends,
     /// The list on its way into the source.
     list: Option<HostMemory>,
+    /// Goes before the ends, as the lanes of copies do.
     reader: Option<Reader>,
+    ends: Ends,
 }
 
 /// The GPU that follows the list.

@@ -32,9 +32,10 @@ const SAMPLE_TIME_OF_SEVERAL: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(in crate::transport) struct Copies {
     rank: Rank,
-    ends: Ends,
-    /// The flows that this rank's GPUs do.
+    /// The flows that this rank's GPUs do. They go before the ends, which wait until what they
+    /// have lent is back: two ranks that do so before they give back would wait for each other.
     lanes: Vec<Lane>,
+    ends: Ends,
     /// When all lanes begin and end, on the first lane's stream.
     boundaries: Vec<Event>,
     start: Option<Start>,

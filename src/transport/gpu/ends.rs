@@ -1,6 +1,8 @@
 //! The ends of a case's flows, as one rank has them: its own buffers, and those of other ranks that
 //! it works on.
 
+use std::{sync::atomic::Ordering, time::Duration};
+
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -8,9 +10,16 @@ use super::{
     buffer::{Foreign, Offer},
 };
 use crate::{
-    ffi::cuda::Slice,
+    ffi::{
+        clock,
+        cuda::Slice,
+        shm::{Address, Segment},
+    },
     plan::{Case, Endpoint, Flow, Operation, Rank, topology::Topology},
-    transport::{Error, Wait, control::Control},
+    transport::{
+        Error, Wait,
+        control::{self, Control},
+    },
     units::Bytes,
     world::World,
 };
@@ -18,9 +27,14 @@ use crate::{
 /// A sum of 64-bit words.
 const CHECKSUM: Bytes = Bytes::new(8);
 
+/// How long memory that was lent is waited for; without it a rank that died would keep the others.
+const RETURN_TIME: Duration = Duration::from_secs(1);
+
 /// This rank's buffers, and its connection to the other ranks of the case.
 #[derive(Debug)]
 pub(in crate::transport) struct Ends {
+    /// Goes before the buffers.
+    _lender: Lender,
     pub(in crate::transport) buffers: Vec<Buffer>,
     /// The other ranks of the case, if there are any.
     control: Option<Control>,
@@ -35,7 +49,21 @@ pub(in crate::transport) struct Ends {
 pub(super) enum End {
     /// By its place among this rank's buffers.
     Own(usize),
-    Foreign(Foreign),
+    Foreign(Foreign, #[expect(dead_code, reason = "its drop counts")] Loan),
+}
+
+/// Counts, in memory that all ranks see, where other ranks have this rank's buffers open, and
+/// waits on drop until there are none: a buffer that is freed while another process has it open
+/// is undefined behaviour ("CUDA Driver API", cuIpcCloseMemHandle).
+#[derive(Debug)]
+struct Lender {
+    count: Option<Segment>,
+}
+
+/// What another rank's [`Lender`] has counted for a buffer that is open here; dropped behind it.
+#[derive(Debug)]
+pub(super) struct Loan {
+    count: Segment,
 }
 
 /// What a rank tells the others.
@@ -43,6 +71,8 @@ pub(super) enum End {
 struct Offers {
     /// Buffers by the place of their flow.
     buffers: Vec<(usize, Offer)>,
+    /// Where it is counted who has them open.
+    count: Option<Address>,
     is_misplaced: bool,
 }
 
@@ -64,10 +94,12 @@ impl Ends {
             1 => None,
             _ => Some(Control::new(case, world, Wait::Sleep)?),
         };
-        let offers =
-            world.all_gather(Offers { buffers: offered(case, &buffers)?, is_misplaced })?;
+        let offered = offered(case, &buffers)?;
+        let lender = Lender::of(&offered)?;
+        let count = lender.count.as_ref().map(Segment::address);
+        let offers = world.all_gather(Offers { buffers: offered, count, is_misplaced })?;
         let is_misplaced = offers.iter().any(|offers| offers.is_misplaced);
-        Ok(Self { buffers, control, offers, is_misplaced })
+        Ok(Self { _lender: lender, buffers, control, offers, is_misplaced })
     }
 
     /// The buffer at one end of a flow that the GPU `ready` of this rank works on.
@@ -89,10 +121,11 @@ impl Ends {
             return place.map(End::Own).ok_or(Error::Disagreement("a buffer is missing"));
         }
         let theirs = self.offers.get(end.rank.0 as usize);
-        let theirs = theirs.map_or(&[][..], |offers| &offers.buffers);
-        let offer = theirs.iter().find(|(place, _)| *place == flow);
+        let theirs = theirs.ok_or(Error::Disagreement("a rank offers nothing"))?;
+        let offer = theirs.buffers.iter().find(|(place, _)| *place == flow);
         let (_, offer) = offer.ok_or(Error::Disagreement("a rank does not offer a buffer"))?;
-        Foreign::open(&ready.context, offer, case.size).map(End::Foreign)
+        let loan = Loan::of(control::open(theirs.count)?);
+        Ok(End::Foreign(Foreign::open(&ready.context, offer, case.size)?, loan))
     }
 
     /// Whether this rank has a part in the case, which it has with a GPU at work in any case.
@@ -124,8 +157,38 @@ impl End {
     pub(super) fn all<'a>(&'a self, ends: &'a Ends) -> Slice<'a> {
         match self {
             Self::Own(place) => ends.buffers[*place].all(),
-            Self::Foreign(memory) => memory.all(),
+            Self::Foreign(memory, _) => memory.all(),
         }
+    }
+}
+
+impl Lender {
+    fn of(offered: &[(usize, Offer)]) -> Result<Self, Error> {
+        let count = (!offered.is_empty()).then(|| Segment::create(Bytes::kib(4))).transpose();
+        Ok(Self { count: count.map_err(|source| Error::call("share memory", source))? })
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        let Some(count) = &self.count else { return };
+        let due = clock::now().after(RETURN_TIME);
+        while count.word(0).load(Ordering::Acquire) > 0 && clock::now() < due {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+impl Loan {
+    fn of(count: Segment) -> Self {
+        count.word(0).fetch_add(1, Ordering::AcqRel);
+        Self { count }
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.count.word(0).fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -188,4 +251,46 @@ fn offered(case: &Case, own: &[Buffer]) -> Result<Vec<(usize, Offer)>, Error> {
         }
     }
     Ok(offers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn lender() -> Lender {
+        Lender { count: Some(Segment::create(Bytes::kib(4)).unwrap()) }
+    }
+
+    fn loan(lender: &Lender) -> Loan {
+        Loan::of(Segment::open(lender.count.as_ref().unwrap().address()).unwrap())
+    }
+
+    #[test]
+    fn what_is_lent_is_waited_for_until_all_of_it_is_back() {
+        let lender = lender();
+        let loans = [loan(&lender), loan(&lender)];
+        let begin = Instant::now();
+        let borrower = std::thread::spawn(move || {
+            for loan in loans {
+                std::thread::sleep(Duration::from_millis(50));
+                drop(loan);
+            }
+        });
+        drop(lender);
+        let waited = begin.elapsed();
+        assert!(waited >= Duration::from_millis(100) && waited < RETURN_TIME, "{waited:?}");
+        borrower.join().unwrap();
+    }
+
+    #[test]
+    fn what_never_comes_back_is_waited_for_with_a_bound_and_what_was_not_lent_is_not() {
+        let begin = Instant::now();
+        drop(lender());
+        assert!(begin.elapsed() < RETURN_TIME);
+        let lender = lender();
+        std::mem::forget(loan(&lender));
+        drop(lender);
+        assert!(begin.elapsed() >= RETURN_TIME);
+    }
 }
