@@ -75,6 +75,21 @@ fn transfers_on_one_link_queue_and_their_latencies_overlap() {
 }
 
 #[test]
+fn what_is_queued_first_comes_first_on_a_link_even_if_it_is_ready_later() {
+    alone(|| {
+        let contexts = begin(machine());
+        let memory = everywhere(&contexts, MB);
+        let (first, second) = (stream(), stream());
+        copy(memory[1], memory[0], MB, first);
+        let behind = copy(memory[2], memory[0], MB, first);
+        let alone = copy(memory[2], memory[0], MB, second);
+        synchronize();
+        // The one behind is ready at 12000 and has the link until 22000.
+        assert_eq!([behind, alone].map(time_ps), [24_000_000, 34_000_000]);
+    });
+}
+
+#[test]
 fn the_two_directions_of_a_pair_do_not_disturb_each_other() {
     alone(|| {
         let contexts = begin(machine());
