@@ -55,12 +55,16 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// The run is over, and its files are in `folder`.
-    pub(crate) fn finish(&self, folder: &Path) {
-        self.bar.finish_and_clear();
+    /// The run begins, and its files are in `folder`: whoever ends it early finds them.
+    pub(crate) fn begin_run(&self, folder: &Path) {
         if !self.is_quiet {
             self.say(&format!("results: {}", folder.display()));
         }
+    }
+
+    /// The run is over.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
     }
 
     fn say(&self, line: &str) {

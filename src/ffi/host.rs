@@ -56,6 +56,11 @@ impl HostBuffer {
         buffer.fill(0);
         Ok(buffer)
     }
+
+    /// Where it is, for a library that registers memory.
+    pub(super) fn memory(&self) -> (*mut u8, usize) {
+        (self.address.cast(), self.length)
+    }
 }
 
 impl Deref for HostBuffer {

@@ -309,6 +309,8 @@ pub struct Fabric {
     pub nics: Vec<(Rank, Vec<NicName>)>,
     /// Most operations of a flow that are under way at once.
     pub window: u32,
+    /// Whether the user has asked for this window; otherwise it is narrower for large data.
+    pub is_window_given: bool,
     /// Whether data of GPUs goes through page-locked host memory at both ends.
     pub is_staged: bool,
     /// Whom a rank tells that it is ready, and of whom it hears it: its part of a dissemination
@@ -415,6 +417,14 @@ impl Case {
         Self { flows: Vec::new(), fabric, pattern: self.pattern, ..*self }
     }
 
+    /// The same, with the ranks numbered as `ranks` has them: the case counts them from 0.
+    pub fn on(&self, ranks: &[Rank]) -> Self {
+        let number = |rank: Rank| ranks.get(rank.0 as usize).copied().unwrap_or(rank);
+        let end = |end: Endpoint| Endpoint { rank: number(end.rank), ..end };
+        let flow = |flow: &Flow| Flow { source: end(flow.source), target: end(flow.target) };
+        Self { flows: self.flows.iter().map(flow).collect(), ..self.clone() }
+    }
+
     /// The other ranks that `rank` shares a flow with or meets, each once, in ascending order.
     pub fn partners(&self, rank: Rank) -> Vec<Rank> {
         let meetings = self.fabric.iter().flat_map(|fabric| &fabric.meetings);
@@ -448,6 +458,7 @@ impl Fabric {
             provider: self.provider.clone(),
             nics: Vec::new(),
             window: self.window,
+            is_window_given: self.is_window_given,
             is_staged: self.is_staged,
             meetings: Vec::new(),
         }

@@ -258,6 +258,7 @@ impl<'a> Ends<'a> {
             provider: self.provider.to_owned(),
             nics: members.map(|(rank, nics)| (*rank, names(nics))).collect(),
             window: request.fabric.window.unwrap_or(WINDOW),
+            is_window_given: request.fabric.window.is_some(),
             is_staged: self.memory == Memory::Staged,
             meetings: Vec::new(),
         }

@@ -87,6 +87,16 @@ impl Topology {
         self.nodes.iter().find(|here| here.id == node).map_or(&[], |here| &here.cpus)
     }
 
+    /// Adds the CPUs that another process on this machine may use: a launcher may have bound each
+    /// to some.
+    pub fn add_cpus(&mut self, other: &Self) {
+        for node in &mut self.nodes {
+            let more = other.cpus(node.id).iter().filter(|cpu| !node.cpus.contains(cpu));
+            let more: Vec<u32> = more.copied().collect();
+            node.cpus.extend(more);
+        }
+    }
+
     /// The numbers of the nodes with a usable CPU, for a message.
     pub fn usable_nodes(&self) -> String {
         let names = self.usable().map(|node| node.id.0.to_string());

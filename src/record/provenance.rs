@@ -8,7 +8,7 @@ use std::{env, fs, path::Path};
 use serde::Serialize;
 
 use crate::{
-    plan::{Effort, topology::Topology},
+    plan::{Effort, topology::Host},
     transport::machine::{self, Library},
     units::Bytes,
 };
@@ -32,7 +32,7 @@ pub struct Provenance {
     /// Seed of the data patterns.
     pub seed: u64,
     /// Processes.
-    pub ranks: u32,
+    pub ranks: usize,
     /// How long each case is measured.
     pub effort: Effort,
     /// Whether a simulated machine was measured.
@@ -41,8 +41,10 @@ pub struct Provenance {
     pub simulated_machine: Option<String>,
     /// The foreign libraries that were used.
     pub libraries: Vec<Library>,
-    /// The machine.
+    /// The machine of rank 0.
     pub machine: Machine,
+    /// All hosts with their ranks, as far as cases depend on them; that of rank 0 first.
+    pub hosts: Vec<Host>,
     /// Variables with the beginnings `NCCL_`, `FI_`, `OFI_` and `CUDA_`, as they were set.
     pub environment: Vec<(String, String)>,
 }
@@ -68,8 +70,6 @@ pub struct Machine {
     pub shared_huge_pages: Option<String>,
     /// How the kernel sets clocks of CPUs.
     pub cpu_governor: Option<String>,
-    /// NUMA nodes with the CPUs that g2g may use.
-    pub topology: Topology,
 }
 
 /// What the user asked for, as far as provenance has it.
@@ -78,7 +78,7 @@ pub struct Settings {
     /// Seed of the data patterns.
     pub seed: u64,
     /// Processes.
-    pub ranks: u32,
+    pub ranks: usize,
     /// How long each case is measured.
     pub effort: Effort,
     /// The simulated machine, as it was named.
@@ -87,7 +87,7 @@ pub struct Settings {
 
 impl Provenance {
     /// Of the run that begins now, on this machine.
-    pub fn collect(settings: &Settings, topology: &Topology) -> Self {
+    pub fn collect(settings: &Settings, hosts: &[Host]) -> Self {
         let listed = |name: &str| VARIABLES.iter().any(|beginning| name.starts_with(beginning));
         let mut environment: Vec<(String, String)> = env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -106,7 +106,8 @@ impl Provenance {
             simulated: settings.simulated_machine.is_some(),
             simulated_machine: settings.simulated_machine.clone(),
             libraries: machine::libraries(),
-            machine: Machine::collect(topology),
+            machine: Machine::collect(),
+            hosts: hosts.to_vec(),
             environment,
         }
     }
@@ -124,6 +125,8 @@ impl Provenance {
 
     #[cfg(test)]
     pub(super) fn example() -> Self {
+        use crate::plan::Rank;
+
         let settings = Settings {
             seed: 1,
             ranks: 2,
@@ -134,12 +137,14 @@ impl Provenance {
             },
             simulated_machine: None,
         };
-        Self::collect(&settings, &crate::plan::topology::tests::machine(&[&[0, 1]]))
+        let topology = crate::plan::topology::tests::machine(&[&[0, 1]]);
+        let ranks = vec![Rank(0), Rank(1)];
+        Self::collect(&settings, &[Host { name: "here".to_owned(), ranks, topology }])
     }
 }
 
 impl Machine {
-    fn collect(topology: &Topology) -> Self {
+    fn collect() -> Self {
         let huge = |file| bracketed(&line(&format!("/sys/kernel/mm/transparent_hugepage/{file}"))?);
         Self {
             hostname: line("/proc/sys/kernel/hostname"),
@@ -151,7 +156,6 @@ impl Machine {
             huge_pages: huge("enabled"),
             shared_huge_pages: huge("shmem_enabled"),
             cpu_governor: line("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-            topology: topology.clone(),
         }
     }
 }

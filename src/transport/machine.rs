@@ -1,15 +1,16 @@
 //! The machine that g2g runs on, read from `/proc` and `/sys`.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path, sync::OnceLock};
 
 use serde::Serialize;
 
 use crate::{
-    ffi::{self, cuda, host, simulation},
+    ffi::{self, cuda, fabric, host, simulation},
     plan::{
-        Gpu,
-        topology::{GpuNode, Node, NumaNode, Topology, cpu_list},
+        Gpu, NicName,
+        topology::{GpuNode, NicNode, Node, NumaNode, Topology, cpu_list},
     },
+    transport::Wait,
     units::Bytes,
 };
 
@@ -50,6 +51,60 @@ fn pcie_path(address: &str) -> Vec<String> {
     let place = place.unwrap_or_default();
     let parts = place.iter().filter_map(|part| part.to_str());
     parts.skip_while(|part| !part.starts_with("pci")).map(str::to_owned).collect()
+}
+
+/// libfabric, loaded when it is first asked for.
+static FABRIC: OnceLock<Result<&'static fabric::Library, String>> = OnceLock::new();
+
+/// libfabric, if it is here.
+pub(super) fn fabric() -> Result<&'static fabric::Library, String> {
+    FABRIC.get_or_init(|| fabric::Library::load(None).map_err(|err| err.to_string())).clone()
+}
+
+/// The network interfaces that libfabric offers, by the library at `path` or else the first that
+/// is found; none without a library. What is chosen here is used from now on.
+pub fn nics(path: Option<&Path>) -> Vec<NicNode> {
+    let load = || fabric::Library::load(path).map_err(|err| err.to_string());
+    let Ok(library) = FABRIC.get_or_init(load) else { return Vec::new() };
+    let offers = library.offers(&fabric::Query::default()).unwrap_or_default();
+    let mut nics: Vec<NicNode> = Vec::new();
+    for offer in &offers {
+        let facts = offer.facts();
+        let name = NicName {
+            domain: facts.domain.clone(),
+            fabric: facts.fabric.clone(),
+            device: facts.nic.as_ref().and_then(|nic| nic.name.clone()),
+        };
+        let is_known = |nic: &NicNode| nic.provider == facts.provider && nic.name == name;
+        // An address that is valid on its own link only tells nothing of who is reached.
+        if nics.iter().any(is_known) || name.fabric.starts_with("fe80:") {
+            continue;
+        }
+        let address = facts.nic.as_ref().and_then(|nic| nic.pci_bus_id.clone());
+        let node = address.as_ref().and_then(|address| {
+            fs::read_to_string(format!("/sys/bus/pci/devices/{address}/numa_node")).ok()
+        });
+        nics.push(NicNode {
+            provider: facts.provider.clone(),
+            is_loopback: is_loopback(&name),
+            name,
+            has_rma: facts.caps.contains("FI_RMA"),
+            message_max: facts.max_msg_size,
+            numa_node: node.and_then(|text| text.trim().parse().ok()).map(NumaNode),
+            pcie_path: address.map_or_else(Vec::new, |address| pcie_path(&address)),
+        });
+    }
+    nics
+}
+
+/// Whether an interface leads to nowhere but this host.
+fn is_loopback(nic: &NicName) -> bool {
+    nic.domain == "lo" || nic.domain.starts_with("shm") || nic.fabric.starts_with("127.")
+}
+
+/// How ranks of this host wait for each other: they keep their CPUs if each can have one.
+pub(super) fn wait_of_ranks() -> Wait {
+    Wait::Yield
 }
 
 /// A foreign library that is used.

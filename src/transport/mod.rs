@@ -10,6 +10,7 @@ pub mod machine;
 mod p2p;
 mod patience;
 pub mod pattern;
+mod rdma;
 mod shm;
 pub mod survey;
 
@@ -286,10 +287,7 @@ pub fn open(kind: TransportKind, topology: &Topology) -> Result<Box<dyn Transpor
         TransportKind::P2p => Ok(Box::new(p2p::P2p::new(topology)?)),
         TransportKind::Shm => Ok(Box::new(shm::Shm::new(topology))),
         TransportKind::Nccl => Err(missing("libnccl.so.2", "NCCL (package libnccl2) and a GPU")),
-        TransportKind::Rdma => Err(missing(
-            "libfabric.so.1",
-            "libfabric (package libfabric1 or the EFA installer) and a second rank",
-        )),
+        TransportKind::Rdma => Ok(Box::new(rdma::Rdma::new()?)),
     }
 }
 

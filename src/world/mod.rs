@@ -230,6 +230,23 @@ impl World {
         self.star.exchange(value, wants)
     }
 
+    /// Brings each rank its own value of those that the root has, in the order of the ranks.
+    ///
+    /// # Errors
+    ///
+    /// A rank is gone, late or has failed.
+    pub fn scatter<T: Serialize + DeserializeOwned>(
+        &mut self,
+        values: Option<Vec<T>>,
+    ) -> Result<T, Error> {
+        self.star.scatter(values)
+    }
+
+    /// From now on a rank waits so long for another one at most.
+    pub fn set_deadline(&mut self, deadline: Duration) {
+        self.star.set_deadline(deadline);
+    }
+
     /// Returns when every rank has called it.
     ///
     /// # Errors

@@ -141,6 +141,10 @@ impl Star {
         self.deadline
     }
 
+    pub(super) const fn set_deadline(&mut self, deadline: Duration) {
+        self.deadline = deadline;
+    }
+
     pub(super) const fn is_root(&self) -> bool {
         self.place == 0
     }
@@ -193,6 +197,30 @@ impl Star {
     pub(super) fn barrier(&mut self) -> Result<(), Error> {
         let all = self.gather(())?;
         self.broadcast(all.map(drop))
+    }
+
+    pub(super) fn scatter<T: Serialize + DeserializeOwned>(
+        &mut self,
+        values: Option<Vec<T>>,
+    ) -> Result<T, Error> {
+        self.check_failure()?;
+        if !self.is_root() {
+            return self.receive(0, self.due());
+        }
+        let rank = self.rank().0;
+        let missing = || Error::Protocol {
+            rank,
+            reason: "the root has not one value for each rank".to_owned(),
+        };
+        let mut values = values.filter(|values| values.len() == self.members.len());
+        let mut values = values.take().ok_or_else(missing)?.into_iter();
+        let own = values.next().ok_or_else(missing)?;
+        let messages: Result<Vec<_>, Error> = values
+            .enumerate()
+            .map(|(link, value)| Ok((link, self.message(Body::Value(value))?)))
+            .collect();
+        self.send(&messages?)?;
+        Ok(own)
     }
 
     pub(super) fn exchange<T: Serialize + DeserializeOwned>(

@@ -13,7 +13,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Domain, Library, Memory, Region, Remote, Slice,
+    Domain, Library, Memory, Region, Remote, SharedMemory, Slice,
     bindings::{
         FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_EAGAIN, FI_EAVAIL, FI_ENABLE, FI_ENOSYS,
         FI_ETOOSMALL, FI_INJECT, FI_MORE, FI_MR_ENDPOINT, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
@@ -239,7 +239,8 @@ impl Endpoint {
     ///
     /// The provider's refusal, most often for want of memory that can be pinned (`ulimit -l`),
     /// or of a way from this interface to a GPU.
-    pub fn register(&mut self, memory: Memory) -> Result<Region, CallError> {
+    pub fn register(&mut self, memory: impl Into<SharedMemory>) -> Result<Region, CallError> {
+        let memory = memory.into();
         let (object, region) = region::register(&self.domain, &self.object, self.number, memory)?;
         self.regions.push(object);
         self.memories.push(region.memory());

@@ -62,6 +62,6 @@ pub use domain::Domain;
 pub use endpoint::{Address, Completion, Endpoint, Failure, Flags, Peer, Posted};
 pub use info::{Facts, Info, LinkState, Nic, Query};
 pub use library::{Absent, Library};
-pub use region::{Memory, Region, Remote, RemoteRegion, Slice};
+pub use region::{Memory, Region, Remote, RemoteRegion, SharedMemory, Slice};
 
 use library::version;

@@ -58,6 +58,16 @@ pub enum Memory {
     },
 }
 
+/// Memory that several endpoints can register, and nobody else reaches any more.
+#[derive(Clone)]
+pub struct SharedMemory(Rc<Memory>);
+
+impl From<Memory> for SharedMemory {
+    fn from(memory: Memory) -> Self {
+        Self(Rc::new(memory))
+    }
+}
+
 /// Registered memory of this process. The endpoint keeps the memory until it is closed, so that
 /// nothing under way, from here or from a peer, can outlive it.
 ///
@@ -211,9 +221,12 @@ impl Memory {
     }
 
     /// Where it is.
-    fn place(&mut self) -> (*mut c_void, usize) {
+    fn place(&self) -> (*mut c_void, usize) {
         match self {
-            Self::Host(buffer) => (buffer.as_mut_ptr().cast(), buffer.len()),
+            Self::Host(buffer) => {
+                let (address, length) = buffer.memory();
+                (address.cast(), length)
+            }
             Self::Pinned(memory) => {
                 let (address, length) = memory.memory();
                 (address.cast(), length)
@@ -233,7 +246,7 @@ pub(super) fn register(
     domain: &Domain,
     endpoint: &Object<fid_ep>,
     number: u64,
-    mut memory: Memory,
+    SharedMemory(memory): SharedMemory,
 ) -> Result<(Object<fid_mr>, Region), CallError> {
     let (address, length) = memory.place();
     let library = domain.info().library();
@@ -254,12 +267,12 @@ pub(super) fn register(
     };
     let mut flags = 0;
     let part;
-    if let Memory::Gpu { ordinal, .. } | Memory::DmaBuf { ordinal, .. } = memory {
+    if let Memory::Gpu { ordinal, .. } | Memory::DmaBuf { ordinal, .. } = *memory {
         attr.iface = FI_HMEM_CUDA;
         // The union's member is an `int`.
         attr.device = u64::from_ne_bytes(in_front(ordinal.to_ne_bytes()));
     }
-    if let Memory::DmaBuf { descriptor, offset, .. } = &memory {
+    if let Memory::DmaBuf { descriptor, offset, .. } = &*memory {
         if !library.has_dma_buf() {
             return Err(library.error("fi_mr_regattr", -FI_ENOSYS, "a dma-buf".to_owned()));
         }
@@ -293,7 +306,7 @@ pub(super) fn register(
         size: Bytes::of_len(length),
     };
     let all = Slice { endpoint: number, address, length, descriptor: opened.mem_desc };
-    Ok((mr, Region { memory: Rc::new(memory), all, remote }))
+    Ok((mr, Region { memory, all, remote }))
 }
 
 /// The bytes of an `int` at the beginning of a union of eight bytes.

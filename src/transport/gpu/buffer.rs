@@ -192,7 +192,10 @@ impl Buffer {
             Owned::Host(memory) => {
                 memory.bytes(PATIENCE).map(|bytes| pattern::compare(bytes, seed, rank.0))
             }
-            Owned::Gpu(..) => self.compared(seed, rank),
+            Owned::Gpu(_, ready) => {
+                let ready = Rc::clone(ready);
+                ready.compare(self.all(), seed, rank)
+            }
         };
         compared.map_err(|source| Error::call("verify a buffer", source))
     }
@@ -209,24 +212,6 @@ impl Buffer {
             .ask([0], |_, stream, answers| stream.copy(answers, word))
             .map_err(|source| Error::call("verify a checksum", source))?;
         Ok(pattern::compare_words(found, expected, rank.0))
-    }
-
-    /// The GPU that has it compares, and says how many bytes are wrong and where the first is.
-    fn compared(&self, seed: u64, rank: Rank) -> Result<Option<Mismatch>, CallError> {
-        let Owned::Gpu(_, ready) = &self.memory else { return Ok(None) };
-        let [count, offset] = ready.ask([0, u64::MAX], |kernels, stream, answers| {
-            kernels.compare(stream, self.all(), seed, answers)
-        })?;
-        if count == 0 {
-            return Ok(None);
-        }
-        let wrong = self.all().slice(Bytes::new(offset), Bytes::new(1));
-        let [found] = ready.ask([0], |_, stream, answers| {
-            stream.copy(answers.slice(Bytes::default(), Bytes::new(1)), wrong)
-        })?;
-        let expected = pattern::byte(seed, offset);
-        let found = found.to_ne_bytes()[0];
-        Ok(Some(Mismatch { rank: rank.0, offset, expected, found, count }))
     }
 }
 

@@ -13,7 +13,7 @@ pub(super) use buffer::{Buffer, Side};
 pub(super) use ends::Ends;
 pub(super) use start::{Start, share_start};
 
-use super::{Clock, Error, RESOLUTIONS_MIN, Support, Transfer};
+use super::{Clock, Error, Mismatch, RESOLUTIONS_MIN, Support, Transfer, pattern};
 use crate::{
     ffi::{
         CallError,
@@ -161,6 +161,29 @@ impl Ready {
             operations_max: OPERATIONS_MAX,
             is_streaming: false,
         }
+    }
+
+    /// Compares memory of this GPU with the pattern of `seed`, by a kernel that says how many bytes
+    /// are wrong and where the first is; the answer names `rank` as the owner.
+    pub(super) fn compare(
+        &self,
+        memory: cuda::Slice<'_>,
+        seed: u64,
+        rank: Rank,
+    ) -> Result<Option<Mismatch>, CallError> {
+        let [count, offset] = self.ask([0, u64::MAX], |kernels, stream, answers| {
+            kernels.compare(stream, memory, seed, answers)
+        })?;
+        if count == 0 {
+            return Ok(None);
+        }
+        let wrong = memory.slice(Bytes::new(offset), Bytes::new(1));
+        let [found] = self.ask([0], |_, stream, answers| {
+            stream.copy(answers.slice(Bytes::default(), Bytes::new(1)), wrong)
+        })?;
+        let expected = pattern::byte(seed, offset);
+        let found = found.to_ne_bytes()[0];
+        Ok(Some(Mismatch { rank: rank.0, offset, expected, found, count }))
     }
 
     /// Queues what `queue` does with room for `words` answers, set to `before`, waits until it is

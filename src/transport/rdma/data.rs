@@ -6,7 +6,7 @@ use super::port::Port;
 use crate::{
     ffi::{
         cuda::{self, Memory as _},
-        fabric::{Memory, Region, RemoteRegion, Slice},
+        fabric::{Memory, Region, RemoteRegion, SharedMemory, Slice},
         host::HostBuffer,
     },
     plan::Rank,
@@ -32,7 +32,7 @@ impl Data {
     pub(super) fn of_host(ports: &mut [Port], size: Bytes) -> Result<Self, Error> {
         let memory = HostBuffer::new(size);
         let memory = memory.map_err(|source| Error::call("allocate a buffer", source))?;
-        let memory = Rc::new(Memory::Host(memory));
+        let memory = SharedMemory::from(Memory::Host(memory));
         let regions = ports.iter_mut().map(|port| port.register(&memory)).collect();
         Ok(Self { registration: Registration::Host, size, regions: known(regions)?, gpu: None })
     }
@@ -132,8 +132,6 @@ fn parts(size: Bytes) -> impl Iterator<Item = (u64, usize)> {
     })
 }
 
-fn known(
-    regions: Result<Vec<Region>, crate::ffi::CallError>,
-) -> Result<Vec<Region>, Error> {
+fn known(regions: Result<Vec<Region>, crate::ffi::CallError>) -> Result<Vec<Region>, Error> {
     regions.map_err(|source| Error::call("register memory with the interface", source))
 }

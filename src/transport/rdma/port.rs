@@ -9,6 +9,7 @@ use crate::{
         CallError,
         fabric::{
             Address, Domain, Endpoint, Flags, Memory, Peer, Posted, Region, RemoteRegion,
+            SharedMemory,
         },
         host::HostBuffer,
     },
@@ -50,13 +51,13 @@ impl Port {
         let mut endpoint = Endpoint::open(domain)
             .map_err(|source| Error::call("open an endpoint on the interface", source))?;
         let scratch = HostBuffer::new(SCRATCH)
-            .and_then(|memory| endpoint.register(&Rc::new(Memory::Host(memory))))
+            .and_then(|memory| endpoint.register(Memory::Host(memory)))
             .map_err(|source| Error::call("register memory with the interface", source))?;
         Ok(Self { endpoint, scratch })
     }
 
-    pub(super) fn register(&mut self, memory: &Rc<Memory>) -> Result<Region, CallError> {
-        self.endpoint.register(memory)
+    pub(super) fn register(&mut self, memory: &SharedMemory) -> Result<Region, CallError> {
+        self.endpoint.register(memory.clone())
     }
 
     pub(super) fn card(&self) -> Result<PortCard, Error> {

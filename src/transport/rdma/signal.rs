@@ -147,7 +147,8 @@ mod tests {
             };
             vec![step(1), step(2), step(4)]
         };
-        let mut barriers: Vec<Barrier> = (0..5).map(|place| Barrier::new(meetings(place))).collect();
+        let mut barriers: Vec<Barrier> =
+            (0..5).map(|place| Barrier::new(meetings(place))).collect();
         for _ in 0..3 {
             let mut told: Vec<(Rank, u32)> = Vec::new();
             for (place, barrier) in barriers.iter_mut().enumerate().take(4) {

@@ -1,0 +1,466 @@
+//! A whole run: from the command line to the exit code.
+
+mod items;
+mod ranks;
+mod steps;
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use serde::{Deserialize, Serialize};
+
+use items::Item;
+use ranks::{Ranks, Site};
+use steps::{Job, Transports};
+
+use crate::{
+    cli::{Answer, Cli, Command, Format, Options, RankArgs, TopoFormat, TopoOptions},
+    measure::Latency,
+    plan::{
+        Rank, TransportKind,
+        topology::{Host, Topology},
+    },
+    progress::{Progress, say},
+    record::{
+        self, Recorder, Row, Status,
+        provenance::{Provenance, Settings},
+    },
+    transport::{self, Transport, machine, survey},
+    world::{self, Launcher, Local, World},
+};
+
+/// How a transport is opened; [`transport::open`] but in tests of what the pipeline refuses.
+pub type Open = fn(TransportKind, &Topology) -> Result<Box<dyn Transport>, String>;
+
+/// Why a run has no good end.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    /// Nothing was measured: exit code 2.
+    #[error("{0}")]
+    Start(String),
+    /// Something was, and its rows are kept: exit code 1.
+    #[error("{0}")]
+    Middle(String),
+}
+
+/// Reads the command line, does what it says and returns the exit code.
+pub fn main(open: Open) -> ExitCode {
+    let launcher = world::launcher(|name| env::var(name).ok());
+    // All ranks of a launcher read the same words, and one answers.
+    let answers = launcher.as_ref().is_none_or(|launcher| launcher.rank == 0);
+    // It ends behind the last sentence: a launcher ends all ranks when one leaves without order.
+    let mut ranks = Ranks::of(World::single());
+    let mut on_ranks = |options: &Options, kinds: &[TransportKind]| match &launcher {
+        Some(launcher) => on_launched_ranks(options, kinds, open, launcher, &mut ranks),
+        None => on_own_ranks(options, kinds, open, &mut ranks),
+    };
+    let result = match Cli::read(env::args_os()) {
+        Ok(cli) => match cli.command {
+            Command::Run(options) => on_ranks(&options, &TransportKind::ALL),
+            Command::Local(options) => on_ranks(&options, &[TransportKind::Local]),
+            Command::P2p(options) => on_ranks(&options, &[TransportKind::P2p]),
+            Command::Shm(options) => on_ranks(&options, &[TransportKind::Shm]),
+            Command::Rdma(options) => on_ranks(&options, &[TransportKind::Rdma]),
+            Command::Topo(options) => {
+                if answers {
+                    topo(&options)
+                } else {
+                    Ok(true)
+                }
+            }
+            Command::Rank(rank) => join(rank, open, &mut ranks),
+        },
+        Err(_) if !answers => Ok(true),
+        Err(Answer::Help(text)) => {
+            record::print(&text).map_err(|err| Failure::Start(err.to_string())).map(|()| true)
+        }
+        Err(Answer::Usage(text)) => {
+            say(text.trim_end());
+            return ExitCode::from(2);
+        }
+        Err(Answer::Refused(sentence)) => Err(Failure::Start(sentence)),
+    };
+    if let Err(failure) = &result {
+        say(&format!("error: {failure}"));
+    }
+    let Ranks { world, part } = ranks;
+    drop(part);
+    match result {
+        // The other ranks are out of reach: there is no order to end in.
+        Err(Failure::Middle(_)) => drop(world),
+        _ => {
+            if let Err(err) = world.finish() {
+                say(&format!("error: {err}"));
+                return ExitCode::from(1);
+            }
+        }
+    }
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) | Err(Failure::Middle(_)) => ExitCode::from(1),
+        Err(Failure::Start(_)) => ExitCode::from(2),
+    }
+}
+
+/// Measures on the ranks of a launcher, as the one of them that this process is.
+fn on_launched_ranks(
+    options: &Options,
+    kinds: &[TransportKind],
+    open: Open,
+    launcher: &Launcher,
+    ranks: &mut Ranks,
+) -> Result<bool, Failure> {
+    if let Some(count) = options.ranks {
+        let reason = format!(
+            "a launcher has started {} ranks ({}): leave out --ranks {count}, or start g2g without \
+             a launcher",
+            launcher.ranks, launcher.variable
+        );
+        return if launcher.rank == 0 { Err(Failure::Start(reason)) } else { Ok(true) };
+    }
+    let world = World::mpi(launcher, options.mpi_lib.as_deref(), options.deadline);
+    let start = |err: world::Error| Failure::Start(format!("rank {}: {err}", launcher.rank));
+    *ranks = Ranks::of(world.map_err(start)?);
+    let mut transports = Transports::new(open);
+    let met = ranks::meet(ranks, launcher, options, kinds, &mut transports);
+    let (topology, sites) = match met {
+        Ok(met) => met,
+        Err(failure) if ranks.world.is_root() => return Err(dismiss(ranks, failure)),
+        Err(failure) => return Err(failure),
+    };
+    match sites {
+        Some(sites) => lead(options, kinds, transports, sites, ranks, true),
+        None => follow(ranks, transports, &topology),
+    }
+}
+
+/// Tells the others that there is nothing to do, and hands back why.
+fn dismiss(ranks: &mut Ranks, failure: Failure) -> Failure {
+    let nothing = vec![None::<Job>; ranks.world.members().len()];
+    // Who cannot be told will see that nobody comes.
+    let _ = ranks.world.scatter(Some(nothing));
+    failure
+}
+
+/// Measures on this machine alone, with ranks that this process starts.
+fn on_own_ranks(
+    options: &Options,
+    kinds: &[TransportKind],
+    open: Open,
+    ranks: &mut Ranks,
+) -> Result<bool, Failure> {
+    let mut transports = Transports::new(open);
+    let site = ranks::alone(options, kinds, &mut transports)?;
+    lead(options, kinds, transports, vec![site], ranks, false)
+}
+
+/// Rank 0: plans, measures with the others, records and prints; whether all went well.
+fn lead(
+    options: &Options,
+    kinds: &[TransportKind],
+    transports: Transports,
+    sites: Vec<Site>,
+    ranks: &mut Ranks,
+    is_launched: bool,
+) -> Result<bool, Failure> {
+    let start = |err: &dyn std::error::Error| Failure::Start(err.to_string());
+    let prepared = prepare(options, kinds, sites, is_launched);
+    let (items, sites) = match prepared {
+        Ok(prepared) if !options.dry_run => prepared,
+        Ok((items, _)) => {
+            let shown = record::print(&items::listing(&items)).map_err(|err| start(&err));
+            return match shown {
+                Ok(()) if is_launched => Ok(dismiss_well(ranks)),
+                Ok(()) => Ok(true),
+                Err(failure) => Err(dismiss(ranks, failure)),
+            };
+        }
+        Err(failure) => return Err(dismiss(ranks, failure)),
+    };
+    let hosts: Vec<Host> = sites.iter().map(|site| site.host.clone()).collect();
+    let job = Job { steps: Vec::new(), effort: options.effort(), seed: options.seed };
+    let settings = Settings {
+        seed: job.seed,
+        ranks: hosts.iter().map(|host| host.ranks.len()).sum(),
+        effort: job.effort,
+        simulated_machine: options.simulate.clone(),
+    };
+    let provenance = Provenance::collect(&settings, &hosts);
+    let folder = options.output.clone().unwrap_or_else(|| default_folder(&provenance));
+    let recorder = match Recorder::create(&folder, &provenance) {
+        Ok(recorder) => recorder,
+        Err(err) => return Err(dismiss(ranks, start(&err))),
+    };
+    if let Err(failure) = begin(options, &items, &job, &sites, ranks, is_launched) {
+        recorder.discard();
+        return Err(failure);
+    }
+    let rows = items.iter().map(Item::rows).sum();
+    let progress = Progress::new(rows, options.quiet, options.verbose);
+    progress.begin_run(recorder.folder());
+    let own = hosts.iter().position(|host| host.ranks.contains(&Rank(0))).unwrap_or(0);
+    let mut leader = Leader { items, transports, recorder, progress, hosts, own, next: 1 };
+    let measured = leader.measure_all(&job, ranks, options.simulate.is_some());
+    // Dropping the transports gives the GPUs back.
+    let Leader { recorder, progress, .. } = leader;
+    progress.finish();
+
+    let printed = match options.format {
+        Format::Table => record::tables(recorder.rows()),
+        Format::Csv => record::csv_text(recorder.rows()),
+        Format::Json => record::json_text(&provenance, recorder.rows()),
+    };
+    let shown = record::print(&printed);
+    measured?;
+    shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
+    Ok(judge(&recorder))
+}
+
+fn dismiss_well(ranks: &mut Ranks) -> bool {
+    drop(dismiss(ranks, Failure::Start(String::new())));
+    true
+}
+
+/// Says where the results are, and what of them has no number for a bad reason; whether all is
+/// well.
+fn judge(recorder: &Recorder) -> bool {
+    let count = |status| recorder.rows().iter().filter(|row| row.status == status).count();
+    let (corrupt, failed) = (count(Status::Corrupt), count(Status::Failed));
+    if corrupt + failed > 0 {
+        say(&format!(
+            "error: of {} rows {corrupt} are corrupt and {failed} failed: see status and reason in {}",
+            recorder.rows().len(),
+            recorder.folder().join("run.csv").display()
+        ));
+    }
+    corrupt + failed == 0
+}
+
+/// The rows to be. What was asked for by name must have one that can be measured.
+fn prepare(
+    options: &Options,
+    kinds: &[TransportKind],
+    mut sites: Vec<Site>,
+    is_launched: bool,
+) -> Result<(Vec<Item>, Vec<Site>), Failure> {
+    let request = options.request(kinds);
+    if !is_launched {
+        let count = items::ranks_alone(&request, &sites[0]).map_err(Failure::Start)?;
+        sites[0].host.ranks = (0..count).map(Rank).collect();
+    }
+    let items = items::items(&request, &sites, options.simulate.is_some(), is_launched);
+    let items = items.map_err(Failure::Start)?;
+    if let ([_], [Item::Absent { reason, .. }]) = (kinds, &items[..]) {
+        return Err(Failure::Start(format!("nothing can be measured: {reason}")));
+    }
+    Ok((items, sites))
+}
+
+/// Starts the other ranks where nobody else has, and tells each its part; returns when all have
+/// it.
+fn begin(
+    options: &Options,
+    items: &[Item],
+    job: &Job,
+    sites: &[Site],
+    ranks: &mut Ranks,
+    is_launched: bool,
+) -> Result<(), Failure> {
+    let fail = |err: world::Error| match is_launched {
+        true => Failure::Middle(err.to_string()),
+        false => Failure::Start(err.to_string()),
+    };
+    let hosts: Vec<&Host> = sites.iter().map(|site| &site.host).collect();
+    let world = &mut ranks.world;
+    if !is_launched {
+        *world = start_ranks(hosts[0].ranks.len(), options.deadline).map_err(fail)?;
+        let here = Here {
+            topology: hosts[0].topology.clone(),
+            simulation: sites[0].simulation.clone(),
+            fabric_lib: options.fabric.fabric_lib.clone(),
+        };
+        world.broadcast(Some(here)).map_err(fail)?;
+    }
+    let members = world.members().to_vec();
+    let jobs = items::steps(items, &hosts, &members);
+    let jobs = jobs.into_iter().map(|steps| Some(Job { steps, ..job.clone() }));
+    world.scatter(Some(jobs.collect())).map_err(fail)?;
+    world.barrier().map_err(fail)
+}
+
+/// Shows the machine.
+fn topo(options: &TopoOptions) -> Result<bool, Failure> {
+    let start = |err: &dyn std::error::Error| Failure::Start(err.to_string());
+    let simulation = options.simulate.as_deref().map(machine::simulate).transpose();
+    simulation.map_err(Failure::Start)?;
+    let topology = machine::topology().map_err(|err| start(&err))?;
+    let survey = survey::survey(&topology).map_err(|err| start(&err))?;
+    let text = match options.format {
+        TopoFormat::Table => record::topology_text(&survey),
+        TopoFormat::Json => record::topology_json(&survey),
+    };
+    record::print(&text).map_err(|err| start(&err)).map(|()| true)
+}
+
+/// What a rank that rank 0 has started is told of the machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Here {
+    topology: Topology,
+    /// Where the simulated machine is, if it is one.
+    simulation: Option<String>,
+    /// The libfabric to use, where the user names one.
+    fabric_lib: Option<PathBuf>,
+}
+
+/// A rank that rank 0 has started: measures with the others until rank 0 is done.
+fn join(args: RankArgs, open: Open, ranks: &mut Ranks) -> Result<bool, Failure> {
+    let deadline = Duration::from_millis(args.deadline_ms);
+    let world = Local::started(Rank(args.rank), args.size, deadline).and_then(World::local);
+    *ranks = Ranks::of(world.map_err(|err| Failure::Start(err.to_string()))?);
+    let here: Here = match ranks.world.broadcast(None) {
+        Ok(here) => here,
+        Err(err) => return end(Rank(args.rank), err),
+    };
+    if here.fabric_lib.is_some() {
+        machine::nics(here.fabric_lib.as_deref());
+    }
+    if let Some(Err(reason)) = here.simulation.as_deref().map(machine::join_simulation) {
+        ranks.world.abandon(&reason);
+        return Err(Failure::Start(reason));
+    }
+    follow(ranks, Transports::new(open), &here.topology)
+}
+
+/// A rank that is told what to measure.
+fn follow(
+    ranks: &mut Ranks,
+    mut transports: Transports,
+    topology: &Topology,
+) -> Result<bool, Failure> {
+    let rank = ranks.world.rank();
+    let told = ranks.world.scatter(None).and_then(|job: Option<Job>| {
+        if job.is_some() { ranks.world.barrier().map(|()| job) } else { Ok(job) }
+    });
+    let job: Job = match told {
+        Ok(Some(job)) => job,
+        Ok(None) => return Ok(true),
+        Err(err) => return end(rank, err),
+    };
+    for (index, step) in (0..).zip(&job.steps) {
+        match step.measure(ranks, &job, index, (&mut transports, topology)) {
+            Ok((_, None)) => {}
+            // Rank 0 says why.
+            Ok((_, Some(_))) => return Ok(true),
+            Err(transport::Error::World(err)) => return end(rank, err),
+            Err(err) => return Err(Failure::Middle(format!("rank {}: {err}", rank.0))),
+        }
+    }
+    // Rank 0 may still be busy with the last case: who leaves now would look dead to it.
+    ranks.world.next_round();
+    ranks.world.barrier().map(|()| true).or_else(|err| end(rank, err))
+}
+
+/// The end of a rank that hears no more.
+fn end(rank: Rank, err: world::Error) -> Result<bool, Failure> {
+    match err {
+        // Rank 0 has said why, or was killed.
+        world::Error::Gone(0) | world::Error::Failed { .. } => Ok(true),
+        err => Err(Failure::Middle(format!("rank {}: {err}", rank.0))),
+    }
+}
+
+/// What rank 0 works with beside the other ranks.
+struct Leader {
+    items: Vec<Item>,
+    transports: Transports,
+    recorder: Recorder,
+    progress: Progress,
+    hosts: Vec<Host>,
+    /// Which of them this rank is on.
+    own: usize,
+    /// Number of the next row.
+    next: usize,
+}
+
+impl Leader {
+    /// Measures and records every item, until one cannot be recorded or a rank is out of reach.
+    fn measure_all(
+        &mut self,
+        job: &Job,
+        ranks: &mut Ranks,
+        is_simulated: bool,
+    ) -> Result<(), Failure> {
+        let rows: usize = self.items.iter().map(Item::rows).sum();
+        let mut index = 0;
+        for item in std::mem::take(&mut self.items) {
+            let Some(step) = item.step(self.own) else {
+                if let Item::Absent { kind, reason } = &item {
+                    let row = Row::absent(self.next, *kind, reason);
+                    self.record(Row { simulated: is_simulated, ..row }, &[])?;
+                }
+                continue;
+            };
+            if let Some(case) = item.cases().next() {
+                self.progress.begin(case);
+            }
+            let topology = self.hosts[self.own].topology.clone();
+            let measured = step.measure(ranks, job, index, (&mut self.transports, &topology));
+            index += 1;
+            let (results, lost) = measured.map_err(|err| Failure::Middle(err.to_string()))?;
+            for (case, result) in item.all_cases().zip(results) {
+                let Some((case, result)) = case.zip(result) else { continue };
+                let (row, latencies) = match result {
+                    Ok(outcome) => (Row::new(self.next, case, &outcome), outcome.latencies()),
+                    Err(reason) => (Row::failed(self.next, case, &reason), Vec::new()),
+                };
+                let row = Row { simulated: is_simulated, ..row.on(&self.hosts) };
+                self.record(row, &latencies)?;
+            }
+            if let Some(reason) = lost {
+                return Err(Failure::Middle(match rows + 1 - self.next {
+                    0 => reason,
+                    1 => format!("{reason}; 1 row was not measured"),
+                    left => format!("{reason}; {left} rows were not measured"),
+                }));
+            }
+        }
+        ranks.world.next_round();
+        ranks.world.barrier().map_err(|err| Failure::Middle(err.to_string()))
+    }
+
+    fn record(&mut self, row: Row, latencies: &[(Option<Rank>, Latency)]) -> Result<(), Failure> {
+        let written = self.recorder.append(row.clone(), latencies);
+        written.map_err(|err| Failure::Middle(err.to_string()))?;
+        self.progress.row(&row);
+        self.next += 1;
+        Ok(())
+    }
+}
+
+/// `results/<UTC time>-<machine>`, with a number behind it if that is taken.
+fn default_folder(provenance: &Provenance) -> PathBuf {
+    let name = provenance.folder_name();
+    let folder = Path::new("results").join(&name);
+    let next = |n: u32| Path::new("results").join(format!("{name}-{n}"));
+    if !folder.exists() {
+        return folder;
+    }
+    (2..u32::MAX).map(next).find(|folder| !folder.exists()).unwrap_or(folder)
+}
+
+/// Starts the other ranks.
+fn start_ranks(ranks: usize, deadline: Duration) -> Result<World, world::Error> {
+    if ranks <= 1 {
+        return Ok(World::single());
+    }
+    let program = env::current_exe().map_err(|source| world::Error::Start {
+        action: "find g2g's own program file".to_owned(),
+        source,
+    })?;
+    let ranks = u32::try_from(ranks).unwrap_or(u32::MAX);
+    World::local(Local::start(&program, ranks, deadline)?)
+}

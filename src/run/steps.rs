@@ -1,0 +1,206 @@
+//! One case after the other, on every rank: within each host by itself, and between all.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Open, ranks::Ranks};
+use crate::{
+    measure::{Outcome, measure},
+    plan::{Case, Effort, Rank, TransportKind, topology::Topology},
+    transport::{self, Transport, pattern::part_seed},
+    world::{self, World},
+};
+
+/// What a rank must know of the run: its own part of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Job {
+    pub(super) steps: Vec<Step>,
+    pub(super) effort: Effort,
+    pub(super) seed: u64,
+}
+
+/// What is measured at the same time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum Step {
+    /// A case of this rank's host, beside those of the others; `None`: it has no more.
+    Within(Option<Case>),
+    /// This rank's part of a case between all ranks.
+    Between(Case),
+}
+
+/// What became of a step, as rank 0 hears it: of each host, or of all together.
+pub(super) type Results = Vec<Option<Result<Outcome, String>>>;
+
+/// What a host tells rank 0.
+#[derive(Serialize, Deserialize)]
+enum Report {
+    Nothing,
+    Result(Result<Outcome, String>),
+    /// Its ranks have lost each other.
+    Lost(String),
+}
+
+impl Step {
+    /// Does this rank's part of it, as step number `index`. The results are rank 0's, with the
+    /// reason why the run must end here, if it must.
+    ///
+    /// # Errors
+    ///
+    /// The other ranks are out of reach.
+    pub(super) fn measure(
+        &self,
+        ranks: &mut Ranks,
+        job: &Job,
+        index: u64,
+        (transports, topology): (&mut Transports, &Topology),
+    ) -> Result<(Results, Option<String>), transport::Error> {
+        let how = (job.effort, part_seed(job.seed, index));
+        let with = (transports, topology);
+        let case = match self {
+            Self::Between(case) | Self::Within(Some(case)) => Some(case),
+            Self::Within(None) => None,
+        };
+        match (self, &mut ranks.part) {
+            (Self::Within(_), Some(part)) => {
+                let result = match case {
+                    Some(case) => measure_one(part, case, how, with),
+                    None => {
+                        part.next_round();
+                        Ok(None)
+                    }
+                };
+                ranks.gather(result, job.effort)
+            }
+            _ => {
+                let Some(case) = case else { return Ok((Vec::new(), None)) };
+                match measure_one(&mut ranks.world, case, how, with) {
+                    Ok(outcome) => Ok((vec![outcome.map(Ok)], None)),
+                    Err(CaseError::Case(err)) => Ok((vec![Some(Err(err.to_string()))], None)),
+                    Err(CaseError::Lost(err)) if ranks.world.is_root() => {
+                        Ok((vec![Some(Err(err.to_string()))], Some(err.to_string())))
+                    }
+                    Err(CaseError::Lost(err)) => Err(err),
+                }
+            }
+        }
+    }
+}
+
+impl Ranks {
+    /// Brings what became of each host's case to rank 0, and its decision to all.
+    fn gather(
+        &mut self,
+        result: Result<Option<Outcome>, CaseError>,
+        effort: Effort,
+    ) -> Result<(Results, Option<String>), transport::Error> {
+        let Some(part) = &mut self.part else { return Ok((Vec::new(), None)) };
+        // What is left of a failure is dropped where it happened.
+        part.next_round();
+        let (is_first, met) = (part.is_root(), part.barrier());
+        let report = match (is_first, result, met) {
+            (_, Err(CaseError::Lost(err)), _) => Report::Lost(err.to_string()),
+            (_, _, Err(err)) => Report::Lost(err.to_string()),
+            (true, Ok(Some(outcome)), _) => Report::Result(Ok(outcome)),
+            (true, Err(CaseError::Case(err)), _) => Report::Result(Err(err.to_string())),
+            _ => Report::Nothing,
+        };
+        let report = (is_first, report);
+        // Another host may still be measuring, for as long as its case may take.
+        let deadline = self.world.deadline();
+        self.world.set_deadline(deadline.saturating_add(effort.time_limit.saturating_mul(4)));
+        let reports = self.world.gather(report);
+        self.world.set_deadline(deadline);
+        let mut results = Vec::new();
+        let mut lost = None;
+        for (is_first, report) in reports?.into_iter().flatten() {
+            let result = match report {
+                Report::Nothing => None,
+                Report::Result(result) => Some(result),
+                Report::Lost(reason) => {
+                    lost.get_or_insert(reason.clone());
+                    Some(Err(reason))
+                }
+            };
+            if is_first {
+                results.push(result);
+            }
+        }
+        let own = self.world.is_root().then_some(lost);
+        let lost = self.world.broadcast(own)?;
+        Ok((results, lost))
+    }
+}
+
+/// The transports of this rank, each opened once and kept: a GPU that is ready stays so.
+pub(super) struct Transports {
+    open: Open,
+    opened: Vec<Opened>,
+}
+
+struct Opened {
+    kind: TransportKind,
+    transport: Result<Box<dyn Transport>, String>,
+}
+
+impl Transports {
+    pub(super) const fn new(open: Open) -> Self {
+        Self { open, opened: Vec::new() }
+    }
+
+    /// The transport, or why it cannot be used here.
+    pub(super) fn get(
+        &mut self,
+        kind: TransportKind,
+        topology: &Topology,
+    ) -> Result<&dyn Transport, &str> {
+        let place = match self.opened.iter().position(|opened| opened.kind == kind) {
+            Some(place) => place,
+            None => {
+                self.opened.push(Opened { kind, transport: (self.open)(kind, topology) });
+                self.opened.len() - 1
+            }
+        };
+        self.opened[place].transport.as_deref().map_err(String::as_str)
+    }
+}
+
+/// What ended a case before its numbers.
+pub(super) enum CaseError {
+    /// This case only; the ranks meet again in the next.
+    Case(transport::Error),
+    /// The other ranks are out of reach.
+    Lost(transport::Error),
+}
+
+/// One case on this rank, whatever becomes of it.
+fn measure_one(
+    world: &mut World,
+    case: &Case,
+    (effort, seed): (Effort, u64),
+    (transports, topology): (&mut Transports, &Topology),
+) -> Result<Option<Outcome>, CaseError> {
+    world.next_round();
+    let result = match transports.get(case.transport, topology) {
+        Ok(transport) => measure(world, transport, case, effort, seed),
+        Err(reason) => Err(transport::Error::Unavailable(reason.to_owned())),
+    };
+    let err = match result {
+        Ok(outcome) => return Ok(outcome),
+        Err(err) => err,
+    };
+    let own_links_hold = match &err {
+        transport::Error::World(world::Error::Failed { .. }) => return Err(CaseError::Case(err)),
+        // The root is connected to every rank, the others to the root alone.
+        transport::Error::World(world::Error::Gone(rank) | world::Error::Late { rank, .. }) => {
+            !world.is_root() && Some(&Rank(*rank)) != world.members().first()
+        }
+        transport::Error::World(_) => false,
+        transport::Error::Stalled { .. } => !world.is_root(),
+        _ => true,
+    };
+    if own_links_hold {
+        world.abandon(&err.to_string());
+        Err(CaseError::Case(err))
+    } else {
+        Err(CaseError::Lost(err))
+    }
+}

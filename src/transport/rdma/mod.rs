@@ -1,0 +1,492 @@
+//! RDMA between ranks through libfabric: writes, reads and messages, on one host or between many.
+
+mod data;
+mod gpu;
+mod lane;
+mod port;
+mod signal;
+mod transfer;
+
+use std::{cell::RefCell, collections::VecDeque, rc::Rc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use data::Data;
+use lane::{Far, Lane, Target};
+use port::{Port, PortCard, rails};
+use signal::{Barrier, LANES_MAX};
+use transfer::{Inbox, Streams};
+
+use super::{
+    Clock, Completion, Error, Network, Registration, Support, Transfer, Transport, Wait, gpu::Gpus,
+    machine,
+};
+use crate::{
+    ffi::{
+        clock,
+        fabric::{Domain, Facts, Info, Library, Query, RemoteRegion},
+    },
+    plan::{Case, Fabric, Flow, NicName, Operation, Place, Rank},
+    units::Bytes,
+    world::World,
+};
+
+/// A bandwidth sample lasts at least so long: what is between two confirmations, and the time
+/// that one takes to come varies by some microseconds.
+const SAMPLE_TIME_MIN: Duration = Duration::from_millis(2);
+
+/// Operations of one sample at most.
+const OPERATIONS_MAX: u64 = 1 << 20;
+
+/// Data that is under way at once, unless the user gives a window: beyond it nothing becomes
+/// faster, but everything takes longer to end.
+const UNDER_WAY_MAX: Bytes = Bytes::mib(32);
+
+/// Places of an endpoint's operations that are kept free for signals.
+const SIGNALS: usize = 32;
+
+/// What a signal needs of the data that comes along with an operation.
+const SIGNAL_SIZE: Bytes = Bytes::new(4);
+
+/// Opened libfabric, and the interfaces that were used so far.
+pub(super) struct Rdma {
+    library: &'static Library,
+    gpus: Result<Gpus, String>,
+    domains: RefCell<Vec<(String, NicName, bool, Rc<Domain>)>>,
+}
+
+/// What the others must know of a rank.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Card {
+    ports: Vec<PortCard>,
+    /// Its flows in the order of its own numbers, each with the memory that is reached from the
+    /// other end, through each port.
+    flows: Vec<(Rank, Rank, Vec<RemoteRegion>)>,
+    /// Parts of its targets.
+    slots: u64,
+}
+
+/// What rank 0 makes the row's words of.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Report {
+    rank: Rank,
+    protocol: Option<String>,
+    registration: Option<Registration>,
+    window: u64,
+}
+
+impl Rdma {
+    /// # Errors
+    ///
+    /// There is no libfabric, and what to do about it.
+    pub(super) fn new() -> Result<Self, String> {
+        Ok(Self { library: machine::fabric()?, gpus: Gpus::new(), domains: RefCell::default() })
+    }
+
+    /// What the provider offers on the interface `nic`, for memory of GPUs if `has_gpu`.
+    fn offer(&self, fabric: &Fabric, nic: &NicName, has_gpu: bool) -> Result<Option<Info>, Error> {
+        let query = Query {
+            provider: Some(&fabric.provider),
+            fabric: Some(&nic.fabric),
+            domain: Some(&nic.domain),
+            gpu_memory: has_gpu,
+        };
+        let offers = self.library.offers(&query);
+        let offers = offers.map_err(|source| Error::call("ask libfabric", source))?;
+        // A name without a layer stands for every layer to libfabric.
+        let is_it = |offer: &Info| offer.facts().provider == fabric.provider;
+        Ok(offers.into_iter().find(is_it))
+    }
+
+    fn domain(&self, fabric: &Fabric, nic: &NicName, has_gpu: bool) -> Result<Rc<Domain>, Error> {
+        let is_it = |(provider, name, gpu, _): &&(String, NicName, bool, Rc<Domain>)| {
+            *provider == fabric.provider && name == nic && *gpu == has_gpu
+        };
+        if let Some((.., domain)) = self.domains.borrow().iter().find(is_it) {
+            return Ok(Rc::clone(domain));
+        }
+        let gone = Error::Unavailable(format!("{} is no longer offered", nic.domain));
+        let offer = self.offer(fabric, nic, has_gpu)?.ok_or(gone)?;
+        let domain = Domain::open(&offer);
+        let domain = domain.map_err(|source| Error::call("open the interface", source))?;
+        let known = (fabric.provider.clone(), nic.clone(), has_gpu, Rc::clone(&domain));
+        self.domains.borrow_mut().push(known);
+        Ok(domain)
+    }
+
+    fn gpus(&self) -> Result<&Gpus, Error> {
+        self.gpus.as_ref().map_err(|reason| Error::Unavailable(reason.clone()))
+    }
+}
+
+impl Transport for Rdma {
+    fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
+        let rank = world.rank();
+        let Some((fabric, nics)) = own_nics(case, rank) else { return Ok(Support::Yes) };
+        let flows = own_flows(case, rank);
+        if flows.len() > LANES_MAX {
+            return Ok(Support::No(format!(
+                "a rank would have {} flows at once, more than {LANES_MAX}: give fewer --ranks",
+                flows.len()
+            )));
+        }
+        let has_gpu = is_direct(case, rank);
+        for nic in nics {
+            let (provider, domain) = (&fabric.provider, &nic.domain);
+            let Some(offer) = self.offer(fabric, nic, has_gpu)? else {
+                return Ok(Support::No(if has_gpu {
+                    format!(
+                        "provider {provider} does not reach GPU memory through {domain} here (no \
+                         FI_HMEM): --memory staged goes through host memory"
+                    )
+                } else {
+                    format!("provider {provider} no longer offers {domain}")
+                }));
+            };
+            if let Some(reason) = lack(case, offer.facts()) {
+                return Ok(Support::No(reason));
+            }
+        }
+        let window = window(case, fabric, usize::MAX);
+        let each = memory_of_flow(case, slots(case, window, flows.len(), None));
+        let wanted = each.times(flows.len() as u64);
+        match machine::available_memory().filter(|_| !has_gpu) {
+            Some(available) if wanted > available => Ok(Support::No(format!(
+                "sources and targets need {} of memory but {} are available: give smaller --sizes \
+                 or a smaller --window",
+                wanted.rounded(),
+                available.rounded()
+            ))),
+            _ if has_gpu => self.gpus()?.support(case, rank, each),
+            _ => Ok(Support::Yes),
+        }
+    }
+
+    fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
+        let rank = world.rank();
+        // Rank 0 has the case as a whole, the others have their part of it.
+        let parts = case.parts();
+        let is_whole = world.is_root();
+        let own = if is_whole { parts.get(&rank) } else { Some(case) };
+        let mut builder = match own {
+            Some(own) if !own.flows.is_empty() => Some(Builder::new(self, own, rank)?),
+            _ => None,
+        };
+        let card = builder.as_ref().map(Builder::card).transpose()?;
+        let wants = |of: Rank| parts.get(&of).map_or_else(Vec::new, |part| part.partners(of));
+        let cards: Vec<(Rank, Option<Card>)> = world.exchange(card, wants)?;
+        let report = builder.as_ref().map(Builder::report);
+        let reports = world.gather(report)?;
+        let network = reports.map(|reports| network(case, &reports));
+        let network = world.broadcast(network)?;
+        let streams = match &mut builder {
+            Some(builder) => builder.connect(&cards, world, network)?,
+            None => idle(rank, case, world, network),
+        };
+        // Whoever could not connect says so now, before anybody waits for it.
+        world.barrier()?;
+        Ok(Box::new(streams))
+    }
+}
+
+/// The part of a rank that is being made.
+struct Builder<'a> {
+    case: &'a Case,
+    fabric: &'a Fabric,
+    rank: Rank,
+    flows: Vec<Flow>,
+    ports: Vec<Port>,
+    facts: Facts,
+    memories: Vec<(Option<Data>, Option<Target>)>,
+    inbox: Option<Inbox>,
+    window: u64,
+    slots: u64,
+}
+
+impl<'a> Builder<'a> {
+    /// Opens the interfaces and makes the buffers.
+    fn new(rdma: &Rdma, case: &'a Case, rank: Rank) -> Result<Self, Error> {
+        let missing = Error::Disagreement("a rank of the case has no interface");
+        let (fabric, nics) = own_nics(case, rank).ok_or(missing)?;
+        let has_gpu = is_direct(case, rank);
+        let mut ports = Vec::new();
+        let mut facts = None;
+        for nic in nics {
+            let domain = rdma.domain(fabric, nic, has_gpu)?;
+            facts.get_or_insert_with(|| domain.info().facts().clone());
+            ports.push(Port::open(&domain)?);
+        }
+        let facts = facts.ok_or(Error::Disagreement("a rank of the case has no interface"))?;
+        let flows = own_flows(case, rank);
+        let room = ports.iter().map(|port| port.endpoint.operations_max()).min().unwrap_or(0);
+        // Half of the places for what is received, half for what is asked for.
+        let window = window(case, fabric, room.saturating_sub(SIGNALS) / (2 * flows.len()));
+        let slots = slots(case, window, flows.len(), Some(&facts));
+        let mut builder = Self {
+            case,
+            fabric,
+            rank,
+            flows,
+            ports,
+            facts,
+            memories: Vec::new(),
+            inbox: None,
+            window,
+            slots,
+        };
+        builder.allocate(rdma)?;
+        Ok(builder)
+    }
+
+    /// Makes the memory of all flows.
+    fn allocate(&mut self, rdma: &Rdma) -> Result<(), Error> {
+        let (size, rank, operation) = (self.case.size, self.rank, self.case.operation);
+        let has_messages = matches!(operation, Operation::Send | Operation::PingPong);
+        for flow in self.flows.clone() {
+            let place =
+                if flow.source.rank == rank { flow.source.place } else { flow.target.place };
+            let sends = flow.source.rank == rank || operation == Operation::PingPong;
+            let mut make = |size| make(rdma, &mut self.ports, place, size);
+            let source = sends.then(|| make(lane::source_size(size))).transpose()?;
+            let takes = flow.target.rank == rank && !has_messages;
+            let target = takes.then(|| Target::new(size, self.slots, &mut make)).transpose()?;
+            self.memories.push((source, target));
+        }
+        let receives = |flow: &&Flow| flow.target.rank == rank || operation == Operation::PingPong;
+        let incoming = self.flows.iter().filter(receives).count() as u64;
+        if let Some(flow) = self.flows.iter().find(receives).filter(|_| has_messages) {
+            let place =
+                if flow.target.rank == rank { flow.target.place } else { flow.source.place };
+            let per_port = (self.window * incoming).max(2);
+            let is_shared = incoming == 1 && self.slots == 1;
+            let slots = if is_shared { 1 } else { per_port * self.ports.len() as u64 };
+            let target = Target::new(size, slots, |size| make(rdma, &mut self.ports, place, size))?;
+            self.inbox = Some(Inbox { target, per_port, is_shared });
+        }
+        Ok(())
+    }
+
+    fn card(&self) -> Result<Card, Error> {
+        let is_read = self.case.operation == Operation::Read;
+        let flows = self.flows.iter().zip(&self.memories).map(|(flow, (source, target))| {
+            // What the other end reaches: the source of a read, the target of a write.
+            let reached = match (is_read, source, target) {
+                (true, Some(source), _) => source.remote(),
+                (false, _, Some(target)) => target.data.remote(),
+                _ => Vec::new(),
+            };
+            (flow.source.rank, flow.target.rank, reached)
+        });
+        Ok(Card {
+            flows: flows.collect(),
+            ports: self.ports.iter().map(Port::card).collect::<Result<_, Error>>()?,
+            slots: self.slots,
+        })
+    }
+
+    fn report(&self) -> Report {
+        let first = self.memories.first();
+        let data = first.and_then(|(source, target)| {
+            let target = target.as_ref().map(|target| &target.data);
+            source.as_ref().or(target).or(self.inbox.as_ref().map(|inbox| &inbox.target.data))
+        });
+        Report {
+            rank: self.rank,
+            protocol: Some(self.facts.protocol.clone()),
+            registration: data.map(|data| data.registration),
+            window: self.window,
+        }
+    }
+
+    /// Reaches the partners.
+    fn connect(
+        &mut self,
+        cards: &[(Rank, Option<Card>)],
+        world: &World,
+        network: Network,
+    ) -> Result<Streams, Error> {
+        let rank = self.rank;
+        let mut partners = Vec::new();
+        let mut window = self.window;
+        for (partner, card) in cards {
+            let card = card.as_ref().ok_or(Error::Disagreement("a partner has no interface"))?;
+            let rails = rails(&mut self.ports, &card.ports)?;
+            // No operation may meet one in a part of the target that is still under way.
+            window = if card.slots > 1 { window.min(card.slots) } else { window };
+            partners.push((*partner, rails, card));
+        }
+        let mut lanes = Vec::new();
+        for (flow, memory) in self.flows.iter().zip(self.memories.drain(..)) {
+            let other = if flow.source.rank == rank { flow.target.rank } else { flow.source.rank };
+            let partner = partners.iter().find(|(partner, ..)| *partner == other);
+            let (_, rails, card) = partner.ok_or(Error::Disagreement("a partner is silent"))?;
+            let ends = (flow.source.rank, flow.target.rank);
+            let number = card.flows.iter().position(|(from, to, _)| (*from, *to) == ends);
+            let number = number.ok_or(Error::Disagreement("a partner does not know a flow"))?;
+            let far = Far {
+                number: u32::try_from(number).unwrap_or(u32::MAX),
+                memory: card.flows[number].2.clone(),
+            };
+            let initiates = self.case.timed_by(flow) == rank;
+            let slots = if initiates && self.case.operation != Operation::Read {
+                card.slots
+            } else {
+                self.slots
+            };
+            lanes.push(Lane::new((*flow, other, initiates), rails.clone(), far, memory, slots));
+        }
+        let ways =
+            partners.iter().filter_map(|(partner, rails, _)| Some((*partner, *rails.first()?)));
+        let meetings = self.fabric.meetings.clone();
+        let mut streams = Streams {
+            rank,
+            operation: self.case.operation,
+            size: self.case.size,
+            window,
+            ways: ways.collect(),
+            outbox: VecDeque::with_capacity(4 * lanes.len() + meetings.len()),
+            lanes,
+            ports: std::mem::take(&mut self.ports),
+            inbox: self.inbox.take(),
+            barrier: Barrier::new(meetings),
+            signals_under_way: 0,
+            wait: machine::wait_of_ranks(),
+            deadline: world.deadline(),
+            clock: own_clock(),
+            network,
+        };
+        streams.post_receives()?;
+        Ok(streams)
+    }
+}
+
+/// The part of a rank that has none.
+fn idle(rank: Rank, case: &Case, world: &World, network: Network) -> Streams {
+    Streams {
+        rank,
+        operation: case.operation,
+        size: case.size,
+        window: 0,
+        lanes: Vec::new(),
+        ports: Vec::new(),
+        inbox: None,
+        barrier: Barrier::new(Vec::new()),
+        ways: Vec::new(),
+        outbox: VecDeque::new(),
+        signals_under_way: 0,
+        wait: Wait::Yield,
+        deadline: world.deadline(),
+        clock: own_clock(),
+        network,
+    }
+}
+
+fn own_clock() -> Clock {
+    Clock {
+        resolution: clock::resolution(),
+        sample_time_min: SAMPLE_TIME_MIN,
+        operations_max: OPERATIONS_MAX,
+        is_streaming: true,
+    }
+}
+
+/// Memory where `place` says.
+fn make(rdma: &Rdma, ports: &mut [Port], place: Place, size: Bytes) -> Result<Data, Error> {
+    match place {
+        Place::Gpu(gpu) => Data::of_gpu(ports, &rdma.gpus()?.ready(gpu)?, size),
+        Place::Host { .. } | Place::Pinned { .. } => Data::of_host(ports, size),
+    }
+}
+
+/// The row's words about libfabric.
+fn network(case: &Case, reports: &[Option<Report>]) -> Network {
+    let of = |rank: Option<Rank>| reports.iter().flatten().find(|report| Some(report.rank) == rank);
+    let first = case.flows.first();
+    let source = of(first.map(|flow| flow.source.rank));
+    let target = of(first.map(|flow| flow.target.rank));
+    let registration = |report: Option<&Report>| {
+        report.and_then(|report| report.registration).unwrap_or(Registration::Host)
+    };
+    let (bandwidth_completion, latency_completion) = match case.operation {
+        Operation::Read => (Completion::Arrival, Completion::Arrival),
+        Operation::PingPong => (Completion::Arrival, Completion::Arrival),
+        _ => (Completion::Confirmed, Completion::Delivery),
+    };
+    let window = reports.iter().flatten().map(|report| report.window).min().unwrap_or(0);
+    Network {
+        protocol: source.and_then(|report| report.protocol.clone()).unwrap_or_default(),
+        window: u32::try_from(window).unwrap_or(u32::MAX),
+        source_registration: registration(source),
+        target_registration: registration(target),
+        bandwidth_completion,
+        latency_completion,
+    }
+}
+
+/// The interfaces of `rank` in `case`, if it has a part in it.
+fn own_nics(case: &Case, rank: Rank) -> Option<(&Fabric, &[NicName])> {
+    let fabric = case.fabric.as_ref()?;
+    let (_, nics) = fabric.nics.iter().find(|(of, _)| *of == rank)?;
+    Some((fabric, nics))
+}
+
+fn own_flows(case: &Case, rank: Rank) -> Vec<Flow> {
+    let is_own = |flow: &&Flow| flow.source.rank == rank || flow.target.rank == rank;
+    case.flows.iter().filter(is_own).copied().collect()
+}
+
+/// Whether the interface itself is to reach a GPU.
+fn is_direct(case: &Case, rank: Rank) -> bool {
+    let is_staged = case.fabric.as_ref().is_some_and(|fabric| fabric.is_staged);
+    !is_staged && case.ends().any(|end| end.rank == rank && end.gpu().is_some())
+}
+
+/// Operations of a flow under way at once, `room` at most.
+fn window(case: &Case, fabric: &Fabric, room: usize) -> u64 {
+    let wanted = match fabric.is_window_given {
+        true => u64::from(fabric.window),
+        false => {
+            u64::from(fabric.window).min((UNDER_WAY_MAX.get() / case.size.get().max(1)).max(2))
+        }
+    };
+    let wanted = if case.operation == Operation::PingPong { 1 } else { wanted };
+    wanted.min(room as u64).max(1)
+}
+
+/// Parts of a target: one if operations arrive whole, one after the other; otherwise one for each
+/// that can be under way.
+fn slots(case: &Case, window: u64, flows: usize, facts: Option<&Facts>) -> u64 {
+    let _ = flows;
+    let is_ordered = facts.is_some_and(|facts| match case.operation {
+        Operation::Read => facts.msg_order.contains("FI_ORDER_RAR"),
+        Operation::Write => {
+            facts.msg_order.contains("FI_ORDER_WAW") && facts.max_order_waw_size >= case.size
+        }
+        _ => facts.msg_order.contains("FI_ORDER_SAS"),
+    });
+    if is_ordered { 1 } else { window }
+}
+
+/// What one end of a flow takes at most.
+fn memory_of_flow(case: &Case, slots: u64) -> Bytes {
+    lane::source_size(case.size).plus(case.size.times(slots))
+}
+
+/// What the provider lacks for `case`: a sentence.
+fn lack(case: &Case, facts: &Facts) -> Option<String> {
+    let provider = &facts.provider;
+    if facts.cq_data_size < SIGNAL_SIZE {
+        return Some(format!(
+            "provider {provider} lets no data come along with operations (cq_data_size {}), by \
+             which their arrival is seen",
+            facts.cq_data_size.get()
+        ));
+    }
+    if case.size > facts.max_msg_size {
+        return Some(format!(
+            "one operation of provider {provider} moves {} at most",
+            facts.max_msg_size.rounded()
+        ));
+    }
+    None
+}
