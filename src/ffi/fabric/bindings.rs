@@ -134,6 +134,33 @@ pub const FI_EP_RDM: fi_ep_type = 3;
 pub const FI_EP_SOCK_STREAM: fi_ep_type = 4;
 pub const FI_EP_SOCK_DGRAM: fi_ep_type = 5;
 pub type fi_ep_type = ::std::os::raw::c_uint;
+pub const FI_PROTO_UNSPEC: _bindgen_ty_4 = 0;
+pub const FI_PROTO_RDMA_CM_IB_RC: _bindgen_ty_4 = 1;
+pub const FI_PROTO_IWARP: _bindgen_ty_4 = 2;
+pub const FI_PROTO_IB_UD: _bindgen_ty_4 = 3;
+pub const FI_PROTO_PSMX: _bindgen_ty_4 = 4;
+pub const FI_PROTO_UDP: _bindgen_ty_4 = 5;
+pub const FI_PROTO_SOCK_TCP: _bindgen_ty_4 = 6;
+pub const FI_PROTO_MXM: _bindgen_ty_4 = 7;
+pub const FI_PROTO_IWARP_RDM: _bindgen_ty_4 = 8;
+pub const FI_PROTO_IB_RDM: _bindgen_ty_4 = 9;
+pub const FI_PROTO_GNI: _bindgen_ty_4 = 10;
+pub const FI_PROTO_RXM: _bindgen_ty_4 = 11;
+pub const FI_PROTO_RXD: _bindgen_ty_4 = 12;
+pub const FI_PROTO_MLX: _bindgen_ty_4 = 13;
+pub const FI_PROTO_NETWORKDIRECT: _bindgen_ty_4 = 14;
+pub const FI_PROTO_PSMX2: _bindgen_ty_4 = 15;
+pub const FI_PROTO_SHM: _bindgen_ty_4 = 16;
+pub const FI_PROTO_MRAIL: _bindgen_ty_4 = 17;
+pub const FI_PROTO_RSTREAM: _bindgen_ty_4 = 18;
+pub const FI_PROTO_RDMA_CM_IB_XRC: _bindgen_ty_4 = 19;
+pub const FI_PROTO_EFA: _bindgen_ty_4 = 20;
+pub const FI_PROTO_PSMX3: _bindgen_ty_4 = 21;
+pub const FI_PROTO_RXM_TCP: _bindgen_ty_4 = 22;
+pub const FI_PROTO_OPX: _bindgen_ty_4 = 23;
+pub const FI_PROTO_CXI: _bindgen_ty_4 = 24;
+pub const FI_PROTO_XNET: _bindgen_ty_4 = 25;
+pub type _bindgen_ty_4 = ::std::os::raw::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_tx_attr {

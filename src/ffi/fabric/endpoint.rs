@@ -10,15 +10,13 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use serde::{Deserialize, Serialize};
-
 use super::{
-    Domain, Library, Memory, Region, Remote, SharedMemory, Slice,
+    Address, Domain, Library, Memory, Region, Remote, SharedMemory, Slice,
     bindings::{
         FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_EAGAIN, FI_EAVAIL, FI_ENABLE, FI_ENOSYS,
-        FI_ETOOSMALL, FI_INJECT, FI_MORE, FI_MR_ENDPOINT, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND,
-        fi_addr_t, fi_context2, fi_cq_data_entry, fi_msg, fi_msg_rma, fi_rma_iov, fid_av, fid_cq,
-        fid_ep, fid_mr, iovec,
+        FI_ETOOSMALL, FI_INJECT, FI_MORE, FI_MR_ENDPOINT, FI_PROTO_SHM, FI_RECV, FI_REMOTE_CQ_DATA,
+        FI_SEND, fi_addr_t, fi_context2, fi_cq_data_entry, fi_msg, fi_msg_rma, fi_rma_iov, fid_av,
+        fid_cq, fid_ep, fid_mr, iovec,
     },
     grown::fi_cq_err_entry,
     library::text_of,
@@ -37,10 +35,6 @@ const BATCH: usize = 32;
 /// What an address is followed by, so that a provider that reads it as a string or as an address
 /// of another kind stays inside.
 const ADDRESS_MARGIN: usize = 256;
-
-/// An address of an endpoint, as its provider writes it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Address(Vec<u8>);
 
 /// An endpoint that operations can be aimed at; of the endpoint that inserted its address.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +98,7 @@ pub struct Endpoint {
     free: Vec<usize>,
     calls: Calls,
     number: u64,
+    inject_size: usize,
     domain: Rc<Domain>,
 }
 
@@ -132,8 +127,9 @@ impl Flags {
         Self { bits: self.bits | FI_DELIVERY_COMPLETE, ..self }
     }
 
-    /// The data is taken over before the call returns (`FI_INJECT`); it is at most
-    /// [`Facts::inject_size`](super::Facts::inject_size).
+    /// The data is taken over before the call returns (`FI_INJECT`). It is at most
+    /// [`Facts::inject_size`](super::Facts::inject_size), or the call panics: providers do not
+    /// look, and overrun their buffers.
     pub const fn inject(self) -> Self {
         Self { bits: self.bits | FI_INJECT, ..self }
     }
@@ -176,6 +172,7 @@ impl Endpoint {
             free: (0..operations).rev().collect(),
             calls,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            inject_size: parts.tx.inject_size,
             domain: Rc::clone(domain),
         })
     }
@@ -210,8 +207,15 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// The provider's refusal: this is no address of its kind.
+    /// This is no address of the provider's kind, or through shared memory that of an endpoint of
+    /// this process or of one that has gone.
     pub fn insert(&mut self, address: &Address) -> Result<Peer, CallError> {
+        let object = || format!("an address of {} bytes", address.0.len());
+        let is_shm = self.domain.info().parts.endpoint.protocol == FI_PROTO_SHM;
+        if let Some(reason) = address.objection_of_shm().filter(|_| is_shm) {
+            let source = std::io::Error::new(std::io::ErrorKind::Unsupported, reason).into();
+            return Err(CallError { call: "fi_av_insert", object: object(), source });
+        }
         // SAFETY: the address vector is open.
         let insert = unsafe { function(self.peers.raw(), |peers| peers.ops, |ops| ops.insert) };
         let mut bytes = address.0.clone();
@@ -224,7 +228,6 @@ impl Endpoint {
                 insert(self.peers.raw(), bytes.as_ptr().cast(), 1, &raw mut raw, 0, ptr::null_mut())
             }
         });
-        let object = || format!("an address of {} bytes", address.0.len());
         self.library().check("fi_av_insert", code, object)?;
         if code != 1 {
             let source = std::io::Error::from(std::io::ErrorKind::InvalidInput).into();
@@ -375,7 +378,7 @@ impl Endpoint {
         (local, remote): (Slice, Remote),
         (context, flags): (u64, Flags),
     ) -> Result<Posted, CallError> {
-        assert!(local.endpoint == self.number, "the memory is another endpoint's");
+        self.check(local, flags);
         assert!(remote.peer.endpoint == self.number, "the peer is another endpoint's");
         assert!(local.length as u64 <= remote.room, "{} have no room there", local.size());
         let Some(slot) = self.start(context) else { return Ok(Posted::Again) };
@@ -409,7 +412,7 @@ impl Endpoint {
         (local, peer): (Slice, fi_addr_t),
         (context, flags): (u64, Flags),
     ) -> Result<Posted, CallError> {
-        assert!(local.endpoint == self.number, "the memory is another endpoint's");
+        self.check(local, flags);
         let Some(slot) = self.start(context) else { return Ok(Posted::Again) };
         let near = iovec { iov_base: local.address, iov_len: local.length };
         let mut descriptor = local.descriptor;
@@ -425,6 +428,19 @@ impl Endpoint {
         let code =
             unsafe { call(self.object.raw(), &raw const message, flags.bits | FI_COMPLETION) };
         self.posted(name, code, slot)
+    }
+
+    /// Refuses what a provider would take without a look.
+    #[inline]
+    fn check(&self, local: Slice, flags: Flags) {
+        assert!(local.endpoint == self.number, "the memory is another endpoint's");
+        let is_injected = flags.bits & FI_INJECT != 0;
+        assert!(
+            !is_injected || local.length <= self.inject_size,
+            "{} are more than the {} that can be injected",
+            local.size(),
+            self.inject_size
+        );
     }
 
     /// Takes a slot for an operation.

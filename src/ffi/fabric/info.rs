@@ -179,8 +179,9 @@ impl Library {
             let parts = unsafe { Parts::read(next) };
             // SAFETY: as above.
             let facts = Rc::new(unsafe { Facts::read(self, &parts) });
-            // Layered providers offer the same several times over.
-            if !offers.iter().any(|offer: &Info| offer.facts == facts) {
+            // Layered providers offer the same several times over, and 1.17's do not look at the
+            // domain's name.
+            if query.matches(&facts) && !offers.iter().any(|offer: &Info| offer.facts == facts) {
                 offers.push(Info { list: Rc::clone(&list), raw: next, parts, facts });
             }
             next = parts.info.next;
@@ -261,6 +262,13 @@ impl fmt::Display for Info {
 impl fmt::Debug for Info {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Info").field(&self.facts).finish()
+    }
+}
+
+impl Query<'_> {
+    fn matches(&self, facts: &Facts) -> bool {
+        self.fabric.is_none_or(|name| name == facts.fabric)
+            && self.domain.is_none_or(|name| name == facts.domain)
     }
 }
 

@@ -80,7 +80,7 @@ impl Library {
             // SAFETY: loading runs the library's initialisers; the names are those of a library
             // that is made to be loaded like this, or what the user asked for.
             match unsafe { Loaded::open(Some(place), RTLD_NOW | RTLD_LOCAL) } {
-                Ok(loaded) => return Self::new(loaded.into_raw()),
+                Ok(loaded) => return Self::new(place, loaded.into_raw()),
                 Err(err) => reason = reason_of(&err),
             }
         }
@@ -90,10 +90,9 @@ impl Library {
         )))
     }
 
-    fn new(handle: *mut c_void) -> Result<&'static Self, Absent> {
-        let calls = Calls::load(handle).map_err(|name| {
-            Absent(format!("the library that was found has no {name}: {}", Needed))
-        })?;
+    fn new(place: &Path, handle: *mut c_void) -> Result<&'static Self, Absent> {
+        let calls = Calls::load(handle)
+            .map_err(|name| Absent(format!("{} has no {name}: {Needed}", place.display())))?;
         // SAFETY: the call takes nothing.
         let version = unsafe { (calls.fi_version)() };
         let path = crate::ffi::cuda::path_of(calls.fi_version as *const ());
@@ -171,7 +170,7 @@ struct Needed;
 
 impl fmt::Display for Needed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "this needs {} or newer", Version(OLDEST))
+        write!(f, "this needs libfabric {} or newer", Version(OLDEST))
     }
 }
 
@@ -187,7 +186,7 @@ impl fmt::Display for Version {
 impl Calls {
     /// Looks all functions up, each in the version of its interface that the bindings describe:
     /// a newer library has newer ones beside them. Else the missing one's name.
-    fn load(handle: *mut c_void) -> Result<Self, &'static str> {
+    fn load(handle: *mut c_void) -> Result<Self, String> {
         Ok(Self {
             // SAFETY: the signature is that of FABRIC_1.3 in `rdma/fabric.h`.
             fi_getinfo: unsafe { find(handle, c"fi_getinfo", c"FABRIC_1.3") }?,
@@ -212,16 +211,12 @@ impl Calls {
 /// # Safety
 ///
 /// `F` is a pointer to a function with the signature of that version.
-unsafe fn find<F: Copy>(
-    handle: *mut c_void,
-    name: &'static CStr,
-    version: &CStr,
-) -> Result<F, &'static str> {
+unsafe fn find<F: Copy>(handle: *mut c_void, name: &CStr, version: &CStr) -> Result<F, String> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
     // SAFETY: `handle` is of a library that is never unloaded; both names end in NUL.
     let address = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
     if address.is_null() {
-        return Err(name.to_str().unwrap_or_default());
+        return Err(format!("{} of {}", name.to_string_lossy(), version.to_string_lossy()));
     }
     // SAFETY: the caller vouches that `F` is the pointer to what is there.
     Ok(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })

@@ -40,6 +40,7 @@
 //! * Registered host memory is never a Rust slice: it is copied in and out, as in
 //!   [`shm::Segment`](super::shm::Segment), and who may when is the caller's protocol.
 
+mod address;
 #[allow(
     dead_code,
     non_camel_case_types,
@@ -58,8 +59,9 @@ mod region;
 #[cfg(test)]
 mod tests;
 
+pub use address::Address;
 pub use domain::Domain;
-pub use endpoint::{Address, Completion, Endpoint, Failure, Flags, Peer, Posted};
+pub use endpoint::{Completion, Endpoint, Failure, Flags, Peer, Posted};
 pub use info::{Facts, Info, LinkState, Nic, Query};
 pub use library::{Absent, Library};
 pub use region::{Memory, Region, Remote, RemoteRegion, SharedMemory, Slice};
