@@ -308,13 +308,23 @@ fn nics<'a>(
     let common: Vec<&NicNode> = all.iter().copied().filter(reaches).collect();
     let loops: Vec<&NicNode> = all.iter().copied().filter(|nic| nic.is_loopback).collect();
     let outward: Vec<&NicNode> = all.iter().copied().filter(|nic| !nic.is_loopback).collect();
-    let usable = match hosts.len() {
+    let mut usable = match hosts.len() {
         1 if !loops.is_empty() && request.fabric.nic == NicChoice::Nearest => loops,
         1 => all,
         _ if !common.is_empty() => common,
         _ if !outward.is_empty() => outward,
         _ => all,
     };
+    // Interfaces with the same place are partners: in the order of their networks on one host, and
+    // each once, though it may have addresses of two kinds.
+    let known = &hosts[0].topology.nics;
+    usable.sort_by_key(|nic| known.iter().position(|other| other.name.fabric == nic.name.fabric));
+    let mut seen = Vec::new();
+    usable.retain(|nic| {
+        let is_new = !seen.contains(&&nic.name.domain);
+        seen.push(&nic.name.domain);
+        is_new
+    });
     if request.fabric.nic == NicChoice::All {
         return Ok(usable);
     }
@@ -325,6 +335,8 @@ fn nics<'a>(
     };
     let nearest = usable.iter().map(|nic| shared(nic)).max().unwrap_or(0);
     if nearest == 0 {
+        let fabric = usable.first().map(|nic| &nic.name.fabric);
+        usable.retain(|nic| Some(&nic.name.fabric) == fabric);
         return Ok(vec![usable[place % usable.len()]]);
     }
     Ok(usable.into_iter().filter(|nic| shared(nic) == nearest).collect())
@@ -379,230 +391,4 @@ fn flows(pattern: Pattern, all: &[Endpoint], ends: &Ends<'_>) -> Vec<Vec<Flow>> 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::{
-        Meeting, NicName, cases_between,
-        topology::{GpuNode, Topology, tests::machine},
-    };
-
-    fn nic(provider: &str, domain: &str, fabric: &str, path: &[&str]) -> NicNode {
-        NicNode {
-            provider: provider.to_owned(),
-            name: NicName { domain: domain.to_owned(), fabric: fabric.to_owned(), device: None },
-            is_loopback: domain == "lo" || domain == "shm",
-            has_rma: provider != "udp",
-            message_max: Bytes::mib(1024),
-            numa_node: None,
-            pcie_path: path.iter().map(|&part| part.to_owned()).collect(),
-        }
-    }
-
-    fn plain_nics() -> Vec<NicNode> {
-        vec![
-            nic("tcp;ofi_rxm", "eth0", "10.0.0.0/24", &[]),
-            nic("tcp", "eth0", "10.0.0.0/24", &[]),
-            nic("tcp", "docker0", "172.17.0.0/16", &[]),
-            nic("tcp", "lo", "127.0.0.0/8", &[]),
-            nic("shm", "shm", "shm", &[]),
-            nic("udp", "eth0", "10.0.0.0/24", &[]),
-        ]
-    }
-
-    /// Hosts with so many ranks each.
-    fn hosts(ranks: &[u32], topology: &Topology) -> Vec<Host> {
-        let mut next = 0;
-        let host = |(number, &count): (usize, &u32)| {
-            let own = (next..next + count).map(Rank).collect();
-            next += count;
-            Host { name: format!("host{number}"), ranks: own, topology: topology.clone() }
-        };
-        ranks.iter().enumerate().map(host).collect()
-    }
-
-    fn plain(ranks: &[u32]) -> Vec<Host> {
-        hosts(ranks, &Topology { nics: plain_nics(), ..machine(&[&[0, 1]]) })
-    }
-
-    fn request() -> Request {
-        let sizes = Some(vec![Bytes::new(8)]);
-        Request { sizes, ..Request::of(&[TransportKind::Rdma]) }
-    }
-
-    fn pairs(case: &Case) -> Vec<(u32, u32)> {
-        case.flows.iter().map(|flow| (flow.source.rank.0, flow.target.rank.0)).collect()
-    }
-
-    #[test]
-    fn two_ranks_of_a_host_are_joined_by_tcp_and_shm_with_all_operations() {
-        let cases = cases_between(&request(), &plain(&[2])).unwrap();
-        let names: Vec<String> = cases.iter().map(Case::to_string).collect();
-        assert_eq!(names.len(), 14);
-        let ends = "rank 0 (NUMA node 0, shared CPUs) -> rank 1 (NUMA node 0, shared CPUs) 8 B";
-        assert_eq!(names[0], format!("rdma one-way write tcp {ends}"));
-        assert_eq!(names[3], format!("rdma one-way ping-pong tcp {ends}"));
-        assert!(names[4].starts_with("rdma both-ways write tcp "), "{}", names[4]);
-        assert!(names[7].starts_with("rdma one-way write shm "), "{}", names[7]);
-        let domains = |case: &Case| {
-            let fabric = case.fabric.as_ref().unwrap();
-            fabric.nics.iter().map(|(_, nics)| nics[0].domain.clone()).collect::<Vec<String>>()
-        };
-        assert_eq!(domains(&cases[0]), ["lo", "lo"]);
-        assert_eq!(domains(&cases[7]), ["shm", "shm"]);
-    }
-
-    #[test]
-    fn between_hosts_every_ordered_pair_is_measured_on_the_network_they_share() {
-        let one_way = Request {
-            patterns: vec![Pattern::OneWay],
-            operations: vec![Operation::Write],
-            ..request()
-        };
-        let mut three = plain(&[1, 1, 1]);
-        // The same network has another name for its interface here.
-        three[2].topology.nics[1].name.domain = "ens5".to_owned();
-        three[2].topology.nics[2].name.fabric = "172.18.0.0/16".to_owned();
-        let cases = cases_between(&one_way, &three).unwrap();
-        let all: Vec<(u32, u32)> = cases.iter().flat_map(pairs).collect();
-        assert_eq!(all, [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]);
-        let nics = &cases[1].fabric.as_ref().unwrap().nics;
-        assert_eq!((nics[0].1[0].domain.as_str(), nics[1].1[0].domain.as_str()), ("eth0", "ens5"));
-        // Ranks of one host are left to shm and p2p.
-        let cases = cases_between(&one_way, &plain(&[2, 2])).unwrap();
-        assert_eq!(cases.len(), 8);
-    }
-
-    #[test]
-    fn neighbours_and_bisection_cross_hosts_and_keep_the_place() {
-        let around = |ranks: &[u32], pattern| {
-            let request = Request {
-                patterns: vec![pattern],
-                operations: vec![Operation::Write],
-                fabric: FabricRequest {
-                    providers: vec!["tcp".to_owned()],
-                    ..FabricRequest::default()
-                },
-                ..request()
-            };
-            pairs(&cases_between(&request, &plain(ranks)).unwrap()[0])
-        };
-        assert_eq!(around(&[2, 2], Pattern::Neighbours), [(0, 2), (2, 0), (1, 3), (3, 1)]);
-        assert_eq!(around(&[1, 1, 1, 1], Pattern::Bisection), [(0, 2), (1, 3), (2, 0), (3, 1)]);
-        assert_eq!(around(&[3], Pattern::Neighbours), [(0, 1), (1, 2), (2, 0)]);
-        // The third rank has nobody across.
-        assert_eq!(around(&[3, 2], Pattern::Neighbours), [(0, 3), (3, 0), (1, 4), (4, 1)]);
-    }
-
-    #[test]
-    fn with_many_ranks_the_cases_do_not_grow_with_their_square() {
-        let cases = cases_between(&request(), &plain(&[64])).unwrap();
-        assert!(cases.iter().all(|case| case.flows.len() == 64), "{}", cases.len());
-        let parts = cases[0].parts();
-        let part = &parts[&Rank(5)];
-        assert_eq!(pairs(part), [(4, 5), (5, 6)]);
-        let fabric = part.fabric.as_ref().unwrap();
-        assert_eq!((fabric.nics.len(), fabric.meetings.len()), (1, 6));
-        let partners = part.partners(Rank(5));
-        assert_eq!((partners.len(), partners[0]), (11, Rank(1)));
-    }
-
-    #[test]
-    fn everybody_hears_of_everybody_by_the_end_of_the_meetings() {
-        for count in 2..20 {
-            let case = &cases_between(
-                &Request { patterns: vec![Pattern::Neighbours], ..request() },
-                &plain(&[count]),
-            )
-            .unwrap()[0];
-            let meetings: Vec<Vec<Meeting>> =
-                case.parts().into_values().map(|part| part.fabric.unwrap().meetings).collect();
-            let mut heard: Vec<Vec<Rank>> = (0..count).map(|rank| vec![Rank(rank)]).collect();
-            for round in 0..meetings[0].len() {
-                let before = heard.clone();
-                for (rank, heard) in (0..).map(Rank).zip(&mut heard) {
-                    let Meeting { tell, hear } = meetings[rank.0 as usize][round];
-                    assert_eq!(meetings[tell.0 as usize][round].hear, rank);
-                    heard.extend(&before[hear.0 as usize]);
-                }
-            }
-            for known in &mut heard {
-                known.sort_unstable();
-                known.dedup();
-                assert_eq!(known.len(), count as usize);
-            }
-        }
-    }
-
-    #[test]
-    fn hardware_is_taken_alone_unless_others_are_named() {
-        let mut nics = plain_nics();
-        nics.push(nic("efa", "rdmap0s6-rdm", "efa", &[]));
-        let host = hosts(&[2], &Topology { nics, ..machine(&[&[0]]) });
-        let cases = cases_between(&request(), &host).unwrap();
-        assert!(cases.iter().all(|case| case.fabric.as_ref().unwrap().provider == "efa"));
-        let fabric =
-            FabricRequest { providers: vec!["tcp;ofi_rxm".to_owned()], ..Default::default() };
-        let named = cases_between(&Request { fabric, ..request() }, &host).unwrap();
-        assert_eq!(named[0].fabric.as_ref().unwrap().provider, "tcp;ofi_rxm");
-    }
-
-    #[test]
-    fn a_gpu_takes_its_nearest_interfaces_and_all_are_dealt_with_all() {
-        let gpu = |number: u32, switch: &str| GpuNode {
-            gpu: Gpu(number),
-            name: "a GPU".to_owned(),
-            uuid: format!("GPU-{number}"),
-            memory: Bytes::mib(1024),
-            numa_node: None,
-            pcie_path: ["pci0", switch, "gpu"].map(str::to_owned).to_vec(),
-        };
-        let topology = Topology {
-            gpus: vec![gpu(0, "a"), gpu(1, "b")],
-            nics: vec![
-                nic("efa", "one", "efa", &["pci0", "a", "x"]),
-                nic("efa", "two", "efa", &["pci0", "b", "y"]),
-                nic("efa", "three", "efa", &["pci0", "b", "z"]),
-            ],
-            ..machine(&[&[0]])
-        };
-        let of = |nic| {
-            let fabric = FabricRequest { nic, ..FabricRequest::default() };
-            let case = cases_between(&Request { fabric, ..request() }, &hosts(&[2], &topology));
-            let case = case.unwrap().remove(0);
-            let names = |(_, nics): &(Rank, Vec<NicName>)| {
-                nics.iter().map(|nic| nic.domain.clone()).collect::<Vec<String>>().join("+")
-            };
-            case.fabric.unwrap().nics.iter().map(names).collect::<Vec<String>>()
-        };
-        assert_eq!(of(NicChoice::Nearest), ["one", "two+three"]);
-        assert_eq!(of(NicChoice::All), ["one+two+three", "one+two+three"]);
-        assert_eq!(of(NicChoice::Named("three".to_owned())), ["three", "three"]);
-    }
-
-    #[test]
-    fn what_is_not_there_is_refused_with_what_is() {
-        let fabric = FabricRequest::default();
-        let refused = |fabric: FabricRequest, operations: &[Operation], ranks: &[u32]| {
-            let sizes = Some(vec![Bytes::mib(2048)]);
-            let request = Request { fabric, operations: operations.to_vec(), sizes, ..request() };
-            cases_between(&request, &plain(ranks)).unwrap_err().to_string()
-        };
-        let provider = |name: &str| FabricRequest {
-            providers: vec![name.to_owned()],
-            ..FabricRequest::default()
-        };
-        assert_eq!(
-            refused(provider("efa"), &[], &[2]),
-            "--provider efa: libfabric offers it not on every host; here are: tcp shm udp tcp;ofi_rxm"
-        );
-        assert!(refused(provider("shm"), &[], &[1, 1]).contains("joins ranks of one host"));
-        let without = refused(provider("udp"), &[Operation::Write], &[2]);
-        assert!(without.contains("2 GiB") || without.contains("no RMA"), "{without}");
-        assert!(refused(fabric.clone(), &[], &[2]).contains("moves 1.0 GiB at most"));
-        let named = FabricRequest { nic: NicChoice::Named("ib0".to_owned()), ..fabric.clone() };
-        let sentence = refused(named, &[], &[2]);
-        assert!(sentence.contains("has no such interface on host0; here are: eth0 docker0 lo"));
-        let gpu = FabricRequest { memory: vec![Memory::Gpu], ..fabric };
-        assert!(refused(gpu, &[], &[2]).contains("no GPU is on host0"));
-    }
-}
+mod tests;
