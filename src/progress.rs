@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::{
     plan::{Case, Engine},
     record::{Row, Status},
-    units::readable_nanoseconds,
+    units::{readable_gb_s, readable_nanoseconds},
 };
 
 /// A bar with the time left on a terminal, a line a row in a log, nothing when quiet.
@@ -101,7 +101,16 @@ impl Progress {
 fn what(row: &Row) -> String {
     let mut words = vec![row.transport.name().to_owned()];
     words.extend(row.pattern.map(str::to_owned));
-    if row.engine.is_some_and(|engine| engine != Engine::Cpu) {
+    if let Some(provider) = &row.provider {
+        words.extend(row.operation.map(|operation| operation.name().to_owned()));
+        words.push(provider.clone());
+        let end = |rank: Option<u32>, gpu: Option<u32>| {
+            let gpu = gpu.map_or(String::new(), |gpu| format!(" GPU {gpu}"));
+            format!("rank {}{gpu}", rank.unwrap_or_default())
+        };
+        let source = end(row.source_rank, row.source_gpu);
+        words.push(format!("{source} -> {}", end(row.target_rank, row.target_gpu)));
+    } else if row.engine.is_some_and(|engine| engine != Engine::Cpu) {
         words.extend(row.operation.map(|operation| operation.name().to_owned()));
         words.extend(row.issuer.map(|issuer| issuer.name().to_owned()));
         words.extend(row.engine.map(|engine| engine.name().to_owned()));
@@ -116,8 +125,11 @@ fn what(row: &Row) -> String {
 fn bandwidth(row: &Row) -> String {
     let Some(rate) = row.bandwidth_gb_s else { return String::new() };
     match (row.bandwidth_gb_s_low, row.bandwidth_gb_s_high) {
-        (Some(low), Some(high)) => format!("{rate:.3} GB/s ({low:.3} to {high:.3}), "),
-        _ => format!("{rate:.3} GB/s, "),
+        (Some(low), Some(high)) => {
+            let [rate, low, high] = [rate, low, high].map(readable_gb_s);
+            format!("{rate} GB/s ({low} to {high}), ")
+        }
+        _ => format!("{} GB/s, ", readable_gb_s(rate)),
     }
 }
 

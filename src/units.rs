@@ -125,6 +125,14 @@ pub fn readable_nanoseconds(ns: u64) -> String {
     }
 }
 
+/// A bandwidth in GB/s for people: three decimals, and three digits that count below 1.
+pub fn readable_gb_s(gb_s: f64) -> String {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "3 to 9")]
+    let decimals = (2.0 - gb_s.abs().log10().floor()).clamp(3.0, 9.0) as usize;
+    let decimals = if gb_s.abs() < 1.0 && gb_s != 0.0 { decimals } else { 3 };
+    format!("{gb_s:.decimals$}")
+}
+
 impl fmt::Display for Bytes {
     /// Exact: the largest binary unit that divides the size, so that nothing is rounded away.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -207,6 +215,12 @@ mod tests {
         let rate = Bandwidth::of(Bytes::new(3_000_000), Duration::from_millis(1)).unwrap();
         assert_eq!(rate.gb_per_s(), 3.0);
         assert_eq!(Bandwidth::of(Bytes::new(1), Duration::ZERO), None);
+    }
+
+    #[test]
+    fn slow_rates_keep_three_digits() {
+        let texts = [370.25, 1.0, 0.1, 0.02391, 0.00213, 0.0].map(readable_gb_s);
+        assert_eq!(texts, ["370.250", "1.000", "0.100", "0.0239", "0.00213", "0.000"]);
     }
 
     #[test]

@@ -10,8 +10,12 @@ use common::{Rows, g2g, run, text};
 
 /// A run that ends soon, with its folder.
 fn quick(folder: &Path, more: &str) -> std::process::Output {
+    measured("shm", folder, more)
+}
+
+fn measured(command: &str, folder: &Path, more: &str) -> std::process::Output {
     let line = format!(
-        "run --numa 0:0 --sizes 64,70001 --samples 20 --time-limit 20ms --output {} {more}",
+        "{command} --numa 0:0 --sizes 64,70001 --samples 20 --time-limit 20ms --output {} {more}",
         folder.display()
     );
     run(g2g(), &line)
@@ -39,15 +43,16 @@ fn the_binary_needs_nothing_but_libc_and_its_companions() {
 fn a_run_leaves_a_folder_with_verified_rows_and_reasons() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("new/run");
-    let result = quick(&output, "");
+    let result = measured("run", &output, "--operation copy,write");
     assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
     let rows = Rows::read(&output);
-    // local, p2p; one way and both ways at two sizes; nccl, rdma.
-    assert_eq!(rows.len(), 8);
-    for row in 0..8 {
+    // local, p2p; shm one way and both ways at two sizes; nccl; rdma over tcp and over shm one way
+    // and both ways at two sizes.
+    assert_eq!(rows.len(), 15);
+    for row in 0..15 {
         assert_eq!(rows.cell(row, "case"), (row + 1).to_string());
         assert_eq!(rows.cell(row, "simulated"), "false");
-        if rows.cell(row, "transport") == "shm" {
+        if ["shm", "rdma"].contains(&rows.cell(row, "transport")) {
             assert_eq!(rows.cell(row, "status"), "ok");
             let column = |name: &str| rows.number(row, name);
             assert!(column("bandwidth_gb_s_low") <= column("bandwidth_gb_s"));
@@ -69,12 +74,12 @@ fn a_run_leaves_a_folder_with_verified_rows_and_reasons() {
     assert!(printed.contains("Not measured:\n  local "), "{printed}");
     // A log has a line a row, and no bar.
     let log = text(&result.stderr);
-    assert!(log.contains("[3/8] shm one-way 64 B: "), "{log}");
+    assert!(log.contains("[3/15] shm one-way 64 B: "), "{log}");
     assert!(!log.contains('\u{1b}') && !log.contains('\r'), "{log:?}");
 
     let json: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(output.join("run.json")).unwrap()).unwrap();
-    assert_eq!(json["rows"].as_array().unwrap().len(), 8);
+    assert_eq!(json["rows"].as_array().unwrap().len(), 15);
     assert_eq!(json["rows"][2]["bandwidth_gb_s"].as_f64(), Some(rows.number(2, "bandwidth_gb_s")));
     assert_eq!(json["provenance"]["ranks"], 2);
 }
@@ -123,9 +128,12 @@ fn a_dry_run_prints_the_cases_and_leaves_nothing() {
 #[test]
 fn one_rank_alone_says_what_it_lacks() {
     let folder = tempfile::tempdir().unwrap();
-    let result = quick(&folder.path().join("run"), "--ranks 1");
+    let result = measured("run", &folder.path().join("run"), "--ranks 1");
     assert_eq!(result.status.code(), Some(0));
-    assert!(text(&result.stdout).contains("give --ranks 2 or more"));
+    assert_eq!(text(&result.stdout).matches("give --ranks 2 or more").count(), 2);
+    for command in ["shm", "rdma"] {
+        assert_refused(&format!("{command} --ranks 1"), "give --ranks 2 or more");
+    }
 }
 
 #[test]

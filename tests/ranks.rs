@@ -35,10 +35,17 @@ fn assert_nothing_stays(group: u32, names: &[std::path::PathBuf]) {
     let is_empty = eventually(SOON, || group_members(group).is_empty());
     assert!(is_empty, "processes stay: {:?}", group_members(group));
     let new = || -> Vec<_> {
-        shared_memory_names().into_iter().filter(|name| !names.contains(name)).collect()
+        let is_new = |name: &std::path::PathBuf| !names.contains(name) && !is_of_mpi(name);
+        shared_memory_names().into_iter().filter(is_new).collect()
     };
     // Other programs of this machine make and remove names too.
     assert!(eventually(SOON, || new().is_empty()), "shared memory stays: {:?}", new());
+}
+
+/// Whether an MPI library has made it: other tests run beside these.
+fn is_of_mpi(name: &Path) -> bool {
+    let name = name.file_name().unwrap_or_default().to_string_lossy();
+    ["mpich_", "vader_segment", "sm_segment", "psm"].iter().any(|begin| name.starts_with(begin))
 }
 
 /// Every file of the folder reads back whole, however the run ended; how many rows it has.
@@ -141,7 +148,7 @@ fn a_rank_that_dies_is_named_and_the_rows_before_it_are_kept() {
     assert_eq!(result.status.code(), Some(1));
     let said = text(&result.stderr);
     assert!(said.contains("error: rank 1 is gone"), "{said}");
-    assert!(said.contains("rows were not measured"), "{said}");
+    assert!(said.contains("not measured"), "{said}");
     let rows = Rows::read(&output);
     assert_eq!(rows.cell(0, "status"), "ok");
     assert_eq!(rows.cell(rows.len() - 1, "status"), "failed");

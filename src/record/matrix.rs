@@ -5,7 +5,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use super::{Row, Status, table::is_staged};
 use crate::{
     plan::{Engine, Issuer, Operation, TransportKind},
-    units::{Bytes, readable_nanoseconds},
+    units::{Bytes, readable_gb_s, readable_nanoseconds},
 };
 
 /// Whether `row` is one pair of GPUs, or of ranks that RDMA joins, one way.
@@ -100,7 +100,7 @@ fn at_size(kind: &Kind, size: Bytes, rows: &[&Row]) -> String {
     let axis = format!("rows: source {end}, columns: target {end}");
     let ending = ending(rows);
     let title = |what: &str| format!("{} {size}, {what}; {axis}{ending}\n", kind.name());
-    let bandwidth = |row: &Row| row.bandwidth_gb_s.map(|rate| format!("{rate:.2}"));
+    let bandwidth = |row: &Row| row.bandwidth_gb_s.map(short_gb_s);
     let mut text = String::new();
     if kind.operation.is_some_and(Operation::is_latency_only) {
         let latency = |row: &Row| row.latency_ns_p50.map(readable_nanoseconds);
@@ -153,6 +153,11 @@ fn ending(rows: &[&Row]) -> String {
         ending.push_str(" [SIMULATED]");
     }
     ending
+}
+
+/// A bandwidth for a matrix, which must be narrow.
+fn short_gb_s(gb_s: f64) -> String {
+    if gb_s < 1.0 { readable_gb_s(gb_s) } else { format!("{gb_s:.2}") }
 }
 
 /// GPUs, or ranks that RDMA joins.
@@ -300,9 +305,11 @@ fn sizes_of_pair(sizes: &[Bytes], rows: &[&Row]) -> String {
                 cells.extend(["-", "-", "-"].map(str::to_owned));
                 continue;
             };
-            cells.push(cell(row, |row| row.bandwidth_gb_s.map(|rate| format!("{rate:.3}"))));
+            cells.push(cell(row, |row| row.bandwidth_gb_s.map(readable_gb_s)));
             cells.push(match (row.bandwidth_gb_s_low, row.bandwidth_gb_s_high) {
-                (Some(low), Some(high)) => format!("{low:.3} to {high:.3}"),
+                (Some(low), Some(high)) => {
+                    format!("{} to {}", readable_gb_s(low), readable_gb_s(high))
+                }
                 _ => "-".to_owned(),
             });
             cells.push(row.latency_ns_p50.map_or_else(|| "-".to_owned(), readable_nanoseconds));

@@ -8,7 +8,7 @@ use super::{Row, Status, matrix};
 use crate::{
     plan::{Engine, Issuer, Operation, TransportKind},
     transport::Registration,
-    units::{Bytes, readable_nanoseconds},
+    units::{Bytes, readable_gb_s, readable_nanoseconds},
 };
 
 /// Prints `text` as it is. A reader that has gone away, such as `head`, is no error.
@@ -141,11 +141,12 @@ fn sizes(rows: &[&Row]) -> String {
     header.extend(["p50", "p90", "p99", "p99.9", "max", "status"]);
     table.set_header(header);
     for row in rows {
-        let rate =
-            |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.3}"));
+        let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), readable_gb_s);
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), readable_nanoseconds);
         let interval = match (row.bandwidth_gb_s_low, row.bandwidth_gb_s_high) {
-            (Some(low), Some(high)) => format!("{low:.3} to {high:.3}"),
+            (Some(low), Some(high)) => {
+                format!("{} to {}", readable_gb_s(low), readable_gb_s(high))
+            }
             _ => "-".to_owned(),
         };
         let mut cells = vec![size(row.size_bytes), rate(row.bandwidth_gb_s), interval];
@@ -182,7 +183,7 @@ fn status(row: &Row) -> String {
         Status::Ok => {
             let mut words = vec!["verified".to_owned()];
             if let (Some(rank), Some(gb_s)) = (row.slowest_rank, row.slowest_rank_gb_s) {
-                words.push(format!("slowest: rank {rank} with {gb_s:.3} GB/s"));
+                words.push(format!("slowest: rank {rank} with {} GB/s", readable_gb_s(gb_s)));
             }
             if !row.flags.is_empty() {
                 words.push(row.flags.replace(' ', ", ").replace('_', " "));
