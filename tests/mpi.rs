@@ -13,7 +13,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use common::{Rows, eventually, signal, text};
@@ -52,8 +52,12 @@ fn standard() -> Mpi {
     }
 }
 
+fn every_launcher() -> impl Iterator<Item = Mpi> {
+    open_mpi().into_iter().chain(mpich())
+}
+
 fn every_mpi() -> impl Iterator<Item = Mpi> {
-    open_mpi().into_iter().chain(mpich()).chain([standard()])
+    every_launcher().chain([standard()])
 }
 
 /// What is started, and the mark of its processes.
@@ -187,7 +191,7 @@ fn every_message_of_every_mpi_arrives_where_it_belongs() {
 
 #[test]
 fn a_rank_that_is_killed_ends_the_run_and_the_rows_before_it_are_kept() {
-    for mpi in every_mpi() {
+    for mpi in every_launcher() {
         for victim in [0, 2] {
             let folder = tempfile::tempdir().unwrap();
             let output = folder.path().join("run");
@@ -202,30 +206,40 @@ fn a_rank_that_is_killed_ends_the_run_and_the_rows_before_it_are_kept() {
 
 #[test]
 fn a_rank_that_stops_is_named_and_does_not_stay() {
-    for mpi in every_mpi() {
-        for victim in [0, 1] {
-            let folder = tempfile::tempdir().unwrap();
-            let output = folder.path().join("run");
-            let started = mpi.g2g(2, &long_run(&output, "4s"));
-            started.signal_after_a_row(&output, "STOP", victim);
-            let began = Instant::now();
-            let (result, said) = started.wait();
-            assert_eq!(result.status.code(), Some(1), "{said}");
-            assert!(began.elapsed() < Duration::from_secs(30), "{said}");
-            let stderr = text(&result.stderr);
-            let is_named = |line: &str| {
-                line.starts_with("error: ") && line.contains(&format!("rank {victim}"))
-            };
-            assert!(stderr.lines().any(is_named), "{said}");
-            let rows = Rows::read(&output);
-            assert_eq!(rows.cell(0, "status"), "ok", "{said}");
-            if victim == 1 {
-                // Rank 0 has had the time to write and to print what it has.
-                assert_eq!(rows.cell(1, "status"), "failed", "{said}");
-                assert!(text(&result.stdout).contains("FAILED: "), "{said}");
-            }
-        }
+    for mpi in every_launcher() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("run");
+        let started = mpi.g2g(2, &long_run(&output, "4s"));
+        started.signal_after_a_row(&output, "STOP", 1);
+        let (result, said) = started.wait();
+        assert_eq!(result.status.code(), Some(1), "{said}");
+        assert!(is_error(&result, "rank 1"), "{said}");
+        // Rank 0 has had the time to write and to print what it has.
+        let rows = Rows::read(&output);
+        assert_eq!((rows.cell(0, "status"), rows.cell(1, "status")), ("ok", "failed"), "{said}");
+        assert!(text(&result.stdout).contains("FAILED: "), "{said}");
     }
+}
+
+#[test]
+fn every_rank_says_that_rank_0_has_stopped_before_all_end() {
+    for mpi in every_launcher() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("run");
+        let started = mpi.g2g(3, &long_run(&output, "6s"));
+        started.signal_after_a_row(&output, "STOP", 0);
+        let (result, said) = started.wait();
+        assert_eq!(result.status.code(), Some(1), "{said}");
+        assert!(is_error(&result, "rank 1: "), "{said}");
+        assert!(is_error(&result, "rank 2: rank 0 did not answer"), "{said}");
+        assert_eq!(Rows::read(&output).cell(0, "status"), "ok", "{said}");
+    }
+}
+
+/// Whether a line of standard error is an error that names `part`.
+fn is_error(result: &Output, part: &str) -> bool {
+    let is_it = |line: &str| line.starts_with("error: ") && line.contains(part);
+    text(&result.stderr).lines().any(is_it)
 }
 
 /// A short case and a long one.
