@@ -269,8 +269,8 @@ impl World {
 
     /// Ends in order: every rank calls it behind the last message. A world of a launcher's ranks
     /// that is dropped instead, because a rank is gone or does not answer, ends this process with
-    /// exit code 1: rank 0 at once, and the launcher ends the others; these 5 s later, in which rank
-    /// 0 writes what it has. So it is dropped when everything is said.
+    /// exit code 1, and by that the launcher ends all: rank 0's half a second later, another's 5 s
+    /// later, so that rank 0 can write what it has. So it is dropped when everything is said.
     ///
     /// # Errors
     ///

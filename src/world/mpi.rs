@@ -19,6 +19,10 @@ use crate::{
 /// The least time that all ranks have to start.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
+/// How long rank 0 stays after a failure, with everything said: MPICH's launcher has been seen to end
+/// the ranks before it had passed on what they printed.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 /// How much longer than rank 0 the others stay after a failure. Launchers end all ranks when one
 /// leaves without order, and rank 0 has rows to write and to print.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -84,7 +88,7 @@ impl Network {
 }
 
 /// What ends MPI. Dropped without [`Joined::finish`], as after a failure, it ends this process:
-/// on rank 0 at once, and the launcher ends all others; on these when rank 0 has had its time.
+/// rank 0 first, and the launcher ends all others; these when rank 0 has had its time.
 #[derive(Debug)]
 pub(super) struct Joined {
     network: Option<Rc<Network>>,
@@ -106,9 +110,7 @@ impl Joined {
 impl Drop for Joined {
     fn drop(&mut self) {
         let Some(network) = self.network.take() else { return };
-        if network.mpi.rank() != 0 {
-            thread::sleep(FAREWELL);
-        }
+        thread::sleep(if network.mpi.rank() == 0 { LAST_WORDS } else { FAREWELL });
         network.mpi.abort();
     }
 }

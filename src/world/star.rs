@@ -281,8 +281,14 @@ impl Star {
         self.members.get(place).map_or(u32::MAX, |rank| rank.0)
     }
 
+    /// How long this rank waits: for the root half as long again as the root for any other, so
+    /// that the root, which knows the culprit, speaks first.
+    fn limit(&self) -> Duration {
+        if self.is_root() { self.deadline } else { self.deadline.saturating_mul(3) / 2 }
+    }
+
     fn due(&self) -> Instant {
-        Instant::now() + self.deadline.min(FAR)
+        Instant::now() + self.limit().min(FAR)
     }
 
     fn message<T: Serialize>(&self, body: Body<T>) -> Result<Rc<[u8]>, Error> {
@@ -329,7 +335,7 @@ impl Star {
         let rank = self.peer(link);
         match err {
             LinkError::Gone => Error::Gone(rank),
-            LinkError::Late => Error::Late { rank, waited: self.deadline },
+            LinkError::Late => Error::Late { rank, waited: self.limit() },
             LinkError::Length(reason) => Error::Protocol { rank, reason },
             LinkError::Call(source) => Error::Unreachable { rank, source },
         }

@@ -83,3 +83,64 @@ fn a_failure_ends_the_round_for_all_and_the_next_one_is_whole() {
         }
     }
 }
+
+#[test]
+fn each_rank_gets_what_it_wants_in_the_order_in_which_it_does() {
+    let next = |rank: Rank| vec![Rank((rank.0 + 1) % 4), Rank(9), rank];
+    let all = on_ranks(4, |mut world| {
+        let name = format!("rank {}", world.rank().0);
+        world.exchange(name, next).unwrap()
+    });
+    for (rank, heard) in (0..).zip(all) {
+        let wanted = [(rank + 1) % 4, rank].map(|rank| (Rank(rank), format!("rank {rank}")));
+        assert_eq!(heard, wanted);
+    }
+}
+
+#[test]
+fn a_failure_in_an_exchange_reaches_all() {
+    let all = on_ranks(3, |mut world| {
+        if world.rank() == Rank(2) {
+            world.abandon("no memory");
+            return String::new();
+        }
+        world.exchange(1, |_| vec![Rank(0)]).unwrap_err().to_string()
+    });
+    assert_eq!(all[..2], ["rank 2: no memory"; 2]);
+}
+
+#[test]
+fn over_sockets_a_part_is_all_ranks_or_one_alone() {
+    let ranks = [0, 1, 2].map(Rank);
+    on_ranks(3, |mut world| {
+        let mut all = world.part(&ranks).unwrap();
+        assert_eq!(all.all_gather(all.rank()).unwrap(), ranks);
+        // A failure there is one of the round, which all meet behind.
+        all.next_round();
+        all.next_round();
+        if all.rank() == Rank(1) {
+            all.abandon("out of memory");
+        } else {
+            all.all_gather(1).unwrap_err();
+        }
+        world.next_round();
+        assert_eq!(world.all_gather(world.rank()).unwrap(), ranks);
+
+        let mut alone = world.part(&[world.rank()]).unwrap();
+        assert_eq!((alone.size(), alone.is_root()), (1, true));
+        assert_eq!(alone.all_gather(alone.rank()).unwrap(), [world.rank()]);
+        let err = world.part(&ranks[..2]).unwrap_err().to_string();
+        assert!(err.starts_with("cannot talk among some ranks: "), "{err}");
+    });
+}
+
+#[test]
+fn one_process_alone_hears_itself() {
+    let mut world = World::single();
+    assert_eq!((world.rank(), world.size(), world.is_root()), (Rank(0), 1, true));
+    world.barrier().unwrap();
+    assert_eq!(world.all_gather(7).unwrap(), [7]);
+    assert_eq!(world.exchange(7, |rank| vec![rank]).unwrap(), [(Rank(0), 7)]);
+    assert!(matches!(world.broadcast::<u32>(None), Err(Error::Protocol { .. })));
+    world.finish().unwrap();
+}
