@@ -232,7 +232,7 @@ pub struct FabricOptions {
     pub nic: NicChoice,
 
     /// Where the data lies; staged: in a GPU, but it travels through host memory at both ends;
-    /// several with commas [default: gpu,staged where there are GPUs, otherwise host]
+    /// several with commas [default: gpu,host where there are GPUs, otherwise host]
     #[arg(long, value_name = "MEMORY", value_enum, value_delimiter = ',')]
     pub memory: Vec<Memory>,
 

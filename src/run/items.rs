@@ -98,17 +98,13 @@ fn between(request: &Request, sites: &[Site], is_simulated: bool) -> Result<Vec<
         }
     }
     let hosts: Vec<Host> = sites.iter().map(|site| site.host.clone()).collect();
-    let mut cases = plan::cases_between(request, &hosts).map_err(|err| err.to_string())?;
+    let cases = plan::cases_between(request, &hosts).map_err(|err| err.to_string())?;
     if cases.is_empty() {
         let ranks = u32::try_from(hosts.iter().map(|host| host.ranks.len()).sum::<usize>()).ok();
         let request = Request { ranks, ..request.clone() };
         return Ok(absent(plan::why_none(TransportKind::Rdma, &request, &hosts[0].topology)));
     }
     if is_simulated {
-        // Where a GPU takes part it is at least a rehearsal.
-        cases.retain(|case| case.ends().any(|end| end.gpu().is_some()));
-    }
-    if cases.is_empty() {
         return Ok(absent(NOT_SIMULATED.to_owned()));
     }
     Ok(cases.into_iter().map(Item::Between).collect())

@@ -133,7 +133,7 @@ fn on_launched_ranks(
         Err(failure) => return Err(failure),
     };
     match sites {
-        Some(sites) => lead(options, kinds, transports, sites, ranks, true),
+        Some(sites) => lead((options, kinds), (transports, sites), ranks, true),
         None => follow(ranks, transports, &topology),
     }
 }
@@ -155,15 +155,13 @@ fn on_own_ranks(
 ) -> Result<bool, Failure> {
     let mut transports = Transports::new(open);
     let site = ranks::alone(options, kinds, &mut transports)?;
-    lead(options, kinds, transports, vec![site], ranks, false)
+    lead((options, kinds), (transports, vec![site]), ranks, false)
 }
 
 /// Rank 0: plans, measures with the others, records and prints; whether all went well.
 fn lead(
-    options: &Options,
-    kinds: &[TransportKind],
-    transports: Transports,
-    sites: Vec<Site>,
+    (options, kinds): (&Options, &[TransportKind]),
+    (transports, sites): (Transports, Vec<Site>),
     ranks: &mut Ranks,
     is_launched: bool,
 ) -> Result<bool, Failure> {
@@ -195,7 +193,7 @@ fn lead(
         Ok(recorder) => recorder,
         Err(err) => return Err(dismiss(ranks, start(&err))),
     };
-    if let Err(failure) = begin(options, &items, &job, &sites, ranks, is_launched) {
+    if let Err(failure) = begin(options, (&items, &job), &sites, ranks, is_launched) {
         recorder.discard();
         return Err(failure);
     }
@@ -264,8 +262,7 @@ fn prepare(
 /// it.
 fn begin(
     options: &Options,
-    items: &[Item],
-    job: &Job,
+    (items, job): (&[Item], &Job),
     sites: &[Site],
     ranks: &mut Ranks,
     is_launched: bool,

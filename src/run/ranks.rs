@@ -1,6 +1,6 @@
 //! Who takes part: this process alone, ranks that it starts, or those of a launcher on many hosts.
 
-use std::path::Path;
+use std::{collections::HashMap, path::Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -110,19 +110,15 @@ pub(super) fn meet(
 
 /// For each rank those on its host, in the order of their places there.
 fn members(places: &[(world::Host, Rank, Option<u32>)]) -> Vec<Vec<Rank>> {
-    let mut hosts: Vec<(&world::Host, Vec<(Option<u32>, Rank)>)> = Vec::new();
+    let mut hosts: HashMap<&world::Host, Vec<(Option<u32>, Rank)>> = HashMap::new();
     for (host, rank, local_rank) in places {
-        match hosts.iter_mut().find(|(known, _)| *known == host) {
-            Some((_, ranks)) => ranks.push((*local_rank, *rank)),
-            None => hosts.push((host, vec![(*local_rank, *rank)])),
-        }
+        hosts.entry(host).or_default().push((*local_rank, *rank));
     }
-    for (_, ranks) in &mut hosts {
+    for ranks in hosts.values_mut() {
         ranks.sort_unstable();
     }
-    let of = |host: &world::Host| hosts.iter().find(|(known, _)| *known == host);
-    let ranks = |host| of(host).map(|(_, ranks)| ranks.iter().map(|(_, rank)| *rank).collect());
-    places.iter().map(|(host, ..)| ranks(host).unwrap_or_default()).collect()
+    let of = |host| hosts.get(host).into_iter().flatten().map(|(_, rank)| *rank).collect();
+    places.iter().map(|(host, ..)| of(host)).collect()
 }
 
 /// What the first rank of a host makes of what its ranks see.

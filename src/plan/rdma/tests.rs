@@ -135,7 +135,7 @@ fn everybody_hears_of_everybody_by_the_end_of_the_meetings() {
         let meetings: Vec<Vec<Meeting>> =
             case.parts().into_values().map(|part| part.fabric.unwrap().meetings).collect();
         let mut heard: Vec<Vec<Rank>> = (0..count).map(|rank| vec![Rank(rank)]).collect();
-        for round in 0..meetings[0].len() {
+        for (round, _) in meetings[0].iter().enumerate() {
             let before = heard.clone();
             for (rank, heard) in (0..).map(Rank).zip(&mut heard) {
                 let Meeting { tell, hear } = meetings[rank.0 as usize][round];

@@ -52,7 +52,15 @@ const SIGNAL_SIZE: Bytes = Bytes::new(4);
 pub(super) struct Rdma {
     library: &'static Library,
     gpus: Result<Gpus, String>,
-    domains: RefCell<Vec<(String, NicName, bool, Rc<Domain>)>>,
+    domains: RefCell<Vec<Opened>>,
+}
+
+/// An interface that was opened, and is kept open.
+struct Opened {
+    provider: String,
+    nic: NicName,
+    has_gpu: bool,
+    domain: Rc<Domain>,
 }
 
 /// What the others must know of a rank.
@@ -99,18 +107,19 @@ impl Rdma {
     }
 
     fn domain(&self, fabric: &Fabric, nic: &NicName, has_gpu: bool) -> Result<Rc<Domain>, Error> {
-        let is_it = |(provider, name, gpu, _): &&(String, NicName, bool, Rc<Domain>)| {
-            *provider == fabric.provider && name == nic && *gpu == has_gpu
+        let is_it = |opened: &&Opened| {
+            opened.provider == fabric.provider && opened.nic == *nic && opened.has_gpu == has_gpu
         };
-        if let Some((.., domain)) = self.domains.borrow().iter().find(is_it) {
-            return Ok(Rc::clone(domain));
+        if let Some(opened) = self.domains.borrow().iter().find(is_it) {
+            return Ok(Rc::clone(&opened.domain));
         }
         let gone = Error::Unavailable(format!("{} is no longer offered", nic.domain));
         let offer = self.offer(fabric, nic, has_gpu)?.ok_or(gone)?;
         let domain = Domain::open(&offer);
         let domain = domain.map_err(|source| Error::call("open the interface", source))?;
-        let known = (fabric.provider.clone(), nic.clone(), has_gpu, Rc::clone(&domain));
-        self.domains.borrow_mut().push(known);
+        let (provider, nic) = (fabric.provider.clone(), nic.clone());
+        let opened = Opened { provider, nic, has_gpu, domain: Rc::clone(&domain) };
+        self.domains.borrow_mut().push(opened);
         Ok(domain)
     }
 
@@ -123,6 +132,10 @@ impl Transport for Rdma {
     fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
         let rank = world.rank();
         let Some((fabric, nics)) = own_nics(case, rank) else { return Ok(Support::Yes) };
+        if fabric.is_staged {
+            let reason = "this version of g2g does not take GPU memory through host memory yet";
+            return Ok(Support::No(reason.to_owned()));
+        }
         let flows = own_flows(case, rank);
         if flows.len() > LANES_MAX {
             return Ok(Support::No(format!(
@@ -137,7 +150,7 @@ impl Transport for Rdma {
                 return Ok(Support::No(if has_gpu {
                     format!(
                         "provider {provider} does not reach GPU memory through {domain} here (no \
-                         FI_HMEM): --memory staged goes through host memory"
+                         FI_HMEM)"
                     )
                 } else {
                     format!("provider {provider} no longer offers {domain}")
@@ -148,7 +161,7 @@ impl Transport for Rdma {
             }
         }
         let window = window(case, fabric, usize::MAX);
-        let each = memory_of_flow(case, slots(case, window, flows.len(), None));
+        let each = memory_of_flow(case, slots(case, window, None));
         let wanted = each.times(flows.len() as u64);
         match machine::available_memory().filter(|_| !has_gpu) {
             Some(available) if wanted > available => Ok(Support::No(format!(
@@ -221,7 +234,7 @@ impl<'a> Builder<'a> {
         let room = ports.iter().map(|port| port.endpoint.operations_max()).min().unwrap_or(0);
         // Half of the places for what is received, half for what is asked for.
         let window = window(case, fabric, room.saturating_sub(SIGNALS) / (2 * flows.len()));
-        let slots = slots(case, window, flows.len(), Some(&facts));
+        let slots = slots(case, window, Some(&facts));
         let mut builder = Self {
             case,
             fabric,
@@ -455,8 +468,7 @@ fn window(case: &Case, fabric: &Fabric, room: usize) -> u64 {
 
 /// Parts of a target: one if operations arrive whole, one after the other; otherwise one for each
 /// that can be under way.
-fn slots(case: &Case, window: u64, flows: usize, facts: Option<&Facts>) -> u64 {
-    let _ = flows;
+fn slots(case: &Case, window: u64, facts: Option<&Facts>) -> u64 {
     let is_ordered = facts.is_some_and(|facts| match case.operation {
         Operation::Read => facts.msg_order.contains("FI_ORDER_RAR"),
         Operation::Write => {
