@@ -84,20 +84,20 @@ pub(super) struct Messages<H> {
 /// A receive under way.
 #[derive(Debug)]
 enum Incoming<H> {
-    Length(Receive<H>),
-    Bytes(Receive<H>),
+    Length(Receiving<H>),
+    Bytes(Receiving<H>),
 }
 
 /// Memory that MPI writes until the request is complete; leaked if it is dropped before.
 #[derive(Debug)]
-struct Receive<H> {
+struct Receiving<H> {
     request: H,
     memory: *mut [u8],
 }
 
 /// Memory that MPI reads until the request is complete; leaked if it is dropped before.
 #[derive(Debug)]
-struct Send<H> {
+struct Sending<H> {
     to: u32,
     request: H,
     memory: *const [u8],
@@ -148,9 +148,9 @@ impl<H: Copy + std::fmt::Debug> Messages<H> {
     }
 
     /// Begins to send `memory`.
-    fn post_send(&self, to: u32, tag: u16, memory: Rc<[u8]>) -> Result<Send<H>, CallError> {
+    fn post_send(&self, to: u32, tag: u16, memory: Rc<[u8]>) -> Result<Sending<H>, CallError> {
         let (count, rank) = (count("MPI_Isend", memory.len())?, rank(to));
-        let mut send = Send { to, request: self.constants.byte, memory: Rc::into_raw(memory) };
+        let mut send = Sending { to, request: self.constants.byte, memory: Rc::into_raw(memory) };
         // SAFETY: `memory` is `count` bytes that live until the request is complete, since it is
         // taken back only then; `request` is a live local that the call only writes.
         let code = unsafe {
@@ -168,10 +168,10 @@ impl<H: Copy + std::fmt::Debug> Messages<H> {
     }
 
     /// Begins to receive `length` bytes.
-    fn post_receive(&self, from: u32, tag: u16, length: usize) -> Result<Receive<H>, CallError> {
+    fn post_receive(&self, from: u32, tag: u16, length: usize) -> Result<Receiving<H>, CallError> {
         let count = count("MPI_Irecv", length)?;
         let memory = Box::into_raw(vec![0_u8; length].into_boxed_slice());
-        let mut receive = Receive { request: self.constants.byte, memory };
+        let mut receive = Receiving { request: self.constants.byte, memory };
         // SAFETY: `memory` is `count` bytes that live until the request is complete and are not
         // touched before; `request` is a live local that the call only writes.
         let code = unsafe {
@@ -204,7 +204,7 @@ impl<H: Copy + std::fmt::Debug> Messages<H> {
     /// What a receive brings; `None` if it is not there in time.
     fn wait(
         &self,
-        receive: &mut Receive<H>,
+        receive: &mut Receiving<H>,
         from: u32,
         due: Instant,
     ) -> Result<Option<Box<[u8]>>, CallError> {
