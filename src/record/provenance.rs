@@ -3,7 +3,10 @@
 //! Everything in here is on a list. The environment in particular is never dumped: it holds other
 //! people's secrets.
 
-use std::{env, fs, path::Path};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use serde::Serialize;
 
@@ -83,6 +86,8 @@ pub struct Settings {
     pub effort: Effort,
     /// The simulated machine, as it was named.
     pub simulated_machine: Option<String>,
+    /// The MPI library that joins the ranks, if one does: its file and what it calls itself.
+    pub mpi: Option<(PathBuf, String)>,
 }
 
 impl Provenance {
@@ -94,6 +99,11 @@ impl Provenance {
             .filter(|(name, _)| listed(name))
             .collect();
         environment.sort_unstable();
+        let mpi = settings.mpi.clone().map(|(path, version)| Library {
+            name: "MPI",
+            path: path.display().to_string(),
+            version: version.lines().next().unwrap_or_default().to_owned(),
+        });
         Self {
             version: env!("CARGO_PKG_VERSION"),
             git_revision: env!("G2G_GIT_REVISION"),
@@ -105,7 +115,7 @@ impl Provenance {
             effort: settings.effort,
             simulated: settings.simulated_machine.is_some(),
             simulated_machine: settings.simulated_machine.clone(),
-            libraries: machine::libraries(),
+            libraries: machine::libraries().into_iter().chain(mpi).collect(),
             machine: Machine::collect(),
             hosts: hosts.to_vec(),
             environment,
@@ -136,6 +146,7 @@ impl Provenance {
                 samples: None,
             },
             simulated_machine: None,
+            mpi: None,
         };
         let topology = crate::plan::topology::tests::machine(&[&[0, 1]]);
         let ranks = vec![Rank(0), Rank(1)];

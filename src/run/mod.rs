@@ -186,6 +186,7 @@ fn lead(
         ranks: hosts.iter().map(|host| host.ranks.len()).sum(),
         effort: job.effort,
         simulated_machine: options.simulate.clone(),
+        mpi: ranks.world.library(),
     };
     let provenance = Provenance::collect(&settings, &hosts);
     let folder = options.output.clone().unwrap_or_else(|| default_folder(&provenance));

@@ -3,8 +3,6 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use serde::{Deserialize, Serialize};
-
 use super::{Error, Wait, patience::Patience};
 use crate::{
     ffi::{
@@ -52,13 +50,6 @@ struct Member {
     line: usize,
 }
 
-/// What a rank tells the others so that they can watch it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Offer {
-    pid: u32,
-    control: Option<Address>,
-}
-
 impl Control {
     /// Connects the members of `case`; every rank calls it, those without a part too.
     pub(super) fn new(case: &Case, world: &mut World, wait: Wait) -> Result<Self, Error> {
@@ -70,18 +61,16 @@ impl Control {
             ),
             false => None,
         };
-        let offers = world.all_gather(Offer {
-            pid: std::process::id(),
-            control: own_segment.as_ref().map(Segment::address),
-        })?;
+        let pids = world.exchange_among(std::process::id(), &members)?;
+        let address = world.broadcast(own_segment.as_ref().map(Segment::address))?;
         let segment = match own_segment {
             Some(segment) => segment,
-            None => open(offers.first().and_then(|offer| offer.control))?,
+            None => open(Some(address))?,
         };
         let rank = world.rank();
         let member = |(place, &other): (usize, &Rank)| Member {
             rank: other,
-            process: Peer::watch(offers.get(other.0 as usize).map_or(0, |offer| offer.pid)),
+            process: Peer::watch(pids.get(&other).copied().unwrap_or(0)),
             line: place * LINE,
         };
         let others = members.iter().enumerate().filter(|&(_, &other)| other != rank);

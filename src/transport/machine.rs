@@ -125,7 +125,12 @@ pub fn libraries() -> Vec<Library> {
         path: driver.library().display().to_string(),
         version: format!("{}.{}", driver.version() / 1000, driver.version() % 1000 / 10),
     });
-    driver.into_iter().collect()
+    let fabric = FABRIC.get().and_then(|found| found.as_ref().ok()).map(|library| Library {
+        name: "libfabric",
+        path: library.path().display().to_string(),
+        version: library.version(),
+    });
+    driver.into_iter().chain(fabric).collect()
 }
 
 /// Makes this process the first on the simulated machine of this name or file; from now on it

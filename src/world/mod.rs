@@ -14,7 +14,11 @@ mod star;
 #[cfg(test)]
 mod tests;
 
-use std::{path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -215,6 +219,36 @@ impl World {
         self.broadcast(all)
     }
 
+    /// Brings the values of `members` to each of them; every rank calls it with the same members,
+    /// and those that are none hear nothing.
+    ///
+    /// # Errors
+    ///
+    /// A rank is gone, late or has failed.
+    pub fn exchange_among<T: Serialize + DeserializeOwned>(
+        &mut self,
+        value: T,
+        members: &[Rank],
+    ) -> Result<BTreeMap<Rank, T>, Error> {
+        let wants = |rank| if members.contains(&rank) { members.to_vec() } else { Vec::new() };
+        Ok(self.exchange(value, wants)?.into_iter().collect())
+    }
+
+    /// Brings what `choose` makes of all values, in the order of the ranks, to every rank; the root
+    /// asks it.
+    ///
+    /// # Errors
+    ///
+    /// A rank is gone, late or has failed.
+    pub fn agree<T: Serialize + DeserializeOwned, R: Serialize + DeserializeOwned>(
+        &mut self,
+        value: T,
+        choose: impl FnOnce(Vec<T>) -> R,
+    ) -> Result<R, Error> {
+        let choice = self.gather(value)?.map(choose);
+        self.broadcast(choice)
+    }
+
     /// Brings to each rank the values of those that it wants, in the order in which it does.
     /// `wants` is the same function on every rank, of which the root asks it; who is no member has
     /// no value.
@@ -265,6 +299,14 @@ impl World {
     /// Tells the others that this rank gives up on this round and why.
     pub fn abandon(&mut self, reason: &str) {
         self.star.abandon(reason);
+    }
+
+    /// The MPI library that joins the ranks, if one does: its file and what it calls itself.
+    pub fn library(&self) -> Option<(PathBuf, String)> {
+        match &self.keeper {
+            Keeper::Mpi(joined) => joined.library(),
+            Keeper::Nothing | Keeper::Children(_) => None,
+        }
     }
 
     /// Ends in order: every rank calls it behind the last message. A world of a launcher's ranks

@@ -96,6 +96,12 @@ pub(super) struct Joined {
 }
 
 impl Joined {
+    /// The library's file and what it calls itself.
+    pub(super) fn library(&self) -> Option<(PathBuf, String)> {
+        let mpi = &self.network.as_ref()?.mpi;
+        Some((mpi.path().to_owned(), mpi.version().to_owned()))
+    }
+
     /// Ends MPI in order.
     pub(super) fn finish(mut self) -> Result<(), Error> {
         let network = self.network.take().and_then(Rc::into_inner);

@@ -102,8 +102,10 @@ impl Copies {
         let clock = lanes.first().map(|lane| lane.ready.clock(sample_time_min));
         // Rank 0 decides by it, whether it has a GPU in this case or not; and every rank hears here
         // of one that could not get its part.
-        let clocks = world.all_gather(clock)?;
-        let clock = clocks.into_iter().flatten().max_by_key(|clock| clock.resolution);
+        let coarsest = |all: Vec<Option<Clock>>| {
+            all.into_iter().flatten().max_by_key(|clock| clock.resolution)
+        };
+        let clock = world.agree(clock, coarsest)?;
         Ok(Self {
             rank,
             ends,

@@ -3,6 +3,8 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -38,8 +40,8 @@ pub(in crate::transport) struct Ends {
     pub(in crate::transport) buffers: Vec<Buffer>,
     /// The other ranks of the case, if there are any.
     control: Option<Control>,
-    /// What each rank offers.
-    offers: Vec<Offers>,
+    /// What each rank of the case offers.
+    offers: BTreeMap<Rank, Offers>,
     /// Whether host memory of any rank lies on another NUMA node than the case says.
     pub(in crate::transport) is_misplaced: bool,
 }
@@ -73,7 +75,6 @@ struct Offers {
     buffers: Vec<(usize, Offer)>,
     /// Where it is counted who has them open.
     count: Option<Address>,
-    is_misplaced: bool,
 }
 
 impl Ends {
@@ -97,8 +98,9 @@ impl Ends {
         let offered = offered(case, &buffers)?;
         let lender = Lender::of(&offered)?;
         let count = lender.count.as_ref().map(Segment::address);
-        let offers = world.all_gather(Offers { buffers: offered, count, is_misplaced })?;
-        let is_misplaced = offers.iter().any(|offers| offers.is_misplaced);
+        let own = Offers { buffers: offered, count };
+        let offers = world.exchange_among(own, &case.members())?;
+        let is_misplaced = world.agree(is_misplaced, |all| all.contains(&true))?;
         Ok(Self { _lender: lender, buffers, control, offers, is_misplaced })
     }
 
@@ -120,7 +122,7 @@ impl Ends {
             let place = self.buffers.iter().position(is_it);
             return place.map(End::Own).ok_or(Error::Disagreement("a buffer is missing"));
         }
-        let theirs = self.offers.get(end.rank.0 as usize);
+        let theirs = self.offers.get(&end.rank);
         let theirs = theirs.ok_or(Error::Disagreement("a rank offers nothing"))?;
         let offer = theirs.buffers.iter().find(|(place, _)| *place == flow);
         let (_, offer) = offer.ok_or(Error::Disagreement("a rank does not offer a buffer"))?;

@@ -178,8 +178,10 @@ impl Staged {
             if case.members().len() > 1 { SAMPLE_TIME_MIN } else { Duration::ZERO };
         let clock = first.map(|lane| lane.ready.clock(sample_time_min));
         // Rank 0 decides by it, whether it has a GPU in this case or not.
-        let clock =
-            world.all_gather(clock)?.into_iter().flatten().max_by_key(|clock| clock.resolution);
+        let coarsest = |all: Vec<Option<Clock>>| {
+            all.into_iter().flatten().max_by_key(|clock| clock.resolution)
+        };
+        let clock = world.agree(clock, coarsest)?;
         Ok(Self {
             rank,
             ends,
@@ -453,7 +455,7 @@ fn rings(
         }
     }
     let rings = made.iter().map(|(flow, segment)| (*flow, segment.address())).collect();
-    let offers = world.all_gather(Offer { rings })?;
+    let offers = world.exchange_among(Offer { rings }, &case.members())?;
     let mut rings = Vec::new();
     for (flow, ends) in case.flows.iter().enumerate() {
         let (source, target) = (ends.source.rank, ends.target.rank);
@@ -468,7 +470,7 @@ fn rings(
             let segment = match made.iter().position(|(made, _)| *made == flow) {
                 Some(place) => made.remove(place).1,
                 None => {
-                    let theirs = offers.get(target.0 as usize).map(|offer| &offer.rings);
+                    let theirs = offers.get(&target).map(|offer| &offer.rings);
                     let ring = theirs.and_then(|rings| rings.iter().find(|(at, _)| *at == flow));
                     control::open(ring.map(|(_, address)| *address))?
                 }

@@ -8,7 +8,7 @@
 mod lane;
 mod layout;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -112,8 +112,8 @@ impl ShmTransfer {
         let shared = case.flows.iter().any(|flow| flow.source.cpu().is_none());
         let wait = if shared { Wait::Yield } else { Wait::Spin };
         let control = Control::new(case, world, wait)?;
-        let offers =
-            world.all_gather(Offer { rings: own_rings.iter().map(Segment::address).collect() })?;
+        let own = Offer { rings: own_rings.iter().map(Segment::address).collect() };
+        let offers = world.exchange_among(own, &case.members())?;
 
         let mut lanes = Vec::new();
         let mut own_rings = own_rings.into_iter();
@@ -137,7 +137,7 @@ impl ShmTransfer {
         let is_misplaced =
             lanes.iter().any(|lane| own_node.is_some_and(|node| lane.is_off(node.0)));
         // Every rank hears here of one that could not get its part.
-        let is_misplaced = world.all_gather(is_misplaced)?.contains(&true);
+        let is_misplaced = world.agree(is_misplaced, |all| all.contains(&true))?;
         Ok(Self {
             rank,
             control,
@@ -306,11 +306,11 @@ impl Transfer for ShmTransfer {
 }
 
 /// The ring that the target of flow `flow` offers.
-fn ring_of(case: &Case, offers: &[Offer], flow: u64) -> Option<Address> {
+fn ring_of(case: &Case, offers: &BTreeMap<Rank, Offer>, flow: u64) -> Option<Address> {
     let flow = usize::try_from(flow).ok()?;
     let target = case.flows.get(flow)?.target.rank;
     let place = case.flows[..flow].iter().filter(|flow| flow.target.rank == target).count();
-    offers.get(target.0 as usize)?.rings.get(place).copied()
+    offers.get(&target)?.rings.get(place).copied()
 }
 
 #[cfg(test)]
