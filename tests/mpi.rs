@@ -315,3 +315,35 @@ fn copies_that_mpi_does_not_join_are_refused() {
         assert!(!output.exists(), "{said}");
     }
 }
+
+#[test]
+fn eight_ranks_on_a_simulated_machine_find_what_one_process_finds() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = "p2p --simulate p4d.24xlarge --pattern one-way,bisection --issuer read --sizes 1M \
+                --operation copy --time-limit 50ms --quiet --output";
+    let alone = folder.path().join("alone");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_g2g"));
+    let result = command.args(line.split_whitespace()).arg(&alone).output().unwrap();
+    assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
+    let alone = Rows::read(&alone);
+    // By copy engine and by kernels: every ordered pair, and all of them at once.
+    assert_eq!(alone.len(), 2 * 57);
+    for mpi in [&open_mpi()[0], &mpich()[1]] {
+        let output = folder.path().join(format!("mpich-{}", mpi.is_mpich()));
+        let (result, said) = mpi.g2g(8, &format!("{line} {}", output.display())).wait();
+        assert_eq!(result.status.code(), Some(0), "{said}");
+        let rows = Rows::read(&output);
+        assert_eq!(rows.len(), alone.len(), "{said}");
+        for row in 0..rows.len() {
+            let cells = |rows: &Rows| {
+                ["pattern", "engine", "source_gpu", "target_gpu", "simulated", "flows"]
+                    .map(|name| rows.cell(row, name).to_owned())
+            };
+            assert_eq!(cells(&rows), cells(&alone), "{said}");
+            assert_eq!(rows.cell(row, "source_rank"), rows.cell(row, "source_gpu"));
+            let rate = |rows: &Rows| rows.number(row, "bandwidth_gb_s_total");
+            let (found, expected) = (rate(&rows), rate(&alone));
+            assert!((found - expected).abs() <= 0.005 * expected, "{found} for {expected}");
+        }
+    }
+}
