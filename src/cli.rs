@@ -67,8 +67,8 @@ pub enum Command {
 /// The flags of `g2g topo`.
 #[derive(Clone, Debug, Args)]
 pub struct TopoOptions {
-    /// Show a simulated machine: an EC2 instance type or a machine file (a path that ends in
-    /// .toml)
+    /// Show a simulated machine: an EC2 instance type or a machine file (a path, or a name
+    /// that ends in .toml)
     #[arg(long, value_name = "MACHINE")]
     pub simulate: Option<String>,
 
@@ -145,8 +145,8 @@ pub struct Options {
     #[arg(long, value_name = "HANDLE", value_enum, default_value_t = Handle::Ipc)]
     pub handle: Handle,
 
-    /// Measure a simulated machine: an EC2 instance type or a machine file (a path that ends in
-    /// .toml)
+    /// Measure a simulated machine: an EC2 instance type or a machine file (a path, or a name
+    /// that ends in .toml)
     #[arg(long, value_name = "MACHINE")]
     pub simulate: Option<String>,
 
@@ -177,7 +177,8 @@ pub struct Options {
     pub time_limit: Duration,
 
     /// Take exactly so many bandwidth samples, whatever --precision and --time-limit say; a sample
-    /// lasts 1 ms or one transfer, whichever is longer
+    /// lasts one transfer or longer: 100 µs within a process's GPUs, 1 ms between ranks, 2 ms for
+    /// rdma
     #[arg(long, value_name = "N", conflicts_with = "precision",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub samples: Option<u32>,
@@ -188,7 +189,7 @@ pub struct Options {
     pub deadline: Duration,
 
     /// Seed of the data patterns, 0 to 2^64 - 1
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     pub seed: u64,
 
     /// The MPI library by which the ranks of mpirun or srun talk [default: the launcher's own]
@@ -280,7 +281,7 @@ impl Cli {
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Answer::Usage(err.to_string()),
             ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument => {
                 let sentence = sentence(&err.to_string());
-                Answer::Refused(format!("{sentence}; `g2g --help` lists what there is"))
+                Answer::Refused(format!("{sentence}; --help lists what there is"))
             }
             _ => Answer::Refused(sentence(&err.to_string())),
         })
@@ -493,7 +494,7 @@ mod tests {
             ("g2g p2p --issuer pull", "[possible values: read, write]"),
             ("g2g p2p --engine cpu", "[possible values: ce, sm]"),
             ("g2g run --siz 4K", "--sizes"),
-            ("g2g rnu", "'rnu'; `g2g --help` lists what there is"),
+            ("g2g rnu", "'rnu'; --help lists what there is"),
             ("g2g run --quiet --verbose", "cannot be used with"),
             ("g2g run --samples 5 --precision 2%", "cannot be used with"),
             ("g2g run --dry-run --format csv", "cannot be used with"),

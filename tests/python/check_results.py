@@ -42,7 +42,12 @@ def check_row(row):
     if row["status"] == "ok":
         # Fewer than 6 samples have no interval.
         few = row["bandwidth_samples"] < 6
-        for names in (["bandwidth_gb_s"] if few else BANDWIDTHS, LATENCIES):
+        bandwidths = ["bandwidth_gb_s"] if few else BANDWIDTHS
+        # These have a latency only.
+        if row["operation"] in ("chase", "ping-pong"):
+            require(pandas.isna(row["bandwidth_gb_s"]), f"{where}: a bandwidth of no stream")
+            bandwidths = []
+        for names in filter(None, (bandwidths, LATENCIES)):
             values = [row[name] for name in names]
             require(values[0] > 0, f"{where}: {names[0]} is {values[0]}, not positive")
             rising = all(low <= high for low, high in zip(values, values[1:]))
@@ -89,9 +94,25 @@ def check_histogram(row, tag, histogram):
         require(same, f"{tag}: {name} is {value} in latency.hlog and {row[name]} in run.csv")
 
 
+def check_ranks(row, tag, histograms):
+    if pandas.notna(row["slowest_rank"]):
+        require(len(histograms) > 1, f"{tag}: a slowest rank, and {len(histograms)} histograms")
+    # Between ranks each operation is a value of its own.
+    if histograms and row["transport"] == "rdma":
+        total = sum(histogram.get_total_count() for histogram in histograms)
+        same = total == row["latency_samples"]
+        require(same, f"{tag}: the ranks have {total} latencies, the row {row['latency_samples']}")
+
+
 def check_log(path, measured):
     histograms = read_histograms(path)
     tags = [tag_of(row) for row in measured]
+    of_ranks = {}
+    for tag in [tag for tag in histograms if "_rank-" in tag]:
+        of_ranks.setdefault(tag.split("_rank-")[0], []).append(histograms.pop(tag))
+    for row, tag in zip(measured, tags):
+        check_ranks(row, tag, of_ranks.pop(tag, []))
+    require(not of_ranks, f"ranks of no row: {sorted(of_ranks)}")
     odd = sorted(histograms.keys() ^ set(tags), key=str)
     require(not odd, f"not in both latency.hlog and the ok rows of run.csv: {odd}")
     for row, tag in zip(measured, tags):
