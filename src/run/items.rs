@@ -53,6 +53,9 @@ pub(super) fn ranks_alone(request: &Request, site: &Site) -> Result<u32, String>
     if let Some(ranks) = request.ranks {
         return Ok(ranks);
     }
+    if let Some(reason) = no_gpus(request, site) {
+        return Err(reason);
+    }
     let is_absent = |kind| site.absent.iter().any(|(absent, _)| *absent == kind);
     let mut kinds = request.transports.clone();
     kinds.retain(|&kind| !is_absent(kind));
@@ -152,10 +155,10 @@ fn within_host(
     let Host { topology, ranks, .. } = &site.host;
     let none = |reason: String| Ok(OfHost { cases: Vec::new(), reason: Some(reason) });
     let absence = absence(site, kind);
+    if let Some(reason) = no_gpus(request, site) {
+        return Err(reason);
+    }
     if let Some((_, reason)) = absence {
-        if request.gpus.is_some() && topology.gpus.is_empty() {
-            return Err(format!("--gpus: {reason}"));
-        }
         return none(reason.clone());
     }
     let count = u32::try_from(ranks.len()).ok().filter(|_| is_launched).or(request.ranks);
@@ -174,6 +177,15 @@ fn within_host(
     }
     let cases = cases.into_iter().map(|case| case.on(ranks)).collect();
     Ok(OfHost { cases, reason })
+}
+
+/// Why GPUs that were named are not there, if there are none at all.
+fn no_gpus(request: &Request, site: &Site) -> Option<String> {
+    let is_named = request.gpus.is_some() && site.host.topology.gpus.is_empty();
+    let of_gpus = |kind: &TransportKind| absence(site, *kind);
+    let kinds = [TransportKind::Local, TransportKind::P2p];
+    let (_, reason) = kinds.iter().find_map(of_gpus).filter(|_| is_named)?;
+    Some(format!("--gpus: {reason}"))
 }
 
 fn absence(site: &Site, kind: TransportKind) -> Option<&(TransportKind, String)> {
