@@ -453,6 +453,18 @@ impl Case {
 }
 
 impl Fabric {
+    /// `rank 0 GPU 1 (rdmap79s0-rdm)`, `rank 1 host (eth0)`
+    fn describe(&self, end: Endpoint, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rank = end.rank.0;
+        match end.gpu() {
+            Some(gpu) => write!(f, "rank {rank} GPU {}", gpu.0)?,
+            None => write!(f, "rank {rank} host")?,
+        }
+        let nics = self.nics.iter().find(|(of, _)| *of == end.rank);
+        let names = nics.iter().flat_map(|(_, nics)| nics).map(|nic| nic.domain.as_str());
+        write!(f, " ({})", names.collect::<Vec<&str>>().join("+"))
+    }
+
     fn clone_without_ranks(&self) -> Self {
         Self {
             provider: self.provider.clone(),
@@ -497,9 +509,13 @@ impl fmt::Display for Case {
         let has_ranks = self.engine == Engine::Cpu || self.members().len() > 1;
         for (index, flow) in self.flows.iter().enumerate() {
             f.write_str(if index == 0 { " " } else { ", " })?;
-            flow.source.describe(f, has_ranks)?;
-            f.write_str(" -> ")?;
-            flow.target.describe(f, has_ranks)?;
+            for (end, arrow) in [(flow.source, ""), (flow.target, " -> ")] {
+                f.write_str(arrow)?;
+                match &self.fabric {
+                    Some(fabric) => fabric.describe(end, f)?,
+                    None => end.describe(f, has_ranks)?,
+                }
+            }
         }
         write!(f, " {}", self.size)
     }

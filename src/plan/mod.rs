@@ -159,7 +159,7 @@ pub enum BadRequest {
         memory: Bytes,
     },
     /// A provider that not every host has.
-    #[error("--provider {0}: libfabric offers it not on every host; here are: {1}")]
+    #[error("--provider {0}: libfabric does not offer it here (on every host); here are: {1}")]
     Provider(String, String),
     /// A provider for one host, on several.
     #[error("--provider shm joins ranks of one host, and there are {0}")]

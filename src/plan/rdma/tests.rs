@@ -59,7 +59,7 @@ fn two_ranks_of_a_host_are_joined_by_tcp_and_shm_with_all_operations() {
     let cases = cases_between(&request(), &plain(&[2])).unwrap();
     let names: Vec<String> = cases.iter().map(Case::to_string).collect();
     assert_eq!(names.len(), 14);
-    let ends = "rank 0 (NUMA node 0, shared CPUs) -> rank 1 (NUMA node 0, shared CPUs) 8 B";
+    let ends = "rank 0 host (lo) -> rank 1 host (lo) 8 B";
     assert_eq!(names[0], format!("rdma one-way write tcp {ends}"));
     assert_eq!(names[3], format!("rdma one-way ping-pong tcp {ends}"));
     assert!(names[4].starts_with("rdma both-ways write tcp "), "{}", names[4]);
@@ -208,7 +208,7 @@ fn what_is_not_there_is_refused_with_what_is() {
         |name: &str| FabricRequest { providers: vec![name.to_owned()], ..FabricRequest::default() };
     assert_eq!(
         refused(provider("efa"), &[], &[2]),
-        "--provider efa: libfabric offers it not on every host; here are: tcp shm udp tcp;ofi_rxm"
+        "--provider efa: libfabric does not offer it here (on every host); here are: tcp shm udp tcp;ofi_rxm"
     );
     assert!(refused(provider("shm"), &[], &[1, 1]).contains("joins ranks of one host"));
     let without = refused(provider("udp"), &[Operation::Write], &[2]);
