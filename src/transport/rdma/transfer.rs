@@ -378,18 +378,18 @@ impl Streams {
         let is_read = self.operation == Operation::Read;
         let is_done = |lane: &Lane| {
             let count = &lane.count;
+            let arrived = if lane.initiates { count.posted } else { count.delivered };
             let all_confirmed = match goal.group {
                 _ if is_read => 0,
-                Some(group) => count.posted / group,
+                Some(group) => arrived / group,
                 None => 1,
             };
             let answers = self.operation == Operation::PingPong;
             count.completed == count.posted
+                && count.confirmed == all_confirmed
                 && count.last.is_some()
                 && match (lane.initiates, is_read) {
-                    (true, _) => {
-                        goal.stop == Some(count.posted) && count.confirmed == all_confirmed
-                    }
+                    (true, _) => goal.stop == Some(count.posted),
                     (false, true) => true,
                     (false, false) => {
                         count.has_all(goal.operations())
