@@ -76,6 +76,10 @@ struct Goal {
     group: Option<u64>,
     /// How many operations an initiator asks for; `None`: as many as can be under way.
     stop: Option<u64>,
+    /// Whether nothing is asked for before everything under way is done. Reads do so while their
+    /// initiator waits for the others: libfabric's tcp sends what is read from a rank before what
+    /// that rank has to say, so that beside a window which is always full nothing is ever heard.
+    pauses: bool,
     /// Whether these are all.
     is_last: bool,
 }
@@ -100,7 +104,7 @@ impl Streams {
         let initiates = self.lanes.iter().any(|lane| lane.initiates);
         let mut patience = Patience::new(self.wait, self.deadline);
         let mut is_ending = false;
-        let mut goal = Goal { group: Some(group), stop: None, is_last: false };
+        let mut goal = Goal { group: Some(group), stop: None, pauses: false, is_last: false };
         while !self.is_over(goal) {
             let moved = self.advance(goal)?;
             if initiates && samples.taken < samples.spans.len() {
@@ -111,6 +115,7 @@ impl Streams {
             } else if goal.stop.is_none() {
                 if !is_ending {
                     is_ending = true;
+                    goal.pauses = self.operation == Operation::Read;
                     self.barrier.begin();
                 }
                 if self.meet() {
@@ -139,7 +144,7 @@ impl Streams {
                 Operation::PingPong => lane.count.delivered > done,
                 _ => lane.count.completed > done,
             };
-            let goal = Goal { group: None, stop: Some(done + 1), is_last: false };
+            let goal = Goal { group: None, stop: Some(done + 1), pauses: false, is_last: false };
             loop {
                 let moved = self.advance(goal)?;
                 let operation = self.operation;
@@ -154,7 +159,7 @@ impl Streams {
             *span = Span { start_ns: Some(start), end_ns: Some(start + one_way) };
             done += 1;
         }
-        let goal = Goal { group: None, stop: Some(done), is_last: true };
+        let goal = Goal { group: None, stop: Some(done), pauses: false, is_last: true };
         while !self.is_over(goal) {
             let moved = self.advance(goal)?;
             self.wait_on(&mut patience, moved, END)?;
@@ -261,6 +266,7 @@ impl Streams {
                 // What came is answered.
                 _ if answers => lane.count.delivered - lane.count.posted,
                 _ if !lane.initiates => 0,
+                _ if goal.pauses && lane.under_way() > 0 => 0,
                 Some(stop) => stop - lane.count.posted,
                 None => u64::MAX,
             };
@@ -380,6 +386,7 @@ impl Streams {
             };
             let answers = self.operation == Operation::PingPong;
             count.completed == count.posted
+                && count.confirmed == all_confirmed
                 && count.last.is_some()
                 && count.confirmed == all_confirmed
                 && match (lane.initiates, is_read) {
