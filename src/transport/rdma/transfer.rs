@@ -386,7 +386,6 @@ impl Streams {
             };
             let answers = self.operation == Operation::PingPong;
             count.completed == count.posted
-                && count.confirmed == all_confirmed
                 && count.last.is_some()
                 && count.confirmed == all_confirmed
                 && match (lane.initiates, is_read) {
