@@ -10,7 +10,6 @@ use crate::{
         Gpu, NicName,
         topology::{GpuNode, NicNode, Node, NumaNode, Topology, cpu_list},
     },
-    transport::Wait,
     units::Bytes,
 };
 
@@ -100,11 +99,6 @@ pub fn nics(path: Option<&Path>) -> Vec<NicNode> {
 /// Whether an interface leads to nowhere but this host.
 fn is_loopback(nic: &NicName) -> bool {
     nic.domain == "lo" || nic.domain.starts_with("shm") || nic.fabric.starts_with("127.")
-}
-
-/// How ranks of this host wait for each other: they keep their CPUs if each can have one.
-pub(super) fn wait_of_ranks() -> Wait {
-    Wait::Yield
 }
 
 /// A foreign library that is used.

@@ -287,7 +287,7 @@ pub fn open(kind: TransportKind, topology: &Topology) -> Result<Box<dyn Transpor
         TransportKind::P2p => Ok(Box::new(p2p::P2p::new(topology)?)),
         TransportKind::Shm => Ok(Box::new(shm::Shm::new(topology))),
         TransportKind::Nccl => Err(missing("libnccl.so.2", "NCCL (package libnccl2) and a GPU")),
-        TransportKind::Rdma => Ok(Box::new(rdma::Rdma::new()?)),
+        TransportKind::Rdma => Ok(Box::new(rdma::Rdma::new(topology)?)),
     }
 }
 

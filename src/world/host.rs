@@ -11,7 +11,7 @@ pub struct Host {
     /// The host's name, as it calls itself.
     pub name: String,
     /// The kernel's random number of this boot.
-    boot: String,
+    pub boot: String,
     /// The device number of `/dev/shm`, anew for each file system that is mounted.
     shm_device: Option<u64>,
     /// The number of the PID namespace.

@@ -4,6 +4,7 @@ mod data;
 mod gpu;
 mod lane;
 mod port;
+mod seat;
 mod signal;
 mod transfer;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use data::Data;
 use lane::{Far, Lane, Target};
 use port::{Port, PortCard, rails};
+use seat::Seat;
 use signal::{Barrier, LANES_MAX};
 use transfer::{Inbox, Streams};
 
@@ -25,8 +27,9 @@ use crate::{
     ffi::{
         clock,
         fabric::{Domain, Facts, Info, Library, Query, RemoteRegion},
+        host,
     },
-    plan::{Case, Fabric, Flow, NicName, Operation, Place, Rank},
+    plan::{Case, Fabric, Flow, NicName, Operation, Place, Rank, topology::Topology},
     units::Bytes,
     world::World,
 };
@@ -51,6 +54,9 @@ const SIGNAL_SIZE: Bytes = Bytes::new(4);
 /// Opened libfabric, and the interfaces that were used so far.
 pub(super) struct Rdma {
     library: &'static Library,
+    topology: Topology,
+    /// The CPUs on which this rank may run.
+    cpus: Vec<u32>,
     gpus: Result<Gpus, String>,
     domains: RefCell<Vec<Opened>>,
 }
@@ -87,8 +93,23 @@ impl Rdma {
     /// # Errors
     ///
     /// There is no libfabric, and what to do about it.
-    pub(super) fn new() -> Result<Self, String> {
-        Ok(Self { library: machine::fabric()?, gpus: Gpus::new(), domains: RefCell::default() })
+    pub(super) fn new(topology: &Topology) -> Result<Self, String> {
+        Ok(Self {
+            library: machine::fabric()?,
+            topology: topology.clone(),
+            cpus: host::allowed_cpus().map_err(|err| err.to_string())?,
+            gpus: Gpus::new(),
+            domains: RefCell::default(),
+        })
+    }
+
+    /// Where this rank runs, in agreement with all others; on the NUMA node of its memory if it
+    /// can.
+    fn seat(&self, case: &Case, world: &mut World) -> Result<Seat, Error> {
+        let end = case.endpoint(world.rank());
+        let of_gpu = |gpu| self.topology.gpus.iter().find(|node| node.gpu == gpu)?.numa_node;
+        let near = end.and_then(|end| end.numa_node().or_else(|| of_gpu(end.gpu()?)));
+        Seat::agree(&self.cpus, &self.topology, (end.is_some(), near), world)
     }
 
     /// What the provider offers on the interface `nic`, for memory of GPUs if `has_gpu`.
@@ -181,8 +202,9 @@ impl Transport for Rdma {
         let parts = case.parts();
         let is_whole = world.is_root();
         let own = if is_whole { parts.get(&rank) } else { Some(case) };
+        let seat = self.seat(case, world)?;
         let mut builder = match own {
-            Some(own) if !own.flows.is_empty() => Some(Builder::new(self, own, rank)?),
+            Some(own) if !own.flows.is_empty() => Some(Builder::new(self, own, rank, &seat)?),
             _ => None,
         };
         let card = builder.as_ref().map(Builder::card).transpose()?;
@@ -214,14 +236,17 @@ struct Builder<'a> {
     inbox: Option<Inbox>,
     window: u64,
     slots: u64,
+    wait: Wait,
 }
 
 impl<'a> Builder<'a> {
     /// Opens the interfaces and makes the buffers.
-    fn new(rdma: &Rdma, case: &'a Case, rank: Rank) -> Result<Self, Error> {
+    fn new(rdma: &Rdma, case: &'a Case, rank: Rank, seat: &Seat) -> Result<Self, Error> {
         let missing = Error::Disagreement("a rank of the case has no interface");
         let (fabric, nics) = own_nics(case, rank).ok_or(missing)?;
         let has_gpu = is_direct(case, rank);
+        // A provider's threads must not wait for the CPU on which this one never sleeps.
+        seat.leave()?;
         let mut ports = Vec::new();
         let mut facts = None;
         for nic in nics {
@@ -229,6 +254,7 @@ impl<'a> Builder<'a> {
             facts.get_or_insert_with(|| domain.info().facts().clone());
             ports.push(Port::open(&domain)?);
         }
+        seat.take()?;
         let facts = facts.ok_or(Error::Disagreement("a rank of the case has no interface"))?;
         let flows = own_flows(case, rank);
         let room = ports.iter().map(|port| port.endpoint.operations_max()).min().unwrap_or(0);
@@ -246,6 +272,7 @@ impl<'a> Builder<'a> {
             inbox: None,
             window,
             slots,
+            wait: seat.wait(),
         };
         builder.allocate(rdma)?;
         Ok(builder)
@@ -363,7 +390,7 @@ impl<'a> Builder<'a> {
             inbox: self.inbox.take(),
             barrier: Barrier::new(meetings),
             signals_under_way: 0,
-            wait: machine::wait_of_ranks(),
+            wait: self.wait,
             deadline: world.deadline(),
             clock: own_clock(),
             network,
