@@ -4,6 +4,7 @@ mod data;
 mod gpu;
 mod lane;
 mod port;
+mod samples;
 mod seat;
 mod signal;
 mod transfer;

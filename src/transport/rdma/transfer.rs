@@ -10,6 +10,7 @@ use std::{collections::VecDeque, time::Duration};
 use super::{
     lane::{Count, Lane, Target},
     port::{Port, Rail},
+    samples::Samples,
     signal::{Barrier, Signal, TURNS_MAX},
 };
 use crate::{
@@ -23,10 +24,6 @@ use crate::{
     },
     units::Bytes,
 };
-
-/// Before the first sample the flows run for so long: what a link lets through at once after a
-/// pause, and what fills its queues, is over by then.
-const RUN_IN: Duration = Duration::from_millis(20);
 
 /// Completions that are looked at together.
 const COMPLETIONS: usize = 32;
@@ -84,34 +81,19 @@ struct Goal {
     is_last: bool,
 }
 
-/// The samples of a streaming run, as its initiator takes them.
-struct Samples<'a> {
-    spans: &'a mut [Span],
-    taken: usize,
-    /// Groups that were confirmed when the last one ended.
-    groups: u64,
-    since: u64,
-    began: u64,
-    has_run_in: bool,
-}
-
 impl Streams {
     /// Streams until every rank has its samples.
     fn stream(&mut self, group: u64, spans: &mut [Span]) -> Result<(), Error> {
-        let now = clock::now().ns();
-        let mut samples =
-            Samples { spans, taken: 0, groups: 0, since: now, began: now, has_run_in: false };
+        let mut samples = Samples::begin(spans, clock::now().ns());
         let initiates = self.lanes.iter().any(|lane| lane.initiates);
         let mut patience = Patience::new(self.wait, self.deadline);
         let mut is_ending = false;
         let mut goal = Goal { group: Some(group), stop: None, pauses: false, is_last: false };
         while !self.is_over(goal) {
             let moved = self.advance(goal)?;
-            if initiates && samples.taken < samples.spans.len() {
+            if initiates && !samples.are_all() {
                 let groups = self.groups_done(group);
-                if groups > samples.groups {
-                    samples.take(groups, clock::now().ns());
-                }
+                samples.take(groups, || clock::now().ns());
             } else if goal.stop.is_none() {
                 if !is_ending {
                     is_ending = true;
@@ -445,27 +427,6 @@ impl Goal {
     /// Operations of a group.
     fn operations(self) -> u64 {
         self.group.unwrap_or(1)
-    }
-}
-
-impl Samples<'_> {
-    /// At `now` it is known that `groups` have arrived. Those that became known together are
-    /// taken to have lasted equally long.
-    fn take(&mut self, groups: u64, now: u64) {
-        let new = groups - self.groups;
-        if self.has_run_in {
-            let each = (now - self.since) / new;
-            for group in 0..new {
-                if let Some(span) = self.spans.get_mut(self.taken) {
-                    let start = self.since + group * each;
-                    *span = Span { start_ns: Some(start), end_ns: Some(start + each) };
-                    self.taken += 1;
-                }
-            }
-        }
-        self.has_run_in |= Duration::from_nanos(now - self.began) >= RUN_IN;
-        self.groups = groups;
-        self.since = now;
     }
 }
 
