@@ -41,7 +41,7 @@ pub struct FabricRequest {
     /// Where the data lies, each once; empty: on GPUs both ways if every host has some, otherwise
     /// in host memory.
     pub memory: Vec<Memory>,
-    /// Operations of a flow under way at once; `None`: [`WINDOW`].
+    /// Operations of a flow under way at once; `None`: 64.
     pub window: Option<u32>,
 }
 
