@@ -230,9 +230,10 @@ fn warm_up(
         let next = match world.gather((world.rank(), spans))? {
             Some(ranks) => {
                 let times = Times::of(case, transfer.clock(), &ranks)?;
-                // The shortest: a machine that is busy elsewhere makes others longer than they are.
-                each = times.all.into_iter().min().unwrap_or_default();
-                let more = sampling::more_operations(operations, each, transfer.clock());
+                each = typical(&times.all, transfer.clock());
+                let more = has_bandwidth
+                    .then(|| sampling::more_operations(operations, each, transfer.clock()))
+                    .flatten();
                 let is_confirmed =
                     count == sampling::CONFIRMING_SPANS || each >= sampling::CONFIRMED_TIME;
                 Some(match more {
@@ -247,6 +248,16 @@ fn warm_up(
             Some(next) => (operations, count) = next,
             None => return Ok((operations, each)),
         }
+    }
+}
+
+/// How long one of these samples lasts. The shortest: a machine that is busy elsewhere makes others
+/// longer than they are. In a stream short ones are beside long ones, which waited for the same
+/// word: the mean.
+fn typical(samples: &[Duration], clock: Clock) -> Duration {
+    match clock.is_streaming {
+        true => samples.iter().sum::<Duration>().div_f64(samples.len().max(1) as f64),
+        false => samples.iter().min().copied().unwrap_or_default(),
     }
 }
 

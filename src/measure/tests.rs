@@ -141,6 +141,20 @@ fn a_pointer_chase_has_a_latency_and_no_bandwidth() {
     assert!(measured.bandwidth.is_none());
     assert_eq!(measured.latency.count(), 10_000);
     assert_eq!(notes.iter().filter(|&&note| note == "verify").count(), 5);
+    // Beside the batches it ran to be warm, and once more to be sure of how long a load lasts: it
+    // has no samples that could grow.
+    assert_eq!(notes.iter().filter(|&&note| note == "run").count(), 2 + 5);
+}
+
+#[test]
+fn what_streams_lasts_as_long_as_its_samples_on_average() {
+    let clock = Clock::of_host(Duration::from_nanos(20));
+    // Three that waited for one word, of which two were seen together with it.
+    let samples = [9, 3, 3].map(Duration::from_millis);
+    assert_eq!(typical(&samples, clock), Duration::from_millis(3));
+    let clock = Clock { is_streaming: true, ..clock };
+    assert_eq!(typical(&samples, clock), Duration::from_millis(5));
+    assert_eq!(typical(&[], clock), Duration::ZERO);
 }
 
 #[test]

@@ -28,6 +28,9 @@ use crate::{
 /// Completions that are looked at together.
 const COMPLETIONS: usize = 32;
 
+/// Looks one after the other that find completions, before other work gets its turn.
+const POLLS: usize = 16;
+
 /// What a completion's context says: its kind above, a lane and a number below.
 const OF_OPERATION: u64 = 0;
 const OF_SIGNAL: u64 = 1;
@@ -159,18 +162,24 @@ impl Streams {
         Ok(moved)
     }
 
-    /// Fetches what is done, and what partners say.
+    /// Fetches what is done, and what partners say, until there is nothing: libfabric looks at what
+    /// comes in only when all that went out is fetched.
     fn poll(&mut self) -> Result<bool, Error> {
         let mut completions = [Completion::default(); COMPLETIONS];
         let mut moved = false;
         for port in 0..self.ports.len() {
-            let count = match self.ports[port].endpoint.poll(&mut completions) {
-                Ok(count) => count,
-                Err(failure) => return Err(self.failed(failure)),
-            };
-            moved |= count > 0;
-            for completion in &completions[..count] {
-                self.complete(*completion)?;
+            for _ in 0..POLLS {
+                let count = match self.ports[port].endpoint.poll(&mut completions) {
+                    Ok(count) => count,
+                    Err(failure) => return Err(self.failed(failure)),
+                };
+                for completion in &completions[..count] {
+                    self.complete(*completion)?;
+                }
+                if count == 0 {
+                    break;
+                }
+                moved = true;
             }
         }
         Ok(moved)
