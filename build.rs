@@ -42,12 +42,13 @@ mod bindings {
     const TYPES: [&str; 3] = [
         "fi_(info|av_attr|cq_attr|cq_data_entry|msg|msg_rma|context2|type)",
         "fid_(fabric|domain|av|cq|ep|mr)",
-        "fi_ops_(cm|msg|rma)",
+        "fi_ops_(cm|ep|msg|rma)",
     ];
 
-    const CONSTANTS: [&str; 3] = [
+    const CONSTANTS: [&str; 4] = [
         "FI_(MSG|RMA|READ|WRITE|SEND|RECV|REMOTE_READ|REMOTE_WRITE|HMEM|CONTEXT2?)",
         "FI_(REMOTE_CQ_DATA|MORE|COMPLETION|INJECT|DELIVERY_COMPLETE|ENABLE|PROTO_SHM)",
+        "FI_OPT_(ENDPOINT|FI_HMEM_P2P)|FI_HMEM_P2P_REQUIRED",
         "FI_MR_(LOCAL|VIRT_ADDR|ALLOCATED|PROV_KEY|ENDPOINT|HMEM)|FI_E[A-Z0-9]+",
     ];
 
@@ -55,7 +56,7 @@ mod bindings {
     const GROWN: [&str; 2] = ["fi_cq_err_entry", "fi_mr_attr"];
 
     /// Nothing looks behind pointers to these.
-    const OPAQUE: [&str; 19] = [
+    const OPAQUE: [&str; 18] = [
         "fi_atomic_attr",
         "fi_av_set_attr",
         "fi_cntr_attr",
@@ -63,7 +64,6 @@ mod bindings {
         "fi_eq_attr",
         "fi_ops_atomic",
         "fi_ops_collective",
-        "fi_ops_ep",
         "fi_ops_tagged",
         "fi_poll_attr",
         "fi_wait_attr",

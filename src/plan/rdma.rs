@@ -101,7 +101,7 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
                         issuer: operation.issuer(),
                         handle: None,
                         size,
-                        slot: None,
+                        slot: request.slot.filter(|_| memory == Memory::Staged),
                         fabric: Some(ends.fabric(request, &flows)),
                     };
                     cases.extend(ends.sizes.iter().map(of_size));

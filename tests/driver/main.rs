@@ -72,6 +72,7 @@ mod kernels;
 mod memory;
 mod nvml;
 mod processes;
+mod rdma;
 mod streams;
 
 /// The state of the simulated machine that this process is the first of.

@@ -7,6 +7,7 @@ on_both_machines! {
         operations_of_a_stream_follow_each_other
         the_time_between_events_grows_with_what_is_between_them
         an_event_that_was_never_recorded_has_no_time
+        an_event_is_reached_when_what_is_before_it_is_done
         a_stream_waits_for_an_event_of_another
         a_stream_waits_for_a_value_that_another_writes
         a_hold_holds_until_its_flag_has_reached_the_ticket
@@ -49,6 +50,18 @@ fn the_time_between_events_grows_with_what_is_between_them(gpus: &[Context]) {
     assert!(times.is_sorted_by(|sooner, later| sooner < later), "{times:?}");
     assert!(times[3] < PATIENCE, "{times:?}");
     assert_eq!(events[0].elapsed_since(&events[3]).unwrap(), Duration::ZERO);
+}
+
+fn an_event_is_reached_when_what_is_before_it_is_done(gpus: &[Context]) {
+    let gpu = Gpu::new(&gpus[0]);
+    let event = Event::new(&gpus[0]).unwrap();
+    gpu.hold(1, PATIENCE);
+    gpu.stream.record(&event).unwrap();
+    std::thread::sleep(MOMENT);
+    assert!(!event.is_reached().unwrap());
+    gpu.release(1);
+    gpu.finish();
+    assert!(event.is_reached().unwrap());
 }
 
 fn an_event_that_was_never_recorded_has_no_time(gpus: &[Context]) {

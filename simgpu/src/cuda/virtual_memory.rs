@@ -204,6 +204,27 @@ driver! {
         shareable.set(descriptor.into_raw_fd())
     }
 
+    // These GPUs give no dma-buf, as those of a driver without the kernel's support.
+    fn cuMemGetHandleForAddressRange(
+        handle: Out<i32>,
+        address: u64,
+        bytes: usize,
+        kind: u32,
+        flags: u64,
+    ) |world| {
+        const DMA_BUF: u32 = 1;
+        /// Of the host.
+        const PAGE: u64 = 4096;
+        let local = world.local();
+        local.initialised()?;
+        let is_whole = address % PAGE == 0 && (bytes as u64) % PAGE == 0 && bytes > 0;
+        let is_known = local.memory.find(address, bytes as u64).is_some();
+        if handle.pointer().is_null() || kind != DMA_BUF || flags != 0 || !is_whole || !is_known {
+            return Err(Code::INVALID_VALUE);
+        }
+        Err(Code::NOT_SUPPORTED)
+    }
+
     fn cuMemImportFromShareableHandle(handle: Out<u64>, shareable: usize, kind: u32) |world| {
         let mut local = world.local();
         local.initialised()?;

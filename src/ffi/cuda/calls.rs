@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUevent,
     CUfunction, CUfunction_attribute, CUipcMemHandle, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
-    CUmemGenericAllocationHandle, CUmodule, CUstream, CUuuid,
+    CUmemGenericAllocationHandle, CUmemRangeHandleType, CUmodule, CUstream, CUuuid,
 };
 
 macro_rules! calls {
@@ -36,8 +36,14 @@ macro_rules! calls {
 
 /// The functions that g2g calls, by the names under which a driver exports them; the first are
 /// those that it cannot do without.
-pub const CALLS: [&[&str]; 5] =
-    [Calls::NAMES, PairCalls::NAMES, ValueCalls::NAMES, IpcCalls::NAMES, DescriptorCalls::NAMES];
+pub const CALLS: [&[&str]; 6] = [
+    Calls::NAMES,
+    PairCalls::NAMES,
+    ValueCalls::NAMES,
+    IpcCalls::NAMES,
+    DescriptorCalls::NAMES,
+    RangeCalls::NAMES,
+];
 
 calls! {
     /// Without which nothing can be measured.
@@ -75,6 +81,7 @@ calls! {
     cuEventCreate(*mut CUevent, c_uint);
     cuEventDestroy_v2(CUevent);
     cuEventRecord(CUevent, CUstream);
+    cuEventQuery(CUevent);
     cuEventElapsedTime(*mut f32, CUevent, CUevent);
     cuModuleLoadData(*mut CUmodule, *const c_void);
     cuModuleUnload(CUmodule);
@@ -127,6 +134,14 @@ calls! {
     );
     cuMemImportFromShareableHandle(
         *mut CUmemGenericAllocationHandle, *mut c_void, CUmemAllocationHandleType
+    );
+}
+
+calls! {
+    /// Memory for the kernel's other drivers.
+    RangeCalls:
+    cuMemGetHandleForAddressRange(
+        *mut c_void, CUdeviceptr, usize, CUmemRangeHandleType, c_ulonglong
     );
 }
 

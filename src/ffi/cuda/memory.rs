@@ -104,6 +104,11 @@ pub(super) fn length(size: Bytes) -> usize {
     size.to_len().unwrap_or(usize::MAX)
 }
 
+/// `size` in whole blocks.
+pub(super) fn whole(size: Bytes) -> Bytes {
+    Bytes::new(size.get().div_ceil(BLOCK.get()).saturating_mul(BLOCK.get()))
+}
+
 /// Memory of one GPU; freed on drop. Its contents are undefined until something is written.
 #[derive(Debug)]
 pub struct Buffer {
@@ -127,7 +132,7 @@ impl Buffer {
         Ok(Self { context: context.clone(), address, size })
     }
 
-    /// Allocates `size` for [`Buffer::ipc_handle`]: whole blocks, with nothing else in them. What
+    /// Allocates `size` for [`Buffer::ipc_handle`] or [`Buffer::dma_buf`]: whole blocks, with nothing else in them. What
     /// is smaller may share a block, and another process opens and closes blocks ("CUDA
     /// Programming Guide", Interprocess Communication).
     ///
@@ -135,8 +140,7 @@ impl Buffer {
     ///
     /// As [`Buffer::new`].
     pub fn to_share(context: &Context, size: Bytes) -> Result<Self, CallError> {
-        let whole = size.get().div_ceil(BLOCK.get()).saturating_mul(BLOCK.get());
-        let mut buffer = Self::new(context, Bytes::new(whole))?;
+        let mut buffer = Self::new(context, whole(size))?;
         buffer.size = size;
         Ok(buffer)
     }

@@ -34,7 +34,7 @@ use std::{
 use cudarc::driver::sys;
 
 use super::{CallError, Cause, library, simulation};
-use calls::{Calls, DescriptorCalls, IpcCalls, PairCalls, ValueCalls};
+use calls::{Calls, DescriptorCalls, IpcCalls, PairCalls, RangeCalls, ValueCalls};
 
 pub use calls::CALLS;
 pub use context::Context;
@@ -74,6 +74,7 @@ pub struct Driver {
     value_calls: Result<ValueCalls, Missing>,
     ipc_calls: Result<IpcCalls, Missing>,
     descriptor_calls: Result<DescriptorCalls, Missing>,
+    range_calls: Result<RangeCalls, Missing>,
     version: u32,
     library: PathBuf,
     simulated: bool,
@@ -122,6 +123,7 @@ impl Driver {
             value_calls: ValueCalls::load().map_err(Missing),
             ipc_calls: IpcCalls::load().map_err(Missing),
             descriptor_calls: DescriptorCalls::load().map_err(Missing),
+            range_calls: RangeCalls::load().map_err(Missing),
             version: 0,
             library,
             simulated,

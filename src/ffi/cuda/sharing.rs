@@ -10,6 +10,8 @@
 //! the call need the capability `SYS_PTRACE`.
 //!
 //! In both ways the exporter keeps the memory until the importers have let go of it.
+//!
+//! The kernel's drivers of other devices reach it in a third way, by a dma-buf.
 
 use std::{
     ffi::{c_int, c_void},
@@ -21,11 +23,14 @@ use cudarc::driver::sys::{
     CUipcMem_flags_enum, CUipcMemHandle, CUmemAccess_flags_enum, CUmemAccessDesc,
     CUmemAllocationGranularity_flags_enum, CUmemAllocationHandleType, CUmemAllocationProp,
     CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType_enum, CUmemLocation,
-    CUmemLocationType_enum,
+    CUmemLocationType_enum, CUmemRangeHandleType, CUmemRangeHandleType_enum,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Buffer, Context, Driver, Memory, Slice, memory::length};
+use super::{
+    Buffer, Context, Driver, Memory, Slice,
+    memory::{length, whole},
+};
 use crate::{ffi::CallError, units::Bytes};
 
 /// The kind of handle that travels: a descriptor.
@@ -57,6 +62,31 @@ impl Buffer {
         driver.check("cuIpcGetMemHandle", code, object)?;
         let bytes = handle.reserved.iter().map(|byte| byte.to_ne_bytes()[0]).collect();
         Ok(IpcHandle { bytes, size: self.size() })
+    }
+}
+
+impl Buffer {
+    /// A dma-buf that begins where this memory does, for another device of this machine. The
+    /// memory is to come from [`Buffer::to_share`], as what is given away is whole pages.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal, most often because the GPU or the kernel has no such sharing.
+    pub fn dma_buf(&self) -> Result<OwnedFd, CallError> {
+        const KIND: CUmemRangeHandleType =
+            CUmemRangeHandleType_enum::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+        let driver = self.context.current()?;
+        let get = driver.range_calls.as_ref()?.cuMemGetHandleForAddressRange;
+        let mut descriptor: c_int = -1;
+        // SAFETY: the range is memory of this owner, with what it has of its last block; the handle
+        // of this kind is a descriptor, a live local that the call only writes.
+        let code = unsafe {
+            get((&raw mut descriptor).cast(), self.address, length(whole(self.size())), KIND, 0)
+        };
+        let object = || format!("{} on {}", self.size(), self.context.device());
+        driver.check("cuMemGetHandleForAddressRange", code, object)?;
+        // SAFETY: the driver has just opened it, for the caller.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 }
 

@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// shorter, and a sleep costs about this much.
 const SPIN: Duration = Duration::from_micros(50);
 
+/// The answer of what is not done yet.
+const BUSY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
+
 /// The call by which a wait looks at a stream.
 const QUERY: &str = "cuStreamQuery";
 
@@ -206,7 +209,6 @@ impl Stream {
 
 impl Inner {
     fn wait(&self, patience: Duration) -> Result<(), CallError> {
-        const BUSY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
         let driver = self.context.current()?;
         let begin = clock::now();
         loop {
@@ -304,6 +306,21 @@ impl Event {
         let code = unsafe { (driver.calls.cuEventCreate)(&raw mut handle, FLAGS) };
         driver.check("cuEventCreate", code, || context.device().to_string())?;
         Ok(Self { context: context.clone(), handle: Handle(handle) })
+    }
+
+    /// Whether everything before its last record is done.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong there.
+    pub fn is_reached(&self) -> Result<bool, CallError> {
+        let driver = self.context.current()?;
+        // SAFETY: the handle is alive.
+        let code = unsafe { (driver.calls.cuEventQuery)(self.handle.0) };
+        if code == BUSY {
+            return Ok(false);
+        }
+        driver.check("cuEventQuery", code, || self.to_string()).map(|()| true)
     }
 
     /// The time from the record of `earlier` to the record of this event, both of one GPU: what

@@ -9,7 +9,6 @@ pub enum fi_collective_attr {}
 pub enum fi_eq_attr {}
 pub enum fi_ops_atomic {}
 pub enum fi_ops_collective {}
-pub enum fi_ops_ep {}
 pub enum fi_ops_tagged {}
 pub enum fi_poll_attr {}
 pub enum fi_wait_attr {}
@@ -956,6 +955,70 @@ pub struct fi_msg {
     pub addr: fi_addr_t,
     pub context: *mut ::std::os::raw::c_void,
     pub data: u64,
+}
+pub const FI_OPT_ENDPOINT: _bindgen_ty_19 = 0;
+pub type _bindgen_ty_19 = ::std::os::raw::c_uint;
+pub const FI_OPT_MIN_MULTI_RECV: _bindgen_ty_20 = 0;
+pub const FI_OPT_CM_DATA_SIZE: _bindgen_ty_20 = 1;
+pub const FI_OPT_BUFFERED_MIN: _bindgen_ty_20 = 2;
+pub const FI_OPT_BUFFERED_LIMIT: _bindgen_ty_20 = 3;
+pub const FI_OPT_SEND_BUF_SIZE: _bindgen_ty_20 = 4;
+pub const FI_OPT_RECV_BUF_SIZE: _bindgen_ty_20 = 5;
+pub const FI_OPT_TX_SIZE: _bindgen_ty_20 = 6;
+pub const FI_OPT_RX_SIZE: _bindgen_ty_20 = 7;
+pub const FI_OPT_FI_HMEM_P2P: _bindgen_ty_20 = 8;
+pub const FI_OPT_XPU_TRIGGER: _bindgen_ty_20 = 9;
+pub type _bindgen_ty_20 = ::std::os::raw::c_uint;
+pub const FI_HMEM_P2P_ENABLED: _bindgen_ty_21 = 0;
+pub const FI_HMEM_P2P_REQUIRED: _bindgen_ty_21 = 1;
+pub const FI_HMEM_P2P_PREFERRED: _bindgen_ty_21 = 2;
+pub const FI_HMEM_P2P_DISABLED: _bindgen_ty_21 = 3;
+pub type _bindgen_ty_21 = ::std::os::raw::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct fi_ops_ep {
+    pub size: usize,
+    pub cancel: ::std::option::Option<
+        unsafe extern "C" fn(fid: fid_t, context: *mut ::std::os::raw::c_void) -> isize,
+    >,
+    pub getopt: ::std::option::Option<
+        unsafe extern "C" fn(
+            fid: fid_t,
+            level: ::std::os::raw::c_int,
+            optname: ::std::os::raw::c_int,
+            optval: *mut ::std::os::raw::c_void,
+            optlen: *mut usize,
+        ) -> ::std::os::raw::c_int,
+    >,
+    pub setopt: ::std::option::Option<
+        unsafe extern "C" fn(
+            fid: fid_t,
+            level: ::std::os::raw::c_int,
+            optname: ::std::os::raw::c_int,
+            optval: *const ::std::os::raw::c_void,
+            optlen: usize,
+        ) -> ::std::os::raw::c_int,
+    >,
+    pub tx_ctx: ::std::option::Option<
+        unsafe extern "C" fn(
+            sep: *mut fid_ep,
+            index: ::std::os::raw::c_int,
+            attr: *mut fi_tx_attr,
+            tx_ep: *mut *mut fid_ep,
+            context: *mut ::std::os::raw::c_void,
+        ) -> ::std::os::raw::c_int,
+    >,
+    pub rx_ctx: ::std::option::Option<
+        unsafe extern "C" fn(
+            sep: *mut fid_ep,
+            index: ::std::os::raw::c_int,
+            attr: *mut fi_rx_attr,
+            rx_ep: *mut *mut fid_ep,
+            context: *mut ::std::os::raw::c_void,
+        ) -> ::std::os::raw::c_int,
+    >,
+    pub rx_size_left: ::std::option::Option<unsafe extern "C" fn(ep: *mut fid_ep) -> isize>,
+    pub tx_size_left: ::std::option::Option<unsafe extern "C" fn(ep: *mut fid_ep) -> isize>,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]

@@ -14,15 +14,15 @@ use super::{
     Address, Domain, Library, Memory, Region, Remote, SharedMemory, Slice,
     bindings::{
         FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_EAGAIN, FI_EAVAIL, FI_ENABLE, FI_ENOSYS,
-        FI_ETOOSMALL, FI_INJECT, FI_MORE, FI_MR_ENDPOINT, FI_PROTO_SHM, FI_RECV, FI_REMOTE_CQ_DATA,
-        FI_SEND, fi_addr_t, fi_context2, fi_cq_data_entry, fi_msg, fi_msg_rma, fi_rma_iov, fid_av,
-        fid_cq, fid_ep, fid_mr, iovec,
+        FI_ETOOSMALL, FI_HMEM, FI_INJECT, FI_MORE, FI_MR_ENDPOINT, FI_PROTO_SHM, FI_RECV,
+        FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t, fi_context2, fi_cq_data_entry, fi_msg, fi_msg_rma,
+        fi_rma_iov, fid_av, fid_cq, fid_ep, fid_mr, iovec,
     },
     grown::fi_cq_err_entry,
     library::text_of,
     object::{Object, function},
     opened::{self, Calls},
-    region,
+    option, region,
 };
 use crate::ffi::CallError;
 
@@ -99,6 +99,7 @@ pub struct Endpoint {
     calls: Calls,
     number: u64,
     inject_size: usize,
+    must_reach_gpus_itself: bool,
     domain: Rc<Domain>,
 }
 
@@ -143,11 +144,13 @@ impl Flags {
 }
 
 impl Endpoint {
-    /// Opens an endpoint of `domain` and enables it.
+    /// Opens an endpoint of `domain` and enables it. If the domain was asked for GPU memory, the
+    /// interface must reach it by itself (`FI_HMEM_P2P_REQUIRED`), as far as the provider knows
+    /// that wish.
     ///
     /// # Errors
     ///
-    /// The provider's refusal.
+    /// The provider's refusal, also because it would copy a GPU's data through host memory.
     pub fn open(domain: &Rc<Domain>) -> Result<Self, CallError> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let parts = &domain.info().parts;
@@ -158,6 +161,8 @@ impl Endpoint {
         let object = opened::endpoint(domain)?;
         object.bind("fi_ep_bind", &queue, FI_SEND | FI_RECV)?;
         object.bind("fi_ep_bind", &peers, 0)?;
+        let must_reach_gpus_itself = parts.info.caps & FI_HMEM != 0
+            && option::require_peer_to_peer(domain.info().library(), &object)?;
         object.control("fi_enable", FI_ENABLE.cast_signed())?;
         let calls = Calls::of(&object, &queue).ok_or_else(|| {
             domain.info().library().error("fi_endpoint", -FI_ENOSYS, domain.info().to_string())
@@ -173,6 +178,7 @@ impl Endpoint {
             calls,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             inject_size: parts.tx.inject_size,
+            must_reach_gpus_itself,
             domain: Rc::clone(domain),
         })
     }
@@ -353,6 +359,23 @@ impl Endpoint {
             };
         }
         Ok(count)
+    }
+
+    /// Whether the provider has promised that no copy in host memory is between its interface and
+    /// a GPU. Many that never make one do not know the promise.
+    pub fn must_reach_gpus_itself(&self) -> bool {
+        self.must_reach_gpus_itself
+    }
+
+    /// Whether the provider makes writes to remote memory of messages, as its device cannot write
+    /// by itself; `None` if it does not say.
+    pub fn emulates_writes(&self) -> Option<bool> {
+        option::flag(&self.object, option::FI_OPT_EFA_EMULATED_WRITE)
+    }
+
+    /// The same of reads.
+    pub fn emulates_reads(&self) -> Option<bool> {
+        option::flag(&self.object, option::FI_OPT_EFA_EMULATED_READ)
     }
 
     /// Operations that can be under way.

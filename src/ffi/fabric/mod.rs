@@ -55,6 +55,7 @@ mod info;
 mod library;
 mod object;
 mod opened;
+mod option;
 mod region;
 #[cfg(test)]
 mod tests;

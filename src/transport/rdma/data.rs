@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
-use super::port::Port;
+use super::{gpu, port::Port};
 use crate::{
     ffi::{
-        cuda::{self, Memory as _},
-        fabric::{Memory, Region, RemoteRegion, SharedMemory, Slice},
+        CallError,
+        cuda::{self, HostMemory, Memory as _},
+        fabric::{Memory, Region, RemoteRegion, Slice},
         host::HostBuffer,
     },
     plan::Rank,
@@ -17,39 +18,69 @@ use crate::{
 /// Host memory is filled and compared in parts of this size, which stay in a cache.
 const PART: usize = 64 << 10;
 
-/// Memory that is registered with every port of its rank.
+/// Memory of one rank; interfaces reach what is registered with every port of the rank.
 pub(super) struct Data {
     pub(super) registration: Registration,
     size: Bytes,
-    /// One for each port.
+    /// One for each port; none if only the GPU itself reaches it.
     regions: Vec<Region>,
-    /// The GPU's own view of it.
-    gpu: Option<(Rc<cuda::Buffer>, Rc<Ready>)>,
+    owner: Owner,
+}
+
+/// Who else than the interfaces reaches it.
+enum Owner {
+    Host,
+    /// Page-locked: the host, and every GPU.
+    Pinned(Rc<HostMemory>),
+    Gpu(Rc<cuda::Buffer>, Rc<Ready>),
 }
 
 impl Data {
     /// Allocates host memory.
     pub(super) fn of_host(ports: &mut [Port], size: Bytes) -> Result<Self, Error> {
-        let memory = HostBuffer::new(size);
-        let memory = memory.map_err(|source| Error::call("allocate a buffer", source))?;
-        let memory = SharedMemory::from(Memory::Host(memory));
-        let regions = ports.iter_mut().map(|port| port.register(&memory)).collect();
-        Ok(Self { registration: Registration::Host, size, regions: known(regions)?, gpu: None })
+        let memory = HostBuffer::new(size).map_err(allocating)?;
+        let regions = gpu::with_all(ports, Memory::Host(memory)).map_err(registering)?;
+        Ok(Self { registration: Registration::Host, size, regions, owner: Owner::Host })
     }
 
-    /// Allocates memory of the GPU `ready`, which the interfaces reach by themselves: by a dma-buf
-    /// if the driver gives one, otherwise by the provider's own knowledge of CUDA.
+    /// Allocates page-locked host memory that the GPU `ready` reaches too.
+    pub(super) fn of_pinned(ports: &mut [Port], ready: &Ready, size: Bytes) -> Result<Self, Error> {
+        let memory = Rc::new(HostMemory::new(&ready.context, size).map_err(allocating)?);
+        let regions = gpu::with_all(ports, Memory::Pinned(Rc::clone(&memory)));
+        let (regions, owner) = (regions.map_err(registering)?, Owner::Pinned(memory));
+        Ok(Self { registration: Registration::Host, size, regions, owner })
+    }
+
+    /// Allocates memory of the GPU `ready` that the interfaces reach by themselves.
     pub(super) fn of_gpu(
         ports: &mut [Port],
         ready: &Rc<Ready>,
         size: Bytes,
     ) -> Result<Self, Error> {
-        let buffer = cuda::Buffer::new(&ready.context, size);
-        let buffer = Rc::new(buffer.map_err(|source| Error::call("allocate a buffer", source))?);
-        let (memory, registration) = super::gpu::memory(&buffer, ready, ports)?;
-        let regions = ports.iter_mut().map(|port| port.register(&memory)).collect();
-        let gpu = Some((buffer, Rc::clone(ready)));
-        Ok(Self { registration, size, regions: known(regions)?, gpu })
+        let buffer = cuda::Buffer::to_share(&ready.context, size).map_err(allocating)?;
+        let buffer = Rc::new(buffer);
+        let (regions, registration) = gpu::register(ports, ready, &buffer)?;
+        Ok(Self { registration, size, regions, owner: Owner::Gpu(buffer, Rc::clone(ready)) })
+    }
+
+    /// Allocates memory of the GPU `ready` that no interface reaches.
+    pub(super) fn of_gpu_alone(ready: &Rc<Ready>, size: Bytes) -> Result<Self, Error> {
+        let buffer = cuda::Buffer::new(&ready.context, size).map_err(allocating)?;
+        let owner = Owner::Gpu(Rc::new(buffer), Rc::clone(ready));
+        Ok(Self { registration: Registration::Host, size, regions: Vec::new(), owner })
+    }
+
+    /// `size` bytes from `offset` on, for a GPU's copies.
+    ///
+    /// # Errors
+    ///
+    /// It is host memory that no GPU reaches.
+    pub(super) fn for_gpu(&self, offset: Bytes, size: Bytes) -> Result<cuda::Slice<'_>, Error> {
+        match &self.owner {
+            Owner::Gpu(buffer, _) => Ok(buffer.slice(offset, size)),
+            Owner::Pinned(memory) => Ok(memory.slice(offset, size)),
+            Owner::Host => Err(Error::Disagreement("memory that no GPU reaches")),
+        }
     }
 
     /// All of it, for operations of one port.
@@ -81,9 +112,9 @@ impl Data {
         &self,
         seed: u64,
         of_host: impl Fn(&mut [u8], u64),
-        of_gpu: impl Fn(&Ready, cuda::Slice<'_>) -> Result<(), crate::ffi::CallError>,
+        of_gpu: impl Fn(&Ready, cuda::Slice<'_>) -> Result<(), CallError>,
     ) -> Result<(), Error> {
-        if let Some((buffer, ready)) = &self.gpu {
+        if let Owner::Gpu(buffer, ready) = &self.owner {
             return of_gpu(ready, buffer.all())
                 .and_then(|()| ready.stream.synchronize(crate::transport::gpu::PATIENCE))
                 .map_err(|source| Error::call("fill a buffer", source));
@@ -105,7 +136,7 @@ impl Data {
         (offset, size): (Bytes, Bytes),
         rank: Rank,
     ) -> Result<Option<Mismatch>, Error> {
-        if let Some((buffer, ready)) = &self.gpu {
+        if let Owner::Gpu(buffer, ready) = &self.owner {
             return ready
                 .compare(buffer.all().slice(offset, size), seed, rank)
                 .map_err(|source| Error::call("verify a buffer", source));
@@ -132,6 +163,10 @@ fn parts(size: Bytes) -> impl Iterator<Item = (u64, usize)> {
     })
 }
 
-fn known(regions: Result<Vec<Region>, crate::ffi::CallError>) -> Result<Vec<Region>, Error> {
-    regions.map_err(|source| Error::call("register memory with the interface", source))
+fn allocating(source: CallError) -> Error {
+    Error::call("allocate a buffer", source)
+}
+
+fn registering(source: CallError) -> Error {
+    Error::call("register memory with the interface", source)
 }

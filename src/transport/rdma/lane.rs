@@ -4,6 +4,7 @@ use super::{
     data::Data,
     port::{Port, Rail},
     signal::Signal,
+    stage::Stage,
 };
 use crate::{
     ffi::{
@@ -38,6 +39,15 @@ pub(super) struct Far {
     pub(super) memory: Vec<RemoteRegion>,
 }
 
+/// The memory of one end of a flow.
+#[derive(Default)]
+pub(super) struct Memories {
+    pub(super) source: Option<Data>,
+    pub(super) target: Option<Target>,
+    pub(super) ring: Option<Data>,
+    pub(super) stage: Option<Stage>,
+}
+
 /// One end of a flow.
 pub(super) struct Lane {
     pub(super) flow: Flow,
@@ -48,12 +58,19 @@ pub(super) struct Lane {
     pub(super) far: Far,
     /// What is read, written or sent from here.
     pub(super) source: Option<Data>,
-    /// What is written or read into here; messages go into memory of the rank.
+    /// What is written or read into here; messages go into memory of the rank, unless they are
+    /// staged.
     pub(super) target: Option<Target>,
+    /// Where staged data is between a GPU and an interface; messages go through memory of the rank
+    /// at their target.
+    pub(super) ring: Option<Data>,
+    pub(super) stage: Option<Stage>,
     /// Operations after which everything begins again at the same place.
     turns: u64,
-    /// Parts of the target.
+    /// Parts of the target, or of the ring.
     slots: u64,
+    /// What fits into one of them.
+    slot_size: Bytes,
     pub(super) count: Count,
 }
 
@@ -69,6 +86,8 @@ pub(super) struct Count {
     /// Groups of which the target has said that they arrived, as the initiator heard it or as the
     /// target said it.
     pub(super) confirmed: u64,
+    /// How often the partner has said that it is this end's turn.
+    pub(super) turns: u64,
     /// How many groups there were in all, modulo 2^18, once they are over.
     pub(super) last: Option<u64>,
 }
@@ -83,8 +102,13 @@ fn stride(size: Bytes) -> Bytes {
     Bytes::new(size.get().next_multiple_of(SHIFT))
 }
 
+/// Where slot `slot` for operations of `size` begins.
+pub(super) fn slot(size: Bytes, slot: u64) -> Bytes {
+    stride(size).times(slot)
+}
+
 /// Where the data of turn `turn` begins in its source.
-fn shift(turn: u64) -> Bytes {
+pub(super) fn shift(turn: u64) -> Bytes {
     Bytes::new(turn % SHIFTS * SHIFT)
 }
 
@@ -107,7 +131,7 @@ impl Target {
 
     /// Where part `slot` is.
     pub(super) fn part(&self, slot: u64) -> (Bytes, Bytes) {
-        (stride(self.size).times(slot), self.size)
+        (self::slot(self.size, slot), self.size)
     }
 
     /// Compares each part that was filled with what its last operation must have left there.
@@ -134,12 +158,26 @@ impl Lane {
         (flow, partner, initiates): (Flow, Rank, bool),
         rails: Vec<Rail>,
         far: Far,
-        (source, target): (Option<Data>, Option<Target>),
-        slots: u64,
+        Memories { source, target, ring, stage }: Memories,
+        (slots, slot_size): (u64, Bytes),
     ) -> Self {
         let turns = slots * SHIFTS.div_ceil(slots);
         let count = Count::default();
-        Self { flow, partner, initiates, rails, far, source, target, turns, slots, count }
+        Self {
+            flow,
+            partner,
+            initiates,
+            rails,
+            far,
+            source,
+            target,
+            ring,
+            stage,
+            turns,
+            slots,
+            slot_size,
+            count,
+        }
     }
 
     /// Operations under way.
@@ -148,42 +186,48 @@ impl Lane {
         self.count.posted - self.count.completed
     }
 
-    /// Asks for the next operation.
+    /// Operations, or chunks, that can be asked for now, if `window` of them may be under way.
+    #[inline]
+    pub(super) fn room(&self, window: u64, operation: Operation) -> u64 {
+        let room = window.saturating_sub(self.under_way());
+        match &self.stage {
+            None => room,
+            Some(_) if operation == Operation::Read => room.min(self.slots - self.under_way()),
+            // The target has not emptied the slots of the others.
+            Some(_) => room.min(self.slots - (self.count.posted - self.count.turns)),
+        }
+    }
+
+    /// Hands operation number `number`, which moves `size`, to the interface.
     #[inline]
     pub(super) fn post(
         &mut self,
         ports: &mut [Port],
         operation: Operation,
-        (size, context): (Bytes, u64),
+        (number, size, context): (u64, Bytes, u64),
         flags: Flags,
     ) -> Result<Posted, CallError> {
-        let turn = self.count.posted % self.turns;
+        let turn = self.turn(number);
         #[allow(clippy::cast_possible_truncation, reason = "a handful of rails")]
-        let rail = &self.rails[(self.count.posted % self.rails.len() as u64) as usize];
+        let rail = &self.rails[(number % self.rails.len() as u64) as usize];
         let endpoint = &mut ports[rail.port].endpoint;
         let signal = Signal::Data { lane: self.far.number, turn }.encode();
-        let slot = stride(size).times(turn % self.slots);
-        let posted = match (operation, &self.source, &self.target) {
-            (Operation::Read, _, Some(target)) => {
-                let local = target.data.all(rail.port).slice(slot, size);
-                let remote = self.far.memory[rail.far_port].at(rail.peer, shift(turn));
-                endpoint.read(local, remote, context, flags)?
+        let slot = slot(self.slot_size, turn % self.slots);
+        let (near, near_at, far_at) = match (&self.ring, operation) {
+            (Some(ring), _) => (Some(ring), slot, slot),
+            (None, Operation::Read) => {
+                (self.target.as_ref().map(|target| &target.data), slot, shift(turn))
             }
-            (Operation::Write, Some(source), _) => {
-                let local = source.all(rail.port).slice(shift(turn), size);
-                let remote = self.far.memory[rail.far_port].at(rail.peer, slot);
-                endpoint.write(local, remote, context, flags.data(signal))?
-            }
-            (_, Some(source), _) => {
-                let local = source.all(rail.port).slice(shift(turn), size);
-                endpoint.send(local, rail.peer, context, flags.data(signal))?
-            }
-            _ => Posted::Again,
+            (None, _) => (self.source.as_ref(), shift(turn), slot),
         };
-        if posted == Posted::Yes {
-            self.count.posted += 1;
+        let Some(near) = near else { return Ok(Posted::Again) };
+        let local = near.all(rail.port).slice(near_at, size);
+        let remote = || self.far.memory[rail.far_port].at(rail.peer, far_at);
+        match operation {
+            Operation::Read => endpoint.read(local, remote(), context, flags),
+            Operation::Write => endpoint.write(local, remote(), context, flags.data(signal)),
+            _ => endpoint.send(local, rail.peer, context, flags.data(signal)),
         }
-        Ok(posted)
     }
 
     /// Notes which turn has filled the target, of an operation that was asked for as number

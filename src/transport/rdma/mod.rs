@@ -7,6 +7,7 @@ mod port;
 mod samples;
 mod seat;
 mod signal;
+mod stage;
 mod transfer;
 
 use std::{cell::RefCell, collections::VecDeque, rc::Rc, time::Duration};
@@ -14,14 +15,16 @@ use std::{cell::RefCell, collections::VecDeque, rc::Rc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use data::Data;
-use lane::{Far, Lane, Target};
+use lane::{Far, Lane, Memories, Target};
 use port::{Port, PortCard, rails};
 use seat::Seat;
 use signal::{Barrier, LANES_MAX};
+use stage::{Chunks, Stage};
 use transfer::{Inbox, Streams};
 
 use super::{
-    Clock, Completion, Error, Network, Registration, Support, Transfer, Transport, Wait, gpu::Gpus,
+    Clock, Completion, Error, Network, Registration, Staging, Support, Transfer, Transport, Wait,
+    gpu::{Gpus, Ready},
     machine,
 };
 use crate::{
@@ -48,6 +51,11 @@ const UNDER_WAY_MAX: Bytes = Bytes::mib(32);
 
 /// Places of an endpoint's operations that are kept free for signals.
 const SIGNALS: usize = 32;
+
+/// What staged data is cut into, unless the user says otherwise: as NCCL's network transport, whose
+/// buffers of `NCCL_BUFFSIZE`, 4 MiB, have 8 steps ("NCCL User Guide", Environment Variables;
+/// `NCCL_STEPS` in its `device.h`).
+const CHUNK: Bytes = Bytes::kib(512);
 
 /// What a signal needs of the data that comes along with an operation.
 const SIGNAL_SIZE: Bytes = Bytes::new(4);
@@ -145,6 +153,45 @@ impl Rdma {
         Ok(domain)
     }
 
+    /// Whether this rank's memory for `case` is there.
+    fn room(&self, case: &Case, fabric: &Fabric, rank: Rank) -> Result<Support, Error> {
+        let flows = own_flows(case, rank).len() as u64;
+        let window = window(case, fabric, usize::MAX);
+        let buffers = lane::source_size(case.size).plus(case.size.times(slots(case, window, None)));
+        let ring = chunk(case).times(window);
+        let on_gpu = case.ends().any(|end| end.rank == rank && end.gpu().is_some());
+        let (of_gpu, of_host) = match (on_gpu, fabric.is_staged) {
+            (true, true) => (lane::source_size(case.size), ring),
+            (true, false) => (buffers, Bytes::default()),
+            (false, _) => (Bytes::default(), buffers),
+        };
+        let of_host = of_host.times(flows);
+        if let Some(available) = machine::available_memory()
+            && of_host > available
+        {
+            return Ok(Support::No(format!(
+                "sources and targets need {} of memory but {} are available: give smaller --sizes \
+                 or a smaller --window",
+                of_host.rounded(),
+                available.rounded()
+            )));
+        }
+        match on_gpu {
+            true => self.gpus()?.support(case, rank, of_gpu),
+            false => Ok(Support::Yes),
+        }
+    }
+
+    /// The GPU at `place`.
+    fn ready(&self, place: Place) -> Result<Rc<Ready>, Error> {
+        match place {
+            Place::Gpu(gpu) => self.gpus()?.ready(gpu),
+            Place::Host { .. } | Place::Pinned { .. } => {
+                Err(Error::Disagreement("a flow of GPUs ends in host memory"))
+            }
+        }
+    }
+
     fn gpus(&self) -> Result<&Gpus, Error> {
         self.gpus.as_ref().map_err(|reason| Error::Unavailable(reason.clone()))
     }
@@ -154,10 +201,6 @@ impl Transport for Rdma {
     fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
         let rank = world.rank();
         let Some((fabric, nics)) = own_nics(case, rank) else { return Ok(Support::Yes) };
-        if fabric.is_staged {
-            let reason = "this version of g2g does not take GPU memory through host memory yet";
-            return Ok(Support::No(reason.to_owned()));
-        }
         let flows = own_flows(case, rank);
         if flows.len() > LANES_MAX {
             return Ok(Support::No(format!(
@@ -182,19 +225,7 @@ impl Transport for Rdma {
                 return Ok(Support::No(reason));
             }
         }
-        let window = window(case, fabric, usize::MAX);
-        let each = memory_of_flow(case, slots(case, window, None));
-        let wanted = each.times(flows.len() as u64);
-        match machine::available_memory().filter(|_| !has_gpu) {
-            Some(available) if wanted > available => Ok(Support::No(format!(
-                "sources and targets need {} of memory but {} are available: give smaller --sizes \
-                 or a smaller --window",
-                wanted.rounded(),
-                available.rounded()
-            ))),
-            _ if has_gpu => self.gpus()?.support(case, rank, each),
-            _ => Ok(Support::Yes),
-        }
+        self.room(case, fabric, rank)
     }
 
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
@@ -233,10 +264,11 @@ struct Builder<'a> {
     flows: Vec<Flow>,
     ports: Vec<Port>,
     facts: Facts,
-    memories: Vec<(Option<Data>, Option<Target>)>,
+    memories: Vec<Memories>,
     inbox: Option<Inbox>,
     window: u64,
     slots: u64,
+    chunks: Chunks,
     wait: Wait,
 }
 
@@ -262,6 +294,7 @@ impl<'a> Builder<'a> {
         // Half of the places for what is received, half for what is asked for.
         let window = window(case, fabric, room.saturating_sub(SIGNALS) / (2 * flows.len()));
         let slots = slots(case, window, Some(&facts));
+        let chunks = Chunks::new(case.size, chunk(case), slots);
         let mut builder = Self {
             case,
             fabric,
@@ -273,6 +306,7 @@ impl<'a> Builder<'a> {
             inbox: None,
             window,
             slots,
+            chunks,
             wait: seat.wait(),
         };
         builder.allocate(rdma)?;
@@ -284,39 +318,74 @@ impl<'a> Builder<'a> {
         let (size, rank, operation) = (self.case.size, self.rank, self.case.operation);
         let has_messages = matches!(operation, Operation::Send | Operation::PingPong);
         for flow in self.flows.clone() {
-            let place =
-                if flow.source.rank == rank { flow.source.place } else { flow.target.place };
+            let place = self.place(&flow);
             let sends = flow.source.rank == rank || operation == Operation::PingPong;
-            let mut make = |size| make(rdma, &mut self.ports, place, size);
-            let source = sends.then(|| make(lane::source_size(size))).transpose()?;
-            let takes = flow.target.rank == rank && !has_messages;
-            let target = takes.then(|| Target::new(size, self.slots, &mut make)).transpose()?;
-            self.memories.push((source, target));
+            let memories = if self.fabric.is_staged {
+                self.stage(rdma, place, sends, !sends && has_messages)?
+            } else {
+                let mut make = |size| make(rdma, &mut self.ports, place, size);
+                let source = sends.then(|| make(lane::source_size(size))).transpose()?;
+                let takes = flow.target.rank == rank && !has_messages;
+                let target = takes.then(|| Target::new(size, self.slots, &mut make)).transpose()?;
+                Memories { source, target, ..Memories::default() }
+            };
+            self.memories.push(memories);
         }
         let receives = |flow: &&Flow| flow.target.rank == rank || operation == Operation::PingPong;
         let incoming = self.flows.iter().filter(receives).count() as u64;
         if let Some(flow) = self.flows.iter().find(receives).filter(|_| has_messages) {
-            let place =
-                if flow.target.rank == rank { flow.target.place } else { flow.source.place };
+            let place = self.place(flow);
             let per_port = (self.window * incoming).max(2);
             let is_shared = incoming == 1 && self.slots == 1;
             let slots = if is_shared { 1 } else { per_port * self.ports.len() as u64 };
-            let target = Target::new(size, slots, |size| make(rdma, &mut self.ports, place, size))?;
+            let target =
+                Target::new(self.chunks.chunk, slots, |size| match self.fabric.is_staged {
+                    true => Data::of_pinned(&mut self.ports, &*rdma.ready(place)?, size),
+                    false => make(rdma, &mut self.ports, place, size),
+                })?;
             self.inbox = Some(Inbox { target, per_port, is_shared });
         }
         Ok(())
     }
 
+    /// Where this rank's end of a flow is.
+    fn place(&self, flow: &Flow) -> Place {
+        if flow.source.rank == self.rank { flow.source.place } else { flow.target.place }
+    }
+
+    /// The memory of an end that is staged, which `sends` or takes; what `is_message` comes into
+    /// the inbox.
+    fn stage(
+        &mut self,
+        rdma: &Rdma,
+        place: Place,
+        sends: bool,
+        is_message: bool,
+    ) -> Result<Memories, Error> {
+        let ready = rdma.ready(place)?;
+        let size = self.case.size;
+        let gpu = |size| Data::of_gpu_alone(&ready, size);
+        let ring = || {
+            let size = lane::slot(self.chunks.chunk, self.chunks.slots);
+            Data::of_pinned(&mut self.ports, &ready, size)
+        };
+        Ok(Memories {
+            source: sends.then(|| gpu(lane::source_size(size))).transpose()?,
+            target: (!sends).then(|| Target::new(size, 1, gpu)).transpose()?,
+            ring: (!is_message).then(ring).transpose()?,
+            stage: Some(Stage::new(&ready, self.chunks)?),
+        })
+    }
+
     fn card(&self) -> Result<Card, Error> {
         let is_read = self.case.operation == Operation::Read;
-        let flows = self.flows.iter().zip(&self.memories).map(|(flow, (source, target))| {
+        let flows = self.flows.iter().zip(&self.memories).map(|(flow, memories)| {
             // What the other end reaches: the source of a read, the target of a write.
-            let reached = match (is_read, source, target) {
-                (true, Some(source), _) => source.remote(),
-                (false, _, Some(target)) => target.data.remote(),
-                _ => Vec::new(),
-            };
-            (flow.source.rank, flow.target.rank, reached)
+            let Memories { source, target, ring, .. } = memories;
+            let own = if is_read { source.as_ref() } else { target.as_ref().map(|t| &t.data) };
+            let is_reached = is_read == (flow.source.rank == self.rank);
+            let reached = own.filter(|_| is_reached).map(|own| ring.as_ref().unwrap_or(own));
+            (flow.source.rank, flow.target.rank, reached.map_or_else(Vec::new, Data::remote))
         });
         Ok(Card {
             flows: flows.collect(),
@@ -327,7 +396,7 @@ impl<'a> Builder<'a> {
 
     fn report(&self) -> Report {
         let first = self.memories.first();
-        let data = first.and_then(|(source, target)| {
+        let data = first.and_then(|Memories { source, target, .. }| {
             let target = target.as_ref().map(|target| &target.data);
             source.as_ref().or(target).or(self.inbox.as_ref().map(|inbox| &inbox.target.data))
         });
@@ -357,7 +426,7 @@ impl<'a> Builder<'a> {
             partners.push((*partner, rails, card));
         }
         let mut lanes = Vec::new();
-        for (flow, memory) in self.flows.iter().zip(self.memories.drain(..)) {
+        for (flow, mut memories) in self.flows.iter().zip(self.memories.drain(..)) {
             let other = if flow.source.rank == rank { flow.target.rank } else { flow.source.rank };
             let partner = partners.iter().find(|(partner, ..)| *partner == other);
             let (_, rails, card) = partner.ok_or(Error::Disagreement("a partner is silent"))?;
@@ -369,12 +438,18 @@ impl<'a> Builder<'a> {
                 memory: card.flows[number].2.clone(),
             };
             let initiates = self.case.timed_by(flow) == rank;
-            let slots = if initiates && self.case.operation != Operation::Read {
-                card.slots
-            } else {
-                self.slots
+            let slots = match &mut memories.stage {
+                // Both ends number the slots alike.
+                Some(stage) => {
+                    stage.chunks.slots = stage.chunks.slots.min(card.slots);
+                    stage.chunks.slots
+                }
+                None if initiates && self.case.operation != Operation::Read => card.slots,
+                None => self.slots,
             };
-            lanes.push(Lane::new((*flow, other, initiates), rails.clone(), far, memory, slots));
+            let ends = (*flow, other, initiates);
+            let slots = (slots, self.chunks.chunk);
+            lanes.push(Lane::new(ends, rails.clone(), far, memories, slots));
         }
         let ways =
             partners.iter().filter_map(|(partner, rails, _)| Some((*partner, *rails.first()?)));
@@ -382,7 +457,9 @@ impl<'a> Builder<'a> {
         let mut streams = Streams {
             rank,
             operation: self.case.operation,
-            size: self.case.size,
+            size: self.chunks.chunk,
+            chunks: self.chunks.count(),
+            staging: staging(self.case, &network),
             window,
             ways: ways.collect(),
             outbox: VecDeque::with_capacity(4 * lanes.len() + meetings.len()),
@@ -407,6 +484,8 @@ fn idle(rank: Rank, case: &Case, world: &World, network: Network) -> Streams {
         rank,
         operation: case.operation,
         size: case.size,
+        chunks: 1,
+        staging: staging(case, &network),
         window: 0,
         lanes: Vec::new(),
         ports: Vec::new(),
@@ -434,7 +513,7 @@ fn own_clock() -> Clock {
 /// Memory where `place` says.
 fn make(rdma: &Rdma, ports: &mut [Port], place: Place, size: Bytes) -> Result<Data, Error> {
     match place {
-        Place::Gpu(gpu) => Data::of_gpu(ports, &rdma.gpus()?.ready(gpu)?, size),
+        Place::Gpu(_) => Data::of_gpu(ports, &rdma.ready(place)?, size),
         Place::Host { .. } | Place::Pinned { .. } => Data::of_host(ports, size),
     }
 }
@@ -449,6 +528,9 @@ fn network(case: &Case, reports: &[Option<Report>]) -> Network {
         report.and_then(|report| report.registration).unwrap_or(Registration::Host)
     };
     let (bandwidth_completion, latency_completion) = match case.operation {
+        Operation::Write | Operation::Send if is_staged(case) => {
+            (Completion::Confirmed, Completion::Confirmed)
+        }
         Operation::Read => (Completion::Arrival, Completion::Arrival),
         Operation::PingPong => (Completion::Arrival, Completion::Arrival),
         _ => (Completion::Confirmed, Completion::Delivery),
@@ -478,8 +560,7 @@ fn own_flows(case: &Case, rank: Rank) -> Vec<Flow> {
 
 /// Whether the interface itself is to reach a GPU.
 fn is_direct(case: &Case, rank: Rank) -> bool {
-    let is_staged = case.fabric.as_ref().is_some_and(|fabric| fabric.is_staged);
-    !is_staged && case.ends().any(|end| end.rank == rank && end.gpu().is_some())
+    !is_staged(case) && case.ends().any(|end| end.rank == rank && end.gpu().is_some())
 }
 
 /// Operations of a flow under way at once, `room` at most.
@@ -487,17 +568,35 @@ fn window(case: &Case, fabric: &Fabric, room: usize) -> u64 {
     let wanted = match fabric.is_window_given {
         true => u64::from(fabric.window),
         false => {
-            u64::from(fabric.window).min((UNDER_WAY_MAX.get() / case.size.get().max(1)).max(2))
+            let size = chunk(case).get().max(1);
+            u64::from(fabric.window).min((UNDER_WAY_MAX.get() / size).max(2))
         }
     };
     let wanted = if case.operation == Operation::PingPong { 1 } else { wanted };
     wanted.min(room as u64).max(1)
 }
 
-/// Parts of a target: one if operations arrive whole, one after the other; otherwise one for each
+/// Whether data of GPUs goes through host memory.
+fn is_staged(case: &Case) -> bool {
+    case.fabric.as_ref().is_some_and(|fabric| fabric.is_staged)
+}
+
+/// What one operation of the network moves.
+fn chunk(case: &Case) -> Bytes {
+    if is_staged(case) { case.slot.unwrap_or(CHUNK).min(case.size) } else { case.size }
+}
+
+/// How the data is staged, if it is.
+fn staging(case: &Case, network: &Network) -> Option<Staging> {
+    let (slot, slots) = (chunk(case), u64::from(network.window));
+    let by_cpu = Staging { slot, slots, source_store: None, target_store: None, wait: None };
+    is_staged(case).then_some(by_cpu)
+}
+
+/// Parts of a target, or of a ring: one if operations arrive whole, one after the other; otherwise one for each
 /// that can be under way.
 fn slots(case: &Case, window: u64, facts: Option<&Facts>) -> u64 {
-    let is_ordered = facts.is_some_and(|facts| match case.operation {
+    let is_ordered = facts.filter(|_| !is_staged(case)).is_some_and(|facts| match case.operation {
         Operation::Read => facts.msg_order.contains("FI_ORDER_RAR"),
         Operation::Write => {
             facts.msg_order.contains("FI_ORDER_WAW") && facts.max_order_waw_size >= case.size
@@ -505,11 +604,6 @@ fn slots(case: &Case, window: u64, facts: Option<&Facts>) -> u64 {
         _ => facts.msg_order.contains("FI_ORDER_SAS"),
     });
     if is_ordered { 1 } else { window }
-}
-
-/// What one end of a flow takes at most.
-fn memory_of_flow(case: &Case, slots: u64) -> Bytes {
-    lane::source_size(case.size).plus(case.size.times(slots))
 }
 
 /// What the provider lacks for `case`: a sentence.
@@ -522,7 +616,7 @@ fn lack(case: &Case, facts: &Facts) -> Option<String> {
             facts.cq_data_size.get()
         ));
     }
-    if case.size > facts.max_msg_size {
+    if chunk(case) > facts.max_msg_size {
         return Some(format!(
             "one operation of provider {provider} moves {} at most",
             facts.max_msg_size.rounded()

@@ -27,6 +27,8 @@ pub(super) enum Signal {
     Tell { round: u32 },
     /// The sender gives up on the case.
     GaveUp { lane: u32 },
+    /// The other end of a staged flow may go on by one chunk.
+    Turn { lane: u32 },
 }
 
 impl Signal {
@@ -38,6 +40,7 @@ impl Signal {
             Self::Final { lane, groups } => (2, lane, groups % TURNS_MAX),
             Self::Tell { round } => (3, 0, u64::from(round)),
             Self::GaveUp { lane } => (4, lane, 0),
+            Self::Turn { lane } => (5, lane, 0),
         };
         kind << (LANE_BITS + TURN_BITS) | u64::from(lane) << TURN_BITS | payload
     }
@@ -52,6 +55,7 @@ impl Signal {
             2 => Self::Final { lane, groups: payload },
             3 => Self::Tell { round: u32::try_from(payload).ok()? },
             4 => Self::GaveUp { lane },
+            5 => Self::Turn { lane },
             _ => return None,
         })
     }
@@ -126,6 +130,7 @@ mod tests {
             Signal::Final { lane: 7, groups: 12 },
             Signal::Tell { round: 10 },
             Signal::GaveUp { lane: last },
+            Signal::Turn { lane: last },
         ] {
             let word = signal.encode();
             assert_eq!(Signal::decode(word), Some(signal));

@@ -12,6 +12,7 @@ use super::{
     port::{Port, Rail},
     samples::Samples,
     signal::{Barrier, Signal, TURNS_MAX},
+    stage::Stage,
 };
 use crate::{
     ffi::{
@@ -42,7 +43,11 @@ const LANE_SHIFT: u32 = 32;
 pub(super) struct Streams {
     pub(super) rank: Rank,
     pub(super) operation: Operation,
+    /// What one operation of the network moves: a chunk of what is staged.
     pub(super) size: Bytes,
+    /// How many of them make one operation.
+    pub(super) chunks: u64,
+    pub(super) staging: Option<Staging>,
     pub(super) window: u64,
     pub(super) lanes: Vec<Lane>,
     pub(super) ports: Vec<Port>,
@@ -91,6 +96,7 @@ impl Streams {
         let initiates = self.lanes.iter().any(|lane| lane.initiates);
         let mut patience = Patience::new(self.wait, self.deadline);
         let mut is_ending = false;
+        let group = group * self.chunks;
         let mut goal = Goal { group: Some(group), stop: None, pauses: false, is_last: false };
         while !self.is_over(goal) {
             let moved = self.advance(goal)?;
@@ -125,11 +131,15 @@ impl Streams {
                 break;
             }
             let start = clock::now().ns();
+            done += self.chunks;
             let is_done = |lane: &Lane, operation| match operation {
-                Operation::PingPong => lane.count.delivered > done,
-                _ => lane.count.completed > done,
+                Operation::PingPong => lane.count.delivered >= done,
+                Operation::Write | Operation::Send if lane.stage.is_some() => {
+                    lane.count.turns >= done
+                }
+                _ => lane.count.completed >= done,
             };
-            let goal = Goal { group: None, stop: Some(done + 1), pauses: false, is_last: false };
+            let goal = Goal { group: None, stop: Some(done), pauses: false, is_last: false };
             loop {
                 let moved = self.advance(goal)?;
                 let operation = self.operation;
@@ -142,7 +152,6 @@ impl Streams {
             let elapsed = clock::now().ns().saturating_sub(start);
             let one_way = if self.operation == Operation::PingPong { elapsed / 2 } else { elapsed };
             *span = Span { start_ns: Some(start), end_ns: Some(start + one_way) };
-            done += 1;
         }
         let goal = Goal { group: None, stop: Some(done), pauses: false, is_last: true };
         while !self.is_over(goal) {
@@ -157,6 +166,7 @@ impl Streams {
     fn advance(&mut self, goal: Goal) -> Result<bool, Error> {
         let mut moved = self.poll()?;
         moved |= self.post(goal)?;
+        moved |= self.stage()?;
         self.confirm(goal);
         moved |= self.signal()?;
         Ok(moved)
@@ -194,10 +204,14 @@ impl Streams {
                 OF_OPERATION => {
                     let own = lane_of(context);
                     let lane = &mut self.lanes[own];
-                    lane.count.completed += 1;
-                    if self.operation == Operation::Read {
-                        let turn = lane.turn(number);
-                        lane.note_filled(own, turn);
+                    match (&mut lane.stage, self.operation) {
+                        (Some(stage), Operation::Read) => stage.note_arrived(number, None),
+                        (None, Operation::Read) => {
+                            lane.count.completed += 1;
+                            let turn = lane.turn(number);
+                            lane.note_filled(own, turn);
+                        }
+                        _ => lane.count.completed += 1,
                     }
                 }
                 OF_SIGNAL => self.signals_under_way -= 1,
@@ -208,7 +222,7 @@ impl Streams {
             let signal = Signal::decode(word);
             self.hear(signal.ok_or(Error::Disagreement("a word that no rank says"))?, slot)?;
         }
-        if let Some(slot) = slot {
+        if let Some(slot) = slot.filter(|_| self.staging.is_none()) {
             self.receive(slot)?;
         }
         Ok(())
@@ -225,18 +239,24 @@ impl Streams {
             Signal::Data { lane, .. }
             | Signal::Confirm { lane }
             | Signal::Final { lane, .. }
-            | Signal::GaveUp { lane } => lane as usize,
+            | Signal::GaveUp { lane }
+            | Signal::Turn { lane } => lane as usize,
         };
         let own = lane;
         let lane = self.lanes.get_mut(own).ok_or(unknown)?;
         match signal {
-            Signal::Data { turn, .. } => {
-                lane.count.delivered += 1;
-                match (slot, &mut self.inbox) {
-                    (Some(slot), Some(inbox)) => inbox.note_filled(slot, own, turn),
-                    _ => lane.note_filled(own, turn),
+            Signal::Data { turn, .. } => match (&mut lane.stage, slot, &mut self.inbox) {
+                (Some(stage), slot, _) => stage.note_arrived(turn, slot),
+                (None, Some(slot), Some(inbox)) => {
+                    lane.count.delivered += 1;
+                    inbox.note_filled(slot, own, turn);
                 }
-            }
+                _ => {
+                    lane.count.delivered += 1;
+                    lane.note_filled(own, turn);
+                }
+            },
+            Signal::Turn { .. } => lane.count.turns += 1,
             Signal::Confirm { .. } => lane.count.confirmed += 1,
             Signal::Final { groups, .. } => lane.count.last = Some(groups),
             Signal::GaveUp { .. } => return Err(Error::Abandoned(lane.partner.0)),
@@ -251,7 +271,7 @@ impl Streams {
         let mut moved = false;
         for own in 0..self.lanes.len() {
             let lane = &mut self.lanes[own];
-            let window = if goal.group.is_none() { 1 } else { self.window };
+            let window = if goal.group.is_none() { self.chunks } else { self.window };
             let answers = operation == Operation::PingPong && !lane.initiates;
             let left = match goal.stop {
                 // What came is answered.
@@ -261,7 +281,16 @@ impl Streams {
                 Some(stop) => stop - lane.count.posted,
                 None => u64::MAX,
             };
-            let count = left.min(window.saturating_sub(lane.under_way()));
+            let count = left.min(lane.room(window, operation));
+            if lane.stage.is_some() {
+                // Copies begin, and the interface is asked when they are done.
+                lane.count.posted += count;
+                moved |= count > 0;
+                if operation == Operation::Read {
+                    (0..count).for_each(|_| self.say_turn(own));
+                }
+                continue;
+            }
             for next in 1..=count {
                 let mut flags = Flags::NONE;
                 if goal.group.is_none() {
@@ -271,11 +300,14 @@ impl Streams {
                 } else if next < count && lane.rails.len() == 1 {
                     flags = flags.more();
                 }
-                let number = lane.count.posted & u64::from(u32::MAX);
-                let context = OF_OPERATION << KIND_SHIFT | (own as u64) << LANE_SHIFT | number;
-                let posted = lane.post(&mut self.ports, operation, (size, context), flags);
+                let number = lane.count.posted;
+                let moving = (number, size, operation_context(own, number));
+                let posted = lane.post(&mut self.ports, operation, moving, flags);
                 match posted {
-                    Ok(Posted::Yes) => moved = true,
+                    Ok(Posted::Yes) => {
+                        lane.count.posted += 1;
+                        moved = true;
+                    }
                     Ok(Posted::Again) => break,
                     Err(source) => return Err(with(self.lanes[own].partner, source)),
                 }
@@ -340,7 +372,7 @@ impl Streams {
     }
 
     /// Receives the next message into part `slot`.
-    fn receive(&mut self, slot: u64) -> Result<(), Error> {
+    pub(super) fn receive(&mut self, slot: u64) -> Result<(), Error> {
         let Some(inbox) = &self.inbox else { return Ok(()) };
         #[allow(clippy::cast_possible_truncation, reason = "a handful of ports")]
         let port = (slot / inbox.per_port) as usize;
@@ -376,7 +408,9 @@ impl Streams {
                 None => 1,
             };
             let answers = self.operation == Operation::PingPong;
+            let is_staged = lane.stage.is_some() && lane.initiates;
             count.completed == count.posted
+                && (!is_staged || count.turns == count.posted)
                 && count.last.is_some()
                 && count.confirmed == all_confirmed
                 && match (lane.initiates, is_read) {
@@ -420,6 +454,11 @@ impl Streams {
 
     /// Who has something to do that is not done.
     fn missing(&self) -> Rank {
+        // A GPU of this rank, if it hangs.
+        let is_copying = |lane: &Lane| lane.stage.as_ref().is_some_and(Stage::is_copying);
+        if self.lanes.iter().any(is_copying) {
+            return self.rank;
+        }
         let is_waiting = |lane: &&Lane| {
             lane.under_way() > 0 || lane.count.last.is_none() || lane.count.confirmed == 0
         };
@@ -488,6 +527,7 @@ impl Streams {
         for lane in &mut self.lanes {
             lane.count = Count::default();
             lane.target.iter_mut().for_each(Target::forget);
+            lane.stage.iter_mut().for_each(Stage::forget);
         }
         self.inbox.iter_mut().for_each(|inbox| inbox.target.forget());
         let result = self.meet_all().and_then(|()| flows(self));
@@ -525,18 +565,23 @@ impl Streams {
 /// How long a rank that gives up tries to tell its partners.
 const FAREWELL: Duration = Duration::from_millis(100);
 
+/// What operation number `number` of a lane is known by.
+pub(super) fn operation_context(lane: usize, number: u64) -> u64 {
+    OF_OPERATION << KIND_SHIFT | (lane as u64) << LANE_SHIFT | number & u64::from(u32::MAX)
+}
+
 #[allow(clippy::cast_possible_truncation, reason = "24 bits")]
 const fn lane_of(context: u64) -> usize {
     (context >> LANE_SHIFT & 0xff_ffff) as usize
 }
 
-fn with(partner: Rank, source: CallError) -> Error {
+pub(super) fn with(partner: Rank, source: CallError) -> Error {
     Error::Call { action: format!("move data between here and rank {}", partner.0), source }
 }
 
 impl Transfer for Streams {
     fn staging(&self) -> Option<Staging> {
-        None
+        self.staging
     }
 
     fn network(&self) -> Option<Network> {

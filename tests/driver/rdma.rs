@@ -1,0 +1,99 @@
+//! RDMA between memory of GPUs, through host memory: two ranks, which are threads here, over
+//! libfabric's tcp.
+
+use g2g::{
+    measure::{self, Outcome},
+    plan::{
+        self, Effort, FabricRequest, Operation, Pattern, Rank, Request, TransportKind,
+        topology::Host,
+    },
+    transport::{self, Completion, Registration, machine},
+    world::{Local, World},
+};
+
+use super::*;
+
+on_both_machines! {
+    one GPU: [
+        staged_data_arrives_by_every_operation
+        staged_data_comes_from_all_ranks_at_once
+    ]
+    two GPUs: []
+}
+
+/// More than one chunk, and no whole number of them.
+const SIZE: Bytes = Bytes::new((3 << 19) + 4099);
+
+const QUICK: Effort =
+    Effort { precision: 0.01, time_limit: Duration::from_millis(50), samples: Some(3) };
+
+/// What rank 0 gets of each case between `ranks` ranks of this machine.
+fn outcomes(ranks: u32, request: &Request) -> Vec<(Operation, Outcome)> {
+    let mut topology = machine::topology().unwrap();
+    topology.nics = machine::nics(None);
+    let own = (0..ranks).map(Rank).collect();
+    let host = Host { name: "here".to_owned(), ranks: own, topology: topology.clone() };
+    let cases = plan::cases_between(request, &[host]).unwrap();
+    let run = |local: Local| {
+        let mut world = World::local(local).unwrap();
+        let transport = transport::open(TransportKind::Rdma, &topology).unwrap();
+        let measure = |case: &plan::Case| {
+            let own =
+                if world.is_root() { case.clone() } else { case.parts()[&world.rank()].clone() };
+            let outcome = measure::measure(&mut world, transport.as_ref(), &own, QUICK, 7).unwrap();
+            outcome.map(|outcome| (case.operation, outcome))
+        };
+        cases.iter().filter_map(measure).collect::<Vec<_>>()
+    };
+    let worlds = Local::threads(ranks, PATIENCE).unwrap();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = worlds.into_iter().map(|local| scope.spawn(|| run(local))).collect();
+        let mut outcomes = threads.into_iter().map(|thread| thread.join().unwrap());
+        let first = outcomes.next().unwrap();
+        assert!(outcomes.all(|others| others.is_empty()));
+        first
+    })
+}
+
+fn request(pattern: Pattern, sizes: &[Bytes]) -> Request {
+    let (providers, memory) = (vec!["tcp".to_owned()], vec![plan::Memory::Staged]);
+    Request {
+        patterns: vec![pattern],
+        sizes: Some(sizes.to_vec()),
+        fabric: FabricRequest { providers, memory, ..FabricRequest::default() },
+        ..Request::of(&[TransportKind::Rdma])
+    }
+}
+
+fn staged_data_arrives_by_every_operation(_: &[Context]) {
+    let sizes = [Bytes::new(8), Bytes::new(70_001), SIZE];
+    let outcomes = outcomes(2, &request(Pattern::OneWay, &sizes));
+    assert_eq!(outcomes.len(), 9);
+    for (operation, outcome) in outcomes {
+        let Outcome::Measured(measured) = outcome else { panic!("{operation:?}: {outcome:?}") };
+        assert!(measured.bandwidth.unwrap().gb_s.median > 0.0);
+        let staging = measured.staging.unwrap();
+        assert!(staging.slots > 1 && staging.slot <= Bytes::kib(512), "{staging:?}");
+        let network = measured.network.unwrap();
+        assert_eq!(network.source_registration, Registration::Host);
+        let ended = match operation {
+            Operation::Read => Completion::Arrival,
+            _ => Completion::Confirmed,
+        };
+        assert_eq!(network.latency_completion, ended, "{operation:?}");
+    }
+}
+
+fn staged_data_comes_from_all_ranks_at_once(_: &[Context]) {
+    for pattern in [Pattern::AllPairs, Pattern::OneToAll] {
+        // Few slots, so that the ends wait for each other.
+        let mut request = request(pattern, &[SIZE]);
+        request.slot = Some(Bytes::kib(64));
+        request.fabric.window = Some(3);
+        for (operation, outcome) in outcomes(3, &request) {
+            let Outcome::Measured(measured) = outcome else { panic!("{operation:?}: {outcome:?}") };
+            let staging = measured.staging.unwrap();
+            assert_eq!((staging.slots, staging.slot), (3, Bytes::kib(64)));
+        }
+    }
+}
