@@ -2,9 +2,10 @@
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-use super::{Row, Status, table::is_staged};
+use super::{Row, Status, table};
 use crate::{
     plan::{Engine, Issuer, Operation, TransportKind},
+    transport::GpuPath,
     units::{Bytes, readable_gb_s, readable_nanoseconds},
 };
 
@@ -24,7 +25,7 @@ struct Kind {
     engine: Option<Engine>,
     provider: Option<String>,
     memory: Option<&'static str>,
-    is_staged: bool,
+    gpu_path: Option<GpuPath>,
     /// Of pairs within a host.
     host: Option<String>,
 }
@@ -37,7 +38,7 @@ impl Kind {
             engine: row.engine,
             provider: row.provider.clone(),
             memory: row.source_memory.filter(|_| row.provider.is_some()),
-            is_staged: is_staged(row),
+            gpu_path: row.gpu_path,
             host: row.source_host.clone().filter(|_| row.provider.is_none()),
         }
     }
@@ -51,12 +52,9 @@ impl Kind {
         let operation = self.operation.map_or("-", Operation::name);
         let engine = self.engine.map_or("-", Engine::name);
         let how = self.provider.as_deref().unwrap_or(engine);
-        let memory = match (self.memory, self.is_staged) {
-            (Some(memory), false) => format!(" {memory} memory"),
-            (Some(memory), true) => format!(" {memory} memory staged"),
-            (None, _) => String::new(),
-        };
-        format!("{} {operation} {how}{memory}", self.transport.name())
+        let memory = self.memory.map_or_else(String::new, |memory| format!(" {memory} memory"));
+        let path = table::gpu_path(self.gpu_path);
+        format!("{} {operation} {how}{memory}{path}", self.transport.name())
     }
 }
 

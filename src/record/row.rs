@@ -8,7 +8,7 @@ use crate::{
         Case, Engine, Handle, Issuer, NicName, Operation, Place, Rank, TransportKind,
         topology::Host,
     },
-    transport::{Completion, Mismatch, Network, Registration, Staging, StoreKind, Wait},
+    transport::{Completion, GpuPath, Mismatch, Network, Registration, Staging, StoreKind, Wait},
     units::{Bytes, nanoseconds},
 };
 
@@ -88,6 +88,10 @@ pub struct Row {
     pub source_registration: Option<Registration>,
     /// How the interface reaches the target's memory.
     pub target_registration: Option<Registration>,
+    /// How data of GPUs comes to the interfaces.
+    pub gpu_path: Option<GpuPath>,
+    /// Whether the provider makes writes or reads of messages.
+    pub emulated: Option<bool>,
     /// Most operations of a flow under way at once.
     pub window: Option<u32>,
     /// What ended a bandwidth sample.
@@ -195,6 +199,8 @@ impl Row {
             target_nic: None,
             source_registration: None,
             target_registration: None,
+            gpu_path: None,
+            emulated: None,
             window: None,
             bandwidth_completion: None,
             latency_completion: None,
@@ -349,6 +355,8 @@ impl Row {
             protocol: Some(network.protocol.clone()),
             source_registration: Some(network.source_registration),
             target_registration: Some(network.target_registration),
+            gpu_path: network.gpu_path,
+            emulated: network.is_emulated,
             window: Some(network.window),
             bandwidth_completion: self.bandwidth_gb_s.map(|_| network.bandwidth_completion),
             latency_completion: Some(network.latency_completion),

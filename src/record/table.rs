@@ -7,7 +7,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use super::{Row, Status, matrix};
 use crate::{
     plan::{Engine, Issuer, Operation, TransportKind},
-    transport::Registration,
+    transport::GpuPath,
     units::{Bytes, readable_gb_s, readable_nanoseconds},
 };
 
@@ -69,8 +69,8 @@ fn title(row: &Row) -> String {
     let how = if row.engine == Some(Engine::Cpu) {
         String::new()
     } else if let Some(provider) = &row.provider {
-        let staged = if is_staged(row) { " staged" } else { "" };
-        format!(" {} {provider}{staged}", row.operation.map_or("-", Operation::name))
+        let path = gpu_path(row.gpu_path);
+        format!(" {} {provider}{path}", row.operation.map_or("-", Operation::name))
     } else {
         let operation = row.operation.map(Operation::name);
         let issuer = row.issuer.map(Issuer::name);
@@ -83,9 +83,14 @@ fn title(row: &Row) -> String {
     format!("{transport} {pattern}{how}: {source} {arrow} {target}{more}{simulated}")
 }
 
-/// Whether data of GPUs goes through host memory on its way into the network.
-pub(super) fn is_staged(row: &Row) -> bool {
-    row.source_registration == Some(Registration::Host) && row.source_memory == Some("gpu")
+/// How data of GPUs comes to the interfaces, as a word behind others.
+pub(super) const fn gpu_path(path: Option<GpuPath>) -> &'static str {
+    match path {
+        None => "",
+        Some(GpuPath::Direct) => " GPUDirect",
+        Some(GpuPath::Unproven) => " (GPUDirect unproven)",
+        Some(GpuPath::Staged) => " staged",
+    }
 }
 
 fn source(row: &Row) -> String {

@@ -161,6 +161,11 @@ pub struct Network {
     pub source_registration: Registration,
     /// How the target's memory was registered.
     pub target_registration: Registration,
+    /// How data of GPUs comes to the interfaces, if it is a GPU's.
+    pub gpu_path: Option<GpuPath>,
+    /// Whether the provider makes writes or reads of messages, as its device cannot do them by
+    /// itself; `None` if it does not say.
+    pub is_emulated: Option<bool>,
     /// What ended a bandwidth sample.
     pub bandwidth_completion: Completion,
     /// What ended a latency.
@@ -177,6 +182,19 @@ pub enum Registration {
     DmaBuf,
     /// GPU memory by its address: the provider itself asks the driver (`FI_HMEM_CUDA`).
     Hmem,
+}
+
+/// How data of a GPU comes to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GpuPath {
+    /// The interface reaches it: GPUDirect. The provider has promised that it makes no copies in
+    /// host memory (`FI_HMEM_P2P_REQUIRED`), or can make none.
+    Direct,
+    /// The provider takes memory of GPUs, and does not say whether it copies it.
+    Unproven,
+    /// Through page-locked host memory at both ends.
+    Staged,
 }
 
 /// What a clock took for the end of operations.

@@ -7,7 +7,7 @@ use g2g::{
         self, Effort, FabricRequest, Operation, Pattern, Rank, Request, TransportKind,
         topology::Host,
     },
-    transport::{self, Completion, Registration, machine},
+    transport::{self, Completion, GpuPath, Registration, machine},
     world::{Local, World},
 };
 
@@ -55,6 +55,25 @@ fn outcomes(ranks: u32, request: &Request) -> Vec<(Operation, Outcome)> {
     })
 }
 
+#[test]
+fn a_provider_that_does_not_know_gpus_is_said_to() {
+    simulated_gpus();
+    let mut request = request(Pattern::OneWay, &[Bytes::new(8)]);
+    request.fabric.memory = vec![plan::Memory::Gpu];
+    for (provider, reason) in [
+        ("tcp", "does not reach GPU memory through lo here (no FI_HMEM)"),
+        ("shm", "(it takes a libfabric made with CUDA, which finds libcudart.so)"),
+    ] {
+        request.fabric.providers = vec![provider.to_owned()];
+        let outcomes = outcomes(2, &request);
+        assert!(!outcomes.is_empty());
+        for (operation, outcome) in outcomes {
+            let Outcome::Skipped(said) = outcome else { panic!("{operation:?}: {outcome:?}") };
+            assert!(said.contains(reason), "{said}");
+        }
+    }
+}
+
 fn request(pattern: Pattern, sizes: &[Bytes]) -> Request {
     let (providers, memory) = (vec!["tcp".to_owned()], vec![plan::Memory::Staged]);
     Request {
@@ -75,6 +94,7 @@ fn staged_data_arrives_by_every_operation(_: &[Context]) {
         let staging = measured.staging.unwrap();
         assert!(staging.slots > 1 && staging.slot <= Bytes::kib(512), "{staging:?}");
         let network = measured.network.unwrap();
+        assert_eq!((network.gpu_path, network.is_emulated), (Some(GpuPath::Staged), None));
         assert_eq!(network.source_registration, Registration::Host);
         let ended = match operation {
             Operation::Read => Completion::Arrival,

@@ -23,7 +23,8 @@ use stage::{Chunks, Stage};
 use transfer::{Inbox, Streams};
 
 use super::{
-    Clock, Completion, Error, Network, Registration, Staging, Support, Transfer, Transport, Wait,
+    Clock, Completion, Error, GpuPath, Network, Registration, Staging, Support, Transfer,
+    Transport, Wait,
     gpu::{Gpus, Ready},
     machine,
 };
@@ -33,7 +34,7 @@ use crate::{
         fabric::{Domain, Facts, Info, Library, Query, RemoteRegion},
         host,
     },
-    plan::{Case, Fabric, Flow, NicName, Operation, Place, Rank, topology::Topology},
+    plan::{Case, Fabric, Flow, Gpu, NicName, Operation, Place, Rank, topology::Topology},
     units::Bytes,
     world::World,
 };
@@ -95,6 +96,8 @@ struct Report {
     rank: Rank,
     protocol: Option<String>,
     registration: Option<Registration>,
+    gpu_path: Option<GpuPath>,
+    is_emulated: Option<bool>,
     window: u64,
 }
 
@@ -151,6 +154,16 @@ impl Rdma {
         let opened = Opened { provider, nic, has_gpu, domain: Rc::clone(&domain) };
         self.domains.borrow_mut().push(opened);
         Ok(domain)
+    }
+
+    /// Tries whether the provider takes memory of `gpu` on the interface `nic`.
+    fn reach(&self, fabric: &Fabric, nic: &NicName, gpu: Gpu) -> Result<(), Error> {
+        let mut port = [Port::open(&self.domain(fabric, nic, true)?)?];
+        let memory = Data::of_gpu(&mut port, &self.gpus()?.ready(gpu)?, Bytes::kib(4))?;
+        // The endpoint, which keeps the memory, is closed first.
+        drop(port);
+        drop(memory);
+        Ok(())
     }
 
     /// Whether this rank's memory for `case` is there.
@@ -223,6 +236,16 @@ impl Transport for Rdma {
             };
             if let Some(reason) = lack(case, offer.facts()) {
                 return Ok(Support::No(reason));
+            }
+            let gpu = case.endpoint(rank).and_then(|end| end.gpu()).filter(|_| has_gpu);
+            if let Some(gpu) = gpu
+                && let Err(err) = self.reach(fabric, nic, gpu)
+            {
+                return Ok(Support::No(format!(
+                    "provider {provider} does not reach memory of GPU {} through {domain} here: \
+                     {err} (it takes a libfabric made with CUDA, which finds libcudart.so)",
+                    gpu.0
+                )));
             }
         }
         self.room(case, fabric, rank)
@@ -404,8 +427,26 @@ impl<'a> Builder<'a> {
             rank: self.rank,
             protocol: Some(self.facts.protocol.clone()),
             registration: data.map(|data| data.registration),
+            gpu_path: self.gpu_path(),
+            is_emulated: self.ports.first().and_then(|port| match self.case.operation {
+                Operation::Write => port.endpoint.emulates_writes(),
+                Operation::Read => port.endpoint.emulates_reads(),
+                _ => None,
+            }),
             window: self.window,
         }
+    }
+
+    /// How this rank's interfaces come to data of GPUs.
+    fn gpu_path(&self) -> Option<GpuPath> {
+        if is_staged(self.case) {
+            return Some(GpuPath::Staged);
+        }
+        // These hand what is registered to the device, and never look at it themselves.
+        let hands_over = self.facts.provider.starts_with("verbs");
+        let promises = self.ports.iter().all(|port| port.endpoint.must_reach_gpus_itself());
+        let path = if promises || hands_over { GpuPath::Direct } else { GpuPath::Unproven };
+        is_direct(self.case, self.rank).then_some(path)
     }
 
     /// Reaches the partners.
@@ -535,12 +576,21 @@ fn network(case: &Case, reports: &[Option<Report>]) -> Network {
         Operation::PingPong => (Completion::Arrival, Completion::Arrival),
         _ => (Completion::Confirmed, Completion::Delivery),
     };
-    let window = reports.iter().flatten().map(|report| report.window).min().unwrap_or(0);
+    let reports = || reports.iter().flatten();
+    let window = reports().map(|report| report.window).min().unwrap_or(0);
+    let gpu_paths = || reports().filter_map(|report| report.gpu_path);
+    let is_proven = gpu_paths().all(|path| path != GpuPath::Unproven);
+    let of_initiators = || {
+        let asks = |report: &&Report| case.flows.iter().any(|f| case.timed_by(f) == report.rank);
+        reports().filter(asks).filter_map(|report| report.is_emulated)
+    };
     Network {
         protocol: source.and_then(|report| report.protocol.clone()).unwrap_or_default(),
         window: u32::try_from(window).unwrap_or(u32::MAX),
         source_registration: registration(source),
         target_registration: registration(target),
+        gpu_path: if is_proven { gpu_paths().next() } else { Some(GpuPath::Unproven) },
+        is_emulated: of_initiators().max(),
         bandwidth_completion,
         latency_completion,
     }
