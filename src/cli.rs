@@ -160,7 +160,7 @@ pub struct Options {
     pub numa: Vec<(NumaNode, NumaNode)>,
 
     /// Bytes of one slot of the staging ring, 64 or more [default: the fastest of several, tried
-    /// anew for each case]
+    /// anew for each case; 512K for rdma]
     #[arg(long, value_name = "SIZE", value_parser = slot_size)]
     pub slot_size: Option<Bytes>,
 
@@ -233,7 +233,7 @@ pub struct FabricOptions {
     pub nic: NicChoice,
 
     /// Where the data lies; staged: in a GPU, but it travels through host memory at both ends;
-    /// several with commas [default: gpu,host where there are GPUs, otherwise host]
+    /// several with commas [default: gpu,staged where there are GPUs, otherwise host]
     #[arg(long, value_name = "MEMORY", value_enum, value_delimiter = ',')]
     pub memory: Vec<Memory>,
 

@@ -162,7 +162,7 @@ fn memories(request: &Request, hosts: &[Host]) -> Result<Vec<Memory>, BadRequest
         }
         _ if !wanted.is_empty() => Ok(wanted.clone()),
         (Some(_), None) => Ok(vec![Memory::Host]),
-        (None, _) => Ok(vec![Memory::Gpu, Memory::Host]),
+        (None, _) => Ok(vec![Memory::Gpu, Memory::Staged]),
     }
 }
 
