@@ -217,7 +217,7 @@ driver! {
         const PAGE: u64 = 4096;
         let local = world.local();
         local.initialised()?;
-        let is_whole = address % PAGE == 0 && (bytes as u64) % PAGE == 0 && bytes > 0;
+        let is_whole = (address | bytes as u64).is_multiple_of(PAGE) && bytes > 0;
         let is_known = local.memory.find(address, bytes as u64).is_some();
         if handle.pointer().is_null() || kind != DMA_BUF || flags != 0 || !is_whole || !is_known {
             return Err(Code::INVALID_VALUE);
