@@ -160,7 +160,8 @@ fn ranks_get_the_variables_that_steer_what_is_measured_and_no_others() {
         let printed = text(&result.stdout);
         for host in (0..2).map(|number| cluster.lab.host(number)) {
             for name in passed {
-                let line = printed.lines().find(|line| line.starts_with(&format!("{host} {name}=")));
+                let line =
+                    printed.lines().find(|line| line.starts_with(&format!("{host} {name}=")));
                 assert!(line.is_some_and(|line| line.contains("/told")), "{name}: {said}");
             }
         }
@@ -171,7 +172,8 @@ fn ranks_get_the_variables_that_steer_what_is_measured_and_no_others() {
 #[test]
 fn a_host_gets_a_rank_for_each_gpu_and_one_that_has_lost_a_gpu_is_named() {
     let Some(cluster) = Cluster::up(&[2, 2, 1]) else { return };
-    let line = "HOSTS rdma --provider tcp --sizes 64K --pattern all-pairs --operation write --dry-run";
+    let line =
+        "HOSTS rdma --provider tcp --sizes 64K --pattern all-pairs --operation write --dry-run";
     let (result, said) = cluster.run("mpirun.openmpi", "0\n1", line);
     assert_eq!(result.status.code(), Some(0), "{said}");
     assert!(said.contains(" -np 4 "), "{said}");
@@ -247,4 +249,146 @@ fn run_cluster_refuses_bad_input_in_one_sentence() {
         let part = part.replace("FILE", if part == "HOSTFILE" { "FILE" } else { &name });
         assert!(error.contains(&part) && error.lines().count() == 1, "{part}: {said}");
     }
+}
+
+#[test]
+fn run_node_leaves_a_folder_with_every_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("node");
+    let line = "--simulate p4d.24xlarge --gpus 0,1 --sizes 1M --engine ce --operation copy \
+                --time-limit 20ms --quiet --output";
+    let mut command = script("run-node", line);
+    command.arg(&output).current_dir(&folder);
+    let (result, said) = finish(command);
+    assert_eq!(result.status.code(), Some(0), "{said}");
+    assert!(said.contains(&format!("results: {}", output.display())), "{said}");
+    let topology = fs::read_to_string(output.join("topo.json")).unwrap();
+    let topology: Value = serde_json::from_str(&topology).unwrap();
+    assert_eq!(topology["gpus"].as_array().unwrap().len(), 8, "{said}");
+    assert!(fs::read_to_string(output.join("topo.txt")).unwrap().contains("A100"), "{said}");
+    for (part, has, has_not) in [
+        ("run", "local one-way", "p2p both-ways"),
+        ("patterns", "p2p both-ways", "p2p one-way"),
+        ("ranks", "p2p one-way", "p2p both-ways"),
+    ] {
+        let rows = Rows::read(&output.join(part));
+        let is =
+            |row: usize| format!("{} {}", rows.cell(row, "transport"), rows.cell(row, "pattern"));
+        let kinds: Vec<String> = (0..rows.len()).map(is).collect();
+        assert!(kinds.iter().any(|kind| kind == has), "{part}: {kinds:?}");
+        assert!(!kinds.iter().any(|kind| kind == has_not), "{part}: {kinds:?}");
+    }
+    let json = fs::read_to_string(output.join("ranks/run.json")).unwrap();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["provenance"]["ranks"], 8, "a rank for each GPU");
+    // What is there is not mixed with what comes.
+    let mut command = script("run-node", line);
+    command.arg(&output);
+    let (result, said) = finish(command);
+    assert_eq!(result.status.code(), Some(2), "{said}");
+    assert!(said.contains("is there already"), "{said}");
+}
+
+#[test]
+fn a_bad_case_in_one_part_of_run_node_leaves_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    // The parts end as the first word of each is told to, before g2g's answer to `topo` comes.
+    let program = folder.path().join("g2g");
+    let real = env!("CARGO_BIN_EXE_g2g");
+    write_program(
+        &program,
+        &format!("case \"$*\" in topo*) exec {real} \"$@\" ;; *$FAILS*) exit $CODE ;; esac"),
+    );
+    for (fails, code, parts) in [("/patterns", "1", 3), ("/run ", "2", 1), ("/ranks", "1", 3)] {
+        let output = folder.path().join(format!("{}-{code}", fails.trim_matches(['/', ' '])));
+        let mut command = script("run-node", "--simulate p4d.24xlarge --sizes 1M --output");
+        command.arg(&output).env("G2G", &program).env("FAILS", fails).env("CODE", code);
+        let (result, said) = finish(command);
+        assert_eq!(result.status.code(), Some(code.parse().unwrap()), "{said}");
+        assert_eq!(said.matches("== ").count(), parts, "{said}");
+    }
+}
+
+#[test]
+fn the_job_for_slurm_hands_over_what_srun_needs() {
+    let file = root().join("scripts/cluster.sbatch");
+    let lines = fs::read_to_string(&file).unwrap();
+    let options: BTreeMap<&str, &str> = lines
+        .lines()
+        // sbatch reads no further than the first command.
+        .take_while(|line| line.starts_with('#'))
+        .filter_map(|line| line.strip_prefix("#SBATCH --"))
+        .map(|option| option.split_once('=').unwrap_or((option, "")))
+        .collect();
+    assert_eq!(options.len(), lines.matches("#SBATCH").count(), "{options:?}");
+    assert_eq!(options["ntasks-per-node"], options["gpus-per-node"]);
+    assert_eq!((options["exclusive"], options["propagate"]), ("", "NONE"));
+    assert!(options.contains_key("nodes") && options.contains_key("time"), "{options:?}");
+
+    // An srun that starts two ranks by MPICH, and refuses what it does not know.
+    let folder = tempfile::tempdir().unwrap();
+    let mpirun = root().join("target/mpich/bin/mpirun");
+    let srun = format!(
+        "while :; do case $1 in --mpi=pmi2|--cpu-bind=none|--gpu-bind=none|--kill-on-bad-exit=1) \
+         shift ;; -*) echo \"unknown option $1\" >&2; exit 9 ;; *) break ;; esac; done\n\
+         exec {} -np 2 \"$@\"",
+        mpirun.display()
+    );
+    write_program(&folder.path().join("srun"), &srun);
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let output = folder.path().join("run");
+    let line = "shm --numa 0:0 --sizes 64K --samples 5 --output";
+    let mut command = script("cluster.sbatch", line);
+    command.arg(&output).current_dir(&folder).env("PATH", path);
+    command.env("G2G_SRUN_MPI", "pmi2").env("SLURM_SUBMIT_DIR", root());
+    let (result, said) = finish(command);
+    assert_eq!(result.status.code(), Some(0), "{said}");
+    let rows = Rows::read(&output);
+    assert_eq!((rows.len(), rows.cell(0, "status")), (2, "ok"), "{said}");
+}
+
+#[test]
+fn the_job_for_kubernetes_has_what_rdma_and_shared_memory_need() {
+    let job = fs::read_to_string(root().join("scripts/mpijob.yaml")).unwrap();
+    let job: Value = serde_saphyr::from_str(&job).unwrap();
+    assert_eq!(
+        (&job["apiVersion"], &job["kind"]),
+        (&"kubeflow.org/v2beta1".into(), &"MPIJob".into())
+    );
+    let spec = &job["spec"];
+    let pod = |role: &str| &spec["mpiReplicaSpecs"][role]["template"]["spec"];
+    let (launcher, worker) = (&pod("Launcher")["containers"][0], &pod("Worker")["containers"][0]);
+    let limits = &worker["resources"]["limits"];
+    // A rank for each GPU, and both kinds of devices as whole numbers, which Kubernetes wants.
+    assert_eq!(spec["slotsPerWorker"], limits["nvidia.com/gpu"]);
+    assert!(limits["vpc.amazonaws.com/efa"].is_u64() && limits["hugepages-2Mi"].is_string());
+    assert_eq!(worker["securityContext"]["capabilities"]["add"][0], "IPC_LOCK");
+    assert_eq!(launcher["image"], worker["image"]);
+    // Shared memory of more than a container has by itself, and within the pod's own.
+    assert_eq!(worker["volumeMounts"][0]["mountPath"], "/dev/shm");
+    let volume = &pod("Worker")["volumes"][0];
+    assert_eq!(volume["name"], worker["volumeMounts"][0]["name"]);
+    assert_eq!(volume["emptyDir"]["medium"], "Memory");
+    let gibibytes = |text: &Value| -> u32 {
+        text.as_str().unwrap().strip_suffix("Gi").unwrap().parse().unwrap()
+    };
+    assert!(gibibytes(&volume["emptyDir"]["sizeLimit"]) < gibibytes(&limits["memory"]));
+    assert_eq!(limits["memory"], worker["resources"]["requests"]["memory"]);
+    // What the launcher calls is a script of this repository, with options that g2g knows.
+    let command = launcher["command"].as_array().unwrap();
+    let name = Path::new(command[0].as_str().unwrap());
+    assert!(root().join("scripts").join(name.file_name().unwrap()).exists());
+    assert_eq!(command[1], "/etc/mpi/hostfile");
+    let options = launcher["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+    let options = options.filter(|option| !option.starts_with("--output="));
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = common::g2g();
+    command.args(options).args("--numa 0:0 --provider tcp --operation copy,write".split(' '));
+    command.args("--sizes 64 --samples 2 --time-limit 20ms --output".split(' '));
+    command.arg(folder.path().join("run"));
+    let (result, said) = finish(command);
+    assert_eq!(result.status.code(), Some(0), "{said}");
+    let rows = Rows::parse(&text(&result.stdout));
+    let measured = (0..rows.len()).filter(|&row| rows.cell(row, "status") == "ok").count();
+    assert_eq!(measured, 4, "{said}");
 }
