@@ -58,7 +58,9 @@ impl Cluster {
         let lab = Lab::up(gpus.len())?;
         let folder = tempfile::tempdir().unwrap();
         let programs = folder.path().join("bin");
-        fs::create_dir(&programs).unwrap();
+        for folder in [&programs, &folder.path().join("start")] {
+            fs::create_dir(folder).unwrap();
+        }
         let arms: Vec<String> = (0..gpus.len())
             .map(|host| format!("{}) seq -f 'GPU %g: NVIDIA' {} ;;", lab.host(host), gpus[host]))
             .collect();
@@ -95,7 +97,10 @@ impl Cluster {
         let script = root().join("scripts/run-cluster");
         let mut command = self.lab.head();
         command.args(["timeout", SOON]).arg(script).args(options.split_whitespace());
-        command.arg(file).args(line.split_whitespace()).current_dir(&self.folder);
+        command
+            .arg(file)
+            .args(line.split_whitespace())
+            .current_dir(self.folder.path().join("start"));
         command.env("G2G_MPIRUN", mpirun).env("G2G_RSH", self.folder.path().join("agent"));
         // The link on which the head is too.
         command.env("OMPI_MCA_btl_tcp_if_include", "eth1").env("HYDRA_IFACE", "eth1");
@@ -188,7 +193,7 @@ fn a_host_gets_a_rank_for_each_gpu_and_one_that_has_lost_a_gpu_is_named() {
 
 #[test]
 fn what_hosts_lack_is_said_in_one_sentence_before_anything_starts_and_copied_on_request() {
-    let Some(cluster) = Cluster::up(&[0, 0, 0]) else { return };
+    let Some(cluster) = Cluster::up(&[0, 0, 0, 0]) else { return };
     let folder = cluster.folder.path().join("program");
     fs::create_dir(&folder).unwrap();
     let program = folder.join("g2g");
@@ -197,17 +202,26 @@ fn what_hosts_lack_is_said_in_one_sentence_before_anything_starts_and_copied_on_
     let mount = format!("mount -t tmpfs tmpfs {}", folder.display());
     cluster.lab.on(1, &mount);
     cluster.lab.on(2, &format!("{mount} && cp /bin/true {}", program.display()));
-    let variables = [("G2G", program.to_str().unwrap())];
+    // The fourth has the program, but not the folder beside it in which all is started.
+    let (program, real) = (program.to_str().unwrap(), env!("CARGO_BIN_EXE_g2g"));
+    let above = cluster.folder.path().display();
+    let own = format!(
+        "mount -t tmpfs tmpfs {above} && mkdir {} && cp {real} {program}",
+        folder.display()
+    );
+    cluster.lab.on(3, &own);
+    let variables = [("G2G", program)];
     let line = "rdma --provider tcp --sizes 64K --operation write --samples 5 --time-limit 50ms";
     let output = cluster.output();
     let line = format!("HOSTS {line} --output {}", output.display());
-    let (result, said) = cluster.run_with(&variables, "mpirun.openmpi", "0\n1\n2\n9", &line);
+    let (result, said) = cluster.run_with(&variables, "mpirun.openmpi", "0\n1\n2\n3\n9", &line);
     assert_eq!(result.status.code(), Some(2), "{said}");
     let error = text(&result.stderr);
     assert_eq!(error.lines().count(), 1, "{said}");
     for part in [
-        format!("{} has no {}", cluster.lab.host(1), program.display()),
-        format!("{} has another {}", cluster.lab.host(2), program.display()),
+        format!("{} has no {program}", cluster.lab.host(1)),
+        format!("{} has another {program}", cluster.lab.host(2)),
+        format!("{} has no folder {above}/start", cluster.lab.host(3)),
         format!("{} does not answer", cluster.lab.host(9)),
     ] {
         assert!(error.contains(&part), "{part}: {said}");
