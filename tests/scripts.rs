@@ -10,10 +10,11 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output},
+    time::Duration,
 };
 
 use common::{
-    Rows,
+    Rows, eventually,
     lab::{Lab, lab},
     text,
 };
@@ -55,7 +56,7 @@ impl Cluster {
     /// Hosts that are reached as by ssh: nothing of this environment comes along. Each has so many
     /// GPUs, as its `nvidia-smi` counts them.
     fn up(gpus: &[usize]) -> Option<Self> {
-        let lab = Lab::up(gpus.len())?;
+        let lab = Lab::up(gpus.len(), "")?;
         let folder = tempfile::tempdir().unwrap();
         let programs = folder.path().join("bin");
         for folder in [&programs, &folder.path().join("start")] {
@@ -105,7 +106,10 @@ impl Cluster {
         // The link on which the head is too.
         command.env("OMPI_MCA_btl_tcp_if_include", "eth1").env("HYDRA_IFACE", "eth1");
         command.envs(variables.iter().copied());
-        finish(command)
+        let (result, said) = finish(command);
+        let is_gone = eventually(Duration::from_secs(20), || self.lab.processes().is_empty());
+        assert!(is_gone, "{said} leaves {}", self.lab.processes());
+        (result, said)
     }
 
     fn output(&self) -> PathBuf {

@@ -15,12 +15,15 @@ const NO_RIGHT: i32 = 3;
 /// Hosts, which are gone when this is.
 pub(crate) struct Lab {
     pub(crate) name: String,
+    pub(crate) hosts: usize,
 }
 
 impl Lab {
-    /// Makes `hosts`; says why, past the test's captured output, where that is not allowed.
-    pub(crate) fn up(hosts: usize) -> Option<Self> {
-        let result = lab().arg("up").arg(hosts.to_string()).output().unwrap();
+    /// Makes `hosts` whose links have `rate`, if any; says why, past the test's captured output,
+    /// where that is not allowed.
+    pub(crate) fn up(hosts: usize, rate: &str) -> Option<Self> {
+        let result = lab().arg("up").arg(hosts.to_string()).args(rate.split_whitespace()).output();
+        let result = result.unwrap();
         let said = text(&result.stderr);
         if result.status.code() == Some(NO_RIGHT) {
             let test = thread::current().name().unwrap_or_default().to_owned();
@@ -29,11 +32,21 @@ impl Lab {
             return None;
         }
         assert!(result.status.success(), "{said}");
-        Some(Self { name: text(&result.stdout).trim().to_owned() })
+        Some(Self { name: text(&result.stdout).trim().to_owned(), hosts })
     }
 
     pub(crate) fn host(&self, number: usize) -> String {
         format!("{}-{number}", self.name)
+    }
+
+    /// What runs on the hosts.
+    pub(crate) fn processes(&self) -> String {
+        let of_host = |host| {
+            let result = lab().arg("processes").arg(self.host(host)).output().unwrap();
+            assert!(result.status.success(), "{}", text(&result.stderr));
+            text(&result.stdout)
+        };
+        (0..self.hosts).map(of_host).collect()
     }
 
     /// A command beside the hosts, where a launcher belongs; its arguments are to follow.
