@@ -152,6 +152,10 @@ fn run_cluster_measures_between_all_hosts_by_every_launcher() {
         // The first host of the file has rank 0.
         assert_eq!(rows.cell(0, "source_host"), cluster.lab.host(0), "{said}");
         fs::remove_dir_all(output).unwrap();
+        // What g2g ends with is what the script ends with.
+        let (result, said) = cluster.run(&mpirun, hosts, "HOSTS rdma --siz 64K");
+        assert_eq!(result.status.code(), Some(2), "{said}");
+        assert_eq!(said.matches("error: unexpected argument '--siz'").count(), 1, "{said}");
     }
 }
 
