@@ -298,7 +298,7 @@ impl<'a> Builder<'a> {
         if let Some(flow) = self.flows.iter().find(receives).filter(|_| has_messages) {
             let place =
                 if flow.target.rank == rank { flow.target.place } else { flow.source.place };
-            let per_port = (self.window * incoming).max(2);
+            let per_port = parts_under_way(self.window * incoming).max(2);
             let is_shared = incoming == 1 && self.slots == 1;
             let slots = if is_shared { 1 } else { per_port * self.ports.len() as u64 };
             let target = Target::new(size, slots, |size| make(rdma, &mut self.ports, place, size))?;
@@ -504,7 +504,12 @@ fn slots(case: &Case, window: u64, facts: Option<&Facts>) -> u64 {
         }
         _ => facts.msg_order.contains("FI_ORDER_SAS"),
     });
-    if is_ordered { 1 } else { window }
+    if is_ordered { 1 } else { parts_under_way(window) }
+}
+
+/// Parts for `window` operations under way; each part takes other data every time.
+fn parts_under_way(window: u64) -> u64 {
+    if window.is_multiple_of(lane::SHIFTS) { window + 1 } else { window }
 }
 
 /// What one end of a flow takes at most.
