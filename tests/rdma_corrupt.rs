@@ -120,3 +120,28 @@ fn what_is_reported_before_it_is_there_is_found_in_single_operations_and_in_bulk
         }
     }
 }
+
+#[test]
+fn a_limit_of_locked_memory_is_told_with_the_need_and_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let mut command = Command::new("prlimit");
+    command.args(["--memlock=1048576:1048576", env!("CARGO_BIN_EXE_g2g")]).env("FAULT", "memlock");
+    command.env("WHEN", "bulk");
+    let line = format!(
+        "rdma --provider tcp --pattern one-way --operation write --sizes 64K,4M,4K {QUICK} \
+         --fabric-lib {} --output {}",
+        library(folder.path()).display(),
+        output.display()
+    );
+    let result = run(command, &line);
+    let said = format!("{}{}", text(&result.stdout), text(&result.stderr));
+    assert_eq!(result.status.code(), Some(1), "{said}");
+    let rows = Rows::read(&output);
+    let status: Vec<&str> = (0..rows.len()).map(|row| rows.cell(row, "status")).collect();
+    assert_eq!(status, ["ok", "failed", "ok"], "{said}");
+    let reason = rows.cell(1, "reason");
+    for part in ["fi_mr_regattr(", " B with tcp", "FI_ENOMEM (12)", "may lock 1 MiB", "ulimit -l"] {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+}

@@ -2,7 +2,8 @@
  * is not, or not rightly, at its target.
  *
  * FAULT names the fault; WHEN says which operations suffer from it: the first of each run
- * ("single"), which is all that there is of a single one, or all others ("bulk").
+ * ("single"), which is all that there is of a single one, or all others ("bulk"). FAULT=memlock
+ * lies about nothing, and refuses to register more memory than the process may lock.
  */
 
 #define _GNU_SOURCE
@@ -10,6 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
@@ -39,6 +41,7 @@ struct fabric_ops {
 struct domain_ops {
 	struct fi_ops_domain ops;
 	struct fi_ops_domain *real;
+	struct fi_ops_mr mr, *real_mr;
 };
 
 struct endpoint {
@@ -277,6 +280,20 @@ static int open_endpoint(struct fid_domain *domain, struct fi_info *info, struct
 	return 0;
 }
 
+/* Locks memory as hardware does: not more than the process may. */
+static int regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flags,
+		   struct fid_mr **mr)
+{
+	struct fid_domain *domain = (struct fid_domain *)fid;
+	struct domain_ops *table = (struct domain_ops *)domain->ops;
+	struct rlimit limit;
+
+	if (!strcmp(getenv("FAULT"), "memlock") && !getrlimit(RLIMIT_MEMLOCK, &limit) &&
+	    attr->mr_iov->iov_len > limit.rlim_cur)
+		return -FI_ENOMEM;
+	return table->real_mr->regattr(fid, attr, flags, mr);
+}
+
 static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain,
 		       void *context)
 {
@@ -290,6 +307,10 @@ static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct f
 	table->real = (*domain)->ops;
 	table->ops = *table->real;
 	table->ops.endpoint = open_endpoint;
+	table->real_mr = (*domain)->mr;
+	table->mr = *table->real_mr;
+	table->mr.regattr = regattr;
+	(*domain)->mr = &table->mr;
 	(*domain)->ops = &table->ops;
 	return 0;
 }
