@@ -6,145 +6,15 @@ mod common;
 
 use std::{
     fs,
-    path::{Path, PathBuf},
-    process::{Child, Command, Output, Stdio},
-    sync::{
-        atomic::{AtomicU32, Ordering},
-        mpsc,
-    },
-    thread,
-    time::Duration,
+    path::Path,
+    process::{Command, Output},
 };
 
-use common::{Rows, eventually, signal, text};
-
-/// A bound on what ends by itself within seconds, on a machine that is busy elsewhere.
-const SOON: Duration = Duration::from_secs(100);
-
-/// By this variable the processes of one start are found, whatever group a launcher puts them in.
-const MARK: &str = "G2G_TEST_START";
-
-/// An MPI: what starts its ranks, and the library if it is not the launcher's usual one.
-struct Mpi {
-    launcher: PathBuf,
-    library: Option<PathBuf>,
-}
-
-/// The folder of an environment that scripts/test makes.
-fn environment(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("target").join(name)
-}
-
-fn open_mpi() -> [Mpi; 2] {
-    ["mpirun.openmpi".into(), environment("openmpi").join("bin/mpirun")]
-        .map(|launcher| Mpi { launcher, library: None })
-}
-
-fn mpich() -> [Mpi; 2] {
-    ["mpirun.mpich".into(), environment("mpich").join("bin/mpirun")]
-        .map(|launcher| Mpi { launcher, library: None })
-}
-
-fn standard() -> Mpi {
-    Mpi {
-        launcher: environment("mpich").join("bin/mpirun"),
-        library: Some(environment("mpich").join("lib/libmpi_abi.so.1")),
-    }
-}
-
-fn every_launcher() -> impl Iterator<Item = Mpi> {
-    open_mpi().into_iter().chain(mpich())
-}
-
-fn every_mpi() -> impl Iterator<Item = Mpi> {
-    every_launcher().chain([standard()])
-}
-
-/// What is started, and the mark of its processes.
-struct Started {
-    child: Child,
-    mark: String,
-    what: String,
-}
-
-impl Mpi {
-    /// Starts `ranks` of a program, with the words of `line` and the library.
-    fn start(&self, ranks: u32, program: &Path, line: &str) -> Started {
-        static STARTS: AtomicU32 = AtomicU32::new(0);
-        let start = STARTS.fetch_add(1, Ordering::Relaxed);
-        let mark = format!("{}-{start}", std::process::id());
-        let mut command = Command::new(&self.launcher);
-        // Open MPI refuses more ranks than CPUs, and root, if it is not told otherwise.
-        for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
-            command.env(name, "1").env(format!("{name}_CONFIRM"), "1");
-        }
-        if !self.is_mpich() {
-            command.args(["--oversubscribe", "--bind-to", "none"]);
-        }
-        command.args(["-np", &ranks.to_string()]).arg(program).args(line.split_whitespace());
-        command.env(MARK, &mark).stdin(Stdio::null());
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let child = child.unwrap_or_else(|err| {
-            panic!("{}: {err}: scripts/test installs it", self.launcher.display())
-        });
-        Started { child, mark, what: format!("{} {ranks} {line}", self.launcher.display()) }
-    }
-
-    fn g2g(&self, ranks: u32, line: &str) -> Started {
-        let library = self.library.as_ref();
-        let library = library.map(|path| format!(" --mpi-lib {}", path.display()));
-        let line = format!("{line}{}", library.unwrap_or_default());
-        self.start(ranks, Path::new(env!("CARGO_BIN_EXE_g2g")), &line)
-    }
-
-    fn is_mpich(&self) -> bool {
-        self.launcher.to_str().unwrap().contains("mpich")
-    }
-}
-
-impl Started {
-    /// The process of a rank.
-    fn rank(&self, rank: u32) -> Option<u32> {
-        let of_open_mpi = format!("OMPI_COMM_WORLD_RANK={rank}");
-        let of_mpich = format!("PMI_RANK={rank}");
-        let is_it = |&pid: &u32| has_variable(pid, &of_open_mpi) || has_variable(pid, &of_mpich);
-        processes(&self.mark).into_iter().find(is_it)
-    }
-
-    /// Waits for a row, then sends a signal to a rank.
-    fn signal_after_a_row(&self, output: &Path, name: &str, rank: u32) {
-        let lines = || fs::read_to_string(output.join("run.csv")).unwrap_or_default();
-        assert!(eventually(SOON, || lines().lines().count() > 1), "{}: no row", self.what);
-        signal(name, self.rank(rank).unwrap());
-    }
-
-    /// Waits for the end, which must come, and for that of every process.
-    fn wait(self) -> (Output, String) {
-        let Self { child, mark, what } = self;
-        let (send, receive) = mpsc::channel();
-        thread::spawn(move || send.send(child.wait_with_output().unwrap()));
-        let output = receive.recv_timeout(SOON);
-        let output = output.unwrap_or_else(|_| panic!("{what} does not end"));
-        let is_gone = eventually(SOON, || processes(&mark).is_empty());
-        assert!(is_gone, "{what} leaves {:?}", processes(&mark));
-        let said = format!("{what}: {}{}", text(&output.stdout), text(&output.stderr));
-        (output, said)
-    }
-}
-
-/// The processes of a start.
-fn processes(mark: &str) -> Vec<u32> {
-    let mark = format!("{MARK}={mark}");
-    let pids = fs::read_dir("/proc").unwrap();
-    let pids = pids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
-    pids.filter(|&pid| has_variable(pid, &mark)).collect()
-}
-
-/// A process that has ended has no variables any more, be it a zombie.
-fn has_variable(pid: u32, variable: &str) -> bool {
-    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment.split(|&byte| byte == 0).any(|other| other == variable.as_bytes())
-}
+use common::{
+    Rows,
+    mpi::{environment, every_launcher, every_mpi, mpich, open_mpi},
+    text,
+};
 
 fn count(said: &str, sentence: &str) -> usize {
     said.matches(sentence).count()

@@ -6,24 +6,7 @@ mod common;
 
 use std::path::Path;
 
-use common::{Rows, g2g, run, text};
-
-/// Runs g2g, which must end well, and reads its rows.
-fn rows(line: &str) -> Rows {
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("run");
-    let quick = "--samples 5 --time-limit 50ms --quiet --output";
-    let result = run(g2g(), &format!("rdma {line} {quick} {}", output.display()));
-    let said = format!("{line}: {}{}", text(&result.stdout), text(&result.stderr));
-    assert_eq!(result.status.code(), Some(0), "{said}");
-    let rows = Rows::read(&output);
-    for row in 0..rows.len() {
-        assert_eq!(rows.cell(row, "status"), "ok", "{said}");
-        assert_eq!(rows.cell(row, "transport"), "rdma");
-        assert!(rows.number(row, "latency_ns_p50") > 0.0, "{said}");
-    }
-    rows
-}
+use common::{Rows, g2g, run, text, verified_rdma};
 
 fn cells<'a>(rows: &'a Rows, name: &str) -> Vec<&'a str> {
     (0..rows.len()).map(|row| rows.cell(row, name)).collect()
@@ -32,8 +15,9 @@ fn cells<'a>(rows: &'a Rows, name: &str) -> Vec<&'a str> {
 #[test]
 fn every_operation_is_verified_from_8_bytes_to_64_mib() {
     for (provider, domain) in [("tcp", "lo"), ("shm", "shm")] {
-        let rows =
-            rows(&format!("--ranks 2 --provider {provider} --sizes 8,70001,64M --pattern one-way"));
+        let rows = verified_rdma(&format!(
+            "--ranks 2 --provider {provider} --sizes 8,70001,64M --pattern one-way"
+        ));
         assert_eq!(rows.len(), 12);
         for row in 0..rows.len() {
             let cell = |name: &str| rows.cell(row, name);
@@ -67,7 +51,7 @@ fn every_operation_is_verified_from_8_bytes_to_64_mib() {
 
 #[test]
 fn flows_at_once_are_counted_and_the_slowest_rank_is_named() {
-    let rows = rows(
+    let rows = verified_rdma(
         "--ranks 3 --provider shm --sizes 4K --operation write,read \
          --pattern one-to-all,neighbours,all-pairs",
     );
@@ -89,11 +73,14 @@ fn flows_at_once_are_counted_and_the_slowest_rank_is_named() {
 
 #[test]
 fn the_window_and_the_interface_are_what_was_asked_for() {
-    let narrow =
-        rows("--provider tcp --sizes 64K --operation write --pattern one-way --window 1 --nic lo");
+    let narrow = verified_rdma(
+        "--provider tcp --sizes 64K --operation write --pattern one-way --window 1 --nic lo",
+    );
     assert_eq!(cells(&narrow, "window"), ["1"]);
     assert_eq!(cells(&narrow, "source_domain"), ["lo"]);
-    let wide = rows("--provider shm --sizes 64K --operation write --pattern one-way --window 200");
+    let wide = verified_rdma(
+        "--provider shm --sizes 64K --operation write --pattern one-way --window 200",
+    );
     assert_eq!(cells(&wide, "window"), ["200"]);
 }
 
@@ -102,7 +89,7 @@ fn other_versions_of_libfabric_are_measured_too() {
     let library =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("target/mpich/lib/mpich/libfabric.so.1");
     assert!(library.exists(), "{}: scripts/test installs it", library.display());
-    let rows = rows(&format!(
+    let rows = verified_rdma(&format!(
         "--provider tcp,shm --sizes 64K --pattern one-way --fabric-lib {}",
         library.display()
     ));

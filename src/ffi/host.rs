@@ -170,6 +170,14 @@ pub fn bind_thread(cpus: &[u32]) -> Result<(), CallError> {
     Ok(())
 }
 
+/// How much memory this process may lock, as interfaces do with what they reach; `None`: any.
+pub fn lockable() -> Option<Bytes> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a live local that the call only writes.
+    let code = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    (code == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then(|| Bytes::new(limit.rlim_cur))
+}
+
 /// Bytes free on the file system that holds `path`; a tmpfs without a limit has no end of them.
 ///
 /// # Errors

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod lab;
+pub(crate) mod mpi;
 pub(crate) mod simulation;
 
 use std::{
@@ -65,6 +66,33 @@ impl Rows {
     pub(crate) fn number(&self, row: usize, column: &str) -> f64 {
         self.cell(row, column).parse().unwrap()
     }
+}
+
+/// Runs `g2g rdma` with the words of `line`, which must end well; its rows, each of which must be
+/// verified.
+pub(crate) fn verified_rdma(line: &str) -> Rows {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let result = run(g2g(), &format!("rdma {line} {QUICK} --output {}", output.display()));
+    let said = format!("{line}: {}{}", text(&result.stdout), text(&result.stderr));
+    verified(&result, &output, &said)
+}
+
+/// What makes a run of RDMA short.
+pub(crate) const QUICK: &str = "--samples 5 --time-limit 50ms --quiet";
+
+/// The rows of a run of RDMA that must have ended well, each of which must be verified.
+pub(crate) fn verified(result: &Output, output: &Path, said: &str) -> Rows {
+    assert_eq!(result.status.code(), Some(0), "{said}");
+    let rows = Rows::read(output);
+    for row in 0..rows.len() {
+        assert_eq!(rows.cell(row, "status"), "ok", "{said}");
+        assert_eq!(rows.cell(row, "transport"), "rdma", "{said}");
+        assert!(rows.number(row, "latency_ns_p50") > 0.0, "{said}");
+        let has_bandwidth = rows.cell(row, "operation") != "ping-pong";
+        assert_eq!(!rows.cell(row, "bandwidth_gb_s").is_empty(), has_bandwidth, "{said}");
+    }
+    rows
 }
 
 /// The processes of a process group.

@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::{
     Domain, Peer,
     bindings::{
-        FI_ENABLE, FI_ENOSYS, FI_HMEM_CUDA, FI_HMEM_SYSTEM, FI_MR_ENDPOINT, FI_MR_VIRT_ADDR,
-        FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE, fid_ep, fid_mr,
-        iovec,
+        FI_ENABLE, FI_ENOMEM, FI_ENOSYS, FI_HMEM_CUDA, FI_HMEM_SYSTEM, FI_MR_ENDPOINT,
+        FI_MR_VIRT_ADDR, FI_READ, FI_RECV, FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_WRITE,
+        fid_ep, fid_mr, iovec,
     },
     grown::{FI_MR_DMABUF, fi_mr_attr, fi_mr_dmabuf, fi_mr_memory},
     object::{Object, function},
@@ -24,7 +24,7 @@ use crate::{
     ffi::{
         CallError,
         cuda::{self, HostMemory},
-        host::HostBuffer,
+        host::{self, HostBuffer},
     },
     units::Bytes,
 };
@@ -290,6 +290,10 @@ pub(super) fn register(
         // is memory that stays until the region is closed; `raw` is only written.
         unsafe { regattr(domain.object.fid(), &raw const attr, flags, &raw mut raw) }
     });
+    if code == -FI_ENOMEM {
+        let source = library.cause(code, host::lockable().map(remedy));
+        return Err(CallError { call: "fi_mr_regattr", object: object(), source });
+    }
     library.check("fi_mr_regattr", code, object)?;
     // SAFETY: the region has just been opened, for this owner.
     let mr = unsafe { Object::own(library, "a memory region", raw) };
@@ -307,6 +311,14 @@ pub(super) fn register(
     };
     let all = Slice { endpoint: number, address, length, descriptor: opened.mem_desc };
     Ok((mr, Region { memory, all, remote }))
+}
+
+/// What to do when an interface may not lock what it is to reach (`ibv_reg_mr(3)`, ENOMEM).
+fn remedy(limit: Bytes) -> String {
+    format!(
+        "this process may lock {limit}: raise that by `ulimit -l unlimited`, or for good in \
+         /etc/security/limits.conf"
+    )
 }
 
 /// The bytes of an `int` at the beginning of a union of eight bytes.

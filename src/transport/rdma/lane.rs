@@ -20,8 +20,9 @@ use crate::{
 /// that none leaves behind what another has left: a line of the caches of x86-64 and aarch64.
 const SHIFT: u64 = 64;
 
-/// After so many operations the data begins at the beginning again.
-const SHIFTS: u64 = 64;
+/// After so many operations the data begins at the beginning again: a prime, so that a part of a
+/// target that takes every n-th operation takes other data each time, too.
+pub(super) const SHIFTS: u64 = 61;
 
 /// A target, and what its parts must hold.
 pub(super) struct Target {
@@ -161,7 +162,7 @@ impl Lane {
         Memories { source, target, ring, stage }: Memories,
         (slots, slot_size): (u64, Bytes),
     ) -> Self {
-        let turns = slots * SHIFTS.div_ceil(slots);
+        let turns = slots * SHIFTS;
         let count = Count::default();
         Self {
             flow,
@@ -253,5 +254,23 @@ impl Lane {
     pub(super) fn seed(&self, seed: u64) -> u64 {
         let Flow { source, target } = self.flow;
         pattern::part_seed(seed, u64::from(source.rank.0) << 32 | u64::from(target.rank.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::rdma::{parts_under_way, signal::TURNS_MAX};
+
+    #[test]
+    fn no_part_takes_the_same_data_twice_in_a_row() {
+        for window in [1, 2, 60, 61, 62, 64, 122, 976, 1000, 2032] {
+            let slots = parts_under_way(window);
+            let turns = slots * SHIFTS;
+            assert!(slots >= window && turns <= TURNS_MAX, "{window}");
+            let next = |turn: u64| (turn + slots) % turns;
+            assert!((0..turns).all(|turn| next(turn) % slots == turn % slots), "{window}");
+            assert!((0..turns).all(|turn| shift(next(turn)) != shift(turn)), "{window}");
+        }
     }
 }

@@ -358,7 +358,7 @@ impl<'a> Builder<'a> {
         let incoming = self.flows.iter().filter(receives).count() as u64;
         if let Some(flow) = self.flows.iter().find(receives).filter(|_| has_messages) {
             let place = self.place(flow);
-            let per_port = (self.window * incoming).max(2);
+            let per_port = parts_under_way(self.window * incoming).max(2);
             let is_shared = incoming == 1 && self.slots == 1;
             let slots = if is_shared { 1 } else { per_port * self.ports.len() as u64 };
             let target =
@@ -653,7 +653,12 @@ fn slots(case: &Case, window: u64, facts: Option<&Facts>) -> u64 {
         }
         _ => facts.msg_order.contains("FI_ORDER_SAS"),
     });
-    if is_ordered { 1 } else { window }
+    if is_ordered { 1 } else { parts_under_way(window) }
+}
+
+/// Parts for `window` operations under way; each part takes other data every time.
+fn parts_under_way(window: u64) -> u64 {
+    if window.is_multiple_of(lane::SHIFTS) { window + 1 } else { window }
 }
 
 /// What the provider lacks for `case`: a sentence.

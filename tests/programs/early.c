@@ -1,0 +1,336 @@
+/* A libfabric that lies: it stands before the real one, and reports operations as done whose data
+ * is not, or not rightly, at its target.
+ *
+ * FAULT names the fault; WHEN says which operations suffer from it: the first of each run
+ * ("single"), which is all that there is of a single one, or all others ("bulk"). FAULT=memlock
+ * lies about nothing, and refuses to register more memory than the process may lock.
+ */
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include <rdma/fabric.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+/* What is delivered at once of data that comes too late. */
+#define EARLY ((size_t)8)
+
+/* More than operations are under way. */
+#define COPIES 1024
+
+/* The kinds of g2g's words (`src/transport/rdma/signal.rs`). */
+#define KIND_SHIFT 29
+#define KIND_DATA 0
+#define KIND_FINAL 2
+
+enum fault { NONE, FLIP, STALE, EARLY_REPORT };
+
+/* Tables begin with what the library's inline functions look for. */
+struct fabric_ops {
+	struct fi_ops_fabric ops;
+	struct fi_ops_fabric *real;
+};
+
+struct domain_ops {
+	struct fi_ops_domain ops;
+	struct fi_ops_domain *real;
+	struct fi_ops_mr mr, *real_mr;
+};
+
+struct endpoint {
+	struct fi_ops ops;
+	struct fi_ops *real;
+	struct fi_ops_rma rma, *real_rma;
+	struct fi_ops_msg msg, *real_msg;
+	uint64_t in_run;
+	/* Data that is not under way yet though it was reported. */
+	int is_late;
+	struct iovec late_near;
+	struct fi_rma_iov late_far;
+	/* Data of other operations, while it is under way. */
+	struct copy {
+		struct fi_context2 context;
+		void *data;
+		size_t length;
+	} copies[COPIES];
+	unsigned next;
+};
+
+static enum fault fault(void)
+{
+	const char *name = getenv("FAULT");
+	if (!strcmp(name, "flip"))
+		return FLIP;
+	if (!strcmp(name, "stale"))
+		return STALE;
+	if (!strcmp(name, "early"))
+		return EARLY_REPORT;
+	return NONE;
+}
+
+static enum fault fault_of_next(const struct endpoint *endpoint)
+{
+	int is_single = !strcmp(getenv("WHEN"), "single");
+	return is_single == (endpoint->in_run == 0) ? fault() : NONE;
+}
+
+static void *copy_of(struct copy *copy, const struct iovec *data)
+{
+	copy->data = realloc(copy->data, data->iov_len);
+	copy->length = data->iov_len;
+	return memcpy(copy->data, data->iov_base, data->iov_len);
+}
+
+/* What goes out instead of `data`: a byte of it is wrong, or it is that of the operation before. */
+static struct iovec wrong(struct endpoint *endpoint, enum fault fault, const struct iovec *data)
+{
+	struct copy *copy = &endpoint->copies[endpoint->next % COPIES];
+	struct copy *before = &endpoint->copies[(endpoint->next + COPIES - 1) % COPIES];
+	struct iovec sent = *data;
+	uint8_t *bytes = copy_of(copy, data);
+
+	if (fault == FLIP) {
+		bytes[data->iov_len / 2] ^= 1;
+		sent.iov_base = bytes;
+	} else if (fault == STALE && before->length == data->iov_len) {
+		sent.iov_base = before->data;
+	}
+	return sent;
+}
+
+/* The operation was taken. */
+static void taken(struct endpoint *endpoint)
+{
+	endpoint->in_run++;
+	endpoint->next++;
+}
+
+/* Moves the data of the operation before, which is long reported. */
+static ssize_t move_late(struct fid_ep *ep, struct endpoint *endpoint, const struct fi_msg_rma *like,
+			 ssize_t (*move)(struct fid_ep *, const struct fi_msg_rma *, uint64_t))
+{
+	struct fi_msg_rma late = *like;
+	ssize_t code;
+
+	if (!endpoint->is_late)
+		return 0;
+	late.msg_iov = &endpoint->late_near;
+	late.rma_iov = &endpoint->late_far;
+	late.context = &endpoint->copies[endpoint->next % COPIES].context;
+	code = move(ep, &late, 0);
+	endpoint->is_late = code != 0;
+	return code;
+}
+
+/* Does the beginning of an operation, and leaves the rest for later. */
+static ssize_t move_early(struct fid_ep *ep, struct endpoint *endpoint, const struct fi_msg_rma *msg,
+			  uint64_t flags,
+			  ssize_t (*move)(struct fid_ep *, const struct fi_msg_rma *, uint64_t))
+{
+	struct fi_msg_rma begin = *msg;
+	struct iovec near = *msg->msg_iov;
+	struct fi_rma_iov far = *msg->rma_iov;
+	ssize_t code = move_late(ep, endpoint, msg, move);
+
+	if (code)
+		return code;
+	near.iov_len = far.len = EARLY;
+	begin.msg_iov = &near;
+	begin.rma_iov = &far;
+	code = move(ep, &begin, flags);
+	if (!code) {
+		endpoint->is_late = 1;
+		endpoint->late_near = *msg->msg_iov;
+		endpoint->late_far = *msg->rma_iov;
+	}
+	return code;
+}
+
+static struct endpoint *of_rma(struct fid_ep *ep)
+{
+	return (struct endpoint *)((char *)ep->rma - offsetof(struct endpoint, rma));
+}
+
+static struct endpoint *of_msg(struct fid_ep *ep)
+{
+	return (struct endpoint *)((char *)ep->msg - offsetof(struct endpoint, msg));
+}
+
+static ssize_t writemsg(struct fid_ep *ep, const struct fi_msg_rma *msg, uint64_t flags)
+{
+	struct endpoint *endpoint = of_rma(ep);
+	ssize_t (*move)(struct fid_ep *, const struct fi_msg_rma *, uint64_t) =
+		endpoint->real_rma->writemsg;
+	enum fault fault = fault_of_next(endpoint);
+	struct fi_msg_rma sent = *msg;
+	struct iovec data;
+	ssize_t code;
+
+	if (msg->data >> KIND_SHIFT != KIND_DATA) {
+		if (msg->data >> KIND_SHIFT == KIND_FINAL) {
+			/* What is late by now never comes. */
+			endpoint->in_run = 0;
+			endpoint->is_late = 0;
+		}
+		return move(ep, msg, flags);
+	}
+	if (fault == EARLY_REPORT) {
+		code = move_early(ep, endpoint, msg, flags, move);
+	} else {
+		data = wrong(endpoint, fault, msg->msg_iov);
+		sent.msg_iov = &data;
+		code = move(ep, &sent, flags);
+	}
+	if (!code)
+		taken(endpoint);
+	return code;
+}
+
+static ssize_t readmsg(struct fid_ep *ep, const struct fi_msg_rma *msg, uint64_t flags)
+{
+	struct endpoint *endpoint = of_rma(ep);
+	ssize_t (*move)(struct fid_ep *, const struct fi_msg_rma *, uint64_t) =
+		endpoint->real_rma->readmsg;
+	enum fault fault = fault_of_next(endpoint);
+	struct fi_msg_rma last = *msg, all = *msg;
+	struct iovec near = *msg->msg_iov;
+	struct fi_rma_iov far = *msg->rma_iov;
+	ssize_t code;
+
+	if (fault == EARLY_REPORT) {
+		code = move_early(ep, endpoint, msg, flags, move);
+	} else if (fault == FLIP) {
+		/* The first word is read a second time, from a place where another one is. */
+		all.context = &endpoint->copies[endpoint->next % COPIES].context;
+		code = move(ep, &all, 0);
+		near.iov_len = far.len = sizeof(uint64_t);
+		far.addr += sizeof(uint64_t);
+		last.msg_iov = &near;
+		last.rma_iov = &far;
+		if (!code)
+			code = move(ep, &last, flags);
+	} else {
+		code = move(ep, msg, flags);
+	}
+	if (!code)
+		taken(endpoint);
+	return code;
+}
+
+static ssize_t sendmsg_(struct fid_ep *ep, const struct fi_msg *msg, uint64_t flags)
+{
+	struct endpoint *endpoint = of_msg(ep);
+	enum fault fault = fault_of_next(endpoint);
+	struct fi_msg sent = *msg;
+	struct iovec data = wrong(endpoint, fault, msg->msg_iov);
+	ssize_t code;
+
+	/* A message has no rest that could come later. */
+	if (fault == EARLY_REPORT)
+		data.iov_len = EARLY;
+	sent.msg_iov = &data;
+	code = endpoint->real_msg->sendmsg(ep, &sent, flags);
+	if (!code)
+		taken(endpoint);
+	return code;
+}
+
+static int control(struct fid *fid, int command, void *argument)
+{
+	struct fid_ep *ep = (struct fid_ep *)fid;
+	struct endpoint *endpoint = (struct endpoint *)fid->ops;
+	int code = endpoint->real->control(fid, command, argument);
+
+	if (command == FI_ENABLE && !code) {
+		endpoint->real_rma = ep->rma;
+		endpoint->rma = *ep->rma;
+		endpoint->rma.writemsg = writemsg;
+		endpoint->rma.readmsg = readmsg;
+		ep->rma = &endpoint->rma;
+		endpoint->real_msg = ep->msg;
+		endpoint->msg = *ep->msg;
+		endpoint->msg.sendmsg = sendmsg_;
+		ep->msg = &endpoint->msg;
+	}
+	return code;
+}
+
+static int open_endpoint(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
+			 void *context)
+{
+	struct domain_ops *table = (struct domain_ops *)domain->ops;
+	struct endpoint *endpoint;
+	int code = table->real->endpoint(domain, info, ep, context);
+
+	/* A layered provider may open those of the provider below through this library too. */
+	if (code || info->ep_attr->type != FI_EP_RDM)
+		return code;
+	endpoint = calloc(1, sizeof(*endpoint));
+	endpoint->real = (*ep)->fid.ops;
+	endpoint->ops = *endpoint->real;
+	endpoint->ops.control = control;
+	(*ep)->fid.ops = &endpoint->ops;
+	return 0;
+}
+
+/* Locks memory as hardware does: not more than the process may. */
+static int regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flags,
+		   struct fid_mr **mr)
+{
+	struct fid_domain *domain = (struct fid_domain *)fid;
+	struct domain_ops *table = (struct domain_ops *)domain->ops;
+	struct rlimit limit;
+
+	if (!strcmp(getenv("FAULT"), "memlock") && !getrlimit(RLIMIT_MEMLOCK, &limit) &&
+	    attr->mr_iov->iov_len > limit.rlim_cur)
+		return -FI_ENOMEM;
+	return table->real_mr->regattr(fid, attr, flags, mr);
+}
+
+static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain,
+		       void *context)
+{
+	struct fabric_ops *above = (struct fabric_ops *)fabric->ops;
+	struct domain_ops *table;
+	int code = above->real->domain(fabric, info, domain, context);
+
+	if (code)
+		return code;
+	table = calloc(1, sizeof(*table));
+	table->real = (*domain)->ops;
+	table->ops = *table->real;
+	table->ops.endpoint = open_endpoint;
+	table->real_mr = (*domain)->mr;
+	table->mr = *table->real_mr;
+	table->mr.regattr = regattr;
+	(*domain)->mr = &table->mr;
+	(*domain)->ops = &table->ops;
+	return 0;
+}
+
+/* All other functions are found in the real library, which this one is linked to. */
+int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context)
+{
+	int (*open)(struct fi_fabric_attr *, struct fid_fabric **, void *);
+	void *library = dlopen("libfabric.so.1", RTLD_NOW | RTLD_NOLOAD);
+	struct fabric_ops *table;
+	int code;
+
+	*(void **)&open = dlvsym(library, "fi_fabric", "FABRIC_1.1");
+	code = open(attr, fabric, context);
+	if (code)
+		return code;
+	table = calloc(1, sizeof(*table));
+	table->real = (*fabric)->ops;
+	table->ops = *table->real;
+	table->ops.domain = open_domain;
+	(*fabric)->ops = &table->ops;
+	return 0;
+}

@@ -1,0 +1,147 @@
+//! A libfabric that reports what is not true gives no number: `tests/programs/early.c` between g2g
+//! and the real one.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use common::{QUICK, Rows, g2g, run, text, verified};
+
+/// A size whose end is no whole word of the pattern.
+const SIZE: usize = 70_001;
+
+/// What is moved before it is reported by the fault `early`.
+const EARLY: usize = 8;
+
+/// Compiles the library into `folder`. It exports one function, in the version that g2g asks for;
+/// the others are found in the real library, which it depends on.
+fn library(folder: &Path) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/early.c");
+    let (library, versions) = (folder.join("libearly.so"), folder.join("versions"));
+    fs::write(&versions, "FABRIC_1.1 { global: fi_fabric; local: *; };").unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o"]).arg(&library);
+    compiler.arg(source).arg(format!("-Wl,--version-script={}", versions.display()));
+    let result = compiler.args(["-Wl,--no-as-needed", "-lfabric"]).output().unwrap();
+    assert!(result.status.success(), "{}: scripts/test installs it", text(&result.stderr));
+    library
+}
+
+/// Measures with the library between.
+fn measure(fault: &str, when: &str, operations: &str) -> (Output, Rows, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let mut command = g2g();
+    command.env("FAULT", fault).env("WHEN", when);
+    let line = format!(
+        "rdma --provider tcp,shm --pattern one-way --sizes {SIZE} --operation {operations} {QUICK} \
+         --fabric-lib {} --output {}",
+        library(folder.path()).display(),
+        output.display()
+    );
+    let result = run(command, &line);
+    let said = format!("{fault} {when}: {}{}", text(&result.stdout), text(&result.stderr));
+    if fault == "none" {
+        let rows = verified(&result, &output, &said);
+        return (result, rows, said);
+    }
+    (result, Rows::read(&output), said)
+}
+
+/// Every row must be corrupt, and have no number; where the first wrong byte is, and how many are
+/// wrong, row by row.
+fn corrupt(fault: &str, when: &str, operations: &str) -> Vec<(usize, usize)> {
+    let (result, rows, said) = measure(fault, when, operations);
+    assert_eq!(result.status.code(), Some(1), "{said}");
+    assert_eq!(rows.len(), 2 * operations.split(',').count(), "{said}");
+    let found = |row: usize| {
+        assert_eq!(rows.cell(row, "status"), "corrupt", "{said}");
+        for column in ["bandwidth_gb_s", "bandwidth_gb_s_total", "latency_ns_p50"] {
+            assert_eq!(rows.cell(row, column), "", "{said}");
+        }
+        // Of a ping-pong the answer, too, is a message.
+        let is_answered = rows.cell(row, "operation") == "ping-pong";
+        assert!(is_answered || rows.cell(row, "corrupt_rank") == "1", "{said}");
+        let number = |column| rows.cell(row, column).parse::<usize>().unwrap();
+        (number("corrupt_offset_bytes"), number("corrupt_bytes"))
+    };
+    (0..rows.len()).map(found).collect()
+}
+
+/// Of random bytes 1 in 256 is right by chance.
+fn assert_all_but(right: usize, (offset, count): (usize, usize)) {
+    assert!((right..right + EARLY).contains(&offset), "{offset}");
+    let wrong = SIZE - right;
+    assert!(count > wrong * 98 / 100 && count <= wrong, "{count}");
+}
+
+#[test]
+fn the_library_between_does_no_harm_by_itself() {
+    let (_, rows, said) = measure("none", "bulk", "write,read,send,ping-pong");
+    assert_eq!(rows.len(), 8, "{said}");
+}
+
+#[test]
+fn one_wrong_byte_is_found_in_single_operations_and_in_bulk() {
+    for when in ["single", "bulk"] {
+        for found in corrupt("flip", when, "write,send") {
+            assert_eq!(found, (SIZE / 2, 1), "{when}");
+        }
+        // Here it is a word, which another one has taken the place of.
+        for (offset, count) in corrupt("flip", when, "read") {
+            assert!(offset < 8 && (1..=8).contains(&count), "{when}: {count} at {offset}");
+        }
+    }
+    for found in corrupt("flip", "bulk", "ping-pong") {
+        assert_eq!(found, (SIZE / 2, 1));
+    }
+}
+
+#[test]
+fn data_of_the_operation_before_is_found_in_single_operations_and_in_bulk() {
+    for when in ["single", "bulk"] {
+        for found in corrupt("stale", when, "write,send") {
+            assert_all_but(0, found);
+        }
+    }
+}
+
+#[test]
+fn what_is_reported_before_it_is_there_is_found_in_single_operations_and_in_bulk() {
+    for when in ["single", "bulk"] {
+        for found in corrupt("early", when, "write,read,send") {
+            assert_all_but(EARLY, found);
+        }
+    }
+}
+
+#[test]
+fn a_limit_of_locked_memory_is_told_with_the_need_and_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let mut command = Command::new("prlimit");
+    command.args(["--memlock=1048576:1048576", env!("CARGO_BIN_EXE_g2g")]).env("FAULT", "memlock");
+    command.env("WHEN", "bulk");
+    let line = format!(
+        "rdma --provider tcp --pattern one-way --operation write --sizes 64K,4M,4K {QUICK} \
+         --fabric-lib {} --output {}",
+        library(folder.path()).display(),
+        output.display()
+    );
+    let result = run(command, &line);
+    let said = format!("{}{}", text(&result.stdout), text(&result.stderr));
+    assert_eq!(result.status.code(), Some(1), "{said}");
+    let rows = Rows::read(&output);
+    let status: Vec<&str> = (0..rows.len()).map(|row| rows.cell(row, "status")).collect();
+    assert_eq!(status, ["ok", "failed", "ok"], "{said}");
+    let reason = rows.cell(1, "reason");
+    for part in ["fi_mr_regattr(", " B with tcp", "FI_ENOMEM (12)", "may lock 1 MiB", "ulimit -l"] {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+}
