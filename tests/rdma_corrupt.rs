@@ -19,12 +19,15 @@ const SIZE: usize = 70_001;
 /// What is moved before it is reported by the fault `early`.
 const EARLY: usize = 8;
 
-/// Compiles the library into `folder`. It exports one function, in the version that g2g asks for;
-/// the others are found in the real library, which it depends on.
+/// What the library exports, in the versions that g2g asks for.
+const VERSIONS: &str = "FABRIC_1.1 { global: fi_fabric; local: *; };
+                        FABRIC_1.3 { global: fi_getinfo; } FABRIC_1.1;";
+
+/// Compiles the library into `folder`. All functions that it does not export are found in the real library, which it depends on.
 fn library(folder: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/early.c");
     let (library, versions) = (folder.join("libearly.so"), folder.join("versions"));
-    fs::write(&versions, "FABRIC_1.1 { global: fi_fabric; local: *; };").unwrap();
+    fs::write(&versions, VERSIONS).unwrap();
     let mut compiler = Command::new("cc");
     compiler.args(["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o"]).arg(&library);
     compiler.arg(source).arg(format!("-Wl,--version-script={}", versions.display()));
@@ -144,4 +147,43 @@ fn a_limit_of_locked_memory_is_told_with_the_need_and_the_remedy() {
     for part in ["fi_mr_regattr(", " B with tcp", "FI_ENOMEM (12)", "may lock 1 MiB", "ulimit -l"] {
         assert!(reason.contains(part), "{part}: {reason}");
     }
+}
+
+#[test]
+fn a_message_above_the_providers_limit_is_refused_with_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let mut command = g2g();
+    command.env("FAULT", "small").env("WHEN", "bulk");
+    let line = format!(
+        "rdma --provider tcp --operation write --sizes 64K,2M --fabric-lib {} --output {}",
+        library(folder.path()).display(),
+        output.display()
+    );
+    let result = run(command, &line);
+    let said = text(&result.stderr);
+    assert_eq!(result.status.code(), Some(2), "{said}");
+    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    assert!(said.starts_with("error: ") && said.contains("2 MiB"), "{said}");
+    assert!(said.contains("1.0 MiB") && !output.exists(), "{said}");
+}
+
+#[test]
+fn a_provider_that_cannot_announce_data_is_skipped_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let mut command = g2g();
+    command.env("FAULT", "silent").env("WHEN", "bulk");
+    let line = format!(
+        "rdma --provider tcp --operation write --sizes 64K --pattern one-way --fabric-lib {} \
+         --output {}",
+        library(folder.path()).display(),
+        output.display()
+    );
+    let result = run(command, &line);
+    let said = format!("{}{}", text(&result.stdout), text(&result.stderr));
+    assert_eq!(result.status.code(), Some(0), "{said}");
+    let rows = Rows::read(&output);
+    assert_eq!((rows.len(), rows.cell(0, "status")), (1, "skipped"), "{said}");
+    assert!(rows.cell(0, "reason").contains("cq_data_size 0"), "{said}");
 }
