@@ -91,8 +91,8 @@ impl Stop {
         if !self.clock.is_streaming {
             return least;
         }
-        let count = self.effort.samples.unwrap_or(SAMPLES_MIN as u32);
-        least.max(STREAM_TIME_MIN / count.max(1))
+        let count = self.effort.samples.map_or(SAMPLES_MIN, |count| count as usize);
+        least.max(STREAM_TIME_MIN.div_f64(count.max(1) as f64))
     }
 
     /// How the warm-up begins. A stream holds more than its samples: of what takes long, a single
