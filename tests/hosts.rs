@@ -160,20 +160,23 @@ fn payload_mb_s(line_mb_s: f64) -> f64 {
     line_mb_s * 1448.0 / 1514.0
 }
 
-/// Measures sizes, all of them again while one is slower than `share` of what the link carries;
-/// none may ever be faster. `share` is 0 where that is not asked.
+/// Measures rows, up to three times until each was as fast once as `share` of what the link
+/// carries; none may ever be faster.
 fn assert_at_line_rate(lab: &Lab, line_mb_s: f64, line: &str, share: f64) {
-    for attempt in 1.. {
+    let payload = payload_mb_s(line_mb_s);
+    let mut best = Vec::new();
+    for _ in 0..TRIES {
         let rows = lab.rows(1, &format!("rdma --provider tcp --nic eth0 --pattern one-way {line}"));
         let found: Vec<f64> =
             (0..rows.len()).map(|row| 1e3 * rows.number(row, "bandwidth_gb_s")).collect();
-        let payload = payload_mb_s(line_mb_s);
         assert!(found.iter().all(|&mb_s| mb_s <= 1.005 * payload), "{line}: {found:?} MB/s");
-        if found.iter().all(|&mb_s| mb_s >= share * payload) {
+        best.resize(found.len(), 0.0);
+        best.iter_mut().zip(found).for_each(|(best, mb_s): (&mut f64, f64)| *best = best.max(mb_s));
+        if best.iter().all(|&mb_s| mb_s >= share * payload) {
             return;
         }
-        assert!(attempt < TRIES, "{line}: {found:?} MB/s of {payload}");
     }
+    panic!("{line}: {best:?} MB/s of {payload}");
 }
 
 #[test]
@@ -207,8 +210,14 @@ enum Loss {
 }
 
 /// Measures a short case and a long one, in the middle of which host 1 loses `links`, and ends
-/// when all ranks have; what `mpirun` said, if it ended by itself.
-fn lose(lab: &Lab, operation: &str, loss: Loss, links: &[&str], output: &Path) -> Option<Output> {
+/// when all ranks have; how `mpirun` ended and what was said, if it ended by itself.
+fn lose(
+    lab: &Lab,
+    operation: &str,
+    loss: Loss,
+    links: &[&str],
+    output: &Path,
+) -> Option<(Output, String)> {
     let line = format!(
         "rdma --provider tcp --nic eth0 --pattern one-way --operation {operation} --sizes 4K,16M \
          --time-limit 5s --precision 0.0001 --deadline 4s --output {}",
@@ -233,12 +242,13 @@ fn lose(lab: &Lab, operation: &str, loss: Loss, links: &[&str], output: &Path) -
         started.child.wait().unwrap();
         return None;
     }
-    Some(started.wait().0)
+    Some(started.wait())
 }
 
 /// The row before the loss is there, and the one after names the lost rank.
 fn assert_kept(output: &Path) {
     let rows = Rows::read(output);
+    assert_eq!(rows.len(), 2, "{}", output.display());
     assert_eq!((rows.cell(0, "status"), rows.cell(1, "status")), ("ok", "failed"));
     assert!(rows.cell(1, "reason").contains("waiting for rank 1"), "{}", rows.cell(1, "reason"));
 }
@@ -251,8 +261,7 @@ fn a_lost_link_ends_the_run_with_the_name_of_the_lost_rank() {
         let Some(lab) = Lab::up(2, "1gbit") else { return };
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("run");
-        let result = lose(&lab, operation, loss, &["eth0"], &output).unwrap();
-        let said = text(&result.stderr);
+        let (result, said) = lose(&lab, operation, loss, &["eth0"], &output).unwrap();
         assert_eq!(result.status.code(), Some(1), "{operation} {loss:?}: {said}");
         let error = said.lines().find(|line| line.starts_with("error: ")).unwrap_or_default();
         assert!(error.contains("waiting for rank 1"), "{operation} {loss:?}: {said}");
