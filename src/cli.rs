@@ -178,7 +178,7 @@ pub struct Options {
 
     /// Take exactly so many bandwidth samples, whatever --precision and --time-limit say; a sample
     /// lasts one transfer or longer: 100 µs within a process's GPUs, 1 ms between ranks, 2 ms for
-    /// rdma
+    /// rdma, where all of them last 250 ms or longer
     #[arg(long, value_name = "N", conflicts_with = "precision",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub samples: Option<u32>,

@@ -5,10 +5,11 @@
 mod common;
 
 use std::{
+    fs,
     io::{self, Write},
     path::Path,
     process::{Child, Command, Output, Stdio},
-    sync::mpsc,
+    sync::{Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::Duration,
 };
@@ -21,16 +22,24 @@ const SOON: Duration = Duration::from_secs(100);
 /// By this exit code `lab` says that it may not make namespaces.
 const NO_RIGHT: i32 = 3;
 
+/// How often a row is measured that is slower than its link: the machine may be busy elsewhere.
+const TRIES: u32 = 3;
+
+/// One lab at a time: their ranks spin, and would take each other's CPUs.
+static TURN: Mutex<()> = Mutex::new(());
+
 /// Hosts, which are gone when this is.
 struct Lab {
     name: String,
     hosts: usize,
+    _turn: MutexGuard<'static, ()>,
 }
 
 impl Lab {
     /// Makes `hosts` whose links have `rate`; says why, past the test's captured output, where that
     /// is not allowed.
     fn up(hosts: usize, rate: &str) -> Option<Self> {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let result = lab().arg("up").arg(hosts.to_string()).args(rate.split_whitespace()).output();
         let result = result.unwrap();
         let said = text(&result.stderr);
@@ -41,7 +50,7 @@ impl Lab {
             return None;
         }
         assert!(result.status.success(), "{said}");
-        Some(Self { name: text(&result.stdout).trim().to_owned(), hosts })
+        Some(Self { name: text(&result.stdout).trim().to_owned(), hosts, _turn: turn })
     }
 
     fn host(&self, number: usize) -> String {
@@ -142,5 +151,170 @@ fn every_pair_of_three_hosts_is_measured_and_named() {
             }
         }
     }
+    assert_eq!(found, expected);
+}
+
+/// The bandwidth of TCP's data on a link, in MB/s: of 1514 bytes of a full frame, which is what the
+/// link counts, 1448 are data.
+fn payload_mb_s(line_mb_s: f64) -> f64 {
+    line_mb_s * 1448.0 / 1514.0
+}
+
+/// How many processes have wanted a CPU in the last minute, on average.
+fn load() -> f64 {
+    let loads = fs::read_to_string("/proc/loadavg").unwrap();
+    loads.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Whether others want so much of the CPUs that the ranks, which are two, may not fill a link.
+fn is_busy() -> bool {
+    load() > 2.0 + thread::available_parallelism().unwrap().get() as f64
+}
+
+/// Measures rows, up to three times until each was as fast once as `share` of what the link
+/// carries, which it must be unless the machine is busy elsewhere; none may ever be faster.
+fn assert_at_line_rate(lab: &Lab, line_mb_s: f64, line: &str, share: f64) {
+    let payload = payload_mb_s(line_mb_s);
+    let mut best = Vec::new();
+    for _ in 0..TRIES {
+        let rows = lab.rows(1, &format!("rdma --provider tcp --nic eth0 --pattern one-way {line}"));
+        let found: Vec<f64> =
+            (0..rows.len()).map(|row| 1e3 * rows.number(row, "bandwidth_gb_s")).collect();
+        assert!(found.iter().all(|&mb_s| mb_s <= 1.005 * payload), "{line}: {found:?} MB/s");
+        best.resize(found.len(), 0.0);
+        best.iter_mut().zip(found).for_each(|(best, mb_s): (&mut f64, f64)| *best = best.max(mb_s));
+        if best.iter().all(|&mb_s| mb_s >= share * payload) {
+            return;
+        }
+    }
+    let sentence = format!("{line}: {best:?} MB/s of {payload}, {} processes want a CPU\n", load());
+    assert!(is_busy(), "{sentence}");
+    io::stderr().write_all(format!("TOO BUSY {sentence}").as_bytes()).unwrap();
+}
+
+#[test]
+fn a_link_is_filled_and_never_seems_faster_than_it_is() {
+    for (rate, line_mb_s) in [("200mbit", 25.0), ("1gbit", 125.0)] {
+        let Some(lab) = Lab::up(2, rate) else { return };
+        for (operation, share) in [("write", 0.97), ("send", 0.97), ("read", 0.95)] {
+            let long = format!("--operation {operation} --sizes 64K,1M --time-limit 1s");
+            assert_at_line_rate(&lab, line_mb_s, &long, share);
+        }
+        // Few transfers, which a CPU that is busy can keep from filling the link.
+        let short = "--operation write,send,read --sizes 4K --samples 3 --time-limit 100ms";
+        assert_at_line_rate(&lab, line_mb_s, short, 0.0);
+    }
+}
+
+#[test]
+fn transfers_that_last_as_long_as_a_run_are_at_line_rate_too() {
+    let Some(lab) = Lab::up(2, "1gbit") else { return };
+    let line = "--operation write,send,read --sizes 16M --time-limit 1s";
+    assert_at_line_rate(&lab, 125.0, line, 0.95);
+}
+
+/// How a host loses a link.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    /// It knows: the link is down.
+    Cut,
+    /// It only hears nothing any more.
+    Unplug,
+}
+
+/// Measures a short case and a long one, in the middle of which host 1 loses `links`, and ends
+/// when all ranks have; how `mpirun` ended and what was said, if it ended by itself.
+fn lose(
+    lab: &Lab,
+    operation: &str,
+    loss: Loss,
+    links: &[&str],
+    output: &Path,
+) -> Option<(Output, String)> {
+    let line = format!(
+        "rdma --provider tcp --nic eth0 --pattern one-way --operation {operation} --sizes 4K,16M \
+         --time-limit 5s --precision 0.0001 --deadline 4s --output {}",
+        output.display()
+    );
+    let mut started = lab.start(1, &line);
+    let rows = || fs::read_to_string(output.join("run.csv")).unwrap_or_default().lines().count();
+    assert!(eventually(SOON, || rows() > 1), "{line}: no row");
+    // An operation takes 134 ms, and its row some seconds.
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(rows(), 2, "{line}: too soon");
+    for link in links {
+        let word = if matches!(loss, Loss::Cut) { "cut" } else { "unplug" };
+        let status = self::lab().arg(word).args([&lab.host(1), *link]).status().unwrap();
+        assert!(status.success());
+    }
+    if links.contains(&"eth1") {
+        // Open MPI's launcher waits for its daemon on the lost host; the ranks do not.
+        let is_gone = eventually(SOON, || !lab.processes().contains("g2g rdma"));
+        assert!(is_gone, "{line}: {}", lab.processes());
+        started.child.kill().unwrap();
+        started.child.wait().unwrap();
+        return None;
+    }
+    Some(started.wait())
+}
+
+/// The row before the loss is there, and the one after names the lost rank.
+fn assert_kept(output: &Path) {
+    let rows = Rows::read(output);
+    assert_eq!(rows.len(), 2, "{}", output.display());
+    assert_eq!((rows.cell(0, "status"), rows.cell(1, "status")), ("ok", "failed"));
+    assert!(rows.cell(1, "reason").contains("waiting for rank 1"), "{}", rows.cell(1, "reason"));
+}
+
+#[test]
+fn a_lost_link_ends_the_run_with_the_name_of_the_lost_rank() {
+    for (operation, loss) in
+        [("write", Loss::Cut), ("read", Loss::Cut), ("send", Loss::Cut), ("write", Loss::Unplug)]
+    {
+        let Some(lab) = Lab::up(2, "1gbit") else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("run");
+        let (result, said) = lose(&lab, operation, loss, &["eth0"], &output).unwrap();
+        assert_eq!(result.status.code(), Some(1), "{operation} {loss:?}: {said}");
+        let error = said.lines().find(|line| line.starts_with("error: ")).unwrap_or_default();
+        assert!(error.contains("waiting for rank 1"), "{operation} {loss:?}: {said}");
+        assert_kept(&output);
+    }
+}
+
+#[test]
+fn a_host_that_is_lost_altogether_leaves_no_rank_behind() {
+    for loss in [Loss::Cut, Loss::Unplug] {
+        let Some(lab) = Lab::up(2, "1gbit") else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("run");
+        assert!(lose(&lab, "write", loss, &["eth0", "eth1"], &output).is_none());
+        assert_kept(&output);
+    }
+}
+
+#[test]
+fn gpus_are_paired_within_each_of_two_hosts() {
+    let Some(lab) = Lab::up(2, "") else { return };
+    let line = "p2p --simulate p4d.24xlarge --pattern one-way --gpus 0,1 --issuer read --engine ce \
+                --operation copy --sizes 1M --time-limit 50ms";
+    let rows = lab.rows(2, line);
+    let found: Vec<Vec<&str>> = (0..rows.len())
+        .map(|row| {
+            assert_eq!((rows.cell(row, "status"), rows.cell(row, "simulated")), ("ok", "true"));
+            ["source_host", "source_rank", "source_gpu", "target_host", "target_rank", "target_gpu"]
+                .map(|name| rows.cell(row, name))
+                .to_vec()
+        })
+        .collect();
+    let hosts = [lab.host(0), lab.host(1)];
+    let [first, second] = hosts.each_ref().map(String::as_str);
+    // Each pair at the same time on both hosts, and no pair of two hosts.
+    let expected = [
+        [first, "0", "0", first, "1", "1"],
+        [second, "2", "0", second, "3", "1"],
+        [first, "1", "1", first, "0", "0"],
+        [second, "3", "1", second, "2", "0"],
+    ];
     assert_eq!(found, expected);
 }

@@ -22,7 +22,7 @@ use crate::{
         Clock, Error, Mismatch, Network, Span, Staging, Support, Transfer, Transport,
         pattern::part_seed,
     },
-    units::Bandwidth,
+    units::{Bandwidth, Bytes},
     world::World,
 };
 
@@ -106,8 +106,8 @@ pub fn measure(
     }
     let mut transfer = transport.prepare(case, world)?;
     let has_bandwidth = !case.operation.is_latency_only();
-    let (operations, each) = warm_up(world, transfer.as_mut(), case, has_bandwidth)?;
-    let stop = sampling::Stop::new(effort);
+    let stop = sampling::Stop::new(effort, transfer.clock());
+    let (operations, each) = warm_up(world, transfer.as_mut(), case, stop)?;
     let mut pass = Pass { world, transfer: transfer.as_mut(), case, seed, each };
     let mut bandwidth = None;
     if has_bandwidth {
@@ -118,7 +118,7 @@ pub fn measure(
     }
     pass.seed = part_seed(seed, 2);
     pass.each = each.div_f64(operations as f64);
-    let next = |times: &[Duration], each, elapsed| stop.latency(times.len(), each, elapsed);
+    let next = |times: &Times, each, elapsed| stop.latency(times.all.len(), each, elapsed);
     let times = match pass.sample(None, next)? {
         Samples::Right(times) => times,
         Samples::Wrong(mismatch) => return Ok(pass.corrupt(mismatch)),
@@ -148,13 +148,12 @@ fn bulk(
 ) -> Result<Result<Option<Bulk>, Mismatch>, Error> {
     let seed = pass.seed;
     let bytes = pass.case.bytes_per_operation().times(operations);
-    let bandwidths = |times: &[Duration]| -> Vec<f64> {
-        times.iter().filter_map(|&time| Some(Bandwidth::of(bytes, time)?.gb_per_s())).collect()
-    };
+    let clock = pass.transfer.clock();
     // In bulk, transfers move the same bytes again, and a wrong one could be mended by the next.
-    let next = |times: &[Duration], _, elapsed| {
-        let is_enough = times.len() >= sampling::PROOFS || elapsed >= sampling::PROOF_TIME;
-        (times.is_empty() || !is_enough).then_some(1)
+    let next = |times: &Times, _, elapsed| {
+        let count = times.all.len();
+        let is_enough = count >= sampling::PROOFS || elapsed >= sampling::PROOF_TIME;
+        (count == 0 || !is_enough).then_some(1)
     };
     pass.seed = part_seed(seed, 0);
     if let Samples::Wrong(mismatch) = pass.sample(None, next)? {
@@ -163,8 +162,8 @@ fn bulk(
     pass.seed = part_seed(seed, 1);
     // A sample that took no time has no rate, and what is left without it is too slow.
     let is_timed = |times: &[Duration]| !times.contains(&Duration::ZERO);
-    let next = |times: &[Duration], each, elapsed| match is_timed(times) {
-        true => stop.bandwidth(&bandwidths(times), each, elapsed),
+    let next = |Times { all, .. }: &Times, each, elapsed| match is_timed(all) {
+        true => stop.bandwidth(all.len(), || summary(bytes, all, clock), each, elapsed),
         false => None,
     };
     let mut times = match pass.sample(Some(operations), next)? {
@@ -175,15 +174,13 @@ fn bulk(
         return Ok(Ok(None));
     }
     let no_time = || Error::Disagreement("a sample took no time by its clock: give larger --sizes");
-    let rates = is_timed(&times.all).then(|| bandwidths(&times.all)).ok_or_else(no_time)?;
-    let gb_s = Summary::of(&rates).ok_or_else(no_time)?;
+    let gb_s = is_timed(&times.all).then(|| summary(bytes, &times.all, clock)).flatten();
+    let gb_s = gb_s.ok_or_else(no_time)?;
     let case = pass.case;
     let rank_gb_s = |(rank, times): &(Rank, Vec<Duration>)| {
         let flows = case.flows.iter().filter(|flow| case.timed_by(flow) == *rank).count() as u64;
         let share = case.size.times(flows).times(operations);
-        let rates = times.iter().filter_map(|&time| Bandwidth::of(share, time));
-        let rates: Vec<f64> = rates.map(Bandwidth::gb_per_s).collect();
-        Some((*rank, Summary::of(&rates)?.median))
+        Some((*rank, summary(share, times, clock)?.estimate))
     };
     let slowest = times.ranks.iter().filter_map(rank_gb_s).min_by(|a, b| a.1.total_cmp(&b.1));
     times.all.sort_unstable();
@@ -194,6 +191,15 @@ fn bulk(
         sample_time: times.all[times.all.len() / 2],
         slowest: slowest.filter(|_| times.ranks.len() > 1),
     })))
+}
+
+/// The bandwidth of samples of `bytes` each.
+fn summary(bytes: Bytes, times: &[Duration], clock: Clock) -> Option<Summary> {
+    if clock.is_streaming {
+        return Summary::of_stream(bytes, times);
+    }
+    let rates = times.iter().filter_map(|&time| Bandwidth::of(bytes, time));
+    Summary::of(&rates.map(Bandwidth::gb_per_s).collect::<Vec<f64>>())
 }
 
 /// Why the case cannot run, if any rank says so.
@@ -215,38 +221,28 @@ fn warm_up(
     world: &mut World,
     transfer: &mut dyn Transfer,
     case: &Case,
-    has_bandwidth: bool,
+    stop: sampling::Stop,
 ) -> Result<(u64, Duration), Error> {
-    let mut operations = 1;
-    let mut count = sampling::WARM_UP_SPANS;
+    let has_bandwidth = !case.operation.is_latency_only();
+    let clock = transfer.clock();
+    let mut trial = stop.first_trial(has_bandwidth);
     let mut each = Duration::ZERO;
     loop {
-        let mut spans = vec![Span::default(); count];
-        if has_bandwidth {
-            transfer.run(operations, &mut spans)?;
-        } else {
-            transfer.run_singly(&mut spans)?;
+        let mut spans = vec![Span::default(); trial.samples];
+        match trial.operations {
+            Some(operations) => transfer.run(operations, &mut spans)?,
+            None => transfer.run_singly(&mut spans)?,
         }
         let next = match world.gather((world.rank(), spans))? {
             Some(ranks) => {
-                let times = Times::of(case, transfer.clock(), &ranks)?;
-                each = typical(&times.all, transfer.clock());
-                let more = has_bandwidth
-                    .then(|| sampling::more_operations(operations, each, transfer.clock()))
-                    .flatten();
-                let is_confirmed =
-                    count == sampling::CONFIRMING_SPANS || each >= sampling::CONFIRMED_TIME;
-                Some(match more {
-                    Some(more) => Some((more, sampling::WARM_UP_SPANS)),
-                    None if is_confirmed => None,
-                    None => Some((operations, sampling::CONFIRMING_SPANS)),
-                })
+                each = typical(&Times::of(case, clock, &ranks)?.all, clock);
+                Some(stop.next_trial(trial, each, has_bandwidth))
             }
             None => None,
         };
         match world.broadcast(next)? {
-            Some(next) => (operations, count) = next,
-            None => return Ok((operations, each)),
+            Some(next) => trial = next,
+            None => return Ok((trial.operations.unwrap_or(1), each)),
         }
     }
 }
@@ -300,12 +296,12 @@ impl Pass<'_> {
     fn sample(
         &mut self,
         operations: Option<u64>,
-        next: impl Fn(&[Duration], Duration, Duration) -> Option<usize>,
+        next: impl Fn(&Times, Duration, Duration) -> Option<usize>,
     ) -> Result<Samples, Error> {
         let began = Instant::now();
         let mut times = Times::default();
-        let wanted = |times: &[Duration], each| next(times, each, began.elapsed());
-        let mut decision = wanted(&times.all, self.each).map_or(Decision::Enough, Decision::Sample);
+        let wanted = |times: &Times, each| next(times, each, began.elapsed());
+        let mut decision = wanted(&times, self.each).map_or(Decision::Enough, Decision::Sample);
         for batch in 0.. {
             let count = match self.world.broadcast(Some(decision))? {
                 Decision::Sample(count) => count,
@@ -329,7 +325,7 @@ impl Pass<'_> {
                 times.extend(Times::of(self.case, self.transfer.clock(), &ranks)?);
                 let all = &times.all;
                 let each = all.iter().sum::<Duration>().div_f64(all.len().max(1) as f64);
-                decision = match (wrong, wanted(all, each)) {
+                decision = match (wrong, wanted(&times, each)) {
                     (Some(mismatch), _) => Decision::Corrupt(mismatch),
                     (None, Some(count)) => Decision::Sample(count),
                     (None, None) => Decision::Enough,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{SAMPLES_FOR_INTERVAL, Summary};
 use crate::{plan::Effort, transport::Clock};
 
@@ -16,14 +18,14 @@ const LATENCY_SAMPLES_MAX: usize = 10_000;
 const LATENCY_SAMPLES_GOOD: usize = 1000;
 
 /// Samples of one step of the warm-up; it reads the shortest.
-pub(super) const WARM_UP_SPANS: usize = 3;
+const WARM_UP_SPANS: usize = 3;
 
 /// Samples of the last step of the warm-up, which confirms that a sample is long enough: on a
 /// machine that is busy elsewhere three can be long by chance.
-pub(super) const CONFIRMING_SPANS: usize = 12;
+const CONFIRMING_SPANS: usize = 12;
 
 /// Samples that last so long need no confirmation.
-pub(super) const CONFIRMED_TIME: Duration = Duration::from_millis(50);
+const CONFIRMED_TIME: Duration = Duration::from_millis(50);
 
 /// Single operations that are proven each by itself, before anything is timed in bulk.
 pub(super) const PROOFS: usize = 16;
@@ -35,32 +37,95 @@ pub(super) const PROOF_TIME: Duration = Duration::from_millis(50);
 /// than those that follow, and must be few among them.
 const BATCH_TIME: Duration = Duration::from_millis(250);
 
+/// The samples of a stream last so long together, and a batch of them at most [`STREAM_TIME_MAX`]:
+/// its first and its last word can be seen some milliseconds late, where CPUs are busy.
+const STREAM_TIME_MIN: Duration = Duration::from_millis(250);
+
+/// Each batch of a stream has a run-in, and an end in which its queues become empty.
+const STREAM_TIME_MAX: Duration = Duration::from_secs(2);
+
 /// Most samples of one batch, so that its message stays small.
 const BATCH_MAX: usize = 2000;
 
-/// The next, larger count of operations of a sample; `None` if it lasts long enough with `time`.
-pub(super) fn more_operations(operations: u64, time: Duration, clock: Clock) -> Option<u64> {
-    if time >= clock.sample_time_min || operations >= clock.operations_max {
+/// The next, larger count of operations of a sample, which is to last `wanted`; `None` if it lasts
+/// long enough with `time`, or there can be no more than `most`.
+fn more_operations(
+    operations: u64,
+    time: Duration,
+    (wanted, most): (Duration, u64),
+) -> Option<u64> {
+    if time >= wanted || operations >= most {
         return None;
     }
-    let wanted = clock.sample_time_min;
     // A tenth more than it takes, so that a somewhat faster run does not need another step; at
     // most 64 times, since the first operations are slow and would mislead.
     let factor = 1.1 * wanted.as_secs_f64() / time.max(Duration::from_nanos(1)).as_secs_f64();
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within 2 to 64")]
     let factor = factor.clamp(2.0, 64.0).ceil() as u64;
-    Some(operations.saturating_mul(factor).min(clock.operations_max))
+    Some(operations.saturating_mul(factor).min(most))
+}
+
+/// One step of the warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Trial {
+    /// Of a sample; `None`: they are single.
+    pub(super) operations: Option<u64>,
+    pub(super) samples: usize,
 }
 
 /// When to stop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stop {
     effort: Effort,
+    clock: Clock,
 }
 
 impl Stop {
-    pub(super) fn new(effort: Effort) -> Self {
-        Self { effort }
+    pub(super) fn new(effort: Effort, clock: Clock) -> Self {
+        Self { effort, clock }
+    }
+
+    /// How long a sample lasts at least.
+    pub(super) fn sample_time(&self) -> Duration {
+        let least = self.clock.sample_time_min;
+        if !self.clock.is_streaming {
+            return least;
+        }
+        let count = self.effort.samples.map_or(SAMPLES_MIN, |count| count as usize);
+        least.max(STREAM_TIME_MIN.div_f64(count.max(1) as f64))
+    }
+
+    /// How the warm-up begins. A stream holds more than its samples: of what takes long, a single
+    /// operation says it sooner.
+    pub(super) fn first_trial(&self, has_bandwidth: bool) -> Trial {
+        match (has_bandwidth, self.clock.is_streaming) {
+            (true, true) => Trial { operations: None, samples: 1 },
+            (true, false) => Trial { operations: Some(1), samples: WARM_UP_SPANS },
+            (false, _) => Trial { operations: None, samples: WARM_UP_SPANS },
+        }
+    }
+
+    /// What the warm-up runs after `trial`, of which a sample lasted `each`; `None`: it is over.
+    pub(super) fn next_trial(
+        &self,
+        trial: Trial,
+        each: Duration,
+        has_bandwidth: bool,
+    ) -> Option<Trial> {
+        let (wanted, most) = (self.sample_time(), self.clock.operations_max);
+        let more = trial.operations.and_then(|count| more_operations(count, each, (wanted, most)));
+        let is_sure = each >= CONFIRMED_TIME || trial.samples == CONFIRMING_SPANS;
+        match (more, self.clock.is_streaming && has_bandwidth) {
+            (Some(_), _) => Some(Trial { operations: more, samples: WARM_UP_SPANS }),
+            // It may be the way that takes long, and the stream be fast.
+            (None, true) if trial.operations.is_none() && each < STREAM_TIME_MIN => {
+                Some(Trial { operations: Some(1), samples: WARM_UP_SPANS })
+            }
+            // It does not matter whether samples are a little short: it is all of them that count.
+            (None, true) => None,
+            (None, false) if is_sure => None,
+            (None, false) => Some(Trial { samples: CONFIRMING_SPANS, ..trial }),
+        }
     }
 
     /// Whether the interval is as narrow as was asked for. With a count that was fixed beforehand
@@ -70,18 +135,19 @@ impl Stop {
         summary.count >= least && summary.half_width() <= self.effort.precision
     }
 
-    /// Samples of the next batch of the bandwidth pass, which has these `samples` and has lasted
-    /// `elapsed` so far; a sample lasts about `each`.
+    /// Samples of the next batch of the bandwidth pass, which has `count` samples, with this
+    /// `summary`, and has lasted `elapsed` so far; a sample lasts about `each`.
     pub(super) fn bandwidth(
         &self,
-        samples: &[f64],
+        count: usize,
+        summary: impl FnOnce() -> Option<Summary>,
         each: Duration,
         elapsed: Duration,
     ) -> Option<usize> {
-        let count = samples.len();
+        let batch = fitting(self.bandwidth_batch(), each);
         if let Some(wanted) = self.effort.samples {
             let missing = (wanted as usize).saturating_sub(count);
-            return (missing > 0).then(|| self.batch(each).min(missing));
+            return (missing > 0).then(|| batch.min(missing));
         }
         if elapsed >= self.effort.time_limit && count > 0 {
             return None;
@@ -93,12 +159,20 @@ impl Stop {
             look *= 2;
         }
         if look > count {
-            return Some(self.batch(each).min(look - count));
+            return Some(batch.min(look - count));
         }
-        if Summary::of(samples).is_some_and(|summary| self.is_converged(&summary)) {
+        if summary().is_some_and(|summary| self.is_converged(&summary)) {
             return None;
         }
-        Some(self.batch(each).min(count))
+        Some(batch.min(count))
+    }
+
+    /// How long a batch of the bandwidth pass lasts at most.
+    fn bandwidth_batch(&self) -> Duration {
+        match self.clock.is_streaming {
+            true => self.effort.time_limit.clamp(STREAM_TIME_MIN, STREAM_TIME_MAX),
+            false => BATCH_TIME.min(self.effort.time_limit),
+        }
     }
 
     /// Samples of the next batch of the latency pass, which has `count` samples and has lasted
@@ -109,17 +183,16 @@ impl Stop {
         if missing == 0 || (elapsed >= self.effort.time_limit / share && count > 0) {
             return None;
         }
-        Some(self.batch(each).min(missing))
+        Some(fitting(BATCH_TIME.min(self.effort.time_limit), each).min(missing))
     }
+}
 
-    /// As many samples as fit into the time of a batch, and no more time than a case has.
-    fn batch(&self, each: Duration) -> usize {
-        let time = BATCH_TIME.min(self.effort.time_limit).as_secs_f64();
-        let fitting = (time / each.as_secs_f64().max(1e-9)).min(BATCH_MAX as f64);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 2000")]
-        let fitting = fitting as usize;
-        fitting.max(1)
-    }
+/// As many samples as fit into the `time` of a batch.
+fn fitting(time: Duration, each: Duration) -> usize {
+    let fitting = (time.as_secs_f64() / each.as_secs_f64().max(1e-9)).min(BATCH_MAX as f64);
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 2000")]
+    let fitting = fitting as usize;
+    fitting.max(1)
 }
 
 #[cfg(test)]
@@ -131,46 +204,75 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn stop(samples: Option<u32>) -> Stop {
-        Stop::new(Effort { precision: 0.01, time_limit: Duration::from_secs(2), samples })
+        let effort = Effort { precision: 0.01, time_limit: Duration::from_secs(2), samples };
+        Stop::new(effort, Clock::of_host(Duration::from_nanos(20)))
+    }
+
+    fn of_stream(samples: Option<u32>, time_limit: Duration) -> Stop {
+        let Stop { effort, clock } = stop(samples);
+        let clock = Clock { is_streaming: true, sample_time_min: 2 * MS, ..clock };
+        Stop::new(Effort { time_limit, ..effort }, clock)
+    }
+
+    fn bandwidth(stop: Stop, samples: &[f64], each: Duration, elapsed: Duration) -> Option<usize> {
+        stop.bandwidth(samples.len(), || Summary::of(samples), each, elapsed)
+    }
+
+    #[test]
+    fn the_samples_of_a_stream_last_long_enough_together() {
+        for (samples, time_limit) in [(None, 50), (None, 2000), (Some(3), 100), (Some(200), 50)] {
+            let stop = of_stream(samples, time_limit * MS);
+            let each = stop.sample_time();
+            let count = bandwidth(stop, &[], each, Duration::ZERO).unwrap();
+            let all = each * u32::try_from(count).unwrap();
+            assert!(all >= STREAM_TIME_MIN - MS, "{samples:?} {time_limit}: {all:?}");
+        }
+        assert_eq!(of_stream(None, MS).sample_time(), 12 * MS + MS / 2);
+        assert_eq!(of_stream(Some(1000), MS).sample_time(), 2 * MS);
+        // Later batches are longer, so that fewer have to begin.
+        let wide: Vec<f64> = (0..80).map(|n| 10.0 + f64::from(n % 7)).collect();
+        assert_eq!(bandwidth(of_stream(None, 5000 * MS), &wide, 12 * MS, MS), Some(80));
+        assert_eq!(bandwidth(of_stream(None, 500 * MS), &wide, 12 * MS, MS), Some(41));
     }
 
     #[test]
     fn operations_grow_until_a_sample_lasts_a_millisecond_and_a_hundred_resolutions() {
+        let of = |clock: Clock| (clock.sample_time_min, clock.operations_max);
         let fine = Clock::of_host(Duration::from_nanos(20));
-        assert_eq!(more_operations(1, MS, fine), None);
-        assert_eq!(more_operations(10, MS / 2, fine), Some(30));
-        assert_eq!(more_operations(1, Duration::ZERO, fine), Some(64));
-        assert_eq!(more_operations(1, 50 * MS, Clock::of_host(MS)), Some(3));
+        assert_eq!(more_operations(1, MS, of(fine)), None);
+        assert_eq!(more_operations(10, MS / 2, of(fine)), Some(30));
+        assert_eq!(more_operations(1, Duration::ZERO, of(fine)), Some(64));
+        assert_eq!(more_operations(1, 50 * MS, of(Clock::of_host(MS))), Some(3));
         let few = Clock { operations_max: 128, ..fine };
-        assert_eq!(more_operations(100, MS / 2, few), Some(128));
-        assert_eq!(more_operations(128, Duration::ZERO, few), None);
+        assert_eq!(more_operations(100, MS / 2, of(few)), Some(128));
+        assert_eq!(more_operations(128, Duration::ZERO, of(few)), None);
     }
 
     #[test]
     fn twenty_samples_at_least_then_until_the_interval_is_narrow() {
-        assert_eq!(stop(None).bandwidth(&[], MS, Duration::ZERO), Some(20));
-        assert_eq!(stop(None).bandwidth(&[10.0; 5], MS, 5 * MS), Some(15));
-        assert_eq!(stop(None).bandwidth(&[10.0; 20], MS, 20 * MS), None);
+        assert_eq!(bandwidth(stop(None), &[], MS, Duration::ZERO), Some(20));
+        assert_eq!(bandwidth(stop(None), &[10.0; 5], MS, 5 * MS), Some(15));
+        assert_eq!(bandwidth(stop(None), &[10.0; 20], MS, 20 * MS), None);
         let wide: Vec<f64> = (0..40).map(|n| 10.0 + f64::from(n % 7)).collect();
-        assert_eq!(stop(None).bandwidth(&wide, MS, 40 * MS), Some(40));
-        assert_eq!(stop(None).bandwidth(&wide, MS, 2000 * MS), None);
+        assert_eq!(bandwidth(stop(None), &wide, MS, 40 * MS), Some(40));
+        assert_eq!(bandwidth(stop(None), &wide, MS, 2000 * MS), None);
         // Between two looks nothing is decided, however narrow the interval.
-        assert_eq!(stop(None).bandwidth(&[10.0; 50], MS, 50 * MS), Some(30));
+        assert_eq!(bandwidth(stop(None), &[10.0; 50], MS, 50 * MS), Some(30));
     }
 
     #[test]
     fn slow_samples_come_in_short_batches_and_end_with_the_limit() {
-        assert_eq!(stop(None).bandwidth(&[1.0; 2], 100 * MS, 200 * MS), Some(2));
-        assert_eq!(stop(None).bandwidth(&[1.0; 2], 900 * MS, 1800 * MS), Some(1));
-        assert_eq!(stop(None).bandwidth(&[1.0; 3], 900 * MS, 2000 * MS), None);
+        assert_eq!(bandwidth(stop(None), &[1.0; 2], 100 * MS, 200 * MS), Some(2));
+        assert_eq!(bandwidth(stop(None), &[1.0; 2], 900 * MS, 1800 * MS), Some(1));
+        assert_eq!(bandwidth(stop(None), &[1.0; 3], 900 * MS, 2000 * MS), None);
     }
 
     #[test]
     fn a_given_count_is_taken_exactly() {
-        assert_eq!(stop(Some(7)).bandwidth(&[10.0; 5], MS, 5 * MS), Some(2));
-        assert_eq!(stop(Some(7)).bandwidth(&[10.0; 7], MS, 7 * MS), None);
-        assert_eq!(stop(Some(500)).bandwidth(&[10.0; 100], MS, 100 * MS), Some(250));
-        assert_eq!(stop(Some(500)).bandwidth(&[10.0; 100], MS, 9000 * MS), Some(250));
+        assert_eq!(bandwidth(stop(Some(7)), &[10.0; 5], MS, 5 * MS), Some(2));
+        assert_eq!(bandwidth(stop(Some(7)), &[10.0; 7], MS, 7 * MS), None);
+        assert_eq!(bandwidth(stop(Some(500)), &[10.0; 100], MS, 100 * MS), Some(250));
+        assert_eq!(bandwidth(stop(Some(500)), &[10.0; 100], MS, 9000 * MS), Some(250));
     }
 
     #[test]
@@ -196,7 +298,7 @@ mod tests {
         assert_eq!(stop(None).latency(1500, MS / 5, 50 * MS), None);
         // One batch at least, whatever the limit.
         assert_eq!(stop(None).latency(0, 900 * MS, 1000 * MS), Some(1));
-        assert_eq!(stop(None).bandwidth(&[], 900 * MS, 2000 * MS), Some(1));
+        assert_eq!(bandwidth(stop(None), &[], 900 * MS, 2000 * MS), Some(1));
     }
 
     #[test]
@@ -210,7 +312,7 @@ mod tests {
             let mut random = StdRng::seed_from_u64(20_261_121);
             let covers = |_: &u32| {
                 let mut samples = Vec::new();
-                while let Some(more) = stop(None).bandwidth(&samples, each, MS) {
+                while let Some(more) = bandwidth(stop(None), &samples, each, MS) {
                     samples.extend((0..more).map(|_| normal.sample(&mut random)));
                 }
                 let summary = Summary::of(&samples).unwrap();

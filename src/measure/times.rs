@@ -85,15 +85,19 @@ fn of_rank(case: &Case, rank: Rank, spans: &[Span], batch: &[(Rank, Vec<Span>)])
 }
 
 /// The time in which all ranks together would have moved one sample each at the sum of their
-/// rates: the harmonic mean of their times.
+/// rates: on average the harmonic mean of their mean times. (That of the times of each sample would
+/// count one that seemed short, since the one before was seen late, for more than both together.)
 fn streaming(ranks: &[(Rank, Vec<Duration>)]) -> Result<Vec<Duration>, Error> {
     let count = ranks.first().map_or(0, |(_, times)| times.len());
     if ranks.iter().any(|(_, times)| times.len() != count) {
         return Err(Error::Disagreement("one rank has more samples than another"));
     }
+    let mean = |times: &[Duration]| times.iter().sum::<Duration>().as_secs_f64() / count as f64;
+    let rates: Vec<f64> = ranks.iter().map(|(_, times)| 1.0 / mean(times)).collect();
     let of_sample = |sample: usize| {
-        let rates: f64 = ranks.iter().map(|(_, times)| 1.0 / times[sample].as_secs_f64()).sum();
-        Duration::from_secs_f64(ranks.len() as f64 / rates)
+        let weighed = ranks.iter().zip(&rates);
+        let sum: f64 = weighed.map(|((_, times), rate)| times[sample].as_secs_f64() * rate).sum();
+        Duration::from_secs_f64(sum / rates.iter().sum::<f64>())
     };
     Ok((0..count).map(of_sample).collect())
 }

@@ -390,7 +390,7 @@ mod tests {
             source_gpu: Some(source),
             target_gpu: Some(target),
             size_bytes: Some(Bytes::mib(64)),
-            bandwidth_gb_s: Some(summary.median),
+            bandwidth_gb_s: Some(summary.estimate),
             bandwidth_gb_s_low: Some(summary.low),
             bandwidth_gb_s_high: Some(summary.high),
             simulated: true,

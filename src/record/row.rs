@@ -286,10 +286,10 @@ impl Row {
         let total = &bandwidth.gb_s;
         let has_interval = total.count >= SAMPLES_FOR_INTERVAL;
         Self {
-            bandwidth_gb_s: Some(total.median / flows),
+            bandwidth_gb_s: Some(total.estimate / flows),
             bandwidth_gb_s_low: has_interval.then_some(total.low / flows),
             bandwidth_gb_s_high: has_interval.then_some(total.high / flows),
-            bandwidth_gb_s_total: Some(total.median),
+            bandwidth_gb_s_total: Some(total.estimate),
             slowest_rank: bandwidth.slowest.map(|(rank, _)| rank.0),
             slowest_rank_gb_s: bandwidth.slowest.map(|(_, gb_s)| gb_s),
             bandwidth_samples: Some(total.count),

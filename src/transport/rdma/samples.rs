@@ -8,26 +8,34 @@ use crate::transport::Span;
 /// pause, and what fills its queues, is over by then.
 const RUN_IN: Duration = Duration::from_millis(20);
 
+/// For so many samples there is one confirmation more at which the first could begin.
+const SAMPLES_PER_START: usize = 8;
+
 /// The samples of a streaming run, as its initiator takes them.
 pub(super) struct Samples<'a> {
     spans: &'a mut [Span],
-    taken: usize,
-    /// Groups that were confirmed when the last one ended.
+    /// When each group was confirmed, from the end of the run-in on.
+    confirmed: Vec<u64>,
+    /// So many of them are wanted.
+    wanted: usize,
+    /// Groups that were confirmed when the last one was.
     groups: u64,
     since: u64,
     began: u64,
-    has_run_in: bool,
 }
 
 impl<'a> Samples<'a> {
     /// The flows begin at `now`, in nanoseconds.
     pub(super) fn begin(spans: &'a mut [Span], now: u64) -> Self {
-        Self { spans, taken: 0, groups: 0, since: now, began: now, has_run_in: false }
+        let starts = 1 + spans.len().div_ceil(SAMPLES_PER_START);
+        let wanted = spans.len() + starts;
+        let confirmed = Vec::with_capacity(wanted);
+        Self { spans, confirmed, wanted, groups: 0, since: now, began: now }
     }
 
     /// Whether every sample is taken.
     pub(super) fn are_all(&self) -> bool {
-        self.taken == self.spans.len()
+        self.confirmed.len() == self.wanted
     }
 
     /// It is known `now` that `groups` have arrived. Those that became known together are taken
@@ -37,19 +45,33 @@ impl<'a> Samples<'a> {
             return;
         }
         let (now, new) = (now(), groups - self.groups);
-        if self.has_run_in {
-            let each = (now - self.since) / new;
-            for group in 0..new {
-                if let Some(span) = self.spans.get_mut(self.taken) {
-                    let start = self.since + group * each;
-                    *span = Span { start_ns: Some(start), end_ns: Some(start + each) };
-                    self.taken += 1;
-                }
+        let each = (now - self.since) / new;
+        if self.confirmed.is_empty() {
+            if Duration::from_nanos(now - self.began) >= RUN_IN {
+                self.confirmed.push(now);
             }
+        } else {
+            let missing = self.wanted - self.confirmed.len();
+            let times = (1..=new).map(|group| self.since + group * each);
+            self.confirmed.extend(times.take(missing));
         }
-        self.has_run_in |= Duration::from_nanos(now - self.began) >= RUN_IN;
+        if self.are_all() {
+            self.note();
+        }
         self.groups = groups;
         self.since = now;
+    }
+
+    /// Of the confirmations at which the samples can begin, they begin at the one from which they
+    /// last longest. Where this rank or its partner has looked late, what piled up meanwhile would
+    /// seem to come faster than the link carries it.
+    fn note(&mut self) {
+        let count = self.spans.len();
+        let slowest = self.confirmed.windows(count + 1).max_by_key(|times| times[count] - times[0]);
+        let ends = slowest.unwrap_or_default().windows(2);
+        for (span, ends) in self.spans.iter_mut().zip(ends) {
+            *span = Span { start_ns: Some(ends[0]), end_ns: Some(ends[1]) };
+        }
     }
 }
 
@@ -57,20 +79,40 @@ impl<'a> Samples<'a> {
 mod tests {
     use super::*;
 
+    const RUN_IN_NS: u64 = 20_000_000;
+
+    /// Takes as many samples as `spans`, where one group more is confirmed at each of `times`.
+    fn taken<const COUNT: usize>(times: &[(u64, u64)]) -> [(u64, u64); COUNT] {
+        let mut spans = [Span::default(); COUNT];
+        let mut samples = Samples::begin(&mut spans, 0);
+        samples.take(0, || unreachable!("nothing has come"));
+        for &(groups, now) in times {
+            assert!(!samples.are_all());
+            samples.take(groups, || now);
+        }
+        assert!(samples.are_all());
+        spans.map(|span| (span.start_ns.unwrap() - RUN_IN_NS, span.end_ns.unwrap() - RUN_IN_NS))
+    }
+
     #[test]
     fn samples_begin_after_the_run_in_and_what_is_seen_together_lasted_equally_long() {
-        let run_in = u64::try_from(RUN_IN.as_nanos()).unwrap();
-        let mut spans = [Span::default(); 3];
-        let mut samples = Samples::begin(&mut spans, 1000);
-        samples.take(0, || unreachable!("nothing has come"));
-        samples.take(1, || 2000);
-        samples.take(4, || 1000 + run_in);
-        samples.take(5, || 1300 + run_in);
-        assert!(!samples.are_all());
-        samples.take(7, || 1500 + run_in);
-        assert!(samples.are_all());
-        let lasted = spans.map(|span| span.end_ns.unwrap() - span.start_ns.unwrap());
-        assert_eq!(lasted, [300, 100, 100]);
-        assert_eq!(spans[2].start_ns, Some(1400 + run_in));
+        let confirmed = [1000, RUN_IN_NS, RUN_IN_NS + 300];
+        let confirmed = [(1, confirmed[0]), (4, confirmed[1]), (5, confirmed[2])];
+        let more = [(7, RUN_IN_NS + 500), (8, RUN_IN_NS + 600)];
+        let spans = taken::<3>(&[&confirmed[..], &more[..]].concat());
+        assert_eq!(spans, [(0, 300), (300, 400), (400, 500)]);
+    }
+
+    #[test]
+    fn samples_do_not_begin_at_a_late_look() {
+        // Each group takes 100, but the first after the run-in was seen 90 late.
+        let confirmed: Vec<(u64, u64)> = (0..8).map(|n| (n + 1, RUN_IN_NS + 100 * n)).collect();
+        let on_time = taken::<5>(&confirmed[..7]);
+        assert_eq!((on_time[0].0, on_time[4].1), (100, 600));
+        let mut late = confirmed;
+        late[0].1 += 90;
+        let late = taken::<5>(&late[..7]);
+        assert_eq!((late[0].0, late[4].1), (100, 600));
+        assert!(late.iter().all(|(start, end)| end - start == 100));
     }
 }
