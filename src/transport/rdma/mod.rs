@@ -46,9 +46,11 @@ const SAMPLE_TIME_MIN: Duration = Duration::from_millis(2);
 /// Operations of one sample at most.
 const OPERATIONS_MAX: u64 = 1 << 20;
 
-/// Data that is under way at once, unless the user gives a window: beyond it nothing becomes
-/// faster, but everything takes longer to end.
-const UNDER_WAY_MAX: Bytes = Bytes::mib(32);
+/// Data of a flow that is under way at once on each interface, unless the user gives a window:
+/// more than what is on its way on a link of 400 Gbit/s with a round trip of 50 µs (2.5 MB).
+/// Beyond it nothing becomes faster, but targets leave the caches, and everything takes longer to
+/// end.
+const UNDER_WAY_MAX: Bytes = Bytes::mib(4);
 
 /// Places of an endpoint's operations that are kept free for signals.
 const SIGNALS: usize = 32;
@@ -618,8 +620,9 @@ fn window(case: &Case, fabric: &Fabric, room: usize) -> u64 {
     let wanted = match fabric.is_window_given {
         true => u64::from(fabric.window),
         false => {
-            let size = chunk(case).get().max(1);
-            u64::from(fabric.window).min((UNDER_WAY_MAX.get() / size).max(2))
+            let interfaces = fabric.nics.iter().map(|(_, nics)| nics.len() as u64).max();
+            let most = UNDER_WAY_MAX.times(interfaces.unwrap_or(1)).get();
+            u64::from(fabric.window).min((most / chunk(case).get().max(1)).max(2))
         }
     };
     let wanted = if case.operation == Operation::PingPong { 1 } else { wanted };

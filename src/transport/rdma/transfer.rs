@@ -26,6 +26,10 @@ use crate::{
     units::Bytes,
 };
 
+/// A rank that only takes looks so seldom while nothing comes: a look at a socket keeps the kernel
+/// from filling it. Over libfabric's tcp writes of 1 MiB become a quarter faster by it.
+const REST: Duration = Duration::from_micros(5);
+
 /// Completions that are looked at together.
 const COMPLETIONS: usize = 32;
 
@@ -94,12 +98,19 @@ impl Streams {
     fn stream(&mut self, group: u64, spans: &mut [Span]) -> Result<(), Error> {
         let mut samples = Samples::begin(spans, clock::now().ns());
         let initiates = self.lanes.iter().any(|lane| lane.initiates);
+        let is_target = !initiates && self.operation != Operation::Read;
         let mut patience = Patience::new(self.wait, self.deadline);
         let mut is_ending = false;
         let group = group * self.chunks;
         let mut goal = Goal { group: Some(group), stop: None, pauses: false, is_last: false };
         while !self.is_over(goal) {
             let moved = self.advance(goal)?;
+            if is_target && !moved && self.wait == Wait::Spin {
+                let due = clock::now().after(REST);
+                while clock::now() < due {
+                    std::hint::spin_loop();
+                }
+            }
             if initiates && !samples.are_all() {
                 let groups = self.groups_done(group);
                 samples.take(groups, || clock::now().ns());
