@@ -106,3 +106,21 @@ fn every_launchers_ranks_end_when_one_is_killed_or_stops() {
         }
     }
 }
+
+#[test]
+fn a_rank_that_stops_is_not_hidden_by_flows_that_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let mut command = g2g();
+    let line = line(&output).replace("one-way", "neighbours").replace("limit 1s", "limit 60s");
+    command.args(line.split_whitespace());
+    command.args(["--ranks", "3"]).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let parent = command.spawn().unwrap();
+    assert!(eventually(SOON, || group_members(parent.id()).len() == 3), "not all ranks started");
+    std::thread::sleep(Duration::from_secs(2));
+    signal("STOP", group_members(parent.id()).into_iter().max().unwrap());
+    let (result, said) = wait(parent);
+    assert_eq!(result.status.code(), Some(1), "{said}");
+    assert!(said.contains("waiting for rank 2 to "), "{said}");
+}

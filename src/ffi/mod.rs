@@ -13,6 +13,7 @@ pub mod nvml;
 pub mod process;
 pub mod shm;
 pub mod simulation;
+pub mod watchdog;
 
 use std::{io::Write, time::Duration};
 

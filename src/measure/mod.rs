@@ -17,7 +17,7 @@ pub use summary::{SAMPLES_FOR_INTERVAL, Summary};
 use times::Times;
 
 use crate::{
-    plan::{Case, Effort, Rank},
+    plan::{Case, Effort, Operation, Rank},
     transport::{
         Clock, Error, Mismatch, Network, Span, Staging, Support, Transfer, Transport,
         pattern::part_seed,
@@ -110,6 +110,14 @@ pub fn measure(
     let (operations, each) = warm_up(world, transfer.as_mut(), case, stop)?;
     let mut pass = Pass { world, transfer: transfer.as_mut(), case, seed, each };
     let mut bandwidth = None;
+    // What a pointer chase has read is proven by each of its samples.
+    if case.operation != Operation::Chase {
+        pass.seed = part_seed(seed, 0);
+        if let Some(mismatch) = prove(&mut pass)? {
+            return Ok(pass.corrupt(mismatch));
+        }
+        pass.seed = seed;
+    }
     if has_bandwidth {
         match bulk(&mut pass, stop, operations)? {
             Ok(bulk) => bandwidth = bulk,
@@ -139,8 +147,21 @@ pub fn measure(
     }))
 }
 
-/// Proves single operations, then times many at once; the numbers are rank 0's, `Err` is wrong
-/// data.
+/// Proves single operations: one after the other moves the same bytes, and a wrong one could be
+/// mended by the next. What is wrong, if anything is.
+fn prove(pass: &mut Pass<'_>) -> Result<Option<Mismatch>, Error> {
+    let next = |times: &Times, _, elapsed| {
+        let count = times.all.len();
+        let is_enough = count >= sampling::PROOFS || elapsed >= sampling::PROOF_TIME;
+        (count == 0 || !is_enough).then_some(1)
+    };
+    match pass.sample(None, next)? {
+        Samples::Right(_) => Ok(None),
+        Samples::Wrong(mismatch) => Ok(Some(mismatch)),
+    }
+}
+
+/// Times many operations at once; the numbers are rank 0's, `Err` is wrong data.
 fn bulk(
     pass: &mut Pass<'_>,
     stop: sampling::Stop,
@@ -149,16 +170,6 @@ fn bulk(
     let seed = pass.seed;
     let bytes = pass.case.bytes_per_operation().times(operations);
     let clock = pass.transfer.clock();
-    // In bulk, transfers move the same bytes again, and a wrong one could be mended by the next.
-    let next = |times: &Times, _, elapsed| {
-        let count = times.all.len();
-        let is_enough = count >= sampling::PROOFS || elapsed >= sampling::PROOF_TIME;
-        (count == 0 || !is_enough).then_some(1)
-    };
-    pass.seed = part_seed(seed, 0);
-    if let Samples::Wrong(mismatch) = pass.sample(None, next)? {
-        return Ok(Err(mismatch));
-    }
     pass.seed = part_seed(seed, 1);
     // A sample that took no time has no rate, and what is left without it is too slow.
     let is_timed = |times: &[Duration]| !times.contains(&Duration::ZERO);

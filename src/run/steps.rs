@@ -1,5 +1,10 @@
 //! One case after the other, on every rank: within each host by itself, and between all.
 
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
+
 use serde::{Deserialize, Serialize};
 
 use super::{Open, ranks::Ranks};
@@ -197,10 +202,24 @@ fn measure_one(
         transport::Error::Stalled { .. } => !world.is_root(),
         _ => true,
     };
+    if let transport::Error::Stalled { .. } = err {
+        say(world, &err);
+    }
     if own_links_hold {
         world.abandon(&err.to_string());
         Err(CaseError::Case(err))
     } else {
         Err(CaseError::Lost(err))
+    }
+}
+
+/// Has each rank say whom it has lost. Rank 0's own words end the run, and all ranks with it: it
+/// gives the others time, whose patience ends when its own does.
+fn say(world: &World, err: &transport::Error) {
+    const GRACE: Duration = Duration::from_secs(1);
+    if world.is_root() {
+        std::thread::sleep(GRACE);
+    } else {
+        let _ = writeln!(io::stderr(), "error: rank {}: {err}", world.rank().0);
     }
 }

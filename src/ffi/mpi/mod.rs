@@ -7,7 +7,6 @@
 
 mod calls;
 mod messages;
-mod watchdog;
 
 use std::{
     ffi::{c_char, c_int, c_void},
@@ -20,10 +19,9 @@ use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
 
 pub use messages::{MessageError, Outgoing};
 
-use super::CallError;
+use super::{CallError, watchdog::Watchdog};
 use calls::{Calls, find};
 use messages::{Messages, Session};
-use watchdog::Watchdog;
 
 /// The name in the loader of the standard's interface.
 const STANDARD: &str = "libmpi_abi.so.1";

@@ -513,6 +513,7 @@ impl<'a> Builder<'a> {
             signals_under_way: 0,
             wait: self.wait,
             deadline: world.deadline(),
+            watchdog: None,
             clock: own_clock(),
             network,
         };
@@ -539,6 +540,7 @@ fn idle(rank: Rank, case: &Case, world: &World, network: Network) -> Streams {
         signals_under_way: 0,
         wait: Wait::Yield,
         deadline: world.deadline(),
+        watchdog: None,
         clock: own_clock(),
         network,
     }

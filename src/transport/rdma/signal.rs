@@ -25,8 +25,8 @@ pub(super) enum Signal {
     Final { lane: u32, groups: u64 },
     /// A round of the barrier.
     Tell { round: u32 },
-    /// The sender gives up on the case.
-    GaveUp { lane: u32 },
+    /// The sender, this rank, gives up on the case.
+    GaveUp { rank: u32 },
     /// The other end of a staged flow may go on by one chunk.
     Turn { lane: u32 },
 }
@@ -39,7 +39,7 @@ impl Signal {
             Self::Confirm { lane } => (1, lane, 0),
             Self::Final { lane, groups } => (2, lane, groups % TURNS_MAX),
             Self::Tell { round } => (3, 0, u64::from(round)),
-            Self::GaveUp { lane } => (4, lane, 0),
+            Self::GaveUp { rank } => (4, rank >> TURN_BITS, u64::from(rank) % TURNS_MAX),
             Self::Turn { lane } => (5, lane, 0),
         };
         kind << (LANE_BITS + TURN_BITS) | u64::from(lane) << TURN_BITS | payload
@@ -54,7 +54,7 @@ impl Signal {
             1 => Self::Confirm { lane },
             2 => Self::Final { lane, groups: payload },
             3 => Self::Tell { round: u32::try_from(payload).ok()? },
-            4 => Self::GaveUp { lane },
+            4 => Self::GaveUp { rank: lane << TURN_BITS | u32::try_from(payload).ok()? },
             5 => Self::Turn { lane },
             _ => return None,
         })
@@ -129,7 +129,8 @@ mod tests {
             Signal::Confirm { lane: last },
             Signal::Final { lane: 7, groups: 12 },
             Signal::Tell { round: 10 },
-            Signal::GaveUp { lane: last },
+            Signal::GaveUp { rank: (1 << 29) - 1 },
+            Signal::GaveUp { rank: 300_000 },
             Signal::Turn { lane: last },
         ] {
             let word = signal.encode();

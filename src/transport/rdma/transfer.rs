@@ -18,6 +18,7 @@ use crate::{
     ffi::{
         CallError, clock,
         fabric::{Completion, Failure, Flags, Posted},
+        watchdog::Watchdog,
     },
     plan::{Operation, Rank},
     transport::{
@@ -65,6 +66,8 @@ pub(super) struct Streams {
     pub(super) signals_under_way: u64,
     pub(super) wait: Wait,
     pub(super) deadline: Duration,
+    /// While a run is under way.
+    pub(super) watchdog: Option<Watchdog>,
     pub(super) clock: Clock,
     pub(super) network: Network,
 }
@@ -103,6 +106,7 @@ impl Streams {
         let mut is_ending = false;
         let group = group * self.chunks;
         let mut goal = Goal { group: Some(group), stop: None, pauses: false, is_last: false };
+        let mut seen = vec![0; self.lanes.len()];
         while !self.is_over(goal) {
             let moved = self.advance(goal)?;
             if is_target && !moved && self.wait == Wait::Spin {
@@ -127,9 +131,26 @@ impl Streams {
                     goal = Goal { stop: Some(stop), is_last: true, ..goal };
                 }
             }
-            self.wait_on(&mut patience, moved, if is_ending { END } else { FLOW })?;
+            let all_move = moved && self.have_all_moved(&mut seen);
+            self.wait_on(&mut patience, all_move, if is_ending { END } else { FLOW })?;
         }
         Ok(())
+    }
+
+    /// Whether every flow that is not over has moved since this was so last, as `seen` remembers:
+    /// one that goes on must not hide another that does not.
+    fn have_all_moved(&self, seen: &mut [u64]) -> bool {
+        let moves = |lane: &Lane| {
+            let Count { posted, completed, delivered, confirmed, turns, .. } = lane.count;
+            posted + completed + delivered + confirmed + turns
+        };
+        let stands =
+            |(lane, &seen): (&Lane, &u64)| lane.count.last.is_none() && moves(lane) == seen;
+        if self.lanes.iter().zip(&*seen).any(stands) {
+            return false;
+        }
+        seen.iter_mut().zip(&self.lanes).for_each(|(seen, lane)| *seen = moves(lane));
+        true
     }
 
     /// Times single operations.
@@ -186,6 +207,7 @@ impl Streams {
     /// Fetches what is done, and what partners say, until there is nothing: libfabric looks at what
     /// comes in only when all that went out is fetched.
     fn poll(&mut self) -> Result<bool, Error> {
+        self.watchdog.iter().for_each(Watchdog::beat);
         let mut completions = [Completion::default(); COMPLETIONS];
         let mut moved = false;
         for port in 0..self.ports.len() {
@@ -247,10 +269,10 @@ impl Streams {
                 self.barrier.hear(round);
                 return Ok(());
             }
+            Signal::GaveUp { rank } => return Err(Error::Abandoned(rank)),
             Signal::Data { lane, .. }
             | Signal::Confirm { lane }
             | Signal::Final { lane, .. }
-            | Signal::GaveUp { lane }
             | Signal::Turn { lane } => lane as usize,
         };
         let own = lane;
@@ -270,8 +292,7 @@ impl Streams {
             Signal::Turn { .. } => lane.count.turns += 1,
             Signal::Confirm { .. } => lane.count.confirmed += 1,
             Signal::Final { groups, .. } => lane.count.last = Some(groups),
-            Signal::GaveUp { .. } => return Err(Error::Abandoned(lane.partner.0)),
-            Signal::Tell { .. } => {}
+            Signal::Tell { .. } | Signal::GaveUp { .. } => {}
         }
         Ok(())
     }
@@ -474,7 +495,8 @@ impl Streams {
             lane.under_way() > 0 || lane.count.last.is_none() || lane.count.confirmed == 0
         };
         let by_flow = self.lanes.iter().find(is_waiting).map(|lane| lane.partner);
-        by_flow.or_else(|| self.barrier.missing()).unwrap_or(self.rank)
+        let by_way = || self.ways.first().map(|(rank, _)| *rank);
+        by_flow.or_else(|| self.barrier.missing()).or_else(by_way).unwrap_or(self.rank)
     }
 }
 
@@ -541,6 +563,13 @@ impl Streams {
             lane.stage.iter_mut().for_each(Stage::forget);
         }
         self.inbox.iter_mut().for_each(|inbox| inbox.target.forget());
+        let sentence = format!(
+            "rank {}: a call of libfabric has not come back within {} s",
+            self.rank.0,
+            self.deadline.as_secs_f64()
+        );
+        // A provider can wait for a rank that has died with its lock.
+        self.watchdog = Watchdog::start(self.deadline, sentence).ok();
         let result = self.meet_all().and_then(|()| flows(self));
         if result.is_err() {
             self.give_up();
@@ -548,15 +577,16 @@ impl Streams {
             // crashes where such an endpoint is closed; it stays open until the process ends.
             std::mem::forget(std::mem::take(&mut self.ports));
         }
+        self.watchdog = None;
         result
     }
 
-    /// Tells the partners that this rank gives up; it says itself why. Who cannot be told will
-    /// see that nothing comes.
+    /// Tells all whom this rank has to do with that it gives up; it says itself why. They give up
+    /// too, so that all of the case hear of it. Who cannot be told will see that nothing comes.
     fn give_up(&mut self) {
         self.outbox.clear();
-        for lane in &self.lanes {
-            self.outbox.push_back((lane.partner, Signal::GaveUp { lane: lane.far.number }));
+        for (rank, _) in &self.ways {
+            self.outbox.push_back((*rank, Signal::GaveUp { rank: self.rank.0 }));
         }
         let due = clock::now().after(FAREWELL);
         while clock::now() < due && !(self.outbox.is_empty() && self.signals_under_way == 0) {
