@@ -8,55 +8,25 @@ use std::{
     fs,
     io::{self, Write},
     path::Path,
-    process::{Child, Command, Output, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError, mpsc},
+    process::{Child, Output, Stdio},
+    sync::mpsc,
     thread,
     time::Duration,
 };
 
-use common::{Rows, eventually, text};
+use common::{
+    Rows, eventually,
+    lab::{Lab, lab},
+    text,
+};
 
 /// A bound on what ends by itself within seconds, on a machine that is busy elsewhere.
 const SOON: Duration = Duration::from_secs(100);
 
-/// By this exit code `lab` says that it may not make namespaces.
-const NO_RIGHT: i32 = 3;
-
 /// How often a row is measured that is slower than its link: the machine may be busy elsewhere.
 const TRIES: u32 = 3;
 
-/// One lab at a time: their ranks spin, and would take each other's CPUs.
-static TURN: Mutex<()> = Mutex::new(());
-
-/// Hosts, which are gone when this is.
-struct Lab {
-    name: String,
-    hosts: usize,
-    _turn: MutexGuard<'static, ()>,
-}
-
 impl Lab {
-    /// Makes `hosts` whose links have `rate`; says why, past the test's captured output, where that
-    /// is not allowed.
-    fn up(hosts: usize, rate: &str) -> Option<Self> {
-        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = lab().arg("up").arg(hosts.to_string()).args(rate.split_whitespace()).output();
-        let result = result.unwrap();
-        let said = text(&result.stderr);
-        if result.status.code() == Some(NO_RIGHT) {
-            let test = thread::current().name().unwrap_or_default().to_owned();
-            let sentence = format!("SKIPPED {test}: {}\n", said.trim());
-            io::stderr().write_all(sentence.as_bytes()).unwrap();
-            return None;
-        }
-        assert!(result.status.success(), "{said}");
-        Some(Self { name: text(&result.stdout).trim().to_owned(), hosts, _turn: turn })
-    }
-
-    fn host(&self, number: usize) -> String {
-        format!("{}-{number}", self.name)
-    }
-
     /// Starts `per_host` ranks of g2g on each host, by Open MPI.
     fn start(&self, per_host: usize, line: &str) -> Started<'_> {
         let agent = format!("{} agent", lab().get_program().display());
@@ -84,23 +54,6 @@ impl Lab {
         assert_eq!(result.status.code(), Some(0), "{said}");
         Rows::read(&output)
     }
-
-    /// What runs on the hosts.
-    fn processes(&self) -> String {
-        let of_host = |host| {
-            let result = lab().arg("processes").arg(self.host(host)).output().unwrap();
-            assert!(result.status.success(), "{}", text(&result.stderr));
-            text(&result.stdout)
-        };
-        (0..self.hosts).map(of_host).collect()
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        let status = lab().arg("down").arg(&self.name).status();
-        assert!(status.is_ok_and(|status| status.success()), "{} stays", self.name);
-    }
 }
 
 /// A run that is under way.
@@ -123,10 +76,6 @@ impl Started<'_> {
         let said = format!("{what}: {}{}", text(&output.stdout), text(&output.stderr));
         (output, said)
     }
-}
-
-fn lab() -> Command {
-    Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hosts/lab"))
 }
 
 #[test]
@@ -244,7 +193,7 @@ fn lose(
     assert_eq!(rows(), 2, "{line}: too soon");
     for link in links {
         let word = if matches!(loss, Loss::Cut) { "cut" } else { "unplug" };
-        let status = self::lab().arg(word).args([&lab.host(1), *link]).status().unwrap();
+        let status = common::lab::lab().arg(word).args([&lab.host(1), *link]).status().unwrap();
         assert!(status.success());
     }
     if links.contains(&"eth1") {
@@ -276,8 +225,12 @@ fn a_lost_link_ends_the_run_with_the_name_of_the_lost_rank() {
         let output = folder.path().join("run");
         let (result, said) = lose(&lab, operation, loss, &["eth0"], &output).unwrap();
         assert_eq!(result.status.code(), Some(1), "{operation} {loss:?}: {said}");
-        let error = said.lines().find(|line| line.starts_with("error: ")).unwrap_or_default();
-        assert!(error.contains("waiting for rank 1"), "{operation} {loss:?}: {said}");
+        // Each rank says whom it has lost.
+        let errors: Vec<&str> = said.lines().filter(|line| line.contains("error: ")).collect();
+        for lost in ["waiting for rank 0", "waiting for rank 1"] {
+            let is_said = errors.iter().any(|line| line.contains(lost));
+            assert!(is_said, "{operation} {loss:?}: {lost}: {said}");
+        }
         assert_kept(&output);
     }
 }

@@ -4,10 +4,14 @@ use std::{
     io::{self, Write},
     path::Path,
     process::Command,
+    sync::{Mutex, MutexGuard, PoisonError},
     thread,
 };
 
 use super::text;
+
+/// One lab at a time: their ranks spin, and would take each other's CPUs.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// By this exit code `lab` says that it may not make namespaces.
 const NO_RIGHT: i32 = 3;
@@ -16,12 +20,14 @@ const NO_RIGHT: i32 = 3;
 pub(crate) struct Lab {
     pub(crate) name: String,
     pub(crate) hosts: usize,
+    _turn: MutexGuard<'static, ()>,
 }
 
 impl Lab {
     /// Makes `hosts` whose links have `rate`, if any; says why, past the test's captured output,
     /// where that is not allowed.
     pub(crate) fn up(hosts: usize, rate: &str) -> Option<Self> {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let result = lab().arg("up").arg(hosts.to_string()).args(rate.split_whitespace()).output();
         let result = result.unwrap();
         let said = text(&result.stderr);
@@ -32,7 +38,7 @@ impl Lab {
             return None;
         }
         assert!(result.status.success(), "{said}");
-        Some(Self { name: text(&result.stdout).trim().to_owned(), hosts })
+        Some(Self { name: text(&result.stdout).trim().to_owned(), hosts, _turn: turn })
     }
 
     pub(crate) fn host(&self, number: usize) -> String {
