@@ -146,7 +146,7 @@ fn a_link_is_filled_and_never_seems_faster_than_it_is() {
     for (rate, line_mb_s) in [("200mbit", 25.0), ("1gbit", 125.0)] {
         let Some(lab) = Lab::up(2, rate) else { return };
         for (operation, share) in [("write", 0.97), ("send", 0.97), ("read", 0.95)] {
-            let long = format!("--operation {operation} --sizes 64K,1M --time-limit 1s");
+            let long = format!("--operation {operation} --sizes 64K,1M --time-limit 300ms");
             assert_at_line_rate(&lab, line_mb_s, &long, share);
         }
         // Few transfers, which a CPU that is busy can keep from filling the link.
@@ -158,7 +158,7 @@ fn a_link_is_filled_and_never_seems_faster_than_it_is() {
 #[test]
 fn transfers_that_last_as_long_as_a_run_are_at_line_rate_too() {
     let Some(lab) = Lab::up(2, "1gbit") else { return };
-    let line = "--operation write,send,read --sizes 16M --time-limit 1s";
+    let line = "--operation write,send,read --sizes 16M --time-limit 500ms";
     assert_at_line_rate(&lab, 125.0, line, 0.95);
 }
 
@@ -182,7 +182,7 @@ fn lose(
 ) -> Option<(Output, String)> {
     let line = format!(
         "rdma --provider tcp --nic eth0 --pattern one-way --operation {operation} --sizes 4K,16M \
-         --time-limit 5s --precision 0.0001 --deadline 4s --output {}",
+         --time-limit 5s --precision 0.0001 --deadline 3s --output {}",
         output.display()
     );
     let mut started = lab.start(1, &line);
@@ -217,9 +217,7 @@ fn assert_kept(output: &Path) {
 
 #[test]
 fn a_lost_link_ends_the_run_with_the_name_of_the_lost_rank() {
-    for (operation, loss) in
-        [("write", Loss::Cut), ("read", Loss::Cut), ("send", Loss::Cut), ("write", Loss::Unplug)]
-    {
+    for (operation, loss) in [("write", Loss::Unplug), ("read", Loss::Cut), ("send", Loss::Cut)] {
         let Some(lab) = Lab::up(2, "1gbit") else { return };
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("run");

@@ -38,10 +38,11 @@ fn every_operation_is_verified_from_8_bytes_to_64_mib() {
             assert_eq!(cell("issuer"), issuer);
             assert_eq!(cell("bandwidth_completion"), bandwidth);
             assert_eq!(cell("latency_completion"), latency);
-            // More than 32 MiB are not under way at once, but two operations are.
+            // More than 4 MiB are not under way at once, but two operations are.
             let window = match (cell("operation"), cell("size_bytes")) {
                 ("ping-pong", _) => "1",
                 (_, "67108864") => "2",
+                (_, "70001") => "59",
                 _ => "64",
             };
             assert_eq!(cell("window"), window);

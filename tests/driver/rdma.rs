@@ -90,7 +90,7 @@ fn staged_data_arrives_by_every_operation(_: &[Context]) {
     assert_eq!(outcomes.len(), 9);
     for (operation, outcome) in outcomes {
         let Outcome::Measured(measured) = outcome else { panic!("{operation:?}: {outcome:?}") };
-        assert!(measured.bandwidth.unwrap().gb_s.median > 0.0);
+        assert!(measured.bandwidth.unwrap().gb_s.estimate > 0.0);
         let staging = measured.staging.unwrap();
         assert!(staging.slots > 1 && staging.slot <= Bytes::kib(512), "{staging:?}");
         let network = measured.network.unwrap();

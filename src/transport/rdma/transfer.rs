@@ -31,6 +31,11 @@ use crate::{
 /// from filling it. Over libfabric's tcp writes of 1 MiB become a quarter faster by it.
 const REST: Duration = Duration::from_micros(5);
 
+/// Beside its window an initiator is so many groups ahead of what the target has confirmed. In
+/// libfabric 2's shm the target's call comes back only when nothing is left to take, so that an
+/// initiator which always has more would never hear of what has arrived.
+const GROUPS_AHEAD: u64 = 4;
+
 /// Completions that are looked at together.
 const COMPLETIONS: usize = 32;
 
@@ -313,7 +318,14 @@ impl Streams {
                 Some(stop) => stop - lane.count.posted,
                 None => u64::MAX,
             };
-            let count = left.min(lane.room(window, operation));
+            let ahead = match goal.group {
+                Some(group) if operation != Operation::Read => {
+                    let confirmed = (lane.count.confirmed + GROUPS_AHEAD) * group;
+                    (confirmed + window).saturating_sub(lane.count.posted)
+                }
+                _ => u64::MAX,
+            };
+            let count = left.min(lane.room(window, operation)).min(ahead);
             if lane.stage.is_some() {
                 // Copies begin, and the interface is asked when they are done.
                 lane.count.posted += count;
