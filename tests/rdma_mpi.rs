@@ -16,7 +16,7 @@ fn every_launchers_ranks_verify_every_operation_from_8_bytes_to_64_mib() {
                 2,
                 &format!(
                     "rdma --memory host --provider tcp,shm --pattern one-way --sizes 8,64M \
-                     --operation write,read,send --samples 2 \
+                     --operation write,read,send --samples 20 \
                      --time-limit 20ms --quiet --output {}",
                     output.display()
                 ),

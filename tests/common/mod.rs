@@ -79,7 +79,7 @@ pub(crate) fn verified_rdma(line: &str) -> Rows {
 }
 
 /// What makes a run of RDMA short.
-pub(crate) const QUICK: &str = "--samples 5 --time-limit 50ms --quiet";
+pub(crate) const QUICK: &str = "--samples 20 --time-limit 20ms --quiet";
 
 /// The rows of a run of RDMA that must have ended well, each of which must be verified.
 pub(crate) fn verified(result: &Output, output: &Path, said: &str) -> Rows {

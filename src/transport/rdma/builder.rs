@@ -1,0 +1,266 @@
+//! From a case to this rank's part of it: interfaces, memory, and the ways to its partners.
+
+use std::collections::VecDeque;
+
+use super::{
+    Card, Rdma, Report, SIGNALS, chunk,
+    data::Data,
+    is_direct, is_staged,
+    lane::{self, Far, Lane, Memories, Target},
+    make, own_clock, own_flows, own_nics, parts_under_way,
+    port::{Port, rails},
+    seat::Seat,
+    signal::Barrier,
+    slots,
+    stage::{Chunks, Stage},
+    staging,
+    transfer::{Inbox, Streams},
+    window,
+};
+use crate::{
+    ffi::fabric::Facts,
+    plan::{Case, Fabric, Flow, Operation, Place, Rank},
+    transport::{Error, GpuPath, Network, Wait},
+    world::World,
+};
+
+/// The part of a rank that is being made.
+pub(super) struct Builder<'a> {
+    case: &'a Case,
+    fabric: &'a Fabric,
+    rank: Rank,
+    flows: Vec<Flow>,
+    ports: Vec<Port>,
+    facts: Facts,
+    memories: Vec<Memories>,
+    inbox: Option<Inbox>,
+    window: u64,
+    slots: u64,
+    chunks: Chunks,
+    wait: Wait,
+}
+
+impl<'a> Builder<'a> {
+    /// Opens the interfaces and makes the buffers.
+    pub(super) fn new(rdma: &Rdma, case: &'a Case, rank: Rank, seat: &Seat) -> Result<Self, Error> {
+        let missing = Error::Disagreement("a rank of the case has no interface");
+        let (fabric, nics) = own_nics(case, rank).ok_or(missing)?;
+        let has_gpu = is_direct(case, rank);
+        // A provider's threads must not wait for the CPU on which this one never sleeps.
+        seat.leave()?;
+        let mut ports = Vec::new();
+        let mut facts = None;
+        for nic in nics {
+            let domain = rdma.domain(fabric, nic, has_gpu)?;
+            facts.get_or_insert_with(|| domain.info().facts().clone());
+            ports.push(Port::open(&domain)?);
+        }
+        seat.take()?;
+        let facts = facts.ok_or(Error::Disagreement("a rank of the case has no interface"))?;
+        let flows = own_flows(case, rank);
+        let room = ports.iter().map(|port| port.endpoint.operations_max()).min().unwrap_or(0);
+        // Half of the places for what is received, half for what is asked for.
+        let window = window(case, fabric, room.saturating_sub(SIGNALS) / (2 * flows.len()));
+        let slots = slots(case, window, Some(&facts));
+        let chunks = Chunks::new(case.size, chunk(case), slots);
+        let mut builder = Self {
+            case,
+            fabric,
+            rank,
+            flows,
+            ports,
+            facts,
+            memories: Vec::new(),
+            inbox: None,
+            window,
+            slots,
+            chunks,
+            wait: seat.wait(),
+        };
+        builder.allocate(rdma)?;
+        Ok(builder)
+    }
+
+    /// Makes the memory of all flows.
+    fn allocate(&mut self, rdma: &Rdma) -> Result<(), Error> {
+        let (size, rank, operation) = (self.case.size, self.rank, self.case.operation);
+        let has_messages = matches!(operation, Operation::Send | Operation::PingPong);
+        for flow in self.flows.clone() {
+            let place = self.place(&flow);
+            let sends = flow.source.rank == rank || operation == Operation::PingPong;
+            let memories = if self.fabric.is_staged {
+                self.stage(rdma, place, sends, !sends && has_messages)?
+            } else {
+                let mut make = |size| make(rdma, &mut self.ports, place, size);
+                let source = sends.then(|| make(lane::source_size(size))).transpose()?;
+                let takes = flow.target.rank == rank && !has_messages;
+                let target = takes.then(|| Target::new(size, self.slots, &mut make)).transpose()?;
+                Memories { source, target, ..Memories::default() }
+            };
+            self.memories.push(memories);
+        }
+        let receives = |flow: &&Flow| flow.target.rank == rank || operation == Operation::PingPong;
+        let incoming = self.flows.iter().filter(receives).count() as u64;
+        if let Some(flow) = self.flows.iter().find(receives).filter(|_| has_messages) {
+            let place = self.place(flow);
+            let per_port = parts_under_way(self.window * incoming).max(2);
+            let is_shared = incoming == 1 && self.slots == 1;
+            let slots = if is_shared { 1 } else { per_port * self.ports.len() as u64 };
+            let target =
+                Target::new(self.chunks.chunk, slots, |size| match self.fabric.is_staged {
+                    true => Data::of_pinned(&mut self.ports, &*rdma.ready(place)?, size),
+                    false => make(rdma, &mut self.ports, place, size),
+                })?;
+            self.inbox = Some(Inbox { target, per_port, is_shared });
+        }
+        Ok(())
+    }
+
+    /// Where this rank's end of a flow is.
+    fn place(&self, flow: &Flow) -> Place {
+        if flow.source.rank == self.rank { flow.source.place } else { flow.target.place }
+    }
+
+    /// The memory of an end that is staged, which `sends` or takes; what `is_message` comes into
+    /// the inbox.
+    fn stage(
+        &mut self,
+        rdma: &Rdma,
+        place: Place,
+        sends: bool,
+        is_message: bool,
+    ) -> Result<Memories, Error> {
+        let ready = rdma.ready(place)?;
+        let size = self.case.size;
+        let gpu = |size| Data::of_gpu_alone(&ready, size);
+        let ring = || {
+            let size = lane::slot(self.chunks.chunk, self.chunks.slots);
+            Data::of_pinned(&mut self.ports, &ready, size)
+        };
+        Ok(Memories {
+            source: sends.then(|| gpu(lane::source_size(size))).transpose()?,
+            target: (!sends).then(|| Target::new(size, 1, gpu)).transpose()?,
+            ring: (!is_message).then(ring).transpose()?,
+            stage: Some(Stage::new(&ready, self.chunks)?),
+        })
+    }
+
+    pub(super) fn card(&self) -> Result<Card, Error> {
+        let is_read = self.case.operation == Operation::Read;
+        let flows = self.flows.iter().zip(&self.memories).map(|(flow, memories)| {
+            // What the other end reaches: the source of a read, the target of a write.
+            let Memories { source, target, ring, .. } = memories;
+            let own = if is_read { source.as_ref() } else { target.as_ref().map(|t| &t.data) };
+            let is_reached = is_read == (flow.source.rank == self.rank);
+            let reached = own.filter(|_| is_reached).map(|own| ring.as_ref().unwrap_or(own));
+            (flow.source.rank, flow.target.rank, reached.map_or_else(Vec::new, Data::remote))
+        });
+        Ok(Card {
+            flows: flows.collect(),
+            ports: self.ports.iter().map(Port::card).collect::<Result<_, Error>>()?,
+            slots: self.slots,
+        })
+    }
+
+    pub(super) fn report(&self) -> Report {
+        let first = self.memories.first();
+        let data = first.and_then(|Memories { source, target, .. }| {
+            let target = target.as_ref().map(|target| &target.data);
+            source.as_ref().or(target).or(self.inbox.as_ref().map(|inbox| &inbox.target.data))
+        });
+        Report {
+            rank: self.rank,
+            protocol: Some(self.facts.protocol.clone()),
+            registration: data.map(|data| data.registration),
+            gpu_path: self.gpu_path(),
+            is_emulated: self.ports.first().and_then(|port| match self.case.operation {
+                Operation::Write => port.endpoint.emulates_writes(),
+                Operation::Read => port.endpoint.emulates_reads(),
+                _ => None,
+            }),
+            window: self.window,
+        }
+    }
+
+    /// How this rank's interfaces come to data of GPUs.
+    fn gpu_path(&self) -> Option<GpuPath> {
+        if is_staged(self.case) {
+            return Some(GpuPath::Staged);
+        }
+        // These hand what is registered to the device, and never look at it themselves.
+        let hands_over = self.facts.provider.starts_with("verbs");
+        let promises = self.ports.iter().all(|port| port.endpoint.must_reach_gpus_itself());
+        let path = if promises || hands_over { GpuPath::Direct } else { GpuPath::Unproven };
+        is_direct(self.case, self.rank).then_some(path)
+    }
+
+    /// Reaches the partners.
+    pub(super) fn connect(
+        &mut self,
+        cards: &[(Rank, Option<Card>)],
+        world: &World,
+        network: Network,
+    ) -> Result<Streams, Error> {
+        let rank = self.rank;
+        let mut partners = Vec::new();
+        let mut window = self.window;
+        for (partner, card) in cards {
+            let card = card.as_ref().ok_or(Error::Disagreement("a partner has no interface"))?;
+            let rails = rails(&mut self.ports, &card.ports)?;
+            // No operation may meet one in a part of the target that is still under way.
+            window = if card.slots > 1 { window.min(card.slots) } else { window };
+            partners.push((*partner, rails, card));
+        }
+        let mut lanes = Vec::new();
+        for (flow, mut memories) in self.flows.iter().zip(self.memories.drain(..)) {
+            let other = if flow.source.rank == rank { flow.target.rank } else { flow.source.rank };
+            let partner = partners.iter().find(|(partner, ..)| *partner == other);
+            let (_, rails, card) = partner.ok_or(Error::Disagreement("a partner is silent"))?;
+            let ends = (flow.source.rank, flow.target.rank);
+            let number = card.flows.iter().position(|(from, to, _)| (*from, *to) == ends);
+            let number = number.ok_or(Error::Disagreement("a partner does not know a flow"))?;
+            let far = Far {
+                number: u32::try_from(number).unwrap_or(u32::MAX),
+                memory: card.flows[number].2.clone(),
+            };
+            let initiates = self.case.timed_by(flow) == rank;
+            let slots = match &mut memories.stage {
+                // Both ends number the slots alike.
+                Some(stage) => {
+                    stage.chunks.slots = stage.chunks.slots.min(card.slots);
+                    stage.chunks.slots
+                }
+                None if initiates && self.case.operation != Operation::Read => card.slots,
+                None => self.slots,
+            };
+            let ends = (*flow, other, initiates);
+            let slots = (slots, self.chunks.chunk);
+            lanes.push(Lane::new(ends, rails.clone(), far, memories, slots));
+        }
+        let ways =
+            partners.iter().filter_map(|(partner, rails, _)| Some((*partner, *rails.first()?)));
+        let meetings = self.fabric.meetings.clone();
+        let mut streams = Streams {
+            rank,
+            operation: self.case.operation,
+            size: self.chunks.chunk,
+            chunks: self.chunks.count(),
+            staging: staging(self.case, &network),
+            window,
+            ways: ways.collect(),
+            outbox: VecDeque::with_capacity(4 * lanes.len() + meetings.len()),
+            lanes,
+            ports: std::mem::take(&mut self.ports),
+            inbox: self.inbox.take(),
+            barrier: Barrier::new(meetings),
+            signals_under_way: 0,
+            wait: self.wait,
+            deadline: world.deadline(),
+            watchdog: None,
+            clock: own_clock(),
+            network,
+        };
+        streams.post_receives()?;
+        Ok(streams)
+    }
+}

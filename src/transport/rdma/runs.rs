@@ -1,0 +1,130 @@
+//! How a rank's part of a case runs: how it begins, gives up, fills its memory and verifies it.
+
+use std::time::Duration;
+
+use super::{
+    lane::{Count, Target},
+    signal::Signal,
+    stage::Stage,
+    transfer::Streams,
+};
+use crate::{
+    ffi::{clock, watchdog::Watchdog},
+    transport::{Clock, Error, Mismatch, Network, Span, Staging, Transfer, patience::Patience},
+};
+
+/// How long a rank that gives up tries to tell its partners.
+const FAREWELL: Duration = Duration::from_millis(100);
+
+impl Streams {
+    /// Posts the receives of messages; once.
+    pub(super) fn post_receives(&mut self) -> Result<(), Error> {
+        let Some(inbox) = &self.inbox else { return Ok(()) };
+        let slots = inbox.per_port * self.ports.len() as u64;
+        (0..slots).try_for_each(|slot| self.receive(slot))
+    }
+
+    /// Waits until every rank of the case is here.
+    fn meet_all(&mut self) -> Result<(), Error> {
+        let mut patience = Patience::new(self.wait, self.deadline);
+        self.barrier.begin();
+        while !(self.meet() && self.outbox.is_empty() && self.signals_under_way == 0) {
+            let moved = self.poll()? | self.signal()?;
+            self.wait_on(&mut patience, moved, "be ready")?;
+        }
+        Ok(())
+    }
+
+    fn run_with(
+        &mut self,
+        flows: impl FnOnce(&mut Self) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if self.ports.is_empty() {
+            return Ok(());
+        }
+        for lane in &mut self.lanes {
+            lane.count = Count::default();
+            lane.target.iter_mut().for_each(Target::forget);
+            lane.stage.iter_mut().for_each(Stage::forget);
+        }
+        self.inbox.iter_mut().for_each(|inbox| inbox.target.forget());
+        let sentence = format!(
+            "rank {}: a call of libfabric has not come back within {} s",
+            self.rank.0,
+            self.deadline.as_secs_f64()
+        );
+        // A provider can wait for a rank that has died with its lock.
+        self.watchdog = Watchdog::start(self.deadline, sentence).ok();
+        let result = self.meet_all().and_then(|()| flows(self));
+        if result.is_err() {
+            self.give_up();
+            // Operations are under way to a rank that is out of reach. libfabric 1.17's ofi_rxm
+            // crashes where such an endpoint is closed; it stays open until the process ends.
+            std::mem::forget(std::mem::take(&mut self.ports));
+        }
+        self.watchdog = None;
+        result
+    }
+
+    /// Tells all whom this rank has to do with that it gives up; it says itself why. They give up
+    /// too, so that all of the case hear of it. Who cannot be told will see that nothing comes.
+    fn give_up(&mut self) {
+        self.outbox.clear();
+        for (rank, _) in &self.ways {
+            self.outbox.push_back((*rank, Signal::GaveUp { rank: self.rank.0 }));
+        }
+        let due = clock::now().after(FAREWELL);
+        while clock::now() < due && !(self.outbox.is_empty() && self.signals_under_way == 0) {
+            let _ = self.signal();
+            let _ = self.poll();
+        }
+    }
+}
+
+impl Transfer for Streams {
+    fn staging(&self) -> Option<Staging> {
+        self.staging
+    }
+
+    fn network(&self) -> Option<Network> {
+        Some(self.network.clone())
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn is_misplaced(&self) -> bool {
+        false
+    }
+
+    fn fill(&mut self, seed: u64) -> Result<(), Error> {
+        for lane in &self.lanes {
+            let seed = lane.seed(seed);
+            lane.source.iter().try_for_each(|source| source.fill(seed))?;
+            lane.target.iter().try_for_each(|target| target.data.poison(seed))?;
+        }
+        let first = self.lanes.first().map_or(seed, |lane| lane.seed(seed));
+        self.inbox.iter().try_for_each(|inbox| inbox.target.data.poison(first))
+    }
+
+    fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
+        self.run_with(|streams| streams.stream(operations, spans))
+    }
+
+    fn run_singly(&mut self, spans: &mut [Span]) -> Result<(), Error> {
+        self.run_with(|streams| streams.single(spans))
+    }
+
+    fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
+        let seeds = |lane: usize| self.lanes[lane].seed(seed);
+        let own = self.lanes.iter().filter_map(|lane| lane.target.as_ref());
+        for target in own.chain(self.inbox.iter().map(|inbox| &inbox.target)) {
+            let wrong = target.verify(seeds, self.rank)?;
+            if wrong.is_some() {
+                return Ok(wrong);
+            }
+        }
+        Ok(None)
+    }
+}
