@@ -117,7 +117,7 @@ fn load() -> f64 {
 
 /// Whether others want so much of the CPUs that the ranks, which are two, may not fill a link.
 fn is_busy() -> bool {
-    load() > 2.0 + thread::available_parallelism().unwrap().get() as f64
+    load() > 0.5 + thread::available_parallelism().unwrap().get() as f64
 }
 
 /// Measures rows, up to three times until each was as fast once as `share` of what the link
