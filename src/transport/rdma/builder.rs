@@ -256,6 +256,7 @@ impl<'a> Builder<'a> {
             signals_under_way: 0,
             wait: self.wait,
             deadline: world.deadline(),
+            standing: None,
             watchdog: None,
             clock: own_clock(),
             network,

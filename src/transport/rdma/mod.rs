@@ -300,6 +300,7 @@ fn idle(rank: Rank, case: &Case, world: &World, network: Network) -> Streams {
         signals_under_way: 0,
         wait: Wait::Yield,
         deadline: world.deadline(),
+        standing: None,
         watchdog: None,
         clock: own_clock(),
         network,

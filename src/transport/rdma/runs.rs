@@ -54,6 +54,7 @@ impl Streams {
             self.deadline.as_secs_f64()
         );
         // A provider can wait for a rank that has died with its lock.
+        self.standing = None;
         self.watchdog = Watchdog::start(self.deadline, sentence).ok();
         let result = self.meet_all().and_then(|()| flows(self));
         if result.is_err() {

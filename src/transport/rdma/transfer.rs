@@ -69,6 +69,8 @@ pub(super) struct Streams {
     pub(super) signals_under_way: u64,
     pub(super) wait: Wait,
     pub(super) deadline: Duration,
+    /// The other end of the flow that stood still when others moved last.
+    pub(super) standing: Option<Rank>,
     /// While a run is under way.
     pub(super) watchdog: Option<Watchdog>,
     pub(super) clock: Clock,
@@ -142,14 +144,16 @@ impl Streams {
 
     /// Whether every flow that is not over has moved since this was so last, as `seen` remembers:
     /// one that goes on must not hide another that does not.
-    fn have_all_moved(&self, seen: &mut [u64]) -> bool {
+    fn have_all_moved(&mut self, seen: &mut [u64]) -> bool {
         let moves = |lane: &Lane| {
             let Count { posted, completed, delivered, confirmed, turns, .. } = lane.count;
             posted + completed + delivered + confirmed + turns
         };
         let stands =
-            |(lane, &seen): (&Lane, &u64)| lane.count.last.is_none() && moves(lane) == seen;
-        if self.lanes.iter().zip(&*seen).any(stands) {
+            |(lane, seen): &(&Lane, &u64)| lane.count.last.is_none() && moves(lane) == **seen;
+        let standing = self.lanes.iter().zip(&*seen).find(stands);
+        self.standing = standing.map(|(lane, _)| lane.partner);
+        if self.standing.is_some() {
             return false;
         }
         seen.iter_mut().zip(&self.lanes).for_each(|(seen, lane)| *seen = moves(lane));
@@ -500,6 +504,9 @@ impl Streams {
         let is_copying = |lane: &Lane| lane.stage.as_ref().is_some_and(Stage::is_copying);
         if self.lanes.iter().any(is_copying) {
             return self.rank;
+        }
+        if let Some(partner) = self.standing {
+            return partner;
         }
         let is_waiting = |lane: &&Lane| {
             lane.under_way() > 0 || lane.count.last.is_none() || lane.count.confirmed == 0
