@@ -121,7 +121,8 @@ fn is_busy() -> bool {
 }
 
 /// Measures rows, up to three times until each was as fast once as `share` of what the link
-/// carries, which it must be unless the machine is busy elsewhere; none may ever be faster.
+/// carries, which it must be unless the machine is busy elsewhere. None may ever be faster, by more
+/// than a few milliseconds that the first word of a stream is seen late.
 fn assert_at_line_rate(lab: &Lab, line_mb_s: f64, line: &str, share: f64) {
     let payload = payload_mb_s(line_mb_s);
     let mut best = Vec::new();
@@ -129,7 +130,8 @@ fn assert_at_line_rate(lab: &Lab, line_mb_s: f64, line: &str, share: f64) {
         let rows = lab.rows(1, &format!("rdma --provider tcp --nic eth0 --pattern one-way {line}"));
         let found: Vec<f64> =
             (0..rows.len()).map(|row| 1e3 * rows.number(row, "bandwidth_gb_s")).collect();
-        assert!(found.iter().all(|&mb_s| mb_s <= 1.005 * payload), "{line}: {found:?} MB/s");
+        let most = f64::min(1.03 * payload, line_mb_s);
+        assert!(found.iter().all(|&mb_s| mb_s <= most), "{line}: {found:?} MB/s");
         best.resize(found.len(), 0.0);
         best.iter_mut().zip(found).for_each(|(best, mb_s): (&mut f64, f64)| *best = best.max(mb_s));
         if best.iter().all(|&mb_s| mb_s >= share * payload) {
