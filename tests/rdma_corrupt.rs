@@ -12,6 +12,7 @@ use std::{
 };
 
 use common::{QUICK, Rows, g2g, run, text, verified};
+use tempfile::TempDir;
 
 /// A size whose end is no whole word of the pattern.
 const SIZE: usize = 70_001;
@@ -23,7 +24,8 @@ const EARLY: usize = 8;
 const VERSIONS: &str = "FABRIC_1.1 { global: fi_fabric; local: *; };
                         FABRIC_1.3 { global: fi_getinfo; } FABRIC_1.1;";
 
-/// Compiles the library into `folder`. All functions that it does not export are found in the real library, which it depends on.
+/// Compiles the library into `folder`. All functions that it does not export are found in the real
+/// library, which it depends on.
 fn library(folder: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/early.c");
     let (library, versions) = (folder.join("libearly.so"), folder.join("versions"));
@@ -36,32 +38,45 @@ fn library(folder: &Path) -> PathBuf {
     library
 }
 
-/// Measures with the library between.
-fn measure(fault: &str, when: &str, operations: &str) -> (Output, Rows, String) {
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("run");
-    let mut command = g2g();
-    command.env("FAULT", fault).env("WHEN", when);
-    let line = format!(
-        "rdma --provider tcp,shm --pattern one-way --sizes {SIZE} --operation {operations} {QUICK} \
-         --fabric-lib {} --output {}",
-        library(folder.path()).display(),
-        output.display()
-    );
-    let result = run(command, &line);
-    let said = format!("{fault} {when}: {}{}", text(&result.stdout), text(&result.stderr));
-    if fault == "none" {
-        let rows = verified(&result, &output, &said);
-        return (result, rows, said);
+/// A run with the library between.
+struct Run {
+    result: Output,
+    said: String,
+    folder: TempDir,
+}
+
+impl Run {
+    /// Runs `program` over one way.
+    fn of(mut program: Command, fault: &str, when: &str, options: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        program.env("FAULT", fault).env("WHEN", when);
+        let line = format!(
+            "rdma --pattern one-way {options} --fabric-lib {} --output {}",
+            library(folder.path()).display(),
+            folder.path().join("run").display()
+        );
+        let result = run(program, &line);
+        let said = format!("{fault} {when}: {}{}", text(&result.stdout), text(&result.stderr));
+        Self { result, said, folder }
     }
-    (result, Rows::read(&output), said)
+
+    fn output(&self) -> PathBuf {
+        self.folder.path().join("run")
+    }
+}
+
+/// Measures each of the operations over two providers.
+fn measure(fault: &str, when: &str, operations: &str) -> Run {
+    let options = format!("--provider tcp,shm --sizes {SIZE} --operation {operations} {QUICK}");
+    Run::of(g2g(), fault, when, &options)
 }
 
 /// Every row must be corrupt, and have no number; where the first wrong byte is, and how many are
 /// wrong, row by row.
 fn corrupt(fault: &str, when: &str, operations: &str) -> Vec<(usize, usize)> {
-    let (result, rows, said) = measure(fault, when, operations);
-    assert_eq!(result.status.code(), Some(1), "{said}");
+    let run = measure(fault, when, operations);
+    let (rows, said) = (Rows::read(&run.output()), &run.said);
+    assert_eq!(run.result.status.code(), Some(1), "{said}");
     assert_eq!(rows.len(), 2 * operations.split(',').count(), "{said}");
     let found = |row: usize| {
         assert_eq!(rows.cell(row, "status"), "corrupt", "{said}");
@@ -86,8 +101,9 @@ fn assert_all_but(right: usize, (offset, count): (usize, usize)) {
 
 #[test]
 fn the_library_between_does_no_harm_by_itself() {
-    let (_, rows, said) = measure("none", "bulk", "write,read,send,ping-pong");
-    assert_eq!(rows.len(), 8, "{said}");
+    let run = measure("none", "bulk", "write,read,send,ping-pong");
+    let rows = verified(&run.result, &run.output(), &run.said);
+    assert_eq!(rows.len(), 8, "{}", run.said);
 }
 
 #[test]
@@ -126,23 +142,14 @@ fn what_is_reported_before_it_is_there_is_found_in_single_operations_and_in_bulk
 
 #[test]
 fn a_limit_of_locked_memory_is_told_with_the_need_and_the_remedy() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("run");
-    let mut command = Command::new("prlimit");
-    command.args(["--memlock=1048576:1048576", env!("CARGO_BIN_EXE_g2g")]).env("FAULT", "memlock");
-    command.env("WHEN", "bulk");
-    let line = format!(
-        "rdma --provider tcp --pattern one-way --operation write --sizes 64K,4M,4K {QUICK} \
-         --fabric-lib {} --output {}",
-        library(folder.path()).display(),
-        output.display()
-    );
-    let result = run(command, &line);
-    let said = format!("{}{}", text(&result.stdout), text(&result.stderr));
-    assert_eq!(result.status.code(), Some(1), "{said}");
-    let rows = Rows::read(&output);
+    let mut limited = Command::new("prlimit");
+    limited.args(["--memlock=1048576:1048576", env!("CARGO_BIN_EXE_g2g")]);
+    let options = format!("--provider tcp --operation write --sizes 64K,4M,4K {QUICK}");
+    let run = Run::of(limited, "memlock", "bulk", &options);
+    assert_eq!(run.result.status.code(), Some(1), "{}", run.said);
+    let rows = Rows::read(&run.output());
     let status: Vec<&str> = (0..rows.len()).map(|row| rows.cell(row, "status")).collect();
-    assert_eq!(status, ["ok", "failed", "ok"], "{said}");
+    assert_eq!(status, ["ok", "failed", "ok"], "{}", run.said);
     let reason = rows.cell(1, "reason");
     for part in ["fi_mr_regattr(", " B with tcp", "FI_ENOMEM (12)", "may lock 1 MiB", "ulimit -l"] {
         assert!(reason.contains(part), "{part}: {reason}");
@@ -151,39 +158,21 @@ fn a_limit_of_locked_memory_is_told_with_the_need_and_the_remedy() {
 
 #[test]
 fn a_message_above_the_providers_limit_is_refused_with_the_limit() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("run");
-    let mut command = g2g();
-    command.env("FAULT", "small").env("WHEN", "bulk");
-    let line = format!(
-        "rdma --provider tcp --operation write --sizes 64K,2M --fabric-lib {} --output {}",
-        library(folder.path()).display(),
-        output.display()
-    );
-    let result = run(command, &line);
-    let said = text(&result.stderr);
-    assert_eq!(result.status.code(), Some(2), "{said}");
+    let options = "--provider tcp --operation write --sizes 64K,2M";
+    let run = Run::of(g2g(), "small", "bulk", options);
+    let said = text(&run.result.stderr);
+    assert_eq!(run.result.status.code(), Some(2), "{said}");
     assert_eq!(said.trim_end().lines().count(), 1, "{said}");
     assert!(said.starts_with("error: ") && said.contains("2 MiB"), "{said}");
-    assert!(said.contains("1.0 MiB") && !output.exists(), "{said}");
+    assert!(said.contains("1.0 MiB") && !run.output().exists(), "{said}");
 }
 
 #[test]
 fn a_provider_that_cannot_announce_data_is_skipped_with_the_reason() {
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("run");
-    let mut command = g2g();
-    command.env("FAULT", "silent").env("WHEN", "bulk");
-    let line = format!(
-        "rdma --provider tcp --operation write --sizes 64K --pattern one-way --fabric-lib {} \
-         --output {}",
-        library(folder.path()).display(),
-        output.display()
-    );
-    let result = run(command, &line);
-    let said = format!("{}{}", text(&result.stdout), text(&result.stderr));
-    assert_eq!(result.status.code(), Some(0), "{said}");
-    let rows = Rows::read(&output);
-    assert_eq!((rows.len(), rows.cell(0, "status")), (1, "skipped"), "{said}");
-    assert!(rows.cell(0, "reason").contains("cq_data_size 0"), "{said}");
+    let options = "--provider tcp --operation write --sizes 64K";
+    let run = Run::of(g2g(), "silent", "bulk", options);
+    assert_eq!(run.result.status.code(), Some(0), "{}", run.said);
+    let rows = Rows::read(&run.output());
+    assert_eq!((rows.len(), rows.cell(0, "status")), (1, "skipped"), "{}", run.said);
+    assert!(rows.cell(0, "reason").contains("cq_data_size 0"), "{}", run.said);
 }

@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use super::CallError;
+
 /// Ends the process with a sentence and exit code 1, unless it is dropped in time or hears a beat
 /// again and again.
 #[derive(Debug)]
@@ -27,11 +29,11 @@ impl Watchdog {
     /// # Errors
     ///
     /// The system gives no thread.
-    pub fn start(limit: Duration, sentence: String) -> io::Result<Self> {
+    pub fn start(limit: Duration, sentence: String) -> Result<Self, CallError> {
         let (alive, ended) = mpsc::channel::<()>();
         let beats = Arc::new(AtomicU64::new(0));
         let heard = Arc::clone(&beats);
-        thread::Builder::new().name("watchdog".to_owned()).spawn(move || {
+        let watch = move || {
             let mut before = 0;
             while ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 let now = heard.load(Ordering::Relaxed);
@@ -43,6 +45,12 @@ impl Watchdog {
                 }
                 before = now;
             }
+        };
+        let started = thread::Builder::new().name("watchdog".to_owned()).spawn(watch);
+        started.map_err(|source| CallError {
+            call: "pthread_create",
+            object: "a thread that watches over calls".to_owned(),
+            source: source.into(),
         })?;
         Ok(Self { beats, _alive: alive })
     }

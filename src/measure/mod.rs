@@ -126,11 +126,12 @@ pub fn measure(
     }
     pass.seed = part_seed(seed, 2);
     pass.each = each.div_f64(operations as f64);
-    let next = |times: &Times, each, elapsed| stop.latency(times.all.len(), each, elapsed);
+    let next = |times: &[Duration], each, elapsed| stop.latency(times.len(), each, elapsed);
     let times = match pass.sample(None, next)? {
         Samples::Right(times) => times,
         Samples::Wrong(mismatch) => return Ok(pass.corrupt(mismatch)),
     };
+    transfer.conclude(world)?;
     let clock = transfer.clock();
     let of_rank = |(rank, times): &(Rank, Vec<Duration>)| (*rank, Latency::of(times));
     let is_one = times.ranks.len() < 2;
@@ -150,10 +151,9 @@ pub fn measure(
 /// Proves single operations: one after the other moves the same bytes, and a wrong one could be
 /// mended by the next. What is wrong, if anything is.
 fn prove(pass: &mut Pass<'_>) -> Result<Option<Mismatch>, Error> {
-    let next = |times: &Times, _, elapsed| {
-        let count = times.all.len();
-        let is_enough = count >= sampling::PROOFS || elapsed >= sampling::PROOF_TIME;
-        (count == 0 || !is_enough).then_some(1)
+    let next = |times: &[Duration], _, elapsed| {
+        let is_enough = times.len() >= sampling::PROOFS || elapsed >= sampling::PROOF_TIME;
+        (times.is_empty() || !is_enough).then_some(1)
     };
     match pass.sample(None, next)? {
         Samples::Right(_) => Ok(None),
@@ -173,8 +173,8 @@ fn bulk(
     pass.seed = part_seed(seed, 1);
     // A sample that took no time has no rate, and what is left without it is too slow.
     let is_timed = |times: &[Duration]| !times.contains(&Duration::ZERO);
-    let next = |Times { all, .. }: &Times, each, elapsed| match is_timed(all) {
-        true => stop.bandwidth(all.len(), || summary(bytes, all, clock), each, elapsed),
+    let next = |times: &[Duration], each, elapsed| match is_timed(times) {
+        true => stop.bandwidth(times.len(), || summary(bytes, times, clock), each, elapsed),
         false => None,
     };
     let mut times = match pass.sample(Some(operations), next)? {
@@ -307,11 +307,11 @@ impl Pass<'_> {
     fn sample(
         &mut self,
         operations: Option<u64>,
-        next: impl Fn(&Times, Duration, Duration) -> Option<usize>,
+        next: impl Fn(&[Duration], Duration, Duration) -> Option<usize>,
     ) -> Result<Samples, Error> {
         let began = Instant::now();
         let mut times = Times::default();
-        let wanted = |times: &Times, each| next(times, each, began.elapsed());
+        let wanted = |times: &Times, each| next(&times.all, each, began.elapsed());
         let mut decision = wanted(&times, self.each).map_or(Decision::Enough, Decision::Sample);
         for batch in 0.. {
             let count = match self.world.broadcast(Some(decision))? {

@@ -256,6 +256,11 @@ impl Operation {
         matches!(self, Self::Chase | Self::PingPong)
     }
 
+    /// Whether the target, and not the source, chooses where its data goes.
+    pub const fn has_messages(self) -> bool {
+        matches!(self, Self::Send | Self::PingPong)
+    }
+
     /// The name in flags and columns.
     pub const fn name(self) -> &'static str {
         match self {

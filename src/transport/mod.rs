@@ -148,6 +148,15 @@ pub trait Transfer {
     ///
     /// Any foreign call that fails. Data that differs is no error but an answer.
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error>;
+
+    /// Every rank calls it once all is measured: what is known only then comes to rank 0.
+    ///
+    /// # Errors
+    ///
+    /// The other ranks are out of reach.
+    fn conclude(&mut self, _world: &mut World) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// What libfabric has made of a case.
@@ -164,7 +173,8 @@ pub struct Network {
     /// How data of GPUs comes to the interfaces, if it is a GPU's.
     pub gpu_path: Option<GpuPath>,
     /// Whether the provider makes writes or reads of messages, as its device cannot do them by
-    /// itself; `None` if it does not say.
+    /// itself; by the device's own counters where it has them, else by the provider's word; `None`
+    /// if neither says anything.
     pub is_emulated: Option<bool>,
     /// What ended a bandwidth sample.
     pub bandwidth_completion: Completion,

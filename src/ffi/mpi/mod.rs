@@ -156,7 +156,7 @@ impl Library {
             self.version,
             self.path.display()
         );
-        let watchdog = Watchdog::start(limit, sentence).map_err(refused)?;
+        let watchdog = Watchdog::start(limit, sentence)?;
         self.session.initialize()?;
         drop(watchdog);
         let (rank, size) = (self.session.rank()?, self.session.size()?);
@@ -232,11 +232,7 @@ impl Mpi {
             self.rank,
             limit.as_secs()
         );
-        let _watchdog = Watchdog::start(limit, sentence).map_err(|source| CallError {
-            call: "MPI_Finalize",
-            object: String::new(),
-            source: source.into(),
-        })?;
+        let _watchdog = Watchdog::start(limit, sentence)?;
         self.library.session.finalize()
     }
 

@@ -4,16 +4,16 @@ use std::collections::VecDeque;
 
 use super::{
     Card, Rdma, Report, SIGNALS, chunk,
+    counters::Counters,
     data::Data,
     is_direct, is_staged,
     lane::{self, Far, Lane, Memories, Target},
-    make, own_clock, own_flows, own_nics, parts_under_way,
+    make, own_flows, own_nics, parts_under_way,
     port::{Port, rails},
     seat::Seat,
     signal::Barrier,
     slots,
     stage::{Chunks, Stage},
-    staging,
     transfer::{Inbox, Streams},
     window,
 };
@@ -35,7 +35,7 @@ pub(super) struct Builder<'a> {
     memories: Vec<Memories>,
     inbox: Option<Inbox>,
     window: u64,
-    slots: u64,
+    /// How an operation is cut, and the parts of a target or of a ring.
     chunks: Chunks,
     wait: Wait,
 }
@@ -73,7 +73,6 @@ impl<'a> Builder<'a> {
             memories: Vec::new(),
             inbox: None,
             window,
-            slots,
             chunks,
             wait: seat.wait(),
         };
@@ -84,7 +83,7 @@ impl<'a> Builder<'a> {
     /// Makes the memory of all flows.
     fn allocate(&mut self, rdma: &Rdma) -> Result<(), Error> {
         let (size, rank, operation) = (self.case.size, self.rank, self.case.operation);
-        let has_messages = matches!(operation, Operation::Send | Operation::PingPong);
+        let has_messages = operation.has_messages();
         for flow in self.flows.clone() {
             let place = self.place(&flow);
             let sends = flow.source.rank == rank || operation == Operation::PingPong;
@@ -94,7 +93,8 @@ impl<'a> Builder<'a> {
                 let mut make = |size| make(rdma, &mut self.ports, place, size);
                 let source = sends.then(|| make(lane::source_size(size))).transpose()?;
                 let takes = flow.target.rank == rank && !has_messages;
-                let target = takes.then(|| Target::new(size, self.slots, &mut make)).transpose()?;
+                let target =
+                    takes.then(|| Target::new(size, self.chunks.slots, &mut make)).transpose()?;
                 Memories { source, target, ..Memories::default() }
             };
             self.memories.push(memories);
@@ -104,7 +104,7 @@ impl<'a> Builder<'a> {
         if let Some(flow) = self.flows.iter().find(receives).filter(|_| has_messages) {
             let place = self.place(flow);
             let per_port = parts_under_way(self.window * incoming).max(2);
-            let is_shared = incoming == 1 && self.slots == 1;
+            let is_shared = incoming == 1 && self.chunks.slots == 1;
             let slots = if is_shared { 1 } else { per_port * self.ports.len() as u64 };
             let target =
                 Target::new(self.chunks.chunk, slots, |size| match self.fabric.is_staged {
@@ -158,7 +158,7 @@ impl<'a> Builder<'a> {
         Ok(Card {
             flows: flows.collect(),
             ports: self.ports.iter().map(Port::card).collect::<Result<_, Error>>()?,
-            slots: self.slots,
+            slots: self.chunks.slots,
         })
     }
 
@@ -180,6 +180,12 @@ impl<'a> Builder<'a> {
             }),
             window: self.window,
         }
+    }
+
+    /// Of the interfaces by which this rank asks for operations, if it does.
+    fn counters(&self) -> Option<Counters> {
+        self.flows.iter().find(|flow| self.case.timed_by(flow) == self.rank)?;
+        Counters::of(own_nics(self.case, self.rank)?.1, self.case.operation)
     }
 
     /// How this rank's interfaces come to data of GPUs.
@@ -231,8 +237,18 @@ impl<'a> Builder<'a> {
                     stage.chunks.slots
                 }
                 None if initiates && self.case.operation != Operation::Read => card.slots,
-                None => self.slots,
+                None => self.chunks.slots,
             };
+            let is_reached = initiates && !self.case.operation.has_messages();
+            let wanted = match (&memories.stage, self.case.operation) {
+                (None, Operation::Read) => lane::source_size(self.case.size),
+                _ => lane::slot(self.chunks.chunk, slots),
+            };
+            let has_room = far.memory.len() == card.ports.len()
+                && far.memory.iter().all(|memory| memory.size() >= wanted);
+            if is_reached && !has_room {
+                return Err(Error::Disagreement("a partner's memory is smaller than the case's"));
+            }
             let ends = (*flow, other, initiates);
             let slots = (slots, self.chunks.chunk);
             lanes.push(Lane::new(ends, rails.clone(), far, memories, slots));
@@ -241,11 +257,8 @@ impl<'a> Builder<'a> {
             partners.iter().filter_map(|(partner, rails, _)| Some((*partner, *rails.first()?)));
         let meetings = self.fabric.meetings.clone();
         let mut streams = Streams {
-            rank,
-            operation: self.case.operation,
             size: self.chunks.chunk,
             chunks: self.chunks.count(),
-            staging: staging(self.case, &network),
             window,
             ways: ways.collect(),
             outbox: VecDeque::with_capacity(4 * lanes.len() + meetings.len()),
@@ -253,13 +266,9 @@ impl<'a> Builder<'a> {
             ports: std::mem::take(&mut self.ports),
             inbox: self.inbox.take(),
             barrier: Barrier::new(meetings),
-            signals_under_way: 0,
             wait: self.wait,
-            deadline: world.deadline(),
-            standing: None,
-            watchdog: None,
-            clock: own_clock(),
-            network,
+            counters: self.counters(),
+            ..Streams::idle(self.case, world, network)
         };
         streams.post_receives()?;
         Ok(streams)

@@ -113,6 +113,13 @@ pub(super) fn shift(turn: u64) -> Bytes {
     Bytes::new(turn % SHIFTS * SHIFT)
 }
 
+/// The lane that a partner speaks of.
+#[inline]
+pub(super) fn known(lanes: &mut [Lane], number: u32) -> Result<&mut Lane, Error> {
+    let unknown = Error::Disagreement("a word about a flow that is not there");
+    lanes.get_mut(number as usize).ok_or(unknown)
+}
+
 impl Target {
     /// Of `slots` parts for operations of `size`; `allocate` makes the memory.
     pub(super) fn new(

@@ -1,6 +1,7 @@
 //! RDMA between ranks through libfabric: writes, reads and messages, on one host or between many.
 
 mod builder;
+mod counters;
 mod data;
 mod gpu;
 mod lane;
@@ -12,7 +13,7 @@ mod signal;
 mod stage;
 mod transfer;
 
-use std::{cell::RefCell, collections::VecDeque, rc::Rc, time::Duration};
+use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,12 +21,12 @@ use builder::Builder;
 use data::Data;
 use port::{Port, PortCard};
 use seat::Seat;
-use signal::{Barrier, LANES_MAX};
+use signal::LANES_MAX;
 use transfer::Streams;
 
 use super::{
     Clock, Completion, Error, GpuPath, Network, Registration, Staging, Support, Transfer,
-    Transport, Wait,
+    Transport,
     gpu::{Gpus, Ready},
     machine,
 };
@@ -274,36 +275,11 @@ impl Transport for Rdma {
         let network = world.broadcast(network)?;
         let streams = match &mut builder {
             Some(builder) => builder.connect(&cards, world, network)?,
-            None => idle(rank, case, world, network),
+            None => Streams::idle(case, world, network),
         };
         // Whoever could not connect says so now, before anybody waits for it.
         world.barrier()?;
         Ok(Box::new(streams))
-    }
-}
-
-/// The part of a rank that has none.
-fn idle(rank: Rank, case: &Case, world: &World, network: Network) -> Streams {
-    Streams {
-        rank,
-        operation: case.operation,
-        size: case.size,
-        chunks: 1,
-        staging: staging(case, &network),
-        window: 0,
-        lanes: Vec::new(),
-        ports: Vec::new(),
-        inbox: None,
-        barrier: Barrier::new(Vec::new()),
-        ways: Vec::new(),
-        outbox: VecDeque::new(),
-        signals_under_way: 0,
-        wait: Wait::Yield,
-        deadline: world.deadline(),
-        standing: None,
-        watchdog: None,
-        clock: own_clock(),
-        network,
     }
 }
 
@@ -409,8 +385,8 @@ fn staging(case: &Case, network: &Network) -> Option<Staging> {
     is_staged(case).then_some(by_cpu)
 }
 
-/// Parts of a target, or of a ring: one if operations arrive whole, one after the other; otherwise one for each
-/// that can be under way.
+/// Parts of a target, or of a ring: one if operations arrive whole, one after the other; otherwise
+/// one for each that can be under way.
 fn slots(case: &Case, window: u64, facts: Option<&Facts>) -> u64 {
     let is_ordered = facts.filter(|_| !is_staged(case)).is_some_and(|facts| match case.operation {
         Operation::Read => facts.msg_order.contains("FI_ORDER_RAR"),

@@ -82,8 +82,10 @@ impl Port {
 /// The ways to a partner with the ports `theirs`: as many as the one of the two with more ports
 /// has. Both number them alike.
 pub(super) fn rails(ports: &mut [Port], theirs: &[PortCard]) -> Result<Vec<Rail>, Error> {
-    let count = if theirs.is_empty() { 0 } else { ports.len().max(theirs.len()) };
-    (0..count)
+    if theirs.is_empty() {
+        return Err(Error::Disagreement("a partner has no interface"));
+    }
+    (0..ports.len().max(theirs.len()))
         .map(|rail| {
             let (port, far_port) = (rail % ports.len(), rail % theirs.len());
             let card = &theirs[far_port];

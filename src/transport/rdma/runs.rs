@@ -11,6 +11,7 @@ use super::{
 use crate::{
     ffi::{clock, watchdog::Watchdog},
     transport::{Clock, Error, Mismatch, Network, Span, Staging, Transfer, patience::Patience},
+    world::World,
 };
 
 /// How long a rank that gives up tries to tell its partners.
@@ -53,10 +54,12 @@ impl Streams {
             self.rank.0,
             self.deadline.as_secs_f64()
         );
-        // A provider can wait for a rank that has died with its lock.
         self.standing = None;
-        self.watchdog = Watchdog::start(self.deadline, sentence).ok();
-        let result = self.meet_all().and_then(|()| flows(self));
+        // A provider can wait for a rank that has died with its lock.
+        let watchdog = Watchdog::start(self.deadline, sentence);
+        let watchdog = watchdog.map_err(|source| Error::call("watch over the run", source));
+        let watched = watchdog.map(|watchdog| self.watchdog = Some(watchdog));
+        let result = watched.and_then(|()| self.meet_all()).and_then(|()| flows(self));
         if result.is_err() {
             self.give_up();
             // Operations are under way to a rank that is out of reach. libfabric 1.17's ofi_rxm
@@ -64,6 +67,9 @@ impl Streams {
             std::mem::forget(std::mem::take(&mut self.ports));
         }
         self.watchdog = None;
+        let own = self.lanes.iter().filter(|lane| lane.initiates);
+        let operations = own.map(|lane| lane.count.completed).sum();
+        self.moved = self.moved.plus(self.size.times(operations));
         result
     }
 
@@ -89,6 +95,17 @@ impl Transfer for Streams {
 
     fn network(&self) -> Option<Network> {
         Some(self.network.clone())
+    }
+
+    fn conclude(&mut self, world: &mut World) -> Result<(), Error> {
+        let denied = self.counters.as_ref().and_then(|counters| counters.deny(self.moved));
+        // What a device has counted is worth more than what its provider says of it.
+        if let Some(all) = world.gather(denied)?
+            && let Some(is_denied) = all.into_iter().flatten().max()
+        {
+            self.network.is_emulated = Some(is_denied);
+        }
+        Ok(())
     }
 
     fn clock(&self) -> Clock {

@@ -192,7 +192,8 @@ impl Streams {
             } else if !self.post_chunk(own, number)? {
                 break;
             }
-            moved |= self.note_done(own);
+            self.note_done(own);
+            moved = true;
         }
         Ok(moved)
     }
@@ -204,7 +205,8 @@ impl Streams {
             && let Some(number) = self.next_read(own)
             && self.post_chunk(own, number)?
         {
-            moved |= self.note_read(own);
+            self.lanes[own].stage.iter_mut().for_each(|stage| stage.read += 1);
+            moved = true;
         }
         let Self { lanes, inbox, .. } = self;
         let lane = &mut lanes[own];
@@ -217,7 +219,8 @@ impl Streams {
         }
         while let Some(number) = self.next_done(own)? {
             self.take(own, number)?;
-            moved |= self.note_done(own);
+            self.note_done(own);
+            moved = true;
         }
         Ok(moved)
     }
@@ -272,14 +275,8 @@ impl Streams {
         (read < lane.count.turns).then_some(read)
     }
 
-    fn note_done(&mut self, own: usize) -> bool {
+    fn note_done(&mut self, own: usize) {
         self.lanes[own].stage.iter_mut().for_each(|stage| stage.done += 1);
-        true
-    }
-
-    fn note_read(&mut self, own: usize) -> bool {
-        self.lanes[own].stage.iter_mut().for_each(|stage| stage.read += 1);
-        true
     }
 }
 

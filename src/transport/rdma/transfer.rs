@@ -8,11 +8,14 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
-    lane::{Count, Lane, Target},
+    counters::Counters,
+    lane::{Count, Lane, Target, known},
+    own_clock,
     port::{Port, Rail},
     samples::Samples,
     signal::{Barrier, Signal, TURNS_MAX},
     stage::Stage,
+    staging,
 };
 use crate::{
     ffi::{
@@ -20,9 +23,10 @@ use crate::{
         fabric::{Completion, Failure, Flags, Posted},
         watchdog::Watchdog,
     },
-    plan::{Operation, Rank},
+    plan::{Case, Operation, Rank},
     transport::{Clock, Error, Network, Span, Staging, Wait, patience::Patience},
     units::Bytes,
+    world::World,
 };
 
 /// A rank that only takes looks so seldom while nothing comes: a look at a socket keeps the kernel
@@ -75,6 +79,10 @@ pub(super) struct Streams {
     pub(super) watchdog: Option<Watchdog>,
     pub(super) clock: Clock,
     pub(super) network: Network,
+    /// Of the interfaces by which this rank asks, if they count.
+    pub(super) counters: Option<Counters>,
+    /// What this rank has asked for so far, in all runs.
+    pub(super) moved: Bytes,
 }
 
 /// Memory for messages.
@@ -102,6 +110,33 @@ struct Goal {
 }
 
 impl Streams {
+    /// The part of a rank that has none.
+    pub(super) fn idle(case: &Case, world: &World, network: Network) -> Self {
+        Self {
+            rank: world.rank(),
+            operation: case.operation,
+            size: case.size,
+            chunks: 1,
+            staging: staging(case, &network),
+            window: 0,
+            lanes: Vec::new(),
+            ports: Vec::new(),
+            inbox: None,
+            barrier: Barrier::new(Vec::new()),
+            ways: Vec::new(),
+            outbox: VecDeque::new(),
+            signals_under_way: 0,
+            wait: Wait::Yield,
+            deadline: world.deadline(),
+            standing: None,
+            watchdog: None,
+            clock: own_clock(),
+            network,
+            counters: None,
+            moved: Bytes::default(),
+        }
+    }
+
     /// Streams until every rank has its samples.
     pub(super) fn stream(&mut self, group: u64, spans: &mut [Span]) -> Result<(), Error> {
         let mut samples = Samples::begin(spans, clock::now().ns());
@@ -270,36 +305,29 @@ impl Streams {
 
     #[inline]
     fn hear(&mut self, signal: Signal, slot: Option<u64>) -> Result<(), Error> {
-        let unknown = Error::Disagreement("a word about a flow that is not there");
-        let lane = match signal {
-            Signal::Tell { round } => {
-                self.barrier.hear(round);
-                return Ok(());
-            }
-            Signal::GaveUp { rank } => return Err(Error::Abandoned(rank)),
-            Signal::Data { lane, .. }
-            | Signal::Confirm { lane }
-            | Signal::Final { lane, .. }
-            | Signal::Turn { lane } => lane as usize,
-        };
-        let own = lane;
-        let lane = self.lanes.get_mut(own).ok_or(unknown)?;
         match signal {
-            Signal::Data { turn, .. } => match (&mut lane.stage, slot, &mut self.inbox) {
-                (Some(stage), slot, _) => stage.note_arrived(turn, slot),
-                (None, Some(slot), Some(inbox)) => {
-                    lane.count.delivered += 1;
-                    inbox.note_filled(slot, own, turn);
+            Signal::Data { lane: own, turn } => {
+                let lane = known(&mut self.lanes, own)?;
+                let own = own as usize;
+                match (&mut lane.stage, slot, &mut self.inbox) {
+                    (Some(stage), slot, _) => stage.note_arrived(turn, slot),
+                    (None, Some(slot), Some(inbox)) => {
+                        lane.count.delivered += 1;
+                        inbox.note_filled(slot, own, turn);
+                    }
+                    _ => {
+                        lane.count.delivered += 1;
+                        lane.note_filled(own, turn);
+                    }
                 }
-                _ => {
-                    lane.count.delivered += 1;
-                    lane.note_filled(own, turn);
-                }
-            },
-            Signal::Turn { .. } => lane.count.turns += 1,
-            Signal::Confirm { .. } => lane.count.confirmed += 1,
-            Signal::Final { groups, .. } => lane.count.last = Some(groups),
-            Signal::Tell { .. } | Signal::GaveUp { .. } => {}
+            }
+            Signal::Turn { lane } => known(&mut self.lanes, lane)?.count.turns += 1,
+            Signal::Confirm { lane } => known(&mut self.lanes, lane)?.count.confirmed += 1,
+            Signal::Final { lane, groups } => {
+                known(&mut self.lanes, lane)?.count.last = Some(groups);
+            }
+            Signal::Tell { round } => self.barrier.hear(round),
+            Signal::GaveUp { rank } => return Err(Error::Abandoned(rank)),
         }
         Ok(())
     }

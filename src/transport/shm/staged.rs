@@ -445,15 +445,20 @@ fn rings(
     topology: &Topology,
 ) -> Result<Vec<(usize, Rc<Ring>)>, Error> {
     let (rank, size) = (world.rank(), ring_size(case));
-    let failed = |source| Error::call("pin a ring of slots", source);
+    let pinned = |segment| {
+        Registered::new(&gpus.any()?.context, segment)
+            .map_err(|source| Error::call("pin a ring of slots", source))
+    };
     let mut made = Vec::new();
     for (flow, ends) in case.flows.iter().enumerate() {
         if ends.target.rank == rank && ends.source.rank != rank {
             run_near(ends.target.gpu(), topology)?;
             let segment = Segment::create(size);
-            made.push((flow, segment.map_err(|source| Error::call("share memory", source))?));
+            let segment = segment.map_err(|source| Error::call("share memory", source))?;
+            made.push((flow, pinned(segment)?));
         }
     }
+    // From here on others open them: whatever fails of them has failed before.
     let rings = made.iter().map(|(flow, segment)| (*flow, segment.address())).collect();
     let offers = world.exchange_among(Offer { rings }, &case.members())?;
     let mut rings = Vec::new();
@@ -462,20 +467,16 @@ fn rings(
         if source != rank && target != rank {
             continue;
         }
-        let context = &gpus.any()?.context;
         let ring = if source == target {
             run_near(ends.target.gpu(), topology)?;
-            Ring::Own(HostMemory::new(context, size).map_err(failed)?)
+            let memory = HostMemory::new(&gpus.any()?.context, size);
+            Ring::Own(memory.map_err(|source| Error::call("pin a ring of slots", source))?)
+        } else if let Some(place) = made.iter().position(|(made, _)| *made == flow) {
+            Ring::Shared(made.remove(place).1)
         } else {
-            let segment = match made.iter().position(|(made, _)| *made == flow) {
-                Some(place) => made.remove(place).1,
-                None => {
-                    let theirs = offers.get(&target).map(|offer| &offer.rings);
-                    let ring = theirs.and_then(|rings| rings.iter().find(|(at, _)| *at == flow));
-                    control::open(ring.map(|(_, address)| *address))?
-                }
-            };
-            Ring::Shared(Registered::new(context, segment).map_err(failed)?)
+            let theirs = offers.get(&target).map(|offer| &offer.rings);
+            let ring = theirs.and_then(|rings| rings.iter().find(|(at, _)| *at == flow));
+            Ring::Shared(pinned(control::open(ring.map(|(_, address)| *address))?)?)
         };
         rings.push((flow, Rc::new(ring)));
     }

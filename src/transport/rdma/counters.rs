@@ -1,0 +1,100 @@
+//! What an RDMA device has counted by itself: whether it was the device that moved the data.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    plan::{NicName, Operation},
+    units::Bytes,
+};
+
+/// Where the kernel has its RDMA devices.
+const DEVICES: &str = "/sys/class/infiniband";
+
+/// The counters of one rank's devices, and what they had counted before the case.
+#[derive(Debug)]
+pub(super) struct Counters {
+    files: Vec<PathBuf>,
+    before: u64,
+}
+
+impl Counters {
+    /// Those of the bytes that the devices `nics` move for this rank by `operation`; `None` where
+    /// one of them does not count them.
+    pub(super) fn of(nics: &[NicName], operation: Operation) -> Option<Self> {
+        Self::below(Path::new(DEVICES), nics, operation)
+    }
+
+    /// In the words of EFA's driver, which counts what the device has asked for by RDMA itself
+    /// (Linux, `drivers/infiniband/hw/efa/efa_verbs.c`).
+    fn below(devices: &Path, nics: &[NicName], operation: Operation) -> Option<Self> {
+        let name = match operation {
+            Operation::Write => "rdma_write_bytes",
+            Operation::Read => "rdma_read_bytes",
+            _ => return None,
+        };
+        let file = |nic: &NicName| {
+            let device = devices.join(nic.device.as_ref()?);
+            Some(device.join("ports/1/hw_counters").join(name))
+        };
+        let files = nics.iter().map(file).collect::<Option<Vec<_>>>()?;
+        let before = total(&files)?;
+        Some(Self { files, before })
+    }
+
+    /// Whether the `moved` bytes were not moved by the devices' RDMA: they have counted less than
+    /// half of them. Others may use a device too, so that more proves nothing of a single rank.
+    pub(super) fn deny(&self, moved: Bytes) -> Option<bool> {
+        let counted = total(&self.files)?.saturating_sub(self.before);
+        (moved > Bytes::default()).then_some(counted < moved.get() / 2)
+    }
+}
+
+fn total(files: &[PathBuf]) -> Option<u64> {
+    let value = |file: &PathBuf| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+    files.iter().map(value).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nic(device: Option<&str>) -> NicName {
+        NicName {
+            domain: "rdmap0s6-rdm".to_owned(),
+            fabric: "efa".to_owned(),
+            device: device.map(str::to_owned),
+        }
+    }
+
+    fn count(devices: &Path, device: &str, value: u64) {
+        let folder = devices.join(device).join("ports/1/hw_counters");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("rdma_write_bytes"), format!("{value}\n")).unwrap();
+    }
+
+    #[test]
+    fn what_the_devices_have_not_counted_was_made_of_messages() {
+        let devices = tempfile::tempdir().unwrap();
+        let devices = devices.path();
+        count(devices, "a", 1_000_000);
+        count(devices, "b", 5);
+        let both = [nic(Some("a")), nic(Some("b"))];
+        let counters = Counters::below(devices, &both, Operation::Write).unwrap();
+        let moved = Bytes::new(1000);
+        assert_eq!(counters.deny(Bytes::default()), None);
+        assert_eq!(counters.deny(moved), Some(true));
+        count(devices, "a", 1_000_400);
+        assert_eq!(counters.deny(moved), Some(true));
+        count(devices, "b", 605);
+        assert_eq!(counters.deny(moved), Some(false));
+        // What is counted of reads is not there, and messages are no RDMA.
+        assert!(Counters::below(devices, &both, Operation::Read).is_none());
+        assert!(Counters::below(devices, &both, Operation::Send).is_none());
+        for other in [nic(None), nic(Some("c"))] {
+            assert!(Counters::below(devices, &[other], Operation::Write).is_none());
+        }
+    }
+}
