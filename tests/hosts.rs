@@ -15,13 +15,10 @@ use std::{
 };
 
 use common::{
-    Rows, eventually,
+    Rows, SOON, eventually,
     lab::{Lab, lab},
     text,
 };
-
-/// A bound on what ends by itself within seconds, on a machine that is busy elsewhere.
-const SOON: Duration = Duration::from_secs(100);
 
 /// How often a row is measured that is slower than its link: the machine may be busy elsewhere.
 const TRIES: u32 = 3;

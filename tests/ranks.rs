@@ -6,25 +6,16 @@ mod common;
 
 use std::{
     fs,
-    os::unix::process::CommandExt,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Command},
     time::{Duration, Instant},
 };
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-use common::{Rows, eventually, g2g, group_members, shared_memory_names, signal, text};
-
-/// A bound on what ends by itself within seconds, on a machine that is busy elsewhere.
-const SOON: Duration = Duration::from_secs(100);
-
-/// Starts the program in a process group of its own.
-fn start(line: &str) -> Child {
-    let mut command: Command = g2g();
-    command.args(line.split_whitespace()).process_group(0);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-}
+use common::{
+    Rows, SOON, eventually, group_members, shared_memory_names, signal, start, text, wait,
+};
 
 /// The ranks that `parent` has started.
 fn children(parent: &Child) -> Vec<u32> {
@@ -183,12 +174,6 @@ fn a_rank_that_stops_is_named_within_the_deadline_and_does_not_stay() {
         assert!(said.contains(&format!("rank {stopped}")), "{said}");
         assert_nothing_stays(group, &names);
     }
-}
-
-/// Waits for the end of the program, which must come.
-fn wait(mut parent: Child) -> std::process::Output {
-    assert!(eventually(SOON, || parent.try_wait().unwrap().is_some()), "rank 0 does not end");
-    parent.wait_with_output().unwrap()
 }
 
 #[test]

@@ -9,16 +9,13 @@ mod common;
 
 use std::{
     fs,
-    os::unix::process::CommandExt,
     path::Path,
-    process::{Child, Output, Stdio},
+    process::{Child, Output},
     time::{Duration, Instant},
 };
 
 use common::{
-    Rows, eventually, g2g, group_members,
-    mpi::{SOON, every_launcher},
-    signal, text,
+    Rows, SOON, eventually, group_members, mpi::every_launcher, signal, start, text, wait,
 };
 
 /// Within each host one row for each pair of ranks: 0 and 1, 0 and 2, 1 and 2.
@@ -28,14 +25,6 @@ fn line(output: &Path) -> String {
          --time-limit 1s --precision 0.0001 --deadline 5s --output {}",
         output.display()
     )
-}
-
-/// Starts three ranks in a process group of their own.
-fn start(output: &Path) -> Child {
-    let mut command = g2g();
-    command.args(line(output).split_whitespace()).args(["--ranks", "3"]);
-    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().unwrap()
 }
 
 /// The process of rank 2, once the row of ranks 0 and 1 is there.
@@ -49,10 +38,9 @@ fn rank_2(parent: &Child, output: &Path) -> u32 {
 }
 
 /// The end, which must come; then nobody is left.
-fn wait(mut parent: Child) -> (Output, String) {
-    assert!(eventually(SOON, || parent.try_wait().unwrap().is_some()), "rank 0 does not end");
+fn end(parent: Child) -> (Output, String) {
     let group = parent.id();
-    let result = parent.wait_with_output().unwrap();
+    let result = wait(parent);
     let is_empty = eventually(SOON, || group_members(group).is_empty());
     assert!(is_empty, "processes stay: {:?}", group_members(group));
     let said = format!("{}{}", text(&result.stdout), text(&result.stderr));
@@ -77,11 +65,11 @@ fn a_rank_that_is_killed_or_stops_is_named_and_the_rows_before_are_kept() {
     for name in ["KILL", "STOP"] {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("run");
-        let parent = start(&output);
+        let parent = start(&format!("{} --ranks 3", line(&output)));
         let victim = rank_2(&parent, &output);
         signal(name, victim);
         let began = Instant::now();
-        let (result, said) = wait(parent);
+        let (result, said) = end(parent);
         assert!(began.elapsed() < SOON / 2, "{name}");
         assert!(is_named(&said), "{name}: {said}");
         assert_kept(&result, &output, &said);
@@ -111,16 +99,12 @@ fn every_launchers_ranks_end_when_one_is_killed_or_stops() {
 fn a_rank_that_stops_is_not_hidden_by_flows_that_go_on() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
-    let mut command = g2g();
     let line = line(&output).replace("one-way", "neighbours").replace("limit 1s", "limit 60s");
-    command.args(line.split_whitespace());
-    command.args(["--ranks", "3"]).process_group(0);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let parent = command.spawn().unwrap();
+    let parent = start(&format!("{line} --ranks 3"));
     assert!(eventually(SOON, || group_members(parent.id()).len() == 3), "not all ranks started");
     std::thread::sleep(Duration::from_secs(2));
     signal("STOP", group_members(parent.id()).into_iter().max().unwrap());
-    let (result, said) = wait(parent);
+    let (result, said) = end(parent);
     assert_eq!(result.status.code(), Some(1), "{said}");
     assert!(said.contains("waiting for rank 2 to "), "{said}");
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{mpi::every_launcher, verified};
+use common::{QUICK, mpi::every_launcher, verified};
 
 #[test]
 fn every_launchers_ranks_verify_every_operation_from_8_bytes_to_64_mib() {
@@ -16,8 +16,7 @@ fn every_launchers_ranks_verify_every_operation_from_8_bytes_to_64_mib() {
                 2,
                 &format!(
                     "rdma --memory host --provider tcp,shm --pattern one-way --sizes 8,64M \
-                     --operation write,read,send --samples 20 \
-                     --time-limit 20ms --quiet --output {}",
+                     --operation write,read,send {QUICK} --output {}",
                     output.display()
                 ),
             )

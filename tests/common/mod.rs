@@ -8,10 +8,14 @@ pub(crate) mod simulation;
 
 use std::{
     fs,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
+
+/// A bound on what ends by itself within seconds, on a machine that is busy elsewhere.
+pub(crate) const SOON: Duration = Duration::from_secs(100);
 
 /// The program.
 pub(crate) fn g2g() -> Command {
@@ -32,6 +36,19 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 /// Runs `command` with the words of `line`.
 pub(crate) fn run(mut command: Command, line: &str) -> Output {
     command.args(line.split_whitespace()).output().unwrap()
+}
+
+/// Starts the program with the words of `line`, in a process group of its own.
+pub(crate) fn start(line: &str) -> Child {
+    let mut command = g2g();
+    command.args(line.split_whitespace()).process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits for the end of what was started, which must come.
+pub(crate) fn wait(mut parent: Child) -> Output {
+    assert!(eventually(SOON, || parent.try_wait().unwrap().is_some()), "rank 0 does not end");
+    parent.wait_with_output().unwrap()
 }
 
 /// The rows of a CSV text by their columns. Fails if a line has other cells than the header.

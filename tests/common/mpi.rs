@@ -9,13 +9,9 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
 };
 
-use super::{eventually, signal, text};
-
-/// A bound on what ends by itself within seconds, on a machine that is busy elsewhere.
-pub(crate) const SOON: Duration = Duration::from_secs(100);
+use super::{SOON, eventually, signal, text};
 
 /// By this variable the processes of one start are found, whatever group a launcher puts them in.
 const MARK: &str = "G2G_TEST_START";

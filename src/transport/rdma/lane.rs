@@ -3,7 +3,7 @@
 use super::{
     data::Data,
     port::{Port, Rail},
-    signal::Signal,
+    signal::{Signal, TURNS_MAX},
     stage::Stage,
 };
 use crate::{
@@ -118,6 +118,14 @@ pub(super) fn shift(turn: u64) -> Bytes {
 pub(super) fn known(lanes: &mut [Lane], number: u32) -> Result<&mut Lane, Error> {
     let unknown = Error::Disagreement("a word about a flow that is not there");
     lanes.get_mut(number as usize).ok_or(unknown)
+}
+
+impl Count {
+    /// Whether everything that the initiator announced has arrived.
+    pub(super) fn has_all(&self, group: u64) -> bool {
+        let groups = self.delivered / group % TURNS_MAX;
+        self.last == Some(groups) && self.delivered.is_multiple_of(group)
+    }
 }
 
 impl Target {
@@ -267,7 +275,7 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::rdma::{parts_under_way, signal::TURNS_MAX};
+    use crate::transport::rdma::parts_under_way;
 
     #[test]
     fn no_part_takes_the_same_data_twice_in_a_row() {

@@ -568,14 +568,6 @@ impl Inbox {
     }
 }
 
-impl Count {
-    /// Whether everything that the initiator announced has arrived.
-    fn has_all(&self, group: u64) -> bool {
-        let groups = self.delivered / group % TURNS_MAX;
-        self.last == Some(groups) && self.delivered.is_multiple_of(group)
-    }
-}
-
 impl Streams {
     /// The error of a failed operation, with the rank at its other end.
     fn failed(&self, failure: Failure) -> Error {
