@@ -126,6 +126,7 @@ impl Control {
         rank: Rank,
         waiting_for: &'static str,
     ) -> Result<(), Error> {
+        std::hint::spin_loop();
         if !patience.spin() {
             return Ok(());
         }

@@ -49,7 +49,6 @@ impl Patience {
     #[inline]
     pub(super) fn spin(&mut self) -> bool {
         self.spins = self.spins.wrapping_add(1);
-        std::hint::spin_loop();
         if self.wait == Wait::Sleep {
             std::thread::sleep(SLEEP);
         }

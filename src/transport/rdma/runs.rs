@@ -6,7 +6,7 @@ use super::{
     lane::{Count, Target},
     signal::Signal,
     stage::Stage,
-    transfer::Streams,
+    transfer::{POLLS, Streams},
 };
 use crate::{
     ffi::{clock, watchdog::Watchdog},
@@ -30,7 +30,7 @@ impl Streams {
         let mut patience = Patience::new(self.wait, self.deadline);
         self.barrier.begin();
         while !(self.meet() && self.outbox.is_empty() && self.signals_under_way == 0) {
-            let moved = self.poll()? | self.signal()?;
+            let moved = self.poll(POLLS)? | self.signal()?;
             self.wait_on(&mut patience, moved, "be ready")?;
         }
         Ok(())
@@ -83,7 +83,7 @@ impl Streams {
         let due = clock::now().after(FAREWELL);
         while clock::now() < due && !(self.outbox.is_empty() && self.signals_under_way == 0) {
             let _ = self.signal();
-            let _ = self.poll();
+            let _ = self.poll(POLLS);
         }
     }
 }

@@ -42,7 +42,7 @@ const GROUPS_AHEAD: u64 = 4;
 const COMPLETIONS: usize = 32;
 
 /// Looks one after the other that find completions, before other work gets its turn.
-const POLLS: usize = 16;
+pub(super) const POLLS: usize = 16;
 
 /// What a completion's context says: its kind above, a lane and a number below.
 const OF_OPERATION: u64 = 0;
@@ -71,6 +71,8 @@ pub(super) struct Streams {
     /// Signals that the provider has not taken yet.
     pub(super) outbox: VecDeque<(Rank, Signal)>,
     pub(super) signals_under_way: u64,
+    /// What was fetched last.
+    pub(super) completions: [Completion; COMPLETIONS],
     pub(super) wait: Wait,
     pub(super) deadline: Duration,
     /// The other end of the flow that stood still when others moved last.
@@ -126,6 +128,7 @@ impl Streams {
             ways: Vec::new(),
             outbox: VecDeque::new(),
             signals_under_way: 0,
+            completions: [Completion::default(); COMPLETIONS],
             wait: Wait::Yield,
             deadline: world.deadline(),
             standing: None,
@@ -238,7 +241,8 @@ impl Streams {
     /// One look at everything: whether anything moved.
     #[inline]
     fn advance(&mut self, goal: Goal) -> Result<bool, Error> {
-        let mut moved = self.poll()?;
+        // A single operation goes on with what it waited for.
+        let mut moved = self.poll(if goal.group.is_none() { 1 } else { POLLS })?;
         moved |= self.post(goal)?;
         moved |= self.stage()?;
         self.confirm(goal);
@@ -246,20 +250,19 @@ impl Streams {
         Ok(moved)
     }
 
-    /// Fetches what is done, and what partners say, until there is nothing: libfabric looks at what
-    /// comes in only when all that went out is fetched.
-    pub(super) fn poll(&mut self) -> Result<bool, Error> {
+    /// Fetches what is done, and what partners say, until there is nothing or it has looked so often:
+    /// libfabric looks at what comes in only when all that went out is fetched.
+    pub(super) fn poll(&mut self, looks: usize) -> Result<bool, Error> {
         self.watchdog.iter().for_each(Watchdog::beat);
-        let mut completions = [Completion::default(); COMPLETIONS];
         let mut moved = false;
         for port in 0..self.ports.len() {
-            for _ in 0..POLLS {
-                let count = match self.ports[port].endpoint.poll(&mut completions) {
+            for _ in 0..looks {
+                let count = match self.ports[port].endpoint.poll(&mut self.completions) {
                     Ok(count) => count,
                     Err(failure) => return Err(self.failed(failure)),
                 };
-                for completion in &completions[..count] {
-                    self.complete(*completion)?;
+                for place in 0..count {
+                    self.complete(self.completions[place])?;
                 }
                 if count == 0 {
                     break;
