@@ -8,9 +8,11 @@
 #ifdef __CUDACC__
 
 typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
 typedef int int32_t;
 typedef unsigned long long uint64_t;
+typedef long long int64_t;
 
 // The blocks share `count` tiles.
 #define TILES(tile, count) \

@@ -1,6 +1,7 @@
 //! What is to be measured: pure data and pure functions; no device, no clock, no file.
 
 mod case;
+mod collective;
 mod flows;
 mod rdma;
 mod sizes;
@@ -14,6 +15,7 @@ pub use case::{
     Case, Endpoint, Engine, Fabric, Flow, Gpu, Handle, Issuer, Meeting, NicName, Operation,
     Pattern, Place, Rank,
 };
+pub use collective::{Collective, DataType, Layout, Reduction};
 pub use rdma::{FabricRequest, Memory, NicChoice};
 pub use sizes::Sizes;
 use topology::{GpuNode, Host, NumaNode, Topology};

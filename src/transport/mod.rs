@@ -13,6 +13,7 @@ pub mod pattern;
 mod rdma;
 mod shm;
 pub mod survey;
+pub mod values;
 
 use std::time::Duration;
 

@@ -9,6 +9,7 @@ on_both_machines! {
         a_comparison_finds_every_wrong_byte
         loads_alone_add_up_to_the_checksum
         a_chase_follows_its_list
+        what_is_given_and_what_comes_out_is_the_same_for_gpus
     ]
     two GPUs: [
         kernels_are_launched_in_streams_of_their_own_context
@@ -121,6 +122,45 @@ fn a_chase_follows_its_list(gpus: &[Context]) {
     assert!(cycles.iter().all(|&cycles| cycles > 0), "{cycles:?}");
     assert!(found[1] >= cycles.iter().map(|&cycles| u64::from(cycles)).sum(), "{found:?}");
     assert!(found[2] > 0, "{found:?}");
+}
+
+fn what_is_given_and_what_comes_out_is_the_same_for_gpus(gpus: &[Context]) {
+    const COUNT: u64 = 1000;
+    let mut gpu = Gpu::new(&gpus[0]);
+    let (memory, result) = (buffer(&gpus[0], 64 << 10), buffer(&gpus[0], 16));
+    for data_type in DataType::ALL {
+        let size = data_type.size().get();
+        for (reduction, ranks) in
+            Reduction::ALL.into_iter().flat_map(|op| [1, 2, 3, 8, 72, 511].map(|ranks| (op, ranks)))
+        {
+            let values = Values::new(data_type, reduction, ranks);
+            let what = format!("{data_type:?} {reduction:?} {ranks}");
+            let all = part(&memory, 0, COUNT * size);
+            let bytes = |element: &dyn Fn(u64) -> u64| -> Vec<u8> {
+                let length = usize::try_from(size).unwrap();
+                let of = |index| element(index).to_le_bytes()[..length].to_vec();
+                (0..COUNT).flat_map(of).collect()
+            };
+            for rank in [0, ranks / 2, ranks - 1] {
+                gpu.kernels.give(&gpu.stream, all, values.reduced(9), rank).unwrap();
+                assert!(gpu.read(all) == bytes(&|index| values.given(9, index, rank)), "{what}");
+            }
+            let expected = bytes(&|index| values.result(9, index));
+            gpu.write(all, &expected);
+            let compare = |gpu: &mut Gpu| {
+                gpu.write(result.all(), &[[0; 8], [0xFF; 8]].concat());
+                let reduced = values.reduced(9);
+                gpu.kernels.compare_reduced(&gpu.stream, all, reduced, result.all()).unwrap();
+                words(&gpu.read(result.all()))
+            };
+            assert_eq!(compare(&mut gpu), [0, u64::MAX], "{what}");
+            for (count, wrong) in [(1, COUNT - 1), (2, 17)] {
+                let last = usize::try_from((wrong + 1) * size - 1).unwrap();
+                gpu.write(part(&memory, (wrong + 1) * size - 1, 1), &[!expected[last]]);
+                assert_eq!(compare(&mut gpu), [count, wrong], "{what}");
+            }
+        }
+    }
 }
 
 fn kernels_are_launched_in_streams_of_their_own_context(gpus: &[Context]) {

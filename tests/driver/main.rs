@@ -18,7 +18,8 @@ use g2g::{
         shm::{Segment, Store},
         simulation,
     },
-    transport::pattern,
+    plan::{DataType, Reduction},
+    transport::{pattern, values::Values},
     units::Bytes,
 };
 

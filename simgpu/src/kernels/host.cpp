@@ -11,6 +11,7 @@
 #include "copy.cu"
 #include "hold.cu"
 #include "pattern.cu"
+#include "values.cu"
 
 namespace {
 
@@ -53,6 +54,8 @@ constexpr struct {
     {"write_only", blocks<write_only>},
     {"fill", blocks<fill>},
     {"compare", blocks<compare>},
+    {"give", blocks<give>},
+    {"compare_reduced", blocks<compare_reduced>},
     {"hold", blocks<hold>},
     {"chase", blocks<chase>},
 };

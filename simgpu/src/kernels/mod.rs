@@ -26,9 +26,9 @@ pub enum Effect {
     Copy { target: u64, source: u64, bytes: u64 },
     /// Loads `source` and adds to the word at `result`; `read_only`.
     Read { source: u64, bytes: u64, result: u64 },
-    /// Stores; `write_only`, `fill`.
+    /// Stores; `write_only`, `fill`, `give`.
     Write { target: u64, bytes: u64 },
-    /// Loads `found` and writes two words at `result`; `compare`.
+    /// Loads `found` and writes two words at `result`; `compare`, `compare_reduced`.
     Compare { found: u64, bytes: u64, result: u64 },
     /// Waits until the 32-bit word at `flag` has reached a ticket; `hold`.
     Hold { flag: u64, ticket: u32, timed_out: u64 },
@@ -56,13 +56,15 @@ pub enum BadModule {
     Unknown,
 }
 
-static KERNELS: [Kernel; 8] = [
+static KERNELS: [Kernel; 10] = [
     Kernel { name: "copy_by_read", parameters: &[8, 8, 8], effect: copy },
     Kernel { name: "copy_by_write", parameters: &[8, 8, 8], effect: copy },
     Kernel { name: "read_only", parameters: &[8, 8, 8], effect: read },
     Kernel { name: "write_only", parameters: &[8, 8, 8], effect: write },
     Kernel { name: "fill", parameters: &[8, 8, 8, 8], effect: write },
     Kernel { name: "compare", parameters: &[8, 8, 8, 8], effect: compare },
+    Kernel { name: "give", parameters: &[8, 8, 8, 4, 4, 8], effect: give },
+    Kernel { name: "compare_reduced", parameters: &[8, 8, 8, 8, 8, 8], effect: compare_reduced },
     Kernel { name: "hold", parameters: &[8, 4, 8, 8], effect: hold },
     Kernel { name: "chase", parameters: &[8, 8, 8, 8, 8, 8], effect: chase },
 ];
@@ -127,6 +129,26 @@ fn write(launch: &Launch) -> Effect {
 fn compare(launch: &Launch) -> Effect {
     let [found, bytes, _seed, result] = launch.integers();
     Effect::Compare { found, bytes, result }
+}
+
+fn give(launch: &Launch) -> Effect {
+    let [target, count, _seed, data_type] = launch.integers();
+    Effect::Write { target, bytes: count * element_bytes(data_type) }
+}
+
+fn compare_reduced(launch: &Launch) -> Effect {
+    let [found, count, _seed, type_and_reduction, _ranks, result] = launch.integers();
+    Effect::Compare { found, bytes: count * element_bytes(type_and_reduction >> 32), result }
+}
+
+/// The size of an element, by the numbers of `kernels/values.cu`.
+fn element_bytes(data_type: u64) -> u64 {
+    match data_type {
+        0 | 1 | 10 | 11 => 1,
+        6 | 9 => 2,
+        2 | 3 | 7 => 4,
+        _ => 8,
+    }
 }
 
 fn hold(launch: &Launch) -> Effect {

@@ -30,6 +30,7 @@ const PARAMETERS_MAX: usize = 6;
 const COPY: &CStr = ptx(concat!(include_str!("../../../kernels/copy.ptx"), "\0"));
 const PATTERN: &CStr = ptx(concat!(include_str!("../../../kernels/pattern.ptx"), "\0"));
 const HOLD: &CStr = ptx(concat!(include_str!("../../../kernels/hold.ptx"), "\0"));
+const VALUES: &CStr = ptx(concat!(include_str!("../../../kernels/values.ptx"), "\0"));
 const CHASE: &CStr = ptx(concat!(include_str!("../../../kernels/chase.ptx"), "\0"));
 
 const fn ptx(text: &'static str) -> &'static CStr {
@@ -53,8 +54,10 @@ pub struct Kernels {
     compare: Function,
     hold: Function,
     chase: Function,
+    give: Function,
+    compare_reduced: Function,
     /// What the functions are in.
-    _modules: [Module; 4],
+    _modules: [Module; 5],
 }
 
 /// What [`Kernels::hold`] waits for, and how it says that it waited in vain.
@@ -84,6 +87,23 @@ pub struct Chase<'a> {
     pub result: Slice<'a>,
 }
 
+/// A reduction, in the numbers of `kernels/values.cu`.
+#[derive(Clone, Copy, Debug)]
+pub struct Reduced {
+    /// What all numbers come from.
+    pub seed: u64,
+    /// The type's place among all.
+    pub data_type: u32,
+    /// The size of an element, in bytes.
+    pub element: u64,
+    /// The reduction's place among all.
+    pub reduction: u32,
+    /// How many ranks give.
+    pub ranks: u32,
+    /// How far the bits of a right element may be from those expected.
+    pub tolerance: u32,
+}
+
 #[derive(Debug)]
 struct Module {
     context: Context,
@@ -108,6 +128,7 @@ impl Kernels {
         let pattern = Module::load(context, PATTERN)?;
         let hold = Module::load(context, HOLD)?;
         let chase = Module::load(context, CHASE)?;
+        let values = Module::load(context, VALUES)?;
         Ok(Self {
             blocks_max: context.device().multiprocessors()? * BLOCKS,
             copy_by_read: copy.function(c"copy_by_read")?,
@@ -118,7 +139,9 @@ impl Kernels {
             compare: pattern.function(c"compare")?,
             hold: hold.function(c"hold")?,
             chase: chase.function(c"chase")?,
-            _modules: [copy, pattern, hold, chase],
+            give: values.function(c"give")?,
+            compare_reduced: values.function(c"compare_reduced")?,
+            _modules: [copy, pattern, hold, chase, values],
             context: context.clone(),
         })
     }
@@ -301,6 +324,63 @@ impl Kernels {
             chase.list.size().get() - 8,
         ];
         self.launch(&self.chase, stream, Grid { blocks: 1, threads: 1 }, &parameters)
+    }
+
+    /// Queues storing what `rank` gives to a reduction, element by element into `target`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernels::copy_by_read`].
+    ///
+    /// # Panics
+    ///
+    /// The target is not aligned to whole elements, or the stream is of another context.
+    pub fn give(
+        &self,
+        stream: &Stream,
+        target: Slice<'_>,
+        reduced: Reduced,
+        rank: u32,
+    ) -> Result<(), CallError> {
+        let parameters = [
+            target.value(reduced.element),
+            target.size().get() / reduced.element,
+            reduced.seed,
+            u64::from(reduced.data_type),
+            u64::from(reduced.reduction),
+            u64::from(rank) << 32 | u64::from(reduced.ranks),
+        ];
+        self.launch(&self.give, stream, self.grid(target, 1), &parameters)
+    }
+
+    /// Queues comparing `found` with what a reduction must have made. `result` holds two 64-bit
+    /// words: the count of wrong elements is added to the first, and the second falls to the number
+    /// of the first wrong one if that is smaller; before the first comparison they are 0 and the
+    /// largest.
+    ///
+    /// # Errors
+    ///
+    /// As [`Kernels::copy_by_read`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Kernels::give`]; `result` has no room for two aligned words.
+    pub fn compare_reduced(
+        &self,
+        stream: &Stream,
+        found: Slice<'_>,
+        reduced: Reduced,
+        result: Slice<'_>,
+    ) -> Result<(), CallError> {
+        let parameters = [
+            found.value(reduced.element),
+            found.size().get() / reduced.element,
+            reduced.seed,
+            u64::from(reduced.data_type) << 32 | u64::from(reduced.reduction),
+            u64::from(reduced.tolerance) << 32 | u64::from(reduced.ranks),
+            result.value(16),
+        ];
+        self.launch(&self.compare_reduced, stream, self.grid(found, 1), &parameters)
     }
 
     fn fill_flipped(

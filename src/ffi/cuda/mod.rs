@@ -39,7 +39,7 @@ use calls::{Calls, DescriptorCalls, IpcCalls, PairCalls, RangeCalls, ValueCalls}
 pub use calls::CALLS;
 pub use context::Context;
 pub use device::Device;
-pub use kernel::{Chase, Hold, Kernels};
+pub use kernel::{Chase, Hold, Kernels, Reduced};
 pub use memory::{Buffer, HostMemory, Memory, Registered, Slice};
 pub use sharing::{Descriptor, Imported, IpcHandle, SharedBuffer};
 pub use stream::{Event, Stream};
