@@ -1,5 +1,5 @@
 //! Records the git revision, so that a result can be traced to the code that measured it; makes
-//! bindings of libfabric's headers where `scripts/build-bindings` asks for them.
+//! bindings of libfabric's and NCCL's headers where `scripts/build-bindings` asks for them.
 
 use std::process::Command;
 
@@ -21,7 +21,78 @@ fn main() {
         .map_or_else(|| "unknown".to_owned(), |text| text.trim().to_owned());
     println!("cargo::rustc-env=G2G_GIT_REVISION={revision}");
     #[cfg(feature = "bindgen")]
-    bindings::make();
+    {
+        bindings::make();
+        nccl::make();
+    }
+}
+
+/// The types, constants and functions of NCCL's header; `src/ffi/nccl` has the calls, and holds
+/// them against these functions.
+#[cfg(feature = "bindgen")]
+mod nccl {
+    use std::{env, path::Path};
+
+    /// Where `scripts/build-bindings` says that the header is.
+    const HEADER: &str = "G2G_NCCL_HEADER";
+
+    /// What the header takes from CUDA's, which nobody needs beside it.
+    const CUDA: [(&str, &str); 2] = [
+        (
+            "cuda_runtime.h",
+            "#include <stddef.h>
+            typedef struct CUstream_st *cudaStream_t;
+            typedef struct CUevent_st *cudaEvent_t;",
+        ),
+        ("cuda_fp16.h", ""),
+    ];
+
+    const TYPES: &str = "nccl(Comm_t|UniqueId|Result_t|Config_t|RedOp_t|DataType_t|\
+        ScalarResidence_t|Window_t)";
+
+    const CONSTANTS: &str = "NCCL_(VERSION_CODE|UNIQUE_ID_BYTES|CONFIG_UNDEF_INT|API_MAGIC|\
+        SPLIT_NOCOLOR|WIN_DEFAULT|WIN_COLL_SYMMETRIC|WIN_REQUIRED_ALIGNMENT|SHRINK_DEFAULT|\
+        SHRINK_ABORT|REVOKE_DEFAULT)";
+
+    const FUNCTIONS: [&str; 4] = [
+        "ncclGet(Version|UniqueId|ErrorString|LastError)|ncclMem(Alloc|Free)|ncclGroup(Start|End)",
+        "ncclComm(InitRank|InitRankConfig|Finalize|Destroy|Abort|Revoke|Split|Shrink)",
+        "ncclComm(Count|CuDevice|UserRank|GetAsyncError|(Window)?(Register|Deregister))",
+        "ncclRedOp.*|nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|Send|Recv|AlltoAll|\
+         Gather|Scatter)",
+    ];
+
+    /// Writes `nccl.rs` into Cargo's folder for this build.
+    pub(super) fn make() {
+        println!("cargo::rerun-if-env-changed={HEADER}");
+        let root = env::var("CARGO_MANIFEST_DIR").expect("Cargo says where the package is");
+        let folder = env::var("OUT_DIR").expect("Cargo gives a folder for output");
+        let header = env::var(HEADER).expect("scripts/build-bindings says where nccl.h is");
+        println!("cargo::rerun-if-changed={header}");
+        let mut builder = bindgen::builder()
+            .header(header)
+            .clang_arg(format!("-I{folder}"))
+            .raw_line("pub use cudarc::driver::sys::CUstream_st;")
+            .blocklist_type("CUstream_st")
+            .allowlist_type(TYPES)
+            .allowlist_var(CONSTANTS)
+            .blocklist_function("pnccl.*")
+            .prepend_enum_name(false)
+            .layout_tests(false)
+            .derive_debug(false)
+            .generate_comments(false)
+            .rustfmt_configuration_file(Some(Path::new(&root).join("rustfmt.toml")));
+        for (name, text) in CUDA {
+            std::fs::write(Path::new(&folder).join(name), text)
+                .expect("the folder for output can be written");
+        }
+        for pattern in FUNCTIONS {
+            builder = builder.allowlist_function(pattern);
+        }
+        let bindings = builder.generate().expect("NCCL's header can be read");
+        let path = Path::new(&folder).join("nccl.rs");
+        bindings.write_to_file(path).expect("the folder for output can be written");
+    }
 }
 
 /// The types and constants of libfabric's headers; `src/ffi/fabric` has the calls.

@@ -8,8 +8,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 use crate::{
     plan::{
-        Effort, Engine, FabricRequest, Gpu, Handle, Issuer, Memory, NicChoice, Operation, Pattern,
-        Request, Sizes, TransportKind,
+        CollectiveRequest, DataType, Effort, Engine, FabricRequest, Gpu, Handle, Issuer, Memory,
+        NcclRequest, NicChoice, Operation, Pattern, Reduction, Request, Sizes, TransportKind,
         topology::{NumaNode, cpu_list},
     },
     units::Bytes,
@@ -55,10 +55,14 @@ pub enum Command {
     P2p(Options),
     /// Measure the way through host memory: between two processes, and between two GPUs
     Shm(Options),
+    /// Measure NCCL's collectives
+    Nccl(Options),
     /// Measure RDMA between ranks, on one host or on many, through libfabric
     Rdma(Options),
     /// Show the GPUs, their links, and who reaches whom; measures nothing
     Topo(TopoOptions),
+    /// Read NCCL's log and say which way its data took, why, and what to change
+    Explain(ExplainOptions),
     /// A rank that g2g starts by itself.
     #[command(name = "internal-rank", hide = true)]
     Rank(RankArgs),
@@ -77,7 +81,20 @@ pub struct TopoOptions {
     pub format: TopoFormat,
 }
 
-/// The forms of `g2g topo`'s answer.
+/// The flags of `g2g explain`.
+#[derive(Clone, Debug, Args)]
+pub struct ExplainOptions {
+    /// Logs of NCCL with NCCL_DEBUG=INFO, of one job: what its ranks print, or the files of
+    /// NCCL_DEBUG_FILE; - is standard input
+    #[arg(value_name = "LOG", required = true)]
+    pub logs: Vec<PathBuf>,
+
+    /// Form of the answer on standard output
+    #[arg(long, value_enum, default_value_t = TopoFormat::Table)]
+    pub format: TopoFormat,
+}
+
+/// The forms of an answer that is no result of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TopoFormat {
     /// Tables for a person
@@ -153,6 +170,10 @@ pub struct Options {
     /// What only RDMA has.
     #[command(flatten)]
     pub fabric: FabricOptions,
+
+    /// What only NCCL has.
+    #[command(flatten)]
+    pub nccl: NcclOptions,
 
     /// NUMA nodes of source and target of copies by CPUs, such as 0:1; several with commas
     /// [default: the first node to itself and to the farthest]
@@ -247,6 +268,78 @@ pub struct FabricOptions {
     pub fabric_lib: Option<PathBuf>,
 }
 
+/// The flags that only NCCL has.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "NCCL")]
+pub struct NcclOptions {
+    /// The NCCL to use [default: the dynamic loader's libnccl.so.2, otherwise that of the Python
+    /// environment in use, otherwise one in the usual places]
+    #[arg(long, value_name = "FILE", conflicts_with = "simulate")]
+    pub nccl_lib: Option<PathBuf>,
+
+    /// Set a variable of NCCL, of its plugin for EFA or of libfabric, in place of what it is in the
+    /// environment; repeat for each. One that NCCL would not know, or would not read as it is
+    /// written, is refused
+    #[arg(long, value_name = "NAME=VALUE", value_parser = nccl_variable)]
+    pub nccl_env: Vec<(String, String)>,
+
+    /// Set also those that this NCCL does not know: what a plugin reads by itself
+    #[arg(long)]
+    pub allow_unknown_env: bool,
+
+    /// What the elements are; several with commas, or all
+    #[arg(short = 'd', long, value_name = "TYPE", value_delimiter = ',', default_value = "float",
+          value_parser = each_or_all::<DataType>)]
+    pub data_type: Vec<Each<DataType>>,
+
+    /// What becomes of the elements of all ranks; several with commas, or all
+    #[arg(short = 'o', long, value_name = "REDUCTION", value_delimiter = ',',
+          default_value = "sum", value_parser = each_or_all::<Reduction>)]
+    pub reduction: Vec<Each<Reduction>>,
+
+    /// The rank that has another part than the others, by its number in the communicator, or all
+    /// in turn
+    #[arg(short = 'r', long, value_name = "RANK|all", default_value = "0", value_parser = root)]
+    pub root: Root,
+
+    /// Whether what is received takes the place of what was given; both with a comma
+    #[arg(
+        long,
+        value_name = "PLACE",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "out-of-place,in-place"
+    )]
+    pub place: Vec<Place>,
+}
+
+/// Where a collective leaves what is received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Place {
+    /// In a buffer of its own
+    OutOfPlace,
+    /// Where the data was that was given
+    InPlace,
+}
+
+/// A value, or all that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Each<T> {
+    /// This one.
+    One(T),
+    /// All.
+    All,
+}
+
+/// Which ranks are roots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Root {
+    /// This one.
+    One(u32),
+    /// Each in turn.
+    All,
+}
+
 /// The forms of the results on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -309,12 +402,34 @@ impl Options {
                 memory: each_once(&self.fabric.memory),
                 window: self.fabric.window,
             },
+            nccl: self.nccl.request(),
+            collectives: self.nccl.collectives(),
         }
     }
 
     /// How long each case is measured.
     pub fn effort(&self) -> Effort {
         Effort { precision: self.precision, time_limit: self.time_limit, samples: self.samples }
+    }
+}
+
+impl NcclOptions {
+    /// What is asked of NCCL.
+    pub fn request(&self) -> NcclRequest {
+        NcclRequest { variables: self.nccl_env.clone(), allows_unknown: self.allow_unknown_env }
+    }
+
+    /// What is asked of its collectives.
+    fn collectives(&self) -> CollectiveRequest {
+        CollectiveRequest {
+            data_types: all_of(&self.data_type, &DataType::ALL),
+            reductions: all_of(&self.reduction, &Reduction::ALL),
+            roots: match self.root {
+                Root::One(root) => vec![root],
+                Root::All => Vec::new(),
+            },
+            in_place: each_once(&self.place).iter().map(|&place| place == Place::InPlace).collect(),
+        }
     }
 }
 
@@ -371,6 +486,46 @@ fn nic(text: &str) -> Result<NicChoice, String> {
     })
 }
 
+fn all_of<T: Copy + PartialEq>(wanted: &[Each<T>], all: &[T]) -> Vec<T> {
+    let list = wanted.iter().flat_map(|each| match each {
+        Each::One(one) => vec![*one],
+        Each::All => all.to_vec(),
+    });
+    each_once(&list.collect::<Vec<T>>())
+}
+
+fn each_or_all<T: ValueEnum>(text: &str) -> Result<Each<T>, String> {
+    if text == "all" {
+        return Ok(Each::All);
+    }
+    let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    let names: Vec<String> = names.map(|value| value.get_name().to_owned()).collect();
+    T::from_str(text, false)
+        .map(Each::One)
+        .map_err(|_| format!("there are {} and all", names.join(", ")))
+}
+
+fn root(text: &str) -> Result<Root, String> {
+    match text {
+        // nccl-tests has -1 for all of them.
+        "all" | "-1" => Ok(Root::All),
+        number => number
+            .parse()
+            .map(Root::One)
+            .map_err(|_| "write the number of a rank, from 0 on, or all".to_owned()),
+    }
+}
+
+fn nccl_variable(text: &str) -> Result<(String, String), String> {
+    let Some((name, value)) = text.split_once('=') else {
+        return Err("write a name and a value, such as NCCL_P2P_LEVEL=NVL".to_owned());
+    };
+    if !["NCCL_", "OFI_NCCL_", "FI_"].iter().any(|beginning| name.starts_with(beginning)) {
+        return Err("only names that begin with NCCL_, OFI_NCCL_ or FI_ can be set".to_owned());
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
 fn slot_size(text: &str) -> Result<Bytes, String> {
     let size: Bytes = text.parse().map_err(|err: crate::units::BadSize| err.to_string())?;
     if size < Bytes::new(64) || !size.get().is_multiple_of(64) {
@@ -402,117 +557,4 @@ fn deadline(text: &str) -> Result<Duration, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::CommandFactory;
-
-    fn read(line: &str) -> Result<Cli, Answer> {
-        Cli::read(line.split_whitespace().map(OsString::from))
-    }
-
-    fn options(line: &str) -> Options {
-        match read(line).unwrap().command {
-            Command::Run(options)
-            | Command::Local(options)
-            | Command::P2p(options)
-            | Command::Shm(options)
-            | Command::Rdma(options) => options,
-            Command::Topo(_) | Command::Rank(_) => panic!("not a command that measures"),
-        }
-    }
-
-    fn refused(line: &str) -> String {
-        match read(line) {
-            Err(Answer::Refused(sentence)) => sentence,
-            other => panic!("{line}: {other:?}"),
-        }
-    }
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn defaults_are_the_transports_own() {
-        let options = options("g2g run");
-        let request = options.request(&TransportKind::ALL);
-        assert_eq!((request.sizes, request.gpus), (None, None));
-        assert_eq!((request.ranks, request.slot), (None, None));
-        assert_eq!(request.operations, []);
-        assert_eq!(
-            (request.engines, request.issuers),
-            (Engine::OF_GPU.to_vec(), Issuer::ALL.to_vec())
-        );
-        let effort = options.effort();
-        assert_eq!((effort.precision, effort.time_limit), (0.01, Duration::from_secs(2)));
-    }
-
-    #[test]
-    fn what_was_typed_is_what_is_asked_for() {
-        let options = options(
-            "g2g shm --sizes 4K,1M --pattern pairs,pairs,one-way --ranks 4 --numa 0:1,1:0 \
-             --slot-size 64K --precision 0.5 --time-limit 1m --gpus 3,0-1 --issuer write --engine sm \
-             --operation chase,copy,chase --handle cumem",
-        );
-        let request = options.request(&[TransportKind::Shm]);
-        assert_eq!(request.sizes, Some(vec![Bytes::kib(4), Bytes::mib(1)]));
-        assert_eq!(request.patterns, [Pattern::Pairs, Pattern::OneWay]);
-        assert_eq!(request.numa, [(NumaNode(0), NumaNode(1)), (NumaNode(1), NumaNode(0))]);
-        assert_eq!(request.slot, Some(Bytes::kib(64)));
-        assert_eq!(request.gpus, Some(vec![Gpu(3), Gpu(0), Gpu(1)]));
-        assert_eq!((request.issuers, request.engines), (vec![Issuer::Write], vec![Engine::Sm]));
-        assert_eq!(request.operations, [Operation::Chase, Operation::Copy]);
-        assert_eq!(request.handle, Handle::Cumem);
-        let effort = options.effort();
-        assert_eq!((effort.precision, effort.time_limit), (0.005, Duration::from_secs(60)));
-    }
-
-    #[test]
-    fn bad_words_are_refused_in_one_sentence_with_the_remedy() {
-        for (line, part) in [
-            ("g2g run --sizes 0", "a size of 0 moves nothing"),
-            ("g2g run --sizes 64MB", "`64MB` is not a size: write bytes"),
-            ("g2g run --sizes 1e6", "`1e6` is not a size"),
-            ("g2g run --sizes 8K..4K", "the first size of a range is the smaller one"),
-            ("g2g run --sizes 99999999999G", "too large"),
-            ("g2g run --ranks 0", "0 is not in 1..=1024"),
-            ("g2g run --ranks 1025", "1025 is not in 1..=1024"),
-            ("g2g run --precision 0", "a percentage above 0"),
-            ("g2g run --precision nan", "a percentage above 0"),
-            ("g2g run --time-limit 2", "a time with its unit"),
-            ("g2g run --time-limit 0s", "a time with its unit"),
-            ("g2g run --time-limit -1s", "a time with its unit"),
-            ("g2g run --time-limit 999us", "1ms to 30d"),
-            ("g2g run --deadline 50ms", "100ms"),
-            ("g2g run --deadline 9223372036854775807s", "1ms to 30d"),
-            ("g2g run --samples 0", "0 is not in 1.."),
-            ("g2g run --slot-size 100", "a multiple of 64 bytes"),
-            ("g2g run --numa 1", "such as 0:1"),
-            ("g2g p2p --gpus 0,1,0", "GPU 0 is named twice"),
-            ("g2g p2p --gpus zero", "the ordinals of GPUs, such as 0,2 or 0-3"),
-            ("g2g p2p --issuer pull", "[possible values: read, write]"),
-            ("g2g p2p --engine cpu", "[possible values: ce, sm]"),
-            ("g2g run --siz 4K", "--sizes"),
-            ("g2g rnu", "'rnu'; --help lists what there is"),
-            ("g2g run --quiet --verbose", "cannot be used with"),
-            ("g2g run --samples 5 --precision 2%", "cannot be used with"),
-            ("g2g run --dry-run --format csv", "cannot be used with"),
-        ] {
-            let sentence = refused(line);
-            assert!(sentence.contains(part), "{line}: {sentence}");
-            assert!(!sentence.contains('\n') && !sentence.contains("Usage"), "{sentence}");
-        }
-    }
-
-    #[test]
-    fn every_flag_is_explained_within_80_columns() {
-        let mut command = Cli::command();
-        let shm = command.find_subcommand_mut("shm").unwrap();
-        for flag in shm.get_arguments() {
-            assert!(flag.get_help().is_some(), "{}", flag.get_id());
-        }
-        let Err(Answer::Help(help)) = read("g2g shm --help") else { panic!("no help") };
-        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
-    }
-}
+mod tests;

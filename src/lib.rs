@@ -14,6 +14,7 @@ pub mod world;
 
 pub mod transport;
 
+pub mod evidence;
 pub mod measure;
 
 pub mod record;

@@ -9,24 +9,25 @@ use std::{
 };
 
 /// A module and the modules it may import; `docs/architecture.md` explains the table.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     ("units", &[]),
     ("ffi", &["units"]),
     ("plan", &["units"]),
     ("world", &["ffi", "plan", "units"]),
     ("transport", &["ffi", "plan", "units", "world"]),
     ("measure", &["plan", "transport", "units", "world"]),
+    ("evidence", &["plan", "units"]),
     ("record", &["measure", "plan", "transport", "units"]),
     ("cli", &["plan", "units"]),
     ("progress", &["plan", "record", "units"]),
-    ("run", &["cli", "measure", "plan", "progress", "record", "transport", "world"]),
+    ("run", &["cli", "evidence", "measure", "plan", "progress", "record", "transport", "world"]),
 ];
 
 /// Longest file, in lines: one subject each.
 const LINES_MAX: usize = 600;
 
 /// Made by a program from somebody else's headers.
-const GENERATED: &str = "src/ffi/fabric/bindings.rs";
+const GENERATED: [&str; 2] = ["src/ffi/fabric/bindings.rs", "src/ffi/nccl/bindings.rs"];
 
 /// The Rust files below a folder of the repository, and their texts.
 fn below(folder: &str) -> BTreeMap<PathBuf, String> {
@@ -161,7 +162,7 @@ fn files_have_one_subject_each() {
     for (path, text) in sources().into_iter().chain(below("simgpu/src")) {
         let lines = text.lines().count();
         assert!(
-            lines <= LINES_MAX || path.ends_with(GENERATED),
+            lines <= LINES_MAX || GENERATED.iter().any(|file| path.ends_with(file)),
             "{} has {lines} lines",
             path.display()
         );

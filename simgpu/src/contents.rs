@@ -7,12 +7,14 @@ use std::collections::VecDeque;
 /// Copies that are remembered.
 const COPIES: usize = 1024;
 
-/// A copy by its ranges.
+/// A copy by its ranges, or a rank's part of a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Copied {
     pub target: u64,
     pub source: u64,
     pub bytes: u64,
+    /// What was done: 0 for a copy.
+    pub what: u64,
 }
 
 impl Copied {
@@ -90,7 +92,7 @@ impl Contents {
 mod tests {
     use super::*;
 
-    const COPY: Copied = Copied { target: 1000, source: 2000, bytes: 100 };
+    const COPY: Copied = Copied { target: 1000, source: 2000, bytes: 100, what: 0 };
 
     fn copied() -> Contents {
         let mut contents = Contents::default();
@@ -102,6 +104,7 @@ mod tests {
     fn a_copy_is_there_until_its_source_or_its_target_is_written() {
         assert!(copied().has(COPY, 0));
         assert!(!copied().has(Copied { bytes: 99, ..COPY }, 0));
+        assert!(!copied().has(Copied { what: 1, ..COPY }, 0));
         for (start, bytes, there) in
             [(1099, 1, false), (1100, 1, true), (999, 1, true), (900, 101, false), (2050, 1, false)]
         {
@@ -114,7 +117,7 @@ mod tests {
     #[test]
     fn a_copy_onto_itself_is_made_again() {
         let mut contents = Contents::default();
-        let itself = Copied { target: 1000, source: 1050, bytes: 100 };
+        let itself = Copied { target: 1000, source: 1050, bytes: 100, what: 0 };
         contents.copied(itself, 0);
         assert!(!contents.has(itself, 0));
     }

@@ -16,6 +16,7 @@ use crate::{
     contents::{Contents, Copied},
     faults::Flips,
     kernels::{Effect, Launch},
+    nccl,
     state::World,
     timing::{
         GPUS, STREAMS, What,
@@ -47,6 +48,8 @@ pub(crate) enum Action {
     Watch(Watched),
     /// Calls a function of the program.
     Call(Function),
+    /// Waits for the other ranks of a communicator, with the place of its post.
+    Meet(usize),
     /// The operation cannot be done: fails its context.
     Fail { gpu: u32, code: u32 },
 }
@@ -266,7 +269,14 @@ fn run(world: &'static World) {
             What::Done => {}
             What::Reached => {
                 let gate = lock(&executor.actions)[task.stream].front().and_then(Action::gate);
-                let helper = gate.and_then(|gate| begin(world, gate, task.stream, task.sequence));
+                let helper = match gate {
+                    Some(Gate::Meet(post)) => {
+                        nccl::movement::begin(world, post, executed);
+                        None
+                    }
+                    Some(gate) => begin(world, gate, task.stream, task.sequence),
+                    None => None,
+                };
                 helpers.extend(helper.map(|helper| (task.stream, helper)));
             }
             What::Opened => {
@@ -276,9 +286,11 @@ fn run(world: &'static World) {
                     // Its end is what the program counts on: what it wrote is there then.
                     let _ = helper.join();
                 }
-                if let Some(Action::Hold(kernel, _)) = action {
+                match action {
                     // It has written what it has; everybody is to know.
-                    launch(world, &kernel, || ());
+                    Some(Action::Hold(kernel, _)) => launch(world, &kernel, || ()),
+                    Some(Action::Meet(post)) => nccl::movement::finish(world, post),
+                    _ => {}
                 }
             }
             What::Execute => {
@@ -308,6 +320,7 @@ enum Gate {
     Hold(Launch, Watched),
     Watch(Watched),
     Call(Function),
+    Meet(usize),
 }
 
 impl Action {
@@ -316,6 +329,7 @@ impl Action {
             Self::Hold(kernel, watched) => Some(Gate::Hold(kernel.launch.clone(), *watched)),
             Self::Watch(watched) => Some(Gate::Watch(*watched)),
             Self::Call(function) => Some(Gate::Call(*function)),
+            Self::Meet(post) => Some(Gate::Meet(*post)),
             _ => None,
         }
     }
@@ -345,6 +359,8 @@ fn begin(
             (function.function)(function.data);
             world.plane().open_one(stream, sequence);
         }),
+        // What has to be done for it is done at once, by the thread that executes.
+        Gate::Meet(_) => return None,
         Gate::Watch(watched) => {
             lock(&world.executor.watched).push((stream, sequence, watched));
             world.executor.something_to_watch.notify_one();
@@ -424,14 +440,14 @@ fn act(world: &World, action: &Action) {
             executor.errors[*gpu as usize].store(*code, Ordering::Release)
         }
         // These are gates; a watched word that was written before it was reached has opened.
-        Action::Hold(..) | Action::Watch(_) | Action::Call(_) => {}
+        Action::Hold(..) | Action::Watch(_) | Action::Call(_) | Action::Meet(_) => {}
     }
 }
 
 /// Moves bytes by `really`, unless they are there already.
 fn move_bytes(world: &World, copy: Copy, really: impl FnOnce()) {
     let Copy { target, source, bytes, places, private } = copy;
-    let copied = Copied { target, source, bytes };
+    let copied = Copied { target, source, bytes, what: 0 };
     let writes = || world.executor.contents().writes(copied, |at| world.shared.writes(at));
     let before = writes();
     if !(private && world.executor.contents().has(copied, before)) {

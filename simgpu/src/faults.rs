@@ -11,8 +11,8 @@ use std::{
 use crate::{
     cuda,
     execute::lock,
-    machine::{FailingCall, Flip},
-    nvml,
+    machine::{FailingCall, FailingRank, Flip},
+    nccl, nvml,
     timing::cost::Place,
 };
 
@@ -62,10 +62,19 @@ impl Calls {
 
 /// What is wrong with faults of calls that there are not: they would never happen.
 pub(crate) fn unknown_call(failing: &[FailingCall]) -> Option<String> {
-    let names = || cuda::function_names().chain(nvml::call_names()).map(base_name);
+    let all = || cuda::function_names().chain(nvml::call_names()).chain(nccl::function_names());
+    let names = || all().map(base_name);
     let call = failing.iter().find(|call| names().all(|name| name != call.name))?;
     let nearest = names().min_by_key(|name| strsim::osa_distance(&call.name, name))?;
     Some(format!("fault.call: no call is named `{}`: the nearest name is `{nearest}`", call.name))
+}
+
+/// What is wrong with faults of ranks in functions that no rank calls.
+pub(crate) fn unknown_rank_call(failing: &[FailingRank]) -> Option<String> {
+    let mut named = failing.iter().filter_map(|fault| fault.name.as_ref());
+    let name = named.find(|name| nccl::rank_calls().all(|known| known != name.as_str()))?;
+    let nearest = nccl::rank_calls().min_by_key(|known| strsim::osa_distance(name, known))?;
+    Some(format!("fault.rank: no rank calls `{name}`: the nearest name is `{nearest}`"))
 }
 
 /// A place in the code that is a function of the interface.

@@ -1,5 +1,5 @@
-//! simgpu: a machine with GPUs that does not exist, behind the interfaces of NVIDIA's driver and
-//! NVML. `docs/simulation.md` says what it does and how long everything lasts.
+//! simgpu: a machine with GPUs that does not exist, behind the interfaces of NVIDIA's driver, NVML
+//! and NCCL. `docs/simulation.md` says what it does and how long everything lasts.
 
 #![allow(unsafe_code, reason = "a library with C interfaces")]
 
@@ -18,6 +18,9 @@ pub mod kernels;
 pub mod machine;
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits")]
 mod memory;
+#[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits; counts are small")]
+#[allow(clippy::cast_sign_loss, reason = "what is cast has been found to be positive")]
+mod nccl;
 pub mod nvml;
 mod report;
 pub mod state;

@@ -8,7 +8,7 @@ use std::sync::{
 use crate::{
     cuda::Local,
     execute::{Executor, lock},
-    faults::{Flips, unknown_call},
+    faults::{Flips, unknown_call, unknown_rank_call},
     machine::Machine,
     timing::{GPUS, Guard, Shared, State, cost},
 };
@@ -74,6 +74,9 @@ pub(crate) fn begin(machine: Machine) -> Result<&'static World, String> {
         return Err(format!("the machine has more than {GPUS} GPUs"));
     }
     if let Some(sentence) = unknown_call(&machine.faults.calls) {
+        return Err(sentence);
+    }
+    if let Some(sentence) = unknown_rank_call(&machine.faults.ranks) {
         return Err(sentence);
     }
     let text = serde_json::to_string(&machine).map_err(|err| err.to_string())?;

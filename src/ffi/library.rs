@@ -1,6 +1,9 @@
-//! Whether a foreign library can be loaded here.
+//! Whether a foreign library can be loaded here, and why not.
 
-use std::ffi::{CStr, CString};
+use std::{
+    error::Error,
+    ffi::{CStr, CString},
+};
 
 /// Loads the library `name` and lets go of it again.
 ///
@@ -26,6 +29,11 @@ pub fn can_load(name: &str) -> Result<(), String> {
     // SAFETY: `handle` came from `dlopen` above and is closed only here.
     unsafe { libc::dlclose(handle) };
     Ok(())
+}
+
+/// The dynamic loader's own sentence: libloading's says no more than that it failed.
+pub(super) fn reason_of(err: &libloading::Error) -> String {
+    err.source().map_or_else(|| err.to_string(), ToString::to_string)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ pub mod fabric;
 pub mod host;
 pub mod library;
 pub mod mpi;
+pub mod nccl;
 pub mod nvml;
 pub mod process;
 pub mod shm;

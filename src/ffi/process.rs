@@ -1,6 +1,10 @@
-//! Other processes: dying with the parent, and noticing that a peer has died.
+//! This process's environment, and other processes: dying with the parent, and noticing that a peer
+//! has died.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::{
+    fs, io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+};
 
 use super::CallError;
 
@@ -16,6 +20,61 @@ pub fn die_with_parent() -> Result<(), CallError> {
         return Err(CallError::last("prctl", "PR_SET_PDEATHSIG"));
     }
     Ok(())
+}
+
+/// Sets variables in the environment of this process, in place of what they were.
+///
+/// # Errors
+///
+/// The process has another thread, which might read the environment meanwhile.
+///
+/// # Panics
+///
+/// A name is empty or has an `=`, or a name or value has a NUL.
+pub fn set_variables(variables: &[(String, String)]) -> Result<(), CallError> {
+    let error = |source: io::Error| CallError {
+        call: "setenv",
+        object: variables.first().map(|(name, _)| name.clone()).unwrap_or_default(),
+        source: source.into(),
+    };
+    if variables.is_empty() {
+        return Ok(());
+    }
+    let threads = fs::read_dir("/proc/self/task").map_err(error)?.count();
+    if threads != 1 {
+        return Err(error(io::Error::other(format!("{threads} threads run already"))));
+    }
+    for (name, value) in variables {
+        // SAFETY: this is the only thread, as the kernel has said, and none can start meanwhile.
+        unsafe { std::env::set_var(name, value) };
+    }
+    Ok(())
+}
+
+/// Calls `call` while what others write to standard output goes to standard error: a library's log
+/// does not belong among results.
+pub(super) fn with_output_on_stderr<T>(call: impl FnOnce() -> T) -> T {
+    // SAFETY: the call takes one integer; the descriptor that it makes is closed below.
+    let output = unsafe { libc::dup(libc::STDOUT_FILENO) };
+    if output < 0 {
+        return call();
+    }
+    flush();
+    // SAFETY: the call takes two integers; standard output is put back below.
+    unsafe { libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) };
+    let answer = call();
+    flush();
+    // SAFETY: `output` is what standard output was.
+    unsafe { libc::dup2(output, libc::STDOUT_FILENO) };
+    // SAFETY: `output` was made above, and nothing else has it.
+    unsafe { libc::close(output) };
+    answer
+}
+
+/// Writes out what C's own output has kept back.
+fn flush() {
+    // SAFETY: a null pointer stands for all of them.
+    unsafe { libc::fflush(std::ptr::null_mut()) };
 }
 
 /// A process whose end can be noticed, even while it is a zombie.

@@ -5,13 +5,14 @@
 //! loader is answered with it from then on.
 
 use std::{
-    error::Error,
     ffi::{CStr, CString, c_char, c_int},
     path::{Path, PathBuf},
     sync::OnceLock,
 };
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
+
+use super::library::reason_of;
 
 /// The library's file.
 const FILE: &str = "libsimgpu.so";
@@ -69,9 +70,7 @@ fn load(machine: Option<&str>, state: Option<&str>) -> Result<&'static Library, 
     // SAFETY: the library has no initialiser of its own, and it is never unloaded.
     let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
     let library = library.map_err(|err| {
-        // Its own words say no more than that it failed.
-        let reason = err.source().map(ToString::to_string).unwrap_or_else(|| err.to_string());
-        format!("cannot load the simulated machine's library: {reason}")
+        format!("cannot load the simulated machine's library: {}", reason_of(&err))
     })?;
     let library = LOADED.get_or_init(|| library);
     // SAFETY: simgpu declares the function with this signature.

@@ -190,7 +190,11 @@ fn bulk(
     let case = pass.case;
     let rank_gb_s = |(rank, times): &(Rank, Vec<Duration>)| {
         let flows = case.flows.iter().filter(|flow| case.timed_by(flow) == *rank).count() as u64;
-        let share = case.size.times(flows).times(operations);
+        let share = match case.collective() {
+            // All have a part in each.
+            Some(_) => bytes,
+            None => case.size.times(flows).times(operations),
+        };
         Some((*rank, summary(share, times, clock)?.estimate))
     };
     let slowest = times.ranks.iter().filter_map(rank_gb_s).min_by(|a, b| a.1.total_cmp(&b.1));

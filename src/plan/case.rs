@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use super::{TransportKind, topology::NumaNode};
+use super::{
+    Collective, DataType, Layout, Operation, Reduction, TransportKind, topology::NumaNode,
+};
 use crate::units::Bytes;
 
 /// One process of a run, by its number from 0.
@@ -222,69 +224,6 @@ impl Engine {
     }
 }
 
-/// What is done with the data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Operation {
-    /// It is read at the source and written at the target.
-    Copy,
-    /// A kernel on the target's GPU loads it and keeps only a checksum.
-    ReadOnly,
-    /// A kernel on the source's GPU makes it up and stores it at the target.
-    WriteOnly,
-    /// A kernel on the target's GPU follows a chain of pointers through it: latency of a load.
-    Chase,
-    /// RDMA: the source writes into the target's memory.
-    Write,
-    /// RDMA: the target reads out of the source's memory.
-    Read,
-    /// RDMA: the source sends, and the target receives into a buffer of its choice.
-    Send,
-    /// RDMA: a message to the target and one back; half of that is a latency.
-    PingPong,
-}
-
-impl Operation {
-    /// What GPUs do unless the user says otherwise.
-    pub const OF_GPU: [Self; 2] = [Self::Copy, Self::Chase];
-
-    /// Those of RDMA.
-    pub const OF_RDMA: [Self; 4] = [Self::Write, Self::Read, Self::Send, Self::PingPong];
-
-    /// Whether it has a latency only.
-    pub const fn is_latency_only(self) -> bool {
-        matches!(self, Self::Chase | Self::PingPong)
-    }
-
-    /// Whether the target, and not the source, chooses where its data goes.
-    pub const fn has_messages(self) -> bool {
-        matches!(self, Self::Send | Self::PingPong)
-    }
-
-    /// The name in flags and columns.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::ReadOnly => "read-only",
-            Self::WriteOnly => "write-only",
-            Self::Chase => "chase",
-            Self::Write => "write",
-            Self::Read => "read",
-            Self::Send => "send",
-            Self::PingPong => "ping-pong",
-        }
-    }
-
-    /// The only issuer that it can have; `None`: it can have either, or both ends take part.
-    pub const fn issuer(self) -> Option<Issuer> {
-        match self {
-            Self::Copy | Self::Send | Self::PingPong => None,
-            Self::ReadOnly | Self::Chase | Self::Read => Some(Issuer::Read),
-            Self::WriteOnly | Self::Write => Some(Issuer::Write),
-        }
-    }
-}
-
 /// How one process lets another reach its GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -366,6 +305,26 @@ pub struct Case {
     pub slot: Option<Bytes>,
     /// RDMA: the provider, the interfaces, and how they are used.
     pub fabric: Option<Fabric>,
+    /// NCCL: what the elements are, and what becomes of them.
+    pub nccl: Option<Nccl>,
+}
+
+/// What a collective of NCCL works on. Its flows are the ways from each rank of the communicator,
+/// in the order of their numbers there, to the next one, around.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Nccl {
+    /// What the elements are.
+    pub data_type: DataType,
+    /// What becomes of those of all ranks; `None`: nothing, they are only moved.
+    pub reduction: Option<Reduction>,
+    /// The rank with another part than the others, by its number in the communicator.
+    pub root: Option<u32>,
+    /// Whether what is received takes the place of what was given.
+    pub is_in_place: bool,
+    /// Ranks of the communicator.
+    pub ranks: u32,
+    /// The number there of the first flow's source: 0 in a case as a whole.
+    pub first: u32,
 }
 
 impl Case {
@@ -387,12 +346,15 @@ impl Case {
         ranks
     }
 
-    /// What each rank with a part in a case of RDMA must know of it: its own flows, its own
-    /// interfaces, and whom it meets. So what all ranks are told grows with the flows, and not with
-    /// their square.
+    /// What each rank with a part in a case between all ranks must know of it: its own flows, and
+    /// of RDMA its own interfaces and whom it meets. So what all ranks are told grows with the
+    /// flows, and not with their square.
     pub fn parts(&self) -> BTreeMap<Rank, Self> {
-        let Some(fabric) = &self.fabric else { return BTreeMap::new() };
         let members = self.members();
+        if let Some(nccl) = self.nccl {
+            return members.iter().map(|&m| (m, self.part_of_collective(nccl, m))).collect();
+        }
+        let Some(fabric) = &self.fabric else { return BTreeMap::new() };
         let nics: BTreeMap<Rank, &Vec<NicName>> =
             fabric.nics.iter().map(|(rank, nics)| (*rank, nics)).collect();
         let part = |(place, &rank): (usize, &Rank)| {
@@ -451,9 +413,18 @@ impl Case {
         }
     }
 
-    /// What all flows move in one operation.
+    /// What all flows move in one operation; of a collective its data, which counts once.
     pub fn bytes_per_operation(&self) -> Bytes {
-        self.size.times(self.flows.len() as u64)
+        match self.collective() {
+            Some((_, nccl, layout)) => layout.size(nccl.data_type),
+            None => self.size.times(self.flows.len() as u64),
+        }
+    }
+
+    /// The collective that it is, what that works on, and how its elements lie.
+    pub fn collective(&self) -> Option<(Collective, Nccl, Layout)> {
+        let (collective, nccl) = (self.operation.collective()?, self.nccl?);
+        Some((collective, nccl, collective.layout(self.size, nccl.data_type, nccl.ranks)))
     }
 }
 
@@ -499,6 +470,9 @@ fn meetings(members: &[Rank], place: usize) -> Vec<Meeting> {
 impl fmt::Display for Case {
     /// `p2p one-way copy read ce GPU 0 -> GPU 1 64 MiB`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((_, nccl, _)) = self.collective() {
+            return nccl.describe(self, f);
+        }
         write!(f, "{} {}", self.transport.name(), self.pattern.name())?;
         if self.engine != Engine::Cpu {
             write!(f, " {}", self.operation.name())?;
@@ -523,6 +497,24 @@ impl fmt::Display for Case {
             }
         }
         write!(f, " {}", self.size)
+    }
+}
+
+impl Nccl {
+    /// `nccl all_reduce float sum in place 8 GPUs 64 MiB`
+    fn describe(&self, case: &Case, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (operation, data_type) = (case.operation.name(), self.data_type.name());
+        write!(f, "{} {operation} {data_type}", case.transport.name())?;
+        if let Some(reduction) = self.reduction {
+            write!(f, " {}", reduction.name())?;
+        }
+        if let Some(root) = self.root {
+            write!(f, " root {root}")?;
+        }
+        if self.is_in_place {
+            f.write_str(" in place")?;
+        }
+        write!(f, " {} GPUs {}", self.ranks, case.size)
     }
 }
 

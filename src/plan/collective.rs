@@ -11,9 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::units::Bytes;
 
 /// Between the ranks of a communicator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-#[value(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Collective {
     /// Every rank gets the reduction of all ranks' data.
     AllReduce,
@@ -26,16 +24,12 @@ pub enum Collective {
     /// The root gets the reduction of all ranks' data.
     Reduce,
     /// Every rank gets a part of each rank's data.
-    #[value(name = "alltoall")]
-    #[serde(rename = "alltoall")]
     AllToAll,
     /// The root gets all ranks' data, one behind the other.
     Gather,
     /// Every rank gets its part of the root's data.
     Scatter,
     /// Every rank sends its data to the next one, around.
-    #[value(name = "sendrecv")]
-    #[serde(rename = "sendrecv")]
     SendRecv,
 }
 
@@ -117,21 +111,6 @@ impl Collective {
         Self::Scatter,
         Self::SendRecv,
     ];
-
-    /// The name in flags and columns.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all_reduce",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::Broadcast => "broadcast",
-            Self::Reduce => "reduce",
-            Self::AllToAll => "alltoall",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::SendRecv => "sendrecv",
-        }
-    }
 
     /// Whether it reduces.
     pub const fn has_reduction(self) -> bool {
@@ -364,10 +343,6 @@ mod tests {
     #[test]
     fn names_are_those_that_are_read() {
         use clap::ValueEnum as _;
-        for collective in Collective::ALL {
-            let read = Collective::from_str(collective.name(), false);
-            assert_eq!(read, Ok(collective));
-        }
         for data_type in DataType::ALL {
             assert_eq!(DataType::from_str(data_type.name(), false), Ok(data_type));
         }

@@ -3,6 +3,9 @@
 mod case;
 mod collective;
 mod flows;
+mod nccl;
+pub mod nccl_env;
+mod operation;
 mod rdma;
 mod sizes;
 pub mod topology;
@@ -12,10 +15,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use case::{
-    Case, Endpoint, Engine, Fabric, Flow, Gpu, Handle, Issuer, Meeting, NicName, Operation,
-    Pattern, Place, Rank,
+    Case, Endpoint, Engine, Fabric, Flow, Gpu, Handle, Issuer, Meeting, Nccl, NicName, Pattern,
+    Place, Rank,
 };
 pub use collective::{Collective, DataType, Layout, Reduction};
+pub use nccl::CollectiveRequest;
+pub use nccl_env::NcclRequest;
+pub use operation::Operation;
 pub use rdma::{FabricRequest, Memory, NicChoice};
 pub use sizes::Sizes;
 use topology::{GpuNode, Host, NumaNode, Topology};
@@ -83,6 +89,10 @@ pub struct Request {
     pub slot: Option<Bytes>,
     /// What only RDMA has.
     pub fabric: FabricRequest,
+    /// The variables that steer NCCL.
+    pub nccl: NcclRequest,
+    /// What only NCCL's collectives have.
+    pub collectives: CollectiveRequest,
 }
 
 impl Request {
@@ -101,6 +111,8 @@ impl Request {
             numa: Vec::new(),
             slot: None,
             fabric: FabricRequest::default(),
+            nccl: NcclRequest::default(),
+            collectives: CollectiveRequest::default(),
         }
     }
 
@@ -160,6 +172,9 @@ pub enum BadRequest {
         /// Its memory.
         memory: Bytes,
     },
+    /// A root that no communicator has.
+    #[error("--root {0}: there are {1} GPUs, whose ranks are counted from 0")]
+    Root(u32, u32),
     /// A provider that not every host has.
     #[error("--provider {0}: libfabric does not offer it here (on every host); here are: {1}")]
     Provider(String, String),
@@ -206,13 +221,16 @@ pub enum BadRequest {
     },
 }
 
-/// The cases between hosts and ranks that answer `request`, in the order of the rows.
+/// The cases between hosts and ranks of the only transport of `request`, in the order of the rows.
 ///
 /// # Errors
 ///
 /// The request names what the hosts do not have.
 pub fn cases_between(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadRequest> {
-    rdma::cases(request, hosts)
+    match request.transports[..] {
+        [TransportKind::Nccl] => nccl::cases(request, hosts),
+        _ => rdma::cases(request, hosts),
+    }
 }
 
 /// The cases within one host that answer `request` on a machine of this `topology`, in the order
@@ -324,6 +342,7 @@ fn shm_of_host(
                 size,
                 slot: request.slot,
                 fabric: None,
+                nccl: None,
             }));
         }
     }
@@ -392,6 +411,7 @@ fn of_gpu(
         size,
         slot: request.slot.filter(|_| transport == TransportKind::Shm),
         fabric: None,
+        nccl: None,
     };
     sizes.into_iter().map(case).collect()
 }

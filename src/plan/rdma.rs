@@ -103,6 +103,7 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
                         size,
                         slot: request.slot.filter(|_| memory == Memory::Staged),
                         fabric: Some(ends.fabric(request, &flows)),
+                        nccl: None,
                     };
                     cases.extend(ends.sizes.iter().map(of_size));
                 }

@@ -5,8 +5,8 @@ use serde::Serialize;
 use crate::{
     measure::{Bulk, Measurement, Outcome, SAMPLES_FOR_INTERVAL},
     plan::{
-        Case, Engine, Handle, Issuer, NicName, Operation, Place, Rank, TransportKind,
-        topology::Host,
+        Case, DataType, Engine, Handle, Issuer, NicName, Operation, Place, Rank, Reduction,
+        TransportKind, topology::Host,
     },
     transport::{Completion, GpuPath, Mismatch, Network, Registration, Staging, StoreKind, Wait},
     units::{Bytes, nanoseconds},
@@ -42,6 +42,16 @@ pub struct Row {
     pub operation: Option<Operation>,
     /// What moves the bytes.
     pub engine: Option<Engine>,
+    /// NCCL: what the elements are.
+    pub data_type: Option<DataType>,
+    /// NCCL: what becomes of those of all ranks.
+    pub reduction: Option<Reduction>,
+    /// NCCL: the rank with another part than the others, by its number in the communicator.
+    pub root: Option<u32>,
+    /// NCCL: whether what is received takes the place of what was given.
+    pub in_place: Option<bool>,
+    /// NCCL: ranks of the communicator.
+    pub communicator_ranks: Option<u32>,
     /// Who asks for them.
     pub issuer: Option<Issuer>,
     /// How memory of a GPU reaches another process.
@@ -124,6 +134,8 @@ pub struct Row {
     pub bandwidth_gb_s_high: Option<f64>,
     /// Median bandwidth of all flows together.
     pub bandwidth_gb_s_total: Option<f64>,
+    /// NCCL: the bus bandwidth; empty for one rank, where there is none.
+    pub bandwidth_gb_s_bus: Option<f64>,
     /// Of several ranks with flows of their own: the slowest.
     pub slowest_rank: Option<u32>,
     /// Median bandwidth of all of its flows together.
@@ -177,6 +189,11 @@ impl Row {
             operation: None,
             engine: None,
             issuer: None,
+            data_type: None,
+            reduction: None,
+            root: None,
+            in_place: None,
+            communicator_ranks: None,
             handle: None,
             source_memory: None,
             target_memory: None,
@@ -217,6 +234,7 @@ impl Row {
             bandwidth_gb_s_low: None,
             bandwidth_gb_s_high: None,
             bandwidth_gb_s_total: None,
+            bandwidth_gb_s_bus: None,
             slowest_rank: None,
             slowest_rank_gb_s: None,
             bandwidth_samples: None,
@@ -251,7 +269,7 @@ impl Row {
             Outcome::Skipped(reason) => Self::of_case(number, case, reason),
             Outcome::Corrupt(mismatch, staging) => Self {
                 status: Status::Corrupt,
-                reason: corruption(mismatch),
+                reason: corruption(mismatch, case),
                 corrupt_offset_bytes: Some(mismatch.offset),
                 corrupt_expected: Some(mismatch.expected),
                 corrupt_found: Some(mismatch.found),
@@ -274,22 +292,25 @@ impl Row {
                     flags: flags(measured),
                     ..Self::of_case(number, case, "").staged(measured.staging)
                 }
-                .with_bandwidth(measured.bandwidth.as_ref(), case.flows.len())
+                .with_bandwidth(measured.bandwidth.as_ref(), case)
                 .over(measured.network.as_ref())
             }
         }
     }
 
-    fn with_bandwidth(self, bandwidth: Option<&Bulk>, flows: usize) -> Self {
+    fn with_bandwidth(self, bandwidth: Option<&Bulk>, case: &Case) -> Self {
         let Some(bandwidth) = bandwidth else { return self };
-        let flows = flows as f64;
         let total = &bandwidth.gb_s;
+        let collective = case.collective();
+        let flows = if collective.is_some() { 1.0 } else { case.flows.len() as f64 };
+        let bus = collective.and_then(|(of, nccl, _)| of.busbw_factor(nccl.ranks));
         let has_interval = total.count >= SAMPLES_FOR_INTERVAL;
         Self {
             bandwidth_gb_s: Some(total.estimate / flows),
             bandwidth_gb_s_low: has_interval.then_some(total.low / flows),
             bandwidth_gb_s_high: has_interval.then_some(total.high / flows),
-            bandwidth_gb_s_total: Some(total.estimate),
+            bandwidth_gb_s_total: Some(total.estimate).filter(|_| collective.is_none()),
+            bandwidth_gb_s_bus: bus.map(|factor| factor * total.estimate),
             slowest_rank: bandwidth.slowest.map(|(rank, _)| rank.0),
             slowest_rank_gb_s: bandwidth.slowest.map(|(_, gb_s)| gb_s),
             bandwidth_samples: Some(total.count),
@@ -301,6 +322,18 @@ impl Row {
     }
 
     fn of_case(number: usize, case: &Case, reason: &str) -> Self {
+        if let Some((_, nccl, layout)) = case.collective() {
+            return Self {
+                operation: Some(case.operation),
+                data_type: Some(nccl.data_type),
+                reduction: nccl.reduction,
+                root: nccl.root,
+                in_place: Some(nccl.is_in_place),
+                communicator_ranks: Some(nccl.ranks),
+                size_bytes: Some(layout.size(nccl.data_type)),
+                ..Self::absent(number, case.transport, reason)
+            };
+        }
         let first = case.flows.first();
         let fabric = case.fabric.as_ref();
         let nics = |rank: Option<Rank>| -> &[NicName] {
@@ -415,10 +448,13 @@ const fn memory(place: Place) -> &'static str {
     }
 }
 
-fn corruption(mismatch: &Mismatch) -> String {
+fn corruption(mismatch: &Mismatch, case: &Case) -> String {
     let Mismatch { rank, offset, expected, found, count } = mismatch;
+    let element = case.collective().map_or_else(String::new, |(_, nccl, _)| {
+        format!(" (element {})", offset / nccl.data_type.size().get())
+    });
     format!(
-        "rank {rank} found {count} wrong bytes; the first at offset {offset} is {found:#04x} and \
-         must be {expected:#04x}"
+        "rank {rank} found {count} wrong bytes; the first at offset {offset}{element} is \
+         {found:#04x} and must be {expected:#04x}"
     )
 }

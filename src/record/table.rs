@@ -6,7 +6,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use super::{Row, Status, matrix};
 use crate::{
-    plan::{Engine, Issuer, Operation, TransportKind},
+    plan::{DataType, Engine, Issuer, Operation, Reduction, TransportKind},
     transport::GpuPath,
     units::{Bytes, readable_gb_s, readable_nanoseconds},
 };
@@ -57,6 +57,9 @@ pub fn tables(rows: &[Row]) -> String {
 }
 
 fn title(row: &Row) -> String {
+    if let Some(ranks) = row.communicator_ranks {
+        return collective(row, ranks);
+    }
     let arrow = match row.pattern {
         Some("both-ways") => "<->",
         _ => "->",
@@ -81,6 +84,21 @@ fn title(row: &Row) -> String {
     let (source, target) = (source(row), target(row));
     let (transport, pattern) = (row.transport.name(), row.pattern.unwrap_or("-"));
     format!("{transport} {pattern}{how}: {source} {arrow} {target}{more}{simulated}")
+}
+
+/// `nccl all_reduce float sum in place: 8 GPUs`
+fn collective(row: &Row, ranks: u32) -> String {
+    let root = row.root.map(|root| format!("root {root}"));
+    let words = [
+        row.operation.map(Operation::name),
+        row.data_type.map(DataType::name),
+        row.reduction.map(Reduction::name),
+        root.as_deref(),
+        row.in_place.filter(|&is| is).map(|_| "in place"),
+    ];
+    let words: Vec<&str> = words.into_iter().flatten().collect();
+    let simulated = if row.simulated { " [SIMULATED]" } else { "" };
+    format!("{} {}: {ranks} GPUs{simulated}", row.transport.name(), words.join(" "))
 }
 
 /// How data of GPUs comes to the interfaces, as a word behind others.
@@ -133,6 +151,7 @@ fn end(
 
 fn sizes(rows: &[&Row]) -> String {
     let several = rows.iter().any(|row| row.flows > Some(1));
+    let is_collective = rows[0].communicator_ranks.is_some();
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     let mut header = vec!["size", "GB/s", "95 % interval"];
@@ -142,6 +161,10 @@ fn sizes(rows: &[&Row]) -> String {
             header[1] = "GB/s each";
         }
         header.push("GB/s total");
+    }
+    if is_collective {
+        header[1] = "algbw GB/s";
+        header.push("busbw GB/s");
     }
     header.extend(["p50", "p90", "p99", "p99.9", "max", "status"]);
     table.set_header(header);
@@ -157,6 +180,9 @@ fn sizes(rows: &[&Row]) -> String {
         let mut cells = vec![size(row.size_bytes), rate(row.bandwidth_gb_s), interval];
         if several {
             cells.push(rate(row.bandwidth_gb_s_total));
+        }
+        if is_collective {
+            cells.push(rate(row.bandwidth_gb_s_bus));
         }
         let latencies = [
             row.latency_ns_p50,

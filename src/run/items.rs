@@ -81,7 +81,7 @@ pub(super) fn items(
     for &kind in &request.transports {
         let of_kind = Request { transports: vec![kind], ..request.clone() };
         let made = match kind {
-            TransportKind::Rdma => between(&of_kind, sites, is_simulated),
+            TransportKind::Nccl | TransportKind::Rdma => between(&of_kind, sites, is_simulated),
             _ => within(&of_kind, sites, is_simulated, is_launched),
         };
         items.extend(made?);
@@ -92,11 +92,12 @@ pub(super) fn items(
 const NOT_SIMULATED: &str = "between processes it would be this machine's own memory and network \
                              that is measured, which is not simulated: leave out --simulate";
 
-/// The rows of RDMA.
+/// The rows of what is measured between all ranks.
 fn between(request: &Request, sites: &[Site], is_simulated: bool) -> Result<Vec<Item>, String> {
-    let absent = |reason: String| vec![Item::Absent { kind: TransportKind::Rdma, reason }];
+    let kind = request.transports[0];
+    let absent = |reason: String| vec![Item::Absent { kind, reason }];
     for site in sites {
-        if let Some((_, reason)) = absence(site, TransportKind::Rdma) {
+        if let Some((_, reason)) = absence(site, kind) {
             return Ok(absent(on(site, sites, reason)));
         }
     }
@@ -105,9 +106,9 @@ fn between(request: &Request, sites: &[Site], is_simulated: bool) -> Result<Vec<
     if cases.is_empty() {
         let ranks = u32::try_from(hosts.iter().map(|host| host.ranks.len()).sum::<usize>()).ok();
         let request = Request { ranks, ..request.clone() };
-        return Ok(absent(plan::why_none(TransportKind::Rdma, &request, &hosts[0].topology)));
+        return Ok(absent(plan::why_none(kind, &request, &hosts[0].topology)));
     }
-    if is_simulated {
+    if is_simulated && kind == TransportKind::Rdma {
         return Ok(absent(NOT_SIMULATED.to_owned()));
     }
     Ok(cases.into_iter().map(Item::Between).collect())

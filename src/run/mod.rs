@@ -1,5 +1,6 @@
 //! A whole run: from the command line to the exit code.
 
+mod explain;
 mod items;
 mod ranks;
 mod steps;
@@ -29,7 +30,7 @@ use crate::{
         self, Recorder, Row, Status,
         provenance::{Provenance, Settings},
     },
-    transport::{self, Transport, machine, survey},
+    transport::{self, Transport, environment, machine, survey},
     world::{self, Launcher, Local, World},
 };
 
@@ -54,9 +55,12 @@ pub fn main(open: Open) -> ExitCode {
     let answers = launcher.as_ref().is_none_or(|launcher| launcher.rank == 0);
     // It ends behind the last sentence: a launcher ends all ranks when one leaves without order.
     let mut ranks = Ranks::of(World::single());
-    let mut on_ranks = |options: &Options, kinds: &[TransportKind]| match &launcher {
-        Some(launcher) => on_launched_ranks(options, kinds, open, launcher, &mut ranks),
-        None => on_own_ranks(options, kinds, open, &mut ranks),
+    let mut on_ranks = |options: &Options, kinds: &[TransportKind]| {
+        environment::set(&options.nccl.request()).map_err(Failure::Start)?;
+        match &launcher {
+            Some(launcher) => on_launched_ranks(options, kinds, open, launcher, &mut ranks),
+            None => on_own_ranks(options, kinds, open, &mut ranks),
+        }
     };
     let result = match Cli::read(env::args_os()) {
         Ok(cli) => match cli.command {
@@ -64,6 +68,7 @@ pub fn main(open: Open) -> ExitCode {
             Command::Local(options) => on_ranks(&options, &[TransportKind::Local]),
             Command::P2p(options) => on_ranks(&options, &[TransportKind::P2p]),
             Command::Shm(options) => on_ranks(&options, &[TransportKind::Shm]),
+            Command::Nccl(options) => on_ranks(&options, &[TransportKind::Nccl]),
             Command::Rdma(options) => on_ranks(&options, &[TransportKind::Rdma]),
             Command::Topo(options) => {
                 if answers {
@@ -72,6 +77,8 @@ pub fn main(open: Open) -> ExitCode {
                     Ok(true)
                 }
             }
+            Command::Explain(options) if answers => explain::explain(&options),
+            Command::Explain(_) => Ok(true),
             Command::Rank(rank) => join(rank, open, &mut ranks),
         },
         Err(_) if !answers => Ok(true),
@@ -280,6 +287,7 @@ fn begin(
             topology: hosts[0].topology.clone(),
             simulation: sites[0].simulation.clone(),
             fabric_lib: options.fabric.fabric_lib.clone(),
+            nccl_lib: options.nccl.nccl_lib.clone(),
         };
         world.broadcast(Some(here)).map_err(fail)?;
     }
@@ -312,6 +320,8 @@ struct Here {
     simulation: Option<String>,
     /// The libfabric to use, where the user names one.
     fabric_lib: Option<PathBuf>,
+    /// The NCCL to use, where the user names one.
+    nccl_lib: Option<PathBuf>,
 }
 
 /// A rank that rank 0 has started: measures with the others until rank 0 is done.
@@ -329,6 +339,9 @@ fn join(args: RankArgs, open: Open, ranks: &mut Ranks) -> Result<bool, Failure> 
     if let Some(Err(reason)) = here.simulation.as_deref().map(machine::join_simulation) {
         ranks.world.abandon(&reason);
         return Err(Failure::Start(reason));
+    }
+    if here.nccl_lib.is_some() {
+        machine::nccl(here.nccl_lib.as_deref());
     }
     follow(ranks, Transports::new(open), &here.topology)
 }
@@ -453,7 +466,9 @@ fn default_folder(provenance: &Provenance) -> PathBuf {
 /// Starts the other ranks.
 fn start_ranks(ranks: usize, deadline: Duration) -> Result<World, world::Error> {
     if ranks <= 1 {
-        return Ok(World::single());
+        let mut world = World::single();
+        world.set_deadline(deadline);
+        return Ok(world);
     }
     let program = env::current_exe().map_err(|source| world::Error::Start {
         action: "find g2g's own program file".to_owned(),

@@ -11,7 +11,8 @@ use crate::{
         Rank, TransportKind,
         topology::{Host, Topology},
     },
-    transport::machine,
+    progress::say,
+    transport::{environment, machine},
     world::{self, Launcher, World},
 };
 
@@ -52,8 +53,9 @@ pub(super) fn alone(
     let simulation = options.simulate.as_deref().map(machine::simulate).transpose();
     let simulation = simulation.map_err(Failure::Start)?;
     let topology = topology(options, kinds).map_err(Failure::Start)?;
-    let absent = absent(kinds, transports, &topology);
     let name = world::host().name;
+    check_nccl(options, kinds, "").map_err(Failure::Start)?;
+    let absent = absent(kinds, transports, &topology);
     Ok(Site { host: Host { name, ranks: Vec::new(), topology }, absent, simulation })
 }
 
@@ -98,7 +100,7 @@ pub(super) fn meet(
     };
     let known = known.map_err(|reason| format!("rank {} on {}: {reason}", own.1.0, own.0.name));
     let all = within.gather(known.clone()).map_err(start)?;
-    let site = all.map(|all| site(&own.0.name, members, all, kinds, transports));
+    let site = all.map(|all| site((&own.0.name, members), all, options, kinds, transports));
     let sites = ranks.world.gather(site).map_err(start)?;
     let sites =
         sites.map(|sites| sites.into_iter().flatten().collect::<Result<Vec<Site>, String>>());
@@ -123,9 +125,9 @@ fn members(places: &[(world::Host, Rank, Option<u32>)]) -> Vec<Vec<Rank>> {
 
 /// What the first rank of a host makes of what its ranks see.
 fn site(
-    name: &str,
-    ranks: Vec<Rank>,
+    (name, ranks): (&str, Vec<Rank>),
     all: Vec<Result<(Topology, Option<String>), String>>,
+    options: &Options,
     kinds: &[TransportKind],
     transports: &mut Transports,
 ) -> Result<Site, String> {
@@ -139,6 +141,7 @@ fn site(
         sees_alike &= uuids(&other) == uuids(&topology);
         topology.add_cpus(&other);
     }
+    check_nccl(options, kinds, &format!("{name}: "))?;
     let mut absent = absent(kinds, transports, &topology);
     if !sees_alike {
         let reason = format!(
@@ -152,13 +155,30 @@ fn site(
     Ok(Site { host: Host { name: name.to_owned(), ranks, topology }, absent, simulation })
 }
 
-/// What is on this machine, with its network interfaces where they are asked for.
+/// What is on this machine, with its network interfaces and NCCL where they are asked for.
 fn topology(options: &Options, kinds: &[TransportKind]) -> Result<Topology, String> {
     let mut topology = machine::topology().map_err(|err| err.to_string())?;
     if kinds.contains(&TransportKind::Rdma) {
         topology.nics = machine::nics(options.fabric.fabric_lib.as_deref().map(Path::new));
     }
+    if kinds.contains(&TransportKind::Nccl) {
+        machine::nccl(options.nccl.nccl_lib.as_deref());
+    }
     Ok(topology)
+}
+
+/// Says, where NCCL is asked for, what is wrong with its variables on the host that
+/// `place` names.
+fn check_nccl(options: &Options, kinds: &[TransportKind], place: &str) -> Result<(), String> {
+    if !kinds.contains(&TransportKind::Nccl) {
+        return Ok(());
+    }
+    let request = options.nccl.request();
+    let warnings = environment::check(&request).map_err(|reason| format!("{place}{reason}"))?;
+    for warning in warnings.iter().filter(|_| !options.quiet) {
+        say(&format!("warning: {place}{warning}"));
+    }
+    Ok(())
 }
 
 /// The transports that cannot be used here, and why.

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path, sync::OnceLock};
 use serde::Serialize;
 
 use crate::{
-    ffi::{self, cuda, fabric, host, simulation},
+    ffi::{self, cuda, fabric, host, nccl, simulation},
     plan::{
         Gpu, NicName,
         topology::{GpuNode, NicNode, Node, NumaNode, Topology, cpu_list},
@@ -96,6 +96,12 @@ pub fn nics(path: Option<&Path>) -> Vec<NicNode> {
     nics
 }
 
+/// Loads the NCCL at `path`, if there is one: whoever needs it later gets the same.
+pub fn nccl(path: Option<&Path>) {
+    // Who needs it will say why it is not here.
+    let _ = nccl::Library::load(path);
+}
+
 /// Whether an interface leads to nowhere but this host.
 fn is_loopback(nic: &NicName) -> bool {
     nic.domain == "lo" || nic.domain.starts_with("shm") || nic.fabric.starts_with("127.")
@@ -124,7 +130,12 @@ pub fn libraries() -> Vec<Library> {
         path: library.path().display().to_string(),
         version: library.version(),
     });
-    driver.into_iter().chain(fabric).collect()
+    let nccl = nccl::Library::loaded().map(|library| Library {
+        name: "NCCL",
+        path: library.path().display().to_string(),
+        version: library.version().to_string(),
+    });
+    driver.into_iter().chain(fabric).chain(nccl).collect()
 }
 
 /// Makes this process the first on the simulated machine of this name or file; from now on it

@@ -4,9 +4,11 @@
 //! a case is measured, nor of how a row is written.
 
 mod control;
+pub mod environment;
 mod gpu;
 mod local;
 pub mod machine;
+mod nccl;
 mod p2p;
 mod patience;
 pub mod pattern;
@@ -315,19 +317,23 @@ pub fn open(kind: TransportKind, topology: &Topology) -> Result<Box<dyn Transpor
         TransportKind::Local => Ok(Box::new(local::Local::new(topology)?)),
         TransportKind::P2p => Ok(Box::new(p2p::P2p::new(topology)?)),
         TransportKind::Shm => Ok(Box::new(shm::Shm::new(topology))),
-        TransportKind::Nccl => Err(missing("libnccl.so.2", "NCCL (package libnccl2) and a GPU")),
+        TransportKind::Nccl => Ok(Box::new(nccl()?)),
         TransportKind::Rdma => Ok(Box::new(rdma::Rdma::new(topology)?)),
     }
 }
 
-fn missing(library: &str, needs: &str) -> String {
-    match ffi::library::can_load(library) {
-        Err(_) => format!("{library} cannot be loaded here: this transport needs {needs}"),
-        Ok(()) => format!(
-            "{library} is here but this version of g2g ({}) does not measure this transport yet",
-            env!("CARGO_PKG_VERSION")
-        ),
-    }
+/// The library, where it works: else why not, as the library itself says it where it is here and the
+/// driver is not.
+fn nccl() -> Result<nccl::Nccl, String> {
+    let library = ffi::nccl::Library::load(None).map_err(|absent| absent.to_string())?;
+    let gpus = gpu::Gpus::new().map_err(|absent| match library.refusal() {
+        Some(refusal) => {
+            let (version, path) = (library.version(), library.path().display());
+            format!("NCCL {version} ({path}) does not work here: {refusal}; {absent}")
+        }
+        None => absent,
+    })?;
+    Ok(nccl::Nccl::new(library, gpus))
 }
 
 /// How long each sample lasted over all ranks: from the first start to the last end.

@@ -71,6 +71,7 @@ macro_rules! on_both_machines {
 mod faults;
 mod kernels;
 mod memory;
+mod nccl;
 mod nvml;
 mod processes;
 mod rdma;

@@ -214,6 +214,7 @@ impl Local {
             reservations: self.memory.reservations.len(),
             handles: self.physical.all().filter(|(_, memory)| !memory.released).count(),
             ipc: count(|region| matches!(region.kind, Kind::Imported { .. })),
+            communicators: crate::nccl::open(),
         }
     }
 }
@@ -232,6 +233,7 @@ pub(crate) struct Live {
     pub reservations: usize,
     pub handles: usize,
     pub ipc: usize,
+    pub communicators: usize,
 }
 
 /// The handle of this thread's current context.

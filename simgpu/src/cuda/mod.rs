@@ -10,13 +10,13 @@ mod errors;
 mod event;
 mod ipc;
 mod launch;
-mod local;
+pub(crate) mod local;
 mod memory;
 mod module;
-mod queue;
+pub(crate) mod queue;
 mod reach;
 mod stream;
-mod table;
+pub(crate) mod table;
 mod virtual_memory;
 
 use std::{
@@ -26,6 +26,7 @@ use std::{
 
 pub(crate) use errors::Code;
 pub(crate) use local::{Live, Local};
+pub(crate) use memory::{cuMemAlloc_v2, cuMemFree_v2};
 
 use crate::{
     faults::CallSite,

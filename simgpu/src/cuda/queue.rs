@@ -14,8 +14,10 @@ use crate::{
     execute::Action,
     state::World,
     timing::{
-        Guard, Operation, QUEUE, RING, STREAMS, Work,
+        Gate, GateKind, Guard, Operation, QUEUE, RING, STREAMS, Work,
         event::{self, Latest},
+        meeting::{Post, Posted, Refusal},
+        words::{Condition, Key, Test},
     },
 };
 
@@ -93,6 +95,37 @@ impl<'w> Queueing<'w> {
         drop(plane);
         self.count(1);
         (slot, sequence)
+    }
+
+    /// Queues a rank's post, with its messages: the stream waits for the other ranks.
+    pub(crate) fn push_post(&mut self, post: Post, messages: &[Posted]) -> Result<(), Refusal> {
+        let world = self.world;
+        let stream = *self.stream();
+        let mut plane = world.plane();
+        let post = Post { place: world.place as u32, stream: stream.slot as u32, ..post };
+        let at = plane.meetings.add(post)?;
+        for posted in messages {
+            if let Err(refusal) = plane.meetings.add_message(at, *posted) {
+                plane.meetings.remove(at);
+                return Err(refusal);
+            }
+        }
+        let queued_ps = self.follow(&mut plane, world.shared.host_ps());
+        plane.meetings.posts[at].sequence = plane.streams[stream.slot].queued;
+        world.executor.queue(stream.slot, Action::Meet(at));
+        let key = Key { offset: at as u64, ..Key::default() };
+        let condition = Condition { test: Test::Equal, wide: false };
+        let gate = Work::Gate(Gate { kind: GateKind::Meet, key, condition, operand: 0 });
+        plane.enqueue(stream.slot, Operation::new(queued_ps, gate, true));
+        drop(plane);
+        self.count(1);
+        Ok(())
+    }
+
+    /// Where the stream is among all of the machine, and how many operations it has had.
+    pub(crate) fn position(&mut self) -> (usize, u64) {
+        let stream = self.stream();
+        (stream.slot, stream.queued)
     }
 
     /// Makes an event record when the stream gets here.

@@ -6,8 +6,12 @@ use std::collections::BTreeSet;
 use toml::Spanned;
 
 use super::{
-    FailingCall, Faults, Flip, GPUS_MAX, Gpu, Jitter, Link, Machine, NvLinks, Pair, Rate, Rates,
-    file::{Count, FaultKeys, File, GpuKeys, Limit, PairKeys, Problem, RateKeys, SlowKeys, Whole},
+    FailingCall, FailingRank, Faults, Flip, GPUS_MAX, Gpu, Jitter, Link, Machine, Nccl, NvLinks,
+    Pair, RankFault, Rate, Rates,
+    file::{
+        Count, FaultKeys, File, GpuKeys, Limit, PairKeys, Problem, RankKeys, RankWhat, RateKeys,
+        SlowKeys, Whole,
+    },
     instance, nearest_instance, nvlinks, pairs_of,
 };
 
@@ -42,6 +46,12 @@ pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
     nvlinks::take_down(&mut machine, &links_down)?;
     for keys in &file.fault.slow {
         slow_down(&mut machine, keys)?;
+    }
+    if let Some(keys) = &file.nccl {
+        set(&mut machine.nccl.nvls, keys.nvls.map(Some));
+        set(&mut machine.nccl.nvls_efficiency, keys.nvls_efficiency.map(|share| Some(share.get())));
+        set(&mut machine.nccl.net_gb_s, keys.net_gb_s.map(|speed| speed.get()));
+        set(&mut machine.nccl.net_name, keys.net_name.clone());
     }
     machine.faults = faults(&machine, file.fault)?;
     Ok(machine)
@@ -86,6 +96,7 @@ fn plain(gpus: u32) -> Machine {
             pair.sm_write = Rate { gb_s: 23.0, latency_ns: 1000.0 };
             pair.load_latency_ns = 1500.0;
         }),
+        nccl: Nccl::default(),
         faults: Faults::default(),
         report: None,
     }
@@ -359,5 +370,42 @@ fn faults(machine: &Machine, keys: FaultKeys) -> Result<Faults, Problem> {
         let (after, code) = (count(keys.after), keys.code.get_u32());
         faults.calls.push(FailingCall { name: keys.name.0, after, code, always: keys.always });
     }
+    faults.ranks = keys.rank.into_iter().map(failing_rank).collect::<Result<_, _>>()?;
     Ok(faults)
+}
+
+/// What an entry says of a rank that fails: one thing, and what belongs to it.
+fn failing_rank(entry: Spanned<RankKeys>) -> Result<FailingRank, Problem> {
+    let problem = |text: &str| Problem::new(&entry, "fault.rank", text.to_owned());
+    let keys = entry.get_ref();
+    let code = keys.code.map(Whole::get_u32);
+    let what = match (keys.what, keys.element, code, &keys.reason) {
+        (RankWhat::Wrong, element, None, None) => {
+            RankFault::Wrong { element: element.map_or(0, Count::get) }
+        }
+        (RankWhat::Absent, None, None, None) => RankFault::Absent,
+        (RankWhat::Asynchronous, None, Some(code), None) => RankFault::Asynchronous { code },
+        (RankWhat::Refused, None, Some(code), reason) => {
+            RankFault::Refused { code, reason: reason.clone().unwrap_or_default() }
+        }
+        (RankWhat::Asynchronous | RankWhat::Refused, _, None, _) => {
+            return Err(problem("`code` must be given with this `what`"));
+        }
+        _ => {
+            return Err(problem(
+                "`element` is for `what = \"wrong\"`, `code` for \"asynchronous\" and \
+                 \"refused\", `reason` for \"refused\"",
+            ));
+        }
+    };
+    if matches!(what, RankFault::Refused { .. }) && keys.name.is_none() {
+        return Err(problem("`name` must be given with `what = \"refused\"`"));
+    }
+    Ok(FailingRank {
+        rank: keys.rank.map(Whole::get_u32),
+        name: keys.name.clone().map(|name| name.0),
+        after: keys.after.map_or(0, Count::get),
+        what,
+        always: keys.always,
+    })
 }

@@ -44,6 +44,8 @@ pub(super) struct Instance {
     pub nvlink_gen: Option<u32>,
     pub nvlink_links_per_gpu: Option<u32>,
     pub p2p: Option<PeerAccess>,
+    pub network_gbps: Option<f64>,
+    pub efa: Option<bool>,
 }
 
 /// What connects GPUs to the host where it is not PCIe.

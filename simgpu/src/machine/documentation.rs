@@ -51,23 +51,30 @@ fn taken(table: &str) -> BTreeSet<String> {
     let text = match table {
         "" => "no_such_key = 1".to_owned(),
         "rate" => "gpu = [{ local_ce = { no_such_key = 1 } }]".to_owned(),
-        table => format!("[[{table}]]\nno_such_key = 1"),
+        table => format!("{}\nno_such_key = 1", head(table)),
     };
     let problem = parse(&text, "").unwrap_err().to_string();
     let (_, list) = problem.split_once("expected").unwrap_or_else(|| panic!("{problem}"));
     list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
+/// How a table begins: `[nccl]` is there once.
+fn head(table: &str) -> String {
+    if table == "nccl" { "[nccl]".to_owned() } else { format!("[[{table}]]") }
+}
+
 /// Each table of keys: its heading, the table, and what it must have to be a table at all.
-const TABLES: [(&str, &str, &str); 8] = [
+const TABLES: [(&str, &str, &str); 10] = [
     ("### Top level", "", ""),
     ("### `[[gpu]]`", "gpu", ""),
     ("### `[[pair]]`", "pair", ""),
     ("### Rates", "rate", ""),
+    ("### `[nccl]`", "nccl", ""),
     ("### `[[fault.slow]]`", "fault.slow", "fraction = 0.5\n"),
     ("### `[[fault.jitter]]`", "fault.jitter", "share = 0.5\nextra_ns = 1\n"),
     ("### `[[fault.flip]]`", "fault.flip", ""),
     ("### `[[fault.call]]`", "fault.call", "name = 'cuInit'\ncode = 1\n"),
+    ("### `[[fault.rank]]`", "fault.rank", "what = 'wrong'\n"),
 ];
 
 #[test]
@@ -76,7 +83,7 @@ fn the_documented_keys_are_those_that_files_take() {
         let mut documented: BTreeSet<String> =
             keys(heading).into_iter().map(|key| key.name).collect();
         if table.is_empty() {
-            documented.extend(["gpu", "pair", "fault"].map(str::to_owned));
+            documented.extend(["gpu", "pair", "fault", "nccl"].map(str::to_owned));
         }
         assert_eq!(documented, taken(table), "{heading}");
     }
@@ -96,7 +103,8 @@ fn the_documented_defaults_are_what_files_leave_out() {
         });
         let given: String = given.collect();
         count += given.lines().count();
-        let table = if table.is_empty() { String::new() } else { format!("[[{table}]]\n{needed}") };
+        let table =
+            if table.is_empty() { String::new() } else { format!("{}\n{needed}", head(table)) };
         let left_out = machine(&format!("schema = 1\n{table}"));
         assert_eq!(machine(&format!("schema = 1\n{table}{given}")), left_out, "{given}");
     }
@@ -119,7 +127,7 @@ fn what_must_be_there_is_documented_so() {
         assert_eq!(must, names.collect(), "{heading}");
         for missing in needed.lines() {
             let rest = needed.replace(missing, "");
-            let problem = parse(&format!("schema = 1\n[[{table}]]\n{rest}"), "").unwrap_err();
+            let problem = parse(&format!("schema = 1\n{}\n{rest}", head(table)), "").unwrap_err();
             assert!(problem.to_string().contains("missing field"), "{problem}");
         }
     }

@@ -26,8 +26,19 @@ pub(super) struct File {
     pub gpu: Vec<GpuKeys>,
     #[serde(default)]
     pub pair: Vec<Spanned<PairKeys>>,
+    pub nccl: Option<NcclKeys>,
     #[serde(default)]
     pub fault: FaultKeys,
+}
+
+/// `[nccl]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NcclKeys {
+    pub nvls: Option<bool>,
+    pub nvls_efficiency: Option<Fraction>,
+    pub net_gb_s: Option<Speed>,
+    pub net_name: Option<String>,
 }
 
 /// `[[gpu]]`
@@ -107,6 +118,8 @@ pub(super) struct FaultKeys {
     pub flip: Vec<FlipKeys>,
     #[serde(default)]
     pub call: Vec<CallKeys>,
+    #[serde(default)]
+    pub rank: Vec<Spanned<RankKeys>>,
 }
 
 /// `[[fault.slow]]`
@@ -151,6 +164,31 @@ pub(super) struct CallKeys {
     pub code: Whole<1, 99_999>,
     #[serde(default)]
     pub always: bool,
+}
+
+/// `[[fault.rank]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RankKeys {
+    pub rank: Option<Whole<0, 63>>,
+    pub name: Option<CallName>,
+    pub what: RankWhat,
+    pub element: Option<Count>,
+    pub code: Option<Whole<1, 9>>,
+    pub reason: Option<String>,
+    pub after: Option<Count>,
+    #[serde(default)]
+    pub always: bool,
+}
+
+/// The values of `what`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RankWhat {
+    Wrong,
+    Absent,
+    Asynchronous,
+    Refused,
 }
 
 /// A whole number within bounds.
@@ -272,8 +310,8 @@ impl TryFrom<String> for CallName {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
-        if !["cu", "nvml"].iter().any(|prefix| name.starts_with(prefix)) {
-            return Err(format!("`{name}` is not a call of the driver or of NVML"));
+        if !["cu", "nvml", "nccl"].iter().any(|prefix| name.starts_with(prefix)) {
+            return Err(format!("`{name}` is not a call of the driver, of NVML or of NCCL"));
         }
         match name.rsplit_once("_v") {
             Some((base, version)) if version.bytes().all(|digit| digit.is_ascii_digit()) => {

@@ -2,7 +2,7 @@
 //! [`super::rates`] and in [`super::models`]; `docs/simulation.md`, "Instances", lists it.
 
 use super::{
-    Faults, Gpu, Link, Machine, NvLinks, Pair,
+    Faults, Gpu, Link, Machine, Nccl, NvLinks, Pair,
     catalogue::{self, CATALOGUE, HostLink, Instance, PeerAccess},
     models::{MODELS, Model},
     rates,
@@ -59,6 +59,7 @@ pub(super) fn machine(name: &str) -> Option<Machine> {
         driver_version: DRIVER_VERSION,
         pairs: super::pairs_of(instance.gpu_count, |pair| builder.connect(&gpus, pair)),
         gpus,
+        nccl: builder.nccl(),
         faults: Faults::default(),
         report: None,
     })
@@ -176,6 +177,18 @@ impl Builder {
         let generation = if count == 0 { 0 } else { self.instance.nvlink_gen.unwrap_or(0) };
         let switch = self.instance.p2p == Some(PeerAccess::NvswitchAllPairs);
         NvLinks { generation, count, down: Vec::new(), switch }
+    }
+
+    /// What collectives find: the network's rate, which the GPUs share evenly.
+    fn nccl(&self) -> Nccl {
+        let assumed = Nccl::default();
+        let share_gb_s = |gbps: f64| gbps / 8.0 / f64::from(self.instance.gpu_count);
+        let efa = self.instance.efa == Some(true);
+        Nccl {
+            net_gb_s: self.instance.network_gbps.map_or(assumed.net_gb_s, share_gb_s),
+            net_name: if efa { "Libfabric".to_owned() } else { assumed.net_name.clone() },
+            ..assumed
+        }
     }
 
     /// The raw rate of so many NVLinks, in GB/s.

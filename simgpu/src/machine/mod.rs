@@ -95,6 +95,9 @@ pub struct Machine {
     pub gpus: Vec<Gpu>,
     /// Every ordered pair of two different GPUs, sorted by source, then target.
     pub pairs: Vec<Pair>,
+    /// What the library of collectives finds.
+    #[serde(default)]
+    pub nccl: Nccl,
     /// What goes wrong on purpose.
     pub faults: Faults,
     /// File to which each process appends a JSON line when it ends normally: counts of calls and
@@ -183,6 +186,25 @@ pub struct Rate {
     pub gb_s: f64,
     /// What every transfer costs, whatever its size.
     pub latency_ns: f64,
+}
+
+/// What the library of collectives finds beside GPUs and pairs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Nccl {
+    /// Whether the NVSwitch reduces; `None`: from NVLink 4 on, where GPUs have compute capability 9.0.
+    pub nvls: Option<bool>,
+    /// What is reached of the NVSwitch's bound; `None`: by the compute capability.
+    pub nvls_efficiency: Option<f64>,
+    /// What the network moves for each GPU, one way.
+    pub net_gb_s: f64,
+    /// The network's name in the log.
+    pub net_name: String,
+}
+
+impl Default for Nccl {
+    fn default() -> Self {
+        Self { nvls: None, nvls_efficiency: None, net_gb_s: 12.5, net_name: "Socket".to_owned() }
+    }
 }
 
 /// The two engines' rates on the same way.
@@ -324,6 +346,48 @@ pub struct Faults {
     pub flips: Vec<Flip>,
     /// Calls that fail.
     pub calls: Vec<FailingCall>,
+    /// Ranks of communicators that fail.
+    #[serde(default)]
+    pub ranks: Vec<FailingRank>,
+}
+
+/// A rank of a communicator that fails, in one way or another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailingRank {
+    /// `None`: any rank.
+    pub rank: Option<u32>,
+    /// A function such as `ncclAllReduce`, or `ncclCommInitRank` for joining; `None`: any collective.
+    pub name: Option<String>,
+    /// How many calls of it go well before; counted for each communicator.
+    pub after: u64,
+    /// What happens.
+    pub what: RankFault,
+    /// Whether it happens at every later call too, or only at that one.
+    pub always: bool,
+}
+
+/// How a rank fails.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RankFault {
+    /// One element that it receives is wrong.
+    Wrong {
+        /// Counted from 0; shorter collectives are spared.
+        element: u64,
+    },
+    /// It never arrives.
+    Absent,
+    /// `ncclCommGetAsyncError` tells of this code from then on.
+    Asynchronous {
+        /// The library's code.
+        code: u32,
+    },
+    /// The call answers this code, with a reason.
+    Refused {
+        /// The library's code.
+        code: u32,
+        /// What `ncclGetLastError` says.
+        reason: String,
+    },
 }
 
 /// A share of the transfers from `source` to `target` that last longer.

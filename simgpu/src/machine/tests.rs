@@ -320,6 +320,7 @@ fn faults_are_carried_over() {
          [[fault.call]]\nname = 'cuMemAlloc'\ncode = 2\nafter = 3\n",
     );
     let faults = Faults {
+        ranks: Vec::new(),
         jitter: vec![Jitter { source: Some(1), target: None, share: 0.25, extra_ns: 700.0 }],
         flips: vec![Flip { source: None, target: Some(0), offset: 8, after: 2, always: true }],
         calls: vec![FailingCall {
@@ -330,6 +331,46 @@ fn faults_are_carried_over() {
         }],
     };
     assert_eq!(machine.faults, faults);
+}
+
+#[test]
+fn what_collectives_find_is_carried_over() {
+    let machine = file(
+        "schema = 1\nfrom = 'p5.48xlarge'\n[nccl]\nnvls = false\nnvls_efficiency = 0.5\n\
+         [[fault.rank]]\nrank = 3\nname = 'ncclAllReduce'\nwhat = 'wrong'\nelement = 7\nafter = 2\n\
+         [[fault.rank]]\nwhat = 'absent'\nalways = true\n\
+         [[fault.rank]]\nname = 'ncclCommInitRank'\nwhat = 'refused'\ncode = 2\nreason = 'why'\n\
+         [[fault.rank]]\nwhat = 'asynchronous'\ncode = 6\n",
+    );
+    // Eight GPUs share 3200 Gbit/s.
+    let nccl = Nccl {
+        nvls: Some(false),
+        nvls_efficiency: Some(0.5),
+        net_gb_s: 50.0,
+        net_name: "Libfabric".to_owned(),
+    };
+    assert_eq!(machine.nccl, nccl);
+    let fault = |rank, name: Option<&str>, after, what, always| {
+        let name = name.map(str::to_owned);
+        FailingRank { rank, name, after, what, always }
+    };
+    let refused = RankFault::Refused { code: 2, reason: "why".to_owned() };
+    let expected = [
+        fault(Some(3), Some("ncclAllReduce"), 2, RankFault::Wrong { element: 7 }, false),
+        fault(None, None, 0, RankFault::Absent, true),
+        fault(None, Some("ncclCommInitRank"), 0, refused, false),
+        fault(None, None, 0, RankFault::Asynchronous { code: 6 }, false),
+    ];
+    assert_eq!(machine.faults.ranks, expected);
+    for (entry, sentence) in [
+        ("what = 'refused'\ncode = 2", "`name` must be given with `what = \"refused\"`"),
+        ("what = 'asynchronous'", "`code` must be given with this `what`"),
+        ("what = 'absent'\ncode = 2", "`element` is for `what = \"wrong\"`"),
+    ] {
+        let text = format!("schema = 1\n[[fault.rank]]\n{entry}\n");
+        let problem = load_text(&text).unwrap_err();
+        assert!(problem.to_string().contains(sentence), "{problem}");
+    }
 }
 
 #[test]

@@ -451,6 +451,20 @@ fn the_documentation_lists_the_functions() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/simulation.md");
     let text = std::fs::read_to_string(path).unwrap();
     let (_, section) = text.split_once("\n## The driver\n").unwrap();
+    let (section, collectives) = section.split_once("\n## Collectives\n").unwrap();
+    let named = collectives.split('`').skip(1).step_by(2);
+    let listed: std::collections::BTreeSet<&str> =
+        named.filter(|name| name.starts_with("nccl") && *name != "ncclConfig_t").collect();
+    let codes = [
+        "ncclInternalError",
+        "ncclInvalidUsage",
+        "ncclInvalidArgument",
+        "ncclInProgress",
+        "ncclRemoteError",
+    ];
+    let others = ["ncclGetVersion", "ncclGetErrorString", "ncclGetLastError"];
+    let own = crate::nccl::function_names().chain(codes).chain(others);
+    assert_eq!(listed, own.collect());
     let table = section.lines().filter(|line| line.starts_with("| "));
     let mut listed: Vec<&str> = table.flat_map(|line| line.split('`').skip(1).step_by(2)).collect();
     let mut own: Vec<&str> = function_names().collect();

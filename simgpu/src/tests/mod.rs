@@ -4,6 +4,7 @@ mod execution;
 mod faults;
 mod holds;
 mod misuse;
+mod nccl;
 mod processes;
 mod time;
 
@@ -18,7 +19,7 @@ use std::{
 use crate::{
     attach::simgpu_state,
     cuda::abi::{self, In, Out},
-    machine::{Faults, Gpu, Link, Machine, NvLinks, Pair, Rate, Rates},
+    machine::{Faults, Gpu, Link, Machine, Nccl, NvLinks, Pair, Rate, Rates},
     timing::event::{Latest, latest},
 };
 
@@ -151,6 +152,7 @@ pub(super) fn machine() -> Machine {
         driver_version: 12080,
         gpus: (0..4).map(gpu).collect(),
         pairs: pairs.collect(),
+        nccl: Nccl::default(),
         faults: Faults::default(),
         report: None,
     }

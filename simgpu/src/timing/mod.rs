@@ -4,13 +4,14 @@
 //! `docs/simulation.md`, section Time, has the formulas.
 
 pub(crate) mod cost;
+pub(crate) mod meeting;
 mod plane;
 mod settle;
 mod shared;
 pub(crate) mod words;
 
 pub(crate) use plane::{Export, Gate, GateKind, Operation, Plane, Work, event};
-pub(crate) use settle::What;
+pub(crate) use settle::{After, What, split_mix};
 pub(crate) use shared::{Guard, Shared, State, WRITE_COUNTERS, memory_file, wait, wake};
 #[cfg(test)]
 pub(crate) use {plane::Stream, settle::Step};

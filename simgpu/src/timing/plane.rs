@@ -5,6 +5,7 @@
 use super::{
     EVENTS, QUEUE, STREAMS,
     cost::{Cost, RESOURCES},
+    meeting::Meetings,
     settle::Step,
     words::{Condition, Key, Words},
 };
@@ -28,6 +29,8 @@ pub(crate) struct Plane {
     pub words: Words,
     /// Memory that has been exported.
     pub exports: [Export; super::EVENTS / 16],
+    /// Communicators and what their ranks have posted.
+    pub meetings: Meetings,
     /// The step that is being taken, so that it can be finished by another if this process dies.
     pub step: Step,
     /// The queues.
@@ -144,6 +147,8 @@ pub(crate) enum GateKind {
     Value,
     /// A function on the host.
     Function,
+    /// The other ranks of a communicator; the key's offset is where the post is.
+    Meet,
 }
 
 impl Operation {
@@ -203,6 +208,7 @@ impl Plane {
         for export in self.exports.iter_mut().filter(|export| export.place as usize == place) {
             export.nonce = 0;
         }
+        self.meetings.bury(place);
     }
 }
 

@@ -19,6 +19,9 @@ use crate::machine::Jitter;
 /// number there, and where it is.
 type Turn = Reverse<(u64, u32, u64, usize)>;
 
+/// Streams that may have become ready, the earliest first.
+pub(super) type Turns = BinaryHeap<Turn>;
+
 /// What the executor learns of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
@@ -119,10 +122,11 @@ impl Guard<'_> {
         let used = (0..STREAMS).filter(|&at| self.streams[at].used);
         let turns = used.filter_map(|at| self.turn(at)).collect();
         self.settle(None, turns);
+        self.arrive_again();
     }
 
     /// Times heads until none is left that can be timed; only those given can be now.
-    fn settle(&mut self, first: Option<Turn>, mut turns: BinaryHeap<Turn>) {
+    pub(super) fn settle(&mut self, first: Option<Turn>, mut turns: Turns) {
         let mut next = first.or_else(|| turns.pop());
         while let Some(turn) = next {
             let stream = turn.0.3;
@@ -171,6 +175,10 @@ impl Guard<'_> {
                 self.step(stream, done, ready_ps, None);
                 self.written(key, value, turns);
             }
+            Work::Gate(gate) if gate.kind == GateKind::Meet => {
+                self.step(stream, What::Reached, ready_ps, None);
+                self.arrive(gate.key.offset as usize, turns);
+            }
             Work::Gate(gate) => {
                 let holds = |value| gate.condition.holds(value, gate.operand);
                 let write = (gate.kind == GateKind::Value)
@@ -210,7 +218,7 @@ impl Guard<'_> {
         }
         let number = self.transfers;
         self.transfers += 1;
-        start_ps + cost.duration_ps + jitter_ps(self.jitter, cost, number)
+        start_ps + cost.duration_ps + jitter_ps(self.jitter, &[(cost.source, cost.target)], number)
     }
 
     /// The stream writes the word now: notes it and opens what waits for it.
@@ -235,13 +243,14 @@ impl Guard<'_> {
             _ => None,
         });
         gates
-            .filter(|(_, gate)| gate.kind != GateKind::Function && gate.key == key)
+            .filter(|(_, gate)| matches!(gate.kind, GateKind::Hold | GateKind::Value))
+            .filter(|(_, gate)| gate.key == key)
             .filter(|(_, gate)| gate.condition.holds(value, gate.operand))
             .collect()
     }
 
     /// Lets a stream pass the gate that it has reached, at `at_ps` or when it was reached.
-    fn pass(
+    pub(super) fn pass(
         &mut self,
         stream: usize,
         at_ps: u64,
@@ -255,7 +264,7 @@ impl Guard<'_> {
         self.tell_waiters(&head, turns);
     }
 
-    fn head(&self, stream: usize) -> Operation {
+    pub(super) fn head(&self, stream: usize) -> Operation {
         self.queues[stream][slot(self.streams[stream].timed)]
     }
 
@@ -327,12 +336,15 @@ impl Write {
     }
 }
 
-/// By how much transfer `number` of the machine lasts longer than it should.
-fn jitter_ps(jitter: &[Jitter], cost: &Cost, number: u64) -> u64 {
+/// By how much transfer `number` of the machine, from end to end or over several such ways at once,
+/// lasts longer than it should.
+pub(super) fn jitter_ps(jitter: &[Jitter], ends: &[(u16, u16)], number: u64) -> u64 {
     let is = |wanted: Option<u32>, found: u16| {
         wanted.is_none_or(|gpu| found != HOST && gpu == u32::from(found))
     };
-    let fits = |fault: &Jitter| is(fault.source, cost.source) && is(fault.target, cost.target);
+    let fits = |fault: &Jitter| {
+        ends.iter().any(|&(source, target)| is(fault.source, source) && is(fault.target, target))
+    };
     let hit = |at: usize, share: f64| {
         // Faults that fit the same transfer are drawn independently.
         let drawn = split_mix(number ^ (at as u64) << 48);

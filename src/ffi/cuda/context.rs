@@ -110,18 +110,23 @@ impl Context {
     }
 
     /// Whether both are the same.
-    pub(super) fn is(&self, other: &Self) -> bool {
+    pub(in crate::ffi) fn is(&self, other: &Self) -> bool {
         self.inner.id == other.inner.id
     }
 
     /// Makes it the calling thread's current context, if it is not, for the call that follows.
     #[inline]
-    pub(super) fn current(&self) -> Result<&'static Driver, CallError> {
+    pub(in crate::ffi) fn current(&self) -> Result<&'static Driver, CallError> {
         let driver = self.inner.device.driver;
         if CURRENT.get() != self.inner.id {
             self.make_current(driver)?;
         }
         Ok(driver)
+    }
+
+    /// Another library may have made another context current to the calling thread.
+    pub(in crate::ffi) fn forget_current() {
+        CURRENT.set(0);
     }
 
     #[cold]
@@ -136,7 +141,10 @@ impl Context {
     /// Gives back something made in this context, by `free`, once no stream of this process can
     /// still be using it. What a stream never lets go of, or the driver does not take back, stays
     /// until the process ends, with a warning; the answer says which.
-    pub(super) fn give_back(&self, free: impl FnOnce(&Driver) -> Result<(), CallError>) -> bool {
+    pub(in crate::ffi) fn give_back(
+        &self,
+        free: impl FnOnce(&Driver) -> Result<(), CallError>,
+    ) -> bool {
         // Waiting makes other contexts current, so this one is made so after it.
         let settled = self.inner.device.driver.settle(stream::Inner::settle_once);
         let outcome = settled.and_then(|()| free(self.current()?));

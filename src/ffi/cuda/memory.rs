@@ -51,7 +51,7 @@ pub struct Slice<'a> {
 
 impl Slice<'_> {
     /// The memory at `address`; whoever makes it gives it the lifetime of the memory's owner.
-    pub(super) fn new(address: u64, size: Bytes) -> Self {
+    pub(in crate::ffi) fn new(address: u64, size: Bytes) -> Self {
         Self { address, size, owner: PhantomData }
     }
 

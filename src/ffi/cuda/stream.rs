@@ -78,7 +78,7 @@ impl Stream {
     }
 
     /// The handle, for the other wrappers.
-    pub(super) fn handle(&self) -> *mut CUstream_st {
+    pub(in crate::ffi) fn handle(&self) -> *mut CUstream_st {
         self.inner.handle.0
     }
 

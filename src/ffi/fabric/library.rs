@@ -1,7 +1,6 @@
 //! The library: where it is found, the functions that it exports, and its errors.
 
 use std::{
-    error::Error,
     ffi::{CStr, c_char, c_int, c_void},
     fmt,
     os::raw::c_uint,
@@ -14,7 +13,7 @@ use super::{
     bindings::{self, fi_fabric_attr, fi_info, fid_fabric},
     grown,
 };
-use crate::ffi::{CallError, Cause};
+use crate::ffi::{CallError, Cause, library::reason_of};
 
 /// Where the library is looked for: AWS's installer has folders of its own.
 const PLACES: [&str; 3] = [
@@ -234,11 +233,6 @@ pub(super) unsafe fn text_of(text: *const c_char) -> Option<String> {
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(text) };
     Some(text.to_string_lossy().into_owned())
-}
-
-/// The dynamic loader's own sentence.
-fn reason_of(err: &libloading::Error) -> String {
-    err.source().map_or_else(|| err.to_string(), ToString::to_string)
 }
 
 macro_rules! names {

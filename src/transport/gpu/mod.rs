@@ -13,7 +13,7 @@ pub(super) use buffer::{Buffer, Side};
 pub(super) use ends::Ends;
 pub(super) use start::{Start, share_start};
 
-use super::{Clock, Error, Mismatch, RESOLUTIONS_MIN, Support, Transfer, pattern};
+use super::{Clock, Error, Mismatch, RESOLUTIONS_MIN, Support, Transfer, pattern, values::Values};
 use crate::{
     ffi::{
         CallError,
@@ -183,6 +183,36 @@ impl Ready {
         })?;
         let expected = pattern::byte(seed, offset);
         let found = found.to_ne_bytes()[0];
+        Ok(Some(Mismatch { rank: rank.0, offset, expected, found, count }))
+    }
+
+    /// Compares memory of this GPU, element by element, with what a reduction of `values` of `seed`
+    /// must have made; the answer names `rank` as the owner, the first
+    /// wrong byte, and the bytes of all wrong elements.
+    pub(super) fn compare_reduced(
+        &self,
+        memory: cuda::Slice<'_>,
+        values: &Values,
+        seed: u64,
+        rank: Rank,
+    ) -> Result<Option<Mismatch>, CallError> {
+        let reduced = values.reduced(seed);
+        let [count, index] = self.ask([0, u64::MAX], |kernels, stream, answers| {
+            kernels.compare_reduced(stream, memory, reduced, answers)
+        })?;
+        if count == 0 {
+            return Ok(None);
+        }
+        let size = Bytes::new(reduced.element);
+        let wrong = memory.slice(size.times(index), size);
+        let [found] = self.ask([0], |_, stream, answers| {
+            stream.copy(answers.slice(Bytes::default(), size), wrong)
+        })?;
+        let (found, expected) = (found.to_ne_bytes(), values.result(seed, index).to_le_bytes());
+        let place = (0..8).find(|&place| found[place] != expected[place]).unwrap_or(0);
+        let offset = size.get() * index + place as u64;
+        let (expected, found) = (expected[place], found[place]);
+        let count = count * size.get();
         Ok(Some(Mismatch { rank: rank.0, offset, expected, found, count }))
     }
 

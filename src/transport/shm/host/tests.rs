@@ -35,6 +35,7 @@ fn case(pattern: Pattern, size: u64, slot: Option<u64>) -> Case {
         size: Bytes::new(size),
         slot,
         fabric: None,
+        nccl: None,
     }
 }
 

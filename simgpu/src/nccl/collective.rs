@@ -1,0 +1,369 @@
+//! Putting collectives and messages on streams.
+
+use std::{
+    os::fd::AsRawFd,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    communicator::{Communicator, Handle, find, ready},
+    environment::environment,
+    model::Model,
+    report,
+    types::{Code, DataType, Function, OPERATIONS, Refused},
+};
+use crate::{
+    cuda::{local::with_current, queue::Queueing},
+    execute::lock,
+    machine::RankFault,
+    memory::Kind as Memory,
+    state::World,
+    timing::{
+        cost::{HOST, Leg, Medium, Place},
+        meeting::{Call, Kind, Post, Posted, Refusal, Window},
+        ps_of_ns,
+    },
+};
+
+/// How long a caller waits for room.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A collective as a program has called it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    /// As it was called, which for one function is not its name in the log.
+    pub called: &'static str,
+    pub function: Function,
+    pub send: u64,
+    pub receive: u64,
+    pub count: u64,
+    pub data_type: u32,
+    pub operation: u32,
+    pub root: i32,
+    pub communicator: u64,
+    pub stream: u64,
+}
+
+/// A message as a program has called it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    pub called: &'static str,
+    pub sends: bool,
+    pub address: u64,
+    pub count: u64,
+    pub data_type: u32,
+    pub peer: i32,
+    pub communicator: u64,
+    pub stream: u64,
+}
+
+fn invalid(text: String) -> Refused {
+    Refused::new(Code::INVALID_ARGUMENT, text)
+}
+
+/// Refuses what no rank may call so, before anything is queued.
+pub(super) fn check(world: &World, wanted: &Wanted) -> Result<(Handle, Arc<Model>), Refused> {
+    let Wanted { called, root, data_type, operation, .. } = *wanted;
+    let (handle, model) = ready(world, wanted.communicator)?;
+    let own = lock(&handle);
+    let end = i64::from(own.ranks);
+    if i64::from(root) < 0 || i64::from(root) >= end {
+        return Err(invalid(format!(
+            "{called} : invalid root {root} (root should be in the 0..{end} range)"
+        )));
+    }
+    let found = DataType::of(data_type);
+    let found = found.ok_or_else(|| invalid(format!("{called} : invalid type {data_type}")))?;
+    if wanted.function.reduces() && operation >= OPERATIONS {
+        match operation_of(&own, operation) {
+            Some((of, _)) if of == found => {}
+            Some(_) => {
+                return Err(invalid(format!(
+                    "{called} : the operation was made for another type than {data_type}"
+                )));
+            }
+            None => {
+                return Err(invalid(format!(
+                    "{called} : reduction operation {operation} unknown to this communicator"
+                )));
+            }
+        }
+    }
+    drop(own);
+    Ok((handle, model))
+}
+
+/// An operation that the program has made.
+fn operation_of(own: &Communicator, number: u32) -> Option<(DataType, u64)> {
+    own.operations.get(&number).copied()
+}
+
+/// Memory that a rank gives, which must be there as a whole and be its GPU's or the host's.
+fn window(
+    queueing: &Queueing<'_>,
+    address: u64,
+    bytes: u64,
+    (called, what): (&str, &str),
+) -> Result<Window, Refused> {
+    if bytes == 0 {
+        return Ok(Window { address, descriptor: -1, ..Window::default() });
+    }
+    let bad = || invalid(format!("{called} : {what} {address:#x} is not a valid pointer"));
+    let memory = &queueing.local.memory;
+    let region = memory.find(address, bytes).ok_or_else(bad)?;
+    if let Place::Gpu(gpu) = region.place
+        && gpu != queueing.gpu
+    {
+        return Err(invalid(format!(
+            "{called} : {what} allocated on device {gpu} mismatchs with NCCL device {}",
+            queueing.gpu
+        )));
+    }
+    let inside = address - region.start;
+    let file = match &region.kind {
+        Memory::Allocated { .. } => memory.file(region.gpu, address),
+        Memory::Mapped { handle, .. } if address + bytes <= region.end() => {
+            let physical = queueing.local.physical.get(*handle);
+            physical.map(|memory| (memory.file.as_raw_fd(), inside))
+        }
+        _ => None,
+    };
+    let (descriptor, offset) = file.unwrap_or((-1, 0));
+    Ok(Window { address, bytes, pid: std::process::id(), descriptor, offset })
+}
+
+/// What a caller needs to queue on a rank's stream.
+fn queueing<'w>(world: &'w World, gpu: u32, stream: u64) -> Result<Queueing<'w>, Refused> {
+    let context = {
+        let local = world.local();
+        if local.contexts[gpu as usize].retained == 0 {
+            return Err(Refused::new(
+                Code::UNHANDLED_CUDA_ERROR,
+                "Cuda failure 'invalid device context'",
+            ));
+        }
+        local.context_handle(gpu)
+    };
+    with_current(|stack| stack.push(context));
+    let queueing = Queueing::on(world, stream);
+    with_current(|stack| stack.pop());
+    let queueing = queueing?;
+    if queueing.gpu != gpu {
+        let text = "Cuda failure 'invalid resource handle': the stream is another device's";
+        return Err(Refused::new(Code::UNHANDLED_CUDA_ERROR, text));
+    }
+    Ok(queueing)
+}
+
+/// Queues a collective of a rank.
+pub(super) fn post(world: &World, wanted: &Wanted) -> Result<(), Refused> {
+    let (handle, model) = check(world, wanted)?;
+    let environment = environment();
+    let Wanted { called, function, count, root, .. } = *wanted;
+    let data_type = DataType::of(wanted.data_type)
+        .ok_or_else(|| invalid(format!("{called} : invalid type {}", wanted.data_type)))?;
+    let size = data_type.bytes();
+    let mut own = lock(&handle);
+    let (ranks, rank) = (u64::from(own.ranks), own.rank);
+    let root = root.cast_unsigned();
+    let too_large = || invalid(format!("{called} : count {count} is too large"));
+    let bytes = count.checked_mul(size).filter(|bytes| bytes.checked_mul(ranks).is_some());
+    let bytes = bytes.ok_or_else(too_large)?;
+    let fault = own.fault(world, called);
+    if let Some(RankFault::Refused { code, reason }) = fault {
+        return Err(Refused::new(Code(code.cast_signed()), reason));
+    }
+    if count == 0 {
+        return Ok(());
+    }
+    let choice = model.choose(environment, function, bytes)?;
+    if !own.connected {
+        own.connected = true;
+        report::tell_of_channels(world, &own, &model, choice);
+    }
+    report::tell_of_choice(&own, function, model.total_bytes(function, bytes), choice);
+    let (sends, receives) = function.elements(count, ranks, rank, root);
+    let next = model.next(rank as usize);
+    let leg = leg(&model, rank as usize, next);
+    let operation = wanted.operation;
+    let scalar = operation_of(&own, operation).map_or(0, |(_, bits)| bits);
+    let call = Call {
+        function: function as u32,
+        data_type: wanted.data_type,
+        operation: if function.reduces() { operation.min(OPERATIONS) } else { 0 },
+        root,
+        count,
+    };
+    let mut post = Post {
+        kind: Kind::Collective,
+        communicator: own.slot as u32,
+        rank,
+        number: own.nonce.rotate_left(24).wrapping_add(own.collectives),
+        call,
+        scalar,
+        duration_ps: ps_of_ns(choice.ns),
+        leg,
+        leg_bytes: model.sent_bytes(function, bytes, choice),
+        absent: matches!(fault, Some(RankFault::Absent)),
+        wrong: match fault {
+            Some(RankFault::Wrong { element }) => element + 1,
+            _ => 0,
+        },
+        ..Post::default()
+    };
+    let (gpu, stream) = (own.gpu, wanted.stream);
+    own.collectives += 1;
+    if let Some(RankFault::Asynchronous { code }) = fault {
+        own.error = Some(Code(code.cast_signed()));
+    }
+    drop(own);
+    let queued = with_room((wanted.communicator, &handle), || {
+        let mut queueing = queueing(world, gpu, stream)?;
+        post.send = window(&queueing, wanted.send, sends * size, (called, "sendbuff"))?;
+        post.receive = window(&queueing, wanted.receive, receives * size, (called, "recvbuff"))?;
+        push(&mut queueing, post, &[], called)
+    });
+    if queued.is_err() {
+        // What was refused does not count: the other ranks may be called again with it.
+        lock(&handle).collectives -= 1;
+    }
+    queued
+}
+
+/// What is counted for bytes from rank to rank.
+fn leg(model: &Model, source: usize, target: usize) -> Leg {
+    let number = |rank: usize| u16::try_from(model.ranks[rank].gpu).unwrap_or(HOST);
+    let (source_gpu, target_gpu) = (number(source), number(target));
+    let medium = if source == target { Medium::None } else { model.way(source, target).counted() };
+    Leg { source: source_gpu, target: target_gpu, medium }
+}
+
+/// Whether it is queued: the place of its stream and how many operations that has had; `None`: there
+/// is no room.
+type Queued = Result<Option<(usize, u64)>, Refused>;
+
+fn push(queueing: &mut Queueing<'_>, post: Post, messages: &[Posted], called: &str) -> Queued {
+    match queueing.push_post(post, messages) {
+        Ok(()) => Ok(Some(queueing.position())),
+        Err(Refusal::Full) => Ok(None),
+        Err(Refusal::Differs(rank)) => Err(invalid(format!(
+            "{called} : rank {} and rank {rank} differ in function, count, type, operation or root",
+            post.rank
+        ))),
+    }
+}
+
+/// Queues as soon as there is room.
+fn with_room(
+    (number, handle): (u64, &Handle),
+    mut attempt: impl FnMut() -> Queued,
+) -> Result<(), Refused> {
+    let began = Instant::now();
+    loop {
+        // Another thread may have aborted it meanwhile.
+        find(number)?;
+        if let Some((stream, count)) = attempt()? {
+            lock(handle).last.insert(stream, count);
+            return Ok(());
+        }
+        if began.elapsed() > PATIENCE {
+            let text = "too many operations are queued whose partners have not come";
+            return Err(Refused::new(Code::INTERNAL_ERROR, text));
+        }
+        thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Queues the messages of one rank that belong together.
+pub(super) fn post_messages(world: &World, messages: &[Message]) -> Result<(), Refused> {
+    let Some(first) = messages.first() else { return Ok(()) };
+    let (handle, model) = ready(world, first.communicator)?;
+    let mut own = lock(&handle);
+    let rank = own.rank;
+    let mut posted = Vec::new();
+    let mut transfers = Vec::new();
+    let mut absent = false;
+    for message in messages {
+        let Message { called, sends, peer, count, .. } = *message;
+        let peer = u32::try_from(peer).ok().filter(|peer| *peer < own.ranks).ok_or_else(|| {
+            invalid(format!(
+                "{called} : invalid root {peer} (root should be in the 0..{} range)",
+                own.ranks
+            ))
+        })?;
+        let data_type = DataType::of(message.data_type)
+            .ok_or_else(|| invalid(format!("{called} : invalid type {}", message.data_type)))?;
+        let bytes = count.checked_mul(data_type.bytes());
+        let bytes =
+            bytes.ok_or_else(|| invalid(format!("{called} : count {count} is too large")))?;
+        match own.fault(world, called) {
+            Some(RankFault::Refused { code, reason }) => {
+                return Err(Refused::new(Code(code.cast_signed()), reason));
+            }
+            Some(RankFault::Absent) => absent = true,
+            Some(RankFault::Asynchronous { code }) => own.error = Some(Code(code.cast_signed())),
+            _ => {}
+        }
+        if bytes == 0 {
+            continue;
+        }
+        let (source, target) = if sends { (rank, peer) } else { (peer, rank) };
+        // A message to oneself is counted at each of its ends.
+        let key = if source == target {
+            (source, if sends { target } else { u32::MAX })
+        } else {
+            (source, target)
+        };
+        let number = own.messages.entry(key).or_insert(0);
+        *number += 1;
+        let number = *number;
+        transfers.push((source as usize, target as usize, bytes));
+        posted.push((message, source, target, number, bytes));
+        if !own.connected && sends && source != target {
+            report::tell_of_way(world, &model, (source as usize, target as usize), 0, 1);
+        }
+    }
+    if posted.is_empty() {
+        return Ok(());
+    }
+    own.connected = true;
+    let number = own.nonce.rotate_left(24).wrapping_add(own.groups);
+    own.groups += 1;
+    let nonce = own.nonce;
+    let post = Post {
+        kind: Kind::Messages,
+        communicator: own.slot as u32,
+        rank,
+        number,
+        duration_ps: ps_of_ns(model.exchange_ns(&own_part(rank as usize, &transfers))),
+        absent,
+        ..Post::default()
+    };
+    let (gpu, stream) = (own.gpu, first.stream);
+    drop(own);
+    with_room((first.communicator, &handle), || {
+        let mut queueing = queueing(world, gpu, stream)?;
+        let mut ends = Vec::new();
+        for (message, source, target, number, bytes) in &posted {
+            let window = window(&queueing, message.address, *bytes, (message.called, "buff"))?;
+            let end = usize::from(!message.sends);
+            let leg = leg(&model, *source as usize, *target as usize);
+            let number = nonce.rotate_left(24).wrapping_add(*number);
+            ends.push(Posted { source: *source, target: *target, number, end, window, leg });
+        }
+        push(&mut queueing, post, &ends, first.called)
+    })
+}
+
+/// A rank's transfers, of which one to itself is there from both its ends.
+fn own_part(rank: usize, transfers: &[(usize, usize, u64)]) -> Vec<(usize, usize, u64)> {
+    let mut own = 0;
+    let once = |&(source, target, _): &(usize, usize, u64)| {
+        let same = source == rank && target == rank;
+        own += usize::from(same);
+        !same || own % 2 == 1
+    };
+    transfers.iter().copied().filter(once).collect()
+}

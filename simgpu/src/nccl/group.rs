@@ -1,0 +1,157 @@
+//! Groups: what a thread calls between a start and its end begins together at the end.
+
+use std::cell::RefCell;
+
+use super::{
+    collective::{self, Message, Wanted},
+    communicator::{self, Split},
+    types::{Code, Refused},
+};
+use crate::state::World;
+
+/// What waits for the end of a group.
+#[derive(Clone, Debug)]
+pub(super) enum Job {
+    /// A rank joins its communicator.
+    Join {
+        handle: u64,
+        function: &'static str,
+    },
+    /// A rank of a communicator gets a new one, whose handle is put there.
+    Split {
+        split: Split,
+        target: *mut u64,
+        blocking: Option<bool>,
+    },
+    Collective(Wanted),
+    Message(Message),
+}
+
+#[derive(Default)]
+struct Group {
+    depth: u32,
+    jobs: Vec<Job>,
+    refused: Option<Refused>,
+}
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
+/// Begins a group, or one in another.
+pub(super) fn start() {
+    GROUP.with_borrow_mut(|group| group.depth += 1);
+}
+
+/// Adds a job to this thread's group; without one it begins at once.
+pub(super) fn add(world: &World, job: Job) -> Result<(), Refused> {
+    let alone = GROUP.with_borrow_mut(|group| {
+        if group.depth > 0 {
+            group.jobs.push(job.clone());
+        }
+        group.depth == 0
+    });
+    if alone { run(world, vec![job]) } else { Ok(()) }
+}
+
+/// A call in this thread's group was refused: so is the group.
+pub(super) fn refuse(refused: &Refused) {
+    GROUP.with_borrow_mut(|group| {
+        if group.depth > 0 && group.refused.is_none() {
+            group.refused = Some(refused.clone());
+        }
+    });
+}
+
+/// Ends a group; with the outermost one its jobs begin.
+pub(super) fn end(world: &World) -> Result<(), Refused> {
+    let ended = GROUP.with_borrow_mut(|group| {
+        group.depth = group.depth.checked_sub(1)?;
+        if group.depth > 0 {
+            return Some(None);
+        }
+        Some(Some(std::mem::take(group)))
+    });
+    match ended {
+        None => Err(Refused::new(Code::INVALID_USAGE, "ncclGroupEnd: not in a group call.")),
+        Some(None) => Ok(()),
+        Some(Some(Group { refused: Some(refused), .. })) => Err(refused),
+        Some(Some(group)) => run(world, group.jobs),
+    }
+}
+
+/// Does all jobs: all ranks join before any is waited for, and messages of a rank begin together.
+fn run(world: &World, jobs: Vec<Job>) -> Result<(), Refused> {
+    let mut in_progress = false;
+    let joining: Vec<(u64, &'static str)> = jobs
+        .iter()
+        .filter_map(|job| match job {
+            Job::Join { handle, function } => Some((*handle, *function)),
+            _ => None,
+        })
+        .collect();
+    in_progress |= join_all(world, &joining)?;
+    in_progress |= split_all(world, &jobs)?;
+    let mut messages: Vec<Vec<Message>> = Vec::new();
+    for job in &jobs {
+        match job {
+            Job::Collective(wanted) => collective::post(world, wanted)?,
+            Job::Message(message) => {
+                let of_same = |group: &&mut Vec<Message>| {
+                    group.first().is_some_and(|first| first.communicator == message.communicator)
+                };
+                match messages.iter_mut().find(of_same) {
+                    Some(group) => group.push(*message),
+                    None => messages.push(vec![*message]),
+                }
+            }
+            Job::Join { .. } | Job::Split { .. } => {}
+        }
+    }
+    for group in messages {
+        collective::post_messages(world, &group)?;
+    }
+    if in_progress {
+        return Err(Refused::new(Code::IN_PROGRESS, ""));
+    }
+    Ok(())
+}
+
+/// Lets ranks join, then waits for those that block; whether others go on.
+fn join_all(world: &World, joining: &[(u64, &'static str)]) -> Result<bool, Refused> {
+    let mut others = false;
+    for &(handle, function) in joining {
+        communicator::join(world, handle, function)?;
+    }
+    for &(handle, function) in joining {
+        if communicator::blocks(handle)? {
+            communicator::await_ready(world, handle, function)?;
+        } else {
+            others = true;
+        }
+    }
+    Ok(others)
+}
+
+fn split_all(world: &World, jobs: &[Job]) -> Result<bool, Refused> {
+    let splits = || {
+        jobs.iter().filter_map(|job| match job {
+            Job::Split { split, target, blocking } => Some((split, *target, *blocking)),
+            _ => None,
+        })
+    };
+    for (split, ..) in splits() {
+        communicator::announce(world, split)?;
+    }
+    let mut joining = Vec::new();
+    for (split, target, blocking) in splits() {
+        let made = communicator::await_split(world, split)?.map(|wanted| {
+            let blocking = blocking.unwrap_or(wanted.blocking);
+            communicator::add(communicator::Wanted { blocking, ..wanted })
+        });
+        // SAFETY: by the contract of the function the pointer is valid until the group has ended.
+        unsafe { target.write(made.unwrap_or(0)) };
+        joining.extend(made.map(|handle| (handle, "ncclCommSplit")));
+    }
+    join_all(world, &joining)
+}

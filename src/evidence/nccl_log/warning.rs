@@ -1,0 +1,130 @@
+//! Sentences that say something is wrong, or that a way is not taken.
+
+use super::{line::Level, model::WarningKind};
+
+/// Words of sentences, and what they say; the first that fits counts. NVIDIA/nccl, v2.18.6-1 to
+/// v2.30.7-1: src/graph/paths.cc, src/transport.cc, src/transport/{p2p,shm,nvls}.cc,
+/// src/misc/shmutils.cc, src/init.cc, src/proxy.cc, src/misc/socket.cc.
+const KINDS: [(&str, WarningKind); 30] = [
+    ("P2P is disabled between NVLINK connected GPUs", WarningKind::P2pDisabledOnNvLink),
+    ("P2P is disabled between connected GPUs", WarningKind::P2pDisabled),
+    ("Could not enable P2P between dev", WarningKind::P2pRefused),
+    ("peer query failed between dev", WarningKind::P2pRefused),
+    ("Legacy IPC not supported", WarningKind::LegacyIpc),
+    ("No transport found for rank", WarningKind::NoTransport),
+    ("shared memory", WarningKind::SharedMemory),
+    ("/dev/shm", WarningKind::SharedMemory),
+    ("failed to extend", WarningKind::SharedMemory),
+    ("cuMem host allocations do not appear to be working", WarningKind::CuMemHost),
+    ("ismatched NCCL version", WarningKind::VersionMismatch),
+    ("NCCL version mismatch", WarningKind::VersionMismatch),
+    ("Multiple Ranks are using the same GPU", WarningKind::SameGpu),
+    ("Duplicate GPU detected", WarningKind::SameGpu),
+    ("MNNVL", WarningKind::Mnnvl),
+    ("IMEX", WarningKind::Mnnvl),
+    ("closed by remote peer", WarningKind::Peer),
+    ("collective operation timeout", WarningKind::Peer),
+    ("is in abort state", WarningKind::Peer),
+    ("Abort COMPLETE", WarningKind::Peer),
+    ("Connection refused", WarningKind::Peer),
+    ("timed out", WarningKind::Peer),
+    ("NVLS", WarningKind::Nvls),
+    ("multicast", WarningKind::Nvls),
+    ("Cuda failure", WarningKind::Cuda),
+    ("NET/OFI", WarningKind::Network),
+    ("NET/", WarningKind::Network),
+    ("network", WarningKind::Network),
+    ("Network", WarningKind::Network),
+    ("libnccl-net", WarningKind::Network),
+];
+
+/// Sentences that count though NCCL calls them information, or another program writes them.
+const BELOW_WARNING: [&str; 10] = [
+    "P2P is disabled between connected GPUs",
+    "Could not enable P2P between dev",
+    "peer query failed between dev",
+    "Legacy IPC not supported",
+    "cuMem host allocations do not appear to be working",
+    "Could not find: libnccl-net",
+    "No plugin found",
+    "Abort COMPLETE",
+    "collective operation timeout",
+    "MNNVL is available but not working",
+];
+
+/// What kind of warning `text` is; `None` if it is none.
+pub(super) fn kind(level: Option<Level>, text: &str) -> Option<WarningKind> {
+    let counts = match level {
+        Some(Level::Warn) => true,
+        Some(Level::Trace) => false,
+        Some(Level::Info) | None => BELOW_WARNING.iter().any(|words| text.contains(words)),
+    };
+    counts.then(|| {
+        let found = KINDS.iter().find(|(words, _)| text.contains(words));
+        found.map_or(WarningKind::Other, |&(_, kind)| kind)
+    })
+}
+
+/// `text` without its numbers, by which the same sentence of many ranks is known.
+pub(super) fn without_numbers(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut is_number = false;
+    for letter in text.chars() {
+        let digit = letter.is_ascii_digit();
+        if !digit {
+            plain.push(letter);
+        } else if !is_number {
+            plain.push('#');
+        }
+        is_number = digit;
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_told_apart() {
+        for (level, text, expected) in [
+            (
+                Some(Level::Info),
+                "P2P is disabled between connected GPUs 1 and 0. You can repress this message",
+                Some(WarningKind::P2pDisabled),
+            ),
+            (
+                Some(Level::Warn),
+                "P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be",
+                Some(WarningKind::P2pDisabledOnNvLink),
+            ),
+            (
+                Some(Level::Info),
+                "Could not enable P2P between dev 1(=1d0) and dev 0(=1c0)",
+                Some(WarningKind::P2pRefused),
+            ),
+            (
+                Some(Level::Warn),
+                "Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)",
+                Some(WarningKind::SharedMemory),
+            ),
+            (Some(Level::Warn), "NET/OFI Couldn't open CQ. RC: -12", Some(WarningKind::Network)),
+            (
+                Some(Level::Warn),
+                "socketProgress: Connection closed by remote peer a<1>",
+                Some(WarningKind::Peer),
+            ),
+            (Some(Level::Warn), "something new", Some(WarningKind::Other)),
+            (Some(Level::Info), "NVLS multicast support is available on dev 0", None),
+            (Some(Level::Trace), "Could not enable P2P between dev", None),
+            (
+                None,
+                "[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2)",
+                Some(WarningKind::Peer),
+            ),
+        ] {
+            assert_eq!(kind(level, text), expected, "{text}");
+        }
+        assert_eq!(without_numbers("dev 12(=1d0) é 3"), "dev #(=#d#) é #");
+    }
+}

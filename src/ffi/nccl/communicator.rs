@@ -1,0 +1,457 @@
+//! A communicator: one rank of several that work together, on one GPU.
+
+use std::{cell::Cell, ffi::c_int, io, ptr, time::Duration};
+
+use super::{
+    Feature, Library, Missing, UniqueId,
+    bindings::{self, ncclComm, ncclComm_t, ncclConfig_t, ncclResult_t},
+};
+use crate::ffi::{CallError, Cause, clock, cuda::Context, watchdog::Watchdog};
+
+/// How long a wait burns its CPU before it sleeps between two looks.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// Longest sleep between two looks.
+const SLEEP_MAX: Duration = Duration::from_millis(1);
+
+/// How long NCCL may take to give up what it was told to: longer than its own timeouts of sockets.
+const ABORT_PATIENCE: Duration = Duration::from_secs(120);
+
+/// What in a configuration is left to NCCL (`NCCL_CONFIG_UNDEF_INT`).
+const UNDEFINED: c_int = c_int::MIN;
+
+/// How a communicator's calls wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Each returns at once, and what it began is waited for here. What is late is aborted, and
+    /// the communicator with it; the process goes on. NCCL starts a thread for each group.
+    ///
+    /// A library without what this takes ([`Feature::Deadlines`]) waits as with [`Waiting::Within`].
+    Beside,
+    /// Each returns when it is done. Making and closing a communicator are watched: if one of them
+    /// is late, the process ends with a sentence. So are no collectives: the first between two ranks
+    /// connects them, and waits for both.
+    Within,
+}
+
+/// One rank of a communicator. Dropping one that was not closed aborts it.
+///
+/// It belongs to one thread at a time, as NCCL demands.
+#[derive(Debug)]
+pub struct Communicator {
+    pub(super) library: &'static Library,
+    context: Context,
+    /// NCCL's handle, null when it is gone. NCCL may write into it while the communicator is made.
+    handle: Box<Cell<*mut ncclComm>>,
+    waiting: Waiting,
+    patience: Duration,
+    rank: u32,
+    size: u32,
+}
+
+impl Communicator {
+    /// Makes the communicator `id` of `size` ranks as its number `rank`, on the GPU of `context`.
+    /// All ranks have to call it; `patience` is for each wait, here and later.
+    ///
+    /// # Errors
+    ///
+    /// NCCL's refusal, and [`Cause::Late`] if not all ranks have come in time.
+    pub fn new(
+        library: &'static Library,
+        context: &Context,
+        id: &UniqueId,
+        (rank, size): (u32, u32),
+        (waiting, patience): (Waiting, Duration),
+    ) -> Result<Self, CallError> {
+        let members = [(context.clone(), rank)];
+        let mut made = Self::all(library, &members, id, size, (waiting, patience))?;
+        Ok(made.remove(0))
+    }
+
+    /// Makes several ranks of one communicator at once: those of this process, each with the context
+    /// of its GPU.
+    ///
+    /// # Errors
+    ///
+    /// As [`Communicator::new`].
+    ///
+    /// # Panics
+    ///
+    /// There is no member.
+    pub fn all(
+        library: &'static Library,
+        members: &[(Context, u32)],
+        id: &UniqueId,
+        size: u32,
+        (waiting, patience): (Waiting, Duration),
+    ) -> Result<Vec<Self>, CallError> {
+        assert!(!members.is_empty(), "a communicator has a rank here");
+        let waiting = match library.lacks(Feature::Deadlines) {
+            Some(_) => Waiting::Within,
+            None => waiting,
+        };
+        let member = |(context, rank): &(Context, u32)| Self {
+            library,
+            context: context.clone(),
+            handle: Box::new(Cell::new(ptr::null_mut())),
+            waiting,
+            patience,
+            rank: *rank,
+            size,
+        };
+        let mut made: Vec<Self> = members.iter().map(member).collect();
+        let _watched = made[0].watched("is not made")?;
+        library.start_group()?;
+        let begun = made.iter().try_for_each(|communicator| communicator.begin(id));
+        // What was started is ended, come what may.
+        let ended = library.end_group();
+        begun?;
+        for communicator in &made {
+            communicator.settle(ended, INIT)?;
+        }
+        for communicator in &mut made {
+            communicator.ask()?;
+        }
+        Ok(made)
+    }
+
+    /// Begins to make it, within a group.
+    fn begin(&self, id: &UniqueId) -> Result<(), CallError> {
+        self.context.current()?;
+        let (size, rank) = (c_int_of(self.size), c_int_of(self.rank));
+        let code = match self.library.calls.ncclCommInitRankConfig {
+            Some(call) => {
+                let mut config = configuration(self.waiting == Waiting::Beside);
+                // SAFETY: the handle lies in a box that this communicator owns until NCCL is done
+                // with it; the configuration is copied by the call.
+                unsafe { call(self.handle.as_ptr(), size, id.0, rank, &raw mut config) }
+            }
+            // SAFETY: as above.
+            None => unsafe {
+                (self.library.calls.ncclCommInitRank)(self.handle.as_ptr(), size, id.0, rank)
+            },
+        };
+        Context::forget_current();
+        match code {
+            bindings::ncclInProgress => Ok(()),
+            code => self.library.check(INIT, code, self.known(), || self.to_string()),
+        }
+    }
+
+    /// Takes rank and size from NCCL itself.
+    fn ask(&mut self) -> Result<(), CallError> {
+        let calls = &self.library.calls;
+        let number = |call: &'static str, ask: Ask| {
+            let handle = self.live(call)?;
+            let mut number = 0;
+            // SAFETY: `number` is a live local that the call only writes; the handle is alive.
+            let code = unsafe { ask(handle, &raw mut number) };
+            self.library.check(call, code, Some(handle), || self.to_string())?;
+            Ok::<u32, CallError>(number.unsigned_abs())
+        };
+        let rank = number("ncclCommUserRank", calls.ncclCommUserRank)?;
+        let size = number("ncclCommCount", calls.ncclCommCount)?;
+        (self.rank, self.size) = (rank, size);
+        Ok(())
+    }
+
+    /// Whether it was not aborted yet.
+    pub fn is_alive(&self) -> bool {
+        !self.handle.get().is_null()
+    }
+
+    /// Its number.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// The context of its GPU.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The ordinal of its GPU, by NCCL's own account.
+    ///
+    /// # Errors
+    ///
+    /// It was aborted.
+    pub fn device(&self) -> Result<u32, CallError> {
+        let handle = self.live("ncclCommCuDevice")?;
+        let mut device = 0;
+        // SAFETY: `device` is a live local that the call only writes; the handle is alive.
+        let code = unsafe { (self.library.calls.ncclCommCuDevice)(handle, &raw mut device) };
+        self.library.check("ncclCommCuDevice", code, Some(handle), || self.to_string())?;
+        Ok(device.unsigned_abs())
+    }
+
+    /// Makes a communicator of those ranks that call this with the same `color`, in the order of
+    /// their `key`; all ranks have to call it. `None`: this rank gave no color, and is in none.
+    ///
+    /// # Errors
+    ///
+    /// The library cannot ([`Feature::Split`]), or not all ranks have come in time.
+    pub fn split(&self, color: Option<u32>, key: u32) -> Result<Option<Self>, CallError> {
+        const SPLIT: &str = "ncclCommSplit";
+        let call = self.library.calls.ncclCommSplit.ok_or(Missing(SPLIT))?;
+        let handle = self.live(SPLIT)?;
+        let no_color = bindings::NCCL_SPLIT_NOCOLOR;
+        // NCCL writes the handle when it is done: too late, and it is left to NCCL for ever.
+        let part: &'static Cell<*mut ncclComm> = Box::leak(Box::new(Cell::new(ptr::null_mut())));
+        let watched = self.watched("is not divided")?;
+        self.context.current()?;
+        // SAFETY: the handle is alive, and what is written lives for ever; without a configuration
+        // the new communicator has that of this one.
+        let code = unsafe {
+            call(
+                handle,
+                color.map_or(no_color, c_int_of),
+                c_int_of(key),
+                part.as_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        Context::forget_current();
+        self.settle(code, SPLIT)?;
+        drop(watched);
+        if part.get().is_null() {
+            return Ok(None);
+        }
+        let mut made = Self {
+            library: self.library,
+            context: self.context.clone(),
+            handle: Box::new(Cell::new(part.get())),
+            waiting: self.waiting,
+            patience: self.patience,
+            rank: key,
+            size: self.size,
+        };
+        made.settle(bindings::ncclInProgress, SPLIT)?;
+        made.ask()?;
+        Ok(Some(made))
+    }
+
+    /// Whether all is well with what was queued: an error that came later than its call.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong, here or on another rank.
+    pub fn async_error(&self) -> Result<(), CallError> {
+        let handle = self.live(ASYNC)?;
+        match self.state(handle)? {
+            bindings::ncclSuccess | bindings::ncclInProgress => Ok(()),
+            code => Err(self.library.error(ASYNC, code, Some(handle), self.to_string())),
+        }
+    }
+
+    /// Gives up all that is under way, here and now; afterwards it can only be dropped.
+    pub fn abort(&self) {
+        let handle = self.handle.replace(ptr::null_mut());
+        if handle.is_null() {
+            return;
+        }
+        let watched =
+            Watchdog::start(ABORT_PATIENCE, format!("{self} does not let go: NCCL hangs"));
+        let ended = watched.and_then(|_watched| {
+            self.context.current()?;
+            let (call, end) = match self.library.calls.ncclCommAbort {
+                Some(abort) => ("ncclCommAbort", abort),
+                None => ("ncclCommDestroy", self.library.calls.ncclCommDestroy),
+            };
+            // SAFETY: the handle is alive, and given up for good: nothing can use it any more.
+            let code = unsafe { end(handle) };
+            Context::forget_current();
+            // What was late before it was given up is still called late.
+            match code {
+                bindings::ncclInProgress => Ok(()),
+                code => self.library.check(call, code, None, || self.to_string()),
+            }
+        });
+        if let Err(err) = ended {
+            crate::ffi::warn(&err);
+        }
+    }
+
+    /// Ends it in order, after all that was queued is done; all ranks should call it.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong in something queued, and [`Cause::Late`].
+    pub fn close(self) -> Result<(), CallError> {
+        const FINALIZE: &str = "ncclCommFinalize";
+        const DESTROY: &str = "ncclCommDestroy";
+        let _watched = self.watched("is not closed")?;
+        self.context.current()?;
+        if let Some(finalize) = self.library.calls.ncclCommFinalize {
+            let handle = self.live(FINALIZE)?;
+            // SAFETY: the handle is alive.
+            let code = unsafe { finalize(handle) };
+            Context::forget_current();
+            self.settle(code, FINALIZE)?;
+        }
+        let handle = self.live(DESTROY)?;
+        let _hangs = Watchdog::start(ABORT_PATIENCE, format!("{self} does not end: NCCL hangs"))?;
+        self.handle.set(ptr::null_mut());
+        self.context.current()?;
+        // SAFETY: the handle was alive, and is given up for good.
+        let code = unsafe { (self.library.calls.ncclCommDestroy)(handle) };
+        Context::forget_current();
+        match code {
+            bindings::ncclInProgress => Ok(()),
+            code => self.library.check(DESTROY, code, None, || self.to_string()),
+        }
+    }
+
+    /// The handle, for a call that takes it.
+    pub(super) fn live(&self, call: &'static str) -> Result<ncclComm_t, CallError> {
+        match self.handle.get() {
+            handle if handle.is_null() => {
+                let gone = io::Error::other("the communicator was aborted before");
+                Err(CallError { call, object: self.to_string(), source: gone.into() })
+            }
+            handle => Ok(handle),
+        }
+    }
+
+    /// The handle, where there is one.
+    fn known(&self) -> Option<ncclComm_t> {
+        Some(self.handle.get()).filter(|handle| !handle.is_null())
+    }
+
+    /// What came of a call that answered `code`, once it is done. One that is not in time is
+    /// aborted.
+    pub(super) fn settle(&self, code: ncclResult_t, call: &'static str) -> Result<(), CallError> {
+        if code != bindings::ncclInProgress {
+            return self.library.check(call, code, self.known(), || self.to_string());
+        }
+        let begin = clock::now();
+        loop {
+            let handle = self.live(call)?;
+            match self.state(handle)? {
+                bindings::ncclInProgress => {}
+                code => return self.library.check(call, code, Some(handle), || self.to_string()),
+            }
+            let waited = clock::now().since(begin);
+            if waited >= self.patience {
+                self.abort();
+                let source = Cause::Late(self.patience);
+                return Err(CallError { call, object: self.to_string(), source });
+            }
+            if waited < SPIN {
+                std::hint::spin_loop();
+            } else {
+                std::thread::sleep((waited / 8).min(SLEEP_MAX));
+            }
+        }
+    }
+
+    /// What has become of what is under way; of a library that cannot tell, that all is well.
+    fn state(&self, handle: ncclComm_t) -> Result<ncclResult_t, CallError> {
+        let Some(ask) = self.library.calls.ncclCommGetAsyncError else {
+            return Ok(bindings::ncclSuccess);
+        };
+        let mut state = bindings::ncclSuccess;
+        // SAFETY: `state` is a live local that the call only writes; the handle is alive.
+        let code = unsafe { ask(handle, &raw mut state) };
+        self.library.check(ASYNC, code, Some(handle), || self.to_string())?;
+        Ok(state)
+    }
+
+    /// Watches over calls that do not return before they are done.
+    fn watched(&self, what: &str) -> Result<Option<Watchdog>, CallError> {
+        match self.waiting {
+            Waiting::Beside => Ok(None),
+            Waiting::Within => {
+                let limit = self.patience;
+                let sentence =
+                    format!("{self} {what} within {} s: is a rank missing?", limit.as_secs_f64());
+                Watchdog::start(limit, sentence).map(Some)
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let device = self.context.device();
+        write!(f, "rank {} of {} of a communicator, {device}", self.rank, self.size)
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+impl Library {
+    /// Opens a group: what is queued begins when it is ended.
+    pub(super) fn start_group(&self) -> Result<(), CallError> {
+        // SAFETY: the call takes nothing, and counts for this thread.
+        let code = unsafe { (self.calls.ncclGroupStart)() };
+        self.check("ncclGroupStart", code, None, String::new)
+    }
+
+    /// Ends a group.
+    pub(super) fn end_group(&self) -> ncclResult_t {
+        // SAFETY: the call takes nothing; whoever calls this has opened a group on this thread.
+        let code = unsafe { (self.calls.ncclGroupEnd)() };
+        Context::forget_current();
+        code
+    }
+}
+
+impl From<Missing> for CallError {
+    fn from(missing: Missing) -> Self {
+        let source = io::Error::new(io::ErrorKind::Unsupported, missing).into();
+        Self { call: missing.0, object: String::new(), source }
+    }
+}
+
+const INIT: &str = "ncclCommInitRank";
+const ASYNC: &str = "ncclCommGetAsyncError";
+
+/// A call that answers with a number.
+type Ask = unsafe extern "C" fn(ncclComm_t, *mut c_int) -> ncclResult_t;
+
+/// A configuration that leaves all to NCCL but whether calls return at once
+/// (`NCCL_CONFIG_INITIALIZER`).
+fn configuration(at_once: bool) -> ncclConfig_t {
+    ncclConfig_t {
+        size: size_of::<ncclConfig_t>(),
+        magic: bindings::NCCL_API_MAGIC,
+        version: bindings::NCCL_VERSION_CODE,
+        blocking: c_int::from(!at_once),
+        cgaClusterSize: UNDEFINED,
+        minCTAs: UNDEFINED,
+        maxCTAs: UNDEFINED,
+        netName: ptr::null(),
+        splitShare: UNDEFINED,
+        trafficClass: UNDEFINED,
+        commName: ptr::null(),
+        collnetEnable: UNDEFINED,
+        CTAPolicy: UNDEFINED,
+        shrinkShare: UNDEFINED,
+        nvlsCTAs: UNDEFINED,
+        nChannelsPerNetPeer: UNDEFINED,
+        nvlinkCentricSched: UNDEFINED,
+        graphUsageMode: UNDEFINED,
+        numRmaCtx: UNDEFINED,
+        maxP2pPeers: UNDEFINED,
+        graphStreamOrdering: UNDEFINED,
+        launchOrderImplicit: UNDEFINED,
+        numRmaSig: UNDEFINED,
+        rmaEagerInit: UNDEFINED,
+        hostCftMode: UNDEFINED,
+        nvlsHostMode: UNDEFINED,
+    }
+}
+
+/// A count of ranks as C takes it; one that is too large is refused by NCCL's own word.
+fn c_int_of(number: u32) -> c_int {
+    c_int::try_from(number).unwrap_or(c_int::MAX)
+}

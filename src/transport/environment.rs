@@ -1,0 +1,71 @@
+//! The variables that steer NCCL: set for it where the user gives them, and checked against the
+//! library that is here.
+
+use std::{env, fs, path::PathBuf};
+
+use crate::{
+    ffi::{nccl, process},
+    plan::{
+        NcclRequest,
+        nccl_env::{Known, Origin, findings, settings},
+    },
+};
+
+/// What every NCCL reads after the files that the user has.
+const FILE_OF_ALL: &str = "/etc/nccl.conf";
+
+/// Sets the variables that the user gives, for this process and those that it starts. To be called
+/// before anything else: NCCL reads some when it is first called and keeps them.
+///
+/// # Errors
+///
+/// Another thread runs already.
+pub fn set(request: &NcclRequest) -> Result<(), String> {
+    process::set_variables(&request.variables)
+        .map_err(|err| format!("cannot set --nccl-env: {err}"))
+}
+
+/// Checks the variables that NCCL will see, against the library that is loaded; against the
+/// catalogue alone where there is none. The sentences are of what is no reason to refuse.
+///
+/// # Errors
+///
+/// A variable that the user gives does not do what it says: the reason, with what to write.
+pub fn check(request: &NcclRequest) -> Result<Vec<String>, String> {
+    let given = &request.variables;
+    let name_of = |(name, _): &(String, String)| name.clone();
+    for (place, name) in given.iter().map(name_of).enumerate() {
+        if given[..place].iter().map(name_of).any(|earlier| earlier == name) {
+            return Err(format!("--nccl-env {name} is given twice: give it once"));
+        }
+    }
+    let known = nccl::Library::loaded().and_then(|library| {
+        let nccl::Version { major, minor, patch } = library.version();
+        // A file whose names cannot be read is as good as none.
+        Some(Known { version: [major, minor, patch], names: library.variables().ok()? })
+    });
+    let inherited = env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let settings = settings(given, inherited, &files());
+    let mut warnings = Vec::new();
+    for (setting, finding) in findings(&settings, known.as_ref()) {
+        if setting.origin == Origin::Given && finding.is_refused(request) {
+            return Err(finding.sentence);
+        }
+        warnings.push(finding.sentence);
+    }
+    Ok(warnings)
+}
+
+/// The files that NCCL reads, in its order, with their texts ("NVIDIA/nccl", `src/misc/param.cc`,
+/// `initEnvFunc`).
+fn files() -> Vec<(PathBuf, String)> {
+    let named = env::var_os("NCCL_CONF_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let own = named.or_else(|| env::home_dir().map(|home| home.join(".nccl.conf")));
+    let paths = own.into_iter().chain([PathBuf::from(FILE_OF_ALL)]);
+    let read = |path: PathBuf| {
+        let text = fs::read(&path).ok()?;
+        Some((path, String::from_utf8_lossy(&text).into_owned()))
+    };
+    paths.filter_map(read).collect()
+}

@@ -1,0 +1,267 @@
+//! What a rank of a collective gives, and what it must get.
+
+use std::ops::Range;
+
+use crate::{
+    plan::{Collective, Layout, Nccl},
+    transport::{pattern, values::Values},
+    units::Bytes,
+};
+
+/// Each operation takes data that begins this much further in its source than the one before, so
+/// that none leaves behind what another has left; NCCL's fastest ways want 16 bytes.
+pub(super) const SHIFT: u64 = 64;
+
+/// After so many operations the data begins at the beginning again.
+pub(super) const SHIFTS: u64 = 61;
+
+/// One rank's part in a collective.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) collective: Collective,
+    pub(super) nccl: Nccl,
+    pub(super) layout: Layout,
+    /// The rank's number in the communicator.
+    pub(super) number: u32,
+}
+
+/// What some of a buffer must hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// The pattern of a seed.
+    Pattern { place: Range<u64>, seed: u64 },
+    /// What a reduction has made of numbers of a seed.
+    Reduced { place: Range<u64>, seed: u64 },
+}
+
+impl Part {
+    /// What its buffers hold: elements that are given in a buffer of their own, those that are
+    /// received; in place there is only the second.
+    pub(super) fn sizes(&self) -> (Bytes, Bytes) {
+        let element = self.nccl.data_type.size();
+        let whole = self.layout.size(self.nccl.data_type);
+        if self.nccl.is_in_place {
+            return (Bytes::default(), whole);
+        }
+        let sent = element.times(self.layout.sent);
+        (sent.plus(Bytes::new(SHIFT * (SHIFTS - 1))), element.times(self.layout.received))
+    }
+
+    /// How the numbers of a reduction are made.
+    pub(super) fn values(&self) -> Option<Values> {
+        let reduction = self.nccl.reduction?;
+        Some(Values::new(self.nccl.data_type, reduction, self.nccl.ranks))
+    }
+
+    /// Whether an operation in place changes what the next one would be given.
+    pub(super) fn consumes(&self) -> bool {
+        self.nccl.is_in_place && self.collective.has_reduction()
+    }
+
+    /// Whether the rank gives anything.
+    pub(super) fn gives(&self) -> bool {
+        match self.collective {
+            Collective::Broadcast | Collective::Scatter => self.nccl.root == Some(self.number),
+            _ => true,
+        }
+    }
+
+    /// Whether it gets anything.
+    pub(super) fn gets(&self) -> bool {
+        match self.collective {
+            Collective::Reduce | Collective::Gather => self.nccl.root == Some(self.number),
+            _ => true,
+        }
+    }
+
+    /// Where what it gives begins, of operation number `operation`, and where what it gets begins:
+    /// in bytes, the first in the buffer of its own unless it is in place.
+    pub(super) fn places(&self, operation: u64) -> (Bytes, Bytes) {
+        let element = self.nccl.data_type.size();
+        if self.nccl.is_in_place {
+            let sent = self.layout.sent_in_place(self.number).start;
+            let received = self.layout.received_in_place(self.number).start;
+            return (element.times(sent), element.times(received));
+        }
+        (Bytes::new(operation % SHIFTS * SHIFT), Bytes::default())
+    }
+
+    /// What the buffer of what is received must hold behind operation number `operation`, if the
+    /// ranks' data comes from `seed`.
+    pub(super) fn expected(&self, seed: u64, operation: u64) -> Vec<Expected> {
+        if !self.gets() {
+            return Vec::new();
+        }
+        let element = self.nccl.data_type.size().get();
+        let in_bytes = |range: Range<u64>| range.start * element..range.end * element;
+        let shift = if self.nccl.is_in_place { 0 } else { operation % SHIFTS * SHIFT };
+        let begin = if self.nccl.is_in_place {
+            self.layout.received_in_place(self.number)
+        } else {
+            0..self.layout.received
+        };
+        let place = in_bytes(begin);
+        let count = self.layout.count;
+        if self.nccl.reduction.is_some() {
+            // The elements of a part are those of its place among all.
+            let first = match self.collective {
+                Collective::ReduceScatter => u64::from(self.number) * count,
+                _ => 0,
+            };
+            let first = first + shift / element;
+            return vec![Expected::Reduced { place, seed: pattern::advanced(seed, 8 * first) }];
+        }
+        let root = self.nccl.root.unwrap_or(0);
+        let of = |rank: u32, at: u64| pattern::advanced(source_seed(seed, rank), shift + at);
+        let own = u64::from(self.number) * count * element;
+        let parts = |at: u64| -> Vec<Expected> {
+            (0..self.nccl.ranks)
+                .map(|rank| {
+                    let begin = place.start + u64::from(rank) * count * element;
+                    let place = begin..begin + count * element;
+                    Expected::Pattern { place, seed: of(rank, at) }
+                })
+                .collect()
+        };
+        match self.collective {
+            Collective::AllGather | Collective::Gather => parts(0),
+            Collective::AllToAll => parts(own),
+            Collective::Scatter => vec![Expected::Pattern { place, seed: of(root, own) }],
+            Collective::SendRecv => {
+                let before = (self.number + self.nccl.ranks - 1) % self.nccl.ranks;
+                vec![Expected::Pattern { place, seed: of(before, 0) }]
+            }
+            _ => vec![Expected::Pattern { place, seed: of(root, 0) }],
+        }
+    }
+}
+
+/// What the bytes that a rank gives come from.
+pub(super) fn source_seed(seed: u64, rank: u32) -> u64 {
+    pattern::part_seed(seed, u64::from(rank))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{DataType, Reduction};
+
+    const SEED: u64 = 5;
+
+    fn part(collective: Collective, number: u32, is_in_place: bool) -> Part {
+        let nccl = Nccl {
+            data_type: DataType::Float,
+            reduction: collective.has_reduction().then_some(Reduction::Sum),
+            root: collective.has_root().then_some(1),
+            is_in_place,
+            ranks: 3,
+            first: 0,
+        };
+        let layout = collective.layout(Bytes::new(960), DataType::Float, 3);
+        Part { collective, nccl, layout, number }
+    }
+
+    /// Carries out the collective on plain memory, as its definition has it, and looks at every
+    /// byte that is expected.
+    fn assert_expected(collective: Collective, is_in_place: bool, operation: u64) {
+        let parts: Vec<Part> = (0..3).map(|rank| part(collective, rank, is_in_place)).collect();
+        let given: Vec<Vec<u8>> = parts.iter().map(|part| given(part, operation)).collect();
+        for part in &parts {
+            let expected = part.expected(SEED, operation);
+            assert_eq!(expected.is_empty(), !part.gets());
+            let result = carried_out(part, &given);
+            let (_, place) = part.places(operation);
+            let begin = usize::try_from(place.get()).unwrap();
+            let mut seen = 0;
+            for expected in expected {
+                let (place, holds): (_, Box<dyn Fn(u64) -> u8>) = match expected {
+                    Expected::Pattern { place, seed } => {
+                        (place, Box::new(move |offset| pattern::byte(seed, offset)))
+                    }
+                    Expected::Reduced { place, seed } => {
+                        let values = part.values().unwrap();
+                        let byte = move |offset: u64| {
+                            let bytes = values.result(seed, offset / 4).to_le_bytes();
+                            bytes[usize::try_from(offset % 4).unwrap()]
+                        };
+                        (place, Box::new(byte))
+                    }
+                };
+                for (offset, at) in (0..).zip(place) {
+                    let found = result[usize::try_from(at).unwrap() - begin];
+                    assert_eq!(found, holds(offset), "{part:?} {operation} {at}");
+                    seen += 1;
+                }
+            }
+            assert!(!part.gets() || seen == 4 * part.layout.received, "{part:?}");
+        }
+    }
+
+    /// What a rank gives, byte by byte.
+    fn given(part: &Part, operation: u64) -> Vec<u8> {
+        let (place, _) = part.places(operation);
+        let shift = if part.nccl.is_in_place { 0 } else { place.get() };
+        let length = 4 * part.layout.sent;
+        match part.values() {
+            Some(values) => (shift / 4..(shift + length) / 4)
+                .flat_map(|index| {
+                    values.given(SEED, index, part.number).to_le_bytes()[..4].to_vec()
+                })
+                .collect(),
+            None => {
+                let seed = source_seed(SEED, part.number);
+                (shift..shift + length).map(|offset| pattern::byte(seed, offset)).collect()
+            }
+        }
+    }
+
+    /// What it gets, by the collective's definition.
+    fn carried_out(part: &Part, given: &[Vec<u8>]) -> Vec<u8> {
+        let length = usize::try_from(4 * part.layout.count).unwrap();
+        let own = usize::try_from(part.number).unwrap();
+        let sum = || -> Vec<u8> {
+            let float = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().unwrap());
+            (0..given[0].len())
+                .step_by(4)
+                .flat_map(|at| {
+                    let all: f32 = given.iter().map(|of| float(&of[at..at + 4])).sum();
+                    all.to_le_bytes()
+                })
+                .collect()
+        };
+        match part.collective {
+            Collective::AllReduce | Collective::Reduce => sum(),
+            Collective::ReduceScatter => sum()[own * length..][..length].to_vec(),
+            Collective::AllGather | Collective::Gather => given.concat(),
+            Collective::Broadcast => given[1].clone(),
+            Collective::AllToAll => {
+                given.iter().flat_map(|of| of[own * length..][..length].to_vec()).collect()
+            }
+            Collective::Scatter => given[1][own * length..][..length].to_vec(),
+            Collective::SendRecv => given[(own + 2) % 3].clone(),
+        }
+    }
+
+    #[test]
+    fn what_is_expected_is_what_the_collective_makes() {
+        for collective in Collective::ALL {
+            for operation in [0, 1, SHIFTS - 1, SHIFTS + 7] {
+                assert_expected(collective, false, operation);
+                if collective.can_be_in_place() {
+                    assert_expected(collective, true, operation);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_operations_that_follow_each_other_leave_different_data() {
+        for collective in Collective::ALL {
+            let part = part(collective, 1, false);
+            for operation in 0..2 * SHIFTS {
+                let now = part.expected(SEED, operation);
+                assert!(part.expected(SEED, operation + 1) != now, "{collective:?} {operation}");
+            }
+        }
+    }
+}

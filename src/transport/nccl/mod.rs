@@ -1,0 +1,201 @@
+//! NCCL's collectives between GPUs, of one process or of many, on one host or on several.
+
+mod data;
+mod lane;
+mod transfer;
+
+use std::{cell::RefCell, rc::Rc};
+
+use data::Part;
+use lane::Lane;
+use transfer::Collectives;
+
+use super::{
+    Error, Support, Transfer, Transport,
+    gpu::{Gpus, Ready},
+};
+use crate::{
+    ffi::nccl::{Communicator, DataType, Feature, Library, UniqueId, Waiting},
+    plan::{self, Case, Gpu, Rank, Reduction},
+    transport::values::Values,
+    units::Bytes,
+    world::World,
+};
+
+/// The transport.
+pub(super) struct Nccl {
+    library: &'static Library,
+    gpus: Gpus,
+    /// Made for the first case, and kept for those among the same GPUs.
+    communicators: RefCell<Option<Joined>>,
+}
+
+/// Communicators of this rank's GPUs.
+#[derive(Clone)]
+struct Joined {
+    /// The GPUs, and the number of the first of them; all ranks.
+    members: (Vec<Gpu>, u32, u32),
+    communicators: Vec<Rc<Communicator>>,
+}
+
+impl Nccl {
+    pub(super) fn new(library: &'static Library, gpus: Gpus) -> Self {
+        Self { library, gpus, communicators: RefCell::default() }
+    }
+
+    /// Communicators for this rank's `gpus`; every rank calls it, also one that has none.
+    fn join(
+        &self,
+        gpus: &[Gpu],
+        (first, ranks): (u32, u32),
+        world: &mut World,
+    ) -> Result<Vec<Rc<Communicator>>, Error> {
+        let members = (gpus.to_vec(), first, ranks);
+        let kept = self.communicators.borrow().clone();
+        let kept = kept.filter(|joined| {
+            joined.members == members && joined.communicators.iter().all(|one| one.is_alive())
+        });
+        // Where one has to be made anew, all have.
+        if world.agree(kept.is_some(), |all| all.iter().all(|&is_kept| is_kept))?
+            && let Some(joined) = kept
+        {
+            return Ok(joined.communicators);
+        }
+        // One after the other: a GPU has room for few communicators.
+        *self.communicators.borrow_mut() = None;
+        let failed = |source| Error::call("make a communicator", source);
+        let id = match world.is_root() {
+            true => Some(self.library.unique_id().map_err(failed)?),
+            false => None,
+        };
+        let id: UniqueId = world.broadcast(id)?;
+        if gpus.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ready: Vec<Rc<Ready>> =
+            gpus.iter().map(|&gpu| self.gpus.ready(gpu)).collect::<Result<_, Error>>()?;
+        let own: Vec<_> =
+            (first..).zip(&ready).map(|(number, ready)| (ready.context.clone(), number)).collect();
+        let how = (Waiting::Beside, world.deadline());
+        let made = Communicator::all(self.library, &own, &id, ranks, how).map_err(failed)?;
+        let communicators: Vec<Rc<Communicator>> = made.into_iter().map(Rc::new).collect();
+        let joined = Joined { members, communicators: communicators.clone() };
+        *self.communicators.borrow_mut() = Some(joined);
+        Ok(communicators)
+    }
+
+    /// What the library or one of the GPUs lacks for the case: a sentence.
+    fn lack(&self, case: &Case, rank: Rank) -> Result<Option<String>, Error> {
+        let Some((collective, nccl, layout)) = case.collective() else { return Ok(None) };
+        let version = self.library.version();
+        let kind = element(nccl.data_type);
+        if layout.count == 0 {
+            return Ok(Some(format!(
+                "{} are less than 16 bytes for each of {} ranks: give larger --sizes",
+                case.size, nccl.ranks
+            )));
+        }
+        if !self.library.has(kind) {
+            return Ok(Some(format!("NCCL {version} has no {}", nccl.data_type.name())));
+        }
+        if nccl.reduction == Some(Reduction::MulSum)
+            && let Some(missing) = self.library.lacks(Feature::ScaledSum)
+        {
+            return Ok(Some(missing.to_string()));
+        }
+        if nccl.reduction.is_some() && nccl.ranks > Values::RANKS_MAX {
+            return Ok(Some(format!(
+                "exact numbers are known for reductions among {} ranks at most",
+                Values::RANKS_MAX
+            )));
+        }
+        for gpu in own_gpus(case, rank) {
+            let (major, minor) = self
+                .gpus
+                .device(gpu)?
+                .compute_capability()
+                .map_err(|source| Error::call("ask for the compute capability", source))?;
+            let needed = nccl.data_type.compute_capability();
+            if nccl.reduction.is_some() && 10 * major + minor < needed {
+                return Ok(Some(format!(
+                    "GPU {} (compute capability {major}.{minor}) does not reduce {}",
+                    gpu.0,
+                    nccl.data_type.name()
+                )));
+            }
+            let part = Part { collective, nccl, layout, number: 0 };
+            let needed = part.memory();
+            let free = self.gpus.ready(gpu)?.context.free_memory();
+            let free = free.map_err(|source| Error::call("ask for free memory", source))?;
+            if needed > free {
+                return Ok(Some(format!(
+                    "the buffers need {} of GPU {} but {} are free: give smaller --sizes",
+                    needed.rounded(),
+                    gpu.0,
+                    free.rounded()
+                )));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Transport for Nccl {
+    fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
+        Ok(match self.lack(case, world.rank())? {
+            Some(reason) => Support::No(reason),
+            None => Support::Yes,
+        })
+    }
+
+    fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
+        let rank = world.rank();
+        let missing = Error::Disagreement("a case of NCCL has no collective");
+        let (collective, nccl, layout) = case.collective().ok_or(missing)?;
+        let gpus = own_gpus(case, rank);
+        let before = case.flows.iter().take_while(|flow| flow.source.rank != rank).count();
+        let first = nccl.first + u32::try_from(before).unwrap_or(0);
+        let communicators = self.join(&gpus, (first, nccl.ranks), world)?;
+        let lanes = (first..)
+            .zip(gpus.iter().zip(communicators))
+            .map(|(number, (&gpu, communicator))| {
+                let part = Part { collective, nccl, layout, number };
+                Lane::new(part, self.gpus.ready(gpu)?, communicator)
+            })
+            .collect::<Result<Vec<Lane>, Error>>()?;
+        Ok(Box::new(Collectives::new(case.operation, self.library, lanes, world)?))
+    }
+}
+
+/// The GPUs of `rank` in the order of their numbers in the communicator.
+fn own_gpus(case: &Case, rank: Rank) -> Vec<Gpu> {
+    let own = case.flows.iter().filter(|flow| flow.source.rank == rank);
+    own.filter_map(|flow| flow.source.gpu()).collect()
+}
+
+/// NCCL's own word for a type.
+const fn element(data_type: plan::DataType) -> DataType {
+    match data_type {
+        plan::DataType::Int8 => DataType::Int8,
+        plan::DataType::Uint8 => DataType::Uint8,
+        plan::DataType::Int32 => DataType::Int32,
+        plan::DataType::Uint32 => DataType::Uint32,
+        plan::DataType::Int64 => DataType::Int64,
+        plan::DataType::Uint64 => DataType::Uint64,
+        plan::DataType::Half => DataType::Float16,
+        plan::DataType::Float => DataType::Float32,
+        plan::DataType::Double => DataType::Float64,
+        plan::DataType::Bfloat16 => DataType::Bfloat16,
+        plan::DataType::F8e4m3 => DataType::Float8e4m3,
+        plan::DataType::F8e5m2 => DataType::Float8e5m2,
+    }
+}
+
+impl Part {
+    /// Memory that it takes on its GPU.
+    fn memory(&self) -> Bytes {
+        let (given, received) = self.sizes();
+        let kept = if self.consumes() { received } else { Bytes::default() };
+        given.plus(received).plus(kept)
+    }
+}

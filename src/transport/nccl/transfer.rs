@@ -1,0 +1,236 @@
+//! One process's part of a collective: all of its GPUs together.
+//!
+//! Spans are queued behind a hold, so that launching them is outside of their time. Each begins
+//! with a small reduction among all ranks, which none leaves before all have come to it; then each
+//! GPU notes the time on its own clock, does its operations and notes the time again. So nothing has
+//! to be agreed on beside NCCL itself, and it is the same on one host and on many. A span lasts as
+//! long as it does on the GPU that takes longest.
+
+use std::time::Duration;
+
+use super::lane::Lane;
+use crate::{
+    ffi::{
+        CallError, Cause, clock,
+        cuda::Event,
+        nccl::{Factor, Group, Library},
+    },
+    plan::Operation,
+    transport::{
+        Clock, Error, Mismatch, Span, Staging, Transfer,
+        gpu::{PATIENCE, Start},
+    },
+    units::nanoseconds,
+    world::World,
+};
+
+/// Operations that are queued behind one hold: a collective can take several places in the channel
+/// through which the driver feeds a GPU.
+const OPERATIONS_MAX: u64 = 64;
+
+/// Ranks do not leave the reduction before a span at the same moment: some microseconds, below 1 %
+/// of this.
+const SAMPLE_TIME_MIN: Duration = Duration::from_millis(1);
+
+/// Between two looks at whether NCCL has had an error.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// This process's part.
+pub(super) struct Collectives {
+    operation: Operation,
+    library: &'static Library,
+    lanes: Vec<Lane>,
+    start: Option<Start>,
+    clock: Clock,
+    deadline: Duration,
+    /// Operations since the buffers were filled.
+    done: u64,
+}
+
+impl Collectives {
+    /// Connects the ranks, and so takes an operation of each; every rank calls it.
+    pub(super) fn new(
+        operation: Operation,
+        library: &'static Library,
+        lanes: Vec<Lane>,
+        world: &mut World,
+    ) -> Result<Self, Error> {
+        let deadline = world.deadline();
+        let first = lanes.first();
+        let start =
+            first.map(|lane| Start::new(&lane.ready.context, None, PATIENCE / 2)).transpose()?;
+        let clock = first.map(|lane| lane.ready.clock(SAMPLE_TIME_MIN));
+        let coarsest = |all: Vec<Option<Clock>>| {
+            all.into_iter().flatten().max_by_key(|clock| clock.resolution)
+        };
+        // Rank 0 decides by it, whether it has a GPU in this case or not; and every rank hears here
+        // of one that could not get its part.
+        let clock = world.agree(clock, coarsest)?;
+        let clock = clock.ok_or(Error::Disagreement("no rank has a GPU of the case"))?;
+        let consumes = first.is_some_and(|lane| lane.part.consumes());
+        let most = if consumes { 1 } else { OPERATIONS_MAX };
+        let operations_max = world.agree(most, |all| all.into_iter().min().unwrap_or(1))?;
+        let clock = Clock { operations_max, ..clock };
+        let mut made = Self { operation, library, lanes, start, clock, deadline, done: 0 };
+        made.connect()?;
+        Ok(made)
+    }
+
+    /// The first operation between two ranks connects them, which nothing may stand before.
+    fn connect(&mut self) -> Result<(), Error> {
+        if self.lanes.is_empty() {
+            return Ok(());
+        }
+        let events = self.events(1);
+        let queued = events.and_then(|()| self.queue_span(0, 1));
+        self.settled(queued)
+    }
+
+    /// Has events for `spans`.
+    fn events(&mut self, spans: usize) -> Result<(), CallError> {
+        for lane in &mut self.lanes {
+            while lane.begins.len() < spans {
+                lane.begins.push(Event::new(&lane.ready.context)?);
+                lane.ends.push(Event::new(&lane.ready.context)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues `spans` of `operations` each behind a hold, lets them begin and waits for them.
+    fn run_group(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
+        let queued = self.queue(operations, spans.len());
+        if let Some(start) = &self.start {
+            start.release();
+        }
+        self.settled(queued)?;
+        for (index, span) in spans.iter_mut().enumerate() {
+            let mut longest = Duration::ZERO;
+            for lane in &self.lanes {
+                let elapsed = lane.ends[index].elapsed_since(&lane.begins[index]);
+                let elapsed = elapsed.map_err(|source| Error::call("read the time", source))?;
+                longest = longest.max(elapsed);
+            }
+            *span = Span { start_ns: Some(0), end_ns: Some(nanoseconds(longest)) };
+        }
+        Ok(())
+    }
+
+    fn queue(&mut self, operations: u64, spans: usize) -> Result<(), CallError> {
+        self.events(spans)?;
+        let (Some(first), Some(start)) = (self.lanes.first(), &mut self.start) else {
+            return Ok(());
+        };
+        start.hold(&first.ready.kernels, &first.stream)?;
+        first.stream.record(&first.begins[0])?;
+        for lane in &self.lanes[1..] {
+            lane.stream.wait(&first.begins[0])?;
+        }
+        (0..spans).try_for_each(|span| self.queue_span(span, operations))
+    }
+
+    fn queue_span(&mut self, span: usize, operations: u64) -> Result<(), CallError> {
+        for lane in &self.lanes {
+            lane.restore()?;
+        }
+        let mut group = Group::start(self.library)?;
+        for lane in &self.lanes {
+            lane.meet(&mut group)?;
+        }
+        group.end()?;
+        for lane in &self.lanes {
+            lane.stream.record(&lane.begins[span])?;
+        }
+        let factors: Vec<Option<Factor<'_>>> =
+            self.lanes.iter().map(Lane::factor).collect::<Result<_, CallError>>()?;
+        for operation in self.done..self.done + operations {
+            let mut group = Group::start(self.library)?;
+            for (lane, factor) in self.lanes.iter().zip(&factors) {
+                lane.queue(&mut group, self.library, operation, factor.as_ref())?;
+            }
+            group.end()?;
+        }
+        for lane in &self.lanes {
+            lane.stream.record(&lane.ends[span])?;
+        }
+        drop(factors);
+        self.done += operations;
+        Ok(())
+    }
+
+    /// Waits until all that was queued is done; if it is not in time, or something is wrong, gives
+    /// it up on all of this process's GPUs.
+    fn settled(&self, queued: Result<(), CallError>) -> Result<(), Error> {
+        let name = self.operation.name();
+        let done = queued
+            .map_err(|source| Error::call(&format!("queue {name}"), source))
+            .and_then(|()| self.wait());
+        if done.is_err() {
+            self.lanes.iter().for_each(|lane| lane.communicator.abort());
+        }
+        done
+    }
+
+    fn wait(&self) -> Result<(), Error> {
+        let failed = |source| Error::call(&format!("finish {}", self.operation.name()), source);
+        let begin = clock::now();
+        for lane in &self.lanes {
+            loop {
+                match lane.stream.synchronize(LOOK) {
+                    Ok(()) => break,
+                    Err(CallError { source: Cause::Late(_), .. }) => {}
+                    Err(source) => return Err(failed(source)),
+                }
+                for lane in &self.lanes {
+                    lane.communicator.async_error().map_err(failed)?;
+                }
+                let waited = clock::now().since(begin);
+                if waited >= self.deadline {
+                    let object = lane.communicator.to_string();
+                    let source = Cause::Late(self.deadline);
+                    return Err(failed(CallError { call: "cuStreamQuery", object, source }));
+                }
+            }
+        }
+        self.start.as_ref().map_or(Ok(()), Start::check)
+    }
+}
+
+impl Transfer for Collectives {
+    fn staging(&self) -> Option<Staging> {
+        None
+    }
+
+    fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    fn is_misplaced(&self) -> bool {
+        false
+    }
+
+    fn fill(&mut self, seed: u64) -> Result<(), Error> {
+        self.done = 0;
+        self.lanes.iter_mut().try_for_each(|lane| lane.fill(seed))
+    }
+
+    fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
+        if self.lanes.is_empty() {
+            return Ok(());
+        }
+        // Each span has a meeting, two events, and perhaps a copy.
+        let fitting = usize::try_from(OPERATIONS_MAX / (operations + 4)).unwrap_or(1).max(1);
+        spans.chunks_mut(fitting).try_for_each(|spans| self.run_group(operations, spans))
+    }
+
+    fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
+        let last = self.done.saturating_sub(1);
+        for lane in &self.lanes {
+            let wrong = lane.verify(seed, last)?;
+            if wrong.is_some() {
+                return Ok(wrong);
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,159 @@
+//! NCCL's collectives from outside, on simulated machines whose answers are known.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use common::{
+    Rows,
+    simulation::{Simulated, assert_near},
+};
+
+/// Four GPUs behind an NVSwitch, each pair at 90 GB/s each way.
+fn machine(rest: &str) -> String {
+    format!(
+        "schema = 1\nname = \"four GPUs\"\ngpu_count = 4\nnvswitch = true\n\
+         report = \"report.jsonl\"\n\n[[gpu]]\nmemory_mib = 8192\nnvlinks = 12\n\
+         nvlink_generation = 4\ncompute_capability = [9, 0]\n\n[[pair]]\n\
+         sm_write = {{ gb_s = 90.0 }}\n{rest}"
+    )
+}
+
+/// One ring of the simplest protocol, whose times are easy to work out.
+const RING: &str = "--nccl-env NCCL_ALGO=Ring --nccl-env NCCL_PROTO=Simple";
+
+const BYTES: f64 = (16 << 20) as f64;
+
+/// Four ranks' times by the model in docs/simulation.md: what begins a collective of the protocol
+/// Simple, its hops over NVLink, and the data that goes through each link.
+fn ring_ns(operation: &str) -> f64 {
+    let (hops, factor) = match operation {
+        "all_reduce" => (6.0, 1.5),
+        "all_gather" | "reduce_scatter" => (3.0, 0.75),
+        _ => (3.0, 1.0),
+    };
+    8400.0 + hops * 3400.0 + factor * BYTES / 90.0
+}
+
+/// The bus bandwidth over the algorithm bandwidth, for four ranks.
+fn bus_factor(operation: &str) -> f64 {
+    match operation {
+        "all_reduce" => 1.5,
+        "broadcast" | "reduce" | "sendrecv" => 1.0,
+        _ => 0.75,
+    }
+}
+
+fn assert_known_answers(rows: &Rows) {
+    assert_eq!(rows.len(), 10);
+    for row in 0..rows.len() {
+        let operation = rows.cell(row, "operation");
+        let what = format!("{operation} {}", rows.cell(row, "in_place"));
+        assert_eq!(rows.cell(row, "status"), "ok", "{what}");
+        assert_eq!(
+            (rows.cell(row, "simulated"), rows.cell(row, "communicator_ranks")),
+            ("true", "4")
+        );
+        let algorithm = rows.number(row, "bandwidth_gb_s");
+        assert_near(algorithm, BYTES / ring_ns(operation), 0.005, &what);
+        let bus = rows.number(row, "bandwidth_gb_s_bus");
+        assert_near(bus, bus_factor(operation) * algorithm, 1e-9, &what);
+        assert_near(rows.number(row, "latency_ns_p50"), ring_ns(operation), 0.005, &what);
+    }
+}
+
+const COLLECTIVES: &str = "nccl --operation all_reduce,all_gather,reduce_scatter,broadcast,reduce \
+                           --sizes 16M --samples 6 --time-limit 10ms";
+
+#[test]
+fn one_process_finds_what_the_model_says() {
+    let run = Simulated::run(&machine(""), &format!("{COLLECTIVES} {RING}"));
+    assert_known_answers(&run.rows());
+    for process in run.report() {
+        let live = process["live"].as_object().unwrap();
+        assert!(live.values().all(|count| count == 0), "not given back: {live:?}");
+    }
+}
+
+#[test]
+fn a_rank_for_each_gpu_finds_the_same() {
+    let run = Simulated::run(&machine(""), &format!("{COLLECTIVES} {RING} --ranks 4"));
+    assert_known_answers(&run.rows());
+}
+
+#[test]
+fn every_type_and_reduction_is_verified() {
+    let line = "nccl --operation all_reduce,reduce_scatter,reduce -d all -o all --root 2 \
+                --sizes 8K --samples 1 --time-limit 1ms";
+    let rows = Simulated::run(&machine(""), line).rows();
+    assert_eq!(rows.len(), 3 * 12 * 6 * 2);
+    for row in 0..rows.len() {
+        let [kind, reduction] = ["data_type", "reduction"].map(|name| rows.cell(row, name));
+        assert_eq!(rows.cell(row, "status"), "ok", "{kind} {reduction}");
+    }
+}
+
+#[test]
+fn what_only_moves_is_verified_for_every_root() {
+    let line = "nccl --operation broadcast,alltoall,gather,scatter,sendrecv --root all \
+                --sizes 1000,64K --samples 1 --time-limit 1ms --ranks 2";
+    let rows = Simulated::run(&machine(""), line).rows();
+    // In place and not, for each root; to all, and to the next one, out of place only.
+    assert_eq!(rows.len(), 2 * (3 * 4 * 2 + 2));
+    assert!((0..rows.len()).all(|row| rows.cell(row, "status") == "ok"));
+    // 1000 bytes are 250 floats, of which each of four ranks gives 60 in whole 16 bytes.
+    let gather = (0..rows.len()).find(|&row| rows.cell(row, "operation") == "gather").unwrap();
+    assert_eq!(rows.cell(gather, "size_bytes"), "960");
+}
+
+#[test]
+fn a_wrong_element_gives_no_number_and_is_named() {
+    let fault = "\n[[fault.rank]]\nrank = 2\nname = \"ncclAllReduce\"\nwhat = \"wrong\"\n\
+                 element = 1000\nafter = 3\nalways = true\n";
+    let line = "nccl --operation all_reduce,all_gather --place out-of-place --sizes 64K \
+                --samples 6 --time-limit 5ms";
+    let run = Simulated::run(&machine(fault), line);
+    assert_eq!(run.code, 1, "{}{}", run.stdout, run.stderr);
+    let rows = run.rows_whatever_happened();
+    assert_eq!((rows.len(), rows.cell(0, "status"), rows.cell(1, "status")), (2, "corrupt", "ok"));
+    assert_eq!((rows.cell(0, "corrupt_rank"), rows.cell(0, "bandwidth_gb_s")), ("2", ""));
+    let offset: u64 = rows.cell(0, "corrupt_offset_bytes").parse().unwrap();
+    assert_eq!((offset / 4, rows.cell(0, "corrupt_bytes")), (1000, "4"));
+    assert!(rows.cell(0, "reason").contains("element 1000"), "{}", rows.cell(0, "reason"));
+}
+
+#[test]
+fn a_rank_that_never_comes_ends_the_wait_within_the_deadline() {
+    for name in ["ncclCommInitRank", "ncclAllReduce"] {
+        for ranks in ["1", "4"] {
+            let fault =
+                format!("\n[[fault.rank]]\nrank = 1\nname = \"{name}\"\nwhat = \"absent\"\n");
+            let line = format!(
+                "nccl --operation all_reduce --place out-of-place --sizes 64K --samples 6 \
+                 --time-limit 5ms --deadline 2s --ranks {ranks}"
+            );
+            let run = Simulated::run(&machine(&fault), &line);
+            let said = format!("{name} {ranks}: {}{}", run.stdout, run.stderr);
+            assert_eq!(run.code, 1, "{said}");
+            let rows = run.rows_whatever_happened();
+            assert_eq!((rows.len(), rows.cell(0, "status")), (1, "failed"), "{said}");
+            assert!(rows.cell(0, "reason").contains("not done within 2 s"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn bad_input_is_refused_in_one_sentence() {
+    for (line, part) in [
+        ("nccl --root 4", "--root 4: there are 4 GPUs"),
+        ("nccl --data-type int7", "there are int8, uint8"),
+        ("nccl --reduction med", "there are sum, prod"),
+        ("nccl --root first", "the number of a rank"),
+    ] {
+        let run = Simulated::run(&machine(""), line);
+        assert_eq!(run.code, 2, "{line}: {}{}", run.stdout, run.stderr);
+        assert!(run.stderr.starts_with("error: ") && run.stderr.contains(part), "{}", run.stderr);
+        assert_eq!(run.stderr.trim_end().lines().count(), 1, "{}", run.stderr);
+        assert!(!run.folder.path().join("run").exists(), "{line}");
+    }
+}

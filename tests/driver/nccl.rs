@@ -1,0 +1,279 @@
+//! NCCL, with as many ranks in this process as there are GPUs.
+
+use g2g::ffi::nccl::{
+    Allocation, Communicator, DataType, Factor, Feature, Group, Library, Reduction, Registration,
+    Waiting, Window,
+};
+
+use super::*;
+
+on_both_machines! {
+    one GPU: [
+        a_rank_alone_is_told_what_it_is_and_keeps_its_data
+        a_rank_that_nobody_joins_is_late
+        memory_of_nccl_is_memory
+    ]
+    two GPUs: [
+        ranks_sum_collect_and_divide
+        ranks_pass_on_gather_and_scatter
+        messages_cross_in_one_group
+        parts_of_a_communicator_work_by_themselves
+        registered_memory_and_windows_are_used_like_all_other
+        a_rank_that_leaves_in_the_middle_is_not_waited_for_ever
+    ]
+}
+
+const BESIDE: (Waiting, Duration) = (Waiting::Beside, PATIENCE);
+const SIZE: Bytes = Bytes::kib(64);
+
+fn library() -> &'static Library {
+    Library::load(None).unwrap()
+}
+
+fn pair(gpus: &[Context], waiting: Waiting) -> Vec<Communicator> {
+    let id = library().unique_id().unwrap();
+    let members = [(gpus[0].clone(), 0), (gpus[1].clone(), 1)];
+    Communicator::all(library(), &members, &id, 2, (waiting, PATIENCE)).unwrap()
+}
+
+/// Memory of one rank, where it is filled and looked at.
+struct Seat {
+    gpu: Gpu,
+    source: Buffer,
+    target: Buffer,
+}
+
+impl Seat {
+    fn new(context: &Context) -> Self {
+        let buffer = || Buffer::new(context, SIZE).unwrap();
+        Self { gpu: Gpu::new(context), source: buffer(), target: buffer() }
+    }
+
+    /// Writes `number`, and the place of each element, into the source.
+    fn fill(&mut self, number: u32) {
+        let count = u32::try_from(SIZE.get() / 4).unwrap();
+        let data: Vec<u8> = (0..count).flat_map(|place| (number + place).to_le_bytes()).collect();
+        self.gpu.write(self.source.all(), &data);
+    }
+
+    /// The elements of the target.
+    fn elements(&mut self) -> Vec<u32> {
+        let bytes = self.gpu.read(self.target.all());
+        bytes.chunks(4).map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap())).collect()
+    }
+}
+
+fn seats(gpus: &[Context]) -> Vec<Seat> {
+    let mut seats: Vec<Seat> = gpus[..2].iter().map(Seat::new).collect();
+    for (number, seat) in (1..).zip(&mut seats) {
+        seat.fill(number * 1000);
+    }
+    seats
+}
+
+/// What `queue` queues for each rank, in one group, to its end.
+fn together<'a>(
+    ranks: &'a [Communicator],
+    seats: &'a [Seat],
+    mut queue: impl FnMut(&mut Group<'a>, (&'a Communicator, &'a Stream), &'a Seat),
+) {
+    let mut group = Group::start(library()).unwrap();
+    for (communicator, seat) in ranks.iter().zip(seats) {
+        queue(&mut group, (communicator, &seat.gpu.stream), seat);
+    }
+    group.end().unwrap();
+    seats.iter().for_each(|seat| seat.gpu.finish());
+}
+
+fn half(memory: Slice<'_>, number: u64) -> Slice<'_> {
+    let half = Bytes::new(SIZE.get() / 2);
+    memory.slice(Bytes::new(half.get() * number), half)
+}
+
+const ELEMENTS: u32 = 16 * 1024;
+const KIND: DataType = DataType::Uint32;
+
+fn a_rank_alone_is_told_what_it_is_and_keeps_its_data(gpus: &[Context]) {
+    let mut seat = Seat::new(&gpus[0]);
+    seat.fill(7);
+    for waiting in [Waiting::Beside, Waiting::Within] {
+        let id = library().unique_id().unwrap();
+        let how = (waiting, PATIENCE);
+        let alone = Communicator::new(library(), &gpus[0], &id, (0, 1), how).unwrap();
+        assert_eq!((alone.rank(), alone.size()), (0, 1));
+        assert_eq!(alone.device().unwrap(), gpus[0].device().ordinal());
+        let mut group = Group::start(library()).unwrap();
+        let memory = (seat.source.all(), seat.target.all());
+        group.all_reduce((&alone, &seat.gpu.stream), memory, KIND, Reduction::Sum).unwrap();
+        group.end().unwrap();
+        seat.gpu.finish();
+        alone.async_error().unwrap();
+        alone.close().unwrap();
+    }
+    assert_eq!(seat.elements(), (7..7 + ELEMENTS).collect::<Vec<u32>>());
+}
+
+fn a_rank_that_nobody_joins_is_late(gpus: &[Context]) {
+    let id = library().unique_id().unwrap();
+    let how = (Waiting::Beside, MOMENT);
+    let begin = Instant::now();
+    let err = Communicator::new(library(), &gpus[0], &id, (0, 2), how).unwrap_err();
+    assert!(matches!(err.source, Cause::Late(MOMENT)), "{err}");
+    assert_eq!(err.call, "ncclCommInitRank");
+    assert!(err.to_string().contains("rank 0 of 2"), "{err}");
+    assert!(begin.elapsed() < PATIENCE);
+}
+
+fn memory_of_nccl_is_memory(gpus: &[Context]) {
+    let mut gpu = Gpu::new(&gpus[0]);
+    let memory = Allocation::new(library(), &gpus[0], SIZE).unwrap();
+    let data = patterned(1, SIZE.get());
+    gpu.write(memory.all(), &data);
+    assert_eq!(gpu.read(memory.all()), data);
+}
+
+fn ranks_sum_collect_and_divide(gpus: &[Context]) {
+    for waiting in [Waiting::Beside, Waiting::Within] {
+        let (ranks, mut seats) = (pair(gpus, waiting), seats(gpus));
+        let factors: Vec<Factor<'_>> = ranks
+            .iter()
+            .map(|rank| Factor::new(rank, KIND, &3_u32.to_le_bytes()).unwrap())
+            .collect();
+        let sum = |place: u32| 3000 + 2 * place;
+        together(&ranks, &seats, |group, at, seat| {
+            let memory = (seat.source.all(), seat.target.all());
+            group.all_reduce(at, memory, KIND, Reduction::Sum).unwrap();
+        });
+        for seat in &mut seats {
+            assert_eq!(seat.elements(), (0..ELEMENTS).map(sum).collect::<Vec<u32>>());
+        }
+        let mut number = 0;
+        together(&ranks, &seats, |group, at, seat| {
+            let memory = (seat.source.all(), seat.target.all());
+            let reduction = Reduction::Scaled(&factors[number]);
+            number += 1;
+            group.all_reduce(at, memory, KIND, reduction).unwrap();
+        });
+        assert_eq!(seats[1].elements()[5], 3 * sum(5));
+        together(&ranks, &seats, |group, at, seat| {
+            let memory = (half(seat.source.all(), 0), seat.target.all());
+            group.all_gather(at, memory, KIND).unwrap();
+        });
+        assert_eq!(seats[0].elements()[ELEMENTS as usize / 2], 2000);
+        together(&ranks, &seats, |group, at, seat| {
+            let target = half(seat.target.all(), 0);
+            group
+                .reduce_scatter(at, (seat.source.all(), target), KIND, Reduction::Maximum)
+                .unwrap();
+        });
+        assert_eq!(seats[1].elements()[0], 2000 + ELEMENTS / 2);
+        drop(factors);
+        ranks.into_iter().for_each(|rank| rank.close().unwrap());
+    }
+}
+
+fn ranks_pass_on_gather_and_scatter(gpus: &[Context]) {
+    let (ranks, mut seats) = (pair(gpus, Waiting::Beside), seats(gpus));
+    together(&ranks, &seats, |group, at, seat| {
+        group.broadcast(at, (seat.source.all(), seat.target.all()), KIND, 1).unwrap();
+    });
+    assert_eq!(seats[0].elements()[9], 2009);
+    together(&ranks, &seats, |group, at, seat| {
+        let memory = (seat.source.all(), seat.target.all());
+        group.reduce(at, memory, KIND, (Reduction::Minimum, 0)).unwrap();
+    });
+    assert_eq!(seats[0].elements()[9], 1009);
+    assert_eq!(seats[1].elements()[9], 2009, "only the root's target is written");
+    if library().lacks(Feature::AllToAll).is_none() {
+        together(&ranks, &seats, |group, at, seat| {
+            group.all_to_all(at, (seat.source.all(), seat.target.all()), KIND).unwrap();
+        });
+        assert_eq!(seats[0].elements()[ELEMENTS as usize / 2], 2000);
+        assert_eq!(seats[1].elements()[0], 1000 + ELEMENTS / 2);
+    }
+    if library().lacks(Feature::Gather).is_none() {
+        together(&ranks, &seats, |group, at, seat| {
+            group.gather(at, (half(seat.source.all(), 0), seat.target.all()), KIND, 1).unwrap();
+        });
+        assert_eq!(seats[1].elements()[0], 1000);
+        together(&ranks, &seats, |group, at, seat| {
+            group.scatter(at, (seat.source.all(), half(seat.target.all(), 1)), KIND, 0).unwrap();
+        });
+        assert_eq!(seats[1].elements()[ELEMENTS as usize / 2], 1000 + ELEMENTS / 2);
+    }
+}
+
+fn messages_cross_in_one_group(gpus: &[Context]) {
+    let (ranks, mut seats) = (pair(gpus, Waiting::Beside), seats(gpus));
+    together(&ranks, &seats, |group, at, seat| {
+        let peer = 1 - at.0.rank();
+        group.send(at, seat.source.all(), KIND, peer).unwrap();
+        group.receive(at, seat.target.all(), KIND, peer).unwrap();
+    });
+    assert_eq!((seats[0].elements()[3], seats[1].elements()[3]), (2003, 1003));
+}
+
+fn parts_of_a_communicator_work_by_themselves(gpus: &[Context]) {
+    let id = library().unique_id().unwrap();
+    std::thread::scope(|scope| {
+        for (rank, context) in (0..2).zip(gpus) {
+            scope.spawn(move || {
+                let whole = Communicator::new(library(), context, &id, (rank, 2), BESIDE).unwrap();
+                let alone = whole.split(Some(rank), 0).unwrap().unwrap();
+                assert_eq!((alone.rank(), alone.size()), (0, 1));
+                let turned = whole.split(Some(7), 10 - rank).unwrap().unwrap();
+                assert_eq!((turned.rank(), turned.size()), (1 - rank, 2));
+                let color = (rank == 1).then_some(0);
+                assert_eq!(whole.split(color, 0).unwrap().is_some(), rank == 1);
+            });
+        }
+    });
+}
+
+fn registered_memory_and_windows_are_used_like_all_other(gpus: &[Context]) {
+    let id = library().unique_id().unwrap();
+    std::thread::scope(|scope| {
+        for (rank, context) in (0..2).zip(gpus) {
+            scope.spawn(move || {
+                // Looking into host memory waits for all streams: not while one waits for this rank.
+                let mut seat = Seat::new(context);
+                seat.fill(1000 * (rank + 1));
+                let memory = Allocation::new(library(), context, SIZE).unwrap();
+                let whole = Communicator::new(library(), context, &id, (rank, 2), BESIDE).unwrap();
+                let window = Window::new(&whole, memory.all(), true).unwrap();
+                let registration = Registration::new(&whole, seat.source.all()).unwrap();
+                let at = (&whole, &seat.gpu.stream);
+                for target in [memory.all(), seat.target.all()] {
+                    let mut group = Group::start(library()).unwrap();
+                    let pair = (seat.source.all(), target);
+                    group.all_reduce(at, pair, KIND, Reduction::Sum).unwrap();
+                    group.end().unwrap();
+                }
+                seat.gpu.finish();
+                drop((window, registration));
+                assert_eq!(seat.elements()[4], 3008);
+                assert_eq!(seat.gpu.read(memory.all()), seat.gpu.read(seat.target.all()));
+                drop(memory);
+                whole.close().unwrap();
+            });
+        }
+    });
+}
+
+fn a_rank_that_leaves_in_the_middle_is_not_waited_for_ever(gpus: &[Context]) {
+    let mut ranks = pair(gpus, Waiting::Beside);
+    let seats = seats(gpus);
+    let left = ranks.pop().unwrap();
+    let stays = ranks.pop().unwrap();
+    let mut group = Group::start(library()).unwrap();
+    let memory = (seats[0].source.all(), seats[0].target.all());
+    group.all_reduce((&stays, &seats[0].gpu.stream), memory, KIND, Reduction::Sum).unwrap();
+    // It may be queued, or be late while the two connect; nothing may wait for ever.
+    let ended = group.end();
+    drop(left);
+    stays.abort();
+    let begin = Instant::now();
+    let _ = seats[0].gpu.stream.synchronize(PATIENCE);
+    assert!(begin.elapsed() < PATIENCE, "{ended:?}");
+    assert!(stays.async_error().unwrap_err().to_string().contains("aborted before"));
+}
