@@ -83,10 +83,11 @@ fn a_rank_for_each_gpu_finds_the_same() {
 
 #[test]
 fn every_type_and_reduction_is_verified() {
-    let line = "nccl --operation all_reduce,reduce_scatter,reduce -d all -o all --root 2 \
-                --sizes 8K --samples 1 --time-limit 1ms";
+    // Of three ranks a mean is rounded.
+    let line = "nccl --gpus 0-2 --operation reduce_scatter -d all -o all --place out-of-place \
+                --sizes 4K --samples 1 --time-limit 1ms";
     let rows = Simulated::run(&machine(""), line).rows();
-    assert_eq!(rows.len(), 3 * 12 * 6 * 2);
+    assert_eq!(rows.len(), 12 * 6);
     for row in 0..rows.len() {
         let [kind, reduction] = ["data_type", "reduction"].map(|name| rows.cell(row, name));
         assert_eq!(rows.cell(row, "status"), "ok", "{kind} {reduction}");
