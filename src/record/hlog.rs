@@ -11,7 +11,10 @@ use hdrhistogram::serialization::{
 };
 
 use super::{Error, Row, files::RecordFile};
-use crate::{measure::Latency, plan::Rank};
+use crate::{
+    measure::Latency,
+    plan::{Operation, Rank},
+};
 
 /// The open file.
 #[derive(Debug)]
@@ -51,7 +54,7 @@ impl Hlog {
             "case-{}_{}_{}_{}B{}",
             row.case,
             row.transport.name(),
-            row.pattern.unwrap_or("none"),
+            row.pattern.or(row.operation.map(Operation::name)).unwrap_or("none"),
             row.size_bytes.unwrap_or_default().get(),
             rank.map_or_else(String::new, |rank| format!("_rank-{}", rank.0))
         );

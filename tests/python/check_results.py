@@ -71,7 +71,9 @@ def read_histograms(path):
 
 
 def tag_of(row):
-    return f"case-{row['case']}_{row['transport']}_{row['pattern']}_{row['size_bytes']:.0f}B"
+    # A collective has no pattern.
+    what = row["operation"] if pandas.isna(row["pattern"]) else row["pattern"]
+    return f"case-{row['case']}_{row['transport']}_{what}_{row['size_bytes']:.0f}B"
 
 
 def value_at(histogram, quantile):
