@@ -206,8 +206,13 @@ fn measure_one(
         say(world, &err);
     }
     if own_links_hold {
-        world.abandon(&err.to_string());
-        Err(CaseError::Case(err))
+        let cause = if err.may_be_a_consequence() {
+            world.abandon_after(&err.to_string())
+        } else {
+            world.abandon(&err.to_string());
+            None
+        };
+        Err(CaseError::Case(cause.map_or(err, transport::Error::World)))
     } else {
         Err(CaseError::Lost(err))
     }

@@ -22,10 +22,6 @@ pub(super) const LINE: usize = 128;
 /// Where in its line a member says that it gave up.
 const GAVE_UP: usize = 8;
 
-/// What opening another rank's segment is called in a message, with what usually stands against it.
-pub(super) const OPEN: &str = "open a rank's shared memory (all ranks need one user and one PID \
-                               namespace, and g2g's file must be readable)";
-
 /// This rank's view of the members of a case.
 #[derive(Debug)]
 pub(super) struct Control {
@@ -161,5 +157,5 @@ impl Control {
 /// Opens what another rank offers.
 pub(super) fn open(address: Option<Address>) -> Result<Segment, Error> {
     let address = address.ok_or(Error::Disagreement("a rank offers no segment"))?;
-    Segment::open(address).map_err(|source| Error::call(OPEN, source))
+    Segment::open(address).map_err(Error::Open)
 }

@@ -41,6 +41,12 @@ pub enum Error {
         /// The call that did not succeed.
         source: ffi::CallError,
     },
+    /// What another rank has made cannot be opened; it may have given it up.
+    #[error(
+        "cannot open a rank's shared memory (all ranks need one user and one PID namespace, and \
+         g2g's file must be readable): {0}"
+    )]
+    Open(ffi::CallError),
     /// Another rank.
     #[error(transparent)]
     World(#[from] world::Error),
@@ -71,6 +77,11 @@ pub enum Error {
 impl Error {
     fn call(action: &str, source: ffi::CallError) -> Self {
         Self::Call { action: action.to_owned(), source }
+    }
+
+    /// Whether it may have come of another rank's failure, which then tells more.
+    pub const fn may_be_a_consequence(&self) -> bool {
+        matches!(self, Self::Open(_) | Self::Abandoned(_))
     }
 }
 

@@ -18,15 +18,26 @@ use crate::ffi::{
 /// Longest message: far above the samples of one batch, far below what a wild length would ask.
 const MESSAGE_BYTES_MAX: usize = 1 << 28;
 
+/// A message begins with its length.
+const LENGTH_BYTES: usize = size_of::<u64>();
+
 /// This rank's connections: rank 0's to each other one, another's to rank 0. Named by their place.
 #[derive(Debug)]
 pub(super) enum Links {
-    Sockets(Vec<UnixStream>),
+    Sockets(Vec<Line>),
     Mpi {
         network: Rc<Network>,
         /// The rank at the other end, and the tag of this connection's messages.
         peers: Vec<(u32, u16)>,
     },
+}
+
+/// One end of a socket.
+#[derive(Debug)]
+pub(super) struct Line {
+    stream: UnixStream,
+    /// What has arrived of the next message.
+    arrived: Vec<u8>,
 }
 
 /// Why a connection does not do its work.
@@ -79,7 +90,7 @@ impl Links {
         }
         match self {
             Self::Sockets(streams) => messages.iter().try_for_each(|(link, bytes)| {
-                write(&mut streams[*link], bytes, due).map_err(|err| (*link, err))
+                streams[*link].write(bytes, due).map_err(|err| (*link, err))
             }),
             Self::Mpi { network, peers } => {
                 let outgoing = |(link, bytes): &(usize, Rc<[u8]>)| {
@@ -98,7 +109,7 @@ impl Links {
     /// The next message of a link.
     pub(super) fn receive(&mut self, link: usize, due: Instant) -> Result<Vec<u8>, LinkError> {
         match self {
-            Self::Sockets(streams) => read(&mut streams[link], due),
+            Self::Sockets(streams) => streams[link].read(due),
             Self::Mpi { network, peers } => {
                 let (from, tag) = peers[link];
                 Ok(network.mpi.receive(from, tag, MESSAGE_BYTES_MAX, due)?)
@@ -107,41 +118,61 @@ impl Links {
     }
 }
 
-/// Writes the length and the bytes.
-fn write(stream: &mut UnixStream, bytes: &[u8], due: Instant) -> Result<(), LinkError> {
-    let mut frame = (bytes.len() as u64).to_le_bytes().to_vec();
-    frame.extend(bytes);
-    let mut written = 0;
-    while written < frame.len() {
-        let left = time_left(due)?;
-        let step =
-            stream.set_write_timeout(Some(left)).and_then(|()| stream.write(&frame[written..]));
-        written += progress(step)?;
+impl Line {
+    pub(super) const fn new(stream: UnixStream) -> Self {
+        Self { stream, arrived: Vec::new() }
     }
-    Ok(())
-}
 
-/// Reads a length and so many bytes.
-fn read(stream: &mut UnixStream, due: Instant) -> Result<Vec<u8>, LinkError> {
-    let mut length = [0; size_of::<u64>()];
-    read_exactly(stream, &mut length, due)?;
-    let claimed = u64::from_le_bytes(length);
-    let length = usize::try_from(claimed).ok().filter(|&length| length <= MESSAGE_BYTES_MAX);
-    let length = length.ok_or_else(|| LinkError::from(MessageError::TooLong(claimed)))?;
-    let mut bytes = vec![0; length];
-    read_exactly(stream, &mut bytes, due)?;
-    Ok(bytes)
-}
-
-fn read_exactly(stream: &mut UnixStream, target: &mut [u8], due: Instant) -> Result<(), LinkError> {
-    let mut filled = 0;
-    while filled < target.len() {
-        let left = time_left(due)?;
-        let step =
-            stream.set_read_timeout(Some(left)).and_then(|()| stream.read(&mut target[filled..]));
-        filled += progress(step)?;
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        self.stream.try_clone().map(Self::new)
     }
-    Ok(())
+
+    /// Writes the length and the bytes.
+    fn write(&mut self, bytes: &[u8], due: Instant) -> Result<(), LinkError> {
+        let mut frame = (bytes.len() as u64).to_le_bytes().to_vec();
+        frame.extend(bytes);
+        let mut written = 0;
+        while written < frame.len() {
+            let left = time_left(due)?;
+            let step = self
+                .stream
+                .set_write_timeout(Some(left))
+                .and_then(|()| self.stream.write(&frame[written..]));
+            written += progress(step)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a length and so many bytes.
+    fn read(&mut self, due: Instant) -> Result<Vec<u8>, LinkError> {
+        self.read_up_to(LENGTH_BYTES, due)?;
+        let (length, _) = self.arrived.split_at(LENGTH_BYTES);
+        let claimed = <[u8; LENGTH_BYTES]>::try_from(length).map_or(u64::MAX, u64::from_le_bytes);
+        let length = usize::try_from(claimed).ok().filter(|&length| length <= MESSAGE_BYTES_MAX);
+        let length = length.ok_or_else(|| LinkError::from(MessageError::TooLong(claimed)))?;
+        self.read_up_to(LENGTH_BYTES + length, due)?;
+        Ok(self.arrived.drain(..).skip(LENGTH_BYTES).collect())
+    }
+
+    /// Reads until `wanted` bytes of the message have arrived; what has stays for the next call.
+    fn read_up_to(&mut self, wanted: usize, due: Instant) -> Result<(), LinkError> {
+        let mut arrived = self.arrived.len();
+        self.arrived.resize(wanted.max(arrived), 0);
+        let mut read_all = || {
+            while arrived < wanted {
+                let left = time_left(due)?;
+                let step = self
+                    .stream
+                    .set_read_timeout(Some(left))
+                    .and_then(|()| self.stream.read(&mut self.arrived[arrived..wanted]));
+                arrived += progress(step)?;
+            }
+            Ok(())
+        };
+        let all = read_all();
+        self.arrived.truncate(arrived);
+        all
+    }
 }
 
 fn time_left(due: Instant) -> Result<Duration, LinkError> {
@@ -172,7 +203,7 @@ mod tests {
         let (near, far) = UnixStream::pair().unwrap();
         (&near).write_all(&u64::from(u32::MAX).to_le_bytes()).unwrap();
         let due = Instant::now() + Duration::from_secs(1);
-        let err = Links::Sockets(vec![far]).receive(0, due).unwrap_err();
+        let err = Links::Sockets(vec![Line::new(far)]).receive(0, due).unwrap_err();
         assert!(matches!(&err, LinkError::Length(text) if text == "it claims 4294967295 bytes"));
     }
 
@@ -181,7 +212,8 @@ mod tests {
         let (near, far) = UnixStream::pair().unwrap();
         let long: Rc<[u8]> = vec![0; MESSAGE_BYTES_MAX + 1].into();
         let due = Instant::now() + Duration::from_secs(1);
-        let (link, err) = Links::Sockets(vec![near]).send(&[(0, long)], due).unwrap_err();
+        let (link, err) =
+            Links::Sockets(vec![Line::new(near)]).send(&[(0, long)], due).unwrap_err();
         assert_eq!(link, 0);
         assert!(matches!(&err, LinkError::Length(text) if text == "a message of 268435457 bytes"));
         drop(far);

@@ -29,7 +29,7 @@ pub use local::Local;
 pub(crate) use tests::on_ranks_within;
 
 use crate::{ffi::CallError, plan::Rank};
-use link::Links;
+use link::{Line, Links};
 use local::Children;
 use mpi::Joined;
 use star::Star;
@@ -119,7 +119,8 @@ impl World {
     pub fn local(local: Local) -> Result<Self, Error> {
         let Local { rank, size, deadline, streams, children } = local;
         let members = (0..size).map(Rank).collect();
-        let star = Star::new(rank, members, deadline, Links::Sockets(streams))?;
+        let lines = streams.into_iter().map(Line::new).collect();
+        let star = Star::new(rank, members, deadline, Links::Sockets(lines))?;
         Ok(Self { star, keeper: Keeper::Children(children) })
     }
 
@@ -299,6 +300,12 @@ impl World {
     /// Tells the others that this rank gives up on this round and why.
     pub fn abandon(&mut self, reason: &str) {
         self.star.abandon(reason);
+    }
+
+    /// The same for a failure that may have come of another rank's. The root listens for that one
+    /// for a second at most, and it becomes the reason for all: here it is, if it was heard.
+    pub fn abandon_after(&mut self, reason: &str) -> Option<Error> {
+        self.star.abandon_after(reason)
     }
 
     /// The MPI library that joins the ranks, if one does: its file and what it calls itself.

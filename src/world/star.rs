@@ -12,7 +12,6 @@ use std::{
     cell::RefCell,
     collections::HashMap,
     io,
-    os::unix::net::UnixStream,
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -21,13 +20,19 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
     Error,
-    link::{LinkError, Links},
+    link::{Line, LinkError, Links},
     mpi::Network,
 };
 use crate::plan::Rank;
 
 /// A point in time that no wait reaches.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+/// How long the root listens for the cause of a failure that has come of another.
+const HEARING: Duration = Duration::from_secs(1);
+
+/// How long it does so on one link before it turns to the next.
+const HEARING_TURN: Duration = Duration::from_millis(5);
 
 /// One rank's place in a star.
 #[derive(Debug)]
@@ -45,8 +50,8 @@ pub(super) struct Star {
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     round: u64,
-    /// Why this round is over for this rank, once one has failed: which, and its reason.
-    failure: Option<(Rank, String)>,
+    /// Why this round is over for this rank, once one has failed.
+    failure: Option<Failure>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -58,7 +63,22 @@ struct Message<T> {
 #[derive(Serialize, Deserialize)]
 enum Body<T> {
     Value(T),
-    Failed { rank: Rank, reason: String },
+    Failed(Failure),
+}
+
+/// What ended a round.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Failure {
+    rank: Rank,
+    reason: String,
+    /// Whether it may have come of another rank's failure.
+    is_consequence: bool,
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        Self::Failed { rank: failure.rank.0, reason: failure.reason }
+    }
 }
 
 impl Star {
@@ -121,7 +141,7 @@ impl Star {
                         "only the launcher of an MPI connects them",
                     )));
                 }
-                let streams = streams.iter().map(UnixStream::try_clone);
+                let streams = streams.iter().map(Line::try_clone);
                 let streams = streams.collect::<Result<_, _>>().map_err(part)?;
                 let star = Self::new(rank, members, self.deadline, Links::Sockets(streams))?;
                 Ok(Self { progress: Rc::clone(&self.progress), ..star })
@@ -165,10 +185,12 @@ impl Star {
             match self.receive(link, due) {
                 Ok(value) => values.push(value),
                 Err(err) => {
-                    if let Error::Failed { rank, reason } = &err {
-                        self.relay(Rank(*rank), reason);
-                    }
-                    return Err(err);
+                    let heard = self.progress.borrow_mut().failure.take();
+                    let Some(failure) = heard else { return Err(err) };
+                    let cause = if failure.is_consequence { self.hear(Some(link)) } else { None };
+                    let failure = cause.unwrap_or(failure);
+                    self.relay(failure.clone());
+                    return Err(failure.into());
                 }
             }
         }
@@ -254,23 +276,56 @@ impl Star {
     pub(super) fn abandon(&mut self, reason: &str) {
         // Whoever heard of a failure from another rank has nothing of its own to tell.
         if self.check_failure().is_ok() {
-            self.relay(self.rank(), reason);
+            let reason = reason.to_owned();
+            self.relay(Failure { rank: self.rank(), reason, is_consequence: false });
         }
     }
 
-    /// Sends the failure of `rank` along; a link that is broken has no one to tell.
-    fn relay(&mut self, rank: Rank, reason: &str) {
-        self.progress.borrow_mut().failure = Some((rank, reason.to_owned()));
-        let body: Body<()> = Body::Failed { rank, reason: reason.to_owned() };
-        let Ok(message) = self.message(body) else { return };
+    pub(super) fn abandon_after(&mut self, reason: &str) -> Option<Error> {
+        if let Err(cause) = self.check_failure() {
+            return Some(cause);
+        }
+        let cause = if self.is_root() { self.hear(None) } else { None };
+        let (rank, reason) = (self.rank(), reason.to_owned());
+        let own = Failure { rank, reason, is_consequence: true };
+        self.relay(cause.clone().unwrap_or(own));
+        cause.map(Error::from)
+    }
+
+    /// The root's search for a failure that came of no other; nothing was heard yet but on the link
+    /// `heard`. A rank that fails says so in this round; one that does not may be waiting.
+    fn hear(&mut self, heard: Option<usize>) -> Option<Failure> {
+        let due = Instant::now() + HEARING.min(self.deadline);
+        let mut open: Vec<usize> =
+            (0..self.links.len()).filter(|&link| Some(link) != heard).collect();
+        let mut cause = None;
+        while !open.is_empty() && cause.is_none() && Instant::now() < due {
+            open.retain(|&link| {
+                let turn = Instant::now() + HEARING_TURN;
+                let answer = self.receive::<serde_json::Value>(link, turn);
+                let heard = self.progress.borrow_mut().failure.take();
+                // What comes behind a failure is of the next round.
+                let is_open = matches!(answer, Ok(_) | Err(Error::Late { .. }));
+                cause = cause.take().or(heard.filter(|failure| !failure.is_consequence));
+                is_open
+            });
+        }
+        cause
+    }
+
+    /// Sends a failure along; a link that is broken has no one to tell.
+    fn relay(&mut self, failure: Failure) {
+        let message = self.message(Body::<()>::Failed(failure.clone()));
+        self.progress.borrow_mut().failure = Some(failure);
+        let Ok(message) = message else { return };
         for link in 0..self.links.len() {
             let _ = self.send(&[(link, Rc::clone(&message))]);
         }
     }
 
     fn check_failure(&self) -> Result<(), Error> {
-        match &self.progress.borrow().failure {
-            Some((rank, reason)) => Err(Error::Failed { rank: rank.0, reason: reason.clone() }),
+        match self.progress.borrow().failure.clone() {
+            Some(failure) => Err(failure.into()),
             None => Ok(()),
         }
     }
@@ -317,9 +372,9 @@ impl Star {
                 continue;
             }
             return match header.body {
-                Body::Failed { rank, reason } => {
-                    self.progress.borrow_mut().failure = Some((rank, reason.clone()));
-                    Err(Error::Failed { rank: rank.0, reason })
+                Body::Failed(failure) => {
+                    self.progress.borrow_mut().failure = Some(failure.clone());
+                    Err(failure.into())
                 }
                 Body::Value(_) if header.round > round => Err(Error::Protocol {
                     rank,

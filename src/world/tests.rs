@@ -85,6 +85,55 @@ fn a_failure_ends_the_round_for_all_and_the_next_one_is_whole() {
 }
 
 #[test]
+fn a_cause_counts_before_what_has_come_of_it() {
+    // Whoever else fails, before or after, rank 2's memory is what it is about.
+    for (follower, late) in [(0, 2), (1, 2), (0, 0), (1, 1), (3, 2)] {
+        let all = on_ranks(4, |mut world| {
+            let rank = world.rank().0;
+            world.next_round();
+            if rank == late {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            let reason = if rank == 2 {
+                world.abandon("out of memory");
+                "rank 2: out of memory".to_owned()
+            } else if rank == follower {
+                let cause = world.abandon_after("cannot open rank 2's memory");
+                cause.map_or("none heard".to_owned(), |cause| cause.to_string())
+            } else {
+                world.all_gather(1).and_then(|_| world.all_gather(2)).unwrap_err().to_string()
+            };
+            world.next_round();
+            (reason, world.all_gather(rank).unwrap())
+        });
+        for (rank, (reason, ranks)) in (0..).zip(all) {
+            let known =
+                if rank == follower && rank != 0 { "none heard" } else { "rank 2: out of memory" };
+            assert_eq!(reason, known, "rank {rank} of {follower}, {late}");
+            assert_eq!(ranks, [0, 1, 2, 3]);
+        }
+    }
+}
+
+#[test]
+fn what_seems_a_consequence_and_has_no_cause_is_told_itself() {
+    for culprit in 0..3 {
+        let all = on_ranks(3, |mut world| {
+            world.next_round();
+            if world.rank().0 == culprit {
+                assert!(world.abandon_after("no such file").is_none());
+            } else {
+                let err = world.all_gather(1).unwrap_err().to_string();
+                assert_eq!(err, format!("rank {culprit}: no such file"));
+            }
+            world.next_round();
+            world.all_gather(world.rank().0).unwrap()
+        });
+        assert_eq!(all, vec![[0, 1, 2]; 3]);
+    }
+}
+
+#[test]
 fn each_rank_gets_what_it_wants_in_the_order_in_which_it_does() {
     let next = |rank: Rank| vec![Rank((rank.0 + 1) % 4), Rank(9), rank];
     let all = on_ranks(4, |mut world| {
