@@ -2,31 +2,28 @@
 //!
 //! Knows only the plan and the units; refuses what cannot be meant.
 
+mod fabric;
+mod nccl;
+mod values;
+
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
+pub use fabric::FabricOptions;
+pub use nccl::NcclOptions;
+use values::{Gpus, deadline, each_once, gpus, node_pair, percent, slot_size, time};
+
 use crate::{
     plan::{
-        CollectiveRequest, DataType, Effort, Engine, FabricRequest, Gpu, Handle, Issuer, Memory,
-        NcclRequest, NicChoice, Operation, Pattern, Reduction, Request, Sizes, TransportKind,
-        topology::{NumaNode, cpu_list},
+        Effort, Engine, Handle, Issuer, Operation, Pattern, Request, Sizes, TransportKind,
+        topology::NumaNode,
     },
     units::Bytes,
 };
 
 /// The most ranks that g2g starts by itself on one machine.
 const RANKS_MAX: i64 = 1024;
-
-/// No provider takes more operations at once.
-const WINDOW_MAX: i64 = 1 << 16;
-
-/// The shortest and the longest time that a flag takes.
-const TIME_MIN: Duration = Duration::from_millis(1);
-const TIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
-
-/// Below it a rank could be late that is merely not scheduled.
-const DEADLINE_MIN: Duration = Duration::from_millis(100);
 
 /// Measures how fast GPUs, and the host memory between them, reach each other.
 ///
@@ -239,107 +236,6 @@ pub struct Options {
     pub verbose: bool,
 }
 
-/// The flags that only RDMA has.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "RDMA")]
-pub struct FabricOptions {
-    /// Providers of libfabric, such as efa, verbs, tcp or shm; several with commas [default: efa
-    /// and verbs where they are, otherwise tcp, and shm within a host]
-    #[arg(long, value_name = "PROVIDER", value_delimiter = ',')]
-    pub provider: Vec<String>,
-
-    /// Network interfaces of a rank: those nearest to its GPU over PCIe, all of its host in turn,
-    /// or one by libfabric's name of its domain
-    #[arg(long, value_name = "nearest|all|NAME", default_value = "nearest", value_parser = nic)]
-    pub nic: NicChoice,
-
-    /// Where the data lies; staged: in a GPU, but it travels through host memory at both ends;
-    /// several with commas [default: gpu,staged where there are GPUs, otherwise host]
-    #[arg(long, value_name = "MEMORY", value_enum, value_delimiter = ',')]
-    pub memory: Vec<Memory>,
-
-    /// Operations of a flow that are under way at once, 1 to 65536; fewer if the provider takes
-    /// fewer [default: 64]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
-    pub window: Option<u32>,
-
-    /// The libfabric to use [default: the EFA installer's, otherwise the system's libfabric.so.1]
-    #[arg(long, value_name = "FILE")]
-    pub fabric_lib: Option<PathBuf>,
-}
-
-/// The flags that only NCCL has.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "NCCL")]
-pub struct NcclOptions {
-    /// The NCCL to use [default: the dynamic loader's libnccl.so.2, otherwise that of the Python
-    /// environment in use, otherwise one in the usual places]
-    #[arg(long, value_name = "FILE", conflicts_with = "simulate")]
-    pub nccl_lib: Option<PathBuf>,
-
-    /// Set a variable of NCCL, of its plugin for EFA or of libfabric, in place of what it is in the
-    /// environment; repeat for each. One that NCCL would not know, or would not read as it is
-    /// written, is refused
-    #[arg(long, value_name = "NAME=VALUE", value_parser = nccl_variable)]
-    pub nccl_env: Vec<(String, String)>,
-
-    /// Set also those that this NCCL does not know: what a plugin reads by itself
-    #[arg(long)]
-    pub allow_unknown_env: bool,
-
-    /// What the elements are; several with commas, or all
-    #[arg(short = 'd', long, value_name = "TYPE", value_delimiter = ',', default_value = "float",
-          value_parser = each_or_all::<DataType>)]
-    pub data_type: Vec<Each<DataType>>,
-
-    /// What becomes of the elements of all ranks; several with commas, or all
-    #[arg(short = 'o', long, value_name = "REDUCTION", value_delimiter = ',',
-          default_value = "sum", value_parser = each_or_all::<Reduction>)]
-    pub reduction: Vec<Each<Reduction>>,
-
-    /// The rank that has another part than the others, by its number in the communicator, or all
-    /// in turn
-    #[arg(short = 'r', long, value_name = "RANK|all", default_value = "0", value_parser = root)]
-    pub root: Root,
-
-    /// Whether what is received takes the place of what was given; both with a comma
-    #[arg(
-        long,
-        value_name = "PLACE",
-        value_enum,
-        value_delimiter = ',',
-        default_value = "out-of-place,in-place"
-    )]
-    pub place: Vec<Place>,
-}
-
-/// Where a collective leaves what is received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Place {
-    /// In a buffer of its own
-    OutOfPlace,
-    /// Where the data was that was given
-    InPlace,
-}
-
-/// A value, or all that there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Each<T> {
-    /// This one.
-    One(T),
-    /// All.
-    All,
-}
-
-/// Which ranks are roots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Root {
-    /// This one.
-    One(u32),
-    /// Each in turn.
-    All,
-}
-
 /// The forms of the results on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -396,12 +292,7 @@ impl Options {
             handle: self.handle,
             numa: self.numa.clone(),
             slot: self.slot_size,
-            fabric: FabricRequest {
-                providers: self.fabric.provider.clone(),
-                nic: self.fabric.nic.clone(),
-                memory: each_once(&self.fabric.memory),
-                window: self.fabric.window,
-            },
+            fabric: self.fabric.request(),
             nccl: self.nccl.request(),
             collectives: self.nccl.collectives(),
         }
@@ -413,52 +304,6 @@ impl Options {
     }
 }
 
-impl NcclOptions {
-    /// What is asked of NCCL.
-    pub fn request(&self) -> NcclRequest {
-        NcclRequest { variables: self.nccl_env.clone(), allows_unknown: self.allow_unknown_env }
-    }
-
-    /// What is asked of its collectives.
-    fn collectives(&self) -> CollectiveRequest {
-        CollectiveRequest {
-            data_types: all_of(&self.data_type, &DataType::ALL),
-            reductions: all_of(&self.reduction, &Reduction::ALL),
-            roots: match self.root {
-                Root::One(root) => vec![root],
-                Root::All => Vec::new(),
-            },
-            in_place: each_once(&self.place).iter().map(|&place| place == Place::InPlace).collect(),
-        }
-    }
-}
-
-/// GPUs by their ordinals, each once, in the order in which they were written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gpus(pub Vec<Gpu>);
-
-fn gpus(text: &str) -> Result<Gpus, String> {
-    // A number that no machine has would be a long list.
-    let is_small = text.split([',', '-']).all(|number| number.trim().len() <= 4);
-    let numbers = cpu_list(text).filter(|numbers| is_small && !numbers.is_empty());
-    let numbers = numbers.ok_or("write the ordinals of GPUs, such as 0,2 or 0-3")?;
-    let gpus: Vec<Gpu> = numbers.into_iter().map(Gpu).collect();
-    match gpus.iter().enumerate().find(|&(place, gpu)| gpus[..place].contains(gpu)) {
-        Some((_, gpu)) => Err(format!("GPU {} is named twice: name each once", gpu.0)),
-        None => Ok(Gpus(gpus)),
-    }
-}
-
-fn each_once<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
-    let mut once: Vec<T> = Vec::new();
-    for item in list {
-        if !once.contains(item) {
-            once.push(*item);
-        }
-    }
-    once
-}
-
 /// The reason and the tips of clap's message, without its usage lines, on one line.
 fn sentence(message: &str) -> String {
     let told: Vec<&str> = message
@@ -468,92 +313,6 @@ fn sentence(message: &str) -> String {
         .filter(|line| !line.is_empty())
         .collect();
     told.join("; ").trim_start_matches("error: ").replace(":; ", ": ")
-}
-
-fn node_pair(text: &str) -> Result<(NumaNode, NumaNode), String> {
-    let node = |text: &str| text.parse().ok().map(NumaNode);
-    text.split_once(':')
-        .and_then(|(source, target)| Some((node(source)?, node(target)?)))
-        .ok_or_else(|| "write the numbers of two NUMA nodes, such as 0:1".to_owned())
-}
-
-fn nic(text: &str) -> Result<NicChoice, String> {
-    Ok(match text {
-        "" => return Err("write nearest, all, or the name of a domain".to_owned()),
-        "nearest" => NicChoice::Nearest,
-        "all" => NicChoice::All,
-        name => NicChoice::Named(name.to_owned()),
-    })
-}
-
-fn all_of<T: Copy + PartialEq>(wanted: &[Each<T>], all: &[T]) -> Vec<T> {
-    let list = wanted.iter().flat_map(|each| match each {
-        Each::One(one) => vec![*one],
-        Each::All => all.to_vec(),
-    });
-    each_once(&list.collect::<Vec<T>>())
-}
-
-fn each_or_all<T: ValueEnum>(text: &str) -> Result<Each<T>, String> {
-    if text == "all" {
-        return Ok(Each::All);
-    }
-    let names = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-    let names: Vec<String> = names.map(|value| value.get_name().to_owned()).collect();
-    T::from_str(text, false)
-        .map(Each::One)
-        .map_err(|_| format!("there are {} and all", names.join(", ")))
-}
-
-fn root(text: &str) -> Result<Root, String> {
-    match text {
-        // nccl-tests has -1 for all of them.
-        "all" | "-1" => Ok(Root::All),
-        number => number
-            .parse()
-            .map(Root::One)
-            .map_err(|_| "write the number of a rank, from 0 on, or all".to_owned()),
-    }
-}
-
-fn nccl_variable(text: &str) -> Result<(String, String), String> {
-    let Some((name, value)) = text.split_once('=') else {
-        return Err("write a name and a value, such as NCCL_P2P_LEVEL=NVL".to_owned());
-    };
-    if !["NCCL_", "OFI_NCCL_", "FI_"].iter().any(|beginning| name.starts_with(beginning)) {
-        return Err("only names that begin with NCCL_, OFI_NCCL_ or FI_ can be set".to_owned());
-    }
-    Ok((name.to_owned(), value.to_owned()))
-}
-
-fn slot_size(text: &str) -> Result<Bytes, String> {
-    let size: Bytes = text.parse().map_err(|err: crate::units::BadSize| err.to_string())?;
-    if size < Bytes::new(64) || !size.get().is_multiple_of(64) {
-        return Err("a slot is a multiple of 64 bytes, 64 or more".to_owned());
-    }
-    Ok(size)
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix('%').unwrap_or(text);
-    match number.parse::<f64>() {
-        Ok(percent) if percent > 0.0 && percent <= 50.0 => Ok(percent / 100.0),
-        _ => Err("write a percentage above 0 and at most 50, such as 1% or 0.5%".to_owned()),
-    }
-}
-
-fn time(text: &str) -> Result<Duration, String> {
-    let refused = || "write a time with its unit, such as 500ms, 2s or 1m; 1ms to 30d".to_owned();
-    let time: jiff::SignedDuration = text.parse().map_err(|_| refused())?;
-    let time = Duration::try_from(time).map_err(|_| refused())?;
-    if (TIME_MIN..=TIME_MAX).contains(&time) { Ok(time) } else { Err(refused()) }
-}
-
-fn deadline(text: &str) -> Result<Duration, String> {
-    match time(text) {
-        Ok(time) if time < DEADLINE_MIN => Err("a healthy rank may need 100ms".to_owned()),
-        other => other,
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What is typed, and what it becomes.
 
 use super::*;
+use crate::plan::{Gpu, NcclRequest};
 use clap::CommandFactory;
 
 fn read(line: &str) -> Result<Cli, Answer> {

@@ -1,0 +1,81 @@
+//! What values of flags look like.
+
+use std::time::Duration;
+
+use crate::{
+    plan::{
+        Gpu,
+        topology::{NumaNode, cpu_list},
+    },
+    units::Bytes,
+};
+
+/// The shortest and the longest time that a flag takes.
+const TIME_MIN: Duration = Duration::from_millis(1);
+const TIME_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Below it a rank could be late that is merely not scheduled.
+const DEADLINE_MIN: Duration = Duration::from_millis(100);
+
+/// GPUs by their ordinals, each once, in the order in which they were written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpus(pub Vec<Gpu>);
+
+pub(super) fn gpus(text: &str) -> Result<Gpus, String> {
+    // A number that no machine has would be a long list.
+    let is_small = text.split([',', '-']).all(|number| number.trim().len() <= 4);
+    let numbers = cpu_list(text).filter(|numbers| is_small && !numbers.is_empty());
+    let numbers = numbers.ok_or("write the ordinals of GPUs, such as 0,2 or 0-3")?;
+    let gpus: Vec<Gpu> = numbers.into_iter().map(Gpu).collect();
+    match gpus.iter().enumerate().find(|&(place, gpu)| gpus[..place].contains(gpu)) {
+        Some((_, gpu)) => Err(format!("GPU {} is named twice: name each once", gpu.0)),
+        None => Ok(Gpus(gpus)),
+    }
+}
+
+pub(super) fn each_once<T: Copy + PartialEq>(list: &[T]) -> Vec<T> {
+    let mut once: Vec<T> = Vec::new();
+    for item in list {
+        if !once.contains(item) {
+            once.push(*item);
+        }
+    }
+    once
+}
+
+pub(super) fn node_pair(text: &str) -> Result<(NumaNode, NumaNode), String> {
+    let node = |text: &str| text.parse().ok().map(NumaNode);
+    text.split_once(':')
+        .and_then(|(source, target)| Some((node(source)?, node(target)?)))
+        .ok_or_else(|| "write the numbers of two NUMA nodes, such as 0:1".to_owned())
+}
+
+pub(super) fn slot_size(text: &str) -> Result<Bytes, String> {
+    let size: Bytes = text.parse().map_err(|err: crate::units::BadSize| err.to_string())?;
+    if size < Bytes::new(64) || !size.get().is_multiple_of(64) {
+        return Err("a slot is a multiple of 64 bytes, 64 or more".to_owned());
+    }
+    Ok(size)
+}
+
+pub(super) fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    match number.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 50.0 => Ok(percent / 100.0),
+        _ => Err("write a percentage above 0 and at most 50, such as 1% or 0.5%".to_owned()),
+    }
+}
+
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let refused = || "write a time with its unit, such as 500ms, 2s or 1m; 1ms to 30d".to_owned();
+    let time: jiff::SignedDuration = text.parse().map_err(|_| refused())?;
+    let time = Duration::try_from(time).map_err(|_| refused())?;
+    if (TIME_MIN..=TIME_MAX).contains(&time) { Ok(time) } else { Err(refused()) }
+}
+
+pub(super) fn deadline(text: &str) -> Result<Duration, String> {
+    match time(text) {
+        Ok(time) if time < DEADLINE_MIN => Err("a healthy rank may need 100ms".to_owned()),
+        other => other,
+    }
+}
