@@ -202,7 +202,8 @@ pub struct Options {
     pub samples: Option<u32>,
 
     /// Longest wait for another rank before the run ends and names it, 100ms to 30 days
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = deadline,
+    #[arg(long, visible_alias = "timeout", value_name = "TIME", default_value = "60s",
+          value_parser = deadline,
           allow_hyphen_values = true)]
     pub deadline: Duration,
 

@@ -17,7 +17,7 @@ const LAYERS: [(&str, &[&str]); 11] = [
     ("transport", &["ffi", "plan", "units", "world"]),
     ("measure", &["plan", "transport", "units", "world"]),
     ("evidence", &["plan", "units"]),
-    ("record", &["measure", "plan", "transport", "units"]),
+    ("record", &["evidence", "measure", "plan", "transport", "units"]),
     ("cli", &["plan", "units"]),
     ("progress", &["plan", "record", "units"]),
     ("run", &["cli", "evidence", "measure", "plan", "progress", "record", "transport", "world"]),

@@ -124,22 +124,31 @@ fn a_wrong_element_gives_no_number_and_is_named() {
 }
 
 #[test]
-fn a_rank_that_never_comes_ends_the_wait_within_the_deadline() {
-    for name in ["ncclCommInitRank", "ncclAllReduce"] {
-        for ranks in ["1", "4"] {
-            let fault =
-                format!("\n[[fault.rank]]\nrank = 1\nname = \"{name}\"\nwhat = \"absent\"\n");
-            let line = format!(
-                "nccl --operation all_reduce --place out-of-place --sizes 64K --samples 6 \
-                 --time-limit 5ms --deadline 2s --ranks {ranks}"
-            );
-            let run = Simulated::run(&machine(&fault), &line);
-            let said = format!("{name} {ranks}: {}{}", run.stdout, run.stderr);
-            assert_eq!(run.code, 1, "{said}");
-            let rows = run.rows_whatever_happened();
-            assert_eq!((rows.len(), rows.cell(0, "status")), (1, "failed"), "{said}");
-            assert!(rows.cell(0, "reason").contains("not done within 2 s"), "{said}");
-        }
+fn a_rank_that_never_comes_is_named_within_the_deadline_and_the_rows_before_it_stay() {
+    for (name, action, good) in
+        [("ncclCommInitRank", "make a communicator", 0), ("ncclAllGather", "finish all_gather", 1)]
+    {
+        let fault = format!("\n[[fault.rank]]\nrank = 1\nname = \"{name}\"\nwhat = \"absent\"\n");
+        let line = "nccl --operation all_reduce,all_gather --place out-of-place --sizes 64K \
+                    --samples 6 --time-limit 5ms --timeout 2s";
+        let run = Simulated::run(&machine(&fault), &format!("{line} --ranks 4"));
+        let said = format!("{name}: {}{}", run.stdout, run.stderr);
+        assert_eq!(run.code, 1, "{said}");
+        let rows = run.rows_whatever_happened();
+        assert!((0..good).all(|row| rows.cell(row, "status") == "ok"), "{said}");
+        assert_eq!(rows.cell(good, "status"), "failed", "{said}");
+        let reason = rows.cell(good, "reason");
+        assert!(reason.starts_with(&format!("cannot {action}")), "{said}");
+        assert!(reason.ends_with("not done within 2 s; rank 1 has not come to it"), "{said}");
+
+        // One process alone hangs itself, and knows in which call.
+        let run = Simulated::run(&machine(&fault), line);
+        let said = format!("{name}: {}{}", run.stdout, run.stderr);
+        assert_eq!(run.code, 1, "{said}");
+        assert!(run.stderr.contains("error: rank 0 "), "{said}");
+        let rows = run.rows_whatever_happened();
+        assert_eq!(rows.len(), good, "{said}");
+        assert!((0..good).all(|row| rows.cell(row, "status") == "ok"), "{said}");
     }
 }
 

@@ -7,21 +7,17 @@ mod common;
 use std::{
     fs,
     path::Path,
-    process::{Child, Command},
+    process::Command,
     time::{Duration, Instant},
 };
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use common::{
-    Rows, SOON, eventually, group_members, shared_memory_names, signal, start, text, wait,
+    Rows, SOON, children, eventually, group_members, shared_memory_names, signal, start, text, wait,
 };
 
 /// The ranks that `parent` has started.
-fn children(parent: &Child) -> Vec<u32> {
-    group_members(parent.id()).into_iter().filter(|&pid| pid != parent.id()).collect()
-}
-
 fn assert_nothing_stays(group: u32, names: &[std::path::PathBuf]) {
     let is_empty = eventually(SOON, || group_members(group).is_empty());
     assert!(is_empty, "processes stay: {:?}", group_members(group));

@@ -8,6 +8,7 @@ pub mod cuda;
 pub mod fabric;
 pub mod host;
 pub mod library;
+pub mod memory_file;
 pub mod mpi;
 pub mod nccl;
 pub mod nvml;

@@ -66,6 +66,8 @@ pub struct Measurement {
     pub clock: Clock,
     /// Whether host memory lies on another NUMA node than the case says.
     pub is_misplaced: bool,
+    /// What the library's log has had to say on each rank, if it has one.
+    pub log: Option<Vec<(Rank, String)>>,
 }
 
 /// The numbers of the bandwidth pass.
@@ -144,6 +146,7 @@ pub fn measure(
             network: transfer.network(),
             clock,
             is_misplaced: transfer.is_misplaced(),
+            log: transfer.log(),
         }))
     }))
 }

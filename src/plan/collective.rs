@@ -99,6 +99,21 @@ pub struct Layout {
 }
 
 impl Collective {
+    /// NCCL's name of its function.
+    pub const fn function(self) -> &'static str {
+        match self {
+            Self::AllReduce => "AllReduce",
+            Self::AllGather => "AllGather",
+            Self::ReduceScatter => "ReduceScatter",
+            Self::Broadcast => "Broadcast",
+            Self::Reduce => "Reduce",
+            Self::AllToAll => "AlltoAll",
+            Self::Gather => "Gather",
+            Self::Scatter => "Scatter",
+            Self::SendRecv => "SendRecv",
+        }
+    }
+
     /// All of them, in the order of the rows.
     pub const ALL: [Self; 9] = [
         Self::AllReduce,

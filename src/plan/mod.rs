@@ -29,10 +29,11 @@ use topology::{GpuNode, Host, NumaNode, Topology};
 use crate::units::Bytes;
 
 /// A way of moving bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransportKind {
     /// Within one GPU, and between it and its host.
+    #[default]
     Local,
     /// Between two GPUs, directly.
     P2p,

@@ -28,7 +28,14 @@ impl Csv {
 pub(super) fn lines(rows: &[Row]) -> String {
     let mut writer = ::csv::Writer::from_writer(Vec::new());
     for row in rows {
-        let plain = Row { reason: without_quotes(&row.reason), ..row.clone() };
+        let plain = |text: &Option<String>| text.as_deref().map(without_quotes);
+        let plain = Row {
+            reason: without_quotes(&row.reason),
+            nccl_env: plain(&row.nccl_env),
+            path: plain(&row.path),
+            path_reason: plain(&row.path_reason),
+            ..row.clone()
+        };
         writer.serialize(plain).expect("a row is flat, and memory takes every write");
     }
     let bytes = writer.into_inner().expect("memory takes every write");

@@ -13,7 +13,8 @@ mod table;
 mod topology;
 
 use std::{
-    fs, io,
+    fs::{self, OpenOptions},
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
@@ -23,7 +24,7 @@ use provenance::Provenance;
 
 pub use csv::text as csv_text;
 pub use json::text as json_text;
-pub use row::{Row, Status};
+pub use row::{CollectivePath, Row, Status};
 pub use table::{print, tables};
 pub use topology::{topology_json, topology_text};
 
@@ -136,6 +137,21 @@ impl Recorder {
         self.csv.append(&row)?;
         self.rows.push(row);
         Ok(())
+    }
+
+    /// Appends to what NCCL's log has of `rank`, a file of its own below the folder.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn append_nccl_log(&self, rank: Rank, text: &str) -> Result<(), Error> {
+        let folder = self.folder.join("nccl");
+        let path = folder.join(format!("rank-{}.log", rank.0));
+        let open = || OpenOptions::new().create(true).append(true).open(&path);
+        let written = fs::create_dir_all(&folder)
+            .and_then(|()| open())
+            .and_then(|mut file| file.write_all(text.as_bytes()));
+        written.map_err(|source| Error::Write { path, source })
     }
 
     /// The rows so far.

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::{
+    evidence::nccl_log::Verdict,
     measure::{Bulk, Measurement, Outcome, SAMPLES_FOR_INTERVAL},
     plan::{
         Case, DataType, Engine, Handle, Issuer, NicName, Operation, Place, Rank, Reduction,
@@ -13,12 +14,13 @@ use crate::{
 };
 
 /// What became of a case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Measured, and every byte was right.
     Ok,
     /// It cannot run here.
+    #[default]
     Skipped,
     /// The data was wrong; there is no bandwidth.
     Corrupt,
@@ -26,9 +28,28 @@ pub enum Status {
     Failed,
 }
 
+/// Which way a collective's data went, by NCCL's own log.
+#[derive(Clone, Debug, Default)]
+pub struct CollectivePath {
+    /// The transports of its channels, each with the count of channels.
+    pub transports: Vec<String>,
+    /// The algorithm chosen for the size.
+    pub algorithm: Option<String>,
+    /// The protocol chosen for the size.
+    pub protocol: Option<String>,
+    /// libfabric's provider.
+    pub provider: Option<String>,
+    /// aws-ofi-nccl's protocol.
+    pub plugin_protocol: Option<String>,
+    /// What the log is worth as a proof.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: String,
+}
+
 /// A row of `run.csv`: the columns in this order. What a case does not have is an empty cell.
 /// `results/README.md` explains each to its reader.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     /// Number of the row, from 1.
     pub case: usize,
@@ -52,6 +73,8 @@ pub struct Row {
     pub in_place: Option<bool>,
     /// NCCL: ranks of the communicator.
     pub communicator_ranks: Option<u32>,
+    /// NCCL: the variables that the user gave, as `NAME=VALUE`, with spaces between them.
+    pub nccl_env: Option<String>,
     /// Who asks for them.
     pub issuer: Option<Issuer>,
     /// How memory of a GPU reaches another process.
@@ -120,6 +143,18 @@ pub struct Row {
     pub target_store: Option<StoreKind>,
     /// How an end waits for the other.
     pub wait: Option<Wait>,
+    /// NCCL: the transports of its channels by its own log, each with the count of channels.
+    pub path: Option<String>,
+    /// NCCL: the algorithm that it chose.
+    pub algorithm: Option<String>,
+    /// NCCL: the protocol that it chose.
+    pub algorithm_protocol: Option<String>,
+    /// NCCL: the protocol of its plugin for libfabric.
+    pub plugin_protocol: Option<String>,
+    /// NCCL: what the log is worth as a proof.
+    pub path_verdict: Option<Verdict>,
+    /// Why.
+    pub path_reason: Option<String>,
     /// What became of it.
     pub status: Status,
     /// Why, if it was not measured.
@@ -181,81 +216,7 @@ pub struct Row {
 impl Row {
     /// The row of a transport that cannot run here at all.
     pub fn absent(case: usize, transport: TransportKind, reason: &str) -> Self {
-        Self {
-            case,
-            transport,
-            pattern: None,
-            flows: None,
-            operation: None,
-            engine: None,
-            issuer: None,
-            data_type: None,
-            reduction: None,
-            root: None,
-            in_place: None,
-            communicator_ranks: None,
-            handle: None,
-            source_memory: None,
-            target_memory: None,
-            source_gpu: None,
-            target_gpu: None,
-            source_rank: None,
-            target_rank: None,
-            source_host: None,
-            target_host: None,
-            source_numa_node: None,
-            target_numa_node: None,
-            source_cpu: None,
-            target_cpu: None,
-            provider: None,
-            protocol: None,
-            fabric: None,
-            source_domain: None,
-            target_domain: None,
-            source_nic: None,
-            target_nic: None,
-            source_registration: None,
-            target_registration: None,
-            gpu_path: None,
-            emulated: None,
-            window: None,
-            bandwidth_completion: None,
-            latency_completion: None,
-            size_bytes: None,
-            slot_bytes: None,
-            slots: None,
-            source_store: None,
-            target_store: None,
-            wait: None,
-            status: Status::Skipped,
-            reason: reason.to_owned(),
-            flags: String::new(),
-            bandwidth_gb_s: None,
-            bandwidth_gb_s_low: None,
-            bandwidth_gb_s_high: None,
-            bandwidth_gb_s_total: None,
-            bandwidth_gb_s_bus: None,
-            slowest_rank: None,
-            slowest_rank_gb_s: None,
-            bandwidth_samples: None,
-            operations_per_sample: None,
-            bandwidth_variation: None,
-            converged: None,
-            latency_samples: None,
-            latency_ns_min: None,
-            latency_ns_p50: None,
-            latency_ns_p90: None,
-            latency_ns_p99: None,
-            latency_ns_p999: None,
-            latency_ns_max: None,
-            clock_resolution_ns: None,
-            corrupt_offset_bytes: None,
-            corrupt_expected: None,
-            corrupt_found: None,
-            corrupt_bytes: None,
-            corrupt_rank: None,
-            simulated: false,
-        }
+        Self { case, transport, reason: reason.to_owned(), ..Self::default() }
     }
 
     /// The row of a case that went wrong for `reason`.
@@ -380,6 +341,29 @@ impl Row {
             Some(host.name.clone())
         };
         Self { source_host: name(self.source_rank), target_host: name(self.target_rank), ..self }
+    }
+
+    /// The same with the variables that the user gave, if it is one of NCCL.
+    pub fn with_nccl_env(self, variables: &[(String, String)]) -> Self {
+        let set = variables.iter().map(|(name, value)| format!("{name}={value}"));
+        let text = set.collect::<Vec<String>>().join(" ");
+        let is_nccl = self.transport == TransportKind::Nccl;
+        Self { nccl_env: Some(text).filter(|text| is_nccl && !text.is_empty()), ..self }
+    }
+
+    /// The same with the way that a collective's data went.
+    pub fn by_path(self, path: CollectivePath) -> Self {
+        let transports = path.transports.join(" + ");
+        Self {
+            path: Some(transports).filter(|text| !text.is_empty()),
+            algorithm: path.algorithm,
+            algorithm_protocol: path.protocol,
+            provider: path.provider,
+            plugin_protocol: path.plugin_protocol,
+            path_verdict: Some(path.verdict),
+            path_reason: Some(path.reason),
+            ..self
+        }
     }
 
     fn over(self, network: Option<&Network>) -> Self {

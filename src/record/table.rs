@@ -6,6 +6,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use super::{Row, Status, matrix};
 use crate::{
+    evidence::nccl_log::Verdict,
     plan::{DataType, Engine, Issuer, Operation, Reduction, TransportKind},
     transport::GpuPath,
     units::{Bytes, readable_gb_s, readable_nanoseconds},
@@ -44,7 +45,9 @@ pub fn tables(rows: &[Row]) -> String {
         text.push_str(&title(rows[0]));
         text.push('\n');
         text.push_str(&sizes(rows));
-        text.push_str("\n\n");
+        text.push('\n');
+        text.push_str(&paths(rows));
+        text.push('\n');
     }
     text.push_str(&matrix::matrices(&pairs));
     if !absent.is_empty() {
@@ -99,6 +102,22 @@ fn collective(row: &Row, ranks: u32) -> String {
     let words: Vec<&str> = words.into_iter().flatten().collect();
     let simulated = if row.simulated { " [SIMULATED]" } else { "" };
     format!("{} {}: {ranks} GPUs{simulated}", row.transport.name(), words.join(" "))
+}
+
+/// Which way the data of collectives went, as a line for each way.
+fn paths(rows: &[&Row]) -> String {
+    let line = |row: &&Row| {
+        let reason = row.path_reason.as_deref().unwrap_or_default();
+        let path = row.path.as_deref().unwrap_or_default();
+        Some(match row.path_verdict? {
+            Verdict::Proven => format!("path proven by NCCL's log: {path}\n"),
+            Verdict::Contradicted => format!("path CONTRADICTED: {reason}\n"),
+            Verdict::Unknown => format!("path unknown: {reason}\n"),
+        })
+    };
+    let mut lines: Vec<String> = rows.iter().filter_map(line).collect();
+    lines.dedup();
+    lines.concat()
 }
 
 /// How data of GPUs comes to the interfaces, as a word behind others.
@@ -213,6 +232,13 @@ fn status(row: &Row) -> String {
     match row.status {
         Status::Ok => {
             let mut words = vec!["verified".to_owned()];
+            let chosen = [&row.algorithm, &row.algorithm_protocol].map(Option::as_deref);
+            if let [Some(algorithm), Some(protocol)] = chosen {
+                words.push(format!("{algorithm} {protocol}"));
+            }
+            if row.communicator_ranks == Some(1) {
+                words.push("one rank has no bus bandwidth".to_owned());
+            }
             if let (Some(rank), Some(gb_s)) = (row.slowest_rank, row.slowest_rank_gb_s) {
                 words.push(format!("slowest: rank {rank} with {} GB/s", readable_gb_s(gb_s)));
             }

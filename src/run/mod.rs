@@ -2,6 +2,7 @@
 
 mod explain;
 mod items;
+mod proof;
 mod ranks;
 mod steps;
 
@@ -15,14 +16,15 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use items::Item;
+use proof::Proof;
 use ranks::{Ranks, Site};
 use steps::{Job, Transports};
 
 use crate::{
     cli::{Answer, Cli, Command, Format, Options, RankArgs, TopoFormat, TopoOptions},
-    measure::Latency,
+    measure::{Latency, Outcome},
     plan::{
-        Rank, TransportKind,
+        Case, Rank, TransportKind,
         topology::{Host, Topology},
     },
     progress::{Progress, say},
@@ -56,7 +58,8 @@ pub fn main(open: Open) -> ExitCode {
     // It ends behind the last sentence: a launcher ends all ranks when one leaves without order.
     let mut ranks = Ranks::of(World::single());
     let mut on_ranks = |options: &Options, kinds: &[TransportKind]| {
-        environment::set(&options.nccl.request()).map_err(Failure::Start)?;
+        let keeps_log = kinds.contains(&TransportKind::Nccl);
+        environment::set(&options.nccl.request(), keeps_log).map_err(Failure::Start)?;
         match &launcher {
             Some(launcher) => on_launched_ranks(options, kinds, open, launcher, &mut ranks),
             None => on_own_ranks(options, kinds, open, &mut ranks),
@@ -209,7 +212,10 @@ fn lead(
     let progress = Progress::new(rows, options.quiet, options.verbose);
     progress.begin_run(recorder.folder());
     let own = hosts.iter().position(|host| host.ranks.contains(&Rank(0))).unwrap_or(0);
-    let mut leader = Leader { items, transports, recorder, progress, hosts, own, next: 1 };
+    let nccl_env = options.nccl.nccl_env.clone();
+    let proof = Proof::default();
+    let mut leader =
+        Leader { items, transports, recorder, progress, hosts, own, nccl_env, proof, next: 1 };
     let measured = leader.measure_all(&job, ranks, options.simulate.is_some());
     // Dropping the transports gives the GPUs back.
     let Leader { recorder, progress, .. } = leader;
@@ -326,6 +332,7 @@ struct Here {
 
 /// A rank that rank 0 has started: measures with the others until rank 0 is done.
 fn join(args: RankArgs, open: Open, ranks: &mut Ranks) -> Result<bool, Failure> {
+    environment::set_of_rank().map_err(Failure::Start)?;
     let deadline = Duration::from_millis(args.deadline_ms);
     let world = Local::started(Rank(args.rank), args.size, deadline).and_then(World::local);
     *ranks = Ranks::of(world.map_err(|err| Failure::Start(err.to_string()))?);
@@ -393,6 +400,10 @@ struct Leader {
     hosts: Vec<Host>,
     /// Which of them this rank is on.
     own: usize,
+    /// The variables of NCCL that the user gave.
+    nccl_env: Vec<(String, String)>,
+    /// Which way NCCL's data went.
+    proof: Proof,
     /// Number of the next row.
     next: usize,
 }
@@ -425,10 +436,14 @@ impl Leader {
             for (case, result) in item.all_cases().zip(results) {
                 let Some((case, result)) = case.zip(result) else { continue };
                 let (row, latencies) = match result {
-                    Ok(outcome) => (Row::new(self.next, case, &outcome), outcome.latencies()),
+                    Ok(outcome) => {
+                        let row = Row::new(self.next, case, &outcome);
+                        (self.proven(row, case, &outcome)?, outcome.latencies())
+                    }
                     Err(reason) => (Row::failed(self.next, case, &reason), Vec::new()),
                 };
-                let row = Row { simulated: is_simulated, ..row.on(&self.hosts) };
+                let row = row.on(&self.hosts).with_nccl_env(&self.nccl_env);
+                let row = Row { simulated: is_simulated, ..row };
                 self.record(row, &latencies)?;
             }
             if let Some(reason) = lost {
@@ -441,6 +456,19 @@ impl Leader {
         }
         ranks.world.next_round();
         ranks.world.barrier().map_err(|err| Failure::Middle(err.to_string()))
+    }
+
+    /// The row with the way that its data went, where a library's log tells of it.
+    fn proven(&mut self, row: Row, case: &Case, outcome: &Outcome) -> Result<Row, Failure> {
+        let Outcome::Measured(measured) = outcome else { return Ok(row) };
+        if case.collective().is_none() {
+            return Ok(row);
+        }
+        for (rank, text) in measured.log.iter().flatten() {
+            let written = self.recorder.append_nccl_log(*rank, text);
+            written.map_err(|err| Failure::Middle(err.to_string()))?;
+        }
+        Ok(row.by_path(self.proof.path(case, measured.log.as_deref())))
     }
 
     fn record(&mut self, row: Row, latencies: &[(Option<Rank>, Latency)]) -> Result<(), Failure> {

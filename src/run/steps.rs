@@ -12,7 +12,7 @@ use crate::{
     measure::{Outcome, measure},
     plan::{Case, Effort, Rank, TransportKind, topology::Topology},
     transport::{self, Transport, pattern::part_seed},
-    world::{self, World},
+    world::{self, Heard, World},
 };
 
 /// What a rank must know of the run: its own part of it.
@@ -188,7 +188,7 @@ fn measure_one(
         Ok(transport) => measure(world, transport, case, effort, seed),
         Err(reason) => Err(transport::Error::Unavailable(reason.to_owned())),
     };
-    let err = match result {
+    let mut err = match result {
         Ok(outcome) => return Ok(outcome),
         Err(err) => err,
     };
@@ -206,12 +206,14 @@ fn measure_one(
         say(world, &err);
     }
     if own_links_hold {
-        let cause = if err.may_be_a_consequence() {
-            world.abandon_after(&err.to_string())
-        } else {
+        if !err.may_be_a_consequence() {
             world.abandon(&err.to_string());
-            None
-        };
+            return Err(CaseError::Case(err));
+        }
+        let Heard { cause, silent } = world.abandon_after(&err.to_string());
+        if let transport::Error::Unfinished { missing, .. } = &mut err {
+            *missing = silent;
+        }
         Err(CaseError::Case(cause.map_or(err, transport::Error::World)))
     } else {
         Err(CaseError::Lost(err))

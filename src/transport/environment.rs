@@ -3,6 +3,7 @@
 
 use std::{env, fs, path::PathBuf};
 
+use super::nccl::log;
 use crate::{
     ffi::{nccl, process},
     plan::{
@@ -11,18 +12,38 @@ use crate::{
     },
 };
 
+/// What stands in a rank's log where communicators are made: what is before it is of others.
+pub const LOG_MARK: &str = log::MARK;
+
 /// What every NCCL reads after the files that the user has.
 const FILE_OF_ALL: &str = "/etc/nccl.conf";
 
-/// Sets the variables that the user gives, for this process and those that it starts. To be called
-/// before anything else: NCCL reads some when it is first called and keeps them.
+/// Sets the variables that the user gives, for this process and those that it starts, and, where
+/// `keeps_log` says so, what keeps NCCL's log. To be called before anything else: NCCL reads some
+/// when it is first called and keeps them.
 ///
 /// # Errors
 ///
 /// Another thread runs already.
-pub fn set(request: &NcclRequest) -> Result<(), String> {
-    process::set_variables(&request.variables)
-        .map_err(|err| format!("cannot set --nccl-env: {err}"))
+pub fn set(request: &NcclRequest, keeps_log: bool) -> Result<(), String> {
+    let failed = |err| format!("cannot set --nccl-env: {err}");
+    let mut variables = request.variables.clone();
+    if keeps_log {
+        let of_log = log::variables(&variables).map_err(failed)?;
+        variables.retain(|(name, _)| of_log.iter().all(|(own, _)| own != name));
+        variables.extend(of_log);
+    }
+    process::set_variables(&variables).map_err(failed)
+}
+
+/// Keeps this rank's log of NCCL where rank 0, which has started it, keeps its own.
+///
+/// # Errors
+///
+/// As [`set`].
+pub fn set_of_rank() -> Result<(), String> {
+    let failed = |err| format!("cannot keep NCCL's log: {err}");
+    process::set_variables(&log::variables_of_rank().map_err(failed)?).map_err(failed)
 }
 
 /// Checks the variables that NCCL will see, against the library that is loaded; against the
@@ -45,7 +66,8 @@ pub fn check(request: &NcclRequest) -> Result<Vec<String>, String> {
         Some(Known { version: [major, minor, patch], names: library.variables().ok()? })
     });
     let inherited = env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| !log::sets(name));
     let settings = settings(given, inherited, &files());
     let mut warnings = Vec::new();
     for (setting, finding) in findings(&settings, known.as_ref()) {

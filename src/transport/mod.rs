@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ffi,
-    plan::{Case, TransportKind, topology::Topology},
+    plan::{Case, Rank, TransportKind, topology::Topology},
     units::Bytes,
     world::{self, World},
 };
@@ -63,6 +63,16 @@ pub enum Error {
     /// A rank gave up in the middle of a transfer; it tells the reason itself.
     #[error("rank {0} gave up on this case")]
     Abandoned(u32),
+    /// What all ranks do together was not done in time.
+    #[error("cannot {action}: not done within {} s; {}", .waited.as_secs_f64(), who_is_missing(.missing))]
+    Unfinished {
+        /// What was tried.
+        action: String,
+        /// How long.
+        waited: Duration,
+        /// The ranks that have not come to it, as far as this one has heard.
+        missing: Option<Vec<Rank>>,
+    },
     /// It can run on rank 0 but not on this rank.
     #[error("{0}")]
     Unavailable(String),
@@ -79,9 +89,31 @@ impl Error {
         Self::Call { action: action.to_owned(), source }
     }
 
+    /// The same of what ranks do together through a library, which may wait for one of them in vain.
+    fn together(action: &str, source: ffi::CallError) -> Self {
+        match source.source {
+            ffi::Cause::Late(waited) => {
+                Self::Unfinished { action: action.to_owned(), waited, missing: None }
+            }
+            _ => Self::call(action, source),
+        }
+    }
+
     /// Whether it may have come of another rank's failure, which then tells more.
     pub const fn may_be_a_consequence(&self) -> bool {
-        matches!(self, Self::Open(_) | Self::Abandoned(_))
+        matches!(self, Self::Open(_) | Self::Abandoned(_) | Self::Unfinished { .. })
+    }
+}
+
+fn who_is_missing(ranks: &Option<Vec<Rank>>) -> String {
+    match ranks.as_deref() {
+        None => "another rank may be missing".to_owned(),
+        Some([]) => "all ranks had come to it".to_owned(),
+        Some([rank]) => format!("rank {} has not come to it", rank.0),
+        Some(ranks) => {
+            let list: Vec<String> = ranks.iter().map(|rank| rank.0.to_string()).collect();
+            format!("ranks {} have not come to it", list.join(" "))
+        }
     }
 }
 
@@ -170,6 +202,12 @@ pub trait Transfer {
     /// The other ranks are out of reach.
     fn conclude(&mut self, _world: &mut World) -> Result<(), Error> {
         Ok(())
+    }
+
+    /// On rank 0, once it is concluded: what the library's log has had to say on each rank since it
+    /// was asked last; `None` where it has none.
+    fn log(&mut self) -> Option<Vec<(Rank, String)>> {
+        None
     }
 }
 

@@ -86,6 +86,15 @@ pub enum Error {
     },
 }
 
+/// What the root has heard of a failure that may have come of another rank's.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// The cause.
+    pub cause: Option<Error>,
+    /// Without a cause: the ranks that have not failed; `None` on other ranks than the root.
+    pub silent: Option<Vec<Rank>>,
+}
+
 /// The ranks of this run, or some of them, seen from one of them.
 ///
 /// A rank has one number in the whole run. Where values come or go in "the order of the ranks" it
@@ -303,8 +312,8 @@ impl World {
     }
 
     /// The same for a failure that may have come of another rank's. The root listens for that one
-    /// for a second at most, and it becomes the reason for all: here it is, if it was heard.
-    pub fn abandon_after(&mut self, reason: &str) -> Option<Error> {
+    /// for a second at most, and it becomes the reason for all.
+    pub fn abandon_after(&mut self, reason: &str) -> Heard {
         self.star.abandon_after(reason)
     }
 

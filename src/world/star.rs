@@ -19,7 +19,7 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    Error,
+    Error, Heard,
     link::{Line, LinkError, Links},
     mpi::Network,
 };
@@ -187,7 +187,7 @@ impl Star {
                 Err(err) => {
                     let heard = self.progress.borrow_mut().failure.take();
                     let Some(failure) = heard else { return Err(err) };
-                    let cause = if failure.is_consequence { self.hear(Some(link)) } else { None };
+                    let cause = if failure.is_consequence { self.hear(Some(link)).0 } else { None };
                     let failure = cause.unwrap_or(failure);
                     self.relay(failure.clone());
                     return Err(failure.into());
@@ -281,36 +281,49 @@ impl Star {
         }
     }
 
-    pub(super) fn abandon_after(&mut self, reason: &str) -> Option<Error> {
+    pub(super) fn abandon_after(&mut self, reason: &str) -> Heard {
         if let Err(cause) = self.check_failure() {
-            return Some(cause);
+            return Heard { cause: Some(cause), silent: None };
         }
-        let cause = if self.is_root() { self.hear(None) } else { None };
+        let (cause, silent) = match self.is_root() {
+            true => {
+                let (cause, silent) = self.hear(None);
+                (cause, Some(silent))
+            }
+            false => (None, None),
+        };
         let (rank, reason) = (self.rank(), reason.to_owned());
         let own = Failure { rank, reason, is_consequence: true };
         self.relay(cause.clone().unwrap_or(own));
-        cause.map(Error::from)
+        Heard { cause: cause.map(Error::from), silent }
     }
 
-    /// The root's search for a failure that came of no other; nothing was heard yet but on the link
-    /// `heard`. A rank that fails says so in this round; one that does not may be waiting.
-    fn hear(&mut self, heard: Option<usize>) -> Option<Failure> {
+    /// The root's search for a failure that came of no other, and the ranks that have not failed;
+    /// nothing was heard yet but on the link `heard`. A rank that fails says so in this round; one
+    /// that does not may be waiting.
+    fn hear(&mut self, heard: Option<usize>) -> (Option<Failure>, Vec<Rank>) {
         let due = Instant::now() + HEARING.min(self.deadline);
         let mut open: Vec<usize> =
             (0..self.links.len()).filter(|&link| Some(link) != heard).collect();
+        let mut silent: Vec<Rank> = Vec::new();
         let mut cause = None;
         while !open.is_empty() && cause.is_none() && Instant::now() < due {
             open.retain(|&link| {
                 let turn = Instant::now() + HEARING_TURN;
                 let answer = self.receive::<serde_json::Value>(link, turn);
-                let heard = self.progress.borrow_mut().failure.take();
                 // What comes behind a failure is of the next round.
+                let heard = self.progress.borrow_mut().failure.take();
                 let is_open = matches!(answer, Ok(_) | Err(Error::Late { .. }));
+                if heard.is_none() && !is_open {
+                    silent.push(Rank(self.peer(link)));
+                }
                 cause = cause.take().or(heard.filter(|failure| !failure.is_consequence));
                 is_open
             });
         }
-        cause
+        silent.extend(open.into_iter().map(|link| Rank(self.peer(link))));
+        silent.sort_unstable();
+        (cause, silent)
     }
 
     /// Sends a failure along; a link that is broken has no one to tell.

@@ -99,7 +99,7 @@ fn a_cause_counts_before_what_has_come_of_it() {
                 "rank 2: out of memory".to_owned()
             } else if rank == follower {
                 let cause = world.abandon_after("cannot open rank 2's memory");
-                cause.map_or("none heard".to_owned(), |cause| cause.to_string())
+                cause.cause.map_or("none heard".to_owned(), |cause| cause.to_string())
             } else {
                 world.all_gather(1).and_then(|_| world.all_gather(2)).unwrap_err().to_string()
             };
@@ -121,7 +121,10 @@ fn what_seems_a_consequence_and_has_no_cause_is_told_itself() {
         let all = on_ranks(3, |mut world| {
             world.next_round();
             if world.rank().0 == culprit {
-                assert!(world.abandon_after("no such file").is_none());
+                let heard = world.abandon_after("no such file");
+                assert!(heard.cause.is_none());
+                let others = vec![Rank(1), Rank(2)];
+                assert_eq!(heard.silent, (culprit == 0).then_some(others));
             } else {
                 let err = world.all_gather(1).unwrap_err().to_string();
                 assert_eq!(err, format!("rank {culprit}: no such file"));

@@ -15,7 +15,7 @@ use std::{
 };
 
 /// A bound on what ends by itself within seconds, on a machine that is busy elsewhere.
-pub(crate) const SOON: Duration = Duration::from_secs(100);
+pub(crate) const SOON: Duration = Duration::from_secs(300);
 
 /// The program.
 pub(crate) fn g2g() -> Command {
@@ -110,6 +110,14 @@ pub(crate) fn verified(result: &Output, output: &Path, said: &str) -> Rows {
         assert_eq!(!rows.cell(row, "bandwidth_gb_s").is_empty(), has_bandwidth, "{said}");
     }
     rows
+}
+
+/// The other ranks of a run that was started by [`start`], in their order.
+pub(crate) fn children(parent: &Child) -> Vec<u32> {
+    let mut ranks = group_members(parent.id());
+    ranks.retain(|&pid| pid != parent.id());
+    ranks.sort_unstable();
+    ranks
 }
 
 /// The processes of a process group.

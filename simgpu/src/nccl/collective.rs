@@ -172,8 +172,15 @@ pub(super) fn post(world: &World, wanted: &Wanted) -> Result<(), Refused> {
     let bytes = count.checked_mul(size).filter(|bytes| bytes.checked_mul(ranks).is_some());
     let bytes = bytes.ok_or_else(too_large)?;
     let fault = own.fault(world, called);
-    if let Some(RankFault::Refused { code, reason }) = fault {
-        return Err(Refused::new(Code(code.cast_signed()), reason));
+    match fault {
+        Some(RankFault::Refused { code, reason }) => {
+            return Err(Refused::new(Code(code.cast_signed()), reason));
+        }
+        Some(RankFault::Absent) => {
+            drop(own);
+            super::communicator::never_arrive();
+        }
+        _ => {}
     }
     if count == 0 {
         return Ok(());
@@ -206,7 +213,6 @@ pub(super) fn post(world: &World, wanted: &Wanted) -> Result<(), Refused> {
         duration_ps: ps_of_ns(choice.ns),
         leg,
         leg_bytes: model.sent_bytes(function, bytes, choice),
-        absent: matches!(fault, Some(RankFault::Absent)),
         wrong: match fault {
             Some(RankFault::Wrong { element }) => element + 1,
             _ => 0,
@@ -284,7 +290,6 @@ pub(super) fn post_messages(world: &World, messages: &[Message]) -> Result<(), R
     let rank = own.rank;
     let mut posted = Vec::new();
     let mut transfers = Vec::new();
-    let mut absent = false;
     for message in messages {
         let Message { called, sends, peer, count, .. } = *message;
         let peer = u32::try_from(peer).ok().filter(|peer| *peer < own.ranks).ok_or_else(|| {
@@ -302,7 +307,10 @@ pub(super) fn post_messages(world: &World, messages: &[Message]) -> Result<(), R
             Some(RankFault::Refused { code, reason }) => {
                 return Err(Refused::new(Code(code.cast_signed()), reason));
             }
-            Some(RankFault::Absent) => absent = true,
+            Some(RankFault::Absent) => {
+                drop(own);
+                super::communicator::never_arrive();
+            }
             Some(RankFault::Asynchronous { code }) => own.error = Some(Code(code.cast_signed())),
             _ => {}
         }
@@ -338,7 +346,6 @@ pub(super) fn post_messages(world: &World, messages: &[Message]) -> Result<(), R
         rank,
         number,
         duration_ps: ps_of_ns(model.exchange_ns(&own_part(rank as usize, &transfers))),
-        absent,
         ..Post::default()
     };
     let (gpu, stream) = (own.gpu, first.stream);

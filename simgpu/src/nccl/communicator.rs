@@ -60,6 +60,10 @@ pub(super) struct Communicator {
     pub last: HashMap<usize, u64>,
     /// The code that the program is to be told of.
     pub error: Option<Code>,
+    /// Its handle.
+    pub number: u64,
+    /// The call that began it.
+    pub made_by: &'static str,
 }
 
 /// How far a rank is.
@@ -151,28 +155,39 @@ pub(super) fn add(wanted: Wanted) -> u64 {
         connected: false,
         last: HashMap::new(),
         error: None,
+        number: 0,
+        made_by: "",
     };
     with_open(|open| open.add(Arc::new(Mutex::new(communicator))))
+}
+
+/// What becomes of a rank that never arrives: its thread hangs in the call.
+pub(super) fn never_arrive() -> ! {
+    loop {
+        thread::park();
+    }
 }
 
 /// Makes a rank known to the others.
 pub(super) fn join(world: &World, handle: u64, function: &'static str) -> Result<(), Refused> {
     let found = find(handle)?;
     let mut own = lock(&found);
+    (own.number, own.made_by) = (handle, function);
     log::about(own.gpu);
     if own.rank == 0 {
         log::version();
     }
     let environment = environment();
-    tell_of_init(world, &own, handle, function, "Init START");
-    match own.fault(world, function) {
-        Some(RankFault::Refused { code, reason }) => {
-            let refused = Refused::new(Code(code.cast_signed()), reason);
-            own.state = State::Failed(refused.clone());
-            return Err(refused);
-        }
-        Some(RankFault::Absent) => return Ok(()),
-        _ => {}
+    let fault = own.fault(world, function);
+    if matches!(fault, Some(RankFault::Absent)) {
+        drop(own);
+        never_arrive();
+    }
+    tell_of_init(world, &own, "Init START");
+    if let Some(RankFault::Refused { code, reason }) = fault {
+        let refused = Refused::new(Code(code.cast_signed()), reason);
+        own.state = State::Failed(refused.clone());
+        return Err(refused);
     }
     let mut plane = world.plane();
     let full = || Refused::new(Code::INTERNAL_ERROR, "the machine has no room for a communicator");
@@ -230,26 +245,19 @@ pub(super) fn progress(world: &World, handle: &Handle) -> State {
         };
         if let State::Ready(model) = &own.state {
             super::report::tell_of_layout(world, &own, model);
+            tell_of_init(world, &own, "Init COMPLETE");
         }
     }
     own.state.clone()
 }
 
 /// Waits until a rank that blocks can be used.
-pub(super) fn await_ready(
-    world: &World,
-    handle: u64,
-    function: &'static str,
-) -> Result<(), Refused> {
+pub(super) fn await_ready(world: &World, handle: u64) -> Result<(), Refused> {
     let found = find(handle)?;
     let mut looked = Instant::now();
     loop {
         match progress(world, &found) {
-            State::Ready(_) => {
-                let own = lock(&found);
-                tell_of_init(world, &own, handle, function, "Init COMPLETE");
-                return Ok(());
-            }
+            State::Ready(_) => return Ok(()),
             State::Failed(refused) => return Err(refused),
             State::Joining => {}
         }
@@ -295,7 +303,8 @@ fn whole(world: &World, own: &Communicator, shared: &Shared) -> Result<Model, Re
     Model::new(&world.machine, environment(), ranks)
 }
 
-fn tell_of_init(world: &World, own: &Communicator, handle: u64, function: &str, what: &str) {
+fn tell_of_init(world: &World, own: &Communicator, what: &str) {
+    let (handle, function) = (own.number, own.made_by);
     log::about(own.gpu);
     let before = if what == "Init START" { format!("[Rank {}] ", own.rank) } else { String::new() };
     let line = format!(

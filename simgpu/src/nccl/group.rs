@@ -123,9 +123,9 @@ fn join_all(world: &World, joining: &[(u64, &'static str)]) -> Result<bool, Refu
     for &(handle, function) in joining {
         communicator::join(world, handle, function)?;
     }
-    for &(handle, function) in joining {
+    for &(handle, _) in joining {
         if communicator::blocks(handle)? {
-            communicator::await_ready(world, handle, function)?;
+            communicator::await_ready(world, handle)?;
         } else {
             others = true;
         }

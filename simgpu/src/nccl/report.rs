@@ -27,7 +27,7 @@ pub(super) fn tell_of_layout(world: &World, own: &Communicator, model: &Model) {
     init(&format!("NVLS multicast support is {available}available on dev {}", own.gpu));
     init(&format!(
         "comm {:#x} rank {} nRanks {} nNodes {} localRanks {} localRank {} MNNVL 0",
-        own.nonce,
+        own.number,
         own.rank,
         own.ranks,
         model.nodes,

@@ -122,8 +122,6 @@ pub(crate) struct Post {
     /// What it sends over its link to the next rank.
     pub leg: Leg,
     pub leg_bytes: u64,
-    /// It never comes, on purpose.
-    pub absent: bool,
     /// The element that is to be wrong on purpose, plus 1.
     pub wrong: u64,
     /// For messages: the first one, plus 1.
@@ -389,7 +387,7 @@ impl Guard<'_> {
             self.pass(post.stream as usize, post.end_ps, post.mover, turns);
         } else if member.aborted {
             self.abandon(at, turns);
-        } else if !post.absent {
+        } else {
             match post.kind {
                 Kind::Collective => self.gather(&post, turns),
                 Kind::Messages => self.match_messages(at, turns),
@@ -400,7 +398,7 @@ impl Guard<'_> {
     /// Whether a post's stream has come to it and waits there.
     fn waits(&self, at: usize) -> bool {
         let post = &self.meetings.posts[at];
-        !post.complete && !post.absent && self.is_closed(post.stream as usize, post.sequence)
+        !post.complete && self.is_closed(post.stream as usize, post.sequence)
     }
 
     /// The place in the order of its process that the last step of `place` has.

@@ -12,7 +12,7 @@ mod text;
 
 use serde::Serialize;
 
-use super::nccl_log::{Log, PathVerdict, Place, Summary};
+use super::nccl_log::{Log, Origin, PathVerdict, Place, Summary, Variable, Wishes};
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -81,7 +81,11 @@ impl Explanation {
         findings.extend(network::findings(&log));
         findings.extend(state::findings(&log));
         findings.sort_by_key(|finding| finding.weight);
-        Self { summary: log.summary(None), path: log.path_verdict(None), findings, log }
+        let from_environment = |variable: &&Variable| variable.origin == Origin::Environment;
+        let set = log.variables.iter().filter(from_environment);
+        let wishes =
+            Wishes::of(set.map(|variable| (variable.name.as_str(), variable.value.as_str())));
+        Self { summary: log.summary(None), path: log.path_verdict(None, &wishes), findings, log }
     }
 
     /// For a person.

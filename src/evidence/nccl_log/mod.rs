@@ -10,6 +10,7 @@ mod message;
 mod model;
 mod summary;
 mod warning;
+mod wish;
 
 use std::{
     io::{self, BufRead},
@@ -23,7 +24,8 @@ pub use model::{
     P2pKind, Place, Plugin, Process, RingsUse, Told, Transport, Variable, Warning, WarningKind,
 };
 pub(in crate::evidence) use summary::number_ranges;
-pub use summary::{Path, PathVerdict, Summary, Verdict};
+pub use summary::{Asked, Path, PathVerdict, Summary, Verdict};
+pub use wish::Wishes;
 
 use collect::Collector;
 use line::{Hosts, Level, Lines};

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::model::{Communicator, End, Link, Log, Place, Transport};
+use super::{
+    model::{Choice, Communicator, End, Link, Log, Place, Transport},
+    wish::Wishes,
+};
 use crate::units::Bytes;
 
 /// A way between two GPUs, as a user asks for it.
@@ -20,7 +23,7 @@ pub enum Path {
 }
 
 /// What a log is worth as a proof.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// All ranks say that it was this path.
@@ -28,7 +31,24 @@ pub enum Verdict {
     /// A line says that it was another.
     Contradicted,
     /// The log does not say, or not for all ranks.
+    #[default]
     Unknown,
+}
+
+/// An operation that something is asked of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// NCCL's name of the function, such as `AllReduce`.
+    pub function: &'static str,
+    /// What its data may be called, in bytes: versions count it differently.
+    pub sizes: Vec<Bytes>,
+}
+
+impl Asked {
+    fn is_it(&self, choice: &Choice) -> bool {
+        let is_named = choice.function.as_deref().is_none_or(|name| name == self.function);
+        is_named && self.sizes.contains(&Bytes::new(choice.size_bytes))
+    }
 }
 
 /// Whether the path was the one that was asked for.
@@ -115,18 +135,24 @@ impl Communicator {
 }
 
 impl Log {
-    /// The path in a few words, with what was chosen for operations of `size`, or for all.
+    /// Leaves only the communicators that are told of behind a line of each file; `lines` has these,
+    /// by the places of the files.
+    pub fn keep_behind(&mut self, lines: &[u64]) {
+        let begin = |file: u32| lines.get(file as usize).copied().unwrap_or(0);
+        self.communicators
+            .retain(|communicator| communicator.at.line > begin(communicator.at.file));
+    }
+
+    /// The path in a few words, with what was chosen for an operation, or for all.
     #[must_use]
-    pub fn summary(&self, size: Option<Bytes>) -> Summary {
+    pub fn summary(&self, of: Option<&Asked>) -> Summary {
         let mut channels: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
         for link in self.communicators.iter().flat_map(|communicator| &communicator.links) {
             channels.entry(link.transport.words()).or_default().extend(&link.channels);
         }
         let counted = channels.iter().map(|(words, list)| format!("{words} x{}", list.len()));
         let mut transports: Vec<String> = counted.collect();
-        let all = self.communicators.iter().flat_map(|communicator| &communicator.choices);
-        let chosen: Vec<_> =
-            all.filter(|choice| size.is_none_or(|size| choice.size_bytes == size.get())).collect();
+        let chosen: Vec<&Choice> = self.chosen(of).collect();
         let distinct = |words: Vec<&str>| {
             let mut once: Vec<&str> = Vec::new();
             for word in words {
@@ -150,32 +176,38 @@ impl Log {
         }
     }
 
-    /// Whether the data went where it was asked to go; without a wish, whether the log says for all
-    /// ranks where it went.
+    /// What was chosen for an operation, or for all.
+    fn chosen<'a>(&'a self, of: Option<&'a Asked>) -> impl Iterator<Item = &'a Choice> {
+        let all = self.communicators.iter().flat_map(|communicator| &communicator.choices);
+        all.filter(move |choice| of.is_none_or(|of| of.is_it(choice)))
+    }
+
+    /// Whether the data went where it was asked to go, and the operation as it was asked to; without
+    /// wishes, whether the log says for all ranks where it went.
     #[must_use]
-    pub fn path_verdict(&self, asked: Option<Path>) -> PathVerdict {
+    pub fn path_verdict(&self, of: Option<&Asked>, wishes: &Wishes) -> PathVerdict {
         let links = || self.communicators.iter().flat_map(|communicator| &communicator.links);
-        if let Some(asked) = asked {
-            if let Some(link) = links().find(|link| link.transport.path() != asked) {
-                let target = link.target.map_or_else(String::new, |rank| format!(" to {rank}"));
-                let reason = format!("rank {}{target} went over {}", link.source, link.transport);
-                return verdict(Verdict::Contradicted, reason, Some(link.first));
-            }
-            let mut choices =
-                self.communicators.iter().flat_map(|communicator| &communicator.choices);
-            let nvls = choices.find(|choice| choice.algorithm.starts_with("NVLS"));
-            if let Some(choice) = nvls.filter(|_| asked != Path::P2p) {
-                let reason = format!(
-                    "NCCL chose {} for {} bytes, which goes over NVLink",
-                    choice.algorithm, choice.size_bytes
-                );
-                return verdict(Verdict::Contradicted, reason, Some(choice.at));
-            }
+        let against = |link| Some((link, wishes.against_link(link)?));
+        if let Some((link, wish)) = links().find_map(against) {
+            let target = link.target.map_or_else(String::new, |rank| format!(" to {rank}"));
+            let reason = format!(
+                "{wish} was set, and rank {}{target} went over {}",
+                link.source, link.transport
+            );
+            return verdict(Verdict::Contradicted, reason, Some(link.first));
+        }
+        let against = |choice| Some((choice, wishes.against_choice(choice)?));
+        if let Some((choice, wish)) = self.chosen(of).find_map(against) {
+            let reason = format!(
+                "{wish} was set, and NCCL chose {} with {} for {} bytes",
+                choice.algorithm, choice.protocol, choice.size_bytes
+            );
+            return verdict(Verdict::Contradicted, reason, Some(choice.at));
         }
         match self.gap() {
             Some(reason) => verdict(Verdict::Unknown, reason, None),
             None => {
-                let reason = format!("all ranks say {}", self.summary(None).transports.join(", "));
+                let reason = format!("all ranks say {}", self.summary(of).transports.join(", "));
                 verdict(Verdict::Proven, reason, links().next().map(|link| link.first))
             }
         }
@@ -188,6 +220,10 @@ impl Log {
         }
         if self.left_out > 0 {
             return Some("the log has more than can be kept".to_owned());
+        }
+        let is_alone = |communicator: &Communicator| communicator.ranks == Some(1);
+        if !self.communicators.is_empty() && self.communicators.iter().all(is_alone) {
+            return Some("one rank alone has nobody to send to".to_owned());
         }
         let used =
             || self.communicators.iter().filter(|communicator| !communicator.links.is_empty());

@@ -171,9 +171,9 @@ fn lines_about_a_communicator_are_read() {
         (None, 512, "RING", "LL", 1),
     ];
     assert_eq!(choices, expected);
-    assert_eq!(log.summary(Some(Bytes::mib(1))).transports, ["NVLS"]);
-    assert_eq!(log.summary(Some(Bytes::new(512))).algorithm.as_deref(), Some("RING"));
-    assert_eq!(log.summary(Some(Bytes::new(7))).algorithm, None);
+    assert_eq!(log.summary(Some(&asked(Bytes::mib(1)))).transports, ["NVLS"]);
+    assert_eq!(log.summary(Some(&asked(Bytes::new(512)))).algorithm.as_deref(), Some("RING"));
+    assert_eq!(log.summary(Some(&asked(Bytes::new(7)))).algorithm, None);
 }
 
 #[test]
@@ -283,26 +283,110 @@ fn ring(transport: &str, writers: u32) -> String {
     (0..writers).map(line).collect()
 }
 
+fn asked(size: Bytes) -> Asked {
+    Asked { function: "AllReduce", sizes: vec![size] }
+}
+
+/// What variables behind each other ask for.
+fn wishes(text: &str) -> Wishes {
+    Wishes::of(text.split_whitespace().map(|set| set.split_once('=').unwrap()))
+}
+
+#[test]
+fn what_a_variable_asks_for_is_held_against_the_log() {
+    let choice = "node:0:9 [0] NCCL INFO AllReduce: 8 Bytes -> Algo NVLS_TREE proto SIMPLE channel{Lo..Hi}={0..1}\n";
+    let text = |transport: &str| ring(transport, 3) + choice;
+    let (p2p, shm) = (text("P2P/CUMEM/read"), text("SHM/direct"));
+    let (net, alone) =
+        (text("NET/Socket/0").replace(" via", " [send] via"), ring("P2P/CUMEM/read", 3));
+    for (text, set, is_against) in [
+        (&p2p, "NCCL_P2P_READ_ENABLE=0", true),
+        (&p2p, "NCCL_P2P_READ_ENABLE=1", false),
+        (&shm, "NCCL_P2P_READ_ENABLE=1", false),
+        (&shm, "NCCL_P2P_LEVEL=SYS", true),
+        (&shm, "NCCL_P2P_LEVEL=NVL", false),
+        (&p2p, "NCCL_P2P_LEVEL=LOC", true),
+        (&p2p, "NCCL_P2P_LEVEL=0", true),
+        (&shm, "NCCL_SHM_DISABLE=1", true),
+        (&shm, "NCCL_SHM_DISABLE=0", false),
+        (&shm, "NCCL_P2P_DISABLE=1", true),
+        (&alone, "NCCL_NVLS_ENABLE=0", false),
+        (&p2p, "NCCL_NVLS_ENABLE=0", true),
+        (&p2p, "NCCL_NVLS_ENABLE=1", false),
+        (&net, "NCCL_NET=Socket", false),
+        (&net, "NCCL_NET=IB", true),
+        (&net, "NCCL_IB_DISABLE=1", false),
+        (&p2p, "NCCL_ALGO=Ring,NVLSTree", false),
+        (&p2p, "NCCL_ALGO=Ring", true),
+        (&p2p, "NCCL_ALGO=^Ring", false),
+        (&p2p, "NCCL_ALGO=ring;allreduce:^nvlstree", true),
+        (&p2p, "NCCL_ALGO=broadcast:ring", false),
+        (&p2p, "NCCL_PROTO=LL,LL128", true),
+        (&p2p, "NCCL_PROTO=", false),
+        (&p2p, "NCCL_DEBUG=INFO", false),
+    ] {
+        let verdict = read(text).path_verdict(Some(&asked(Bytes::new(8))), &wishes(set));
+        assert_eq!(verdict.verdict == Verdict::Contradicted, is_against, "{set}: {verdict:?}");
+        assert_eq!(verdict.reason.starts_with(&format!("{set} was set")), is_against);
+    }
+    // Another operation is not what it is asked of.
+    let other = read(&p2p).path_verdict(Some(&asked(Bytes::new(9))), &wishes("NCCL_ALGO=Ring"));
+    assert_eq!(other.verdict, Verdict::Proven);
+}
+
+#[test]
+fn communicators_that_were_made_before_do_not_count() {
+    let mut log = read(&(ring("SHM/direct", 3) + &ring("P2P/IPC", 3).replace("0xf", "0xe")));
+    assert_eq!(log.summary(None).transports, ["P2P/IPC x1", "SHM/direct x1"]);
+    log.keep_behind(&[6]);
+    assert_eq!(log.summary(None).transports, ["P2P/IPC x1"]);
+}
+
 #[test]
 fn a_path_is_proven_by_all_ranks_and_contradicted_by_one() {
     for (text, asked, expected, part) in [
-        (ring("P2P/CUMEM", 3), Some(Path::P2p), Verdict::Proven, "P2P/CUMEM x1"),
-        (ring("P2P/CUMEM", 3), None, Verdict::Proven, "P2P/CUMEM x1"),
-        (ring("P2P/CUMEM", 2), Some(Path::P2p), Verdict::Unknown, "channels of rank 2 are not in"),
-        (ring("P2P/CUMEM", 1), None, Verdict::Unknown, "channels of ranks 1,2 are not in"),
+        (
+            ring("P2P/CUMEM", 3),
+            "NCCL_P2P_LEVEL=SYS NCCL_NET=other",
+            Verdict::Proven,
+            "P2P/CUMEM x1",
+        ),
+        (ring("P2P/CUMEM", 3), "", Verdict::Proven, "P2P/CUMEM x1"),
+        (
+            ring("P2P/CUMEM", 2),
+            "NCCL_P2P_LEVEL=SYS NCCL_NET=other",
+            Verdict::Unknown,
+            "channels of rank 2 are not in",
+        ),
+        (ring("P2P/CUMEM", 1), "", Verdict::Unknown, "channels of ranks 1,2 are not in"),
         (
             ring("P2P/CUMEM", 1),
-            Some(Path::Shm),
+            "NCCL_P2P_DISABLE=1",
             Verdict::Contradicted,
             "0 to 1 went over P2P/CUMEM",
         ),
-        (ring("P2P/IPC", 3), Some(Path::Net), Verdict::Contradicted, "went over P2P/IPC"),
-        (String::new(), Some(Path::P2p), Verdict::Unknown, "no line of NCCL"),
-        (lines(&["Using network IB"]), None, Verdict::Unknown, "no channel is in the log"),
-        (FIXTURE.to_owned(), Some(Path::P2p), Verdict::Contradicted, "NET/Libfabric/0/GDRDMA"),
-        (FIXTURE.to_owned(), Some(Path::Net), Verdict::Unknown, "ranks 1-3 are not in the log"),
+        (
+            ring("P2P/IPC", 3),
+            "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1",
+            Verdict::Contradicted,
+            "went over P2P/IPC",
+        ),
+        (String::new(), "NCCL_P2P_LEVEL=SYS NCCL_NET=other", Verdict::Unknown, "no line of NCCL"),
+        (lines(&["Using network IB"]), "", Verdict::Unknown, "no channel is in the log"),
+        (
+            FIXTURE.to_owned(),
+            "NCCL_P2P_LEVEL=SYS NCCL_NET=other",
+            Verdict::Contradicted,
+            "NET/Libfabric/0/GDRDMA",
+        ),
+        (
+            FIXTURE.to_owned(),
+            "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1",
+            Verdict::Unknown,
+            "ranks 1-3 are not in the log",
+        ),
     ] {
-        let verdict = read(&text).path_verdict(asked);
+        let verdict = read(&text).path_verdict(None, &wishes(asked));
         assert_eq!(verdict.verdict, expected, "{asked:?} {verdict:?}");
         assert!(verdict.reason.contains(part), "{verdict:?}");
     }
@@ -311,10 +395,12 @@ fn a_path_is_proven_by_all_ranks_and_contradicted_by_one() {
 #[test]
 fn an_operation_over_nvlink_sharp_is_not_one_over_host_memory() {
     let choice = "node:0:9 [0] NCCL INFO AllReduce: 8 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..1}\n";
-    let verdict =
-        |asked| read(&(ring("SHM/direct", 0) + &ring("P2P/CUMEM", 3) + choice)).path_verdict(asked);
-    assert_eq!(verdict(Some(Path::P2p)).verdict, Verdict::Proven);
-    assert_eq!(verdict(Some(Path::Shm)).verdict, Verdict::Contradicted);
+    let verdict = |asked| {
+        read(&(ring("SHM/direct", 0) + &ring("P2P/CUMEM", 3) + choice))
+            .path_verdict(None, &wishes(asked))
+    };
+    assert_eq!(verdict("NCCL_P2P_LEVEL=SYS NCCL_NET=other").verdict, Verdict::Proven);
+    assert_eq!(verdict("NCCL_P2P_DISABLE=1").verdict, Verdict::Contradicted);
 }
 
 #[test]

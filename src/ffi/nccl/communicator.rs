@@ -362,16 +362,15 @@ impl Communicator {
     }
 
     /// Watches over calls that do not return before they are done.
-    fn watched(&self, what: &str) -> Result<Option<Watchdog>, CallError> {
-        match self.waiting {
-            Waiting::Beside => Ok(None),
-            Waiting::Within => {
-                let limit = self.patience;
-                let sentence =
-                    format!("{self} {what} within {} s: is a rank missing?", limit.as_secs_f64());
-                Watchdog::start(limit, sentence).map(Some)
-            }
-        }
+    fn watched(&self, what: &str) -> Result<Watchdog, CallError> {
+        // Calls that must not block are given up first.
+        let limit = match self.waiting {
+            Waiting::Beside => self.patience.saturating_add(self.patience / 4),
+            Waiting::Within => self.patience,
+        };
+        let sentence =
+            format!("{self} {what} within {} s: is a rank missing?", limit.as_secs_f64());
+        Watchdog::start(limit, sentence)
     }
 }
 

@@ -1,6 +1,6 @@
 //! One GPU's part in a collective: its buffers, its stream, and what is queued there.
 
-use std::rc::Rc;
+use std::{fmt, rc::Rc};
 
 use super::{
     data::{Expected, Part, source_seed},
@@ -19,6 +19,12 @@ use crate::{
 
 /// What all ranks reduce before a span, so that all begin it together.
 const MEETING: Bytes = Bytes::new(16);
+
+impl fmt::Display for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} (GPU {})", self.part.number, self.ready.context.device().ordinal())
+    }
+}
 
 /// One GPU's part.
 pub(super) struct Lane {

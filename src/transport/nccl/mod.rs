@@ -2,6 +2,7 @@
 
 mod data;
 mod lane;
+pub(in crate::transport) mod log;
 mod transfer;
 
 use std::{cell::RefCell, rc::Rc};
@@ -63,6 +64,7 @@ impl Nccl {
         }
         // One after the other: a GPU has room for few communicators.
         *self.communicators.borrow_mut() = None;
+        log::mark();
         let failed = |source| Error::call("make a communicator", source);
         let id = match world.is_root() {
             true => Some(self.library.unique_id().map_err(failed)?),
@@ -77,7 +79,8 @@ impl Nccl {
         let own: Vec<_> =
             (first..).zip(&ready).map(|(number, ready)| (ready.context.clone(), number)).collect();
         let how = (Waiting::Beside, world.deadline());
-        let made = Communicator::all(self.library, &own, &id, ranks, how).map_err(failed)?;
+        let made = Communicator::all(self.library, &own, &id, ranks, how)
+            .map_err(|source| Error::together("make a communicator", source))?;
         let communicators: Vec<Rc<Communicator>> = made.into_iter().map(Rc::new).collect();
         let joined = Joined { members, communicators: communicators.clone() };
         *self.communicators.borrow_mut() = Some(joined);

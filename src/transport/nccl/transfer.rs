@@ -8,14 +8,15 @@
 
 use std::time::Duration;
 
-use super::lane::Lane;
+use super::{lane::Lane, log};
 use crate::{
     ffi::{
         CallError, Cause, clock,
         cuda::Event,
         nccl::{Factor, Group, Library},
+        watchdog::Watchdog,
     },
-    plan::Operation,
+    plan::{Operation, Rank},
     transport::{
         Clock, Error, Mismatch, Span, Staging, Transfer,
         gpu::{PATIENCE, Start},
@@ -45,6 +46,8 @@ pub(super) struct Collectives {
     deadline: Duration,
     /// Operations since the buffers were filled.
     done: u64,
+    /// What NCCL has had to say on each rank.
+    log: Option<Vec<(Rank, String)>>,
 }
 
 impl Collectives {
@@ -71,7 +74,8 @@ impl Collectives {
         let most = if consumes { 1 } else { OPERATIONS_MAX };
         let operations_max = world.agree(most, |all| all.into_iter().min().unwrap_or(1))?;
         let clock = Clock { operations_max, ..clock };
-        let mut made = Self { operation, library, lanes, start, clock, deadline, done: 0 };
+        let mut made =
+            Self { operation, library, lanes, start, clock, deadline, done: 0, log: None };
         made.connect()?;
         Ok(made)
     }
@@ -82,7 +86,8 @@ impl Collectives {
             return Ok(());
         }
         let events = self.events(1);
-        let queued = events.and_then(|()| self.queue_span(0, 1));
+        let queued =
+            self.watched().and_then(|_watched| events.and_then(|()| self.queue_span(0, 1)));
         self.settled(queued)
     }
 
@@ -99,7 +104,7 @@ impl Collectives {
 
     /// Queues `spans` of `operations` each behind a hold, lets them begin and waits for them.
     fn run_group(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
-        let queued = self.queue(operations, spans.len());
+        let queued = self.watched().and_then(|_watched| self.queue(operations, spans.len()));
         if let Some(start) = &self.start {
             start.release();
         }
@@ -114,6 +119,15 @@ impl Collectives {
             *span = Span { start_ns: Some(0), end_ns: Some(nanoseconds(longest)) };
         }
         Ok(())
+    }
+
+    /// Watches over calls that must not block, and may hang nevertheless: a little longer than this
+    /// rank's partners do, who know more.
+    fn watched(&self) -> Result<Watchdog, CallError> {
+        let limit = self.deadline.saturating_add(self.deadline / 4);
+        let ranks: Vec<String> = self.lanes.iter().map(|lane| lane.to_string()).collect();
+        let name = self.operation.name();
+        Watchdog::start(limit, format!("{} hangs in a call of NCCL ({name})", ranks.join(" or ")))
     }
 
     fn queue(&mut self, operations: u64, spans: usize) -> Result<(), CallError> {
@@ -163,7 +177,7 @@ impl Collectives {
     fn settled(&self, queued: Result<(), CallError>) -> Result<(), Error> {
         let name = self.operation.name();
         let done = queued
-            .map_err(|source| Error::call(&format!("queue {name}"), source))
+            .map_err(|source| Error::together(&format!("queue {name}"), source))
             .and_then(|()| self.wait());
         if done.is_err() {
             self.lanes.iter().for_each(|lane| lane.communicator.abort());
@@ -172,7 +186,8 @@ impl Collectives {
     }
 
     fn wait(&self) -> Result<(), Error> {
-        let failed = |source| Error::call(&format!("finish {}", self.operation.name()), source);
+        let action = format!("finish {}", self.operation.name());
+        let failed = |source| Error::call(&action, source);
         let begin = clock::now();
         for lane in &self.lanes {
             loop {
@@ -186,9 +201,8 @@ impl Collectives {
                 }
                 let waited = clock::now().since(begin);
                 if waited >= self.deadline {
-                    let object = lane.communicator.to_string();
-                    let source = Cause::Late(self.deadline);
-                    return Err(failed(CallError { call: "cuStreamQuery", object, source }));
+                    let waited = self.deadline;
+                    return Err(Error::Unfinished { action, waited, missing: None });
                 }
             }
         }
@@ -232,5 +246,16 @@ impl Transfer for Collectives {
             }
         }
         Ok(None)
+    }
+
+    fn conclude(&mut self, world: &mut World) -> Result<(), Error> {
+        let all = world.gather((world.rank(), log::take()))?;
+        let with_log = |(rank, text): (Rank, Option<String>)| Some((rank, text?));
+        self.log = all.and_then(|all| all.into_iter().map(with_log).collect());
+        Ok(())
+    }
+
+    fn log(&mut self) -> Option<Vec<(Rank, String)>> {
+        self.log.take()
     }
 }

@@ -1,0 +1,73 @@
+//! Which way NCCL's data went, by its own log.
+
+use std::{collections::BTreeMap, env};
+
+use crate::{
+    evidence::nccl_log::{Asked, PathVerdict, Reader, Summary, Verdict, Wishes},
+    plan::{Case, Rank},
+    record::CollectivePath,
+    transport::environment::LOG_MARK,
+};
+
+/// What every rank's NCCL has written so far.
+#[derive(Debug, Default)]
+pub(super) struct Proof {
+    logs: BTreeMap<Rank, String>,
+}
+
+impl Proof {
+    /// Which way the data of `case` went; `new` is what the ranks' logs have had to say of it, and
+    /// `None` where they are not kept.
+    pub(super) fn path(&mut self, case: &Case, new: Option<&[(Rank, String)]>) -> CollectivePath {
+        let Some(new) = new else {
+            let reason = "NCCL_DEBUG_FILE is set; so that NCCL's log is there and not here: `g2g \
+                          explain` reads it";
+            return CollectivePath {
+                verdict: Verdict::Unknown,
+                reason: reason.to_owned(),
+                ..CollectivePath::default()
+            };
+        };
+        for (rank, text) in new {
+            self.logs.entry(*rank).or_default().push_str(text);
+        }
+        let mut reader = Reader::default();
+        let mut begins = Vec::new();
+        for (rank, text) in &self.logs {
+            // Memory can be read.
+            let _ = reader.read(&format!("rank {}", rank.0), text.as_bytes());
+            let mark =
+                text.lines().collect::<Vec<&str>>().iter().rposition(|line| *line == LOG_MARK);
+            begins.push(mark.map_or(0, |line| line as u64 + 1));
+        }
+        let mut log = reader.finish();
+        log.keep_behind(&begins);
+        let asked = asked(case);
+        let Summary { transports, algorithm, protocol, provider, plugin_protocol } =
+            log.summary(asked.as_ref());
+        let variables: Vec<(String, String)> = env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let set = variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let PathVerdict { verdict, reason, .. } =
+            log.path_verdict(asked.as_ref(), &Wishes::of(set));
+        CollectivePath {
+            transports,
+            algorithm,
+            protocol,
+            provider,
+            plugin_protocol,
+            verdict,
+            reason,
+        }
+    }
+}
+
+/// The operation of `case` as NCCL's log may call it.
+fn asked(case: &Case) -> Option<Asked> {
+    let (collective, nccl, layout) = case.collective()?;
+    let size = |elements| nccl.data_type.size().times(elements);
+    // NCCL 2.18 to 2.22 count what all ranks have together of some collectives.
+    let sizes = [layout.count, layout.sent, layout.received].map(size);
+    Some(Asked { function: collective.function(), sizes: sizes.to_vec() })
+}

@@ -1,0 +1,157 @@
+//! NCCL's own log of this process, kept in memory until it is asked for.
+//!
+//! NCCL writes it where `NCCL_DEBUG_FILE` says, and reads that once, before it is known where the
+//! results are going to be; and ranks of other hosts have no folder of results at all.
+
+use std::{
+    collections::HashSet,
+    env,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+use crate::ffi::{CallError, memory_file::MemoryFile};
+
+/// Where NCCL writes its log to.
+const FILE: &str = "NCCL_DEBUG_FILE";
+
+/// How much it writes, and of what.
+const LEVEL: &str = "NCCL_DEBUG";
+const SUBSYSTEMS: &str = "NCCL_DEBUG_SUBSYS";
+
+/// What proves a path: who is where, what was set, which channels there are, what was chosen, and
+/// what the network says of itself.
+const WANTED: &str = "INIT,ENV,GRAPH,TUNING,NVLS,NET";
+
+/// What stands in the log where communicators are made.
+pub(in crate::transport) const MARK: &str = "g2g: communicators are made from here on";
+
+/// Lines that are known apart, and so are kept once; NCCL says anew of each operation what it
+/// chose.
+const LINES_MAX: usize = 1 << 20;
+
+static LOG: OnceLock<Mutex<Log>> = OnceLock::new();
+
+/// This process's log.
+#[derive(Debug)]
+struct Log {
+    file: MemoryFile,
+    /// How far it was read.
+    read: u64,
+    /// What is waiting to be asked for.
+    text: String,
+    seen: HashSet<u64>,
+}
+
+/// What to set so that NCCL's log is kept, beside `given`; nothing where it is not: the user wants
+/// it elsewhere.
+pub(in crate::transport) fn variables(
+    given: &[(String, String)],
+) -> Result<Vec<(String, String)>, CallError> {
+    let value = |name: &str| {
+        let of = |(_, value): &(String, String)| value.clone();
+        given.iter().find(|(known, _)| known == name).map(of).or_else(|| env::var(name).ok())
+    };
+    if value(FILE).is_some_and(|path| !path.starts_with(MemoryFile::FOLDER)) {
+        return Ok(Vec::new());
+    }
+    let level = value(LEVEL).filter(|level| level.eq_ignore_ascii_case("trace"));
+    let subsystems = match value(SUBSYSTEMS) {
+        Some(list) if list.starts_with('^') => list,
+        Some(list) if !list.is_empty() => format!("{list},{WANTED}"),
+        _ => WANTED.to_owned(),
+    };
+    Ok(vec![
+        (LEVEL.to_owned(), level.unwrap_or_else(|| "INFO".to_owned())),
+        (SUBSYSTEMS.to_owned(), subsystems),
+        own_file()?,
+    ])
+}
+
+/// The same for a rank of one that has set them, whose file it cannot use.
+pub(in crate::transport) fn variables_of_rank() -> Result<Vec<(String, String)>, CallError> {
+    match env::var(FILE) {
+        Ok(path) if path.starts_with(MemoryFile::FOLDER) => Ok(vec![own_file()?]),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Whether `name` is set by this module, where NCCL's log is kept.
+pub(in crate::transport) fn sets(name: &str) -> bool {
+    LOG.get().is_some() && [FILE, LEVEL, SUBSYSTEMS].contains(&name)
+}
+
+fn own_file() -> Result<(String, String), CallError> {
+    let file = MemoryFile::new()?;
+    let path = file.path();
+    let log = Log { file, read: 0, text: String::new(), seen: HashSet::new() };
+    // There is one at most: this is called once in a process.
+    let _ = LOG.set(Mutex::new(log));
+    Ok((FILE.to_owned(), path))
+}
+
+/// Marks where communicators are made.
+pub(super) fn mark() {
+    if let Some(mut log) = log() {
+        log.read();
+        log.text += &format!("{MARK}\n");
+    }
+}
+
+/// What NCCL has written since this was called last, each line once; `None`: the log is not kept.
+pub(super) fn take() -> Option<String> {
+    let mut log = log()?;
+    log.read();
+    Some(std::mem::take(&mut log.text))
+}
+
+fn log() -> Option<MutexGuard<'static, Log>> {
+    Some(LOG.get()?.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+impl Log {
+    fn read(&mut self) {
+        // What cannot be read is not in the log: what it would prove stays unknown.
+        let bytes = self.file.read_from(self.read).unwrap_or_default();
+        // Half a line is read when it is whole.
+        let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+        for line in bytes[..whole].split_inclusive(|&byte| byte == b'\n') {
+            let mut hasher = DefaultHasher::new();
+            line.hash(&mut hasher);
+            if self.seen.len() >= LINES_MAX || self.seen.insert(hasher.finish()) {
+                self.text += &String::from_utf8_lossy(line);
+            }
+        }
+        self.read += whole as u64;
+        self.file.forget_before(self.read);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs::File, io::Write};
+
+    #[test]
+    fn each_line_is_kept_once_and_whole() {
+        let file = MemoryFile::new().unwrap();
+        let mut writer = File::create(file.path()).unwrap();
+        let mut log = Log { file, read: 0, text: String::new(), seen: HashSet::new() };
+        writer.write_all(b"chosen ring\nchosen ring\nchosen").unwrap();
+        log.read();
+        assert_eq!(log.text, "chosen ring\n");
+        writer.write_all(b" tree\nchosen ring\n").unwrap();
+        log.read();
+        assert_eq!(log.text, "chosen ring\nchosen tree\n");
+    }
+
+    #[test]
+    fn a_file_that_the_user_names_is_the_users() {
+        let given = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+        assert_eq!(variables(&given(FILE, "/tmp/nccl.%p")).unwrap(), []);
+        let set = variables(&given(SUBSYSTEMS, "COLL")).unwrap();
+        assert_eq!(set[0], (LEVEL.to_owned(), "INFO".to_owned()));
+        assert_eq!(set[1], (SUBSYSTEMS.to_owned(), format!("COLL,{WANTED}")));
+        assert!(set[2].1.starts_with(MemoryFile::FOLDER));
+    }
+}
