@@ -146,7 +146,8 @@ pub struct Options {
 
     /// Which flows go at the same time; several with commas [default: one-way between GPUs;
     /// one-way, both-ways and pairs between ranks, as far as there are enough; for rdma one-way
-    /// and both-ways between two ranks, one-way up to four, otherwise neighbours and bisection]
+    /// and both-ways between two ranks, one-way up to four, otherwise neighbours and bisection;
+    /// for sendrecv of nccl neighbours, which also has one-way and both-ways]
     #[arg(long, value_name = "PATTERN", value_enum, value_delimiter = ',')]
     pub pattern: Vec<Pattern>,
 

@@ -4,9 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Collective, DataType, Layout, Operation, Reduction, TransportKind, topology::NumaNode,
-};
+use super::{Collective, Layout, Nccl, Operation, TransportKind, topology::NumaNode};
 use crate::units::Bytes;
 
 /// One process of a run, by its number from 0.
@@ -309,24 +307,6 @@ pub struct Case {
     pub nccl: Option<Nccl>,
 }
 
-/// What a collective of NCCL works on. Its flows are the ways from each rank of the communicator,
-/// in the order of their numbers there, to the next one, around.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Nccl {
-    /// What the elements are.
-    pub data_type: DataType,
-    /// What becomes of those of all ranks; `None`: nothing, they are only moved.
-    pub reduction: Option<Reduction>,
-    /// The rank with another part than the others, by its number in the communicator.
-    pub root: Option<u32>,
-    /// Whether what is received takes the place of what was given.
-    pub is_in_place: bool,
-    /// Ranks of the communicator.
-    pub ranks: u32,
-    /// The number there of the first flow's source: 0 in a case as a whole.
-    pub first: u32,
-}
-
 impl Case {
     /// Where `rank`'s first buffer lies in this case, if it sends or receives.
     pub fn endpoint(&self, rank: Rank) -> Option<Endpoint> {
@@ -500,26 +480,8 @@ impl fmt::Display for Case {
     }
 }
 
-impl Nccl {
-    /// `nccl all_reduce float sum in place 8 GPUs 64 MiB`
-    fn describe(&self, case: &Case, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (operation, data_type) = (case.operation.name(), self.data_type.name());
-        write!(f, "{} {operation} {data_type}", case.transport.name())?;
-        if let Some(reduction) = self.reduction {
-            write!(f, " {}", reduction.name())?;
-        }
-        if let Some(root) = self.root {
-            write!(f, " root {root}")?;
-        }
-        if self.is_in_place {
-            f.write_str(" in place")?;
-        }
-        write!(f, " {} GPUs {}", self.ranks, case.size)
-    }
-}
-
 impl Endpoint {
-    fn describe(&self, f: &mut fmt::Formatter<'_>, has_ranks: bool) -> fmt::Result {
+    pub(super) fn describe(&self, f: &mut fmt::Formatter<'_>, has_ranks: bool) -> fmt::Result {
         if has_ranks {
             write!(f, "rank {} ", self.rank.0)?;
         }

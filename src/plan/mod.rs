@@ -15,11 +15,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use case::{
-    Case, Endpoint, Engine, Fabric, Flow, Gpu, Handle, Issuer, Meeting, Nccl, NicName, Pattern,
-    Place, Rank,
+    Case, Endpoint, Engine, Fabric, Flow, Gpu, Handle, Issuer, Meeting, NicName, Pattern, Place,
+    Rank,
 };
 pub use collective::{Collective, DataType, Layout, Reduction};
-pub use nccl::CollectiveRequest;
+pub use nccl::{CollectiveRequest, Nccl};
 pub use nccl_env::NcclRequest;
 pub use operation::Operation;
 pub use rdma::{FabricRequest, Memory, NicChoice};

@@ -1,9 +1,34 @@
 //! Cases of NCCL: which collectives of which elements among which GPUs.
 
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
 use super::{
-    BadRequest, Case, DataType, Endpoint, Engine, Flow, Gpu, Nccl, Operation, Pattern, Place, Rank,
-    Reduction, Request, SIZE_OF_GPU, TransportKind, topology::Host,
+    BadRequest, Case, Collective, DataType, Endpoint, Engine, Flow, Gpu, Operation, Pattern, Place,
+    Rank, Reduction, Request, SIZE_OF_GPU, TransportKind, topology::Host,
 };
+
+/// What a collective of NCCL works on. Its flows are the ways from each rank of the communicator,
+/// in the order of their numbers there, to the next one, around.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Nccl {
+    /// What the elements are.
+    pub data_type: DataType,
+    /// What becomes of those of all ranks; `None`: nothing, they are only moved.
+    pub reduction: Option<Reduction>,
+    /// The rank with another part than the others, by its number in the communicator.
+    pub root: Option<u32>,
+    /// The only ranks that send or receive, by their numbers; the second does nothing but receive
+    /// where data goes one way. `None`: all have a part.
+    pub pair: Option<(u32, u32)>,
+    /// Whether what is received takes the place of what was given.
+    pub is_in_place: bool,
+    /// Ranks of the communicator.
+    pub ranks: u32,
+    /// The number there of the first flow's source: 0 in a case as a whole.
+    pub first: u32,
+}
 
 /// What the user asks of NCCL's collectives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,38 +86,68 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
         };
         let places =
             wanted.in_place.iter().filter(|&&place| !place || collective.can_be_in_place());
-        let of = |data_type, reduction, root, is_in_place| Nccl {
+        let of = |data_type, reduction, root, pair, is_in_place| Nccl {
             data_type,
             reduction,
             root,
+            pair,
             is_in_place,
             ranks,
             first: 0,
         };
-        for &data_type in &wanted.data_types {
-            for &reduction in &reductions {
-                for &root in &roots {
-                    for &is_in_place in places.clone() {
-                        let nccl = of(data_type, reduction, root, is_in_place);
-                        cases.extend(sizes.iter().map(|&size| Case {
-                            transport: TransportKind::Nccl,
-                            pattern: Pattern::Neighbours,
-                            flows: flows.clone(),
-                            operation,
-                            engine: Engine::Sm,
-                            issuer: None,
-                            handle: None,
-                            size,
-                            slot: None,
-                            fabric: None,
-                            nccl: Some(nccl),
-                        }));
+        for (pattern, pair) in messages(request, collective, ranks) {
+            for &data_type in &wanted.data_types {
+                for &reduction in &reductions {
+                    for &root in &roots {
+                        for &is_in_place in places.clone() {
+                            let nccl = of(data_type, reduction, root, pair, is_in_place);
+                            cases.extend(sizes.iter().map(|&size| Case {
+                                transport: TransportKind::Nccl,
+                                pattern,
+                                flows: flows.clone(),
+                                operation,
+                                engine: Engine::Sm,
+                                issuer: None,
+                                handle: None,
+                                size,
+                                slot: None,
+                                fabric: None,
+                                nccl: Some(nccl),
+                            }));
+                        }
                     }
                 }
             }
         }
     }
     Ok(cases)
+}
+
+/// Who sends to whom at the same time, in each case of `collective`: all to the next one, or the
+/// ranks of a pair.
+fn messages(
+    request: &Request,
+    collective: Collective,
+    ranks: u32,
+) -> Vec<(Pattern, Option<(u32, u32)>)> {
+    let around = (Pattern::Neighbours, None);
+    if collective != Collective::SendRecv || request.patterns.is_empty() {
+        return vec![around];
+    }
+    let all = || (0..ranks).flat_map(|source| (0..ranks).map(move |target| (source, target)));
+    let of_pattern = |&pattern: &Pattern| match pattern {
+        Pattern::Neighbours => vec![around],
+        Pattern::OneWay => {
+            let pairs = all().filter(|(source, target)| source != target);
+            pairs.map(|pair| (pattern, Some(pair))).collect()
+        }
+        Pattern::BothWays => {
+            let pairs = all().filter(|(source, target)| source < target);
+            pairs.map(|pair| (pattern, Some(pair))).collect()
+        }
+        _ => Vec::new(),
+    };
+    request.patterns.iter().flat_map(of_pattern).collect()
 }
 
 /// The GPUs that take part, in the order of a communicator's ranks.
@@ -124,5 +179,67 @@ impl Case {
         let nccl = Nccl { first: u32::try_from(first).unwrap_or(0), ..nccl };
         let flows = self.flows.iter().filter(is_own).copied().collect();
         Self { flows, nccl: Some(nccl), ..self.clone_without_flows() }
+    }
+
+    /// Of messages: whom the rank with this `number` sends to, and whom it receives from.
+    pub fn peers(&self, number: u32) -> (Option<u32>, Option<u32>) {
+        let Some(Nccl { pair, ranks, .. }) = self.nccl else { return (None, None) };
+        match (pair, self.pattern) {
+            (None, _) => (Some((number + 1) % ranks), Some((number + ranks - 1) % ranks)),
+            (Some((source, target)), Pattern::BothWays) if number == target => {
+                (Some(source), Some(source))
+            }
+            (Some((source, target)), Pattern::BothWays) if number == source => {
+                (Some(target), Some(target))
+            }
+            (Some((source, target)), _) => (
+                Some(target).filter(|_| number == source),
+                Some(source).filter(|_| number == target),
+            ),
+        }
+    }
+
+    /// The ways of messages that go at the same time, in a case as a whole; `None`: it has none.
+    pub fn messages(&self) -> Option<Vec<Flow>> {
+        let (collective, nccl, _) = self.collective()?;
+        if collective != Collective::SendRecv {
+            return None;
+        }
+        let Some((source, target)) = nccl.pair else { return Some(self.flows.clone()) };
+        let member = |number: u32| self.flows.get(number as usize).map(|flow| flow.source);
+        let flow = Flow { source: member(source)?, target: member(target)? };
+        match self.pattern {
+            Pattern::BothWays => Some(vec![flow, flow.reversed()]),
+            _ => Some(vec![flow]),
+        }
+    }
+}
+
+impl Nccl {
+    /// `nccl all_reduce float sum in place 8 GPUs 64 MiB`
+    pub(super) fn describe(&self, case: &Case, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (operation, data_type) = (case.operation.name(), self.data_type.name());
+        write!(f, "{} {operation} {data_type}", case.transport.name())?;
+        if let Some(reduction) = self.reduction {
+            write!(f, " {}", reduction.name())?;
+        }
+        if let Some(root) = self.root {
+            write!(f, " root {root}")?;
+        }
+        if self.is_in_place {
+            f.write_str(" in place")?;
+        }
+        if self.pair.is_some() {
+            write!(f, " {}", case.pattern.name())?;
+            for flow in case.messages().into_iter().flatten().take(1) {
+                let has_ranks = flow.source.rank != flow.target.rank;
+                f.write_str(" ")?;
+                flow.source.describe(f, has_ranks)?;
+                f.write_str(" -> ")?;
+                flow.target.describe(f, has_ranks)?;
+            }
+            f.write_str(" of")?;
+        }
+        write!(f, " {} GPUs {}", self.ranks, case.size)
     }
 }

@@ -26,6 +26,8 @@ struct Kind {
     provider: Option<String>,
     memory: Option<&'static str>,
     gpu_path: Option<GpuPath>,
+    /// What NCCL works on.
+    elements: String,
     /// Of pairs within a host.
     host: Option<String>,
 }
@@ -39,7 +41,8 @@ impl Kind {
             provider: row.provider.clone(),
             memory: row.source_memory.filter(|_| row.provider.is_some()),
             gpu_path: row.gpu_path,
-            host: row.source_host.clone().filter(|_| row.provider.is_none()),
+            elements: table::how_of_nccl(row),
+            host: row.source_host.clone().filter(|_| !is_between_hosts(row.transport)),
         }
     }
 
@@ -50,6 +53,9 @@ impl Kind {
 
     fn name(&self) -> String {
         let operation = self.operation.map_or("-", Operation::name);
+        if self.transport == TransportKind::Nccl {
+            return format!("nccl {operation}{}", self.elements);
+        }
         let engine = self.engine.map_or("-", Engine::name);
         let how = self.provider.as_deref().unwrap_or(engine);
         let memory = self.memory.map_or_else(String::new, |memory| format!(" {memory} memory"));
@@ -158,12 +164,23 @@ fn short_gb_s(gb_s: f64) -> String {
     if gb_s < 1.0 { readable_gb_s(gb_s) } else { format!("{gb_s:.2}") }
 }
 
-/// GPUs, or ranks that RDMA joins.
-const fn ends(row: &Row) -> (Option<u32>, Option<u32>) {
-    match row.transport {
+/// Whether its pairs may be of different hosts.
+const fn is_between_hosts(transport: TransportKind) -> bool {
+    matches!(transport, TransportKind::Nccl | TransportKind::Rdma)
+}
+
+/// A GPU, of NCCL with its host, or a rank that RDMA joins.
+type End<'a> = (Option<&'a str>, u32);
+
+fn ends(row: &Row) -> (Option<End<'_>>, Option<End<'_>>) {
+    let of_nccl = row.transport == TransportKind::Nccl;
+    let source_host = row.source_host.as_deref().filter(|_| of_nccl);
+    let target_host = row.target_host.as_deref().filter(|_| of_nccl);
+    let (source, target) = match row.transport {
         TransportKind::Rdma => (row.source_rank, row.target_rank),
         _ => (row.source_gpu, row.target_gpu),
-    }
+    };
+    (source.map(|source| (source_host, source)), target.map(|target| (target_host, target)))
 }
 
 /// A number, or what became of it.
@@ -179,21 +196,23 @@ fn cell(row: &Row, number: impl Fn(&Row) -> Option<String>) -> String {
 /// A matrix of sources and targets, with what `text` says of each pair.
 fn square(rows: &[&Row], text: &dyn Fn(&Row) -> String) -> String {
     let name = rows.first().map_or("", |row| Kind::of(row).end());
-    let mut gpus: Vec<u32> =
-        rows.iter().flat_map(|row| <[Option<u32>; 2]>::from(ends(row))).flatten().collect();
+    let mut gpus: Vec<End<'_>> =
+        rows.iter().flat_map(|row| <[Option<End<'_>>; 2]>::from(ends(row))).flatten().collect();
     gpus.sort_unstable();
     gpus.dedup();
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    let heads = gpus.iter().map(|gpu| format!("{name} {gpu}"));
+    let has_one_host = has_one_host(rows);
+    let label = |end: &End<'_>| label(name, *end, has_one_host);
+    let heads = gpus.iter().map(label);
     table.set_header(std::iter::once(String::new()).chain(heads).map(Cell::new));
-    for &source in &gpus {
-        let pair = |target: &u32| {
-            let found = rows.iter().find(|row| ends(row) == (Some(source), Some(*target)));
+    for source in &gpus {
+        let pair = |target: &End<'_>| {
+            let found = rows.iter().find(|row| ends(row) == (Some(*source), Some(*target)));
             found.map_or_else(|| "-".to_owned(), |row| text(row))
         };
         let cells = gpus.iter().map(pair);
-        table.add_row(std::iter::once(format!("{name} {source}")).chain(cells).map(Cell::new));
+        table.add_row(std::iter::once(label(source)).chain(cells).map(Cell::new));
     }
     for column in table.column_iter_mut() {
         column.set_cell_alignment(CellAlignment::Right);
@@ -231,7 +250,7 @@ fn notes(rows: &[&Row]) -> String {
     for Note { word, reason, first, count } in notes {
         let issuer = first.issuer.map_or(String::new(), |issuer| format!(" {}", issuer.name()));
         let size = first.size_bytes.unwrap_or_default();
-        let which = format!("{}{issuer} {size}", pair(first));
+        let which = format!("{}{issuer} {size}", pair(first, rows));
         text.push_str(&match count {
             1 => format!("  {word}: {which}"),
             _ => format!("  {word}: {count} of {} rows, the first {which}", rows.len()),
@@ -245,16 +264,34 @@ fn notes(rows: &[&Row]) -> String {
     text
 }
 
-/// `GPU 0 -> GPU 1`
-fn pair(row: &Row) -> String {
-    let number = |end: Option<u32>| end.map_or_else(|| "-".to_owned(), |end| end.to_string());
+/// `GPU 0 -> GPU 1`; with their hosts, where `rows` have several.
+fn pair(row: &Row, rows: &[&Row]) -> String {
     let ((source, target), name) = (ends(row), Kind::of(row).end());
-    format!("{name} {} -> {name} {}", number(source), number(target))
+    let has_one_host = has_one_host(rows);
+    let label = |end: Option<End<'_>>| match end {
+        Some(end) => label(name, end, has_one_host),
+        None => format!("{name} -"),
+    };
+    format!("{} -> {}", label(source), label(target))
+}
+
+fn has_one_host(rows: &[&Row]) -> bool {
+    let mut hosts = rows.iter().flat_map(|row| [&row.source_host, &row.target_host]);
+    let first = hosts.next();
+    hosts.all(|host| Some(host) == first)
+}
+
+fn label(name: &str, (host, number): End<'_>, has_one_host: bool) -> String {
+    match host.filter(|_| !has_one_host) {
+        Some(host) => format!("{host} {name} {number}"),
+        None => format!("{name} {number}"),
+    }
 }
 
 /// A table by size for each pair, reads beside writes.
 fn by_size(kind: &Kind, rows: &[&Row]) -> String {
-    let mut pairs: Vec<(Option<u32>, Option<u32>)> = rows.iter().map(|row| ends(row)).collect();
+    let mut pairs: Vec<(Option<End<'_>>, Option<End<'_>>)> =
+        rows.iter().map(|row| ends(row)).collect();
     pairs.sort_unstable();
     pairs.dedup();
     let mut text = String::new();
@@ -268,7 +305,7 @@ fn by_size(kind: &Kind, rows: &[&Row]) -> String {
             }
         }
         let ending = ending(&of_pair);
-        text.push_str(&format!("{}: {}{ending}\n", kind.name(), pair(of_pair[0])));
+        text.push_str(&format!("{}: {}{ending}\n", kind.name(), pair(of_pair[0], rows)));
         text.push_str(&sizes_of_pair(&sizes, &of_pair));
     }
     text

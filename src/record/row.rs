@@ -6,7 +6,7 @@ use crate::{
     evidence::nccl_log::Verdict,
     measure::{Bulk, Measurement, Outcome, SAMPLES_FOR_INTERVAL},
     plan::{
-        Case, DataType, Engine, Handle, Issuer, NicName, Operation, Place, Rank, Reduction,
+        Case, DataType, Engine, Flow, Handle, Issuer, NicName, Operation, Place, Rank, Reduction,
         TransportKind, topology::Host,
     },
     transport::{Completion, GpuPath, Mismatch, Network, Registration, Staging, StoreKind, Wait},
@@ -270,7 +270,10 @@ impl Row {
             bandwidth_gb_s: Some(total.estimate / flows),
             bandwidth_gb_s_low: has_interval.then_some(total.low / flows),
             bandwidth_gb_s_high: has_interval.then_some(total.high / flows),
-            bandwidth_gb_s_total: Some(total.estimate).filter(|_| collective.is_none()),
+            bandwidth_gb_s_total: match (collective, case.messages()) {
+                (None, _) => Some(total.estimate),
+                (_, messages) => messages.map(|flows| total.estimate * flows.len() as f64),
+            },
             bandwidth_gb_s_bus: bus.map(|factor| factor * total.estimate),
             slowest_rank: bandwidth.slowest.map(|(rank, _)| rank.0),
             slowest_rank_gb_s: bandwidth.slowest.map(|(_, gb_s)| gb_s),
@@ -284,7 +287,11 @@ impl Row {
 
     fn of_case(number: usize, case: &Case, reason: &str) -> Self {
         if let Some((_, nccl, layout)) = case.collective() {
+            let messages = case.messages();
+            let first = messages.as_ref().and_then(|flows| flows.first());
             return Self {
+                pattern: messages.as_ref().map(|_| case.pattern.name()),
+                flows: messages.as_ref().map(Vec::len),
                 operation: Some(case.operation),
                 data_type: Some(nccl.data_type),
                 reduction: nccl.reduction,
@@ -292,7 +299,7 @@ impl Row {
                 in_place: Some(nccl.is_in_place),
                 communicator_ranks: Some(nccl.ranks),
                 size_bytes: Some(layout.size(nccl.data_type)),
-                ..Self::absent(number, case.transport, reason)
+                ..Self::absent(number, case.transport, reason).along(first)
             };
         }
         let first = case.flows.first();
@@ -311,16 +318,6 @@ impl Row {
             engine: Some(case.engine),
             issuer: case.issuer,
             handle: case.handle,
-            source_memory: first.map(|flow| memory(flow.source.place)),
-            target_memory: first.map(|flow| memory(flow.target.place)),
-            source_gpu: first.and_then(|flow| flow.source.gpu()).map(|gpu| gpu.0),
-            target_gpu: first.and_then(|flow| flow.target.gpu()).map(|gpu| gpu.0),
-            source_rank: first.map(|flow| flow.source.rank.0),
-            target_rank: first.map(|flow| flow.target.rank.0),
-            source_numa_node: first.and_then(|flow| flow.source.numa_node()).map(|node| node.0),
-            target_numa_node: first.and_then(|flow| flow.target.numa_node()).map(|node| node.0),
-            source_cpu: first.and_then(|flow| flow.source.cpu()),
-            target_cpu: first.and_then(|flow| flow.target.cpu()),
             size_bytes: Some(case.size),
             provider: fabric.map(|fabric| fabric.provider.clone()),
             fabric: source_nics.first().map(|nic| nic.fabric.clone()),
@@ -329,7 +326,25 @@ impl Row {
             source_nic: joined(source_nics.iter().map(|nic| nic.device.as_ref())),
             target_nic: joined(target_nics.iter().map(|nic| nic.device.as_ref())),
             window: fabric.map(|fabric| fabric.window),
-            ..Self::absent(number, case.transport, reason)
+            ..Self::absent(number, case.transport, reason).along(first)
+        }
+    }
+
+    /// The same with the ends of `flow`.
+    fn along(self, flow: Option<&Flow>) -> Self {
+        let Some(Flow { source, target }) = flow else { return self };
+        Self {
+            source_memory: Some(memory(source.place)),
+            target_memory: Some(memory(target.place)),
+            source_gpu: source.gpu().map(|gpu| gpu.0),
+            target_gpu: target.gpu().map(|gpu| gpu.0),
+            source_rank: Some(source.rank.0),
+            target_rank: Some(target.rank.0),
+            source_numa_node: source.numa_node().map(|node| node.0),
+            target_numa_node: target.numa_node().map(|node| node.0),
+            source_cpu: source.cpu(),
+            target_cpu: target.cpu(),
+            ..self
         }
     }
 

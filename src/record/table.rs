@@ -89,19 +89,28 @@ fn title(row: &Row) -> String {
     format!("{transport} {pattern}{how}: {source} {arrow} {target}{more}{simulated}")
 }
 
-/// `nccl all_reduce float sum in place: 8 GPUs`
+/// `nccl all_reduce float sum in place: 8 GPUs`, `nccl sendrecv float both-ways: GPU 0 <-> GPU 1`
 fn collective(row: &Row, ranks: u32) -> String {
+    let simulated = if row.simulated { " [SIMULATED]" } else { "" };
+    let among = match row.pattern {
+        Some("one-way") => format!(" one-way: {} -> {}", source(row), target(row)),
+        Some("both-ways") => format!(" both-ways: {} <-> {}", source(row), target(row)),
+        _ => format!(": {ranks} GPUs"),
+    };
+    let operation = row.operation.map_or("-", Operation::name);
+    format!("{} {operation}{}{among}{simulated}", row.transport.name(), how_of_nccl(row))
+}
+
+/// What NCCL works on and how, as words behind its operation.
+pub(super) fn how_of_nccl(row: &Row) -> String {
     let root = row.root.map(|root| format!("root {root}"));
     let words = [
-        row.operation.map(Operation::name),
         row.data_type.map(DataType::name),
         row.reduction.map(Reduction::name),
         root.as_deref(),
         row.in_place.filter(|&is| is).map(|_| "in place"),
     ];
-    let words: Vec<&str> = words.into_iter().flatten().collect();
-    let simulated = if row.simulated { " [SIMULATED]" } else { "" };
-    format!("{} {}: {ranks} GPUs{simulated}", row.transport.name(), words.join(" "))
+    words.into_iter().flatten().map(|word| format!(" {word}")).collect()
 }
 
 /// Which way the data of collectives went, as a line for each way.

@@ -23,6 +23,8 @@ pub(super) struct Part {
     pub(super) layout: Layout,
     /// The rank's number in the communicator.
     pub(super) number: u32,
+    /// Of messages: whom it sends to, and whom it receives from.
+    pub(super) peers: (Option<u32>, Option<u32>),
 }
 
 /// What some of a buffer must hold.
@@ -62,6 +64,7 @@ impl Part {
     pub(super) fn gives(&self) -> bool {
         match self.collective {
             Collective::Broadcast | Collective::Scatter => self.nccl.root == Some(self.number),
+            Collective::SendRecv => self.peers.0.is_some(),
             _ => true,
         }
     }
@@ -70,6 +73,7 @@ impl Part {
     pub(super) fn gets(&self) -> bool {
         match self.collective {
             Collective::Reduce | Collective::Gather => self.nccl.root == Some(self.number),
+            Collective::SendRecv => self.peers.1.is_some(),
             _ => true,
         }
     }
@@ -128,8 +132,8 @@ impl Part {
             Collective::AllToAll => parts(own),
             Collective::Scatter => vec![Expected::Pattern { place, seed: of(root, own) }],
             Collective::SendRecv => {
-                let before = (self.number + self.nccl.ranks - 1) % self.nccl.ranks;
-                vec![Expected::Pattern { place, seed: of(before, 0) }]
+                let peer = self.peers.1.unwrap_or(self.number);
+                vec![Expected::Pattern { place, seed: of(peer, 0) }]
             }
             _ => vec![Expected::Pattern { place, seed: of(root, 0) }],
         }
@@ -153,12 +157,14 @@ mod tests {
             data_type: DataType::Float,
             reduction: collective.has_reduction().then_some(Reduction::Sum),
             root: collective.has_root().then_some(1),
+            pair: None,
             is_in_place,
             ranks: 3,
             first: 0,
         };
         let layout = collective.layout(Bytes::new(960), DataType::Float, 3);
-        Part { collective, nccl, layout, number }
+        let peers = (Some((number + 1) % 3), Some((number + 2) % 3));
+        Part { collective, nccl, layout, number, peers }
     }
 
     /// Carries out the collective on plain memory, as its definition has it, and looks at every

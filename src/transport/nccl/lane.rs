@@ -165,9 +165,9 @@ impl Lane {
                 group.scatter(at, both, kind, root)
             }
             Collective::SendRecv => {
-                let (own, ranks) = (self.part.number, self.part.nccl.ranks);
-                group.send(at, both.0, kind, (own + 1) % ranks)?;
-                group.receive(at, both.1, kind, (own + ranks - 1) % ranks)
+                let (to, from) = self.part.peers;
+                to.map_or(Ok(()), |to| group.send(at, both.0, kind, to))?;
+                from.map_or(Ok(()), |from| group.receive(at, both.1, kind, from))
             }
             Collective::AllToAll | Collective::Gather | Collective::Scatter => {
                 self.queue_parts(group, both)

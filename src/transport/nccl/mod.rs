@@ -126,7 +126,7 @@ impl Nccl {
                     nccl.data_type.name()
                 )));
             }
-            let part = Part { collective, nccl, layout, number: 0 };
+            let part = Part { collective, nccl, layout, number: 0, peers: (None, None) };
             let needed = part.memory();
             let free = self.gpus.ready(gpu)?.context.free_memory();
             let free = free.map_err(|source| Error::call("ask for free memory", source))?;
@@ -162,7 +162,8 @@ impl Transport for Nccl {
         let lanes = (first..)
             .zip(gpus.iter().zip(communicators))
             .map(|(number, (&gpu, communicator))| {
-                let part = Part { collective, nccl, layout, number };
+                let peers = case.peers(number);
+                let part = Part { collective, nccl, layout, number, peers };
                 Lane::new(part, self.gpus.ready(gpu)?, communicator)
             })
             .collect::<Result<Vec<Lane>, Error>>()?;

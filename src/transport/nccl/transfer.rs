@@ -109,7 +109,9 @@ impl Collectives {
             start.release();
         }
         self.settled(queued)?;
-        for (index, span) in spans.iter_mut().enumerate() {
+        // Who only waits for the others has no time of its own.
+        let moves = self.lanes.iter().any(|lane| lane.part.gives() || lane.part.gets());
+        for (index, span) in spans.iter_mut().enumerate().filter(|_| moves) {
             let mut longest = Duration::ZERO;
             for lane in &self.lanes {
                 let elapsed = lane.ends[index].elapsed_since(&lane.begins[index]);
