@@ -8,7 +8,8 @@ use std::{
 use crate::{machine, state};
 
 /// Attaches this process to a machine: to a new one, by its name or file (`machine`), or to that of
-/// another process, by what [`simgpu_state`] gave there (`state`); the other pointer is null.
+/// another process, by what [`simgpu_state`] gave there (`state`); the other pointer is null. What
+/// happens by chance on a new machine follows from `seed`.
 /// Answers 0, or 1 with a sentence in `error`.
 ///
 /// # Safety
@@ -18,6 +19,7 @@ use crate::{machine, state};
 pub unsafe extern "C" fn simgpu_attach(
     machine: *const c_char,
     state: *const c_char,
+    seed: u64,
     error: *mut c_char,
     error_length: usize,
 ) -> c_int {
@@ -25,7 +27,7 @@ pub unsafe extern "C" fn simgpu_attach(
     let machine = unsafe { text(machine) };
     // SAFETY: the caller promises a C string or null.
     let state = unsafe { text(state) };
-    let attached = std::panic::catch_unwind(|| attach(machine.as_deref(), state.as_deref()));
+    let attached = std::panic::catch_unwind(|| attach(machine.as_deref(), state.as_deref(), seed));
     let sentence = match attached {
         Ok(Ok(())) => return 0,
         Ok(Err(sentence)) => sentence,
@@ -51,10 +53,13 @@ pub unsafe extern "C" fn simgpu_state(path: *mut c_char, length: usize) -> c_int
     c_int::from(!whole)
 }
 
-fn attach(machine: Option<&str>, state: Option<&str>) -> Result<(), String> {
+fn attach(machine: Option<&str>, state: Option<&str>, seed: u64) -> Result<(), String> {
     match (machine, state) {
         (Some(machine), None) => {
-            let machine = machine::load(machine).map_err(|err| err.to_string())?;
+            let mut machine = machine::load(machine).map_err(|err| err.to_string())?;
+            for jitter in &mut machine.faults.jitter {
+                jitter.seed = seed;
+            }
             state::begin(machine)?;
         }
         (None, Some(state)) => {

@@ -17,8 +17,8 @@ pub struct NcclOptions {
     pub nccl_lib: Option<PathBuf>,
 
     /// Set a variable of NCCL, of its plugin for EFA or of libfabric, in place of what it is in the
-    /// environment; repeat for each. One that NCCL would not know, or would not read as it is
-    /// written, is refused
+    /// environment; repeat for each. {rank} in a value is the number of the rank that sets it. One
+    /// that NCCL would not know, or would not read as it is written, is refused
     #[arg(long, value_name = "NAME=VALUE", value_parser = nccl_variable)]
     pub nccl_env: Vec<(String, String)>,
 

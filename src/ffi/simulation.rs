@@ -20,8 +20,9 @@ const FILE: &str = "libsimgpu.so";
 /// Room for a sentence or a path, as the library writes them.
 const TEXT_LENGTH: usize = 4096;
 
-/// `simgpu_attach`: a machine or a state, room for a sentence, its length.
-type Attach = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_char, usize) -> c_int;
+/// `simgpu_attach`: a machine or a state, the seed of a new machine's chance, room for a sentence,
+/// its length.
+type Attach = unsafe extern "C" fn(*const c_char, *const c_char, u64, *mut c_char, usize) -> c_int;
 
 /// `simgpu_state`: room for a path, its length.
 type State = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
@@ -29,14 +30,14 @@ type State = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
 static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
 
 /// Makes this process the first on `machine`, an instance's name or a file's path, and returns
-/// the path under which other processes [`join`] it while this one lives. To be called once, and
-/// before the driver is first asked for.
+/// the path under which other processes [`join`] it while this one lives. What happens there by
+/// chance follows from `seed`. To be called once, and before the driver is first asked for.
 ///
 /// # Errors
 ///
 /// The library is missing or does not load, or the machine is unknown or malformed.
-pub fn attach(machine: &str) -> Result<String, String> {
-    let library = load(Some(machine), None)?;
+pub fn attach(machine: &str, seed: u64) -> Result<String, String> {
+    let library = load(Some(machine), None, seed)?;
     // SAFETY: simgpu declares the function with this signature.
     let state = unsafe { library.get::<State>(b"simgpu_state") };
     let state = state.map_err(|err| err.to_string())?;
@@ -55,7 +56,7 @@ pub fn attach(machine: &str) -> Result<String, String> {
 ///
 /// The library is missing or does not load, or the first process is gone.
 pub fn join(state: &str) -> Result<(), String> {
-    load(None, Some(state)).map(|_| ())
+    load(None, Some(state), 0).map(|_| ())
 }
 
 /// The library, where this process is on a simulated machine: it answers for NVML too.
@@ -64,7 +65,7 @@ pub fn library() -> Option<&'static Path> {
 }
 
 /// Loads the library for the life of the process, and attaches.
-fn load(machine: Option<&str>, state: Option<&str>) -> Result<&'static Library, String> {
+fn load(machine: Option<&str>, state: Option<&str>, seed: u64) -> Result<&'static Library, String> {
     static LOADED: OnceLock<Library> = OnceLock::new();
     let path = find()?;
     // SAFETY: the library has no initialiser of its own, and it is never unloaded.
@@ -79,10 +80,10 @@ fn load(machine: Option<&str>, state: Option<&str>) -> Result<&'static Library, 
     let machine = machine.map(CString::new).transpose().map_err(|err| err.to_string())?;
     let state = state.map(CString::new).transpose().map_err(|err| err.to_string())?;
     let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |c| c.as_ptr());
+    let (machine, state) = (pointer(&machine), pointer(&state));
     let mut text = [0_u8; TEXT_LENGTH];
     // SAFETY: each string is null or ends in NUL, and `text` is a live local of the length given.
-    let code =
-        unsafe { attach(pointer(&machine), pointer(&state), text.as_mut_ptr().cast(), text.len()) };
+    let code = unsafe { attach(machine, state, seed, text.as_mut_ptr().cast(), text.len()) };
     if code != 0 {
         return Err(sentence(&text));
     }

@@ -58,8 +58,9 @@ pub fn main(open: Open) -> ExitCode {
     // It ends behind the last sentence: a launcher ends all ranks when one leaves without order.
     let mut ranks = Ranks::of(World::single());
     let mut on_ranks = |options: &Options, kinds: &[TransportKind]| {
+        let own = Rank(launcher.as_ref().map_or(0, |launcher| launcher.rank));
         let keeps_log = kinds.contains(&TransportKind::Nccl);
-        environment::set(&options.nccl.request(), keeps_log).map_err(Failure::Start)?;
+        environment::set(&options.nccl.request(), own, keeps_log).map_err(Failure::Start)?;
         match &launcher {
             Some(launcher) => on_launched_ranks(options, kinds, open, launcher, &mut ranks),
             None => on_own_ranks(options, kinds, open, &mut ranks),
@@ -288,7 +289,7 @@ fn begin(
     let hosts: Vec<&Host> = sites.iter().map(|site| &site.host).collect();
     let world = &mut ranks.world;
     if !is_launched {
-        *world = start_ranks(hosts[0].ranks.len(), options.deadline).map_err(fail)?;
+        *world = start_ranks(hosts[0].ranks.len(), options).map_err(fail)?;
         let here = Here {
             topology: hosts[0].topology.clone(),
             simulation: sites[0].simulation.clone(),
@@ -307,8 +308,10 @@ fn begin(
 /// Shows the machine.
 fn topo(options: &TopoOptions) -> Result<bool, Failure> {
     let start = |err: &dyn std::error::Error| Failure::Start(err.to_string());
-    let simulation = options.simulate.as_deref().map(machine::simulate).transpose();
-    simulation.map_err(Failure::Start)?;
+    if let Some(machine) = &options.simulate {
+        // Nothing is measured, so nothing happens by chance.
+        machine::simulate(machine, 0).map_err(Failure::Start)?;
+    }
     let topology = machine::topology().map_err(|err| start(&err))?;
     let survey = survey::survey(&topology).map_err(|err| start(&err))?;
     let text = match options.format {
@@ -491,11 +494,11 @@ fn default_folder(provenance: &Provenance) -> PathBuf {
     (2..u32::MAX).map(next).find(|folder| !folder.exists()).unwrap_or(folder)
 }
 
-/// Starts the other ranks.
-fn start_ranks(ranks: usize, deadline: Duration) -> Result<World, world::Error> {
+/// Starts the other ranks, each with its own variables for NCCL.
+fn start_ranks(ranks: usize, options: &Options) -> Result<World, world::Error> {
     if ranks <= 1 {
         let mut world = World::single();
-        world.set_deadline(deadline);
+        world.set_deadline(options.deadline);
         return Ok(world);
     }
     let program = env::current_exe().map_err(|source| world::Error::Start {
@@ -503,5 +506,7 @@ fn start_ranks(ranks: usize, deadline: Duration) -> Result<World, world::Error> 
         source,
     })?;
     let ranks = u32::try_from(ranks).unwrap_or(u32::MAX);
-    World::local(Local::start(&program, ranks, deadline)?)
+    let request = options.nccl.request();
+    let variables = |rank| request.of_rank(rank).variables;
+    World::local(Local::start(&program, ranks, options.deadline, variables)?)
 }

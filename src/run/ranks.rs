@@ -50,7 +50,8 @@ pub(super) fn alone(
     kinds: &[TransportKind],
     transports: &mut Transports,
 ) -> Result<Site, Failure> {
-    let simulation = options.simulate.as_deref().map(machine::simulate).transpose();
+    let simulate = |machine: &str| machine::simulate(machine, options.seed);
+    let simulation = options.simulate.as_deref().map(simulate).transpose();
     let simulation = simulation.map_err(Failure::Start)?;
     let topology = topology(options, kinds).map_err(Failure::Start)?;
     let name = world::host().name;
@@ -84,7 +85,7 @@ pub(super) fn meet(
     let within = ranks.within();
     let simulation = match &options.simulate {
         Some(machine) => {
-            let own = within.is_root().then(|| machine::simulate(machine));
+            let own = within.is_root().then(|| machine::simulate(machine, options.seed));
             let state = within.broadcast(own).map_err(start)?;
             let is_first = within.is_root();
             Some(state.and_then(|state| {

@@ -7,7 +7,7 @@ use super::nccl::log;
 use crate::{
     ffi::{nccl, process},
     plan::{
-        NcclRequest,
+        NcclRequest, Rank,
         nccl_env::{Known, Origin, findings, settings},
     },
 };
@@ -18,16 +18,16 @@ pub const LOG_MARK: &str = log::MARK;
 /// What every NCCL reads after the files that the user has.
 const FILE_OF_ALL: &str = "/etc/nccl.conf";
 
-/// Sets the variables that the user gives, for this process and those that it starts, and, where
-/// `keeps_log` says so, what keeps NCCL's log. To be called before anything else: NCCL reads some
-/// when it is first called and keeps them.
+/// Sets the variables that the user gives, as rank `rank` has them, for this process and those that
+/// it starts, and, where `keeps_log` says so, what keeps NCCL's log. To be called before anything
+/// else: NCCL reads some when it is first called and keeps them.
 ///
 /// # Errors
 ///
 /// Another thread runs already.
-pub fn set(request: &NcclRequest, keeps_log: bool) -> Result<(), String> {
+pub fn set(request: &NcclRequest, rank: Rank, keeps_log: bool) -> Result<(), String> {
     let failed = |err| format!("cannot set --nccl-env: {err}");
-    let mut variables = request.variables.clone();
+    let mut variables = request.of_rank(rank).variables;
     if keeps_log {
         let of_log = log::variables(&variables).map_err(failed)?;
         variables.retain(|(name, _)| of_log.iter().all(|(own, _)| own != name));
@@ -53,7 +53,8 @@ pub fn set_of_rank() -> Result<(), String> {
 ///
 /// A variable that the user gives does not do what it says: the reason, with what to write.
 pub fn check(request: &NcclRequest) -> Result<Vec<String>, String> {
-    let given = &request.variables;
+    // What holds for one rank holds for all.
+    let given = &request.of_rank(Rank(0)).variables;
     let name_of = |(name, _): &(String, String)| name.clone();
     for (place, name) in given.iter().map(name_of).enumerate() {
         if given[..place].iter().map(name_of).any(|earlier| earlier == name) {

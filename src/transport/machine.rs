@@ -139,13 +139,14 @@ pub fn libraries() -> Vec<Library> {
 }
 
 /// Makes this process the first on the simulated machine of this name or file; from now on it
-/// stands in for the driver. What it returns is for [`join_simulation`].
+/// stands in for the driver, and what happens by chance follows from `seed`. What it returns is for
+/// [`join_simulation`].
 ///
 /// # Errors
 ///
 /// There is no such machine, its file is malformed, or what simulates it is not installed.
-pub fn simulate(machine: &str) -> Result<String, String> {
-    simulation::attach(machine)
+pub fn simulate(machine: &str, seed: u64) -> Result<String, String> {
+    simulation::attach(machine, seed)
 }
 
 /// Makes this process one more on the simulated machine of another process.

@@ -42,13 +42,18 @@ pub struct Local {
 pub(super) struct Children(Vec<Child>);
 
 impl Local {
-    /// Starts ranks 1 to `size` - 1 as `program internal-rank RANK SIZE DEADLINE_MS`, and becomes
-    /// rank 0.
+    /// Starts ranks 1 to `size` - 1 as `program internal-rank RANK SIZE DEADLINE_MS`, each with its
+    /// own `variables`, and becomes rank 0.
     ///
     /// # Errors
     ///
     /// A process could not be started.
-    pub fn start(program: &Path, size: u32, deadline: Duration) -> Result<Self, Error> {
+    pub fn start(
+        program: &Path,
+        size: u32,
+        deadline: Duration,
+        variables: impl Fn(Rank) -> Vec<(String, String)>,
+    ) -> Result<Self, Error> {
         let mut local = Self::new(Rank(0), size, deadline, Vec::new());
         for rank in 1..size {
             let start = |source| Error::Start { action: format!("start rank {rank}"), source };
@@ -56,6 +61,7 @@ impl Local {
             let child = Command::new(program)
                 .args([START_RANK, &rank.to_string(), &size.to_string()])
                 .arg(deadline.as_millis().to_string())
+                .envs(variables(Rank(rank)))
                 .stdin(Stdio::from(OwnedFd::from(far)))
                 .stdout(Stdio::null())
                 .spawn()

@@ -117,7 +117,7 @@ fn the_process_on_a_faulty_machine() {
     if machine.is_empty() {
         return;
     }
-    simulation::attach(&machine).unwrap();
+    simulation::attach(&machine, 0).unwrap();
     if let Err(err) = everything() {
         println!("{err}");
     }

@@ -84,7 +84,7 @@ fn state() -> &'static str {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("machine.toml");
         std::fs::write(&path, MACHINE).unwrap();
-        simulation::attach(path.to_str().unwrap()).unwrap()
+        simulation::attach(path.to_str().unwrap(), 0).unwrap()
     })
 }
 

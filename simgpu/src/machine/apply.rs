@@ -358,7 +358,7 @@ fn faults(machine: &Machine, keys: FaultKeys) -> Result<Faults, Problem> {
     for keys in keys.jitter {
         let (source, target) = ends(machine, [&keys.source, &keys.target], "fault.jitter")?;
         let (share, extra_ns) = (keys.share.get(), keys.extra_ns.get());
-        faults.jitter.push(Jitter { source, target, share, extra_ns });
+        faults.jitter.push(Jitter { source, target, share, extra_ns, seed: 0 });
     }
     let count = |count: Option<Count>| count.map_or(0, Count::get);
     for keys in keys.flip {

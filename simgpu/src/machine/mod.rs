@@ -401,6 +401,8 @@ pub struct Jitter {
     pub share: f64,
     /// How much longer.
     pub extra_ns: f64,
+    /// What chance begins with: the run's seed.
+    pub seed: u64,
 }
 
 /// A transfer from `source` to `target` that leaves one byte wrong in the target.

@@ -321,7 +321,13 @@ fn faults_are_carried_over() {
     );
     let faults = Faults {
         ranks: Vec::new(),
-        jitter: vec![Jitter { source: Some(1), target: None, share: 0.25, extra_ns: 700.0 }],
+        jitter: vec![Jitter {
+            source: Some(1),
+            target: None,
+            share: 0.25,
+            extra_ns: 700.0,
+            seed: 0,
+        }],
         flips: vec![Flip { source: None, target: Some(0), offset: 8, after: 2, always: true }],
         calls: vec![FailingCall {
             name: "cuMemAlloc".to_owned(),

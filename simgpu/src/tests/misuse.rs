@@ -499,7 +499,7 @@ fn attaching_is_refused_in_a_sentence() {
             let (machine, state) = (pointer(machine), pointer(state));
             // SAFETY: the texts are C strings or null, and the array is as long as it is said to be.
             let code =
-                unsafe { simgpu_attach(machine, state, sentence.as_mut_ptr(), sentence.len()) };
+                unsafe { simgpu_attach(machine, state, 0, sentence.as_mut_ptr(), sentence.len()) };
             // SAFETY: the array is zeroed, or the call has written a C string.
             let sentence = unsafe { CStr::from_ptr(sentence.as_ptr()) };
             (code, sentence.to_str().unwrap().to_owned())

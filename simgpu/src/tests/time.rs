@@ -304,8 +304,9 @@ fn times_are_rounded_down_to_the_resolution() {
 fn jitter_hits_its_share_and_adds_to_the_duration_only() {
     alone(|| {
         let mut machine = machine();
+        let (source, target) = (Some(0), Some(1));
         machine.faults.jitter =
-            vec![Jitter { source: Some(0), target: Some(1), share: 0.25, extra_ns: 700.0 }];
+            vec![Jitter { source, target, share: 0.25, extra_ns: 700.0, seed: 0 }];
         let contexts = begin(machine);
         let memory = everywhere(&contexts, MB);
         let stream = stream();

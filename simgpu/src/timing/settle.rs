@@ -345,18 +345,23 @@ pub(super) fn jitter_ps(jitter: &[Jitter], ends: &[(u16, u16)], number: u64) -> 
     let fits = |fault: &Jitter| {
         ends.iter().any(|&(source, target)| is(fault.source, source) && is(fault.target, target))
     };
-    let hit = |at: usize, share: f64| {
+    let hit = |at: usize, fault: &Jitter| {
         // Faults that fit the same transfer are drawn independently.
-        let drawn = split_mix(number ^ (at as u64) << 48);
-        (drawn >> 11) as f64 / ((1_u64 << 53) as f64) < share
+        let drawn = split_mix_from(fault.seed, number ^ (at as u64) << 48);
+        (drawn >> 11) as f64 / ((1_u64 << 53) as f64) < fault.share
     };
     let fitting = jitter.iter().enumerate().filter(|(_, fault)| fits(fault));
-    fitting.filter(|(at, fault)| hit(*at, fault.share)).map(|(_, f)| ps_of_ns(f.extra_ns)).sum()
+    fitting.filter(|(at, fault)| hit(*at, fault)).map(|(_, f)| ps_of_ns(f.extra_ns)).sum()
 }
 
-/// SplitMix64's output number `number` from seed 0 (Steele, Lea, Flood 2014).
+/// SplitMix64's output number `number` from seed 0.
 pub(crate) fn split_mix(number: u64) -> u64 {
-    let mut z = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    split_mix_from(0, number)
+}
+
+/// SplitMix64's output number `number` from `seed` (Steele, Lea, Flood 2014).
+fn split_mix_from(seed: u64, number: u64) -> u64 {
+    let mut z = seed.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)

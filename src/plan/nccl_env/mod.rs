@@ -13,6 +13,7 @@ mod value;
 
 use std::fmt;
 
+use super::Rank;
 use catalogue::{CATALOGUE, Variable};
 pub use settings::{Origin, Setting, settings};
 
@@ -23,6 +24,19 @@ pub struct NcclRequest {
     pub variables: Vec<(String, String)>,
     /// Whether variables that are not known are no reason to refuse.
     pub allows_unknown: bool,
+}
+
+impl NcclRequest {
+    /// What stands in a value for the number of the rank that sets it.
+    const RANK: &'static str = "{rank}";
+
+    /// As rank `rank` has it.
+    pub fn of_rank(&self, rank: Rank) -> Self {
+        let number = rank.0.to_string();
+        let own = |value: &String| value.replace(Self::RANK, &number);
+        let variables = self.variables.iter().map(|(name, value)| (name.clone(), own(value)));
+        Self { variables: variables.collect(), ..*self }
+    }
 }
 
 /// What is known of a library of NCCL.

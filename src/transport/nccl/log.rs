@@ -57,7 +57,7 @@ pub(in crate::transport) fn variables(
     }
     let level = value(LEVEL).filter(|level| level.eq_ignore_ascii_case("trace"));
     let subsystems = match value(SUBSYSTEMS) {
-        Some(list) if list.starts_with('^') => list,
+        Some(list) if list.starts_with('^') || list.ends_with(WANTED) => list,
         Some(list) if !list.is_empty() => format!("{list},{WANTED}"),
         _ => WANTED.to_owned(),
     };
@@ -71,7 +71,7 @@ pub(in crate::transport) fn variables(
 /// The same for a rank of one that has set them, whose file it cannot use.
 pub(in crate::transport) fn variables_of_rank() -> Result<Vec<(String, String)>, CallError> {
     match env::var(FILE) {
-        Ok(path) if path.starts_with(MemoryFile::FOLDER) => Ok(vec![own_file()?]),
+        Ok(path) if path.starts_with(MemoryFile::FOLDER) => variables(&[]),
         _ => Ok(Vec::new()),
     }
 }
