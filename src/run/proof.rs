@@ -20,7 +20,7 @@ impl Proof {
     /// `None` where they are not kept.
     pub(super) fn path(&mut self, case: &Case, new: Option<&[(Rank, String)]>) -> CollectivePath {
         let Some(new) = new else {
-            let reason = "NCCL_DEBUG_FILE is set; so that NCCL's log is there and not here: `g2g \
+            let reason = "NCCL_DEBUG_FILE is set: NCCL's log is there and not here; `g2g \
                           explain` reads it";
             return CollectivePath {
                 verdict: Verdict::Unknown,
