@@ -71,3 +71,97 @@ fn messages_cross_between_two_ranks() {
         assert_near(rows.number(row, "bandwidth_gb_s_total"), flows * each, 0.005, &what);
     }
 }
+
+/// How often a process of `report` has called a function.
+fn calls(report: &[serde_json::Value], name: &str) -> u64 {
+    report.iter().map(|process| process["calls"][name].as_u64().unwrap_or(0)).sum()
+}
+
+#[test]
+fn memory_of_both_kinds_is_registered_in_every_way_and_given_back() {
+    for ranks in ["1", "4"] {
+        let line = format!(
+            "nccl --operation all_gather,reduce_scatter --buffer cuda,nccl -R 0,local,2 \
+             --sizes 64K {QUICK} --ranks {ranks}"
+        );
+        let run = Simulated::run(&machine(""), &line);
+        let rows = run.rows();
+        let mut found: Vec<[&str; 2]> = (0..rows.len())
+            .filter(|&row| rows.cell(row, "operation") == "all_gather")
+            .map(|row| ["buffer", "registration"].map(|name| rows.cell(row, name)))
+            .collect();
+        found.dedup();
+        let expected = [
+            ["cuda", "none"],
+            ["nccl", "none"],
+            ["cuda", "local"],
+            ["nccl", "local"],
+            ["nccl", "symmetric"],
+        ];
+        assert_eq!((rows.len(), found), (20, expected.to_vec()));
+        assert!((0..rows.len()).all(|row| rows.cell(row, "status") == "ok"));
+        let report = run.report();
+        // Each of two collectives has two buffers out of place, and one in place, on four GPUs.
+        let buffers = 2 * (2 + 1) * 4;
+        for (name, count) in [
+            ("ncclCommRegister", 2 * buffers),
+            ("ncclCommDeregister", 2 * buffers),
+            ("ncclCommWindowRegister", buffers),
+            ("ncclCommWindowDeregister", buffers),
+            ("ncclMemAlloc", 3 * buffers),
+            ("ncclMemFree", 3 * buffers),
+        ] {
+            assert_eq!(calls(&report, name), count, "{name}");
+        }
+        let words = "in memory of NCCL registered symmetric: 4 GPUs [SIMULATED]";
+        assert!(run.stdout.contains(words), "{}", run.stdout);
+    }
+}
+
+#[test]
+fn windows_that_nccl_does_not_make_are_no_windows_in_a_row() {
+    let line = format!("nccl --operation all_reduce -R 2 --sizes 64K {QUICK}");
+    for ranks in ["1", "2"] {
+        let line = format!("{line} --nccl-env NCCL_WIN_ENABLE=0 --ranks {ranks}");
+        let run = Simulated::run(&machine(""), &line);
+        assert_eq!(run.code, 1, "{}{}", run.stdout, run.stderr);
+        let rows = run.rows_whatever_happened();
+        let reason = rows.cell(0, "reason");
+        assert_eq!((rows.cell(0, "status"), rows.cell(0, "bandwidth_gb_s")), ("failed", ""));
+        assert!(reason.contains("leave out --registration symmetric"), "{reason}");
+    }
+}
+
+#[test]
+fn a_rank_that_never_comes_to_what_all_do_together_ends_the_wait_within_the_deadline() {
+    for (name, flag) in [("ncclCommWindowRegister", "-R 2")] {
+        for ranks in ["1", "4"] {
+            let fault =
+                format!("\n[[fault.rank]]\nrank = 1\nname = \"{name}\"\nwhat = \"absent\"\n");
+            let line = format!(
+                "nccl --operation all_reduce,all_gather --place out-of-place {flag} --sizes 64K \
+                 {QUICK} --deadline 2s --ranks {ranks}"
+            );
+            let run = Simulated::run(&machine(&fault), &line);
+            let said = format!("{name} {ranks}: {}{}", run.stdout, run.stderr);
+            assert_eq!(run.code, 1, "{said}");
+            let rows = run.rows_whatever_happened();
+            assert_eq!((rows.len(), rows.cell(0, "status")), (2, "failed"), "{said}");
+            assert!(rows.cell(0, "reason").contains("not done within 2 s"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_in_one_sentence() {
+    for (line, part) in [
+        ("nccl -R 2 --buffer cuda", "give --buffer nccl"),
+        ("nccl -R 3", "[possible values: none, local, symmetric]"),
+    ] {
+        let run = Simulated::run(&machine(""), line);
+        assert_eq!(run.code, 2, "{line}: {}{}", run.stdout, run.stderr);
+        assert!(run.stderr.starts_with("error: ") && run.stderr.contains(part), "{}", run.stderr);
+        assert_eq!(run.stderr.trim_end().lines().count(), 1, "{}", run.stderr);
+        assert!(!run.folder.path().join("run").exists(), "{line}");
+    }
+}

@@ -116,6 +116,38 @@ fn without_one_way_of_sharing_memory_there_is_the_other() {
 }
 
 #[test]
+fn without_a_function_of_nccl_what_takes_it_is_skipped_and_says_so() {
+    for (function, flags, count) in [
+        ("ncclCommRegister", "-R 0,1", 1),
+        ("ncclCommDeregister", "-R 0,1", 1),
+        ("ncclCommWindowRegister", "-R 0,2", 1),
+        ("ncclMemAlloc", "--buffer cuda,nccl", 1),
+        ("ncclMemFree", "--buffer cuda,nccl -R 0,1", 2),
+    ] {
+        let older = Older::without(function);
+        let output = older.0.path().join("run");
+        let line = format!(
+            "nccl --operation all_gather --place out-of-place --sizes 4K --samples 1 \
+             --time-limit 1ms {flags} --output {}",
+            output.display()
+        );
+        let result = older.g2g(&line);
+        assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
+        let rows = Rows::read(&output);
+        let of = |status: &str| -> Vec<usize> {
+            (0..rows.len()).filter(|&row| rows.cell(row, "status") == status).collect()
+        };
+        let reason = format!("NCCL 2.32.3: this NCCL has no {function}: install a newer one");
+        assert_eq!((of("ok").len(), of("skipped").len()), (count, count), "{function}");
+        assert!(
+            of("skipped").into_iter().all(|row| rows.cell(row, "reason") == reason),
+            "{function}"
+        );
+        fs::remove_dir_all(&output).unwrap();
+    }
+}
+
+#[test]
 fn a_survey_says_what_it_could_not_ask() {
     let function = "cuDeviceGetP2PAttribute";
     let result = Older::without(function).g2g("topo");

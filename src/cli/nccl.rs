@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::values::each_once;
-use crate::plan::{CollectiveRequest, DataType, NcclRequest, Reduction};
+use crate::plan::{Allocator, CollectiveRequest, DataType, NcclRequest, Reduction, Registration};
 
 /// The flags that only NCCL has.
 #[derive(Clone, Debug, Args)]
@@ -50,6 +50,22 @@ pub struct NcclOptions {
         default_value = "out-of-place,in-place"
     )]
     pub place: Vec<Place>,
+
+    /// Where memory comes from: the driver, or NCCL (ncclMemAlloc, which nccl-tests takes); several
+    /// with commas [default: cuda, and nccl where --registration takes it]
+    #[arg(long, value_name = "ALLOCATOR", value_enum, value_delimiter = ',')]
+    pub buffer: Vec<Allocator>,
+
+    /// What NCCL is told of the memory beforehand; several with commas
+    #[arg(
+        short = 'R',
+        long,
+        value_name = "REGISTRATION",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "none"
+    )]
+    pub registration: Vec<Registration>,
 }
 
 /// Where a collective leaves what is received.
@@ -95,6 +111,8 @@ impl NcclOptions {
                 Root::All => Vec::new(),
             },
             in_place: each_once(&self.place).iter().map(|&place| place == Place::InPlace).collect(),
+            buffers: each_once(&self.buffer),
+            registrations: each_once(&self.registration),
         }
     }
 }

@@ -19,7 +19,7 @@ pub use case::{
     Rank,
 };
 pub use collective::{Collective, DataType, Layout, Reduction};
-pub use nccl::{CollectiveRequest, Nccl};
+pub use nccl::{Allocator, CollectiveRequest, Nccl, Registration};
 pub use nccl_env::NcclRequest;
 pub use operation::Operation;
 pub use rdma::{FabricRequest, Memory, NicChoice};
@@ -173,6 +173,12 @@ pub enum BadRequest {
         /// Its memory.
         memory: Bytes,
     },
+    /// Windows of memory that cannot be in one.
+    #[error(
+        "--registration symmetric takes memory of NCCL's own: give --buffer nccl, or leave --buffer \
+         out"
+    )]
+    Window,
     /// A root that no communicator has.
     #[error("--root {0}: there are {1} GPUs, whose ranks are counted from 0")]
     Root(u32, u32),

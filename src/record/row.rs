@@ -6,8 +6,8 @@ use crate::{
     evidence::nccl_log::Verdict,
     measure::{Bulk, Measurement, Outcome, SAMPLES_FOR_INTERVAL},
     plan::{
-        Case, DataType, Engine, Flow, Handle, Issuer, NicName, Operation, Place, Rank, Reduction,
-        TransportKind, topology::Host,
+        self, Allocator, Case, DataType, Engine, Flow, Handle, Issuer, NicName, Operation, Place,
+        Rank, Reduction, TransportKind, topology::Host,
     },
     transport::{Completion, GpuPath, Mismatch, Network, Registration, Staging, StoreKind, Wait},
     units::{Bytes, nanoseconds},
@@ -71,6 +71,10 @@ pub struct Row {
     pub root: Option<u32>,
     /// NCCL: whether what is received takes the place of what was given.
     pub in_place: Option<bool>,
+    /// NCCL: where memory comes from.
+    pub buffer: Option<Allocator>,
+    /// NCCL: what it is told of the memory beforehand.
+    pub registration: Option<plan::Registration>,
     /// NCCL: ranks of the communicator.
     pub communicator_ranks: Option<u32>,
     /// NCCL: the variables that the user gave, as `NAME=VALUE`, with spaces between them.
@@ -297,6 +301,8 @@ impl Row {
                 reduction: nccl.reduction,
                 root: nccl.root,
                 in_place: Some(nccl.is_in_place),
+                buffer: Some(nccl.buffer),
+                registration: Some(nccl.registration),
                 communicator_ranks: Some(nccl.ranks),
                 size_bytes: Some(layout.size(nccl.data_type)),
                 ..Self::absent(number, case.transport, reason).along(first)

@@ -7,7 +7,9 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use super::{Row, Status, matrix};
 use crate::{
     evidence::nccl_log::Verdict,
-    plan::{DataType, Engine, Issuer, Operation, Reduction, TransportKind},
+    plan::{
+        Allocator, DataType, Engine, Issuer, Operation, Reduction, Registration, TransportKind,
+    },
     transport::GpuPath,
     units::{Bytes, readable_gb_s, readable_nanoseconds},
 };
@@ -104,11 +106,15 @@ fn collective(row: &Row, ranks: u32) -> String {
 /// What NCCL works on and how, as words behind its operation.
 pub(super) fn how_of_nccl(row: &Row) -> String {
     let root = row.root.map(|root| format!("root {root}"));
+    let registration = row.registration.filter(|&told| told != Registration::None);
+    let registration = registration.map(|told| format!("registered {}", told.name()));
     let words = [
         row.data_type.map(DataType::name),
         row.reduction.map(Reduction::name),
         root.as_deref(),
         row.in_place.filter(|&is| is).map(|_| "in place"),
+        row.buffer.filter(|&buffer| buffer == Allocator::Nccl).map(|_| "in memory of NCCL"),
+        registration.as_deref(),
     ];
     words.into_iter().flatten().map(|word| format!(" {word}")).collect()
 }

@@ -1,5 +1,7 @@
 //! NCCL, with as many ranks in this process as there are GPUs.
 
+use std::rc::Rc;
+
 use g2g::ffi::nccl::{
     Allocation, Communicator, DataType, Factor, Feature, Group, Library, Reduction, Registration,
     Waiting, Window,
@@ -231,33 +233,42 @@ fn parts_of_a_communicator_work_by_themselves(gpus: &[Context]) {
 }
 
 fn registered_memory_and_windows_are_used_like_all_other(gpus: &[Context]) {
-    let id = library().unique_id().unwrap();
-    std::thread::scope(|scope| {
-        for (rank, context) in (0..2).zip(gpus) {
-            scope.spawn(move || {
-                // Looking into host memory waits for all streams: not while one waits for this rank.
-                let mut seat = Seat::new(context);
-                seat.fill(1000 * (rank + 1));
-                let memory = Allocation::new(library(), context, SIZE).unwrap();
-                let whole = Communicator::new(library(), context, &id, (rank, 2), BESIDE).unwrap();
-                let window = Window::new(&whole, memory.all(), true).unwrap();
-                let registration = Registration::new(&whole, seat.source.all()).unwrap();
-                let at = (&whole, &seat.gpu.stream);
-                for target in [memory.all(), seat.target.all()] {
-                    let mut group = Group::start(library()).unwrap();
-                    let pair = (seat.source.all(), target);
-                    group.all_reduce(at, pair, KIND, Reduction::Sum).unwrap();
-                    group.end().unwrap();
-                }
-                seat.gpu.finish();
-                drop((window, registration));
-                assert_eq!(seat.elements()[4], 3008);
-                assert_eq!(seat.gpu.read(memory.all()), seat.gpu.read(seat.target.all()));
-                drop(memory);
-                whole.close().unwrap();
-            });
+    let ranks: Vec<Rc<Communicator>> =
+        pair(gpus, Waiting::Beside).into_iter().map(Rc::new).collect();
+    let mut seats = seats(gpus);
+    let memory = |of: &Rc<Communicator>| -> Box<dyn Memory> {
+        Box::new(Allocation::new(library(), of.context(), SIZE).unwrap())
+    };
+    let members = ranks.iter().map(|of| (Rc::clone(of), memory(of))).collect();
+    let windows = Window::symmetric(members).unwrap();
+    let registered: Vec<Registration> =
+        ranks.iter().map(|of| Registration::new(Rc::clone(of), memory(of)).unwrap()).collect();
+    let count = windows.len();
+    for rank in 0..count {
+        let target: [Slice<'_>; 2] = [windows[rank].all(), registered[rank].all()];
+        target.into_iter().for_each(|target| seats[rank].gpu.write(target, &[0; 4]));
+    }
+    for of_both in [|rank: usize| rank, |rank: usize| rank + 2] {
+        let mut group = Group::start(library()).unwrap();
+        for (rank, (communicator, seat)) in ranks.iter().zip(&seats).enumerate() {
+            let all = windows.iter().map(Memory::all).chain(registered.iter().map(Memory::all));
+            let target = all.collect::<Vec<Slice<'_>>>()[of_both(rank)];
+            let at = (&**communicator, &seat.gpu.stream);
+            group.all_reduce(at, (seat.source.all(), target), KIND, Reduction::Sum).unwrap();
         }
-    });
+        group.end().unwrap();
+        seats.iter().for_each(|seat| seat.gpu.finish());
+    }
+    for (rank, seat) in seats.iter_mut().enumerate() {
+        for found in [windows[rank].all(), registered[rank].all()] {
+            let bytes = seat.gpu.read(found);
+            assert_eq!(u32::from_le_bytes(bytes[16..20].try_into().unwrap()), 3008);
+        }
+    }
+    drop((windows, registered));
+    for communicator in ranks {
+        Rc::into_inner(communicator).unwrap().close().unwrap();
+    }
 }
 
 fn a_rank_that_leaves_in_the_middle_is_not_waited_for_ever(gpus: &[Context]) {

@@ -19,7 +19,7 @@ use crate::{
     machine::{FailingRank, RankFault},
     state::World,
     timing::{
-        meeting::{Communicator as Shared, Member, RANKS},
+        meeting::{Communicator as Shared, Member},
         split_mix,
     },
 };
@@ -45,6 +45,10 @@ pub(super) struct Communicator {
     pub collectives: u64,
     pub groups: u64,
     pub splits: u64,
+    /// Windows that it has begun to register.
+    pub windows: u64,
+    /// What it was asked to do and has not done, since it does not block and others are missing.
+    pub pending: Vec<Pending>,
     /// Messages between two ranks that it has begun, by source and target.
     pub messages: HashMap<(u32, u32), u64>,
     /// Operations that the program has made, by their numbers: the type and the bits of the factor.
@@ -82,6 +86,9 @@ pub(super) type Handle = Arc<Mutex<Communicator>>;
 
 static OPEN: Mutex<Option<Table<Handle>>> = Mutex::new(None);
 
+/// The function by which faults know joining, whichever it is done by.
+const JOINING: &str = "ncclCommInitRank";
+
 /// The tag of communicators' handles.
 const TAG: u8 = 0x61;
 
@@ -113,10 +120,11 @@ pub(super) fn blocks(handle: u64) -> Result<bool, Refused> {
 pub(super) fn ready(world: &World, handle: u64) -> Result<(Handle, Arc<Model>), Refused> {
     let found = find(handle)?;
     let state = progress(world, &found);
+    let is_busy = !lock(&found).pending.is_empty();
     match state {
-        State::Ready(model) => Ok((found, model)),
+        State::Ready(model) if !is_busy => Ok((found, model)),
         State::Failed(refused) => Err(refused),
-        State::Joining => Err(Refused::new(
+        State::Ready(_) | State::Joining => Err(Refused::new(
             Code::INVALID_ARGUMENT,
             "Attempt to use communicator before the previous operation returned ncclSuccess",
         )),
@@ -147,6 +155,8 @@ pub(super) fn add(wanted: Wanted) -> u64 {
         collectives: 0,
         groups: 0,
         splits: 0,
+        windows: 0,
+        pending: Vec::new(),
         messages: HashMap::new(),
         operations: HashMap::new(),
         operations_made: 0,
@@ -178,7 +188,7 @@ pub(super) fn join(world: &World, handle: u64, function: &'static str) -> Result
         log::version();
     }
     let environment = environment();
-    let fault = own.fault(world, function);
+    let fault = own.fault(world, JOINING);
     if matches!(fault, Some(RankFault::Absent)) {
         drop(own);
         never_arrive();
@@ -323,21 +333,19 @@ fn tell_of_init(world: &World, own: &Communicator, what: &str) {
 impl Communicator {
     /// Counts a call, and says what is to go wrong with it, if anything.
     pub(super) fn fault(&mut self, world: &World, function: &'static str) -> Option<RankFault> {
-        let joining = function.starts_with("ncclComm");
+        let is_collective = !function.starts_with("ncclComm");
         let mut count = |name| {
             let count: &mut u64 = self.calls.entry(name).or_insert(0);
             *count += 1;
             *count - 1
         };
         let by_name = count(function);
-        let of_all = if joining { 0 } else { count("") };
+        let of_all = if is_collective { count("") } else { 0 };
         let rank = self.rank;
         let hit = |fault: &&FailingRank| {
             let before = match &fault.name {
-                Some(name) if name == function || (joining && name == "ncclCommInitRank") => {
-                    by_name
-                }
-                None if !joining => of_all,
+                Some(name) if name == function => by_name,
+                None if is_collective => of_all,
                 _ => return false,
             };
             let time = if fault.always { before >= fault.after } else { before == fault.after };
@@ -354,68 +362,146 @@ pub(super) fn new_nonce(world: &World) -> u64 {
     split_mix(plane.nonce) | 1
 }
 
-/// A rank's part of a split: its color and key, and where its new communicator is to be put.
+/// A rank's part of a split: its color and key, and the how manieth split it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Split {
-    pub parent: u64,
     pub color: i32,
     pub key: i32,
     pub number: u64,
 }
 
-/// Tells the others a rank's color and key.
-pub(super) fn announce(world: &World, split: &Split) -> Result<(), Refused> {
-    let found = find(split.parent)?;
-    let own = lock(&found);
+/// What all ranks of a communicator do together, and where its result is put when all have come.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pending {
+    /// A new communicator; `None` as its blocking is that of the old one.
+    Split { split: Split, target: *mut u64, blocking: Option<bool> },
+    /// Memory in a window, by its number, with its handle.
+    Window { number: u64, target: *mut u64, window: u64 },
+}
+
+// SAFETY: the program has asked for the result to be put there by whichever thread sees that all
+// ranks have come; until then the place is the library's.
+unsafe impl Send for Pending {}
+
+/// Tells the others that a rank has come to what all do together. On purpose it may never come.
+pub(super) fn announce(world: &World, handle: u64, pending: &Pending) -> Result<(), Refused> {
+    let found = find(handle)?;
+    let mut own = lock(&found);
+    let function = match pending {
+        Pending::Split { .. } => "ncclCommSplit",
+        Pending::Window { .. } => "ncclCommWindowRegister",
+    };
+    match own.fault(world, function) {
+        Some(RankFault::Refused { code, reason }) => {
+            return Err(Refused::new(Code(code.cast_signed()), reason));
+        }
+        Some(RankFault::Absent) => {
+            drop(own);
+            never_arrive();
+        }
+        _ => {}
+    }
     let mut plane = world.plane();
     let member = &mut plane.meetings.communicators[own.slot].members[own.rank as usize];
-    let said = (split.number + 1, i64::from(split.color), i64::from(split.key));
-    member.splits[split.number as usize % 2] = said;
+    match pending {
+        Pending::Split { split, .. } => {
+            let said = (split.number + 1, i64::from(split.color), i64::from(split.key));
+            member.splits[split.number as usize % 2] = said;
+        }
+        Pending::Window { number, .. } => member.windows = number + 1,
+    }
     Ok(())
 }
 
-/// Waits for the others' colors and keys; what this rank's new communicator is to be, if any.
-pub(super) fn await_split(world: &World, split: &Split) -> Result<Option<Wanted>, Refused> {
-    let found = find(split.parent)?;
-    let (slot, nonce, rank, gpu, blocking, ranks) = {
-        let own = lock(&found);
-        (own.slot, own.nonce, own.rank, own.gpu, own.blocking, own.ranks as usize)
+/// Whether all ranks have come; then the result is put where it belongs. The handle of a new
+/// communicator, which is still to join.
+fn finished(
+    world: &World,
+    own: &Communicator,
+    pending: &Pending,
+) -> Result<Option<Option<u64>>, Refused> {
+    let shared = world.plane().meetings.communicators[own.slot];
+    if let Some(dead) = shared.dead(own.nonce) {
+        return Err(dead);
+    }
+    let members = &shared.members[..own.ranks as usize];
+    let (target, result, made) = match *pending {
+        Pending::Window { number, target, window } => {
+            if members.iter().any(|member| member.windows <= number) {
+                return Ok(None);
+            }
+            (target, window, None)
+        }
+        Pending::Split { split, target, blocking } => {
+            let said = members.iter().map(|member| member.splits[split.number as usize % 2]);
+            let said: Vec<(u64, i64, i64)> = said.collect();
+            if said.iter().any(|said| said.0 != split.number + 1) {
+                return Ok(None);
+            }
+            let made = part(own, &split, &said).map(|wanted| {
+                add(Wanted { blocking: blocking.unwrap_or(wanted.blocking), ..wanted })
+            });
+            (target, made.unwrap_or(0), made)
+        }
     };
+    // SAFETY: by the contract of the function the place is valid until it is done.
+    unsafe { target.write(result) };
+    Ok(Some(made))
+}
+
+/// Waits until all ranks have come, and does what they do together; the handle of a new
+/// communicator.
+pub(super) fn await_finished(
+    world: &World,
+    handle: u64,
+    pending: &Pending,
+) -> Result<Option<u64>, Refused> {
+    let found = find(handle)?;
     let mut looked = Instant::now();
-    let said = loop {
-        let shared = world.plane().meetings.communicators[slot];
-        if let Some(dead) = shared.dead(nonce) {
-            return Err(dead);
+    loop {
+        if let Some(made) = finished(world, &lock(&found), pending)? {
+            return Ok(made);
         }
-        let said: [(u64, i64, i64); RANKS] =
-            std::array::from_fn(|rank| shared.members[rank].splits[split.number as usize % 2]);
-        if said[..ranks].iter().all(|said| said.0 == split.number + 1) {
-            break said;
-        }
-        find(split.parent)?;
+        // Another thread may have aborted it.
+        find(handle)?;
         thread::sleep(LOOK);
         if looked.elapsed() > LOOK_FOR_DEAD {
             world.plane().bury_the_dead();
             looked = Instant::now();
         }
-    };
-    if split.color < 0 {
-        return Ok(None);
     }
-    let mut same: Vec<(i64, usize)> = (0..ranks)
-        .filter(|&other| said[other].1 == i64::from(split.color))
-        .map(|other| (said[other].2, other))
-        .collect();
+}
+
+/// Does what is pending and has all ranks now, in its order.
+fn catch_up(world: &World, own: &mut Communicator) -> Result<(), Refused> {
+    while let Some(first) = own.pending.first().copied() {
+        let Some(made) = finished(world, own, &first)? else { break };
+        own.pending.remove(0);
+        if let Some(made) = made {
+            join(world, made, "ncclCommSplit")?;
+        }
+    }
+    Ok(())
+}
+
+/// What the communicator of a rank's color is to be, if it has one.
+fn part(own: &Communicator, split: &Split, said: &[(u64, i64, i64)]) -> Option<Wanted> {
+    if split.color < 0 {
+        return None;
+    }
+    let same_color = |other: &usize| said[*other].1 == i64::from(split.color);
+    let mut same: Vec<(i64, usize)> =
+        (0..said.len()).filter(same_color).map(|other| (said[other].2, other)).collect();
     same.sort_unstable();
-    let new_rank = same.iter().position(|&(_, other)| other == rank as usize).unwrap_or(0);
-    let color = split_mix(nonce ^ split.number << 32 ^ u64::from(split.color.cast_unsigned()));
-    Ok(Some(Wanted {
-        nonce: color | 1,
-        rank: new_rank as u32,
+    let rank = same.iter().position(|&(_, other)| other == own.rank as usize).unwrap_or(0);
+    let color = u64::from(split.color.cast_unsigned());
+    Some(Wanted {
+        nonce: split_mix(own.nonce ^ split.number << 32 ^ color) | 1,
+        rank: rank as u32,
         ranks: same.len() as u32,
-        gpu,
-        blocking,
-    }))
+        gpu: own.gpu,
+        blocking: own.blocking,
+    })
 }
 
 /// Waits until all that a rank has begun is done, and lets it leave.
@@ -459,11 +545,17 @@ fn leave(plane: &mut crate::timing::Guard<'_>, (slot, rank, nonce): (usize, usiz
 pub(super) fn asynchronous(world: &World, handle: u64) -> Result<Option<Code>, Refused> {
     let found = find(handle)?;
     let state = progress(world, &found);
-    let own: MutexGuard<'_, Communicator> = lock(&found);
+    let mut own: MutexGuard<'_, Communicator> = lock(&found);
     match state {
         State::Joining => return Ok(Some(Code::IN_PROGRESS)),
         State::Failed(refused) => return Ok(Some(refused.code)),
         State::Ready(_) => {}
+    }
+    if let Err(refused) = catch_up(world, &mut own) {
+        return Ok(Some(refused.code));
+    }
+    if !own.pending.is_empty() {
+        return Ok(Some(Code::IN_PROGRESS));
     }
     let mut plane = world.plane();
     plane.bury_the_dead();

@@ -33,6 +33,8 @@ pub(crate) struct Environment {
     pub net_intra: bool,
     pub nvls: bool,
     pub cumem: bool,
+    /// Whether there are windows.
+    pub windows: bool,
     pub channels_min: Option<u32>,
     pub channels_max: Option<u32>,
     /// What `NCCL_HOSTID` says.
@@ -122,6 +124,7 @@ impl Environment {
             net_intra: parameter("NCCL_NET_DISABLE_INTRA", 0) != 1,
             nvls: parameter("NCCL_NVLS_ENABLE", 2) != 0,
             cumem: if cumem == -2 { has_cumem() } else { cumem != 0 },
+            windows: parameter("NCCL_WIN_ENABLE", 1) != 0,
             channels_min: least.into_iter().chain(less).max(),
             channels_max: most.into_iter().chain(more).min(),
             host: named("NCCL_HOSTID"),

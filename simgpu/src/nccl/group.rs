@@ -4,10 +4,10 @@ use std::cell::RefCell;
 
 use super::{
     collective::{self, Message, Wanted},
-    communicator::{self, Split},
+    communicator::{self, Pending},
     types::{Code, Refused},
 };
-use crate::state::World;
+use crate::{execute::lock, state::World};
 
 /// What waits for the end of a group.
 #[derive(Clone, Debug)]
@@ -17,11 +17,10 @@ pub(super) enum Job {
         handle: u64,
         function: &'static str,
     },
-    /// A rank of a communicator gets a new one, whose handle is put there.
-    Split {
-        split: Split,
-        target: *mut u64,
-        blocking: Option<bool>,
+    /// A rank does something with all others of its communicator.
+    Together {
+        handle: u64,
+        pending: Pending,
     },
     Collective(Wanted),
     Message(Message),
@@ -91,7 +90,7 @@ fn run(world: &World, jobs: Vec<Job>) -> Result<(), Refused> {
         })
         .collect();
     in_progress |= join_all(world, &joining)?;
-    in_progress |= split_all(world, &jobs)?;
+    in_progress |= do_together(world, &jobs)?;
     let mut messages: Vec<Vec<Message>> = Vec::new();
     for job in &jobs {
         match job {
@@ -105,7 +104,7 @@ fn run(world: &World, jobs: Vec<Job>) -> Result<(), Refused> {
                     None => messages.push(vec![*message]),
                 }
             }
-            Job::Join { .. } | Job::Split { .. } => {}
+            Job::Join { .. } | Job::Together { .. } => {}
         }
     }
     for group in messages {
@@ -133,25 +132,29 @@ fn join_all(world: &World, joining: &[(u64, &'static str)]) -> Result<bool, Refu
     Ok(others)
 }
 
-fn split_all(world: &World, jobs: &[Job]) -> Result<bool, Refused> {
-    let splits = || {
+/// Tells the others of what all do together, then waits for them where the communicator blocks;
+/// whether others go on.
+fn do_together(world: &World, jobs: &[Job]) -> Result<bool, Refused> {
+    let together = || {
         jobs.iter().filter_map(|job| match job {
-            Job::Split { split, target, blocking } => Some((split, *target, *blocking)),
+            Job::Together { handle, pending } => Some((*handle, *pending)),
             _ => None,
         })
     };
-    for (split, ..) in splits() {
-        communicator::announce(world, split)?;
+    for (handle, pending) in together() {
+        communicator::announce(world, handle, &pending)?;
     }
+    let mut others = false;
     let mut joining = Vec::new();
-    for (split, target, blocking) in splits() {
-        let made = communicator::await_split(world, split)?.map(|wanted| {
-            let blocking = blocking.unwrap_or(wanted.blocking);
-            communicator::add(communicator::Wanted { blocking, ..wanted })
-        });
-        // SAFETY: by the contract of the function the pointer is valid until the group has ended.
-        unsafe { target.write(made.unwrap_or(0)) };
-        joining.extend(made.map(|handle| (handle, "ncclCommSplit")));
+    for (handle, pending) in together() {
+        if communicator::blocks(handle)? {
+            let made = communicator::await_finished(world, handle, &pending)?;
+            joining.extend(made.map(|handle| (handle, "ncclCommSplit")));
+        } else {
+            let found = communicator::find(handle)?;
+            lock(&found).pending.push(pending);
+            others = true;
+        }
     }
-    join_all(world, &joining)
+    Ok(join_all(world, &joining)? || others)
 }

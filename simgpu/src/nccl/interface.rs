@@ -1,10 +1,15 @@
 //! The functions of the interface.
 
-use std::ffi::{CStr, c_char};
+use std::{
+    collections::BTreeSet,
+    ffi::{CStr, c_char},
+    sync::Mutex,
+};
 
 use super::{
     collective::{Message, Wanted},
-    communicator::{self, Split},
+    communicator::{self, Pending, Split},
+    environment::environment,
     group::{self, Job},
     last_error, names, nccl,
     types::{
@@ -15,12 +20,19 @@ use super::{
 use crate::{
     cuda::{In, Out, cuMemAlloc_v2, cuMemFree_v2},
     execute::lock,
+    memory::Kind,
     state::World,
     timing::meeting::RANKS,
 };
 
 /// What memory for collectives is a multiple of, as the real library's is.
 const GRANULARITY: usize = 2 << 20;
+
+/// What alignment the beginning of a window must have (`NCCL_WIN_REQUIRED_ALIGNMENT`).
+const WINDOW_ALIGNMENT: u64 = 4096;
+
+/// Where memory of `ncclMemAlloc` begins.
+static OWN_MEMORY: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
 impl<T: Copy> Out<T> {
     /// Puts a result there, which must be wanted.
@@ -130,8 +142,9 @@ nccl! {
             own.splits += 1;
             own.splits - 1
         };
-        let split = Split { parent, color, key, number };
-        group::add(world, Job::Split { split, target: target.pointer(), blocking })
+        let split = Split { color, key, number };
+        let pending = Pending::Split { split, target: target.pointer(), blocking };
+        group::add(world, Job::Together { handle: parent, pending })
     }
 
     fn ncclCommFinalize(handle: u64) |world| {
@@ -306,9 +319,9 @@ nccl! {
         place: u64,
         bytes: usize,
         window: Out<u64>,
-        _flags: i32,
+        flags: i32,
     ) |world| {
-        register(world, handle, (place, bytes), &window)
+        open_window(world, handle, (place, bytes), &window, flags)
     }
 
     fn ncclCommWindowDeregister(handle: u64, window: u64) |_| {
@@ -322,14 +335,21 @@ nccl! {
         let too_large = || Refused::new(Code::INVALID_ARGUMENT, "ncclMemAlloc : too large");
         let bytes = bytes.checked_next_multiple_of(GRANULARITY).ok_or_else(too_large)?;
         match cuMemAlloc_v2(place, bytes) {
-            0 => Ok(()),
+            0 => {
+                // SAFETY: the call has just written it.
+                lock(&OWN_MEMORY).insert(unsafe { place.pointer().read() });
+                Ok(())
+            }
             code => Err(crate::cuda::Code(code).into()),
         }
     }
 
     fn ncclMemFree(place: Address) |_| {
         match cuMemFree_v2(place as u64) {
-            0 => Ok(()),
+            0 => {
+                lock(&OWN_MEMORY).remove(&(place as u64));
+                Ok(())
+            }
             code => Err(crate::cuda::Code(code).into()),
         }
     }
@@ -478,6 +498,52 @@ fn register(
     }
     let added = lock(&found).registered.add((place, bytes as u64));
     registered.give(added, "handle")
+}
+
+/// Registers memory with all ranks. It must be of a kind that can be mapped anew: of `ncclMemAlloc`
+/// or `cuMemMap`.
+fn open_window(
+    world: &World,
+    handle: u64,
+    (place, bytes): (u64, usize),
+    window: &Out<u64>,
+    flags: i32,
+) -> Result<(), Refused> {
+    let refuse = |text: String| Err(Refused::new(Code::INVALID_ARGUMENT, text));
+    window.give(0, "win")?;
+    let (found, model) = communicator::ready(world, handle)?;
+    if !(0..=1).contains(&flags) {
+        return refuse(format!("ncclCommWindowRegister : unknown flags {flags:#x}"));
+    }
+    let environment = environment();
+    if !(environment.windows && environment.cumem && model.is_all_peer()) {
+        return Ok(());
+    }
+    let local = world.local();
+    let region = local.memory.find(place, bytes as u64).filter(|_| bytes > 0);
+    let Some(region) = region else {
+        return refuse(format!("invalid pointer {place:#x} / size {bytes}"));
+    };
+    let can_be_mapped = match region.kind {
+        Kind::Mapped { .. } => true,
+        Kind::Allocated { .. } => lock(&OWN_MEMORY).contains(&region.start),
+        _ => false,
+    };
+    if !can_be_mapped {
+        let text = "Cuda failure 'invalid argument': no allocation handle of this memory";
+        return Err(Refused::new(Code::UNHANDLED_CUDA_ERROR, text));
+    }
+    if !(place - region.start).is_multiple_of(WINDOW_ALIGNMENT) {
+        return refuse("Window address must be suitably aligned.".to_owned());
+    }
+    drop(local);
+    let mut own = lock(&found);
+    let added = own.registered.add((place, bytes as u64));
+    let number = own.windows;
+    own.windows += 1;
+    drop(own);
+    let pending = Pending::Window { number, target: window.pointer(), window: added };
+    group::add(world, Job::Together { handle, pending })
 }
 
 fn deregister(handle: u64, registered: u64) -> Result<(), Refused> {

@@ -100,6 +100,8 @@ fn refused(why: &Refused) -> i32 {
 pub(crate) fn rank_calls() -> impl Iterator<Item = &'static str> {
     let calls = [
         "ncclCommInitRank",
+        "ncclCommSplit",
+        "ncclCommWindowRegister",
         "ncclAllReduce",
         "ncclAllGather",
         "ncclReduceScatter",

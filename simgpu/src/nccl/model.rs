@@ -395,6 +395,15 @@ impl Model {
         (base[Protocol::Simple as usize] + hop_us) * 1000.0 + longest
     }
 
+    /// Whether all ranks reach each other from memory to memory.
+    pub(crate) fn is_all_peer(&self) -> bool {
+        let ranks = self.ranks.len();
+        let pairs = (0..ranks).flat_map(|source| (0..ranks).map(move |target| (source, target)));
+        pairs
+            .filter(|(source, target)| source != target)
+            .all(|(source, target)| matches!(self.way(source, target), Way::Peer { .. }))
+    }
+
     /// The way from rank to rank.
     pub(crate) fn way(&self, source: usize, target: usize) -> Way {
         self.pairs[source][target].0

@@ -62,6 +62,8 @@ pub(crate) struct Member {
     pub error: u32,
     /// What it said at its last splits, by their numbers' parity: number plus 1, color, key.
     pub splits: [(u64, i64, i64); 2],
+    /// How many windows it has begun to register.
+    pub windows: u64,
 }
 
 /// Memory that a rank sends from or receives in.

@@ -21,7 +21,7 @@ use crate::{
 const BLOCK: Bytes = Bytes::mib(2);
 
 /// Memory that copies and kernels work on.
-pub trait Memory {
+pub trait Memory: std::fmt::Debug {
     /// All of it.
     fn all(&self) -> Slice<'_>;
 

@@ -1,6 +1,6 @@
 //! Memory that NCCL allocates, and memory that it is told of.
 
-use std::{ffi::c_void, io, ptr};
+use std::{ffi::c_void, io, ptr, rc::Rc};
 
 use super::{
     Communicator, Library, Missing,
@@ -78,93 +78,104 @@ impl Drop for Allocation {
 
 /// Memory that a communicator may use without copying it first, until this is dropped.
 #[derive(Debug)]
-pub struct Registration<'a> {
-    communicator: &'a Communicator,
+pub struct Registration {
+    communicator: Rc<Communicator>,
     handle: *mut c_void,
+    memory: Box<dyn Memory>,
 }
 
-impl<'a> Registration<'a> {
-    /// Registers `memory`, which must be of the communicator's GPU.
+impl Registration {
+    /// Registers all of `memory`, which must be of the communicator's GPU.
     ///
     /// # Errors
     ///
     /// The library cannot ([`Feature::Registration`](super::Feature::Registration)), or NCCL's
     /// refusal.
-    pub fn new(communicator: &'a Communicator, memory: Slice<'a>) -> Result<Self, CallError> {
+    pub fn new(communicator: Rc<Communicator>, memory: Box<dyn Memory>) -> Result<Self, CallError> {
         const CALL: &str = "ncclCommRegister";
         let library = communicator.library;
         let register = library.calls.ncclCommRegister.ok_or(Missing(CALL))?;
         let of = communicator.live(CALL)?;
         communicator.context().current()?;
+        let all = memory.all();
         let mut handle = ptr::null_mut();
         // SAFETY: the memory is alive as long as this value; `handle` is a live local that the call
         // only writes.
-        let code = unsafe { register(of, pointer(memory), memory.length(), &raw mut handle) };
+        let code = unsafe { register(of, pointer(all), all.length(), &raw mut handle) };
         Context::forget_current();
-        library.check(CALL, code, Some(of), || format!("{} of {communicator}", memory.size()))?;
-        Ok(Self { communicator, handle })
+        library.check(CALL, code, Some(of), || format!("{} of {communicator}", all.size()))?;
+        Ok(Self { communicator, handle, memory })
     }
 }
 
-impl Drop for Registration<'_> {
+impl Memory for Registration {
+    fn all(&self) -> Slice<'_> {
+        self.memory.all()
+    }
+}
+
+impl Drop for Registration {
     fn drop(&mut self) {
         const CALL: &str = "ncclCommDeregister";
         let library = self.communicator.library;
         let Some(deregister) = library.calls.ncclCommDeregister else { return };
         // It is gone with a communicator that was aborted.
         let Ok(of) = self.communicator.live(CALL) else { return };
-        // SAFETY: the handle came from `ncclCommRegister` for this communicator, and is given back
-        // only here.
-        let code = unsafe { deregister(of, self.handle) };
-        Context::forget_current();
-        let object = || self.communicator.to_string();
-        if let Err(err) = library.check(CALL, code, Some(of), object) {
-            crate::ffi::warn(&err);
-        }
+        self.communicator.context().give_back(|_| {
+            // SAFETY: the handle came from `ncclCommRegister` for this communicator, no stream uses
+            // the memory any more, and it is given back only here.
+            let code = unsafe { deregister(of, self.handle) };
+            Context::forget_current();
+            library.check(CALL, code, Some(of), || self.communicator.to_string())
+        });
     }
 }
 
 /// Memory that all ranks of a communicator reach in each other, until this is dropped.
 #[derive(Debug)]
-pub struct Window<'a> {
-    communicator: &'a Communicator,
+pub struct Window {
+    communicator: Rc<Communicator>,
     handle: ncclWindow_t,
+    memory: Box<dyn Memory>,
 }
 
-impl<'a> Window<'a> {
-    /// Puts `memory` of the communicator's GPU into a window; all ranks have to call it with as
-    /// much. A symmetric one has the same offsets on all ranks, which the fastest kernels want; the
-    /// memory is then an [`Allocation`].
+impl Window {
+    /// Puts memory of each of these communicators' GPUs into a window that has the same offsets on
+    /// all ranks, which the fastest kernels want. All ranks have to call it with as much, those of
+    /// one process at once; the memory is an [`Allocation`].
     ///
     /// # Errors
     ///
     /// The library cannot ([`Feature::Windows`](super::Feature::Windows)), NCCL's refusal, or not
     /// all ranks have come in time.
-    pub fn new(
-        communicator: &'a Communicator,
-        memory: Slice<'a>,
-        is_symmetric: bool,
-    ) -> Result<Self, CallError> {
-        const CALL: &str = "ncclCommWindowRegister";
-        let library = communicator.library;
-        let register = library.calls.ncclCommWindowRegister.ok_or(Missing(CALL))?;
-        let of = communicator.live(CALL)?;
-        communicator.context().current()?;
-        let flags = match is_symmetric {
-            true => bindings::NCCL_WIN_COLL_SYMMETRIC,
-            false => bindings::NCCL_WIN_DEFAULT,
-        };
-        // NCCL writes it when it is done: too late, and it is left to NCCL for ever.
-        let handle: &'static mut ncclWindow_t = Box::leak(Box::new(ptr::null_mut()));
-        let place = &raw mut *handle;
-        // SAFETY: the memory is alive as long as this value, and what is written lives for ever.
-        let code =
-            unsafe { register(of, pointer(memory), memory.length(), place, flags.cast_signed()) };
-        Context::forget_current();
-        communicator.settle(code, CALL)?;
-        // SAFETY: the call is done, so nobody writes it any more.
-        let handle = unsafe { place.read_volatile() };
-        Ok(Self { communicator, handle })
+    pub fn symmetric(
+        members: Vec<(Rc<Communicator>, Box<dyn Memory>)>,
+    ) -> Result<Vec<Self>, CallError> {
+        let Some((first, _)) = members.first() else { return Ok(Vec::new()) };
+        let library = first.library;
+        // NCCL writes them when it is done: too late, and they are left to NCCL for ever.
+        let places: Vec<*mut ncclWindow_t> =
+            members.iter().map(|_| Box::into_raw(Box::new(ptr::null_mut()))).collect();
+        library.start_group()?;
+        let begun = members
+            .iter()
+            .zip(&places)
+            .try_for_each(|((of, memory), &place)| begin(of, memory.all(), place));
+        // What was started is ended, come what may.
+        let ended = library.end_group();
+        let settled =
+            begun.and_then(|()| members.iter().try_for_each(|(of, _)| of.settle(ended, WINDOW)));
+        if let Err(err) = settled {
+            // None may go on with memory that will be gone.
+            members.iter().for_each(|(communicator, _)| communicator.abort());
+            return Err(err);
+        }
+        let made = members.into_iter().zip(places).map(|((communicator, memory), place)| {
+            // SAFETY: the call is done, so nobody writes it any more, and it was made above.
+            let handle = *unsafe { Box::from_raw(place) };
+            Self { communicator, handle, memory }
+        });
+        Ok(made.collect())
     }
 
     /// Whether NCCL makes use of it: where it cannot, it takes the memory without a window.
@@ -173,7 +184,34 @@ impl<'a> Window<'a> {
     }
 }
 
-impl Drop for Window<'_> {
+/// Begins to put `memory` into a window, within a group; its handle will be at `place`.
+fn begin(
+    communicator: &Communicator,
+    memory: Slice<'_>,
+    place: *mut ncclWindow_t,
+) -> Result<(), CallError> {
+    let library = communicator.library;
+    let register = library.calls.ncclCommWindowRegister.ok_or(Missing(WINDOW))?;
+    let of = communicator.live(WINDOW)?;
+    communicator.context().current()?;
+    let flags = bindings::NCCL_WIN_COLL_SYMMETRIC.cast_signed();
+    // SAFETY: the caller keeps the memory until the call is done, and then as long as the window;
+    // what is written lives until the call is done, or for ever.
+    let code = unsafe { register(of, pointer(memory), memory.length(), place, flags) };
+    Context::forget_current();
+    match code {
+        bindings::ncclInProgress => Ok(()),
+        code => library.check(WINDOW, code, Some(of), || communicator.to_string()),
+    }
+}
+
+impl Memory for Window {
+    fn all(&self) -> Slice<'_> {
+        self.memory.all()
+    }
+}
+
+impl Drop for Window {
     fn drop(&mut self) {
         const CALL: &str = "ncclCommWindowDeregister";
         let library = self.communicator.library;
@@ -183,15 +221,18 @@ impl Drop for Window<'_> {
         if self.handle.is_null() {
             return;
         }
-        // SAFETY: the handle came from `ncclCommWindowRegister` for this communicator, and is given
-        // back only here.
-        let code = unsafe { deregister(of, self.handle) };
-        Context::forget_current();
-        if let Err(err) = self.communicator.settle(code, CALL) {
-            crate::ffi::warn(&err);
-        }
+        self.communicator.context().give_back(|_| {
+            // SAFETY: the handle came from `ncclCommWindowRegister` for this communicator, no stream
+            // uses the memory any more, and it is given back only here.
+            let code = unsafe { deregister(of, self.handle) };
+            Context::forget_current();
+            self.communicator.settle(code, CALL)
+        });
     }
 }
+
+/// The call by which memory is put into a window.
+const WINDOW: &str = "ncclCommWindowRegister";
 
 /// Where a slice begins, as C takes it.
 fn pointer(memory: Slice<'_>) -> *mut c_void {

@@ -9,7 +9,7 @@
 //!   which borrows it until NCCL has put the work into its streams. From then on it is the streams'
 //!   work: an owner of memory waits for them, as for all others (`ffi::cuda`).
 //! * A group that is late is given up with its communicators: NCCL queues nothing of it afterwards.
-//! * A [`Registration`] and a [`Window`] borrow the memory and the communicator.
+//! * A [`Registration`] and a [`Window`] own the memory, and share the communicator.
 
 #[allow(
     dead_code,

@@ -148,7 +148,7 @@ pub(super) fn source_seed(seed: u64, rank: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{DataType, Reduction};
+    use crate::plan::{Allocator, DataType, Reduction, Registration};
 
     const SEED: u64 = 5;
 
@@ -159,6 +159,8 @@ mod tests {
             root: collective.has_root().then_some(1),
             pair: None,
             is_in_place,
+            buffer: Allocator::Cuda,
+            registration: Registration::None,
             ranks: 3,
             first: 0,
         };

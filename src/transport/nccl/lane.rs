@@ -3,6 +3,7 @@
 use std::{fmt, rc::Rc};
 
 use super::{
+    buffers::{Buffers, Seat},
     data::{Expected, Part, source_seed},
     element,
 };
@@ -35,25 +36,19 @@ pub(super) struct Lane {
     /// When each span begins and ends.
     pub(super) begins: Vec<Event>,
     pub(super) ends: Vec<Event>,
-    /// What is given; `None`: it is in place.
-    given: Option<Buffer>,
-    received: Buffer,
+    buffers: Buffers,
     /// What is given in place, where an operation leaves something else there.
     kept: Option<Buffer>,
     meeting: Buffer,
 }
 
 impl Lane {
-    pub(super) fn new(
-        part: Part,
-        ready: Rc<Ready>,
-        communicator: Rc<Communicator>,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(seat: Seat, buffers: Buffers) -> Result<Self, Error> {
+        let Seat { part, ready, communicator } = seat;
         let allocate = |size| {
             Buffer::new(&ready.context, size)
                 .map_err(|source| Error::call("allocate a buffer", source))
         };
-        let (given, received) = part.sizes();
         Ok(Self {
             part,
             stream: Stream::new(&ready.context)
@@ -61,9 +56,8 @@ impl Lane {
             communicator,
             begins: Vec::new(),
             ends: Vec::new(),
-            given: (!part.nccl.is_in_place).then(|| allocate(given)).transpose()?,
-            received: allocate(received)?,
-            kept: part.consumes().then(|| allocate(received)).transpose()?,
+            kept: part.consumes().then(|| allocate(buffers.received.size())).transpose()?,
+            buffers,
             meeting: allocate(MEETING)?,
             ready,
         })
@@ -77,9 +71,9 @@ impl Lane {
     fn filled(&self, seed: u64) -> Result<(), CallError> {
         let (kernels, stream, part) = (&self.ready.kernels, &self.stream, self.part);
         let own = source_seed(seed, part.number);
-        kernels.poison(stream, self.received.all(), own)?;
+        kernels.poison(stream, self.buffers.received.all(), own)?;
         if part.gives() {
-            let target = match &self.given {
+            let target = match &self.buffers.given {
                 Some(given) => given.all(),
                 None => self.source(0),
             };
@@ -91,7 +85,7 @@ impl Lane {
             }
         }
         if let Some(kept) = &self.kept {
-            stream.copy(kept.all(), self.received.all())?;
+            stream.copy(kept.all(), self.buffers.received.all())?;
         }
         stream.synchronize(crate::transport::gpu::PATIENCE)
     }
@@ -100,20 +94,20 @@ impl Lane {
     fn source(&self, operation: u64) -> Slice<'_> {
         let size = self.part.nccl.data_type.size().times(self.part.layout.sent);
         let (place, _) = self.part.places(operation);
-        self.given.as_ref().unwrap_or(&self.received).slice(place, size)
+        self.buffers.given.as_ref().unwrap_or(&self.buffers.received).slice(place, size)
     }
 
     /// What operations leave.
     fn target(&self) -> Slice<'_> {
         let size = self.part.nccl.data_type.size().times(self.part.layout.received);
         let (_, place) = self.part.places(0);
-        self.received.slice(place, size)
+        self.buffers.received.slice(place, size)
     }
 
     /// Queues bringing back what an operation in place has taken.
     pub(super) fn restore(&self) -> Result<(), CallError> {
         match &self.kept {
-            Some(kept) => self.stream.copy(self.received.all(), kept.all()),
+            Some(kept) => self.stream.copy(self.buffers.received.all(), kept.all()),
             None => Ok(()),
         }
     }
@@ -245,6 +239,6 @@ impl Lane {
     }
 
     fn at(&self, place: &std::ops::Range<u64>) -> Slice<'_> {
-        self.received.slice(Bytes::new(place.start), Bytes::new(place.end - place.start))
+        self.buffers.received.slice(Bytes::new(place.start), Bytes::new(place.end - place.start))
     }
 }

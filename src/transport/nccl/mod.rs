@@ -1,5 +1,6 @@
 //! NCCL's collectives between GPUs, of one process or of many, on one host or on several.
 
+mod buffers;
 mod data;
 mod lane;
 pub(in crate::transport) mod log;
@@ -7,6 +8,7 @@ mod transfer;
 
 use std::{cell::RefCell, rc::Rc};
 
+use buffers::{Buffers, Seat, footprint, registered};
 use data::Part;
 use lane::Lane;
 use transfer::Collectives;
@@ -17,7 +19,7 @@ use super::{
 };
 use crate::{
     ffi::nccl::{Communicator, DataType, Feature, Library, UniqueId, Waiting},
-    plan::{self, Case, Gpu, Rank, Reduction},
+    plan::{self, Allocator, Case, Gpu, Rank, Reduction, Registration},
     transport::values::Values,
     units::Bytes,
     world::World,
@@ -101,10 +103,8 @@ impl Nccl {
         if !self.library.has(kind) {
             return Ok(Some(format!("NCCL {version} has no {}", nccl.data_type.name())));
         }
-        if nccl.reduction == Some(Reduction::MulSum)
-            && let Some(missing) = self.library.lacks(Feature::ScaledSum)
-        {
-            return Ok(Some(missing.to_string()));
+        if let Some(missing) = needed(nccl).find_map(|feature| self.library.lacks(feature)) {
+            return Ok(Some(format!("NCCL {version}: {missing}")));
         }
         if nccl.reduction.is_some() && nccl.ranks > Values::RANKS_MAX {
             return Ok(Some(format!(
@@ -159,16 +159,40 @@ impl Transport for Nccl {
         let before = case.flows.iter().take_while(|flow| flow.source.rank != rank).count();
         let first = nccl.first + u32::try_from(before).unwrap_or(0);
         let communicators = self.join(&gpus, (first, nccl.ranks), world)?;
-        let lanes = (first..)
+        let seats = (first..)
             .zip(gpus.iter().zip(communicators))
             .map(|(number, (&gpu, communicator))| {
                 let peers = case.peers(number);
                 let part = Part { collective, nccl, layout, number, peers };
-                Lane::new(part, self.gpus.ready(gpu)?, communicator)
+                Ok(Seat { part, ready: self.gpus.ready(gpu)?, communicator })
             })
+            .collect::<Result<Vec<Seat>, Error>>()?;
+        let buffers = seats
+            .iter()
+            .map(|seat| seat.allocate(self.library))
+            .collect::<Result<Vec<Buffers>, Error>>()?;
+        // Nobody waits in a window for a rank that has no memory.
+        world.barrier()?;
+        let buffers = registered(&seats, buffers)?;
+        let lanes = seats
+            .into_iter()
+            .zip(buffers)
+            .map(|(seat, buffers)| Lane::new(seat, buffers))
             .collect::<Result<Vec<Lane>, Error>>()?;
         Ok(Box::new(Collectives::new(case.operation, self.library, lanes, world)?))
     }
+}
+
+/// What a library must have for a case.
+fn needed(nccl: plan::Nccl) -> impl Iterator<Item = Feature> {
+    let registration = match nccl.registration {
+        Registration::None => None,
+        Registration::Local => Some(Feature::Registration),
+        Registration::Symmetric => Some(Feature::Windows),
+    };
+    let allocator = (nccl.buffer == Allocator::Nccl).then_some(Feature::Allocation);
+    let sum = (nccl.reduction == Some(Reduction::MulSum)).then_some(Feature::ScaledSum);
+    [sum, allocator, registration].into_iter().flatten()
 }
 
 /// The GPUs of `rank` in the order of their numbers in the communicator.
@@ -200,6 +224,7 @@ impl Part {
     fn memory(&self) -> Bytes {
         let (given, received) = self.sizes();
         let kept = if self.consumes() { received } else { Bytes::default() };
-        given.plus(received).plus(kept)
+        let of = |size| footprint(self.nccl.buffer, size);
+        of(given).plus(of(received)).plus(kept)
     }
 }

@@ -1,5 +1,7 @@
 //! What goes wrong with ranks on purpose, and how a program gets out of it.
 
+use std::cell::Cell;
+
 use super::*;
 use crate::{
     machine::{FailingRank, RankFault},
@@ -219,6 +221,101 @@ fn a_call_fails_with_a_code_and_calls_are_counted() {
     });
 }
 
+/// Memory of NCCL's own for every rank.
+fn own_memory(all: &Ranks) -> Vec<u64> {
+    let places = all.contexts.iter().map(|&context| {
+        on(context);
+        let mut place = 0;
+        good(nccl::ncclMemAlloc(Out::to(&mut place), 1 << 20));
+        place
+    });
+    places.collect()
+}
+
+#[test]
+fn memory_is_put_into_a_window_by_all_ranks_together() {
+    alone(|| {
+        let all = Ranks::begin(machine_of(2));
+        let places = own_memory(&all);
+        let windows = [Cell::new(0_u64), Cell::new(0)];
+        let register = |rank: usize, place: u64| {
+            let (communicator, window) = (all.communicators[rank], Out::to(windows[rank].as_ptr()));
+            nccl::ncclCommWindowRegister(communicator, place, 1 << 16, window, 1)
+        };
+        good(all.group(|rank| register(rank, places[rank])));
+        assert!(windows.iter().all(|window| window.get() != 0));
+        let again = windows[1].get();
+        good(all.group(|rank| register(rank, places[rank])));
+        assert_ne!(windows[1].get(), again);
+        for (window, &communicator) in windows.iter().zip(&all.communicators) {
+            good(nccl::ncclCommWindowDeregister(communicator, window.get()));
+            assert_eq!(nccl::ncclCommWindowDeregister(communicator, window.get()), 4);
+        }
+        // Memory of the driver's allocator cannot be mapped anew; a beginning must be aligned.
+        let plain = all.allocate(1 << 16);
+        assert_eq!(register(0, plain[0]), 1);
+        assert!(last_error().contains("no allocation handle"), "{}", last_error());
+        assert_eq!(register(0, places[0] + 1024), 4);
+        assert_eq!(windows[0].get(), 0);
+    });
+}
+
+/// Two ranks that do not block, each with memory of NCCL's own.
+fn two_that_do_not_block() -> ([u64; 2], [u64; 2]) {
+    let id = new_id();
+    let config = config(0);
+    let all = [join(0, id, &config).1, join(1, id, &config).1];
+    assert_eq!(all.map(asynchronous), [0, 0]);
+    let places = [0, 1].map(|rank| {
+        on(get(|out| cuDevicePrimaryCtxRetain(out, rank)));
+        let mut place = 0;
+        good(nccl::ncclMemAlloc(Out::to(&mut place), 1 << 20));
+        place
+    });
+    (all, places)
+}
+
+#[test]
+fn windows_and_parts_are_in_progress_until_all_ranks_have_come() {
+    alone(|| {
+        begin(machine_of(2));
+        let (all, places) = two_that_do_not_block();
+        let mut windows = [0_u64; 2];
+        let mut register = |rank: usize| {
+            let window = Out::to(&mut windows[rank]);
+            nccl::ncclCommWindowRegister(all[rank], places[rank], 1 << 16, window, 1)
+        };
+        assert_eq!((register(0), asynchronous(all[0])), (7, 7));
+        // What is under way comes first.
+        assert_eq!(nccl::ncclCommFinalize(all[0]), 4);
+        assert_eq!((register(1), all.map(asynchronous)), (7, [0, 0]));
+        assert!(windows.iter().all(|window| *window != 0));
+        let mut parts = [0_u64; 2];
+        let mut split = |rank: usize| {
+            let (part, none) = (Out::to(&mut parts[rank]), In::of(std::ptr::null()));
+            nccl::ncclCommSplit(all[rank], 0, 0, part, none)
+        };
+        assert_eq!((split(0), asynchronous(all[0])), (7, 7));
+        assert_eq!((split(1), all.map(asynchronous)), (7, [0, 0]));
+        assert_eq!(parts.map(asynchronous), [0, 0]);
+        all.into_iter().chain(parts).for_each(|of| good(nccl::ncclCommDestroy(of)));
+    });
+}
+
+#[test]
+fn a_rank_that_never_comes_to_a_window_leaves_the_others_in_progress_and_they_can_abort() {
+    alone(|| {
+        begin(machine_of(2));
+        let (all, places) = two_that_do_not_block();
+        let mut window = 0;
+        let target = Out::to(&mut window);
+        assert_eq!(nccl::ncclCommWindowRegister(all[0], places[0], 1 << 16, target, 1), 7);
+        assert_eq!((all.map(asynchronous), window), ([7, 0], 0));
+        all.into_iter().for_each(|of| good(nccl::ncclCommAbort(of)));
+        assert_eq!(nccl::open(), 0);
+    });
+}
+
 #[test]
 fn memory_is_allocated_registered_and_given_back() {
     alone(|| {
@@ -230,14 +327,6 @@ fn memory_is_allocated_registered_and_given_back() {
         good(nccl::ncclCommRegister(communicator, place, 1000, Out::to(&mut registered)));
         good(nccl::ncclCommDeregister(communicator, registered));
         assert_eq!(nccl::ncclCommDeregister(communicator, registered), 4);
-        good(nccl::ncclCommWindowRegister(
-            communicator,
-            place,
-            1 << 20,
-            Out::to(&mut registered),
-            1,
-        ));
-        good(nccl::ncclCommWindowDeregister(communicator, registered));
         assert_eq!(nccl::ncclCommRegister(communicator, 64, 1000, Out::to(&mut registered)), 4);
         good(nccl::ncclMemFree(place as *mut c_void));
         assert_eq!(nccl::ncclMemFree(place as *mut c_void), 1);

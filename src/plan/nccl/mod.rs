@@ -1,5 +1,7 @@
 //! Cases of NCCL: which collectives of which elements among which GPUs.
 
+mod memory;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +10,7 @@ use super::{
     BadRequest, Case, Collective, DataType, Endpoint, Engine, Flow, Gpu, Operation, Pattern, Place,
     Rank, Reduction, Request, SIZE_OF_GPU, TransportKind, topology::Host,
 };
+pub use memory::{Allocator, Registration};
 
 /// What a collective of NCCL works on. Its flows are the ways from each rank of the communicator,
 /// in the order of their numbers there, to the next one, around.
@@ -24,6 +27,10 @@ pub struct Nccl {
     pub pair: Option<(u32, u32)>,
     /// Whether what is received takes the place of what was given.
     pub is_in_place: bool,
+    /// Where its memory comes from.
+    pub buffer: Allocator,
+    /// What NCCL is told of it.
+    pub registration: Registration,
     /// Ranks of the communicator.
     pub ranks: u32,
     /// The number there of the first flow's source: 0 in a case as a whole.
@@ -42,6 +49,10 @@ pub struct CollectiveRequest {
     pub roots: Vec<u32>,
     /// Whether what is received takes the place of what was given, each once.
     pub in_place: Vec<bool>,
+    /// Where memory comes from, each once; empty: from the driver, or from NCCL where it must.
+    pub buffers: Vec<Allocator>,
+    /// What NCCL is told of it, each once.
+    pub registrations: Vec<Registration>,
 }
 
 impl Default for CollectiveRequest {
@@ -51,6 +62,8 @@ impl Default for CollectiveRequest {
             reductions: vec![Reduction::Sum],
             roots: vec![0],
             in_place: vec![false, true],
+            buffers: Vec::new(),
+            registrations: vec![Registration::None],
         }
     }
 }
@@ -73,54 +86,86 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
     let sizes = request.sizes.clone().unwrap_or_else(|| vec![SIZE_OF_GPU]);
     let all_roots: Vec<u32> = (0..ranks).collect();
     let roots = if wanted.roots.is_empty() { &all_roots } else { &wanted.roots };
+    let memories = wanted.memories()?;
     let mut cases = Vec::new();
     for &operation in request.operations_or(&Operation::OF_NCCL) {
         let Some(collective) = operation.collective() else { continue };
+        for (pattern, pair) in messages(request, collective, ranks) {
+            for &(buffer, registration) in &memories {
+                for nccl in wanted.elements(collective, roots) {
+                    let nccl = Nccl { pair, buffer, registration, ranks, ..nccl };
+                    cases.extend(sizes.iter().map(|&size| Case {
+                        transport: TransportKind::Nccl,
+                        pattern,
+                        flows: flows.clone(),
+                        operation,
+                        engine: Engine::Sm,
+                        issuer: None,
+                        handle: None,
+                        size,
+                        slot: None,
+                        fabric: None,
+                        nccl: Some(nccl),
+                    }));
+                }
+            }
+        }
+    }
+    Ok(cases)
+}
+
+impl CollectiveRequest {
+    /// Where memory comes from, and what NCCL is told of it, in the order of the rows.
+    fn memories(&self) -> Result<Vec<(Allocator, Registration)>, BadRequest> {
+        let mut memories = Vec::new();
+        for &registration in &self.registrations {
+            let default = [Allocator::Cuda, Allocator::Nccl];
+            let suits = |buffer: &&Allocator| registration.suits(**buffer);
+            if self.buffers.is_empty() {
+                memories.extend(default.iter().find(suits).map(|&buffer| (buffer, registration)));
+            } else if !self.buffers.iter().any(|buffer| suits(&buffer)) {
+                return Err(BadRequest::Window);
+            } else {
+                let suitable = self.buffers.iter().filter(suits);
+                memories.extend(suitable.map(|&buffer| (buffer, registration)));
+            }
+        }
+        Ok(memories)
+    }
+
+    /// What `collective` works on, in the order of the rows; with what is left to the caller as in
+    /// the plainest case.
+    fn elements(&self, collective: Collective, roots: &[u32]) -> Vec<Nccl> {
         let reductions: Vec<Option<Reduction>> = match collective.has_reduction() {
-            true => wanted.reductions.iter().copied().map(Some).collect(),
+            true => self.reductions.iter().copied().map(Some).collect(),
             false => vec![None],
         };
         let roots: Vec<Option<u32>> = match collective.has_root() {
             true => roots.iter().copied().map(Some).collect(),
             false => vec![None],
         };
-        let places =
-            wanted.in_place.iter().filter(|&&place| !place || collective.can_be_in_place());
-        let of = |data_type, reduction, root, pair, is_in_place| Nccl {
-            data_type,
-            reduction,
-            root,
-            pair,
-            is_in_place,
-            ranks,
-            first: 0,
-        };
-        for (pattern, pair) in messages(request, collective, ranks) {
-            for &data_type in &wanted.data_types {
-                for &reduction in &reductions {
-                    for &root in &roots {
-                        for &is_in_place in places.clone() {
-                            let nccl = of(data_type, reduction, root, pair, is_in_place);
-                            cases.extend(sizes.iter().map(|&size| Case {
-                                transport: TransportKind::Nccl,
-                                pattern,
-                                flows: flows.clone(),
-                                operation,
-                                engine: Engine::Sm,
-                                issuer: None,
-                                handle: None,
-                                size,
-                                slot: None,
-                                fabric: None,
-                                nccl: Some(nccl),
-                            }));
-                        }
-                    }
+        let mut elements = Vec::new();
+        for &data_type in &self.data_types {
+            for &reduction in &reductions {
+                for &root in &roots {
+                    let places = self.in_place.iter().copied();
+                    let places = places.filter(|&place| !place || collective.can_be_in_place());
+                    elements.extend(places.map(|is_in_place| Nccl {
+                        data_type,
+                        reduction,
+                        root,
+                        pair: None,
+                        is_in_place,
+                        buffer: Allocator::Cuda,
+                        registration: Registration::None,
+                        ranks: 1,
+                        first: 0,
+                    }));
                 }
             }
         }
+        elements
     }
-    Ok(cases)
 }
 
 /// Who sends to whom at the same time, in each case of `collective`: all to the next one, or the
@@ -228,6 +273,12 @@ impl Nccl {
         }
         if self.is_in_place {
             f.write_str(" in place")?;
+        }
+        if self.buffer == Allocator::Nccl {
+            f.write_str(" in memory of NCCL")?;
+        }
+        if self.registration != Registration::None {
+            write!(f, " registered {}", self.registration.name())?;
         }
         if self.pair.is_some() {
             write!(f, " {}", case.pattern.name())?;

@@ -1,0 +1,106 @@
+//! The memory that collectives work on: allocated as the case says, and made known to NCCL.
+
+use std::rc::Rc;
+
+use super::data::Part;
+use crate::{
+    ffi::{
+        CallError,
+        cuda::{Buffer, Memory},
+        nccl::{self, Allocation, Communicator, Library, Window},
+    },
+    plan::{Allocator, Registration},
+    transport::{Error, gpu::Ready},
+    units::Bytes,
+};
+
+/// Where a GPU's part in a collective takes place.
+#[derive(Clone)]
+pub(super) struct Seat {
+    pub(super) part: Part,
+    pub(super) ready: Rc<Ready>,
+    pub(super) communicator: Rc<Communicator>,
+}
+
+/// What a GPU gives and gets.
+pub(super) struct Buffers {
+    /// `None`: it is in place.
+    pub(super) given: Option<Box<dyn Memory>>,
+    pub(super) received: Box<dyn Memory>,
+}
+
+/// What NCCL allocates in multiples of.
+const GRANULARITY: u64 = 2 << 20;
+
+/// What a buffer takes on its GPU.
+pub(super) fn footprint(allocator: Allocator, size: Bytes) -> Bytes {
+    match allocator {
+        Allocator::Cuda => size,
+        Allocator::Nccl => Bytes::new(size.get().div_ceil(GRANULARITY) * GRANULARITY),
+    }
+}
+
+impl Seat {
+    /// Memory for its part.
+    pub(super) fn allocate(&self, library: &'static Library) -> Result<Buffers, Error> {
+        let context = &self.ready.context;
+        let allocate = |size: Bytes| -> Result<Box<dyn Memory>, Error> {
+            let memory: Result<Box<dyn Memory>, CallError> = match self.part.nccl.buffer {
+                Allocator::Cuda => Buffer::new(context, size).map(|memory| Box::new(memory) as _),
+                Allocator::Nccl => {
+                    Allocation::new(library, context, size).map(|memory| Box::new(memory) as _)
+                }
+            };
+            memory.map_err(|source| Error::call("allocate a buffer", source))
+        };
+        let (given, received) = self.part.sizes();
+        Ok(Buffers {
+            given: (!self.part.nccl.is_in_place).then(|| allocate(given)).transpose()?,
+            received: allocate(received)?,
+        })
+    }
+}
+
+/// Tells NCCL of the buffers of this process's GPUs, as their case says; in windows with the other
+/// ranks together.
+pub(super) fn registered(seats: &[Seat], buffers: Vec<Buffers>) -> Result<Vec<Buffers>, Error> {
+    let mut given = Vec::new();
+    let mut received = Vec::new();
+    for (seat, buffers) in seats.iter().zip(buffers) {
+        given.extend(buffers.given.map(|memory| (seat, memory)));
+        received.push((seat, buffers.received));
+    }
+    let mut given = register(given)?.into_iter();
+    let received = register(received)?;
+    Ok(received.into_iter().map(|received| Buffers { given: given.next(), received }).collect())
+}
+
+/// The same memory, made known to NCCL.
+fn register(buffers: Vec<(&Seat, Box<dyn Memory>)>) -> Result<Vec<Box<dyn Memory>>, Error> {
+    let failed = |source| Error::call("register a buffer", source);
+    let Some((first, _)) = buffers.first() else { return Ok(Vec::new()) };
+    let how = first.part.nccl.registration;
+    let members = buffers.into_iter().map(|(seat, memory)| (Rc::clone(&seat.communicator), memory));
+    match how {
+        Registration::None => Ok(members.map(|(_, memory)| memory).collect()),
+        Registration::Local => members
+            .map(|(of, memory)| {
+                let registered = nccl::Registration::new(of, memory).map_err(failed)?;
+                Ok(Box::new(registered) as Box<dyn Memory>)
+            })
+            .collect(),
+        Registration::Symmetric => {
+            let windows = Window::symmetric(members.collect()).map_err(failed)?;
+            if !windows.iter().all(Window::is_used) {
+                return Err(Error::Unavailable(NO_WINDOWS.to_owned()));
+            }
+            Ok(windows.into_iter().map(|window| Box::new(window) as _).collect())
+        }
+    }
+}
+
+/// NCCL has none and says nothing (`symmetricSupport` in NVIDIA/nccl, `src/init.cc`).
+const NO_WINDOWS: &str = "NCCL has no symmetric windows among these GPUs, and takes memory without \
+                          one: it wants all of them to reach each other's memory, cuMem memory \
+                          (NCCL_CUMEM_ENABLE) and NCCL_WIN_ENABLE; leave out --registration \
+                          symmetric";
