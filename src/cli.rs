@@ -247,6 +247,8 @@ pub enum Format {
     Csv,
     /// The text of run.json
     Json,
+    /// Collectives as nccl-tests 2.19 prints them
+    NcclTests,
 }
 
 /// Why there is nothing to run.
@@ -281,11 +283,19 @@ impl Cli {
 
 impl Options {
     /// What is to be measured, over these transports.
-    pub fn request(&self, transports: &[TransportKind]) -> Request {
-        Request {
+    ///
+    /// # Errors
+    ///
+    /// The sizes cannot be meant: a sentence.
+    pub fn request(&self, transports: &[TransportKind]) -> Result<Request, String> {
+        let sizes = match &self.sizes {
+            Some(sizes) => Some(sizes.0.clone()),
+            None => self.nccl.sizes()?,
+        };
+        Ok(Request {
             transports: transports.to_vec(),
             patterns: each_once(&self.pattern),
-            sizes: self.sizes.clone().map(|sizes| sizes.0),
+            sizes,
             ranks: self.ranks,
             gpus: self.gpus.clone().map(|gpus| gpus.0),
             operations: each_once(&self.operation),
@@ -297,7 +307,7 @@ impl Options {
             fabric: self.fabric.request(),
             nccl: self.nccl.request(),
             collectives: self.nccl.collectives(),
-        }
+        })
     }
 
     /// How long each case is measured.

@@ -5,7 +5,26 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::values::each_once;
-use crate::plan::{Allocator, CollectiveRequest, DataType, NcclRequest, Reduction, Registration};
+use crate::{
+    plan::{
+        Allocator, CollectiveRequest, DataType, Iterations, NcclRequest, Reduction, Registration,
+        Step,
+    },
+    units::Bytes,
+};
+
+/// More operations than this in a sample are a mistake.
+const ITERATIONS_MAX: u64 = 1_000_000;
+
+/// What fits into the channel through which the driver feeds a GPU.
+const GROUP_MAX: u64 = 64;
+
+/// More sizes than this are a mistake.
+const SIZES_MAX: usize = 10_000;
+
+/// What nccl-tests has where no size is given, and from one size to the next one.
+const SIZE: Bytes = Bytes::mib(32);
+const STEP: Bytes = Bytes::mib(1);
 
 /// The flags that only NCCL has.
 #[derive(Clone, Debug, Args)]
@@ -50,6 +69,51 @@ pub struct NcclOptions {
         default_value = "out-of-place,in-place"
     )]
     pub place: Vec<Place>,
+
+    /// The smallest size; with --maxbytes and one of the next two in place of --sizes [default: 32M]
+    #[arg(short = 'b', long, value_name = "SIZE", conflicts_with = "sizes")]
+    pub minbytes: Option<Bytes>,
+
+    /// The largest size [default: 32M, or --minbytes if that is larger]
+    #[arg(short = 'e', long, value_name = "SIZE", conflicts_with = "sizes")]
+    pub maxbytes: Option<Bytes>,
+
+    /// From each size to the next one so many bytes more [default: 1M]
+    #[arg(short = 'i', long, value_name = "SIZE", conflicts_with_all = ["sizes", "stepfactor"])]
+    pub stepbytes: Option<Bytes>,
+
+    /// From each size to the next one so many times more, 2 or more
+    #[arg(short = 'f', long, value_name = "N", conflicts_with = "sizes",
+          value_parser = clap::value_parser!(u64).range(2..))]
+    pub stepfactor: Option<u64>,
+
+    /// Operations of one bandwidth sample, 1 to 1000000; reductions in place have one [default: as
+    /// many as last 1 ms]
+    #[arg(short = 'n', long, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..=ITERATIONS_MAX))]
+    pub iters: Option<u64>,
+
+    /// Operations before anything is timed, 0 to 1000000, beside those that find out how many a
+    /// sample takes
+    #[arg(short = 'w', long, value_name = "N", default_value_t = 0,
+          value_parser = clap::value_parser!(u64).range(0..=ITERATIONS_MAX))]
+    pub warmup_iters: u64,
+
+    /// Operations that are handed to NCCL as one group, 1 to 64: --iters counts groups
+    #[arg(short = 'm', long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..=GROUP_MAX))]
+    pub agg_iters: u64,
+
+    /// Whether the CPU waits for each group before it begins the next one: 0 or 1. Without, all is
+    /// handed over before the first begins
+    #[arg(short = 'z', long, value_name = "0|1", default_value_t = 0,
+          value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub blocking: u8,
+
+    /// For nccl-tests' command lines: all that is timed is verified, whatever stands here, and so 0
+    /// is refused
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 1, value_parser = check)]
+    pub check: u32,
 
     /// Where memory comes from: the driver, or NCCL (ncclMemAlloc, which nccl-tests takes); several
     /// with commas [default: cuda, and nccl where --registration takes it]
@@ -113,6 +177,56 @@ impl NcclOptions {
             in_place: each_once(&self.place).iter().map(|&place| place == Place::InPlace).collect(),
             buffers: each_once(&self.buffer),
             registrations: each_once(&self.registration),
+            iterations: Iterations {
+                warm_up: self.warmup_iters,
+                groups: self.iters,
+                operations_per_group: self.agg_iters,
+                is_blocking: self.blocking == 1,
+            },
+        }
+    }
+
+    /// The sizes, where they are given as nccl-tests takes them.
+    ///
+    /// # Errors
+    ///
+    /// There are none, or too many: a sentence.
+    pub(super) fn sizes(&self) -> Result<Option<Vec<Bytes>>, String> {
+        let Self { minbytes, maxbytes, stepbytes, stepfactor, .. } = *self;
+        if (minbytes, maxbytes, stepbytes, stepfactor) == (None, None, None, None) {
+            return Ok(None);
+        }
+        let first = minbytes.unwrap_or(SIZE);
+        let last = maxbytes.unwrap_or(SIZE.max(first));
+        let zero = Bytes::new(0);
+        if first == zero || stepbytes == Some(zero) {
+            return Err("--minbytes and --stepbytes are 1 or more".to_owned());
+        }
+        if first > last {
+            return Err(format!("--minbytes {first} is more than --maxbytes {last}"));
+        }
+        let next = |size: &Bytes| match stepfactor {
+            Some(factor) => size.get().checked_mul(factor).map(Bytes::new),
+            None => size.get().checked_add(stepbytes.unwrap_or(STEP).get()).map(Bytes::new),
+        };
+        let sizes = std::iter::successors(Some(first), next).take_while(|size| *size <= last);
+        let sizes: Vec<Bytes> = sizes.take(SIZES_MAX + 1).collect();
+        match sizes.len() > SIZES_MAX {
+            true => Err(format!(
+                "--minbytes to --maxbytes are more than {SIZES_MAX} sizes: give larger steps, or \
+                 --stepfactor 2"
+            )),
+            false => Ok(Some(sizes)),
+        }
+    }
+
+    /// What nccl-tests would say of the steps between sizes.
+    pub fn step(&self) -> Step {
+        match (self.stepfactor, self.stepbytes) {
+            (Some(factor), _) => Step::Factor(factor),
+            (None, Some(bytes)) => Step::Bytes(bytes),
+            (None, None) if self.minbytes.is_some() || self.maxbytes.is_some() => Step::Bytes(STEP),
+            (None, None) => Step::Factor(2),
         }
     }
 }
@@ -144,6 +258,14 @@ fn root(text: &str) -> Result<Root, String> {
             .parse()
             .map(Root::One)
             .map_err(|_| "write the number of a rank, from 0 on, or all".to_owned()),
+    }
+}
+
+fn check(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) => Err("g2g gives no number that it has not verified: leave it out".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("write 1".to_owned()),
     }
 }
 

@@ -37,7 +37,7 @@ fn the_command_line_is_consistent() {
 #[test]
 fn defaults_are_the_transports_own() {
     let options = options("g2g run");
-    let request = options.request(&TransportKind::ALL);
+    let request = options.request(&TransportKind::ALL).unwrap();
     assert_eq!((request.sizes, request.gpus), (None, None));
     assert_eq!((request.ranks, request.slot), (None, None));
     assert_eq!(request.operations, []);
@@ -53,7 +53,7 @@ fn what_was_typed_is_what_is_asked_for() {
          --slot-size 64K --precision 0.5 --time-limit 1m --gpus 3,0-1 --issuer write --engine sm \
          --operation chase,copy,chase --handle cumem",
     );
-    let request = options.request(&[TransportKind::Shm]);
+    let request = options.request(&[TransportKind::Shm]).unwrap();
     assert_eq!(request.sizes, Some(vec![Bytes::kib(4), Bytes::mib(1)]));
     assert_eq!(request.patterns, [Pattern::Pairs, Pattern::OneWay]);
     assert_eq!(request.numa, [(NumaNode(0), NumaNode(1)), (NumaNode(1), NumaNode(0))]);
@@ -74,7 +74,7 @@ fn variables_are_cut_at_their_first_sign() {
     );
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let variables = vec![pair("NCCL_ALGO", "ring"), pair("NCCL_SOCKET_IFNAME", "=eth0")];
-    let request = options.request(&[TransportKind::Nccl]);
+    let request = options.request(&[TransportKind::Nccl]).unwrap();
     assert_eq!(request.nccl, NcclRequest { variables, allows_unknown: true });
 }
 

@@ -108,7 +108,11 @@ pub fn measure(
     }
     let mut transfer = transport.prepare(case, world)?;
     let has_bandwidth = !case.operation.is_latency_only();
-    let stop = sampling::Stop::new(effort, transfer.clock());
+    let iterations = case.collective().map(|(_, nccl, _)| nccl.iterations).unwrap_or_default();
+    if iterations.warm_up > 0 {
+        transfer.run(iterations.warm_up, &mut [Span::default()])?;
+    }
+    let stop = sampling::Stop::new(effort, transfer.clock(), iterations.operations());
     let (operations, each) = warm_up(world, transfer.as_mut(), case, stop)?;
     let mut pass = Pass { world, transfer: transfer.as_mut(), case, seed, each };
     let mut bandwidth = None;

@@ -78,11 +78,15 @@ pub(super) struct Trial {
 pub(super) struct Stop {
     effort: Effort,
     clock: Clock,
+    /// How many operations a sample holds, where that was asked for.
+    operations: Option<u64>,
 }
 
 impl Stop {
-    pub(super) fn new(effort: Effort, clock: Clock) -> Self {
-        Self { effort, clock }
+    pub(super) fn new(effort: Effort, clock: Clock, operations: Option<u64>) -> Self {
+        // Where only single ones can be timed, these are.
+        let operations = operations.map(|count| if clock.operations_max == 1 { 1 } else { count });
+        Self { effort, clock, operations }
     }
 
     /// How long a sample lasts at least.
@@ -99,6 +103,9 @@ impl Stop {
     /// operation says it sooner.
     pub(super) fn first_trial(&self, has_bandwidth: bool) -> Trial {
         match (has_bandwidth, self.clock.is_streaming) {
+            (true, _) if self.operations.is_some() => {
+                Trial { operations: self.operations, samples: WARM_UP_SPANS }
+            }
             (true, true) => Trial { operations: None, samples: 1 },
             (true, false) => Trial { operations: Some(1), samples: WARM_UP_SPANS },
             (false, _) => Trial { operations: None, samples: WARM_UP_SPANS },
@@ -112,6 +119,9 @@ impl Stop {
         each: Duration,
         has_bandwidth: bool,
     ) -> Option<Trial> {
+        if has_bandwidth && self.operations.is_some() {
+            return None;
+        }
         let (wanted, most) = (self.sample_time(), self.clock.operations_max);
         let more = trial.operations.and_then(|count| more_operations(count, each, (wanted, most)));
         let is_sure = each >= CONFIRMED_TIME || trial.samples == CONFIRMING_SPANS;
@@ -205,13 +215,13 @@ mod tests {
 
     fn stop(samples: Option<u32>) -> Stop {
         let effort = Effort { precision: 0.01, time_limit: Duration::from_secs(2), samples };
-        Stop::new(effort, Clock::of_host(Duration::from_nanos(20)))
+        Stop::new(effort, Clock::of_host(Duration::from_nanos(20)), None)
     }
 
     fn of_stream(samples: Option<u32>, time_limit: Duration) -> Stop {
-        let Stop { effort, clock } = stop(samples);
+        let Stop { effort, clock, .. } = stop(samples);
         let clock = Clock { is_streaming: true, sample_time_min: 2 * MS, ..clock };
-        Stop::new(Effort { time_limit, ..effort }, clock)
+        Stop::new(Effort { time_limit, ..effort }, clock, None)
     }
 
     fn bandwidth(stop: Stop, samples: &[f64], each: Duration, elapsed: Duration) -> Option<usize> {

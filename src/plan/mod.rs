@@ -19,11 +19,11 @@ pub use case::{
     Rank,
 };
 pub use collective::{Collective, DataType, Layout, Reduction};
-pub use nccl::{Allocator, CollectiveRequest, Nccl, Registration};
+pub use nccl::{Allocator, CollectiveRequest, Iterations, Nccl, Registration};
 pub use nccl_env::NcclRequest;
 pub use operation::Operation;
 pub use rdma::{FabricRequest, Memory, NicChoice};
-pub use sizes::Sizes;
+pub use sizes::{Sizes, Step};
 use topology::{GpuNode, Host, NumaNode, Topology};
 
 use crate::units::Bytes;

@@ -74,6 +74,15 @@ fn positive(text: &str) -> Result<Bytes, BadSizes> {
     if size == Bytes::new(0) { Err(BadSizes::Zero) } else { Ok(size) }
 }
 
+/// From one size to the next one, as nccl-tests tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// By a factor.
+    Factor(u64),
+    /// By so many bytes more.
+    Bytes(Bytes),
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,6 +19,7 @@ fn with_gpus(count: u32) -> Topology {
         uuid: format!("GPU-{number}"),
         memory: Bytes::mib(16 << 10),
         numa_node: Some(NumaNode(number / 2)),
+        pci_bus_id: String::new(),
         pcie_path: Vec::new(),
     };
     Topology { gpus: (0..count).map(gpu).collect(), ..machine(&[&[0, 1], &[2, 3]]) }

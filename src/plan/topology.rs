@@ -32,6 +32,8 @@ pub struct GpuNode {
     pub name: String,
     /// `GPU-` and 32 hexadecimal digits in five groups.
     pub uuid: String,
+    /// Its place on PCIe, as `domain:bus:device.function` in hexadecimal.
+    pub pci_bus_id: String,
     /// All of its memory.
     pub memory: Bytes,
     /// The NUMA node next to it; `None` where nobody says.

@@ -7,6 +7,7 @@ mod files;
 mod hlog;
 mod json;
 mod matrix;
+mod nccl_tests;
 pub mod provenance;
 mod row;
 mod table;
@@ -24,6 +25,7 @@ use provenance::Provenance;
 
 pub use csv::text as csv_text;
 pub use json::text as json_text;
+pub use nccl_tests::{NcclTests, text as nccl_tests_text};
 pub use row::{CollectivePath, Row, Status};
 pub use table::{print, tables};
 pub use topology::{topology_json, topology_text};

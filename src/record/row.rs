@@ -77,6 +77,10 @@ pub struct Row {
     pub registration: Option<plan::Registration>,
     /// NCCL: ranks of the communicator.
     pub communicator_ranks: Option<u32>,
+    /// NCCL: operations that it got together.
+    pub operations_per_group: Option<u64>,
+    /// NCCL: whether the CPU waited for each group before it began the next one.
+    pub blocking: Option<bool>,
     /// NCCL: the variables that the user gave, as `NAME=VALUE`, with spaces between them.
     pub nccl_env: Option<String>,
     /// Who asks for them.
@@ -301,6 +305,8 @@ impl Row {
                 reduction: nccl.reduction,
                 root: nccl.root,
                 in_place: Some(nccl.is_in_place),
+                operations_per_group: Some(nccl.iterations.operations_per_group),
+                blocking: Some(nccl.iterations.is_blocking),
                 buffer: Some(nccl.buffer),
                 registration: Some(nccl.registration),
                 communicator_ranks: Some(nccl.ranks),

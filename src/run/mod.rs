@@ -24,12 +24,12 @@ use crate::{
     cli::{Answer, Cli, Command, Format, Options, RankArgs, TopoFormat, TopoOptions},
     measure::{Latency, Outcome},
     plan::{
-        Case, Rank, TransportKind,
+        Case, Flow, Rank, TransportKind,
         topology::{Host, Topology},
     },
     progress::{Progress, say},
     record::{
-        self, Recorder, Row, Status,
+        self, NcclTests, Recorder, Row, Status,
         provenance::{Provenance, Settings},
     },
     transport::{self, Transport, environment, machine, survey},
@@ -213,6 +213,9 @@ fn lead(
     let progress = Progress::new(rows, options.quiet, options.verbose);
     progress.begin_run(recorder.folder());
     let own = hosts.iter().position(|host| host.ranks.contains(&Rank(0))).unwrap_or(0);
+    let communicator: Vec<Flow> =
+        items.iter().flat_map(Item::cases).find_map(Case::communicator).unwrap_or_default();
+    let about = about(options, &items);
     let nccl_env = options.nccl.nccl_env.clone();
     let proof = Proof::default();
     let mut leader =
@@ -226,11 +229,26 @@ fn lead(
         Format::Table => record::tables(recorder.rows()),
         Format::Csv => record::csv_text(recorder.rows()),
         Format::Json => record::json_text(&provenance, recorder.rows()),
+        Format::NcclTests => {
+            record::nccl_tests_text(&about, &provenance, &communicator, recorder.rows())
+        }
     };
     let shown = record::print(&printed);
     measured?;
     shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
     Ok(judge(&recorder))
+}
+
+/// What nccl-tests says of a run.
+fn about(options: &Options, items: &[Item]) -> NcclTests {
+    let sizes = || items.iter().flat_map(Item::cases).map(|case| case.size);
+    let of_case = |case: &Case| case.collective().map(|(_, nccl, _)| nccl.iterations);
+    let iterations = items.iter().flat_map(Item::cases).find_map(of_case).unwrap_or_default();
+    NcclTests {
+        sizes: (sizes().min().unwrap_or_default(), sizes().max().unwrap_or_default()),
+        step: options.nccl.step(),
+        iterations,
+    }
 }
 
 fn dismiss_well(ranks: &mut Ranks) -> bool {
@@ -260,7 +278,7 @@ fn prepare(
     mut sites: Vec<Site>,
     is_launched: bool,
 ) -> Result<(Vec<Item>, Vec<Site>), Failure> {
-    let request = options.request(kinds);
+    let request = options.request(kinds).map_err(Failure::Start)?;
     if !is_launched {
         let count = items::ranks_alone(&request, &sites[0]).map_err(Failure::Start)?;
         sites[0].host.ranks = (0..count).map(Rank).collect();

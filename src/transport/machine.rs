@@ -38,6 +38,7 @@ fn gpus() -> Result<Vec<GpuNode>, ffi::CallError> {
             // The kernel writes -1 where it does not know.
             numa_node: node.ok().and_then(|text| text.trim().parse().ok()).map(NumaNode),
             pcie_path: pcie_path(&bus),
+            pci_bus_id: bus,
         })
     };
     driver.devices()?.into_iter().map(describe).collect()
@@ -117,6 +118,9 @@ pub struct Library {
     /// Its version, as it says itself.
     pub version: String,
 }
+
+/// The version of NCCL's header that the program was built with, as `ncclGetVersion` counts.
+pub const NCCL_HEADERS: u32 = nccl::HEADERS;
 
 /// The foreign libraries that this process has loaded.
 pub fn libraries() -> Vec<Library> {

@@ -31,5 +31,8 @@ mod names;
 pub use communicator::{Communicator, Waiting};
 pub use element::{DataType, Factor, Reduction};
 pub use group::Group;
+/// The version of the header of these bindings, as `ncclGetVersion` counts.
+pub const HEADERS: u32 = bindings::NCCL_VERSION_CODE;
+
 pub use library::{Absent, Feature, Library, Missing, UniqueId, Version};
 pub use memory::{Allocation, Registration, Window};

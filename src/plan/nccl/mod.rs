@@ -1,5 +1,6 @@
 //! Cases of NCCL: which collectives of which elements among which GPUs.
 
+mod iterations;
 mod memory;
 
 use std::fmt;
@@ -10,6 +11,7 @@ use super::{
     BadRequest, Case, Collective, DataType, Endpoint, Engine, Flow, Gpu, Operation, Pattern, Place,
     Rank, Reduction, Request, SIZE_OF_GPU, TransportKind, topology::Host,
 };
+pub use iterations::Iterations;
 pub use memory::{Allocator, Registration};
 
 /// What a collective of NCCL works on. Its flows are the ways from each rank of the communicator,
@@ -31,6 +33,8 @@ pub struct Nccl {
     pub buffer: Allocator,
     /// What NCCL is told of it.
     pub registration: Registration,
+    /// How its operations follow each other.
+    pub iterations: Iterations,
     /// Ranks of the communicator.
     pub ranks: u32,
     /// The number there of the first flow's source: 0 in a case as a whole.
@@ -53,6 +57,8 @@ pub struct CollectiveRequest {
     pub buffers: Vec<Allocator>,
     /// What NCCL is told of it, each once.
     pub registrations: Vec<Registration>,
+    /// How operations follow each other.
+    pub iterations: Iterations,
 }
 
 impl Default for CollectiveRequest {
@@ -64,6 +70,7 @@ impl Default for CollectiveRequest {
             in_place: vec![false, true],
             buffers: Vec::new(),
             registrations: vec![Registration::None],
+            iterations: Iterations::default(),
         }
     }
 }
@@ -158,6 +165,7 @@ impl CollectiveRequest {
                         is_in_place,
                         buffer: Allocator::Cuda,
                         registration: Registration::None,
+                        iterations: self.iterations,
                         ranks: 1,
                         first: 0,
                     }));
@@ -242,6 +250,11 @@ impl Case {
                 Some(source).filter(|_| number == target),
             ),
         }
+    }
+
+    /// The ways from each rank of the communicator to the next one, if it is one of NCCL.
+    pub fn communicator(&self) -> Option<Vec<Flow>> {
+        self.nccl.map(|_| self.flows.clone())
     }
 
     /// The ways of messages that go at the same time, in a case as a whole; `None`: it has none.

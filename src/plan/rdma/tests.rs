@@ -171,6 +171,7 @@ fn a_gpu_takes_its_nearest_interfaces_and_all_are_dealt_with_all() {
         uuid: format!("GPU-{number}"),
         memory: Bytes::mib(1024),
         numa_node: None,
+        pci_bus_id: String::new(),
         pcie_path: ["pci0", switch, "gpu"].map(str::to_owned).to_vec(),
     };
     let topology = Topology {

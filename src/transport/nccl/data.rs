@@ -15,6 +15,9 @@ pub(super) const SHIFT: u64 = 64;
 /// After so many operations the data begins at the beginning again.
 pub(super) const SHIFTS: u64 = 61;
 
+/// Where buffers begin: as the driver's do.
+const ALIGNMENT: u64 = 256;
+
 /// One rank's part in a collective.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
@@ -46,7 +49,21 @@ impl Part {
             return (Bytes::default(), whole);
         }
         let sent = element.times(self.layout.sent);
-        (sent.plus(Bytes::new(SHIFT * (SHIFTS - 1))), element.times(self.layout.received))
+        let received = self.stride().times(self.slots() - 1);
+        let received = received.plus(element.times(self.layout.received));
+        (sent.plus(Bytes::new(SHIFT * (SHIFTS - 1))), received)
+    }
+
+    /// Operations of a group run at the same time: each has a place of its own to leave its data.
+    /// Those in place give and get the same bytes over and over.
+    pub(super) fn slots(&self) -> u64 {
+        if self.nccl.is_in_place { 1 } else { self.nccl.iterations.operations_per_group }
+    }
+
+    /// From one such place to the next one.
+    fn stride(&self) -> Bytes {
+        let received = self.nccl.data_type.size().times(self.layout.received);
+        Bytes::new(received.get().next_multiple_of(ALIGNMENT))
     }
 
     /// How the numbers of a reduction are made.
@@ -87,7 +104,8 @@ impl Part {
             let received = self.layout.received_in_place(self.number).start;
             return (element.times(sent), element.times(received));
         }
-        (Bytes::new(operation % SHIFTS * SHIFT), Bytes::default())
+        let received = self.stride().times(operation % self.slots());
+        (Bytes::new(operation % SHIFTS * SHIFT), received)
     }
 
     /// What the buffer of what is received must hold behind operation number `operation`, if the
@@ -97,14 +115,10 @@ impl Part {
             return Vec::new();
         }
         let element = self.nccl.data_type.size().get();
-        let in_bytes = |range: Range<u64>| range.start * element..range.end * element;
         let shift = if self.nccl.is_in_place { 0 } else { operation % SHIFTS * SHIFT };
-        let begin = if self.nccl.is_in_place {
-            self.layout.received_in_place(self.number)
-        } else {
-            0..self.layout.received
-        };
-        let place = in_bytes(begin);
+        let (_, begin) = self.places(operation);
+        let length = element * self.layout.received;
+        let place = begin.get()..begin.get() + length;
         let count = self.layout.count;
         if self.nccl.reduction.is_some() {
             // The elements of a part are those of its place among all.
@@ -148,7 +162,7 @@ pub(super) fn source_seed(seed: u64, rank: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Allocator, DataType, Reduction, Registration};
+    use crate::plan::{Allocator, DataType, Iterations, Reduction, Registration};
 
     const SEED: u64 = 5;
 
@@ -161,6 +175,7 @@ mod tests {
             is_in_place,
             buffer: Allocator::Cuda,
             registration: Registration::None,
+            iterations: Iterations::default(),
             ranks: 3,
             first: 0,
         };

@@ -97,10 +97,10 @@ impl Lane {
         self.buffers.given.as_ref().unwrap_or(&self.buffers.received).slice(place, size)
     }
 
-    /// What operations leave.
-    fn target(&self) -> Slice<'_> {
+    /// Where operation number `operation` leaves its data.
+    fn target(&self, operation: u64) -> Slice<'_> {
         let size = self.part.nccl.data_type.size().times(self.part.layout.received);
-        let (_, place) = self.part.places(0);
+        let (_, place) = self.part.places(operation);
         self.buffers.received.slice(place, size)
     }
 
@@ -140,7 +140,7 @@ impl Lane {
     ) -> Result<(), CallError> {
         let at = (&*self.communicator, &self.stream);
         let kind = element(self.part.nccl.data_type);
-        let both = (self.source(operation), self.target());
+        let both = (self.source(operation), self.target(operation));
         let root = self.part.nccl.root.unwrap_or(0);
         let reduction = self.reduction(factor);
         match self.part.collective {
@@ -230,7 +230,7 @@ impl Lane {
             let (wrong, place) = wrong.map_err(|source| Error::call("verify a buffer", source))?;
             if let Some(wrong) = wrong {
                 // The offset counts from the beginning of what was received.
-                let (_, begin) = self.part.places(0);
+                let (_, begin) = self.part.places(operation);
                 let offset = place.start - begin.get() + wrong.offset;
                 return Ok(Some(Mismatch { offset, ..wrong }));
             }

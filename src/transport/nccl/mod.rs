@@ -106,6 +106,12 @@ impl Nccl {
         if let Some(missing) = needed(nccl).find_map(|feature| self.library.lacks(feature)) {
             return Ok(Some(format!("NCCL {version}: {missing}")));
         }
+        if nccl.iterations.operations_per_group > 1 && nccl.is_in_place && nccl.reduction.is_some()
+        {
+            let reason = "in place, each reduction of a group takes what the one before has left: \
+                          --agg-iters goes with --place out-of-place";
+            return Ok(Some(reason.to_owned()));
+        }
         if nccl.reduction.is_some() && nccl.ranks > Values::RANKS_MAX {
             return Ok(Some(format!(
                 "exact numbers are known for reductions among {} ranks at most",
@@ -179,7 +185,12 @@ impl Transport for Nccl {
             .zip(buffers)
             .map(|(seat, buffers)| Lane::new(seat, buffers))
             .collect::<Result<Vec<Lane>, Error>>()?;
-        Ok(Box::new(Collectives::new(case.operation, self.library, lanes, world)?))
+        Ok(Box::new(Collectives::new(
+            (case.operation, nccl.iterations),
+            self.library,
+            lanes,
+            world,
+        )?))
     }
 }
 

@@ -6,7 +6,7 @@
 //! to be agreed on beside NCCL itself, and it is the same on one host and on many. A span lasts as
 //! long as it does on the GPU that takes longest.
 
-use std::time::Duration;
+use std::{ops::Range, time::Duration};
 
 use super::{lane::Lane, log};
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
         nccl::{Factor, Group, Library},
         watchdog::Watchdog,
     },
-    plan::{Operation, Rank},
+    plan::{Iterations, Operation, Rank},
     transport::{
         Clock, Error, Mismatch, Span, Staging, Transfer,
         gpu::{PATIENCE, Start},
@@ -39,6 +39,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// This process's part.
 pub(super) struct Collectives {
     operation: Operation,
+    iterations: Iterations,
     library: &'static Library,
     lanes: Vec<Lane>,
     start: Option<Start>,
@@ -53,7 +54,7 @@ pub(super) struct Collectives {
 impl Collectives {
     /// Connects the ranks, and so takes an operation of each; every rank calls it.
     pub(super) fn new(
-        operation: Operation,
+        (operation, iterations): (Operation, Iterations),
         library: &'static Library,
         lanes: Vec<Lane>,
         world: &mut World,
@@ -74,8 +75,17 @@ impl Collectives {
         let most = if consumes { 1 } else { OPERATIONS_MAX };
         let operations_max = world.agree(most, |all| all.into_iter().min().unwrap_or(1))?;
         let clock = Clock { operations_max, ..clock };
-        let mut made =
-            Self { operation, library, lanes, start, clock, deadline, done: 0, log: None };
+        let mut made = Self {
+            operation,
+            iterations,
+            library,
+            lanes,
+            start,
+            clock,
+            deadline,
+            done: 0,
+            log: None,
+        };
         made.connect()?;
         Ok(made)
     }
@@ -85,9 +95,7 @@ impl Collectives {
         if self.lanes.is_empty() {
             return Ok(());
         }
-        let events = self.events(1);
-        let queued =
-            self.watched().and_then(|_watched| events.and_then(|()| self.queue_span(0, 1)));
+        let queued = self.queue(1, 1, false);
         self.settled(queued)
     }
 
@@ -102,9 +110,10 @@ impl Collectives {
         Ok(())
     }
 
-    /// Queues `spans` of `operations` each behind a hold, lets them begin and waits for them.
+    /// Queues `spans` of `operations` each, behind a hold unless the CPU is to wait in between, lets
+    /// them begin and waits for them.
     fn run_group(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
-        let queued = self.watched().and_then(|_watched| self.queue(operations, spans.len()));
+        let queued = self.queue(operations, spans.len(), !self.iterations.is_blocking);
         if let Some(start) = &self.start {
             start.release();
         }
@@ -132,55 +141,83 @@ impl Collectives {
         Watchdog::start(limit, format!("{} hangs in a call of NCCL ({name})", ranks.join(" or ")))
     }
 
-    fn queue(&mut self, operations: u64, spans: usize) -> Result<(), CallError> {
-        self.events(spans)?;
+    fn queue(&mut self, operations: u64, spans: usize, is_held: bool) -> Result<(), Error> {
+        let _watched = self.watched().map_err(|source| self.failed(source))?;
+        let made = self.events(spans);
+        let begun = made.and_then(|()| if is_held { self.hold() } else { Ok(()) });
+        begun.map_err(|source| self.failed(source))?;
+        (0..spans).try_for_each(|span| self.queue_span(span, operations))
+    }
+
+    fn failed(&self, source: CallError) -> Error {
+        Error::together(&format!("queue {}", self.operation.name()), source)
+    }
+
+    fn hold(&mut self) -> Result<(), CallError> {
         let (Some(first), Some(start)) = (self.lanes.first(), &mut self.start) else {
             return Ok(());
         };
         start.hold(&first.ready.kernels, &first.stream)?;
         first.stream.record(&first.begins[0])?;
-        for lane in &self.lanes[1..] {
-            lane.stream.wait(&first.begins[0])?;
-        }
-        (0..spans).try_for_each(|span| self.queue_span(span, operations))
+        self.lanes[1..].iter().try_for_each(|lane| lane.stream.wait(&first.begins[0]))
     }
 
-    fn queue_span(&mut self, span: usize, operations: u64) -> Result<(), CallError> {
-        for lane in &self.lanes {
-            lane.restore()?;
+    fn queue_span(&mut self, span: usize, operations: u64) -> Result<(), Error> {
+        let failed = |source| self.failed(source);
+        self.begin_span(span).map_err(failed)?;
+        let factors = self.lanes.iter().map(Lane::factor);
+        let factors = factors.collect::<Result<Vec<_>, CallError>>().map_err(failed)?;
+        let (mut first, end) = (self.done, self.done + operations);
+        while first < end {
+            let next = end.min(first + self.iterations.operations_per_group);
+            self.queue_group(first..next, &factors).map_err(failed)?;
+            if self.iterations.is_blocking {
+                self.wait()?;
+            } else if next - self.done >= OPERATIONS_MAX
+                && let Some(start) = &self.start
+            {
+                // There is no room for more that waits.
+                start.release();
+            }
+            first = next;
         }
+        let mut lanes = self.lanes.iter();
+        lanes.try_for_each(|lane| lane.stream.record(&lane.ends[span])).map_err(failed)?;
+        drop(factors);
+        self.done = end;
+        Ok(())
+    }
+
+    /// Queues a meeting of all ranks, and the beginning of a span behind it.
+    fn begin_span(&self, span: usize) -> Result<(), CallError> {
+        self.lanes.iter().try_for_each(Lane::restore)?;
         let mut group = Group::start(self.library)?;
         for lane in &self.lanes {
             lane.meet(&mut group)?;
         }
         group.end()?;
-        for lane in &self.lanes {
-            lane.stream.record(&lane.begins[span])?;
-        }
-        let factors: Vec<Option<Factor<'_>>> =
-            self.lanes.iter().map(Lane::factor).collect::<Result<_, CallError>>()?;
-        for operation in self.done..self.done + operations {
-            let mut group = Group::start(self.library)?;
-            for (lane, factor) in self.lanes.iter().zip(&factors) {
+        self.lanes.iter().try_for_each(|lane| lane.stream.record(&lane.begins[span]))
+    }
+
+    /// Queues operations that NCCL gets together.
+    fn queue_group(
+        &self,
+        operations: Range<u64>,
+        factors: &[Option<Factor<'_>>],
+    ) -> Result<(), CallError> {
+        let mut group = Group::start(self.library)?;
+        for operation in operations {
+            for (lane, factor) in self.lanes.iter().zip(factors) {
                 lane.queue(&mut group, self.library, operation, factor.as_ref())?;
             }
-            group.end()?;
         }
-        for lane in &self.lanes {
-            lane.stream.record(&lane.ends[span])?;
-        }
-        drop(factors);
-        self.done += operations;
-        Ok(())
+        group.end()
     }
 
     /// Waits until all that was queued is done; if it is not in time, or something is wrong, gives
     /// it up on all of this process's GPUs.
-    fn settled(&self, queued: Result<(), CallError>) -> Result<(), Error> {
-        let name = self.operation.name();
-        let done = queued
-            .map_err(|source| Error::together(&format!("queue {name}"), source))
-            .and_then(|()| self.wait());
+    fn settled(&self, queued: Result<(), Error>) -> Result<(), Error> {
+        let done = queued.and_then(|()| self.wait());
         if done.is_err() {
             self.lanes.iter().for_each(|lane| lane.communicator.abort());
         }
@@ -240,11 +277,13 @@ impl Transfer for Collectives {
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
-        let last = self.done.saturating_sub(1);
         for lane in &self.lanes {
-            let wrong = lane.verify(seed, last)?;
-            if wrong.is_some() {
-                return Ok(wrong);
+            // What the last ones have left, each in its own place.
+            for operation in self.done.saturating_sub(lane.part.slots())..self.done {
+                let wrong = lane.verify(seed, operation)?;
+                if wrong.is_some() {
+                    return Ok(wrong);
+                }
             }
         }
         Ok(None)
