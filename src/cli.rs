@@ -4,6 +4,7 @@
 
 mod fabric;
 mod nccl;
+mod sweep;
 mod values;
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
@@ -12,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 pub use fabric::FabricOptions;
 pub use nccl::NcclOptions;
+pub use sweep::SweepOptions;
 use values::{Gpus, deadline, each_once, gpus, node_pair, percent, slot_size, time};
 
 use crate::{
@@ -58,6 +60,8 @@ pub enum Command {
     Rdma(Options),
     /// Show the GPUs, their links, and who reaches whom; measures nothing
     Topo(TopoOptions),
+    /// Run a plan of many settings, each in processes of its own, and say which differences count
+    Sweep(SweepOptions),
     /// Read NCCL's log and say which way its data took, why, and what to change
     Explain(ExplainOptions),
     /// A rank that g2g starts by itself.

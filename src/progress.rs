@@ -3,6 +3,7 @@
 use std::{
     io::{IsTerminal, Write},
     path::Path,
+    time::Instant,
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -130,6 +131,67 @@ fn bandwidth(row: &Row) -> String {
             format!("{rate} GB/s ({low} to {high}), ")
         }
         _ => format!("{} GB/s, ", readable_gb_s(rate)),
+    }
+}
+
+/// The runs of a sweep: a bar on a terminal, a line a run in a log, nothing when quiet.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    bar: ProgressBar,
+    count: usize,
+    is_quiet: bool,
+    began: Instant,
+}
+
+impl Runs {
+    /// So many are to be run.
+    pub(crate) fn new(count: usize, is_quiet: bool) -> Self {
+        let bar = ProgressBar::new(count as u64);
+        if is_quiet || !std::io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        let style = ProgressStyle::with_template("{bar:20} {wide_msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self { bar, count, is_quiet, began: Instant::now() }
+    }
+
+    /// Another run begins.
+    pub(crate) fn begin(&self, what: &str) {
+        let done = usize::try_from(self.bar.position()).unwrap_or(usize::MAX);
+        let left = self.began.elapsed().as_secs_f64() / done as f64 * (self.count - done) as f64;
+        let left = match done {
+            0 => String::new(),
+            _ => format!(", about {} left", readable_wait(left)),
+        };
+        let line = format!("run {} of {}{left}: {what}", done + 1, self.count);
+        if self.bar.is_hidden() && !self.is_quiet {
+            say(&line);
+        } else {
+            self.bar.set_message(line);
+        }
+    }
+
+    /// It has ended; badly, if there is a reason.
+    pub(crate) fn end(&self, failure: Option<&str>) {
+        if let Some(reason) = failure {
+            let line = format!("error: {reason}");
+            if self.bar.is_hidden() { say(&line) } else { self.bar.println(line) }
+        }
+        self.bar.inc(1);
+    }
+
+    /// All have ended.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// `40 s`, `3 min`, `2.5 h`
+fn readable_wait(seconds: f64) -> String {
+    match seconds {
+        ..90.0 => format!("{seconds:.0} s"),
+        ..5400.0 => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3600.0),
     }
 }
 

@@ -9,18 +9,32 @@ use std::{
 };
 
 /// A module and the modules it may import; `docs/architecture.md` explains the table.
-const LAYERS: [(&str, &[&str]); 11] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("units", &[]),
     ("ffi", &["units"]),
     ("plan", &["units"]),
+    ("sweep", &["units"]),
     ("world", &["ffi", "plan", "units"]),
     ("transport", &["ffi", "plan", "units", "world"]),
     ("measure", &["plan", "transport", "units", "world"]),
     ("evidence", &["plan", "units"]),
-    ("record", &["evidence", "measure", "plan", "transport", "units"]),
+    ("record", &["evidence", "measure", "plan", "sweep", "transport", "units"]),
     ("cli", &["plan", "units"]),
     ("progress", &["plan", "record", "units"]),
-    ("run", &["cli", "evidence", "measure", "plan", "progress", "record", "transport", "world"]),
+    (
+        "run",
+        &[
+            "cli",
+            "evidence",
+            "measure",
+            "plan",
+            "progress",
+            "record",
+            "sweep",
+            "transport",
+            "world",
+        ],
+    ),
 ];
 
 /// Longest file, in lines: one subject each.

@@ -16,7 +16,7 @@ fn options(line: &str) -> Options {
         | Command::Shm(options)
         | Command::Nccl(options)
         | Command::Rdma(options) => options,
-        Command::Topo(_) | Command::Explain(_) | Command::Rank(_) => {
+        Command::Topo(_) | Command::Sweep(_) | Command::Explain(_) | Command::Rank(_) => {
             panic!("not a command that measures")
         }
     }

@@ -1,9 +1,13 @@
-//! This process's environment, and other processes: dying with the parent, and noticing that a peer
+//! This process's environment, and other processes: ending with the parent, and noticing that a peer
 //! has died.
 
 use std::{
     fs, io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::{
+        fd::{AsRawFd, FromRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::Command,
 };
 
 use super::CallError;
@@ -20,6 +24,24 @@ pub fn die_with_parent() -> Result<(), CallError> {
         return Err(CallError::last("prctl", "PR_SET_PDEATHSIG"));
     }
     Ok(())
+}
+
+/// Has the process that `command` starts told to end (`SIGTERM`) when the thread that starts it ends,
+/// however it ends.
+pub fn end_with_parent(command: &mut Command) {
+    let parent = std::process::id();
+    let end_with_parent = move || {
+        // SAFETY: this request takes one integer and touches no memory.
+        let code = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+        // SAFETY: the call takes nothing and cannot fail.
+        let is_orphan = u32::try_from(unsafe { libc::getppid() }) != Ok(parent);
+        match code == 0 && !is_orphan {
+            true => Ok(()),
+            false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
+    };
+    // SAFETY: between fork and exec it makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(end_with_parent) };
 }
 
 /// Sets variables in the environment of this process, in place of what they were.
@@ -110,7 +132,7 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::{Command, Stdio};
+    use std::process::Stdio;
 
     #[test]
     fn a_peer_that_ends_is_noticed_before_it_is_reaped() {

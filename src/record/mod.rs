@@ -10,6 +10,7 @@ mod matrix;
 mod nccl_tests;
 pub mod provenance;
 mod row;
+pub mod sweep;
 mod table;
 mod topology;
 
@@ -40,6 +41,14 @@ pub enum Error {
         path: PathBuf,
         /// What stands against it, and what to do.
         reason: String,
+    },
+    /// A file of a run cannot be read.
+    #[error("cannot read {path}: {source}", path = .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
     },
     /// A file in it cannot be written.
     #[error("cannot write {path}: {source}", path = .path.display())]

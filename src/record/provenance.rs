@@ -93,12 +93,6 @@ pub struct Settings {
 impl Provenance {
     /// Of the run that begins now, on this machine.
     pub fn collect(settings: &Settings, hosts: &[Host]) -> Self {
-        let listed = |name: &str| VARIABLES.iter().any(|beginning| name.starts_with(beginning));
-        let mut environment: Vec<(String, String)> = env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .filter(|(name, _)| listed(name))
-            .collect();
-        environment.sort_unstable();
         let mpi = settings.mpi.clone().map(|(path, version)| Library {
             name: "MPI",
             path: path.display().to_string(),
@@ -108,8 +102,8 @@ impl Provenance {
             version: env!("CARGO_PKG_VERSION"),
             git_revision: env!("G2G_GIT_REVISION"),
             architecture: env::consts::ARCH,
-            started: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-            command: env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+            started: now(),
+            command: command(),
             seed: settings.seed,
             ranks: settings.ranks,
             effort: settings.effort,
@@ -118,19 +112,18 @@ impl Provenance {
             libraries: machine::libraries().into_iter().chain(mpi).collect(),
             machine: Machine::collect(),
             hosts: hosts.to_vec(),
-            environment,
+            environment: environment(),
         }
     }
 
     /// A name for a folder: `20261121T093000Z-p5.48xlarge`.
     pub fn folder_name(&self) -> String {
-        let time: String = self.started.chars().filter(|c| !matches!(c, '-' | ':')).collect();
+        let time = compact(&self.started);
         if let Some(simulated) = &self.simulated_machine {
             let stem = Path::new(simulated).file_name().unwrap_or_default().to_string_lossy();
             return format!("{time}-simulated-{}", slug(stem.trim_end_matches(".toml")));
         }
-        let machine = [&self.machine.product, &self.machine.cpu_model].into_iter().flatten().next();
-        format!("{time}-{}", slug(machine.map_or("unknown-machine", |name| name)))
+        format!("{time}-{}", self.machine.slug())
     }
 
     #[cfg(test)]
@@ -154,7 +147,75 @@ impl Provenance {
     }
 }
 
+/// Where a sweep comes from; each of its runs has a provenance of its own.
+#[derive(Clone, Debug, Serialize)]
+pub struct SweepProvenance {
+    /// The program's version.
+    pub version: &'static str,
+    /// The revision that it was built from; `-dirty` with changes that are in none.
+    pub git_revision: &'static str,
+    /// The architecture that it was built for.
+    pub architecture: &'static str,
+    /// When the sweep began, in UTC.
+    pub started: String,
+    /// The command as it was given.
+    pub command: Vec<String>,
+    /// The machine that the sweep is run from.
+    pub machine: Machine,
+    /// Variables with the beginnings `NCCL_`, `FI_`, `OFI_` and `CUDA_`, as they were set.
+    pub environment: Vec<(String, String)>,
+}
+
+impl SweepProvenance {
+    /// Of the sweep that begins now.
+    pub fn collect() -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            git_revision: env!("G2G_GIT_REVISION"),
+            architecture: env::consts::ARCH,
+            started: now(),
+            command: command(),
+            machine: Machine::collect(),
+            environment: environment(),
+        }
+    }
+
+    /// A name for a folder: `20261121T093000Z-sweep-p5.48xlarge`.
+    pub fn folder_name(&self) -> String {
+        format!("{}-sweep-{}", compact(&self.started), self.machine.slug())
+    }
+}
+
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// `20261121T093000Z`
+fn compact(time: &str) -> String {
+    time.chars().filter(|c| !matches!(c, '-' | ':')).collect()
+}
+
+fn command() -> Vec<String> {
+    env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+fn environment() -> Vec<(String, String)> {
+    let listed = |name: &str| VARIABLES.iter().any(|beginning| name.starts_with(beginning));
+    let mut environment: Vec<(String, String)> = env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| listed(name))
+        .collect();
+    environment.sort_unstable();
+    environment
+}
+
 impl Machine {
+    /// What it is called, as a part of a file's name.
+    fn slug(&self) -> String {
+        let name = [&self.product, &self.cpu_model].into_iter().flatten().next();
+        slug(name.map_or("unknown-machine", |name| name))
+    }
+
     fn collect() -> Self {
         let huge = |file| bracketed(&line(&format!("/sys/kernel/mm/transparent_hugepage/{file}"))?);
         Self {

@@ -5,6 +5,7 @@ mod items;
 mod proof;
 mod ranks;
 mod steps;
+mod sweep;
 
 use std::{
     env,
@@ -81,6 +82,8 @@ pub fn main(open: Open) -> ExitCode {
                     Ok(true)
                 }
             }
+            Command::Sweep(options) if answers => sweep::sweep(&options, launcher.as_ref()),
+            Command::Sweep(_) => Ok(true),
             Command::Explain(options) if answers => explain::explain(&options),
             Command::Explain(_) => Ok(true),
             Command::Rank(rank) => join(rank, open, &mut ranks),
@@ -503,8 +506,12 @@ impl Leader {
 
 /// `results/<UTC time>-<machine>`, with a number behind it if that is taken.
 fn default_folder(provenance: &Provenance) -> PathBuf {
-    let name = provenance.folder_name();
-    let folder = Path::new("results").join(&name);
+    free_folder(&provenance.folder_name())
+}
+
+/// `results/<name>`, with a number behind it if that is taken.
+fn free_folder(name: &str) -> PathBuf {
+    let folder = Path::new("results").join(name);
     let next = |n: u32| Path::new("results").join(format!("{name}-{n}"));
     if !folder.exists() {
         return folder;

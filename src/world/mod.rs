@@ -5,6 +5,7 @@
 //! the others get [`Error::Failed`] from their next call, and all meet again in
 //! [`World::next_round`].
 
+pub mod child;
 mod host;
 mod launcher;
 mod link;

@@ -21,6 +21,14 @@ fn found(name: &str, value: &str) -> Option<Finding> {
 }
 
 #[test]
+fn a_value_can_hold_the_number_of_the_rank() {
+    let pair = |value: &str| ("NCCL_HOSTID".to_owned(), value.to_owned());
+    let request = NcclRequest { variables: vec![pair("{rank}-of-{rank}")], allows_unknown: true };
+    let own = request.of_rank(Rank(12));
+    assert_eq!(own, NcclRequest { variables: vec![pair("12-of-12")], allows_unknown: true });
+}
+
+#[test]
 fn every_entry_of_the_catalogue_is_read_and_names_its_source() {
     assert!(CATALOGUE.nccl_env.len() > 60 && CATALOGUE.nccl_env_other.len() > 150);
     for (name, variable) in &CATALOGUE.nccl_env {
