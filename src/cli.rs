@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 pub use fabric::FabricOptions;
 pub use nccl::NcclOptions;
-pub use sweep::SweepOptions;
+pub use sweep::{SweepFormat, SweepOptions};
 use values::{Gpus, deadline, each_once, gpus, node_pair, percent, slot_size, time};
 
 use crate::{

@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-
-use super::Format;
+use clap::{Args, ValueEnum};
 
 /// The flags of `g2g sweep`.
 #[derive(Clone, Debug, Args)]
@@ -24,10 +22,9 @@ pub struct SweepOptions {
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
 
-    /// Form of the results on standard output; csv and json are the texts of sweep.csv and
-    /// sweep.json
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    pub format: Format,
+    /// Form of the results on standard output
+    #[arg(long, value_enum, default_value_t = SweepFormat::Table)]
+    pub format: SweepFormat,
 
     /// Check every combination, print the runs in their order and run none
     #[arg(long, conflicts_with_all = ["format", "output"])]
@@ -36,4 +33,15 @@ pub struct SweepOptions {
     /// No progress; errors only
     #[arg(short, long)]
     pub quiet: bool,
+}
+
+/// The forms of a sweep's results on standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SweepFormat {
+    /// Tables for a person
+    Table,
+    /// The text of sweep.csv
+    Csv,
+    /// The text of sweep.json
+    Json,
 }

@@ -12,7 +12,10 @@ use serde::Serialize;
 
 use crate::{
     plan::{Effort, topology::Host},
-    transport::machine::{self, Library},
+    transport::{
+        environment::is_own,
+        machine::{self, Library},
+    },
     units::Bytes,
 };
 
@@ -48,7 +51,8 @@ pub struct Provenance {
     pub machine: Machine,
     /// All hosts with their ranks, as far as cases depend on them; that of rank 0 first.
     pub hosts: Vec<Host>,
-    /// Variables with the beginnings `NCCL_`, `FI_`, `OFI_` and `CUDA_`, as they were set.
+    /// Variables with the beginnings `NCCL_`, `FI_`, `OFI_` and `CUDA_`, as they were set; but for
+    /// those by which g2g keeps NCCL's log.
     pub environment: Vec<(String, String)>,
 }
 
@@ -203,7 +207,7 @@ fn environment() -> Vec<(String, String)> {
     let listed = |name: &str| VARIABLES.iter().any(|beginning| name.starts_with(beginning));
     let mut environment: Vec<(String, String)> = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| listed(name))
+        .filter(|(name, _)| listed(name) && !is_own(name))
         .collect();
     environment.sort_unstable();
     environment

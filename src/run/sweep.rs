@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{Failure, free_folder};
 use crate::{
-    cli::{self, Cli, Format, Options, SweepOptions},
+    cli::{self, Cli, Format, Options, SweepFormat, SweepOptions},
     progress::{Runs, say},
     record::{
         self,
@@ -318,9 +318,9 @@ impl Sweep {
         let json = results.json();
         write_json(&self.folder.join("sweep.json"), &json).map_err(middle)?;
         let text = match options.format {
-            Format::Table => Ok(results.tables()),
-            Format::Csv => fs::read_to_string(&csv),
-            Format::Json => Ok(json),
+            SweepFormat::Table => Ok(results.tables()),
+            SweepFormat::Csv => fs::read_to_string(&csv),
+            SweepFormat::Json => Ok(json),
         };
         let shown = text.and_then(|text| record::print(&text));
         shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;

@@ -46,6 +46,11 @@ pub fn set_of_rank() -> Result<(), String> {
     process::set_variables(&log::variables_of_rank().map_err(failed)?).map_err(failed)
 }
 
+/// Whether g2g itself has set the variable `name`, to keep NCCL's log.
+pub fn is_own(name: &str) -> bool {
+    log::sets(name)
+}
+
 /// Checks the variables that NCCL will see, against the library that is loaded; against the
 /// catalogue alone where there is none. The sentences are of what is no reason to refuse.
 ///
@@ -68,7 +73,7 @@ pub fn check(request: &NcclRequest) -> Result<Vec<String>, String> {
     });
     let inherited = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| !log::sets(name));
+        .filter(|(name, _)| !is_own(name));
     let settings = settings(given, inherited, &files());
     let mut warnings = Vec::new();
     for (setting, finding) in findings(&settings, known.as_ref()) {
