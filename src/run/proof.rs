@@ -66,8 +66,7 @@ impl Proof {
 /// The operation of `case` as NCCL's log may call it.
 fn asked(case: &Case) -> Option<Asked> {
     let (collective, nccl, layout) = case.collective()?;
-    let size = |elements| nccl.data_type.size().times(elements);
-    // NCCL 2.18 to 2.22 count what all ranks have together of some collectives.
-    let sizes = [layout.count, layout.sent, layout.received].map(size);
-    Some(Asked { function: collective.function(), sizes: sizes.to_vec() })
+    let count = nccl.data_type.size().times(layout.count);
+    let size = layout.size(nccl.data_type);
+    Some(Asked { function: collective.function(), count, size })
 }

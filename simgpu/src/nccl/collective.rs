@@ -190,7 +190,7 @@ pub(super) fn post(world: &World, wanted: &Wanted) -> Result<(), Refused> {
         own.connected = true;
         report::tell_of_channels(world, &own, &model, choice);
     }
-    report::tell_of_choice(&own, function, model.total_bytes(function, bytes), choice);
+    report::tell_of_choice(&own, function, bytes, choice);
     let (sends, receives) = function.elements(count, ranks, rank, root);
     let next = model.next(rank as usize);
     let leg = leg(&model, rank as usize, next);

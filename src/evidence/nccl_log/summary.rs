@@ -40,14 +40,18 @@ pub enum Verdict {
 pub struct Asked {
     /// NCCL's name of the function, such as `AllReduce`.
     pub function: &'static str,
-    /// What its data may be called, in bytes: versions count it differently.
-    pub sizes: Vec<Bytes>,
+    /// What NCCL is called with: elements of one rank, or of what each rank gets from another.
+    pub count: Bytes,
+    /// What the larger of a rank's buffers holds.
+    pub size: Bytes,
 }
 
 impl Asked {
     fn is_it(&self, choice: &Choice) -> bool {
         let is_named = choice.function.as_deref().is_none_or(|name| name == self.function);
-        is_named && self.sizes.contains(&Bytes::new(choice.size_bytes))
+        // The form with channels tells the count, older ones the size.
+        let told = if choice.channels.is_some() { self.count } else { self.size };
+        is_named && told.get() == choice.size_bytes
     }
 }
 

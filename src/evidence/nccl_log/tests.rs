@@ -284,7 +284,7 @@ fn ring(transport: &str, writers: u32) -> String {
 }
 
 fn asked(size: Bytes) -> Asked {
-    Asked { function: "AllReduce", sizes: vec![size] }
+    Asked { function: "AllReduce", count: size, size }
 }
 
 /// What variables behind each other ask for.
