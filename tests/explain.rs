@@ -26,7 +26,7 @@ const FIXTURES: [&str; 5] = [
 ];
 
 /// How long logs are damaged and read.
-const DAMAGE_TIME: Duration = Duration::from_secs(20);
+const DAMAGE_TIME: Duration = Duration::from_secs(60);
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
