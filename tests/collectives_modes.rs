@@ -133,22 +133,25 @@ fn windows_that_nccl_does_not_make_are_no_windows_in_a_row() {
 }
 
 #[test]
-fn a_rank_that_never_comes_to_what_all_do_together_ends_the_wait_within_the_deadline() {
-    for (name, flag) in [("ncclCommWindowRegister", "-R 2")] {
-        for ranks in ["1", "4"] {
-            let fault =
-                format!("\n[[fault.rank]]\nrank = 1\nname = \"{name}\"\nwhat = \"absent\"\n");
-            let line = format!(
-                "nccl --operation all_reduce,all_gather --place out-of-place {flag} --sizes 64K \
-                 {QUICK} --deadline 2s --ranks {ranks}"
-            );
-            let run = Simulated::run(&machine(&fault), &line);
-            let said = format!("{name} {ranks}: {}{}", run.stdout, run.stderr);
-            assert_eq!(run.code, 1, "{said}");
-            let rows = run.rows_whatever_happened();
-            assert_eq!((rows.len(), rows.cell(0, "status")), (2, "failed"), "{said}");
-            assert!(rows.cell(0, "reason").contains("not done within 2 s"), "{said}");
-        }
+fn a_rank_that_never_comes_to_what_all_do_together_is_named_within_the_deadline() {
+    for (name, flag, action) in [("ncclCommWindowRegister", "-R 2", "register a buffer")] {
+        let fault = format!("\n[[fault.rank]]\nrank = 1\nname = \"{name}\"\nwhat = \"absent\"\n");
+        let line = format!(
+            "nccl --operation all_reduce --place out-of-place {flag} --sizes 64K {QUICK} --timeout 2s"
+        );
+        let run = Simulated::run(&machine(&fault), &format!("{line} --ranks 4"));
+        let said = format!("{name}: {}{}", run.stdout, run.stderr);
+        let rows = run.rows_whatever_happened();
+        assert_eq!((run.code, rows.len(), rows.cell(0, "status")), (1, 1, "failed"), "{said}");
+        let reason = rows.cell(0, "reason");
+        assert!(reason.starts_with(&format!("cannot {action}")), "{said}");
+        assert!(reason.ends_with("not done within 2 s; rank 1 has not come to it"), "{said}");
+
+        // One process alone hangs itself.
+        let run = Simulated::run(&machine(&fault), &line);
+        let said = format!("{name}: {}{}", run.stdout, run.stderr);
+        assert_eq!((run.code, run.rows_whatever_happened().len()), (1, 0), "{said}");
+        assert!(run.stderr.contains("within 2.5 s: is a rank missing?"), "{said}");
     }
 }
 

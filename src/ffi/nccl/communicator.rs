@@ -362,7 +362,7 @@ impl Communicator {
     }
 
     /// Watches over calls that do not return before they are done.
-    fn watched(&self, what: &str) -> Result<Watchdog, CallError> {
+    pub(super) fn watched(&self, what: &str) -> Result<Watchdog, CallError> {
         // Calls that must not block are given up first.
         let limit = match self.waiting {
             Waiting::Beside => self.patience.saturating_add(self.patience / 4),

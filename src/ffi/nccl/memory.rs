@@ -156,6 +156,7 @@ impl Window {
         // NCCL writes them when it is done: too late, and they are left to NCCL for ever.
         let places: Vec<*mut ncclWindow_t> =
             members.iter().map(|_| Box::into_raw(Box::new(ptr::null_mut()))).collect();
+        let _watched = first.watched("does not register its memory")?;
         library.start_group()?;
         let begun = members
             .iter()

@@ -77,7 +77,7 @@ pub(super) fn registered(seats: &[Seat], buffers: Vec<Buffers>) -> Result<Vec<Bu
 
 /// The same memory, made known to NCCL.
 fn register(buffers: Vec<(&Seat, Box<dyn Memory>)>) -> Result<Vec<Box<dyn Memory>>, Error> {
-    let failed = |source| Error::call("register a buffer", source);
+    const ACTION: &str = "register a buffer";
     let Some((first, _)) = buffers.first() else { return Ok(Vec::new()) };
     let how = first.part.nccl.registration;
     let members = buffers.into_iter().map(|(seat, memory)| (Rc::clone(&seat.communicator), memory));
@@ -85,12 +85,14 @@ fn register(buffers: Vec<(&Seat, Box<dyn Memory>)>) -> Result<Vec<Box<dyn Memory
         Registration::None => Ok(members.map(|(_, memory)| memory).collect()),
         Registration::Local => members
             .map(|(of, memory)| {
-                let registered = nccl::Registration::new(of, memory).map_err(failed)?;
+                let registered = nccl::Registration::new(of, memory);
+                let registered = registered.map_err(|source| Error::call(ACTION, source))?;
                 Ok(Box::new(registered) as Box<dyn Memory>)
             })
             .collect(),
         Registration::Symmetric => {
-            let windows = Window::symmetric(members.collect()).map_err(failed)?;
+            let windows = Window::symmetric(members.collect());
+            let windows = windows.map_err(|source| Error::together(ACTION, source))?;
             if !windows.iter().all(Window::is_used) {
                 return Err(Error::Unavailable(NO_WINDOWS.to_owned()));
             }
