@@ -134,7 +134,10 @@ fn windows_that_nccl_does_not_make_are_no_windows_in_a_row() {
 
 #[test]
 fn a_rank_that_never_comes_to_what_all_do_together_is_named_within_the_deadline() {
-    for (name, flag, action) in [("ncclCommWindowRegister", "-R 2", "register a buffer")] {
+    for (name, flag, action) in [
+        ("ncclCommWindowRegister", "-R 2", "register a buffer"),
+        ("ncclCommSplit", "--split MOD:2", "divide a communicator"),
+    ] {
         let fault = format!("\n[[fault.rank]]\nrank = 1\nname = \"{name}\"\nwhat = \"absent\"\n");
         let line = format!(
             "nccl --operation all_reduce --place out-of-place {flag} --sizes 64K {QUICK} --timeout 2s"
@@ -159,6 +162,11 @@ fn a_rank_that_never_comes_to_what_all_do_together_is_named_within_the_deadline(
 fn what_cannot_be_meant_is_refused_in_one_sentence() {
     for (line, part) in [
         ("nccl -R 2 --buffer cuda", "give --buffer nccl"),
+        ("nccl --split MOD:3", "4 GPUs would be in communicators of 1 and 2 ranks"),
+        ("nccl --split 10", "such as 0x7, which is AND:0x7"),
+        ("nccl --split DIV:0", "to divide by it is above 0"),
+        ("nccl --split DIV:2 --root 2", "--root 2"),
+        ("nccl --split DIV:2 --pattern one-way", "leave out --split"),
         ("nccl -R 3", "[possible values: none, local, symmetric]"),
     ] {
         let run = Simulated::run(&machine(""), line);
@@ -167,4 +175,66 @@ fn what_cannot_be_meant_is_refused_in_one_sentence() {
         assert_eq!(run.stderr.trim_end().lines().count(), 1, "{}", run.stderr);
         assert!(!run.folder.path().join("run").exists(), "{line}");
     }
+}
+
+/// How long all-reduce of so much among two ranks lasts by the model: what begins it, two hops over
+/// NVLink, and all of the data over each link.
+fn all_reduce_of_two_ns(gb_s: f64) -> f64 {
+    8400.0 + 2.0 * 3400.0 + BYTES / gb_s
+}
+
+#[test]
+fn communicators_of_parts_work_at_the_same_time_and_the_slowest_counts() {
+    // GPU 1 sends to GPU 2 at half the rate: together they are slow, and so is the row.
+    let line = format!(
+        "nccl --operation all_reduce --place out-of-place --sizes 1M {QUICK} \
+         --nccl-env NCCL_ALGO=Ring --nccl-env NCCL_PROTO=Simple"
+    );
+    for (split, flags, gb_s) in [
+        ("MOD:2", "", 90.0),
+        ("div2", "", 90.0),
+        ("|0b1", "--gpus 0,3,1,2", 45.0),
+        // GPUs 0 and 2 are of the first process, and are counted first.
+        ("/2", "--ranks 2", 90.0),
+        ("%2", "--ranks 2", 90.0),
+        ("DIV:2", "--ranks 4", 90.0),
+    ] {
+        let line = format!("{line} --split {split} {flags}");
+        let rows = Simulated::run(&machine(""), &line).rows();
+        let what = format!("{split} {flags}");
+        assert_eq!((rows.len(), rows.cell(0, "status")), (1, "ok"), "{what}");
+        assert_eq!(rows.cell(0, "communicator_ranks"), "2", "{what}");
+        let found = rows.number(0, "bandwidth_gb_s");
+        assert_near(found, BYTES / all_reduce_of_two_ns(gb_s), 0.005, &what);
+        assert_near(rows.number(0, "bandwidth_gb_s_bus"), found, 1e-9, &what);
+    }
+}
+
+#[test]
+fn parts_are_verified_in_every_operation_and_place() {
+    let line = "nccl --sizes 4K --split MOD:2 --root all --samples 1 --time-limit 1ms --ranks 2";
+    let run = Simulated::run(&machine(""), line);
+    let rows = run.rows();
+    // Four collectives with a root, of which there are two, and five without; two of nine are not in
+    // place.
+    assert_eq!(rows.len(), 2 * (4 * 2 + 3) + 2);
+    for row in 0..rows.len() {
+        let what = rows.cell(row, "operation");
+        assert_eq!((rows.cell(row, "status"), rows.cell(row, "split")), ("ok", "MOD:2"), "{what}");
+    }
+    let calls = calls(&run.report(), "ncclCommSplit");
+    assert_eq!(calls, 4, "each rank divides once, and its parts are kept");
+    assert!(run.stdout.contains(" split MOD:2: 2 GPUs [SIMULATED]"), "{}", run.stdout);
+}
+
+#[test]
+fn a_wrong_element_in_a_part_is_of_a_rank_of_all() {
+    let fault = "\n[[fault.rank]]\nrank = 1\nname = \"ncclAllGather\"\nwhat = \"wrong\"\n\
+                 element = 5\nalways = true\n";
+    let line = format!("nccl --operation all_gather --split DIV:2 --sizes 64K {QUICK}");
+    let run = Simulated::run(&machine(fault), &line);
+    assert_eq!(run.code, 1, "{}{}", run.stdout, run.stderr);
+    let rows = run.rows_whatever_happened();
+    // The second of each part, of which the first part's is seen first.
+    assert_eq!((rows.cell(0, "status"), rows.cell(0, "corrupt_rank")), ("corrupt", "1"));
 }

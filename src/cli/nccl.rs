@@ -8,7 +8,7 @@ use super::values::each_once;
 use crate::{
     plan::{
         Allocator, CollectiveRequest, DataType, Iterations, NcclRequest, Reduction, Registration,
-        Step,
+        Split, Step,
     },
     units::Bytes,
 };
@@ -130,6 +130,12 @@ pub struct NcclOptions {
         default_value = "none"
     )]
     pub registration: Vec<Registration>,
+
+    /// Divide the ranks into communicators that all do the same at once: those with the same color,
+    /// a rank's number AND, OR, MOD or DIV this one, as nccl-tests' NCCL_TESTS_SPLIT [default: one
+    /// communicator of all]
+    #[arg(long, value_name = "OPERATION:N")]
+    pub split: Option<Split>,
 }
 
 /// Where a collective leaves what is received.
@@ -177,6 +183,7 @@ impl NcclOptions {
             in_place: each_once(&self.place).iter().map(|&place| place == Place::InPlace).collect(),
             buffers: each_once(&self.buffer),
             registrations: each_once(&self.registration),
+            split: self.split,
             iterations: Iterations {
                 warm_up: self.warmup_iters,
                 groups: self.iters,

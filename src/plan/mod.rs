@@ -19,7 +19,7 @@ pub use case::{
     Rank,
 };
 pub use collective::{Collective, DataType, Layout, Reduction};
-pub use nccl::{Allocator, CollectiveRequest, Iterations, Nccl, Registration};
+pub use nccl::{Allocator, CollectiveRequest, Iterations, Nccl, Registration, Split};
 pub use nccl_env::NcclRequest;
 pub use operation::Operation;
 pub use rdma::{FabricRequest, Memory, NicChoice};
@@ -179,6 +179,26 @@ pub enum BadRequest {
          out"
     )]
     Window,
+    /// Communicators of different sizes, whose numbers would mean different things.
+    #[error(
+        "--split {split}: {members} GPUs would be in communicators of {} ranks: take one that makes \
+         equal ones",
+        .sizes.iter().map(usize::to_string).collect::<Vec<String>>().join(" and ")
+    )]
+    UnequalParts {
+        /// What was asked for.
+        split: Split,
+        /// The GPUs.
+        members: u32,
+        /// How many ranks there would be in a communicator.
+        sizes: Vec<usize>,
+    },
+    /// Pairs of ranks, and several communicators.
+    #[error(
+        "--pattern {pattern}: pairs are of the communicator of all ranks: leave out --split",
+        pattern = .0.name()
+    )]
+    PairOfPart(Pattern),
     /// A root that no communicator has.
     #[error("--root {0}: there are {1} GPUs, whose ranks are counted from 0")]
     Root(u32, u32),

@@ -75,6 +75,8 @@ pub struct Row {
     pub buffer: Option<Allocator>,
     /// NCCL: what it is told of the memory beforehand.
     pub registration: Option<plan::Registration>,
+    /// NCCL: how the ranks are divided into communicators.
+    pub split: Option<String>,
     /// NCCL: ranks of the communicator.
     pub communicator_ranks: Option<u32>,
     /// NCCL: operations that it got together.
@@ -309,6 +311,7 @@ impl Row {
                 blocking: Some(nccl.iterations.is_blocking),
                 buffer: Some(nccl.buffer),
                 registration: Some(nccl.registration),
+                split: nccl.split.map(|split| split.to_string()),
                 communicator_ranks: Some(nccl.ranks),
                 size_bytes: Some(layout.size(nccl.data_type)),
                 ..Self::absent(number, case.transport, reason).along(first)

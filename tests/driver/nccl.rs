@@ -25,7 +25,6 @@ on_both_machines! {
     ]
 }
 
-const BESIDE: (Waiting, Duration) = (Waiting::Beside, PATIENCE);
 const SIZE: Bytes = Bytes::kib(64);
 
 fn library() -> &'static Library {
@@ -216,20 +215,22 @@ fn messages_cross_in_one_group(gpus: &[Context]) {
 }
 
 fn parts_of_a_communicator_work_by_themselves(gpus: &[Context]) {
-    let id = library().unique_id().unwrap();
-    std::thread::scope(|scope| {
-        for (rank, context) in (0..2).zip(gpus) {
-            scope.spawn(move || {
-                let whole = Communicator::new(library(), context, &id, (rank, 2), BESIDE).unwrap();
-                let alone = whole.split(Some(rank), 0).unwrap().unwrap();
-                assert_eq!((alone.rank(), alone.size()), (0, 1));
-                let turned = whole.split(Some(7), 10 - rank).unwrap().unwrap();
-                assert_eq!((turned.rank(), turned.size()), (1 - rank, 2));
-                let color = (rank == 1).then_some(0);
-                assert_eq!(whole.split(color, 0).unwrap().is_some(), rank == 1);
-            });
-        }
+    let whole = pair(gpus, Waiting::Beside);
+    let divide = |places: [(u32, u32); 2]| {
+        let members: Vec<_> = whole.iter().zip(places).collect();
+        Communicator::divide(&members).unwrap()
+    };
+    let of = |parts: &[Communicator]| -> Vec<(u32, u32)> {
+        parts.iter().map(|part| (part.rank(), part.size())).collect()
+    };
+    assert_eq!(of(&divide([(0, 0), (1, 0)])), [(0, 1), (0, 1)]);
+    let turned = divide([(7, 10), (7, 9)]);
+    assert_eq!(of(&turned), [(1, 2), (0, 2)]);
+    let mut seats = seats(gpus);
+    together(&turned, &seats, |group, at, seat| {
+        group.broadcast(at, (seat.source.all(), seat.target.all()), KIND, 0).unwrap();
     });
+    assert_eq!(seats.iter_mut().map(|seat| seat.elements()[3]).collect::<Vec<u32>>(), [2003; 2]);
 }
 
 fn registered_memory_and_windows_are_used_like_all_other(gpus: &[Context]) {

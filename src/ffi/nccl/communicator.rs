@@ -189,50 +189,69 @@ impl Communicator {
         Ok(device.unsigned_abs())
     }
 
-    /// Makes a communicator of those ranks that call this with the same `color`, in the order of
-    /// their `key`; all ranks have to call it. `None`: this rank gave no color, and is in none.
+    /// Divides communicators: makes one of those ranks that come with the same color, in the order of
+    /// their key. Each of these comes with its color and its key; all ranks have to call it, those of
+    /// one process at once.
     ///
     /// # Errors
     ///
     /// The library cannot ([`Feature::Split`]), or not all ranks have come in time.
-    pub fn split(&self, color: Option<u32>, key: u32) -> Result<Option<Self>, CallError> {
-        const SPLIT: &str = "ncclCommSplit";
+    pub fn divide(members: &[(&Self, (u32, u32))]) -> Result<Vec<Self>, CallError> {
+        let Some((first, _)) = members.first() else { return Ok(Vec::new()) };
+        let library = first.library;
+        let _watched = first.watched("is not divided")?;
+        // NCCL writes the handles when it is done: too late, and they are left to NCCL for ever.
+        let places: Vec<&'static Cell<*mut ncclComm>> =
+            members.iter().map(|_| &*Box::leak(Box::new(Cell::new(ptr::null_mut())))).collect();
+        library.start_group()?;
+        let begun = members
+            .iter()
+            .zip(&places)
+            .try_for_each(|((parent, place), part)| parent.begin_split(*place, part));
+        // What was started is ended, come what may.
+        let ended = library.end_group();
+        let settled = begun
+            .and_then(|()| members.iter().try_for_each(|(parent, _)| parent.settle(ended, SPLIT)));
+        if let Err(err) = settled {
+            members.iter().for_each(|(parent, _)| parent.abort());
+            return Err(err);
+        }
+        let part =
+            |((parent, (_, key)), part): (&(&Self, (u32, u32)), &&Cell<*mut ncclComm>)| Self {
+                library,
+                context: parent.context.clone(),
+                handle: Box::new(Cell::new(part.get())),
+                waiting: parent.waiting,
+                patience: parent.patience,
+                rank: *key,
+                size: parent.size,
+            };
+        let mut made: Vec<Self> = members.iter().zip(&places).map(part).collect();
+        for part in &mut made {
+            part.settle(bindings::ncclInProgress, SPLIT)?;
+            part.ask()?;
+        }
+        Ok(made)
+    }
+
+    /// Begins to divide it, within a group; the new handle will be in `part`.
+    fn begin_split(
+        &self,
+        (color, key): (u32, u32),
+        part: &'static Cell<*mut ncclComm>,
+    ) -> Result<(), CallError> {
         let call = self.library.calls.ncclCommSplit.ok_or(Missing(SPLIT))?;
         let handle = self.live(SPLIT)?;
-        let no_color = bindings::NCCL_SPLIT_NOCOLOR;
-        // NCCL writes the handle when it is done: too late, and it is left to NCCL for ever.
-        let part: &'static Cell<*mut ncclComm> = Box::leak(Box::new(Cell::new(ptr::null_mut())));
-        let watched = self.watched("is not divided")?;
         self.context.current()?;
         // SAFETY: the handle is alive, and what is written lives for ever; without a configuration
         // the new communicator has that of this one.
-        let code = unsafe {
-            call(
-                handle,
-                color.map_or(no_color, c_int_of),
-                c_int_of(key),
-                part.as_ptr(),
-                ptr::null_mut(),
-            )
-        };
+        let code =
+            unsafe { call(handle, c_int_of(color), c_int_of(key), part.as_ptr(), ptr::null_mut()) };
         Context::forget_current();
-        self.settle(code, SPLIT)?;
-        drop(watched);
-        if part.get().is_null() {
-            return Ok(None);
+        match code {
+            bindings::ncclInProgress => Ok(()),
+            code => self.library.check(SPLIT, code, Some(handle), || self.to_string()),
         }
-        let mut made = Self {
-            library: self.library,
-            context: self.context.clone(),
-            handle: Box::new(Cell::new(part.get())),
-            waiting: self.waiting,
-            patience: self.patience,
-            rank: key,
-            size: self.size,
-        };
-        made.settle(bindings::ncclInProgress, SPLIT)?;
-        made.ask()?;
-        Ok(Some(made))
     }
 
     /// Whether all is well with what was queued: an error that came later than its call.
@@ -412,6 +431,7 @@ impl From<Missing> for CallError {
 }
 
 const INIT: &str = "ncclCommInitRank";
+const SPLIT: &str = "ncclCommSplit";
 const ASYNC: &str = "ncclCommGetAsyncError";
 
 /// A call that answers with a number.

@@ -2,6 +2,7 @@
 
 mod iterations;
 mod memory;
+mod split;
 
 use std::fmt;
 
@@ -13,9 +14,10 @@ use super::{
 };
 pub use iterations::Iterations;
 pub use memory::{Allocator, Registration};
+pub use split::Split;
 
-/// What a collective of NCCL works on. Its flows are the ways from each rank of the communicator,
-/// in the order of their numbers there, to the next one, around.
+/// What a collective of NCCL works on. Its flows are the ways from each member, in the order of their
+/// numbers, to the next one, around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Nccl {
     /// What the elements are.
@@ -35,9 +37,14 @@ pub struct Nccl {
     pub registration: Registration,
     /// How its operations follow each other.
     pub iterations: Iterations,
-    /// Ranks of the communicator.
+    /// How the members are divided into several communicators, which all do the same at the same
+    /// time; `None`: they are in one.
+    pub split: Option<Split>,
+    /// Ranks of a communicator.
     pub ranks: u32,
-    /// The number there of the first flow's source: 0 in a case as a whole.
+    /// Ranks of all communicators together.
+    pub members: u32,
+    /// The number among all members of the first flow's source: 0 in a case as a whole.
     pub first: u32,
 }
 
@@ -59,6 +66,8 @@ pub struct CollectiveRequest {
     pub registrations: Vec<Registration>,
     /// How operations follow each other.
     pub iterations: Iterations,
+    /// How the ranks are divided.
+    pub split: Option<Split>,
 }
 
 impl Default for CollectiveRequest {
@@ -71,6 +80,7 @@ impl Default for CollectiveRequest {
             buffers: Vec::new(),
             registrations: vec![Registration::None],
             iterations: Iterations::default(),
+            split: None,
         }
     }
 }
@@ -81,13 +91,18 @@ impl Default for CollectiveRequest {
 /// by GPU, as nccl-tests counts them.
 pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadRequest> {
     let members = members(request, hosts)?;
-    let Ok(ranks) = u32::try_from(members.len()) else { return Ok(Vec::new()) };
-    if ranks == 0 {
+    let Ok(count) = u32::try_from(members.len()) else { return Ok(Vec::new()) };
+    if count == 0 {
         return Ok(Vec::new());
     }
     let wanted = &request.collectives;
+    let ranks = wanted.ranks_of_one(count)?;
     if let Some(&root) = wanted.roots.iter().find(|&&root| root >= ranks) {
         return Err(BadRequest::Root(root, ranks));
+    }
+    let is_pair = |pattern: &&Pattern| matches!(pattern, Pattern::OneWay | Pattern::BothWays);
+    if let (Some(_), Some(&pattern)) = (wanted.split, request.patterns.iter().find(is_pair)) {
+        return Err(BadRequest::PairOfPart(pattern));
     }
     let flows = ring(&members);
     let sizes = request.sizes.clone().unwrap_or_else(|| vec![SIZE_OF_GPU]);
@@ -100,7 +115,7 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
         for (pattern, pair) in messages(request, collective, ranks) {
             for &(buffer, registration) in &memories {
                 for nccl in wanted.elements(collective, roots) {
-                    let nccl = Nccl { pair, buffer, registration, ranks, ..nccl };
+                    let nccl = Nccl { pair, buffer, registration, ranks, members: count, ..nccl };
                     cases.extend(sizes.iter().map(|&size| Case {
                         transport: TransportKind::Nccl,
                         pattern,
@@ -122,6 +137,18 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
 }
 
 impl CollectiveRequest {
+    /// How many ranks each communicator has, of `members` in all.
+    fn ranks_of_one(&self, members: u32) -> Result<u32, BadRequest> {
+        let Some(split) = self.split else { return Ok(members) };
+        let mut sizes: Vec<usize> = split.parts(members).iter().map(Vec::len).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        match sizes[..] {
+            [size] => Ok(u32::try_from(size).unwrap_or(members)),
+            _ => Err(BadRequest::UnequalParts { split, members, sizes }),
+        }
+    }
+
     /// Where memory comes from, and what NCCL is told of it, in the order of the rows.
     fn memories(&self) -> Result<Vec<(Allocator, Registration)>, BadRequest> {
         let mut memories = Vec::new();
@@ -166,7 +193,9 @@ impl CollectiveRequest {
                         buffer: Allocator::Cuda,
                         registration: Registration::None,
                         iterations: self.iterations,
+                        split: self.split,
                         ranks: 1,
+                        members: 1,
                         first: 0,
                     }));
                 }
@@ -234,7 +263,8 @@ impl Case {
         Self { flows, nccl: Some(nccl), ..self.clone_without_flows() }
     }
 
-    /// Of messages: whom the rank with this `number` sends to, and whom it receives from.
+    /// Of messages: whom the rank with this `number` in its communicator sends to, and whom it
+    /// receives from.
     pub fn peers(&self, number: u32) -> (Option<u32>, Option<u32>) {
         let Some(Nccl { pair, ranks, .. }) = self.nccl else { return (None, None) };
         match (pair, self.pattern) {
@@ -263,8 +293,13 @@ impl Case {
         if collective != Collective::SendRecv {
             return None;
         }
-        let Some((source, target)) = nccl.pair else { return Some(self.flows.clone()) };
         let member = |number: u32| self.flows.get(number as usize).map(|flow| flow.source);
+        let Some((source, target)) = nccl.pair else {
+            let parts = nccl.parts();
+            let members = |part: &Vec<u32>| part.iter().filter_map(|&n| member(n)).collect();
+            let members = parts.iter().map(members);
+            return Some(members.flat_map(|members: Vec<Endpoint>| ring(&members)).collect());
+        };
         let flow = Flow { source: member(source)?, target: member(target)? };
         match self.pattern {
             Pattern::BothWays => Some(vec![flow, flow.reversed()]),
@@ -274,6 +309,24 @@ impl Case {
 }
 
 impl Nccl {
+    /// The numbers among all members of the ranks of each communicator.
+    pub fn parts(&self) -> Vec<Vec<u32>> {
+        match self.split {
+            Some(split) => split.parts(self.members),
+            None => vec![(0..self.members).collect()],
+        }
+    }
+
+    /// The how manieth communicator the member with this `number` is in, and its number there.
+    pub fn place_of(&self, number: u32) -> (u32, u32) {
+        for (part, members) in (0..).zip(self.parts()) {
+            if let Some((own, _)) = (0..).zip(members).find(|(_, member)| *member == number) {
+                return (part, own);
+            }
+        }
+        (0, number)
+    }
+
     /// `nccl all_reduce float sum in place 8 GPUs 64 MiB`
     pub(super) fn describe(&self, case: &Case, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (operation, data_type) = (case.operation.name(), self.data_type.name());
@@ -303,6 +356,9 @@ impl Nccl {
                 flow.target.describe(f, has_ranks)?;
             }
             f.write_str(" of")?;
+        }
+        if let Some(split) = self.split {
+            write!(f, " split {split}")?;
         }
         write!(f, " {} GPUs {}", self.ranks, case.size)
     }

@@ -20,6 +20,8 @@ pub(super) struct Seat {
     pub(super) part: Part,
     pub(super) ready: Rc<Ready>,
     pub(super) communicator: Rc<Communicator>,
+    /// That of all ranks, where it is another one.
+    pub(super) all: Rc<Communicator>,
 }
 
 /// What a GPU gives and gets.

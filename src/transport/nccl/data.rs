@@ -18,6 +18,9 @@ pub(super) const SHIFTS: u64 = 61;
 /// Where buffers begin: as the driver's do.
 const ALIGNMENT: u64 = 256;
 
+/// Sets the seeds of communicators apart from those of ranks.
+const COMMUNICATORS: u64 = 1 << 32;
+
 /// One rank's part in a collective.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
@@ -26,6 +29,9 @@ pub(super) struct Part {
     pub(super) layout: Layout,
     /// The rank's number in the communicator.
     pub(super) number: u32,
+    /// The how manieth communicator that is, and the rank's number in all of them together.
+    pub(super) part: u32,
+    pub(super) member: u32,
     /// Of messages: whom it sends to, and whom it receives from.
     pub(super) peers: (Option<u32>, Option<u32>),
 }
@@ -64,6 +70,14 @@ impl Part {
     fn stride(&self) -> Bytes {
         let received = self.nccl.data_type.size().times(self.layout.received);
         Bytes::new(received.get().next_multiple_of(ALIGNMENT))
+    }
+
+    /// What the data of its communicator comes from: no two have the same.
+    pub(super) fn seed(&self, seed: u64) -> u64 {
+        match self.nccl.split {
+            Some(_) => pattern::part_seed(seed, COMMUNICATORS | u64::from(self.part)),
+            None => seed,
+        }
     }
 
     /// How the numbers of a reduction are made.
@@ -176,12 +190,14 @@ mod tests {
             buffer: Allocator::Cuda,
             registration: Registration::None,
             iterations: Iterations::default(),
+            split: None,
             ranks: 3,
+            members: 3,
             first: 0,
         };
         let layout = collective.layout(Bytes::new(960), DataType::Float, 3);
         let peers = (Some((number + 1) % 3), Some((number + 2) % 3));
-        Part { collective, nccl, layout, number, peers }
+        Part { collective, nccl, layout, number, part: 0, member: number, peers }
     }
 
     /// Carries out the collective on plain memory, as its definition has it, and looks at every

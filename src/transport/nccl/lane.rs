@@ -33,6 +33,8 @@ pub(super) struct Lane {
     pub(super) ready: Rc<Ready>,
     pub(super) stream: Stream,
     pub(super) communicator: Rc<Communicator>,
+    /// That of all ranks, where it is another one.
+    pub(super) all: Rc<Communicator>,
     /// When each span begins and ends.
     pub(super) begins: Vec<Event>,
     pub(super) ends: Vec<Event>,
@@ -44,7 +46,7 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(seat: Seat, buffers: Buffers) -> Result<Self, Error> {
-        let Seat { part, ready, communicator } = seat;
+        let Seat { part, ready, communicator, all } = seat;
         let allocate = |size| {
             Buffer::new(&ready.context, size)
                 .map_err(|source| Error::call("allocate a buffer", source))
@@ -54,6 +56,7 @@ impl Lane {
             stream: Stream::new(&ready.context)
                 .map_err(|source| Error::call("make a stream", source))?,
             communicator,
+            all,
             begins: Vec::new(),
             ends: Vec::new(),
             kept: part.consumes().then(|| allocate(buffers.received.size())).transpose()?,
@@ -70,6 +73,7 @@ impl Lane {
 
     fn filled(&self, seed: u64) -> Result<(), CallError> {
         let (kernels, stream, part) = (&self.ready.kernels, &self.stream, self.part);
+        let seed = part.seed(seed);
         let own = source_seed(seed, part.number);
         kernels.poison(stream, self.buffers.received.all(), own)?;
         if part.gives() {
@@ -104,6 +108,17 @@ impl Lane {
         self.buffers.received.slice(place, size)
     }
 
+    /// Whether all is well with what was queued.
+    pub(super) fn async_error(&self) -> Result<(), CallError> {
+        self.communicator.async_error().and_then(|()| self.all.async_error())
+    }
+
+    /// Gives up all that is under way.
+    pub(super) fn abort(&self) {
+        self.communicator.abort();
+        self.all.abort();
+    }
+
     /// Queues bringing back what an operation in place has taken.
     pub(super) fn restore(&self) -> Result<(), CallError> {
         match &self.kept {
@@ -115,7 +130,7 @@ impl Lane {
     /// Queues a reduction that no rank leaves before all have come.
     pub(super) fn meet<'a>(&'a self, group: &mut Group<'a>) -> Result<(), CallError> {
         let all = (self.meeting.all(), self.meeting.all());
-        group.all_reduce((&self.communicator, &self.stream), all, DataType::Int32, Reduction::Sum)
+        group.all_reduce((&self.all, &self.stream), all, DataType::Int32, Reduction::Sum)
     }
 
     /// This rank's factor in a sum of products.
@@ -213,8 +228,8 @@ impl Lane {
 
     /// Compares what was received with what operation number `operation` must have left.
     pub(super) fn verify(&self, seed: u64, operation: u64) -> Result<Option<Mismatch>, Error> {
-        let rank = Rank(self.part.number);
-        for expected in self.part.expected(seed, operation) {
+        let rank = Rank(self.part.member);
+        for expected in self.part.expected(self.part.seed(seed), operation) {
             let wrong = match (expected, self.part.values()) {
                 (Expected::Pattern { place, seed }, _) => {
                     self.ready.compare(self.at(&place), seed, rank).map(|wrong| (wrong, place))

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     ffi::nccl::{Communicator, DataType, Feature, Library, UniqueId, Waiting},
-    plan::{self, Allocator, Case, Gpu, Rank, Reduction, Registration},
+    plan::{self, Allocator, Case, Gpu, Rank, Reduction, Registration, Split},
     transport::values::Values,
     units::Bytes,
     world::World,
@@ -36,9 +36,18 @@ pub(super) struct Nccl {
 /// Communicators of this rank's GPUs.
 #[derive(Clone)]
 struct Joined {
-    /// The GPUs, and the number of the first of them; all ranks.
-    members: (Vec<Gpu>, u32, u32),
-    communicators: Vec<Rc<Communicator>>,
+    /// The GPUs, and the number of the first of them; all members; how they are divided.
+    members: (Vec<Gpu>, u32, u32, Option<Split>),
+    /// Those in which the work is done.
+    parts: Vec<Rc<Communicator>>,
+    /// Those of all members: the same, if nothing is divided.
+    all: Vec<Rc<Communicator>>,
+}
+
+impl Joined {
+    fn is_alive(&self) -> bool {
+        self.all.iter().chain(&self.parts).all(|communicator| communicator.is_alive())
+    }
 }
 
 impl Nccl {
@@ -46,47 +55,49 @@ impl Nccl {
         Self { library, gpus, communicators: RefCell::default() }
     }
 
-    /// Communicators for this rank's `gpus`; every rank calls it, also one that has none.
+    /// Communicators for this rank's `gpus`, the first of which has the number `first`; every rank
+    /// calls it, also one that has none.
     fn join(
         &self,
         gpus: &[Gpu],
-        (first, ranks): (u32, u32),
+        (first, nccl): (u32, plan::Nccl),
         world: &mut World,
-    ) -> Result<Vec<Rc<Communicator>>, Error> {
-        let members = (gpus.to_vec(), first, ranks);
+    ) -> Result<Joined, Error> {
+        let members = (gpus.to_vec(), first, nccl.members, nccl.split);
         let kept = self.communicators.borrow().clone();
-        let kept = kept.filter(|joined| {
-            joined.members == members && joined.communicators.iter().all(|one| one.is_alive())
-        });
+        let kept = kept.filter(|joined| joined.members == members && joined.is_alive());
         // Where one has to be made anew, all have.
         if world.agree(kept.is_some(), |all| all.iter().all(|&is_kept| is_kept))?
             && let Some(joined) = kept
         {
-            return Ok(joined.communicators);
+            return Ok(joined);
         }
         // One after the other: a GPU has room for few communicators.
         *self.communicators.borrow_mut() = None;
         log::mark();
-        let failed = |source| Error::call("make a communicator", source);
+        let failed = |source| Error::call(MAKE, source);
         let id = match world.is_root() {
             true => Some(self.library.unique_id().map_err(failed)?),
             false => None,
         };
         let id: UniqueId = world.broadcast(id)?;
-        if gpus.is_empty() {
-            return Ok(Vec::new());
+        let mut joined = Joined { members, all: Vec::new(), parts: Vec::new() };
+        if !gpus.is_empty() {
+            let ready: Vec<Rc<Ready>> =
+                gpus.iter().map(|&gpu| self.gpus.ready(gpu)).collect::<Result<_, Error>>()?;
+            let contexts = ready.iter().map(|ready| ready.context.clone());
+            let own: Vec<_> = contexts.zip(first..).collect();
+            let how = (Waiting::Beside, world.deadline());
+            let made = Communicator::all(self.library, &own, &id, nccl.members, how)
+                .map_err(|source| Error::together(MAKE, source))?;
+            joined.all = made.into_iter().map(Rc::new).collect();
+            joined.parts = match nccl.split {
+                Some(_) => divided(&joined.all, first, nccl)?,
+                None => joined.all.clone(),
+            };
         }
-        let ready: Vec<Rc<Ready>> =
-            gpus.iter().map(|&gpu| self.gpus.ready(gpu)).collect::<Result<_, Error>>()?;
-        let own: Vec<_> =
-            (first..).zip(&ready).map(|(number, ready)| (ready.context.clone(), number)).collect();
-        let how = (Waiting::Beside, world.deadline());
-        let made = Communicator::all(self.library, &own, &id, ranks, how)
-            .map_err(|source| Error::together("make a communicator", source))?;
-        let communicators: Vec<Rc<Communicator>> = made.into_iter().map(Rc::new).collect();
-        let joined = Joined { members, communicators: communicators.clone() };
-        *self.communicators.borrow_mut() = Some(joined);
-        Ok(communicators)
+        *self.communicators.borrow_mut() = Some(joined.clone());
+        Ok(joined)
     }
 
     /// What the library or one of the GPUs lacks for the case: a sentence.
@@ -132,7 +143,8 @@ impl Nccl {
                     nccl.data_type.name()
                 )));
             }
-            let part = Part { collective, nccl, layout, number: 0, peers: (None, None) };
+            let (number, peers) = (0, (None, None));
+            let part = Part { collective, nccl, layout, number, part: 0, member: 0, peers };
             let needed = part.memory();
             let free = self.gpus.ready(gpu)?.context.free_memory();
             let free = free.map_err(|source| Error::call("ask for free memory", source))?;
@@ -164,13 +176,15 @@ impl Transport for Nccl {
         let gpus = own_gpus(case, rank);
         let before = case.flows.iter().take_while(|flow| flow.source.rank != rank).count();
         let first = nccl.first + u32::try_from(before).unwrap_or(0);
-        let communicators = self.join(&gpus, (first, nccl.ranks), world)?;
+        let Joined { all, parts, .. } = self.join(&gpus, (first, nccl), world)?;
         let seats = (first..)
-            .zip(gpus.iter().zip(communicators))
-            .map(|(number, (&gpu, communicator))| {
+            .zip(&gpus)
+            .zip(all.into_iter().zip(parts))
+            .map(|((member, &gpu), (all, communicator))| {
+                let (part, number) = nccl.place_of(member);
                 let peers = case.peers(number);
-                let part = Part { collective, nccl, layout, number, peers };
-                Ok(Seat { part, ready: self.gpus.ready(gpu)?, communicator })
+                let part = Part { collective, nccl, layout, number, part, member, peers };
+                Ok(Seat { part, ready: self.gpus.ready(gpu)?, communicator, all })
             })
             .collect::<Result<Vec<Seat>, Error>>()?;
         let buffers = seats
@@ -194,6 +208,22 @@ impl Transport for Nccl {
     }
 }
 
+/// What is done when ranks meet for the first time.
+const MAKE: &str = "make a communicator";
+
+/// The communicators of parts of those that are in `all`, the first of which has the number `first`.
+fn divided(
+    all: &[Rc<Communicator>],
+    first: u32,
+    nccl: plan::Nccl,
+) -> Result<Vec<Rc<Communicator>>, Error> {
+    let places = (first..).map(|number| nccl.place_of(number));
+    let members: Vec<_> = all.iter().map(Rc::as_ref).zip(places).collect();
+    let made = Communicator::divide(&members)
+        .map_err(|source| Error::together("divide a communicator", source))?;
+    Ok(made.into_iter().map(Rc::new).collect())
+}
+
 /// What a library must have for a case.
 fn needed(nccl: plan::Nccl) -> impl Iterator<Item = Feature> {
     let registration = match nccl.registration {
@@ -203,7 +233,8 @@ fn needed(nccl: plan::Nccl) -> impl Iterator<Item = Feature> {
     };
     let allocator = (nccl.buffer == Allocator::Nccl).then_some(Feature::Allocation);
     let sum = (nccl.reduction == Some(Reduction::MulSum)).then_some(Feature::ScaledSum);
-    [sum, allocator, registration].into_iter().flatten()
+    let split = nccl.split.map(|_| Feature::Split);
+    [sum, allocator, registration, split].into_iter().flatten()
 }
 
 /// The GPUs of `rank` in the order of their numbers in the communicator.

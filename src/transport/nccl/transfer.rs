@@ -219,7 +219,7 @@ impl Collectives {
     fn settled(&self, queued: Result<(), Error>) -> Result<(), Error> {
         let done = queued.and_then(|()| self.wait());
         if done.is_err() {
-            self.lanes.iter().for_each(|lane| lane.communicator.abort());
+            self.lanes.iter().for_each(Lane::abort);
         }
         done
     }
@@ -236,7 +236,7 @@ impl Collectives {
                     Err(source) => return Err(failed(source)),
                 }
                 for lane in &self.lanes {
-                    lane.communicator.async_error().map_err(failed)?;
+                    lane.async_error().map_err(failed)?;
                 }
                 let waited = clock::now().since(begin);
                 if waited >= self.deadline {
