@@ -167,6 +167,8 @@ fn what_cannot_be_meant_is_refused_in_one_sentence() {
         ("nccl --split DIV:0", "to divide by it is above 0"),
         ("nccl --split DIV:2 --root 2", "--root 2"),
         ("nccl --split DIV:2 --pattern one-way", "leave out --split"),
+        ("nccl -G 1 -z 1", "leave out one"),
+        ("nccl -G 65", "65 is not in 0..=64"),
         ("nccl -R 3", "[possible values: none, local, symmetric]"),
     ] {
         let run = Simulated::run(&machine(""), line);
@@ -237,4 +239,85 @@ fn a_wrong_element_in_a_part_is_of_a_rank_of_all() {
     let rows = run.rows_whatever_happened();
     // The second of each part, of which the first part's is seen first.
     assert_eq!((rows.cell(0, "status"), rows.cell(0, "corrupt_rank")), ("corrupt", "1"));
+}
+
+#[test]
+fn operations_in_a_graph_last_as_long_and_are_launched_so_often() {
+    let line = format!(
+        "nccl --operation all_reduce,broadcast --place out-of-place --sizes 1M {QUICK} \
+         --nccl-env NCCL_ALGO=Ring --nccl-env NCCL_PROTO=Simple"
+    );
+    for (flags, launches) in [("-G 1", 1.0), ("--graph 3 --ranks 4", 3.0)] {
+        let run = Simulated::run(&machine(""), &format!("{line} {flags}"));
+        let rows = run.rows();
+        assert_eq!(rows.len(), 2);
+        for (row, (hops, share)) in [(6.0, 1.5), (3.0, 1.0)].into_iter().enumerate() {
+            let what = format!("{} {flags}", rows.cell(row, "operation"));
+            assert_eq!(rows.cell(row, "status"), "ok", "{what}");
+            assert_eq!(rows.number(row, "graph"), launches, "{what}");
+            // A sample of 1 ms has several operations, which are captured as many times less.
+            let operations = rows.number(row, "operations_per_sample");
+            assert!(operations > launches && operations % launches == 0.0, "{what}: {operations}");
+            // The ring avoids the slow way from GPU 1 to GPU 2.
+            let each = 8400.0 + hops * 3400.0 + share * BYTES / 90.0;
+            assert_near(rows.number(row, "bandwidth_gb_s"), BYTES / each, 0.005, &what);
+            assert_near(rows.number(row, "latency_ns_p50"), each, 0.005, &what);
+        }
+        let report = run.report();
+        let [begun, launched, destroyed] =
+            ["cuStreamBeginCapture", "cuGraphLaunch", "cuGraphExecDestroy"]
+                .map(|name| calls(&report, name));
+        assert!(begun > 0 && launched >= begun && destroyed == begun, "{begun} {launched}");
+        for process in &report {
+            let live = process["live"].as_object().unwrap();
+            assert!(live.values().all(|count| count == 0), "not given back: {live:?}");
+        }
+    }
+}
+
+#[test]
+fn every_operation_in_a_graph_is_verified() {
+    let line = "nccl --sizes 4K -o sum,mulsum -G 2 --samples 1 --time-limit 1ms --ranks 2";
+    let rows = Simulated::run(&machine(""), line).rows();
+    // Three reductions of two kinds and four others in place and not, two only not.
+    assert_eq!(rows.len(), 2 * (3 * 2 + 4) + 2);
+    assert!((0..rows.len()).all(|row| rows.cell(row, "status") == "ok"));
+    // As many as nccl-tests would have: three groups of five, twice.
+    let line = "nccl --operation all_gather --sizes 4K -n 3 -m 5 -w 7 -G 2 --samples 2 \
+                --time-limit 1ms --ranks 2";
+    let rows = Simulated::run(&machine(""), line).rows();
+    let each = |row| (rows.cell(row, "status"), rows.cell(row, "operations_per_sample"));
+    assert_eq!((each(0), each(1)), (("ok", "30"), ("ok", "30")));
+    // More than wait behind a hold.
+    let line = "nccl --operation all_reduce --sizes 4K -n 90 -G 3 --samples 2 --time-limit 1ms";
+    let rows = Simulated::run(&machine(""), line).rows();
+    assert_eq!((rows.cell(0, "status"), rows.cell(0, "operations_per_sample")), ("ok", "270"));
+    let line = "nccl --operation sendrecv --pattern one-way --sizes 4K -G 1 -R 2 --samples 1 \
+                --time-limit 1ms";
+    let rows = Simulated::run(&machine(""), line).rows();
+    assert!(rows.len() == 12 && (0..12).all(|row| rows.cell(row, "status") == "ok"));
+}
+
+#[test]
+fn what_goes_wrong_in_a_graph_is_found() {
+    let line = "nccl --operation all_reduce,all_gather --place out-of-place --sizes 64K -G 4 \
+                --samples 6 --time-limit 5ms --timeout 2s --ranks 4";
+    let fault = |rest: &str| {
+        let name = "\n[[fault.rank]]\nrank = 1\nname = \"ncclAllGather\"\n";
+        Simulated::run(&machine(&format!("{name}{rest}")), line)
+    };
+    let run = fault("what = \"wrong\"\nafter = 30\nalways = true\n");
+    let rows = run.rows_whatever_happened();
+    assert_eq!((run.code, rows.cell(0, "status")), (1, "ok"), "{}{}", run.stdout, run.stderr);
+    assert_eq!((rows.cell(1, "status"), rows.cell(1, "corrupt_rank")), ("corrupt", "1"));
+    let run = fault("what = \"absent\"\nafter = 10\n");
+    let rows = run.rows_whatever_happened();
+    let said = format!("{}{}", run.stdout, run.stderr);
+    assert_eq!((run.code, rows.cell(0, "status"), rows.cell(1, "status")), (1, "ok", "failed"));
+    assert!(rows.cell(1, "reason").ends_with("rank 1 has not come to it"), "{said}");
+    let run = fault("what = \"refused\"\nafter = 10\ncode = 3\nreason = \"no\"\n");
+    let rows = run.rows_whatever_happened();
+    assert_eq!((run.code, rows.cell(0, "status"), rows.cell(1, "status")), (1, "ok", "failed"));
+    let reason = rows.cell(1, "reason");
+    assert!(reason.contains("cuGraphLaunch") && reason.contains("719"), "{reason}");
 }

@@ -149,6 +149,28 @@ fn without_a_function_of_nccl_what_takes_it_is_skipped_and_says_so() {
 }
 
 #[test]
+fn without_a_function_for_graphs_only_they_are_skipped() {
+    for function in ["cuStreamBeginCapture_v2", "cuGraphInstantiateWithFlags", "cuGraphLaunch"] {
+        let older = Older::without(function);
+        for (graph, expected) in [("0", "ok"), ("1", "skipped")] {
+            let output = older.0.path().join("run");
+            let line = format!(
+                "nccl --operation all_gather --place out-of-place --sizes 4K --samples 1 \
+                 --time-limit 1ms -G {graph} --output {}",
+                output.display()
+            );
+            let result = older.g2g(&line);
+            assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
+            let rows = Rows::read(&output);
+            let reason = if expected == "ok" { String::new() } else { lack(function) };
+            let found = (rows.cell(0, "status"), rows.cell(0, "reason"));
+            assert_eq!(found, (expected, reason.as_str()));
+            fs::remove_dir_all(&output).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_survey_says_what_it_could_not_ask() {
     let function = "cuDeviceGetP2PAttribute";
     let result = Older::without(function).g2g("topo");

@@ -131,6 +131,12 @@ pub struct NcclOptions {
     )]
     pub registration: Vec<Registration>,
 
+    /// Capture the operations of a sample in a CUDA graph that is launched so many times, 0 to 64; 0
+    /// queues them one by one
+    #[arg(short = 'G', long, value_name = "LAUNCHES", default_value_t = 0,
+          value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub graph: u32,
+
     /// Divide the ranks into communicators that all do the same at once: those with the same color,
     /// a rank's number AND, OR, MOD or DIV this one, as nccl-tests' NCCL_TESTS_SPLIT [default: one
     /// communicator of all]
@@ -189,6 +195,7 @@ impl NcclOptions {
                 groups: self.iters,
                 operations_per_group: self.agg_iters,
                 is_blocking: self.blocking == 1,
+                graph: self.graph,
             },
         }
     }

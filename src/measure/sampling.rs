@@ -107,7 +107,10 @@ impl Stop {
                 Trial { operations: self.operations, samples: WARM_UP_SPANS }
             }
             (true, true) => Trial { operations: None, samples: 1 },
-            (true, false) => Trial { operations: Some(1), samples: WARM_UP_SPANS },
+            (true, false) => {
+                let operations = Some(self.clock.operations_step);
+                Trial { operations, samples: WARM_UP_SPANS }
+            }
             (false, _) => Trial { operations: None, samples: WARM_UP_SPANS },
         }
     }
@@ -123,7 +126,9 @@ impl Stop {
             return None;
         }
         let (wanted, most) = (self.sample_time(), self.clock.operations_max);
+        let step = self.clock.operations_step;
         let more = trial.operations.and_then(|count| more_operations(count, each, (wanted, most)));
+        let more = more.map(|count| count.next_multiple_of(step).min(most));
         let is_sure = each >= CONFIRMED_TIME || trial.samples == CONFIRMING_SPANS;
         match (more, self.clock.is_streaming && has_bandwidth) {
             (Some(_), _) => Some(Trial { operations: more, samples: WARM_UP_SPANS }),

@@ -181,6 +181,7 @@ fn a_clock_that_often_stands_still_gives_no_number() {
         resolution: Duration::from_millis(1),
         sample_time_min: Duration::from_millis(100),
         operations_max: 4,
+        operations_step: 1,
         is_streaming: false,
     };
     let diary = Diary { notes: Notes::default(), support: Support::Yes, wrong: false, clock };

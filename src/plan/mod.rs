@@ -199,6 +199,11 @@ pub enum BadRequest {
         pattern = .0.name()
     )]
     PairOfPart(Pattern),
+    /// A graph, and a wait for each of its operations.
+    #[error(
+        "--blocking 1 waits for each operation, and --graph has them launched together: leave out one"
+    )]
+    BlockingGraph,
     /// A root that no communicator has.
     #[error("--root {0}: there are {1} GPUs, whose ranks are counted from 0")]
     Root(u32, u32),

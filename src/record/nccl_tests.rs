@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use super::{Row, Status, provenance::Provenance};
 use crate::{
-    plan::{Collective, DataType, Flow, Iterations, Operation, Reduction, Step},
+    plan::{Collective, DataType, Flow, Iterations, Operation, Reduction, Split, Step},
     transport::machine::NCCL_HEADERS,
     units::Bytes,
 };
@@ -23,6 +23,8 @@ pub struct NcclTests {
     pub step: Step,
     /// How operations follow each other.
     pub iterations: Iterations,
+    /// How the ranks are divided.
+    pub split: Option<Split>,
 }
 
 /// All rows of NCCL, a table for each collective, as the programs of nccl-tests print theirs; other
@@ -66,13 +68,13 @@ fn header(
     };
     let devices = devices(provenance, communicator);
     let own = devices.iter().filter(|device| device.rank == 0).count();
-    let Iterations { warm_up, groups, operations_per_group, is_blocking } = about.iterations;
+    let Iterations { warm_up, groups, operations_per_group, is_blocking, graph } = about.iterations;
     let groups = groups.map_or_else(|| "auto".to_owned(), |count| count.to_string());
     let mut text = format!(
         "# g2g {} in the form of nccl-tests version {VERSION} nccl-headers={} nccl-library={library}\n\
          # Collective test starting: {program}\n\
          # nThread 1 nGpus {own} minBytes {} maxBytes {} step: {step}({kind}) warmup iters: {} \
-         iters: {} agg iters: {} validation: 1 graph: 0 unalign: 0\n",
+         iters: {} agg iters: {} validation: 1 graph: {graph} unalign: 0\n",
         provenance.version,
         NCCL_HEADERS,
         about.sizes.0.get(),
@@ -85,11 +87,12 @@ fn header(
         text += "# Blocking Enabled: wait after each inner iteration (-m), no barrier \n";
     }
     text += "#\n# Using devices\n";
-    for (number, device) in devices.iter().enumerate() {
+    for (number, device) in (0..).zip(&devices) {
         let Device { rank, host, gpu, address, name } = device;
         let _ = writeln!(
             text,
-            "#  Rank {number:2} Group  0 Pid {:>6} on {host:>10} device {gpu:2} [{address}] {name}",
+            "#  Rank {number:2} Group {:2} Pid {:>6} on {host:>10} device {gpu:2} [{address}] {name}",
+            about.split.map_or(0, |split| split.color(number)),
             Some(std::process::id())
                 .filter(|_| *rank == 0)
                 .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),

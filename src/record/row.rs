@@ -75,6 +75,8 @@ pub struct Row {
     pub buffer: Option<Allocator>,
     /// NCCL: what it is told of the memory beforehand.
     pub registration: Option<plan::Registration>,
+    /// NCCL: how often a graph of the operations of a sample is launched; 0: there is none.
+    pub graph: Option<u32>,
     /// NCCL: how the ranks are divided into communicators.
     pub split: Option<String>,
     /// NCCL: ranks of the communicator.
@@ -311,6 +313,7 @@ impl Row {
                 blocking: Some(nccl.iterations.is_blocking),
                 buffer: Some(nccl.buffer),
                 registration: Some(nccl.registration),
+                graph: Some(nccl.iterations.graph),
                 split: nccl.split.map(|split| split.to_string()),
                 communicator_ranks: Some(nccl.ranks),
                 size_bytes: Some(layout.size(nccl.data_type)),

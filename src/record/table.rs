@@ -106,6 +106,8 @@ fn collective(row: &Row, ranks: u32) -> String {
 /// What NCCL works on and how, as words behind its operation.
 pub(super) fn how_of_nccl(row: &Row) -> String {
     let root = row.root.map(|root| format!("root {root}"));
+    let graph = row.graph.filter(|&launches| launches > 0);
+    let graph = graph.map(|launches| format!("graph launched {launches} times"));
     let split = row.split.as_ref().map(|split| format!("split {split}"));
     let registration = row.registration.filter(|&told| told != Registration::None);
     let registration = registration.map(|told| format!("registered {}", told.name()));
@@ -116,6 +118,7 @@ pub(super) fn how_of_nccl(row: &Row) -> String {
         row.in_place.filter(|&is| is).map(|_| "in place"),
         row.buffer.filter(|&buffer| buffer == Allocator::Nccl).map(|_| "in memory of NCCL"),
         registration.as_deref(),
+        graph.as_deref(),
         split.as_deref(),
     ];
     words.into_iter().flatten().map(|word| format!(" {word}")).collect()

@@ -245,12 +245,14 @@ fn lead(
 /// What nccl-tests says of a run.
 fn about(options: &Options, items: &[Item]) -> NcclTests {
     let sizes = || items.iter().flat_map(Item::cases).map(|case| case.size);
-    let of_case = |case: &Case| case.collective().map(|(_, nccl, _)| nccl.iterations);
-    let iterations = items.iter().flat_map(Item::cases).find_map(of_case).unwrap_or_default();
+    let of_case = |case: &Case| case.nccl.map(|nccl| (nccl.iterations, nccl.split));
+    let first = items.iter().flat_map(Item::cases).find_map(of_case);
+    let (iterations, split) = first.unwrap_or_default();
     NcclTests {
         sizes: (sizes().min().unwrap_or_default(), sizes().max().unwrap_or_default()),
         step: options.nccl.step(),
         iterations,
+        split,
     }
 }
 

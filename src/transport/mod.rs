@@ -289,8 +289,10 @@ pub struct Clock {
     pub resolution: Duration,
     /// A bandwidth sample lasts at least so long.
     pub sample_time_min: Duration,
-    /// Most operations of one sample.
+    /// Most operations of one sample: a multiple of [`Clock::operations_step`].
     pub operations_max: u64,
+    /// Operations of a sample of several are a multiple of this.
+    pub operations_step: u64,
     /// Whether each rank's flows go on before, between and after its spans until all ranks have
     /// theirs: the bandwidths of the ranks then add up.
     pub is_streaming: bool,
@@ -313,6 +315,7 @@ impl Clock {
             resolution,
             sample_time_min: SAMPLE_TIME_OF_HOST.max(resolution.saturating_mul(RESOLUTIONS_MIN)),
             operations_max: OPERATIONS_OF_HOST,
+            operations_step: 1,
             is_streaming: false,
         }
     }

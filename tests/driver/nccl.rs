@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use g2g::ffi::nccl::{
-    Allocation, Communicator, DataType, Factor, Feature, Group, Library, Reduction, Registration,
-    Waiting, Window,
+    Allocation, Communicator, DataType, Factor, Feature, Graph, Group, Library, Reduction,
+    Registration, Waiting, Window,
 };
 
 use super::*;
@@ -14,6 +14,7 @@ on_both_machines! {
         a_rank_alone_is_told_what_it_is_and_keeps_its_data
         a_rank_that_nobody_joins_is_late
         memory_of_nccl_is_memory
+        what_is_captured_is_done_at_each_launch
     ]
     two GPUs: [
         ranks_sum_collect_and_divide
@@ -112,6 +113,31 @@ fn a_rank_alone_is_told_what_it_is_and_keeps_its_data(gpus: &[Context]) {
         alone.close().unwrap();
     }
     assert_eq!(seat.elements(), (7..7 + ELEMENTS).collect::<Vec<u32>>());
+}
+
+fn what_is_captured_is_done_at_each_launch(gpus: &[Context]) {
+    let mut seat = Seat::new(&gpus[0]);
+    let id = library().unique_id().unwrap();
+    let members = [(gpus[0].clone(), 0)];
+    let how = (Waiting::Beside, PATIENCE);
+    let alone = Communicator::all(library(), &members, &id, 1, how).unwrap().remove(0);
+    // Filling and looking borrow the seat, which a graph does too: so it is captured anew.
+    for number in [7, 9] {
+        seat.fill(number);
+        seat.gpu.write(seat.target.all(), &[0; 4]);
+        let streams = [&seat.gpu.stream];
+        let graph = Graph::capture(library(), &streams, 2, |group, half_of| {
+            let memory = (half(seat.source.all(), half_of), half(seat.target.all(), half_of));
+            group.all_reduce((&alone, &seat.gpu.stream), memory, KIND, Reduction::Sum)
+        });
+        let graph = graph.unwrap();
+        seat.gpu.finish();
+        (0..3).for_each(|_| graph.launch().unwrap());
+        seat.gpu.finish();
+        drop(graph);
+        assert_eq!(seat.elements(), (number..number + ELEMENTS).collect::<Vec<u32>>());
+    }
+    alone.close().unwrap();
 }
 
 fn a_rank_that_nobody_joins_is_late(gpus: &[Context]) {

@@ -1,7 +1,7 @@
 //! Copies by the copy engines, and setting memory.
 
 use super::{
-    Code, Local, driver,
+    Code, Local, driver, graph,
     queue::Queueing,
     reach::{is_enabled, way},
 };
@@ -119,6 +119,20 @@ driver! {
     }
 }
 
+/// Puts `call` into a graph, if `stream` is captured; whether it is.
+fn capture(
+    world: &World,
+    stream: u64,
+    call: impl Fn(&'static World, u64) -> Result<(), Code> + Send + Sync + 'static,
+) -> bool {
+    let mut local = world.local();
+    let is_captured = graph::is_captured(&local, stream);
+    if is_captured {
+        graph::capture_call(&mut local, stream, call);
+    }
+    is_captured
+}
+
 fn wanted(target: u64, source: u64, bytes: usize, ends: Ends) -> Wanted {
     Wanted { target, source, bytes: bytes as u64, ends }
 }
@@ -149,6 +163,9 @@ fn end(local: &Local, address: u64, bytes: u64, device: Option<bool>) -> Result<
 
 fn copy(world: &World, wanted: Wanted, stream: u64, wait: bool) -> Result<(), Code> {
     let Wanted { target, source, bytes, ends } = wanted;
+    if capture(world, stream, move |world, stream| copy(world, wanted, stream, false)) {
+        return Ok(());
+    }
     let mut queueing = Queueing::on(world, stream)?;
     if bytes == 0 {
         return Ok(());
@@ -227,6 +244,9 @@ fn set(
     (value, width): (u32, u64),
     count: u64,
 ) -> Result<(), Code> {
+    if capture(world, stream, move |world, to| set(world, to, target, (value, width), count)) {
+        return Ok(());
+    }
     let mut queueing = Queueing::on(world, stream)?;
     if count == 0 {
         return Ok(());

@@ -56,6 +56,7 @@ codes! {
     FILE_NOT_FOUND = 301, "file not found";
     OPERATING_SYSTEM = 304, "a call of the operating system failed";
     INVALID_HANDLE = 400, "invalid handle";
+    ILLEGAL_STATE = 401, "not in this state";
     NOT_FOUND = 500, "no such name";
     NOT_READY = 600, "not done yet";
     ILLEGAL_ADDRESS = 700, "a kernel or a copy touched memory that it may not touch";
@@ -74,6 +75,8 @@ codes! {
     NOT_SUPPORTED = 801, "not supported";
     SYSTEM_NOT_READY = 802, "the system is not ready yet";
     SYSTEM_DRIVER_MISMATCH = 803, "the versions of the driver and of this library differ";
+    STREAM_CAPTURE_UNSUPPORTED = 900, "not while the stream is captured";
+    STREAM_CAPTURE_INVALIDATED = 901, "the capture has become invalid";
     TIMEOUT = 909, "the wait took too long";
     EXTERNAL_DEVICE = 911, "a device outside failed";
     UNKNOWN = 999, "unknown error";

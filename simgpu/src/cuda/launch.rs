@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use super::{
-    Code, In, Local, driver,
+    Code, In, Local, driver, graph,
     local::Function,
     queue::Queueing,
     reach::{Access, may},
@@ -38,21 +38,33 @@ driver! {
     ) |world| {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
         check_size(grid, block, shared_bytes)?;
-        let mut queueing = Queueing::on(world, stream)?;
-        let function = *queueing.local.functions.get(function).ok_or(Code::INVALID_HANDLE)?;
-        if function.gpu != queueing.gpu {
-            return Err(Code::INVALID_HANDLE);
-        }
+        let mut local = world.local();
+        local.initialised()?;
+        let function = *local.functions.get(function).ok_or(Code::INVALID_HANDLE)?;
         // Parameters as one buffer, which g2g does not use.
         if parameters.is_null() && !extra.is_null() {
             return Err(Code::NOT_SUPPORTED);
         }
         let parameters = values(&function, &parameters)?;
         let launch = Launch { kernel: function.kernel, grid, block, parameters };
-        let (work, action) = planned(world, &queueing.local, queueing.gpu, launch);
-        queueing.push(work, Some(action));
-        Ok(())
+        if graph::is_captured(&local, stream) {
+            let again = move |world: &World, stream| queue(world, stream, function.gpu, launch.clone());
+            graph::capture_call(&mut local, stream, again);
+            return Ok(());
+        }
+        drop(local);
+        queue(world, stream, function.gpu, launch)
     }
+}
+
+fn queue(world: &World, stream: u64, gpu: u32, launch: Launch) -> Result<(), Code> {
+    let mut queueing = Queueing::on(world, stream)?;
+    if gpu != queueing.gpu {
+        return Err(Code::INVALID_HANDLE);
+    }
+    let (work, action) = planned(world, &queueing.local, gpu, launch);
+    queueing.push(work, Some(action));
+    Ok(())
 }
 
 /// Refuses a launch that is larger than a GPU's limits.

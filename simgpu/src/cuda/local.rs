@@ -1,8 +1,12 @@
 //! What this process has: contexts, streams, events, modules, memory.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, collections::HashMap};
 
-use super::{Code, table::Table};
+use super::{
+    Code,
+    graph::{Capture, Graph},
+    table::Table,
+};
 use crate::{
     kernels::Kernel,
     memory::{Memory, Region},
@@ -19,6 +23,11 @@ pub(crate) struct Local {
     pub contexts: Vec<Context>,
     pub streams: Table<Stream>,
     pub events: Table<Event>,
+    /// Streams that are captured, by their handles.
+    pub captures: HashMap<u64, Capture>,
+    pub graphs: Table<Graph>,
+    /// Graphs that can be launched.
+    pub executables: Table<Graph>,
     /// The GPU of each module.
     pub modules: Table<Module>,
     pub functions: Table<Function>,
@@ -119,6 +128,8 @@ mod tag {
     pub(super) const MODULE: u8 = 0x54;
     pub(super) const FUNCTION: u8 = 0x55;
     pub(super) const PHYSICAL: u8 = 0x56;
+    pub(super) const GRAPH: u8 = 0x57;
+    pub(super) const EXECUTABLE: u8 = 0x58;
 }
 
 impl Local {
@@ -129,6 +140,9 @@ impl Local {
             contexts: vec![Context::default(); gpus],
             streams: Table::new(tag::STREAM),
             events: Table::new(tag::EVENT),
+            captures: HashMap::new(),
+            graphs: Table::new(tag::GRAPH),
+            executables: Table::new(tag::EXECUTABLE),
             modules: Table::new(tag::MODULE),
             functions: Table::new(tag::FUNCTION),
             memory: Memory::default(),
@@ -210,6 +224,7 @@ impl Local {
             registered: count(|region| matches!(region.kind, Kind::Registered)),
             streams: self.streams.all().count(),
             events: self.events.all().count(),
+            graphs: self.graphs.all().count() + self.executables.all().count(),
             modules: self.modules.all().count(),
             reservations: self.memory.reservations.len(),
             handles: self.physical.all().filter(|(_, memory)| !memory.released).count(),
@@ -229,6 +244,7 @@ pub(crate) struct Live {
     pub registered: usize,
     pub streams: usize,
     pub events: usize,
+    pub graphs: usize,
     pub modules: usize,
     pub reservations: usize,
     pub handles: usize,

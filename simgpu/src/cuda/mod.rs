@@ -8,6 +8,7 @@ mod copy;
 mod device;
 mod errors;
 mod event;
+pub(crate) mod graph;
 mod ipc;
 mod launch;
 pub(crate) mod local;
@@ -151,6 +152,7 @@ fn functions() -> impl Iterator<Item = (&'static str, *mut c_void)> {
         device::functions,
         errors::functions,
         event::functions,
+        graph::functions,
         ipc::functions,
         launch::functions,
         memory::functions,
@@ -170,7 +172,7 @@ pub(crate) fn function_names() -> impl Iterator<Item = &'static str> {
 #[cfg(test)]
 pub(crate) mod abi {
     pub(crate) use super::{
-        In, Out, context::*, copy::*, device::*, errors::*, event::*, ipc::*, launch::*, memory::*,
-        module::*, stream::*, virtual_memory::*,
+        In, Out, context::*, copy::*, device::*, errors::*, event::*, graph::*, ipc::*, launch::*,
+        memory::*, module::*, stream::*, virtual_memory::*,
     };
 }

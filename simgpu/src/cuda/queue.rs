@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Code,
+    Code, graph,
     local::{Local, Stream},
 };
 use crate::{
@@ -68,6 +68,7 @@ impl<'w> Queueing<'w> {
         let current = local.current(world)?;
         // CU_STREAM_LEGACY is another name of stream 0.
         let handle = if handle == 1 { 0 } else { handle };
+        graph::refuse(&mut local, handle)?;
         let gpu = match handle {
             0 => {
                 legacy(world, &mut local, current)?;

@@ -30,7 +30,9 @@ driver! {
     fn cuStreamDestroy_v2(stream: u64) |world| {
         let mut local = world.local();
         local.initialised()?;
-        let stream = local.streams.remove(stream).ok_or(Code::INVALID_HANDLE)?;
+        let handle = stream;
+        let stream = local.streams.remove(handle).ok_or(Code::INVALID_HANDLE)?;
+        local.captures.remove(&handle);
         // What is queued goes on.
         local.closing.push(stream.slot);
         close_drained(world, &mut local);

@@ -15,7 +15,7 @@ use super::{
     types::{Code, DataType, Function, OPERATIONS, Refused},
 };
 use crate::{
-    cuda::{local::with_current, queue::Queueing},
+    cuda::{graph, local::with_current, queue::Queueing},
     execute::lock,
     machine::RankFault,
     memory::Kind as Memory,
@@ -157,8 +157,26 @@ fn queueing<'w>(world: &'w World, gpu: u32, stream: u64) -> Result<Queueing<'w>,
     Ok(queueing)
 }
 
+/// Queues a collective of a rank, or puts it into the graph of a stream that is captured.
+pub(super) fn post_or_capture(world: &World, wanted: Wanted) -> Result<(), Refused> {
+    let mut local = world.local();
+    if !graph::is_captured(&local, wanted.stream) {
+        drop(local);
+        return post(world, &wanted);
+    }
+    let again = move |world: &World, stream| launched(post(world, &Wanted { stream, ..wanted }));
+    graph::capture_call(&mut local, wanted.stream, again);
+    drop(local);
+    check(world, &wanted).map(|_| ())
+}
+
+/// What a launch of a graph answers.
+fn launched(posted: Result<(), Refused>) -> Result<(), crate::cuda::Code> {
+    posted.map_err(|_| crate::cuda::Code::LAUNCH_FAILED)
+}
+
 /// Queues a collective of a rank.
-pub(super) fn post(world: &World, wanted: &Wanted) -> Result<(), Refused> {
+fn post(world: &World, wanted: &Wanted) -> Result<(), Refused> {
     let (handle, model) = check(world, wanted)?;
     let environment = environment();
     let Wanted { called, function, count, root, .. } = *wanted;
@@ -282,8 +300,30 @@ fn with_room(
     }
 }
 
+/// Queues the messages of one rank that belong together, or puts them into the graph of a stream that
+/// is captured.
+pub(super) fn post_or_capture_messages(
+    world: &World,
+    messages: Vec<Message>,
+) -> Result<(), Refused> {
+    let Some(first) = messages.first().copied() else { return Ok(()) };
+    let mut local = world.local();
+    if !graph::is_captured(&local, first.stream) {
+        drop(local);
+        return post_messages(world, &messages);
+    }
+    let again = move |world: &World, stream| {
+        let messages: Vec<Message> =
+            messages.iter().map(|message| Message { stream, ..*message }).collect();
+        launched(post_messages(world, &messages))
+    };
+    graph::capture_call(&mut local, first.stream, again);
+    drop(local);
+    ready(world, first.communicator).map(|_| ())
+}
+
 /// Queues the messages of one rank that belong together.
-pub(super) fn post_messages(world: &World, messages: &[Message]) -> Result<(), Refused> {
+fn post_messages(world: &World, messages: &[Message]) -> Result<(), Refused> {
     let Some(first) = messages.first() else { return Ok(()) };
     let (handle, model) = ready(world, first.communicator)?;
     let mut own = lock(&handle);

@@ -94,7 +94,7 @@ fn run(world: &World, jobs: Vec<Job>) -> Result<(), Refused> {
     let mut messages: Vec<Vec<Message>> = Vec::new();
     for job in &jobs {
         match job {
-            Job::Collective(wanted) => collective::post(world, wanted)?,
+            Job::Collective(wanted) => collective::post_or_capture(world, *wanted)?,
             Job::Message(message) => {
                 let of_same = |group: &&mut Vec<Message>| {
                     group.first().is_some_and(|first| first.communicator == message.communicator)
@@ -108,7 +108,7 @@ fn run(world: &World, jobs: Vec<Job>) -> Result<(), Refused> {
         }
     }
     for group in messages {
-        collective::post_messages(world, &group)?;
+        collective::post_or_capture_messages(world, group)?;
     }
     if in_progress {
         return Err(Refused::new(Code::IN_PROGRESS, ""));

@@ -67,7 +67,7 @@ fn a_process_reports_its_calls_and_what_it_did_not_give_back() {
     assert!(line["pid"].as_u64().unwrap() > 0);
     let live = serde_json::json!({
         "contexts": 4, "device_memory": 1, "device_bytes": 500, "host_memory": 1,
-        "registered": 0, "streams": 1, "events": 1, "modules": 0, "reservations": 0,
+        "registered": 0, "streams": 1, "events": 1, "graphs": 0, "modules": 0, "reservations": 0,
         "handles": 0, "ipc": 0, "communicators": 0,
     });
     assert_eq!(line["live"], live);

@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUevent,
-    CUfunction, CUfunction_attribute, CUipcMemHandle, CUmemAccessDesc,
+    CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUipcMemHandle, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemRangeHandleType, CUmodule, CUstream, CUuuid,
 };
@@ -36,10 +36,11 @@ macro_rules! calls {
 
 /// The functions that g2g calls, by the names under which a driver exports them; the first are
 /// those that it cannot do without.
-pub const CALLS: [&[&str]; 6] = [
+pub const CALLS: [&[&str]; 7] = [
     Calls::NAMES,
     PairCalls::NAMES,
     ValueCalls::NAMES,
+    GraphCalls::NAMES,
     IpcCalls::NAMES,
     DescriptorCalls::NAMES,
     RangeCalls::NAMES,
@@ -104,6 +105,17 @@ calls! {
     ValueCalls:
     cuStreamWaitValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
     cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
+}
+
+calls! {
+    /// Work that is captured and launched as a whole.
+    GraphCalls:
+    cuStreamBeginCapture_v2(CUstream, c_uint);
+    cuStreamEndCapture(CUstream, *mut CUgraph);
+    cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, c_ulonglong);
+    cuGraphLaunch(CUgraphExec, CUstream);
+    cuGraphExecDestroy(CUgraphExec);
+    cuGraphDestroy(CUgraph);
 }
 
 calls! {

@@ -20,6 +20,7 @@
 mod calls;
 mod context;
 mod device;
+mod graph;
 mod kernel;
 mod memory;
 mod sharing;
@@ -34,11 +35,12 @@ use std::{
 use cudarc::driver::sys;
 
 use super::{CallError, Cause, library, simulation};
-use calls::{Calls, DescriptorCalls, IpcCalls, PairCalls, RangeCalls, ValueCalls};
+use calls::{Calls, DescriptorCalls, GraphCalls, IpcCalls, PairCalls, RangeCalls, ValueCalls};
 
 pub use calls::CALLS;
 pub use context::Context;
 pub use device::Device;
+pub(in crate::ffi) use graph::{Capture, Graph};
 pub use kernel::{Chase, Hold, Kernels, Reduced};
 pub use memory::{Buffer, HostMemory, Memory, Registered, Slice};
 pub use sharing::{Descriptor, Imported, IpcHandle, SharedBuffer};
@@ -59,6 +61,8 @@ pub struct Missing(&'static str);
 pub enum Feature {
     /// Words that streams wait for and write: [`Stream::wait_value`].
     StreamValues,
+    /// Capturing what is queued, to launch it as a whole.
+    Graphs,
     /// Sharing memory by [`IpcHandle`].
     Ipc,
     /// Sharing memory by [`Descriptor`].
@@ -72,6 +76,7 @@ pub struct Driver {
     calls: Calls,
     pair_calls: Result<PairCalls, Missing>,
     value_calls: Result<ValueCalls, Missing>,
+    graph_calls: Result<GraphCalls, Missing>,
     ipc_calls: Result<IpcCalls, Missing>,
     descriptor_calls: Result<DescriptorCalls, Missing>,
     range_calls: Result<RangeCalls, Missing>,
@@ -121,6 +126,7 @@ impl Driver {
             calls,
             pair_calls: PairCalls::load().map_err(Missing),
             value_calls: ValueCalls::load().map_err(Missing),
+            graph_calls: GraphCalls::load().map_err(Missing),
             ipc_calls: IpcCalls::load().map_err(Missing),
             descriptor_calls: DescriptorCalls::load().map_err(Missing),
             range_calls: RangeCalls::load().map_err(Missing),
@@ -164,6 +170,7 @@ impl Driver {
     pub fn lacks(&self, feature: Feature) -> Option<Missing> {
         match feature {
             Feature::StreamValues => self.value_calls.as_ref().err(),
+            Feature::Graphs => self.graph_calls.as_ref().err(),
             Feature::Ipc => self.ipc_calls.as_ref().err(),
             Feature::Descriptors => self.descriptor_calls.as_ref().err(),
             Feature::NativeAtomics => self.pair_calls.as_ref().err(),

@@ -45,6 +45,8 @@ pub(super) struct Inner {
     handle: Handle<CUstream_st>,
     /// Whether it was still busy when what it may use was to be freed.
     late: AtomicBool,
+    /// Whether what is queued goes into a graph, whose memory others answer for.
+    captured: AtomicBool,
 }
 
 impl Stream {
@@ -64,6 +66,7 @@ impl Stream {
             context: context.clone(),
             handle: Handle(handle),
             late: AtomicBool::new(false),
+            captured: AtomicBool::new(false),
         });
         let mut streams = context.inner.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|stream| stream.strong_count() > 0);
@@ -78,8 +81,23 @@ impl Stream {
     }
 
     /// The handle, for the other wrappers.
+    ///
+    /// # Panics
+    ///
+    /// It is captured.
     pub(in crate::ffi) fn handle(&self) -> *mut CUstream_st {
+        assert!(!self.inner.captured.load(Ordering::Relaxed), "{self} is captured");
         self.inner.handle.0
+    }
+
+    /// The handle, for who answers for the memory that a graph names.
+    pub(in crate::ffi) fn captured_handle(&self) -> *mut CUstream_st {
+        self.inner.handle.0
+    }
+
+    /// Says whether what is queued goes into a graph.
+    pub(super) fn set_captured(&self, captured: bool) {
+        self.inner.captured.store(captured, Ordering::Relaxed);
     }
 
     /// Queues a copy by a copy engine. Between two GPUs it is this stream's GPU that asks: it
@@ -209,6 +227,11 @@ impl Stream {
 
 impl Inner {
     fn wait(&self, patience: Duration) -> Result<(), CallError> {
+        if self.captured.load(Ordering::Relaxed) {
+            // The driver would not say how far it is, and make the graph invalid.
+            let source = std::io::Error::other("the stream is captured").into();
+            return Err(CallError { call: "wait", object: self.to_string(), source });
+        }
         let driver = self.context.current()?;
         let begin = clock::now();
         loop {

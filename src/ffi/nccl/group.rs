@@ -22,6 +22,7 @@ pub struct Group<'a> {
     library: &'static Library,
     communicators: Vec<&'a Communicator>,
     is_open: bool,
+    is_captured: bool,
     memory: PhantomData<Slice<'a>>,
 }
 
@@ -36,7 +37,21 @@ impl<'a> Group<'a> {
     /// NCCL's refusal; none is documented.
     pub fn start(library: &'static Library) -> Result<Self, CallError> {
         library.start_group()?;
-        Ok(Self { library, communicators: Vec::new(), is_open: true, memory: PhantomData })
+        let (communicators, memory) = (Vec::new(), PhantomData);
+        Ok(Self { library, communicators, is_open: true, is_captured: false, memory })
+    }
+
+    /// Opens a group in streams that are captured, for who keeps the memory as long as the graph. If
+    /// it fails, its communicators are to be aborted once the captures have ended.
+    pub(super) fn captured(library: &'static Library) -> Result<Self, CallError> {
+        let mut group = Self::start(library)?;
+        group.is_captured = true;
+        Ok(group)
+    }
+
+    /// Those whose work is in it.
+    pub(super) fn communicators(&self) -> impl Iterator<Item = &'a Communicator> + use<'a, '_> {
+        self.communicators.iter().copied()
     }
 
     /// Begins all that was queued, and returns when it is in the streams.
@@ -58,6 +73,7 @@ impl<'a> Group<'a> {
         let settled = communicators.iter().map(|communicator| communicator.settle(code, END));
         let failed: Vec<CallError> = settled.filter_map(Result::err).collect();
         match failed.into_iter().next() {
+            Some(err) if self.is_captured => Err(err),
             Some(err) => {
                 communicators.iter().for_each(|communicator| communicator.abort());
                 Err(err)
@@ -338,7 +354,11 @@ impl<'a> Group<'a> {
             self.communicators.push(communicator);
         }
         // Within a group nothing is waited for before its end.
-        let code = queue(handle, stream.handle());
+        let stream = match self.is_captured {
+            true => stream.captured_handle(),
+            false => stream.handle(),
+        };
+        let code = queue(handle, stream);
         match code {
             super::bindings::ncclInProgress => Ok(()),
             code => self.library.check(call, code, Some(handle), || communicator.to_string()),

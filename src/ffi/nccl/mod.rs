@@ -8,6 +8,8 @@
 //! * What is queued names memory by [`Slice`](super::cuda::Slice), and only within a [`Group`],
 //!   which borrows it until NCCL has put the work into its streams. From then on it is the streams'
 //!   work: an owner of memory waits for them, as for all others (`ffi::cuda`).
+//! * What a [`Graph`] captures it borrows until it is gone itself; nothing else can be queued in a stream
+//!   that is captured.
 //! * A group that is late is given up with its communicators: NCCL queues nothing of it afterwards.
 //! * A [`Registration`] and a [`Window`] own the memory, and share the communicator.
 
@@ -23,6 +25,7 @@ mod bindings;
 mod calls;
 mod communicator;
 mod element;
+mod graph;
 mod group;
 mod library;
 mod memory;
@@ -30,6 +33,7 @@ mod names;
 
 pub use communicator::{Communicator, Waiting};
 pub use element::{DataType, Factor, Reduction};
+pub use graph::Graph;
 pub use group::Group;
 /// The version of the header of these bindings, as `ncclGetVersion` counts.
 pub const HEADERS: u32 = bindings::NCCL_VERSION_CODE;

@@ -100,6 +100,9 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
     if let Some(&root) = wanted.roots.iter().find(|&&root| root >= ranks) {
         return Err(BadRequest::Root(root, ranks));
     }
+    if wanted.iterations.graph > 0 && wanted.iterations.is_blocking {
+        return Err(BadRequest::BlockingGraph);
+    }
     let is_pair = |pattern: &&Pattern| matches!(pattern, Pattern::OneWay | Pattern::BothWays);
     if let (Some(_), Some(&pattern)) = (wanted.split, request.patterns.iter().find(is_pair)) {
         return Err(BadRequest::PairOfPart(pattern));
@@ -356,6 +359,9 @@ impl Nccl {
                 flow.target.describe(f, has_ranks)?;
             }
             f.write_str(" of")?;
+        }
+        if self.iterations.graph > 0 {
+            write!(f, " graph launched {} times", self.iterations.graph)?;
         }
         if let Some(split) = self.split {
             write!(f, " split {split}")?;

@@ -37,7 +37,8 @@ impl Split {
         parts.into_values().collect()
     }
 
-    fn color(self, number: u32) -> u32 {
+    /// What the rank with this `number` has in common with those of its communicator.
+    pub fn color(self, number: u32) -> u32 {
         match self {
             Self::And(mask) => number & mask,
             Self::Or(mask) => number | mask,

@@ -145,6 +145,7 @@ impl Transfer for Pointers {
             resolution: RESOLUTION,
             sample_time_min: Duration::ZERO,
             operations_max: 1,
+            operations_step: 1,
             is_streaming: false,
         }
     }

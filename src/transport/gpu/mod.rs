@@ -159,6 +159,7 @@ impl Ready {
                 .max(SAMPLE_TIME_MIN)
                 .max(self.resolution.saturating_mul(RESOLUTIONS_MIN)),
             operations_max: OPERATIONS_MAX,
+            operations_step: 1,
             is_streaming: false,
         }
     }

@@ -18,7 +18,10 @@ use super::{
     gpu::{Gpus, Ready},
 };
 use crate::{
-    ffi::nccl::{Communicator, DataType, Feature, Library, UniqueId, Waiting},
+    ffi::{
+        cuda,
+        nccl::{Communicator, DataType, Feature, Library, UniqueId, Waiting},
+    },
     plan::{self, Allocator, Case, Gpu, Rank, Reduction, Registration, Split},
     transport::values::Values,
     units::Bytes,
@@ -122,6 +125,11 @@ impl Nccl {
             let reason = "in place, each reduction of a group takes what the one before has left: \
                           --agg-iters goes with --place out-of-place";
             return Ok(Some(reason.to_owned()));
+        }
+        if nccl.iterations.graph > 0
+            && let Some(missing) = Gpus::lack(cuda::Feature::Graphs)
+        {
+            return Ok(Some(missing));
         }
         if nccl.reduction.is_some() && nccl.ranks > Values::RANKS_MAX {
             return Ok(Some(format!(

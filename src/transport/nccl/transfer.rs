@@ -6,14 +6,18 @@
 //! to be agreed on beside NCCL itself, and it is the same on one host and on many. A span lasts as
 //! long as it does on the GPU that takes longest.
 
-use std::{ops::Range, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    ops::Range,
+    time::Duration,
+};
 
 use super::{lane::Lane, log};
 use crate::{
     ffi::{
         CallError, Cause, clock,
-        cuda::Event,
-        nccl::{Factor, Group, Library},
+        cuda::{Event, Stream},
+        nccl::{Factor, Graph, Group, Library},
         watchdog::Watchdog,
     },
     plan::{Iterations, Operation, Rank},
@@ -42,13 +46,21 @@ pub(super) struct Collectives {
     iterations: Iterations,
     library: &'static Library,
     lanes: Vec<Lane>,
-    start: Option<Start>,
+    start: RefCell<Option<Start>>,
     clock: Clock,
     deadline: Duration,
-    /// Operations since the buffers were filled.
-    done: u64,
+    /// Operations since the buffers were filled; those of a graph count once.
+    done: Cell<u64>,
     /// What NCCL has had to say on each rank.
     log: Option<Vec<(Rank, String)>>,
+}
+
+/// What a span does.
+enum Work<'a> {
+    /// So many operations, each queued by itself; of each GPU its factor.
+    Queued(u64, &'a [Option<Factor<'a>>]),
+    /// Launches of a graph of so many operations.
+    Launched { launches: u64, operations: u64, graph: Graph<'a> },
 }
 
 impl Collectives {
@@ -72,18 +84,20 @@ impl Collectives {
         let clock = world.agree(clock, coarsest)?;
         let clock = clock.ok_or(Error::Disagreement("no rank has a GPU of the case"))?;
         let consumes = first.is_some_and(|lane| lane.part.consumes());
-        let most = if consumes { 1 } else { OPERATIONS_MAX };
-        let operations_max = world.agree(most, |all| all.into_iter().min().unwrap_or(1))?;
-        let clock = Clock { operations_max, ..clock };
+        let step = iterations.launches();
+        let steps = if consumes { (1, 1) } else { (OPERATIONS_MAX / step * step, step) };
+        let least = |all: Vec<(u64, u64)>| all.into_iter().min().unwrap_or((1, 1));
+        let (operations_max, operations_step) = world.agree(steps, least)?;
+        let clock = Clock { operations_max, operations_step, ..clock };
         let mut made = Self {
             operation,
             iterations,
             library,
             lanes,
-            start,
+            start: RefCell::new(start),
             clock,
             deadline,
-            done: 0,
+            done: Cell::new(0),
             log: None,
         };
         made.connect()?;
@@ -95,8 +109,15 @@ impl Collectives {
         if self.lanes.is_empty() {
             return Ok(());
         }
-        let queued = self.queue(1, 1, false);
-        self.settled(queued)
+        let connected = self.connected();
+        self.kept(connected)
+    }
+
+    fn connected(&mut self) -> Result<(), Error> {
+        self.events(1).map_err(|source| self.failed(source))?;
+        let factors = self.factors().map_err(|source| self.failed(source))?;
+        self.queue(&Work::Queued(1, &factors), 1, false)?;
+        self.wait()
     }
 
     /// Has events for `spans`.
@@ -110,14 +131,50 @@ impl Collectives {
         Ok(())
     }
 
-    /// Queues `spans` of `operations` each, behind a hold unless the CPU is to wait in between, lets
-    /// them begin and waits for them.
-    fn run_group(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
-        let queued = self.queue(operations, spans.len(), !self.iterations.is_blocking);
-        if let Some(start) = &self.start {
-            start.release();
+    /// Runs spans of `operations` each, `together` of them at once.
+    fn run_spans(
+        &mut self,
+        operations: u64,
+        spans: &mut [Span],
+        together: usize,
+    ) -> Result<(), Error> {
+        self.events(together.min(spans.len())).map_err(|source| self.failed(source))?;
+        let factors = self.factors().map_err(|source| self.failed(source))?;
+        let work = self.work(operations, &factors).map_err(|source| self.failed(source))?;
+        spans.chunks_mut(together).try_for_each(|spans| self.run_group(&work, spans))
+    }
+
+    /// What a span of so many operations does; a graph of them is captured here.
+    fn work<'a>(
+        &'a self,
+        operations: u64,
+        factors: &'a [Option<Factor<'a>>],
+    ) -> Result<Work<'a>, CallError> {
+        // A single one is launched once; warming up is not for graphs.
+        let launches = if operations == 1 { 1 } else { self.iterations.launches() };
+        if self.iterations.graph == 0 || !operations.is_multiple_of(launches) {
+            return Ok(Work::Queued(operations, factors));
         }
-        self.settled(queued)?;
+        let _watched = self.watched()?;
+        let (first, operations) = (self.done.get(), operations / launches);
+        let each = self.iterations.operations_per_group;
+        let streams: Vec<&Stream> = self.lanes.iter().map(|lane| &lane.stream).collect();
+        let groups = operations.div_ceil(each);
+        let graph = Graph::capture(self.library, &streams, groups, |group, number| {
+            let end = operations.min((number + 1) * each);
+            self.queue_operations(group, first + number * each..first + end, factors)
+        })?;
+        self.done.set(first + operations);
+        Ok(Work::Launched { launches, operations, graph })
+    }
+
+    /// Queues spans, behind a hold unless the CPU is to wait in between, lets them begin and waits
+    /// for them.
+    fn run_group(&self, work: &Work<'_>, spans: &mut [Span]) -> Result<(), Error> {
+        let queued = self.queue(work, spans.len(), !self.iterations.is_blocking);
+        self.release();
+        queued?;
+        self.wait()?;
         // Who only waits for the others has no time of its own.
         let moves = self.lanes.iter().any(|lane| lane.part.gives() || lane.part.gets());
         for (index, span) in spans.iter_mut().enumerate().filter(|_| moves) {
@@ -141,20 +198,21 @@ impl Collectives {
         Watchdog::start(limit, format!("{} hangs in a call of NCCL ({name})", ranks.join(" or ")))
     }
 
-    fn queue(&mut self, operations: u64, spans: usize, is_held: bool) -> Result<(), Error> {
+    fn queue(&self, work: &Work<'_>, spans: usize, is_held: bool) -> Result<(), Error> {
         let _watched = self.watched().map_err(|source| self.failed(source))?;
-        let made = self.events(spans);
-        let begun = made.and_then(|()| if is_held { self.hold() } else { Ok(()) });
-        begun.map_err(|source| self.failed(source))?;
-        (0..spans).try_for_each(|span| self.queue_span(span, operations))
+        if is_held {
+            self.hold().map_err(|source| self.failed(source))?;
+        }
+        (0..spans).try_for_each(|span| self.queue_span(span, work))
     }
 
     fn failed(&self, source: CallError) -> Error {
         Error::together(&format!("queue {}", self.operation.name()), source)
     }
 
-    fn hold(&mut self) -> Result<(), CallError> {
-        let (Some(first), Some(start)) = (self.lanes.first(), &mut self.start) else {
+    fn hold(&self) -> Result<(), CallError> {
+        let mut start = self.start.borrow_mut();
+        let (Some(first), Some(start)) = (self.lanes.first(), &mut *start) else {
             return Ok(());
         };
         start.hold(&first.ready.kernels, &first.stream)?;
@@ -162,29 +220,52 @@ impl Collectives {
         self.lanes[1..].iter().try_for_each(|lane| lane.stream.wait(&first.begins[0]))
     }
 
-    fn queue_span(&mut self, span: usize, operations: u64) -> Result<(), Error> {
+    /// Lets begin what is held.
+    fn release(&self) {
+        if let Some(start) = &*self.start.borrow() {
+            start.release();
+        }
+    }
+
+    fn queue_span(&self, span: usize, work: &Work<'_>) -> Result<(), Error> {
         let failed = |source| self.failed(source);
         self.begin_span(span).map_err(failed)?;
-        let factors = self.lanes.iter().map(Lane::factor);
-        let factors = factors.collect::<Result<Vec<_>, CallError>>().map_err(failed)?;
-        let (mut first, end) = (self.done, self.done + operations);
+        match work {
+            Work::Queued(operations, factors) => self.queue_groups(*operations, factors)?,
+            Work::Launched { launches, operations, graph } => {
+                for launch in 1..=*launches {
+                    // There is no room for more that waits.
+                    if launch * operations > OPERATIONS_MAX {
+                        self.release();
+                    }
+                    graph.launch().map_err(failed)?;
+                }
+            }
+        }
+        let mut lanes = self.lanes.iter();
+        lanes.try_for_each(|lane| lane.stream.record(&lane.ends[span])).map_err(failed)
+    }
+
+    /// Queues so many operations, group by group.
+    fn queue_groups(&self, operations: u64, factors: &[Option<Factor<'_>>]) -> Result<(), Error> {
+        let begin = self.done.get();
+        let (mut first, end) = (begin, begin + operations);
         while first < end {
             let next = end.min(first + self.iterations.operations_per_group);
-            self.queue_group(first..next, &factors).map_err(failed)?;
+            let group = Group::start(self.library).and_then(|mut group| {
+                self.queue_operations(&mut group, first..next, factors)?;
+                group.end()
+            });
+            group.map_err(|source| self.failed(source))?;
             if self.iterations.is_blocking {
                 self.wait()?;
-            } else if next - self.done >= OPERATIONS_MAX
-                && let Some(start) = &self.start
-            {
+            } else if next - begin >= OPERATIONS_MAX {
                 // There is no room for more that waits.
-                start.release();
+                self.release();
             }
             first = next;
         }
-        let mut lanes = self.lanes.iter();
-        lanes.try_for_each(|lane| lane.stream.record(&lane.ends[span])).map_err(failed)?;
-        drop(factors);
-        self.done = end;
+        self.done.set(end);
         Ok(())
     }
 
@@ -200,30 +281,34 @@ impl Collectives {
     }
 
     /// Queues operations that NCCL gets together.
-    fn queue_group(
-        &self,
-        operations: Range<u64>,
-        factors: &[Option<Factor<'_>>],
+    fn queue_operations<'a>(
+        &'a self,
+        group: &mut Group<'a>,
+        mut operations: Range<u64>,
+        factors: &'a [Option<Factor<'a>>],
     ) -> Result<(), CallError> {
-        let mut group = Group::start(self.library)?;
-        for operation in operations {
-            for (lane, factor) in self.lanes.iter().zip(factors) {
-                lane.queue(&mut group, self.library, operation, factor.as_ref())?;
-            }
-        }
-        group.end()
+        operations.try_for_each(|operation| {
+            let mut lanes = self.lanes.iter().zip(factors);
+            lanes.try_for_each(|(lane, factor)| {
+                lane.queue(group, self.library, operation, factor.as_ref())
+            })
+        })
     }
 
-    /// Waits until all that was queued is done; if it is not in time, or something is wrong, gives
-    /// it up on all of this process's GPUs.
-    fn settled(&self, queued: Result<(), Error>) -> Result<(), Error> {
-        let done = queued.and_then(|()| self.wait());
+    fn factors(&self) -> Result<Vec<Option<Factor<'_>>>, CallError> {
+        self.lanes.iter().map(Lane::factor).collect()
+    }
+
+    /// What was done; if it went wrong, all is given up on all of this process's GPUs. NCCL waits for
+    /// graphs when it gives something up: they must be gone by now.
+    fn kept(&self, done: Result<(), Error>) -> Result<(), Error> {
         if done.is_err() {
             self.lanes.iter().for_each(Lane::abort);
         }
         done
     }
 
+    /// Waits until all that was queued is done.
     fn wait(&self) -> Result<(), Error> {
         let action = format!("finish {}", self.operation.name());
         let failed = |source| Error::call(&action, source);
@@ -245,7 +330,7 @@ impl Collectives {
                 }
             }
         }
-        self.start.as_ref().map_or(Ok(()), Start::check)
+        self.start.borrow().as_ref().map_or(Ok(()), Start::check)
     }
 }
 
@@ -263,7 +348,7 @@ impl Transfer for Collectives {
     }
 
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
-        self.done = 0;
+        self.done.set(0);
         self.lanes.iter_mut().try_for_each(|lane| lane.fill(seed))
     }
 
@@ -273,13 +358,15 @@ impl Transfer for Collectives {
         }
         // Each span has a meeting, two events, and perhaps a copy.
         let fitting = usize::try_from(OPERATIONS_MAX / (operations + 4)).unwrap_or(1).max(1);
-        spans.chunks_mut(fitting).try_for_each(|spans| self.run_group(operations, spans))
+        let done = self.run_spans(operations, spans, fitting);
+        self.kept(done)
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
+        let done = self.done.get();
         for lane in &self.lanes {
             // What the last ones have left, each in its own place.
-            for operation in self.done.saturating_sub(lane.part.slots())..self.done {
+            for operation in done.saturating_sub(lane.part.slots())..done {
                 let wrong = lane.verify(seed, operation)?;
                 if wrong.is_some() {
                     return Ok(wrong);

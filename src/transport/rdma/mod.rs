@@ -288,6 +288,7 @@ fn own_clock() -> Clock {
         resolution: clock::resolution(),
         sample_time_min: SAMPLE_TIME_MIN,
         operations_max: OPERATIONS_MAX,
+        operations_step: 1,
         is_streaming: true,
     }
 }

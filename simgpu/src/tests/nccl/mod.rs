@@ -4,6 +4,7 @@
 #[allow(clippy::cast_sign_loss, reason = "what is cast is not negative")]
 mod data;
 mod faults;
+mod graphs;
 mod logs;
 mod processes;
 mod time;
