@@ -152,6 +152,97 @@ fn a_rank_that_never_comes_is_named_within_the_deadline_and_the_rows_before_it_s
     }
 }
 
+/// The lines of nccl-tests 2.19.6 above its results, but for the spaces at their ends.
+const HEADER: [&str; 3] = [
+    "#                                                              out-of-place                       in-place",
+    "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong",
+    "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)",
+];
+
+#[test]
+fn what_reads_nccl_tests_reads_this() {
+    let line = format!(
+        "nccl --operation all_reduce,alltoall,reduce -b 1K -e 64K -f 8 -n 5 -w 1 -c 1 -o sum,max \
+         --root all --samples 2 --time-limit 1ms --format nccl-tests {RING}"
+    );
+    let run = Simulated::run(&machine(""), &line);
+    let rows = run.rows();
+    let text = &run.stdout;
+    for program in ["all_reduce_perf", "alltoall_perf", "reduce_perf"] {
+        assert_eq!(text.matches(&format!("# Collective test starting: {program}\n")).count(), 1);
+        assert_eq!(text.matches(&format!("# Collective test concluded: {program}\n")).count(), 1);
+    }
+    let about = "# nThread 1 nGpus 4 minBytes 1024 maxBytes 65536 step: 8(factor) warmup iters: 1 \
+                 iters: 5 agg iters: 1 validation: 1 graph: 0 unalign: 0\n";
+    assert_eq!(text.matches(about).count(), 3, "{text}");
+    assert_eq!(text.matches("#  Rank  3 Group  0 Pid ").count(), 3, "{text}");
+    for header in HEADER {
+        assert_eq!(text.lines().filter(|line| line.trim_end() == header).count(), 3, "{text}");
+    }
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| {
+            let cells: Vec<&str> = line.split_whitespace().collect();
+            let mut again = format!(
+                "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}",
+                cells[0], cells[1], cells[2], cells[3], cells[4]
+            );
+            for half in cells[5..].chunks(4) {
+                again +=
+                    &format!("  {:>7}  {:>6}  {:>6}  {:>6}", half[0], half[1], half[2], half[3]);
+            }
+            assert_eq!(line, again);
+            cells
+        })
+        .collect();
+    // Three sizes of two reductions, of none, and of two for each of four roots.
+    assert_eq!(lines.len(), 3 * (2 + 1 + 8));
+    let mut busbw = Vec::new();
+    for cells in &lines {
+        let find = |in_place: &str| {
+            (0..rows.len()).find(|&row| {
+                let is = |column, cell: &str| rows.cell(row, column) == cell;
+                is("size_bytes", cells[0])
+                    && is("reduction", if cells[3] == "none" { "" } else { cells[3] })
+                    && is("root", if cells[4] == "-1" { "" } else { cells[4] })
+                    && is("in_place", in_place)
+            })
+        };
+        for (half, in_place) in cells[5..].chunks(4).zip(["false", "true"]) {
+            let Some(row) = find(in_place) else {
+                assert_eq!((half, in_place), (&["N/A"; 4][..], "true"), "{cells:?}");
+                continue;
+            };
+            let algbw = rows.number(row, "bandwidth_gb_s");
+            let time_us = rows.number(row, "size_bytes") / algbw / 1e3;
+            assert_eq!(half[0], format!("{time_us:.2}"));
+            assert_eq!(half[1], format!("{algbw:.2}"));
+            assert_eq!(half[2], format!("{:.2}", rows.number(row, "bandwidth_gb_s_bus")));
+            assert_eq!(half[3], "0");
+            assert_eq!(
+                rows.cell(row, "operations_per_sample"),
+                if in_place == "true" { "1" } else { "5" }
+            );
+            busbw.push((
+                rows.cell(row, "operation").to_owned(),
+                rows.number(row, "bandwidth_gb_s_bus"),
+            ));
+        }
+        // Elements that NCCL is called with.
+        let size: u64 = cells[0].parse().unwrap();
+        let share = if cells[3] == "none" { 4 } else { 1 };
+        assert_eq!(cells[1], (size / 4 / share).to_string());
+    }
+    let of_all_reduce: Vec<f64> =
+        busbw.iter().filter(|(name, _)| name == "all_reduce").map(|(_, gb_s)| *gb_s).collect();
+    let mean = of_all_reduce.iter().sum::<f64>() / of_all_reduce.len() as f64;
+    let told =
+        text.lines().find_map(|line| line.strip_prefix("# Avg bus bandwidth    : ")).unwrap();
+    assert!((told.trim_end().parse::<f64>().unwrap() - mean).abs() < 1e-5 * mean, "{told} {mean}");
+    assert_eq!(text.matches("# Out of bounds values : 0 OK\n").count(), 3);
+}
+
 #[test]
 fn bad_input_is_refused_in_one_sentence() {
     for (line, part) in [
@@ -159,6 +250,13 @@ fn bad_input_is_refused_in_one_sentence() {
         ("nccl --data-type int7", "there are int8, uint8"),
         ("nccl --reduction med", "there are sum, prod"),
         ("nccl --root first", "the number of a rank"),
+        ("nccl -c 0", "no number that it has not verified"),
+        ("nccl -b 8 -e 4", "--minbytes 8 B is more than --maxbytes 4 B"),
+        ("nccl -b 8 -e 1G -i 8", "more than 10000 sizes"),
+        ("nccl -b 8 --sizes 8", "cannot be used with"),
+        ("nccl -f 1", "is not in 2.."),
+        ("nccl -z 2", "is not in 0..=1"),
+        ("nccl -m 65", "is not in 1..=64"),
     ] {
         let run = Simulated::run(&machine(""), line);
         assert_eq!(run.code, 2, "{line}: {}{}", run.stdout, run.stderr);

@@ -169,7 +169,8 @@ fn version_code(version: &str) -> u32 {
 /// Rows that belong on one line: out of place, and in place.
 fn lines<'a>(rows: &[&'a Row]) -> Vec<[Option<&'a Row>; 2]> {
     let key = |row: &Row| {
-        (row.size_bytes, row.data_type, row.reduction, row.root, row.source_gpu, row.target_gpu)
+        let of_data = (row.size_bytes, row.data_type, row.reduction, row.root);
+        (of_data, row.source_gpu, row.target_gpu, row.buffer, row.registration)
     };
     let mut lines: Vec<[Option<&Row>; 2]> = Vec::new();
     for &row in rows {
