@@ -1,7 +1,7 @@
 //! NCCL's log (`NCCL_DEBUG=INFO`) as facts: who is on which host, who reaches whom by what, which
 //! algorithm and protocol were chosen, what the network plugin says, and what went wrong.
 //!
-//! Reads NCCL 2.18 to 2.30, line by line, from anything: lines may be joined, cut, not UTF-8, of
+//! Reads NCCL 2.18 to 2.32, line by line, from anything: lines may be joined, cut, not UTF-8, of
 //! many ranks at once. What is understood of none is no error.
 
 mod collect;
