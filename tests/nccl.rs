@@ -132,7 +132,9 @@ fn the_librarys_log_does_not_come_among_the_results() {
     let mut command = program(folder.path());
     command.env("NCCL_DEBUG", "INFO");
     let result = run(command, &line);
-    assert!(text(&result.stderr).contains("NCCL INFO"), "{}", text(&result.stderr));
+    assert!(!text(&result.stderr).contains("NCCL INFO"), "{}", text(&result.stderr));
+    let log = fs::read_to_string(output.join("nccl/rank-0.log")).unwrap();
+    assert!(log.contains("NCCL INFO"), "{log}");
     assert_eq!(text(&result.stdout), fs::read_to_string(output.join("run.csv")).unwrap());
 }
 

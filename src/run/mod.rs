@@ -224,6 +224,11 @@ fn lead(
     let mut leader =
         Leader { items, transports, recorder, progress, hosts, own, nccl_env, proof, next: 1 };
     let measured = leader.measure_all(&job, ranks, options.simulate.is_some());
+    // What NCCL says last is what one wants to know of a failure.
+    let measured = match measured {
+        Ok(()) => leader.gather_logs(ranks),
+        failed => leader.record_log(Rank(0), environment::take_log()).and(failed),
+    };
     // Dropping the transports gives the GPUs back.
     let Leader { recorder, progress, .. } = leader;
     progress.finish();
@@ -405,7 +410,9 @@ fn follow(
     }
     // Rank 0 may still be busy with the last case: who leaves now would look dead to it.
     ranks.world.next_round();
-    ranks.world.barrier().map(|()| true).or_else(|err| end(rank, err))
+    let left = ranks.world.gather((rank, environment::take_log()));
+    let left = left.and_then(|_| ranks.world.barrier());
+    left.map(|()| true).or_else(|err| end(rank, err))
 }
 
 /// The end of a rank that hears no more.
@@ -480,8 +487,23 @@ impl Leader {
                 }));
             }
         }
+        Ok(())
+    }
+
+    /// Takes leave of the other ranks, with what their logs have that no row has brought.
+    fn gather_logs(&self, ranks: &mut Ranks) -> Result<(), Failure> {
+        let middle = |err: world::Error| Failure::Middle(err.to_string());
         ranks.world.next_round();
-        ranks.world.barrier().map_err(|err| Failure::Middle(err.to_string()))
+        let logs = ranks.world.gather((Rank(0), environment::take_log())).map_err(middle)?;
+        let mut logs = logs.into_iter().flatten();
+        logs.try_for_each(|(rank, text)| self.record_log(rank, text))?;
+        ranks.world.barrier().map_err(middle)
+    }
+
+    fn record_log(&self, rank: Rank, text: Option<String>) -> Result<(), Failure> {
+        let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(()) };
+        let written = self.recorder.append_nccl_log(rank, &text);
+        written.map_err(|err| Failure::Middle(err.to_string()))
     }
 
     /// The row with the way that its data went, where a library's log tells of it.
@@ -491,8 +513,7 @@ impl Leader {
             return Ok(row);
         }
         for (rank, text) in measured.log.iter().flatten() {
-            let written = self.recorder.append_nccl_log(*rank, text);
-            written.map_err(|err| Failure::Middle(err.to_string()))?;
+            self.record_log(*rank, Some(text.clone()))?;
         }
         Ok(row.by_path(self.proof.path(case, measured.log.as_deref())))
     }

@@ -51,6 +51,11 @@ pub fn is_own(name: &str) -> bool {
     log::sets(name)
 }
 
+/// What NCCL has written in this process that was not asked for yet, if its log is kept.
+pub fn take_log() -> Option<String> {
+    log::take()
+}
+
 /// Checks the variables that NCCL will see, against the library that is loaded; against the
 /// catalogue alone where there is none. The sentences are of what is no reason to refuse.
 ///

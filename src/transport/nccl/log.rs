@@ -99,7 +99,7 @@ pub(super) fn mark() {
 }
 
 /// What NCCL has written since this was called last, each line once; `None`: the log is not kept.
-pub(super) fn take() -> Option<String> {
+pub(in crate::transport) fn take() -> Option<String> {
     let mut log = log()?;
     log.read();
     Some(std::mem::take(&mut log.text))
