@@ -169,14 +169,6 @@ pub struct Options {
     #[arg(long, value_name = "MACHINE")]
     pub simulate: Option<String>,
 
-    /// What only RDMA has.
-    #[command(flatten)]
-    pub fabric: FabricOptions,
-
-    /// What only NCCL has.
-    #[command(flatten)]
-    pub nccl: NcclOptions,
-
     /// NUMA nodes of source and target of copies by CPUs, such as 0:1; several with commas
     /// [default: the first node to itself and to the farthest]
     #[arg(long, value_name = "SOURCE:TARGET", value_parser = node_pair, value_delimiter = ',')]
@@ -240,6 +232,14 @@ pub struct Options {
     /// A line for each row on a terminal too, with how it was measured
     #[arg(short, long)]
     pub verbose: bool,
+
+    /// What only RDMA has.
+    #[command(flatten)]
+    pub fabric: FabricOptions,
+
+    /// What only NCCL has.
+    #[command(flatten)]
+    pub nccl: NcclOptions,
 }
 
 /// The forms of the results on standard output.

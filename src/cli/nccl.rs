@@ -46,12 +46,12 @@ pub struct NcclOptions {
     pub allow_unknown_env: bool,
 
     /// What the elements are; several with commas, or all
-    #[arg(short = 'd', long, value_name = "TYPE", value_delimiter = ',', default_value = "float",
+    #[arg(short = 'd', long, alias = "datatype", value_name = "TYPE", value_delimiter = ',', default_value = "float",
           value_parser = each_or_all::<DataType>)]
     pub data_type: Vec<Each<DataType>>,
 
     /// What becomes of the elements of all ranks; several with commas, or all
-    #[arg(short = 'o', long, value_name = "REDUCTION", value_delimiter = ',',
+    #[arg(short = 'o', long, alias = "op", value_name = "REDUCTION", value_delimiter = ',',
           default_value = "sum", value_parser = each_or_all::<Reduction>)]
     pub reduction: Vec<Each<Reduction>>,
 
@@ -95,12 +95,12 @@ pub struct NcclOptions {
 
     /// Operations before anything is timed, 0 to 1000000, beside those that find out how many a
     /// sample takes
-    #[arg(short = 'w', long, value_name = "N", default_value_t = 0,
+    #[arg(short = 'w', long, alias = "warmup_iters", value_name = "N", default_value_t = 0,
           value_parser = clap::value_parser!(u64).range(0..=ITERATIONS_MAX))]
     pub warmup_iters: u64,
 
     /// Operations that are handed to NCCL as one group, 1 to 64: --iters counts groups
-    #[arg(short = 'm', long, value_name = "N", default_value_t = 1,
+    #[arg(short = 'm', long, alias = "agg_iters", value_name = "N", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..=GROUP_MAX))]
     pub agg_iters: u64,
 
@@ -124,6 +124,7 @@ pub struct NcclOptions {
     #[arg(
         short = 'R',
         long,
+        alias = "local_register",
         value_name = "REGISTRATION",
         value_enum,
         value_delimiter = ',',
@@ -133,7 +134,7 @@ pub struct NcclOptions {
 
     /// Capture the operations of a sample in a CUDA graph that is launched so many times, 0 to 64; 0
     /// queues them one by one
-    #[arg(short = 'G', long, value_name = "LAUNCHES", default_value_t = 0,
+    #[arg(short = 'G', long, alias = "cudagraph", value_name = "LAUNCHES", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(0..=64))]
     pub graph: u32,
 
