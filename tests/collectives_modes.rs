@@ -321,3 +321,27 @@ fn what_goes_wrong_in_a_graph_is_found() {
     let reason = rows.cell(1, "reason");
     assert!(reason.contains("cuGraphLaunch") && reason.contains("719"), "{reason}");
 }
+
+#[test]
+fn communicators_end_in_order_unless_something_went_wrong() {
+    let line = format!("nccl --operation all_gather,all_reduce --sizes 64K {QUICK} --timeout 2s");
+    // Parts come beside those of all ranks, and are made once for all cases.
+    for (flags, ended) in [("", 4), ("--ranks 2 --split DIV:2 -R 2 -G 1", 8)] {
+        let run = Simulated::run(&machine(""), &format!("{line} {flags}"));
+        assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
+        let report = run.report();
+        let found = ["ncclCommFinalize", "ncclCommDestroy", "ncclCommAbort"];
+        assert_eq!(found.map(|name| calls(&report, name)), [ended, ended, 0], "{flags}");
+    }
+    let fault = "\n[[fault.rank]]\nrank = 1\nname = \"ncclAllGather\"\nwhat = \"asynchronous\"\n\
+                 code = 3\nafter = 5\n";
+    let run = Simulated::run(&machine(fault), &format!("{line} --ranks 4"));
+    assert_eq!(run.code, 1, "{}{}", run.stdout, run.stderr);
+    let rows = run.rows_whatever_happened();
+    let last = rows.len() - 1;
+    assert_eq!((rows.cell(0, "status"), rows.cell(last, "status")), ("failed", "ok"));
+    let report = run.report();
+    // All ranks make a new one for the case behind it, which ends well.
+    let found = ["ncclCommAbort", "ncclCommDestroy"].map(|name| calls(&report, name));
+    assert!(found[0] >= 4 && found[1] == 4, "{found:?}");
+}

@@ -68,7 +68,7 @@ fn the_library_is_loaded_and_says_what_it_is() {
     assert_eq!(found.path(), path.canonicalize().unwrap());
     // Only one is ever loaded.
     assert!(std::ptr::eq(Library::load(Some(Path::new("/nowhere"))).unwrap(), found));
-    for feature in [Feature::Deadlines, Feature::Windows, Feature::AllToAll, Feature::Scatter] {
+    for feature in [Feature::Split, Feature::Windows, Feature::AllToAll, Feature::Scatter] {
         assert_eq!(found.lacks(feature), None, "{feature:?}");
     }
     let begin = Instant::now();

@@ -53,7 +53,7 @@ pub enum Cause {
 }
 
 /// Says what went wrong where no caller can be told; if that fails too, it is lost.
-fn warn(err: &CallError) {
+pub(crate) fn warn(err: &CallError) {
     let _ = writeln!(std::io::stderr(), "warning: {err}");
 }
 

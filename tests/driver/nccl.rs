@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use g2g::ffi::nccl::{
     Allocation, Communicator, DataType, Factor, Feature, Graph, Group, Library, Reduction,
-    Registration, Waiting, Window,
+    Registration, Window,
 };
 
 use super::*;
@@ -32,10 +32,10 @@ fn library() -> &'static Library {
     Library::load(None).unwrap()
 }
 
-fn pair(gpus: &[Context], waiting: Waiting) -> Vec<Communicator> {
+fn pair(gpus: &[Context]) -> Vec<Communicator> {
     let id = library().unique_id().unwrap();
     let members = [(gpus[0].clone(), 0), (gpus[1].clone(), 1)];
-    Communicator::all(library(), &members, &id, 2, (waiting, PATIENCE)).unwrap()
+    Communicator::all(library(), &members, &id, 2, PATIENCE).unwrap()
 }
 
 /// Memory of one rank, where it is filled and looked at.
@@ -95,32 +95,30 @@ fn half(memory: Slice<'_>, number: u64) -> Slice<'_> {
 const ELEMENTS: u32 = 16 * 1024;
 const KIND: DataType = DataType::Uint32;
 
+/// A communicator of one rank.
+fn alone(context: &Context) -> Communicator {
+    let id = library().unique_id().unwrap();
+    Communicator::all(library(), &[(context.clone(), 0)], &id, 1, PATIENCE).unwrap().remove(0)
+}
+
 fn a_rank_alone_is_told_what_it_is_and_keeps_its_data(gpus: &[Context]) {
     let mut seat = Seat::new(&gpus[0]);
     seat.fill(7);
-    for waiting in [Waiting::Beside, Waiting::Within] {
-        let id = library().unique_id().unwrap();
-        let how = (waiting, PATIENCE);
-        let alone = Communicator::new(library(), &gpus[0], &id, (0, 1), how).unwrap();
-        assert_eq!((alone.rank(), alone.size()), (0, 1));
-        assert_eq!(alone.device().unwrap(), gpus[0].device().ordinal());
-        let mut group = Group::start(library()).unwrap();
-        let memory = (seat.source.all(), seat.target.all());
-        group.all_reduce((&alone, &seat.gpu.stream), memory, KIND, Reduction::Sum).unwrap();
-        group.end().unwrap();
-        seat.gpu.finish();
-        alone.async_error().unwrap();
-        alone.close().unwrap();
-    }
+    let alone = alone(&gpus[0]);
+    assert_eq!((alone.rank(), alone.size()), (0, 1));
+    let mut group = Group::start(library()).unwrap();
+    let memory = (seat.source.all(), seat.target.all());
+    group.all_reduce((&alone, &seat.gpu.stream), memory, KIND, Reduction::Sum).unwrap();
+    group.end().unwrap();
+    seat.gpu.finish();
+    alone.async_error().unwrap();
+    Communicator::close(vec![alone]).unwrap();
     assert_eq!(seat.elements(), (7..7 + ELEMENTS).collect::<Vec<u32>>());
 }
 
 fn what_is_captured_is_done_at_each_launch(gpus: &[Context]) {
     let mut seat = Seat::new(&gpus[0]);
-    let id = library().unique_id().unwrap();
-    let members = [(gpus[0].clone(), 0)];
-    let how = (Waiting::Beside, PATIENCE);
-    let alone = Communicator::all(library(), &members, &id, 1, how).unwrap().remove(0);
+    let alone = alone(&gpus[0]);
     // Filling and looking borrow the seat, which a graph does too: so it is captured anew.
     for number in [7, 9] {
         seat.fill(number);
@@ -137,16 +135,15 @@ fn what_is_captured_is_done_at_each_launch(gpus: &[Context]) {
         drop(graph);
         assert_eq!(seat.elements(), (number..number + ELEMENTS).collect::<Vec<u32>>());
     }
-    alone.close().unwrap();
+    Communicator::close(vec![alone]).unwrap();
 }
 
 fn a_rank_that_nobody_joins_is_late(gpus: &[Context]) {
     let id = library().unique_id().unwrap();
-    let how = (Waiting::Beside, MOMENT);
     let begin = Instant::now();
-    let err = Communicator::new(library(), &gpus[0], &id, (0, 2), how).unwrap_err();
+    let err = Communicator::all(library(), &[(gpus[0].clone(), 0)], &id, 2, MOMENT).unwrap_err();
     assert!(matches!(err.source, Cause::Late(MOMENT)), "{err}");
-    assert_eq!(err.call, "ncclCommInitRank");
+    assert_eq!(err.call, "ncclCommInitRankConfig");
     assert!(err.to_string().contains("rank 0 of 2"), "{err}");
     assert!(begin.elapsed() < PATIENCE);
 }
@@ -160,47 +157,41 @@ fn memory_of_nccl_is_memory(gpus: &[Context]) {
 }
 
 fn ranks_sum_collect_and_divide(gpus: &[Context]) {
-    for waiting in [Waiting::Beside, Waiting::Within] {
-        let (ranks, mut seats) = (pair(gpus, waiting), seats(gpus));
-        let factors: Vec<Factor<'_>> = ranks
-            .iter()
-            .map(|rank| Factor::new(rank, KIND, &3_u32.to_le_bytes()).unwrap())
-            .collect();
-        let sum = |place: u32| 3000 + 2 * place;
-        together(&ranks, &seats, |group, at, seat| {
-            let memory = (seat.source.all(), seat.target.all());
-            group.all_reduce(at, memory, KIND, Reduction::Sum).unwrap();
-        });
-        for seat in &mut seats {
-            assert_eq!(seat.elements(), (0..ELEMENTS).map(sum).collect::<Vec<u32>>());
-        }
-        let mut number = 0;
-        together(&ranks, &seats, |group, at, seat| {
-            let memory = (seat.source.all(), seat.target.all());
-            let reduction = Reduction::Scaled(&factors[number]);
-            number += 1;
-            group.all_reduce(at, memory, KIND, reduction).unwrap();
-        });
-        assert_eq!(seats[1].elements()[5], 3 * sum(5));
-        together(&ranks, &seats, |group, at, seat| {
-            let memory = (half(seat.source.all(), 0), seat.target.all());
-            group.all_gather(at, memory, KIND).unwrap();
-        });
-        assert_eq!(seats[0].elements()[ELEMENTS as usize / 2], 2000);
-        together(&ranks, &seats, |group, at, seat| {
-            let target = half(seat.target.all(), 0);
-            group
-                .reduce_scatter(at, (seat.source.all(), target), KIND, Reduction::Maximum)
-                .unwrap();
-        });
-        assert_eq!(seats[1].elements()[0], 2000 + ELEMENTS / 2);
-        drop(factors);
-        ranks.into_iter().for_each(|rank| rank.close().unwrap());
+    let (ranks, mut seats) = (pair(gpus), seats(gpus));
+    let factors: Vec<Factor<'_>> =
+        ranks.iter().map(|rank| Factor::new(rank, KIND, &3_u32.to_le_bytes()).unwrap()).collect();
+    let sum = |place: u32| 3000 + 2 * place;
+    together(&ranks, &seats, |group, at, seat| {
+        let memory = (seat.source.all(), seat.target.all());
+        group.all_reduce(at, memory, KIND, Reduction::Sum).unwrap();
+    });
+    for seat in &mut seats {
+        assert_eq!(seat.elements(), (0..ELEMENTS).map(sum).collect::<Vec<u32>>());
     }
+    let mut number = 0;
+    together(&ranks, &seats, |group, at, seat| {
+        let memory = (seat.source.all(), seat.target.all());
+        let reduction = Reduction::Scaled(&factors[number]);
+        number += 1;
+        group.all_reduce(at, memory, KIND, reduction).unwrap();
+    });
+    assert_eq!(seats[1].elements()[5], 3 * sum(5));
+    together(&ranks, &seats, |group, at, seat| {
+        let memory = (half(seat.source.all(), 0), seat.target.all());
+        group.all_gather(at, memory, KIND).unwrap();
+    });
+    assert_eq!(seats[0].elements()[ELEMENTS as usize / 2], 2000);
+    together(&ranks, &seats, |group, at, seat| {
+        let target = half(seat.target.all(), 0);
+        group.reduce_scatter(at, (seat.source.all(), target), KIND, Reduction::Maximum).unwrap();
+    });
+    assert_eq!(seats[1].elements()[0], 2000 + ELEMENTS / 2);
+    drop(factors);
+    Communicator::close(ranks).unwrap();
 }
 
 fn ranks_pass_on_gather_and_scatter(gpus: &[Context]) {
-    let (ranks, mut seats) = (pair(gpus, Waiting::Beside), seats(gpus));
+    let (ranks, mut seats) = (pair(gpus), seats(gpus));
     together(&ranks, &seats, |group, at, seat| {
         group.broadcast(at, (seat.source.all(), seat.target.all()), KIND, 1).unwrap();
     });
@@ -231,7 +222,7 @@ fn ranks_pass_on_gather_and_scatter(gpus: &[Context]) {
 }
 
 fn messages_cross_in_one_group(gpus: &[Context]) {
-    let (ranks, mut seats) = (pair(gpus, Waiting::Beside), seats(gpus));
+    let (ranks, mut seats) = (pair(gpus), seats(gpus));
     together(&ranks, &seats, |group, at, seat| {
         let peer = 1 - at.0.rank();
         group.send(at, seat.source.all(), KIND, peer).unwrap();
@@ -241,7 +232,7 @@ fn messages_cross_in_one_group(gpus: &[Context]) {
 }
 
 fn parts_of_a_communicator_work_by_themselves(gpus: &[Context]) {
-    let whole = pair(gpus, Waiting::Beside);
+    let whole = pair(gpus);
     let divide = |places: [(u32, u32); 2]| {
         let members: Vec<_> = whole.iter().zip(places).collect();
         Communicator::divide(&members).unwrap()
@@ -260,8 +251,7 @@ fn parts_of_a_communicator_work_by_themselves(gpus: &[Context]) {
 }
 
 fn registered_memory_and_windows_are_used_like_all_other(gpus: &[Context]) {
-    let ranks: Vec<Rc<Communicator>> =
-        pair(gpus, Waiting::Beside).into_iter().map(Rc::new).collect();
+    let ranks: Vec<Rc<Communicator>> = pair(gpus).into_iter().map(Rc::new).collect();
     let mut seats = seats(gpus);
     let memory = |of: &Rc<Communicator>| -> Box<dyn Memory> {
         Box::new(Allocation::new(library(), of.context(), SIZE).unwrap())
@@ -293,13 +283,12 @@ fn registered_memory_and_windows_are_used_like_all_other(gpus: &[Context]) {
         }
     }
     drop((windows, registered));
-    for communicator in ranks {
-        Rc::into_inner(communicator).unwrap().close().unwrap();
-    }
+    let ranks = ranks.into_iter().map(|rank| Rc::into_inner(rank).unwrap());
+    Communicator::close(ranks.collect()).unwrap();
 }
 
 fn a_rank_that_leaves_in_the_middle_is_not_waited_for_ever(gpus: &[Context]) {
-    let mut ranks = pair(gpus, Waiting::Beside);
+    let mut ranks = pair(gpus);
     let seats = seats(gpus);
     let left = ranks.pop().unwrap();
     let stays = ranks.pop().unwrap();

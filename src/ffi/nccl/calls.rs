@@ -54,7 +54,12 @@ calls! {
         ncclCommInitRank(*mut ncclComm_t, c_int, ncclUniqueId, c_int) -> ncclResult_t;
         ncclCommDestroy(ncclComm_t) -> ncclResult_t;
         ncclCommCount(ncclComm_t, *mut c_int) -> ncclResult_t;
-        ncclCommCuDevice(ncclComm_t, *mut c_int) -> ncclResult_t;
+        ncclCommInitRankConfig(
+            *mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut ncclConfig_t
+        ) -> ncclResult_t;
+        ncclCommFinalize(ncclComm_t) -> ncclResult_t;
+        ncclCommAbort(ncclComm_t) -> ncclResult_t;
+        ncclCommGetAsyncError(ncclComm_t, *mut ncclResult_t) -> ncclResult_t;
         ncclCommUserRank(ncclComm_t, *mut c_int) -> ncclResult_t;
         ncclGroupStart() -> ncclResult_t;
         ncclGroupEnd() -> ncclResult_t;
@@ -84,12 +89,6 @@ calls! {
 
     optional {
         ncclGetLastError(ncclComm_t) -> *const c_char;
-        ncclCommInitRankConfig(
-            *mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut ncclConfig_t
-        ) -> ncclResult_t;
-        ncclCommFinalize(ncclComm_t) -> ncclResult_t;
-        ncclCommAbort(ncclComm_t) -> ncclResult_t;
-        ncclCommGetAsyncError(ncclComm_t, *mut ncclResult_t) -> ncclResult_t;
         ncclCommSplit(
             ncclComm_t, c_int, c_int, *mut ncclComm_t, *mut ncclConfig_t
         ) -> ncclResult_t;
@@ -113,10 +112,6 @@ calls! {
         ) -> ncclResult_t;
         ncclScatter(
             *const c_void, *mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, cudaStream_t
-        ) -> ncclResult_t;
-        ncclCommRevoke(ncclComm_t, c_int) -> ncclResult_t;
-        ncclCommShrink(
-            ncclComm_t, *mut c_int, c_int, *mut ncclComm_t, *mut ncclConfig_t, c_int
         ) -> ncclResult_t;
     }
 }

@@ -3,7 +3,7 @@
 use std::{cell::Cell, ffi::c_int, io, ptr, time::Duration};
 
 use super::{
-    Feature, Library, Missing, UniqueId,
+    Library, Missing, UniqueId,
     bindings::{self, ncclComm, ncclComm_t, ncclConfig_t, ncclResult_t},
 };
 use crate::ffi::{CallError, Cause, clock, cuda::Context, watchdog::Watchdog};
@@ -20,20 +20,6 @@ const ABORT_PATIENCE: Duration = Duration::from_secs(120);
 /// What in a configuration is left to NCCL (`NCCL_CONFIG_UNDEF_INT`).
 const UNDEFINED: c_int = c_int::MIN;
 
-/// How a communicator's calls wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
-    /// Each returns at once, and what it began is waited for here. What is late is aborted, and
-    /// the communicator with it; the process goes on. NCCL starts a thread for each group.
-    ///
-    /// A library without what this takes ([`Feature::Deadlines`]) waits as with [`Waiting::Within`].
-    Beside,
-    /// Each returns when it is done. Making and closing a communicator are watched: if one of them
-    /// is late, the process ends with a sentence. So are no collectives: the first between two ranks
-    /// connects them, and waits for both.
-    Within,
-}
-
 /// One rank of a communicator. Dropping one that was not closed aborts it.
 ///
 /// It belongs to one thread at a time, as NCCL demands.
@@ -43,37 +29,19 @@ pub struct Communicator {
     context: Context,
     /// NCCL's handle, null when it is gone. NCCL may write into it while the communicator is made.
     handle: Box<Cell<*mut ncclComm>>,
-    waiting: Waiting,
     patience: Duration,
     rank: u32,
     size: u32,
 }
 
 impl Communicator {
-    /// Makes the communicator `id` of `size` ranks as its number `rank`, on the GPU of `context`.
-    /// All ranks have to call it; `patience` is for each wait, here and later.
+    /// Makes several ranks of the communicator `id` of `size` ranks at once: those of this process,
+    /// each with the context of its GPU. All ranks have to call it; `patience` is for each wait, here
+    /// and later: what is late is aborted, and the communicator with it.
     ///
     /// # Errors
     ///
     /// NCCL's refusal, and [`Cause::Late`] if not all ranks have come in time.
-    pub fn new(
-        library: &'static Library,
-        context: &Context,
-        id: &UniqueId,
-        (rank, size): (u32, u32),
-        (waiting, patience): (Waiting, Duration),
-    ) -> Result<Self, CallError> {
-        let members = [(context.clone(), rank)];
-        let mut made = Self::all(library, &members, id, size, (waiting, patience))?;
-        Ok(made.remove(0))
-    }
-
-    /// Makes several ranks of one communicator at once: those of this process, each with the context
-    /// of its GPU.
-    ///
-    /// # Errors
-    ///
-    /// As [`Communicator::new`].
     ///
     /// # Panics
     ///
@@ -83,18 +51,13 @@ impl Communicator {
         members: &[(Context, u32)],
         id: &UniqueId,
         size: u32,
-        (waiting, patience): (Waiting, Duration),
+        patience: Duration,
     ) -> Result<Vec<Self>, CallError> {
         assert!(!members.is_empty(), "a communicator has a rank here");
-        let waiting = match library.lacks(Feature::Deadlines) {
-            Some(_) => Waiting::Within,
-            None => waiting,
-        };
         let member = |(context, rank): &(Context, u32)| Self {
             library,
             context: context.clone(),
             handle: Box::new(Cell::new(ptr::null_mut())),
-            waiting,
             patience,
             rank: *rank,
             size,
@@ -119,17 +82,17 @@ impl Communicator {
     fn begin(&self, id: &UniqueId) -> Result<(), CallError> {
         self.context.current()?;
         let (size, rank) = (c_int_of(self.size), c_int_of(self.rank));
-        let code = match self.library.calls.ncclCommInitRankConfig {
-            Some(call) => {
-                let mut config = configuration(self.waiting == Waiting::Beside);
-                // SAFETY: the handle lies in a box that this communicator owns until NCCL is done
-                // with it; the configuration is copied by the call.
-                unsafe { call(self.handle.as_ptr(), size, id.0, rank, &raw mut config) }
-            }
-            // SAFETY: as above.
-            None => unsafe {
-                (self.library.calls.ncclCommInitRank)(self.handle.as_ptr(), size, id.0, rank)
-            },
+        let mut config = configuration();
+        // SAFETY: the handle lies in a box that this communicator owns until NCCL is done with it; the
+        // configuration is copied by the call.
+        let code = unsafe {
+            (self.library.calls.ncclCommInitRankConfig)(
+                self.handle.as_ptr(),
+                size,
+                id.0,
+                rank,
+                &raw mut config,
+            )
         };
         Context::forget_current();
         match code {
@@ -175,27 +138,13 @@ impl Communicator {
         &self.context
     }
 
-    /// The ordinal of its GPU, by NCCL's own account.
-    ///
-    /// # Errors
-    ///
-    /// It was aborted.
-    pub fn device(&self) -> Result<u32, CallError> {
-        let handle = self.live("ncclCommCuDevice")?;
-        let mut device = 0;
-        // SAFETY: `device` is a live local that the call only writes; the handle is alive.
-        let code = unsafe { (self.library.calls.ncclCommCuDevice)(handle, &raw mut device) };
-        self.library.check("ncclCommCuDevice", code, Some(handle), || self.to_string())?;
-        Ok(device.unsigned_abs())
-    }
-
     /// Divides communicators: makes one of those ranks that come with the same color, in the order of
     /// their key. Each of these comes with its color and its key; all ranks have to call it, those of
     /// one process at once.
     ///
     /// # Errors
     ///
-    /// The library cannot ([`Feature::Split`]), or not all ranks have come in time.
+    /// The library cannot ([`Feature::Split`](super::Feature::Split)), or not all ranks have come in time.
     pub fn divide(members: &[(&Self, (u32, u32))]) -> Result<Vec<Self>, CallError> {
         let Some((first, _)) = members.first() else { return Ok(Vec::new()) };
         let library = first.library;
@@ -221,7 +170,6 @@ impl Communicator {
                 library,
                 context: parent.context.clone(),
                 handle: Box::new(Cell::new(part.get())),
-                waiting: parent.waiting,
                 patience: parent.patience,
                 rank: *key,
                 size: parent.size,
@@ -277,17 +225,13 @@ impl Communicator {
             Watchdog::start(ABORT_PATIENCE, format!("{self} does not let go: NCCL hangs"));
         let ended = watched.and_then(|_watched| {
             self.context.current()?;
-            let (call, end) = match self.library.calls.ncclCommAbort {
-                Some(abort) => ("ncclCommAbort", abort),
-                None => ("ncclCommDestroy", self.library.calls.ncclCommDestroy),
-            };
             // SAFETY: the handle is alive, and given up for good: nothing can use it any more.
-            let code = unsafe { end(handle) };
+            let code = unsafe { (self.library.calls.ncclCommAbort)(handle) };
             Context::forget_current();
             // What was late before it was given up is still called late.
             match code {
                 bindings::ncclInProgress => Ok(()),
-                code => self.library.check(call, code, None, || self.to_string()),
+                code => self.library.check("ncclCommAbort", code, None, || self.to_string()),
             }
         });
         if let Err(err) = ended {
@@ -295,27 +239,36 @@ impl Communicator {
         }
     }
 
-    /// Ends it in order, after all that was queued is done; all ranks should call it.
+    /// Ends communicators of one process in order, after all that was queued is done; all ranks should
+    /// call it. If that is not so in time, they are aborted.
     ///
     /// # Errors
     ///
     /// What went wrong in something queued, and [`Cause::Late`].
-    pub fn close(self) -> Result<(), CallError> {
+    pub fn close(communicators: Vec<Self>) -> Result<(), CallError> {
         const FINALIZE: &str = "ncclCommFinalize";
-        const DESTROY: &str = "ncclCommDestroy";
-        let _watched = self.watched("is not closed")?;
-        self.context.current()?;
-        if let Some(finalize) = self.library.calls.ncclCommFinalize {
-            let handle = self.live(FINALIZE)?;
+        let mut begun = Vec::new();
+        for communicator in &communicators {
+            let _watched = communicator.watched("is not closed")?;
+            let handle = communicator.live(FINALIZE)?;
+            communicator.context.current()?;
             // SAFETY: the handle is alive.
-            let code = unsafe { finalize(handle) };
+            begun.push(unsafe { (communicator.library.calls.ncclCommFinalize)(handle) });
             Context::forget_current();
-            self.settle(code, FINALIZE)?;
         }
+        for (communicator, code) in communicators.iter().zip(begun) {
+            communicator.settle(code, FINALIZE)?;
+        }
+        communicators.into_iter().try_for_each(Self::destroy)
+    }
+
+    /// Lets go of what has come to its end.
+    fn destroy(self) -> Result<(), CallError> {
+        const DESTROY: &str = "ncclCommDestroy";
         let handle = self.live(DESTROY)?;
         let _hangs = Watchdog::start(ABORT_PATIENCE, format!("{self} does not end: NCCL hangs"))?;
-        self.handle.set(ptr::null_mut());
         self.context.current()?;
+        self.handle.set(ptr::null_mut());
         // SAFETY: the handle was alive, and is given up for good.
         let code = unsafe { (self.library.calls.ncclCommDestroy)(handle) };
         Context::forget_current();
@@ -368,11 +321,9 @@ impl Communicator {
         }
     }
 
-    /// What has become of what is under way; of a library that cannot tell, that all is well.
+    /// What has become of what is under way.
     fn state(&self, handle: ncclComm_t) -> Result<ncclResult_t, CallError> {
-        let Some(ask) = self.library.calls.ncclCommGetAsyncError else {
-            return Ok(bindings::ncclSuccess);
-        };
+        let ask = self.library.calls.ncclCommGetAsyncError;
         let mut state = bindings::ncclSuccess;
         // SAFETY: `state` is a live local that the call only writes; the handle is alive.
         let code = unsafe { ask(handle, &raw mut state) };
@@ -380,13 +331,10 @@ impl Communicator {
         Ok(state)
     }
 
-    /// Watches over calls that do not return before they are done.
+    /// Watches over calls that must not block.
     pub(super) fn watched(&self, what: &str) -> Result<Watchdog, CallError> {
         // Calls that must not block are given up first.
-        let limit = match self.waiting {
-            Waiting::Beside => self.patience.saturating_add(self.patience / 4),
-            Waiting::Within => self.patience,
-        };
+        let limit = self.patience.saturating_add(self.patience / 4);
         let sentence =
             format!("{self} {what} within {} s: is a rank missing?", limit.as_secs_f64());
         Watchdog::start(limit, sentence)
@@ -430,21 +378,20 @@ impl From<Missing> for CallError {
     }
 }
 
-const INIT: &str = "ncclCommInitRank";
+const INIT: &str = "ncclCommInitRankConfig";
 const SPLIT: &str = "ncclCommSplit";
 const ASYNC: &str = "ncclCommGetAsyncError";
 
 /// A call that answers with a number.
 type Ask = unsafe extern "C" fn(ncclComm_t, *mut c_int) -> ncclResult_t;
 
-/// A configuration that leaves all to NCCL but whether calls return at once
-/// (`NCCL_CONFIG_INITIALIZER`).
-fn configuration(at_once: bool) -> ncclConfig_t {
+/// A configuration that leaves all to NCCL but that calls return at once (`NCCL_CONFIG_INITIALIZER`).
+fn configuration() -> ncclConfig_t {
     ncclConfig_t {
         size: size_of::<ncclConfig_t>(),
         magic: bindings::NCCL_API_MAGIC,
         version: bindings::NCCL_VERSION_CODE,
-        blocking: c_int::from(!at_once),
+        blocking: 0,
         cgaClusterSize: UNDEFINED,
         minCTAs: UNDEFINED,
         maxCTAs: UNDEFINED,

@@ -267,8 +267,6 @@ impl fmt::Debug for Library {
 /// What some libraries cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// Waiting with a deadline: for that a communicator must not block.
-    Deadlines,
     /// Dividing a communicator.
     Split,
     /// Buffers that are registered with a communicator.
@@ -290,9 +288,6 @@ pub enum Feature {
 impl Feature {
     const fn needs(self) -> &'static [&'static str] {
         match self {
-            Self::Deadlines => {
-                &["ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclCommAbort"]
-            }
             Self::Split => &["ncclCommSplit"],
             Self::Registration => &["ncclCommRegister", "ncclCommDeregister"],
             Self::Windows => &["ncclCommWindowRegister", "ncclCommWindowDeregister"],

@@ -31,7 +31,7 @@ mod library;
 mod memory;
 mod names;
 
-pub use communicator::{Communicator, Waiting};
+pub use communicator::Communicator;
 pub use element::{DataType, Factor, Reduction};
 pub use graph::Graph;
 pub use group::Group;

@@ -6,7 +6,10 @@ mod lane;
 pub(in crate::transport) mod log;
 mod transfer;
 
-use std::{cell::RefCell, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
 use buffers::{Buffers, Seat, footprint, registered};
 use data::Part;
@@ -19,8 +22,8 @@ use super::{
 };
 use crate::{
     ffi::{
-        cuda,
-        nccl::{Communicator, DataType, Feature, Library, UniqueId, Waiting},
+        self, cuda,
+        nccl::{Communicator, DataType, Feature, Library, UniqueId},
     },
     plan::{self, Allocator, Case, Gpu, Rank, Reduction, Registration, Split},
     transport::values::Values,
@@ -34,6 +37,8 @@ pub(super) struct Nccl {
     gpus: Gpus,
     /// Made for the first case, and kept for those among the same GPUs.
     communicators: RefCell<Option<Joined>>,
+    /// Whether the last case has come to its end on this rank.
+    is_sound: Rc<Cell<bool>>,
 }
 
 /// Communicators of this rank's GPUs.
@@ -55,7 +60,7 @@ impl Joined {
 
 impl Nccl {
     pub(super) fn new(library: &'static Library, gpus: Gpus) -> Self {
-        Self { library, gpus, communicators: RefCell::default() }
+        Self { library, gpus, communicators: RefCell::default(), is_sound: Rc::default() }
     }
 
     /// Communicators for this rank's `gpus`, the first of which has the number `first`; every rank
@@ -69,14 +74,18 @@ impl Nccl {
         let members = (gpus.to_vec(), first, nccl.members, nccl.split);
         let kept = self.communicators.borrow().clone();
         let kept = kept.filter(|joined| joined.members == members && joined.is_alive());
-        // Where one has to be made anew, all have.
-        if world.agree(kept.is_some(), |all| all.iter().all(|&is_kept| is_kept))?
-            && let Some(joined) = kept
-        {
+        // Where one has to be made anew, all have; they end in order only together.
+        let all_of = |all: Vec<(bool, bool)>| {
+            (all.iter().all(|&(is_kept, _)| is_kept), all.iter().all(|&(_, is_sound)| is_sound))
+        };
+        let (are_kept, are_sound) =
+            world.agree((kept.is_some(), self.is_sound.replace(false)), all_of)?;
+        if are_kept && let Some(joined) = kept {
             return Ok(joined);
         }
+        drop(kept);
         // One after the other: a GPU has room for few communicators.
-        *self.communicators.borrow_mut() = None;
+        self.end(are_sound);
         log::mark();
         let failed = |source| Error::call(MAKE, source);
         let id = match world.is_root() {
@@ -90,8 +99,8 @@ impl Nccl {
                 gpus.iter().map(|&gpu| self.gpus.ready(gpu)).collect::<Result<_, Error>>()?;
             let contexts = ready.iter().map(|ready| ready.context.clone());
             let own: Vec<_> = contexts.zip(first..).collect();
-            let how = (Waiting::Beside, world.deadline());
-            let made = Communicator::all(self.library, &own, &id, nccl.members, how)
+            let patience = world.deadline();
+            let made = Communicator::all(self.library, &own, &id, nccl.members, patience)
                 .map_err(|source| Error::together(MAKE, source))?;
             joined.all = made.into_iter().map(Rc::new).collect();
             joined.parts = match nccl.split {
@@ -101,6 +110,21 @@ impl Nccl {
         }
         *self.communicators.borrow_mut() = Some(joined.clone());
         Ok(joined)
+    }
+
+    /// Ends the communicators that are kept: in order after cases that have come to theirs, otherwise
+    /// at once.
+    fn end(&self, in_order: bool) {
+        let Some(Joined { parts, all, .. }) = self.communicators.take() else { return };
+        let is_divided = parts.iter().zip(&all).any(|(part, one)| !Rc::ptr_eq(part, one));
+        for communicators in [is_divided.then_some(parts), Some(all)].into_iter().flatten() {
+            let own: Vec<Communicator> =
+                communicators.into_iter().filter_map(Rc::into_inner).collect();
+            // What is not closed in time is aborted: for what was measured it is too late to matter.
+            if in_order && let Err(err) = Communicator::close(own) {
+                ffi::warn(&err);
+            }
+        }
     }
 
     /// What the library or one of the GPUs lacks for the case: a sentence.
@@ -169,6 +193,12 @@ impl Nccl {
     }
 }
 
+impl Drop for Nccl {
+    fn drop(&mut self) {
+        self.end(self.is_sound.get());
+    }
+}
+
 impl Transport for Nccl {
     fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
         Ok(match self.lack(case, world.rank())? {
@@ -209,7 +239,7 @@ impl Transport for Nccl {
             .collect::<Result<Vec<Lane>, Error>>()?;
         Ok(Box::new(Collectives::new(
             (case.operation, nccl.iterations),
-            self.library,
+            (self.library, Rc::clone(&self.is_sound)),
             lanes,
             world,
         )?))

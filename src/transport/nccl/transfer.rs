@@ -9,6 +9,7 @@
 use std::{
     cell::{Cell, RefCell},
     ops::Range,
+    rc::Rc,
     time::Duration,
 };
 
@@ -45,6 +46,8 @@ pub(super) struct Collectives {
     operation: Operation,
     iterations: Iterations,
     library: &'static Library,
+    /// Is set when all is measured.
+    is_sound: Rc<Cell<bool>>,
     lanes: Vec<Lane>,
     start: RefCell<Option<Start>>,
     clock: Clock,
@@ -67,7 +70,7 @@ impl Collectives {
     /// Connects the ranks, and so takes an operation of each; every rank calls it.
     pub(super) fn new(
         (operation, iterations): (Operation, Iterations),
-        library: &'static Library,
+        (library, is_sound): (&'static Library, Rc<Cell<bool>>),
         lanes: Vec<Lane>,
         world: &mut World,
     ) -> Result<Self, Error> {
@@ -93,6 +96,7 @@ impl Collectives {
             operation,
             iterations,
             library,
+            is_sound,
             lanes,
             start: RefCell::new(start),
             clock,
@@ -175,6 +179,7 @@ impl Collectives {
         self.release();
         queued?;
         self.wait()?;
+        self.check()?;
         // Who only waits for the others has no time of its own.
         let moves = self.lanes.iter().any(|lane| lane.part.gives() || lane.part.gets());
         for (index, span) in spans.iter_mut().enumerate().filter(|_| moves) {
@@ -308,6 +313,12 @@ impl Collectives {
         done
     }
 
+    /// Whether NCCL has had no error that it tells of only later.
+    fn check(&self) -> Result<(), Error> {
+        let checked = self.lanes.iter().try_for_each(Lane::async_error);
+        checked.map_err(|source| Error::call(&format!("finish {}", self.operation.name()), source))
+    }
+
     /// Waits until all that was queued is done.
     fn wait(&self) -> Result<(), Error> {
         let action = format!("finish {}", self.operation.name());
@@ -320,9 +331,7 @@ impl Collectives {
                     Err(CallError { source: Cause::Late(_), .. }) => {}
                     Err(source) => return Err(failed(source)),
                 }
-                for lane in &self.lanes {
-                    lane.async_error().map_err(failed)?;
-                }
+                self.check()?;
                 let waited = clock::now().since(begin);
                 if waited >= self.deadline {
                     let waited = self.deadline;
@@ -380,6 +389,7 @@ impl Transfer for Collectives {
         let all = world.gather((world.rank(), log::take()))?;
         let with_log = |(rank, text): (Rank, Option<String>)| Some((rank, text?));
         self.log = all.and_then(|all| all.into_iter().map(with_log).collect());
+        self.is_sound.set(true);
         Ok(())
     }
 
