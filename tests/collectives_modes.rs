@@ -345,3 +345,19 @@ fn communicators_end_in_order_unless_something_went_wrong() {
     let found = ["ncclCommAbort", "ncclCommDestroy"].map(|name| calls(&report, name));
     assert!(found[0] >= 4 && found[1] == 4, "{found:?}");
 }
+
+#[test]
+fn ranks_share_a_gpu_where_nccl_is_told_to_let_them() {
+    let line = "nccl --gpus 0 --ranks 4 --operation all_reduce,alltoall,sendrecv --sizes 64K \
+                --place out-of-place --samples 2 --time-limit 2ms";
+    let shared = format!("{line} --nccl-env NCCL_MULTI_RANK_GPU_ENABLE=1");
+    let rows = Simulated::run(&machine(""), &shared).rows();
+    assert_eq!(rows.len(), 3);
+    for row in 0..3 {
+        assert_eq!(rows.cell(row, "status"), "ok");
+        assert_eq!(rows.cell(row, "communicator_ranks"), "4");
+        assert_eq!(rows.cell(row, "path_verdict"), "proven");
+    }
+    let rows = Simulated::run(&machine(""), line).rows();
+    assert!((0..rows.len()).all(|row| rows.cell(row, "communicator_ranks") == "1"));
+}

@@ -65,3 +65,32 @@ fn two_real_gpus_reach_each_other_through_the_host_and_directly_if_they_can() {
     };
     assert!((0..rows.len()).all(is_told));
 }
+
+#[test]
+#[ignore = "needs an NVIDIA GPU and NCCL"]
+fn a_real_communicator_of_one_rank_does_every_collective() {
+    let rows = rows(
+        "nccl --gpus 0 --operation all_reduce,all_gather,reduce_scatter,broadcast,reduce,alltoall,\
+         gather,scatter,sendrecv -d all -o all --sizes 4K,1000001,16M --time-limit 20ms",
+    );
+    for row in 0..rows.len() {
+        assert_eq!(rows.cell(row, "communicator_ranks"), "1");
+        assert_eq!(rows.cell(row, "bandwidth_gb_s_bus"), "");
+    }
+    assert!(rows.len() > 9 * 3);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU and NCCL 2.30.3 or newer"]
+fn several_ranks_on_one_real_gpu_do_every_collective() {
+    let rows = rows(
+        "nccl --gpus 0 --ranks 4 --nccl-env NCCL_MULTI_RANK_GPU_ENABLE=1 --operation all_reduce,\
+         all_gather,reduce_scatter,broadcast,reduce,alltoall,gather,scatter,sendrecv \
+         --sizes 4K,1M,16M --time-limit 100ms",
+    );
+    for row in 0..rows.len() {
+        assert_eq!(rows.cell(row, "communicator_ranks"), "4");
+        assert!(rows.number(row, "bandwidth_gb_s_bus") > 0.0);
+        assert_eq!(rows.cell(row, "path_verdict"), "proven", "{}", rows.cell(row, "path_reason"));
+    }
+}

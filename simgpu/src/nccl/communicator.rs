@@ -302,7 +302,8 @@ fn whole(world: &World, own: &Communicator, shared: &Shared) -> Result<Model, Re
         .collect();
     for (rank, one) in ranks.iter().enumerate() {
         let same = |other: &Rank| (other.gpu, other.host) == (one.gpu, one.host);
-        if let Some(other) = ranks[..rank].iter().position(same) {
+        let other = ranks[..rank].iter().position(same);
+        if let Some(other) = other.filter(|_| !environment().shares_gpus) {
             let bus = super::report::bus_id(world, one.gpu);
             let text = format!(
                 "Duplicate GPU detected : rank {rank} and rank {other} both on CUDA device {bus:x}"

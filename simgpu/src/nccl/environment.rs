@@ -35,6 +35,8 @@ pub(crate) struct Environment {
     pub cumem: bool,
     /// Whether there are windows.
     pub windows: bool,
+    /// Whether several ranks may have one GPU.
+    pub shares_gpus: bool,
     pub channels_min: Option<u32>,
     pub channels_max: Option<u32>,
     /// What `NCCL_HOSTID` says.
@@ -125,6 +127,7 @@ impl Environment {
             nvls: parameter("NCCL_NVLS_ENABLE", 2) != 0,
             cumem: if cumem == -2 { has_cumem() } else { cumem != 0 },
             windows: parameter("NCCL_WIN_ENABLE", 1) != 0,
+            shares_gpus: parameter("NCCL_MULTI_RANK_GPU_ENABLE", 0) == 1,
             channels_min: least.into_iter().chain(less).max(),
             channels_max: most.into_iter().chain(more).min(),
             host: named("NCCL_HOSTID"),

@@ -457,7 +457,7 @@ fn between(
     let [sender, receiver] = [from, to].map(|rank| &machine.gpus[rank.gpu as usize]);
     let least =
         |rates: &[Option<f64>]| rates.iter().flatten().copied().fold(f64::INFINITY, f64::min);
-    if source == target {
+    if (from.gpu, from.host) == (to.gpu, to.host) {
         return Ok((Way::Peer { nvlink: false, read: false }, sender.local.ce.gb_s));
     }
     let net = (Way::Net, machine.nccl.net_gb_s);

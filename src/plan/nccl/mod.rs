@@ -243,7 +243,14 @@ fn members(request: &Request, hosts: &[Host]) -> Result<Vec<Endpoint>, BadReques
             super::gpus(request, &host.topology)?.iter().map(|node| node.gpu).collect();
         for (place, &rank) in host.ranks.iter().enumerate() {
             let own = gpus.iter().skip(place).step_by(host.ranks.len());
-            members.extend(own.map(|&gpu| Endpoint { rank, place: Place::Gpu(gpu) }));
+            let own = own.map(|&gpu| Endpoint { rank, place: Place::Gpu(gpu) });
+            let before = members.len();
+            members.extend(own);
+            // More ranks than GPUs: those without one take turns, where NCCL is told to let them.
+            if members.len() == before && request.nccl.shares_gpus() && !gpus.is_empty() {
+                let gpu = gpus[place % gpus.len()];
+                members.push(Endpoint { rank, place: Place::Gpu(gpu) });
+            }
         }
     }
     Ok(members)

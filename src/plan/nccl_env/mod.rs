@@ -27,6 +27,13 @@ pub struct NcclRequest {
 }
 
 impl NcclRequest {
+    /// Whether NCCL is told to let several ranks have one GPU.
+    pub fn shares_gpus(&self) -> bool {
+        let is_it =
+            |(name, value): &(String, String)| name == "NCCL_MULTI_RANK_GPU_ENABLE" && value == "1";
+        self.variables.iter().any(is_it)
+    }
+
     /// What stands in a value for the number of the rank that sets it.
     const RANK: &'static str = "{rank}";
 
