@@ -114,19 +114,6 @@ impl Collective {
         }
     }
 
-    /// All of them, in the order of the rows.
-    pub const ALL: [Self; 9] = [
-        Self::AllReduce,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::Broadcast,
-        Self::Reduce,
-        Self::AllToAll,
-        Self::Gather,
-        Self::Scatter,
-        Self::SendRecv,
-    ];
-
     /// Whether it reduces.
     pub const fn has_reduction(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
@@ -259,16 +246,6 @@ impl DataType {
         })
     }
 
-    /// The first version of NCCL that has it, as `ncclGetVersion` counts: 10000 × major, 100 ×
-    /// minor.
-    pub const fn since(self) -> u32 {
-        match self {
-            Self::Bfloat16 => 2_10_00,
-            Self::F8e4m3 | Self::F8e5m2 => 2_24_00,
-            _ => 2_00_00,
-        }
-    }
-
     /// The least compute capability that reduces it, times ten: 8-bit floats take Hopper.
     pub const fn compute_capability(self) -> u32 {
         if matches!(self, Self::F8e4m3 | Self::F8e5m2) { 90 } else { 0 }
@@ -291,20 +268,12 @@ impl Reduction {
             Self::MulSum => "mulsum",
         }
     }
-
-    /// The first version of NCCL that has it, counted as in [`DataType::since`].
-    pub const fn since(self) -> u32 {
-        match self {
-            Self::Avg => 2_10_00,
-            Self::MulSum => 2_11_00,
-            _ => 2_00_00,
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Operation;
 
     #[test]
     fn bus_bandwidth_is_that_of_nccl_tests() {
@@ -320,7 +289,8 @@ mod tests {
             (Collective::Scatter, [0.5, 2.0 / 3.0, 0.875, 71.0 / 72.0]),
             (Collective::SendRecv, [1.0; 4]),
         ];
-        assert_eq!(table.map(|(collective, _)| collective), Collective::ALL);
+        let all = Operation::OF_NCCL.map(|operation| operation.collective().unwrap());
+        assert_eq!(table.map(|(collective, _)| collective), all);
         for (collective, factors) in table {
             for (ranks, expected) in [2, 3, 8, 72].into_iter().zip(factors) {
                 let found = collective.busbw_factor(ranks).unwrap();
