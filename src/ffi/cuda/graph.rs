@@ -28,10 +28,13 @@ impl<'a> Capture<'a> {
         const MODE: u32 = CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as u32;
         let driver = stream.context().current()?;
         let calls = driver.graph_calls.as_ref()?;
+        let mut captured = stream.captured();
+        assert!(!*captured, "{stream} is captured");
         // SAFETY: the handle is alive.
-        let code = unsafe { (calls.cuStreamBeginCapture_v2)(stream.handle(), MODE) };
+        let code = unsafe { (calls.cuStreamBeginCapture_v2)(stream.captured_handle(), MODE) };
         driver.check("cuStreamBeginCapture", code, || stream.to_string())?;
-        stream.set_captured(true);
+        *captured = true;
+        drop(captured);
         Ok(Self { stream: Some(stream) })
     }
 
@@ -69,13 +72,15 @@ struct Template {
 impl Template {
     /// What was captured of `stream`, whose capture ends.
     fn of(stream: &Stream) -> Result<Self, CallError> {
-        stream.set_captured(false);
+        let mut captured = stream.captured();
+        *captured = false;
         let context = stream.context();
         let driver = context.current()?;
         let calls = driver.graph_calls.as_ref()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is a live local that the call only writes; the stream's is alive.
-        let code = unsafe { (calls.cuStreamEndCapture)(stream.handle(), &raw mut handle) };
+        let code = unsafe { (calls.cuStreamEndCapture)(stream.captured_handle(), &raw mut handle) };
+        drop(captured);
         driver.check("cuStreamEndCapture", code, || stream.to_string())?;
         Ok(Self { context: context.clone(), handle: Handle(handle) })
     }

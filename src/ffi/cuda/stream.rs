@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -46,7 +46,9 @@ pub(super) struct Inner {
     /// Whether it was still busy when what it may use was to be freed.
     late: AtomicBool,
     /// Whether what is queued goes into a graph, whose memory others answer for.
-    captured: AtomicBool,
+    /// Held while that begins or ends, and while the driver is asked how far the stream is, which it
+    /// does not say of one that is captured.
+    captured: Mutex<bool>,
 }
 
 impl Stream {
@@ -66,7 +68,7 @@ impl Stream {
             context: context.clone(),
             handle: Handle(handle),
             late: AtomicBool::new(false),
-            captured: AtomicBool::new(false),
+            captured: Mutex::new(false),
         });
         let mut streams = context.inner.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|stream| stream.strong_count() > 0);
@@ -86,7 +88,7 @@ impl Stream {
     ///
     /// It is captured.
     pub(in crate::ffi) fn handle(&self) -> *mut CUstream_st {
-        assert!(!self.inner.captured.load(Ordering::Relaxed), "{self} is captured");
+        assert!(!*self.captured(), "{self} is captured");
         self.inner.handle.0
     }
 
@@ -95,9 +97,9 @@ impl Stream {
         self.inner.handle.0
     }
 
-    /// Says whether what is queued goes into a graph.
-    pub(super) fn set_captured(&self, captured: bool) {
-        self.inner.captured.store(captured, Ordering::Relaxed);
+    /// Whether what is queued goes into a graph.
+    pub(super) fn captured(&self) -> MutexGuard<'_, bool> {
+        self.inner.captured()
     }
 
     /// Queues a copy by a copy engine. Between two GPUs it is this stream's GPU that asks: it
@@ -226,20 +228,25 @@ impl Stream {
 }
 
 impl Inner {
+    fn captured(&self) -> MutexGuard<'_, bool> {
+        self.captured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn wait(&self, patience: Duration) -> Result<(), CallError> {
-        if self.captured.load(Ordering::Relaxed) {
-            // The driver would not say how far it is, and make the graph invalid.
-            let source = std::io::Error::other("the stream is captured").into();
-            return Err(CallError { call: "wait", object: self.to_string(), source });
-        }
         let driver = self.context.current()?;
         let begin = clock::now();
         loop {
-            // SAFETY: the stream is destroyed only when the last owner of this value is gone.
-            let code = unsafe { (driver.calls.cuStreamQuery)(self.handle.0) };
-            if code != BUSY {
-                return driver.check(QUERY, code, || self.to_string());
+            let captured = self.captured();
+            // Another thread may be capturing it: the driver would not say how far it is, and make
+            // the graph invalid.
+            if !*captured {
+                // SAFETY: the stream is destroyed only when the last owner of this value is gone.
+                let code = unsafe { (driver.calls.cuStreamQuery)(self.handle.0) };
+                if code != BUSY {
+                    return driver.check(QUERY, code, || self.to_string());
+                }
             }
+            drop(captured);
             let waited = clock::now().since(begin);
             if waited >= patience {
                 let source = Cause::Late(patience);
