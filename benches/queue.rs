@@ -10,7 +10,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use cudarc::driver::sys;
 use g2g::{
     ffi::cuda::{Buffer, Context, Memory, Stream, driver},
-    transport::machine,
+    machine,
     units::Bytes,
 };
 

@@ -9,8 +9,9 @@ use std::{
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use g2g::{
     ffi::host::HostBuffer,
+    machine,
     plan::{self, Case, Pattern, Request, TransportKind, topology::Topology},
-    transport::{self, Span, machine},
+    transport::{self, Span},
     units::Bytes,
     world::{Local, World},
 };

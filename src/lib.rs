@@ -11,6 +11,7 @@ pub mod ffi;
 pub mod plan;
 pub mod sweep;
 
+pub mod machine;
 pub mod world;
 
 pub mod transport;

@@ -9,8 +9,9 @@ use std::{
 };
 
 use g2g::{
+    machine,
     plan::{self, Pattern, Request, TransportKind},
-    transport::{self, Span, machine},
+    transport::{self, Span},
     units::Bytes,
     world::{Local, World},
 };

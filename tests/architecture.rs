@@ -9,16 +9,17 @@ use std::{
 };
 
 /// A module and the modules it may import; `docs/architecture.md` explains the table.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 13] = [
     ("units", &[]),
     ("ffi", &["units"]),
     ("plan", &["units"]),
     ("sweep", &["units"]),
+    ("machine", &["ffi", "plan", "units"]),
     ("world", &["ffi", "plan", "units"]),
-    ("transport", &["ffi", "plan", "units", "world"]),
+    ("transport", &["ffi", "machine", "plan", "units", "world"]),
     ("measure", &["plan", "transport", "units", "world"]),
     ("evidence", &["plan", "units"]),
-    ("record", &["evidence", "measure", "plan", "sweep", "transport", "units"]),
+    ("record", &["evidence", "machine", "measure", "plan", "sweep", "transport", "units"]),
     ("cli", &["plan", "units"]),
     ("progress", &["plan", "record", "units"]),
     (
@@ -26,6 +27,7 @@ const LAYERS: [(&str, &[&str]); 12] = [
         &[
             "cli",
             "evidence",
+            "machine",
             "measure",
             "plan",
             "progress",

@@ -1,11 +1,11 @@
-//! Attaching a process to a machine: the two functions that only the simulated driver has.
+//! Attaching a process to a machine: the functions that only the simulated driver has.
 
 use std::{
     ffi::{CStr, c_char, c_int},
     os::fd::AsRawFd,
 };
 
-use crate::{machine, state};
+use crate::{machine, state, system};
 
 /// Attaches this process to a machine: to a new one, by its name or file (`machine`), or to that of
 /// another process, by what [`simgpu_state`] gave there (`state`); the other pointer is null. What
@@ -51,6 +51,21 @@ pub unsafe extern "C" fn simgpu_state(path: *mut c_char, length: usize) -> c_int
     // SAFETY: the caller promises that much room, or null.
     let whole = unsafe { put_text(&own, path, length) };
     c_int::from(!whole)
+}
+
+/// Writes the kernel's files on this process's machine as JSON, and answers how long that is without
+/// its NUL; nothing, if there is no machine. What does not fit into `length` bytes is left out.
+///
+/// # Safety
+///
+/// `text` is null or has `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simgpu_system(text: *mut c_char, length: usize) -> usize {
+    let Some(machine) = state::machine() else { return 0 };
+    let described = std::panic::catch_unwind(|| system::files(machine)).unwrap_or_default();
+    // SAFETY: the caller promises that much room, or null.
+    unsafe { put_text(&described, text, length) };
+    described.len()
 }
 
 fn attach(machine: Option<&str>, state: Option<&str>, seed: u64) -> Result<(), String> {

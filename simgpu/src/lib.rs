@@ -24,6 +24,7 @@ mod nccl;
 pub mod nvml;
 mod report;
 pub mod state;
+mod system;
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits; counts are small")]
 mod timing;
 

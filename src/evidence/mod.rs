@@ -4,5 +4,3 @@
 
 pub mod explain;
 pub mod nccl_log;
-
-mod instance;

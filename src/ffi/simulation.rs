@@ -27,7 +27,13 @@ type Attach = unsafe extern "C" fn(*const c_char, *const c_char, u64, *mut c_cha
 /// `simgpu_state`: room for a path, its length.
 type State = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
 
+/// `simgpu_system`: room for the text, its length; how long the text is.
+type Describe = unsafe extern "C" fn(*mut c_char, usize) -> usize;
+
 static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+
+/// The loaded library.
+static LOADED: OnceLock<Library> = OnceLock::new();
 
 /// Makes this process the first on `machine`, an instance's name or a file's path, and returns
 /// the path under which other processes [`join`] it while this one lives. What happens there by
@@ -64,9 +70,22 @@ pub fn library() -> Option<&'static Path> {
     LIBRARY.get().map(PathBuf::as_path)
 }
 
+/// The kernel's files on the simulated machine, as JSON; `None` where this process is on none.
+pub fn system() -> Option<String> {
+    library()?;
+    // SAFETY: simgpu declares the function with this signature.
+    let describe = unsafe { LOADED.get()?.get::<Describe>(b"simgpu_system") }.ok()?;
+    // SAFETY: no room at all: the call only counts.
+    let length = unsafe { describe(std::ptr::null_mut(), 0) };
+    let mut text = vec![0_u8; length + 1];
+    // SAFETY: `text` is live and of the length given; the call writes a string into it.
+    unsafe { describe(text.as_mut_ptr().cast(), text.len()) };
+    text.truncate(length);
+    String::from_utf8(text).ok()
+}
+
 /// Loads the library for the life of the process, and attaches.
 fn load(machine: Option<&str>, state: Option<&str>, seed: u64) -> Result<&'static Library, String> {
-    static LOADED: OnceLock<Library> = OnceLock::new();
     let path = find()?;
     // SAFETY: the library has no initialiser of its own, and it is never unloaded.
     let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };

@@ -1,6 +1,7 @@
 //! What is to be measured: pure data and pure functions; no device, no clock, no file.
 
 mod case;
+pub mod catalogue;
 mod collective;
 mod flows;
 mod nccl;

@@ -6,8 +6,8 @@ use std::fmt::Write;
 
 use super::{Row, Status, provenance::Provenance};
 use crate::{
+    machine::NCCL_HEADERS,
     plan::{Collective, DataType, Flow, Iterations, Operation, Reduction, Split, Step},
-    transport::machine::NCCL_HEADERS,
     units::Bytes,
 };
 

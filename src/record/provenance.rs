@@ -11,11 +11,9 @@ use std::{
 use serde::Serialize;
 
 use crate::{
+    machine::{self, Library},
     plan::{Effort, topology::Host},
-    transport::{
-        environment::is_own,
-        machine::{self, Library},
-    },
+    transport::environment::is_own,
     units::Bytes,
 };
 

@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-use crate::transport::survey::{Survey, SurveyedGpu, SurveyedPair};
+use crate::machine::survey::{Survey, SurveyedGpu, SurveyedPair};
 
 /// Tables of the GPUs and of the ways between them.
 pub fn topology_text(survey: &Survey) -> String {

@@ -23,6 +23,7 @@ use steps::{Job, Transports};
 
 use crate::{
     cli::{Answer, Cli, Command, Format, Options, RankArgs, TopoFormat, TopoOptions},
+    machine::{self, survey},
     measure::{Latency, Outcome},
     plan::{
         Case, Flow, Rank, TransportKind,
@@ -33,7 +34,7 @@ use crate::{
         self, NcclTests, Recorder, Row, Status,
         provenance::{Provenance, Settings},
     },
-    transport::{self, Transport, environment, machine, survey},
+    transport::{self, Transport, environment},
     world::{self, Launcher, Local, World},
 };
 

@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::{Failure, steps::Transports};
 use crate::{
     cli::Options,
+    machine,
     plan::{
         Rank, TransportKind,
         topology::{Host, Topology},
     },
     progress::say,
-    transport::{environment, machine},
+    transport::environment,
     world::{self, Launcher, World},
 };
 

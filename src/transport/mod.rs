@@ -7,14 +7,12 @@ mod control;
 pub mod environment;
 mod gpu;
 mod local;
-pub mod machine;
 mod nccl;
 mod p2p;
 mod patience;
 pub mod pattern;
 mod rdma;
 mod shm;
-pub mod survey;
 pub mod values;
 
 use std::time::Duration;

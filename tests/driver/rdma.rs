@@ -2,12 +2,13 @@
 //! libfabric's tcp.
 
 use g2g::{
+    machine,
     measure::{self, Outcome},
     plan::{
         self, Effort, FabricRequest, Operation, Pattern, Rank, Request, TransportKind,
         topology::Host,
     },
-    transport::{self, Completion, GpuPath, Registration, machine},
+    transport::{self, Completion, GpuPath, Registration},
     world::{Local, World},
 };
 

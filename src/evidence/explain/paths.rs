@@ -1,9 +1,9 @@
 //! What carries the data between GPUs of one node.
 
 use super::{Finding, count};
-use crate::evidence::{
-    instance::Instance,
-    nccl_log::{Link, Log, Origin, P2pKind, Place, Transport, Variable, WarningKind},
+use crate::{
+    evidence::nccl_log::{Link, Log, Origin, P2pKind, Place, Transport, Variable, WarningKind},
+    plan::catalogue::Instance,
 };
 
 pub(super) fn findings(log: &Log) -> Vec<Finding> {

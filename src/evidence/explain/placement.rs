@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, count};
-use crate::evidence::{
-    instance::Instance,
-    nccl_log::{Communicator, Log, Place, Transport},
+use crate::{
+    evidence::nccl_log::{Communicator, Log, Place, Transport},
+    plan::catalogue::Instance,
 };
 
 /// The first GPU on PCIe of instances of which AWS publishes a topology: aws/aws-ofi-nccl,

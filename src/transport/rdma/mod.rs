@@ -28,7 +28,6 @@ use super::{
     Clock, Completion, Error, GpuPath, Network, Registration, Staging, Support, Transfer,
     Transport,
     gpu::{Gpus, Ready},
-    machine,
 };
 use crate::{
     ffi::{
@@ -36,6 +35,7 @@ use crate::{
         fabric::{Domain, Facts, Info, Library, Query, RemoteRegion},
         host,
     },
+    machine,
     plan::{Case, Fabric, Flow, Gpu, NicName, Operation, Place, Rank, topology::Topology},
     units::Bytes,
     world::World,

@@ -16,11 +16,11 @@ use crate::{
         host,
         shm::{Address, Segment},
     },
+    machine,
     plan::{Case, Engine, Gpu, Rank, topology::Topology},
     transport::{
         Clock, Error, Mismatch, Span, Staging, Support, Transfer, control, durations,
         gpu::{self, Ends, Gpus, PATIENCE, Ready, Side, Start},
-        machine,
     },
     units::{Bytes, nanoseconds},
     world::World,

@@ -20,11 +20,12 @@ use crate::{
         clock, host,
         shm::{Address, Segment, Store},
     },
+    machine,
     plan::{Case, Rank, topology::Topology},
     transport::{
         Clock, Error, Mismatch, Span, Staging, StoreKind, Support, Transfer, Wait,
         control::{self, Control},
-        durations, machine, pattern,
+        durations, pattern,
     },
     units::Bytes,
     world::World,

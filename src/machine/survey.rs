@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::machine::{self, Library};
+use super::Library;
 use crate::{
     ffi::{
         CallError,
@@ -97,7 +97,7 @@ pub fn survey(topology: &Topology) -> Result<Survey, CallError> {
     }
     Ok(Survey {
         simulated: driver.is_some_and(cuda::Driver::is_simulated),
-        libraries: machine::libraries(),
+        libraries: super::libraries(),
         missing,
         gpus,
         pairs,

@@ -1,4 +1,10 @@
-//! The machine that g2g runs on, read from `/proc` and `/sys`.
+//! The machine that g2g runs on: what the kernel, the driver and the libraries tell of it.
+//!
+//! Owns every question to `/proc`, `/sys`, the driver and NVML that is asked to describe or judge
+//! the machine. Measures nothing.
+
+pub mod survey;
+pub mod system;
 
 use std::{collections::BTreeSet, fs, path::Path, sync::OnceLock};
 
@@ -57,7 +63,7 @@ fn pcie_path(address: &str) -> Vec<String> {
 static FABRIC: OnceLock<Result<&'static fabric::Library, String>> = OnceLock::new();
 
 /// libfabric, if it is here.
-pub(super) fn fabric() -> Result<&'static fabric::Library, String> {
+pub(crate) fn fabric() -> Result<&'static fabric::Library, String> {
     FABRIC.get_or_init(|| fabric::Library::load(None).map_err(|err| err.to_string())).clone()
 }
 
@@ -243,7 +249,7 @@ pub fn free_shared_memory() -> Result<Bytes, ffi::CallError> {
 }
 
 /// What is missing of `size` of shared memory, for a `reason`; `None`: there is room.
-pub(super) fn lack_of_shared_memory(what_needs: &str, size: Bytes) -> Option<String> {
+pub(crate) fn lack_of_shared_memory(what_needs: &str, size: Bytes) -> Option<String> {
     match free_shared_memory() {
         Err(err) => Some(format!("no shared memory here: {err}")),
         Ok(free) if size > free => Some(format!(

@@ -1,4 +1,4 @@
-//! What the catalogue knows of an instance type, as far as a log can be judged by it.
+//! What the catalogue knows of an instance type, and of its GPUs.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 /// The catalogue, as it was when this program was built.
 static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| {
-    toml::from_str(include_str!("../plan/catalogue.toml")).expect("a test reads the catalogue")
+    toml::from_str(include_str!("catalogue.toml")).expect("a test reads the catalogue")
 });
 
 /// The parts of the catalogue that are asked for here.
@@ -24,7 +24,7 @@ struct Gpu {
 
 /// An instance type. What is `None` is not known.
 #[derive(Debug, Deserialize)]
-pub(super) struct Instance {
+pub struct Instance {
     /// Key of its type of GPU.
     gpu: String,
     /// What the GPU is called.
@@ -43,27 +43,27 @@ pub(super) struct Instance {
 
 impl Instance {
     /// The instance type of this name, such as `p4d.24xlarge`.
-    pub(super) fn named(name: &str) -> Option<&'static Self> {
+    pub fn named(name: &str) -> Option<&'static Self> {
         CATALOGUE.instance.get(name)
     }
 
     /// Whether its GPUs reach each other over NVLink.
-    pub(super) fn has_nvlink(&self) -> bool {
+    pub fn has_nvlink(&self) -> bool {
         self.p2p.as_deref().is_some_and(|p2p| p2p.starts_with("nv"))
     }
 
     /// Whether its GPUs cannot reach each other's memory.
-    pub(super) fn lacks_p2p(&self) -> bool {
+    pub fn lacks_p2p(&self) -> bool {
         self.p2p.as_deref().is_some_and(|p2p| p2p.starts_with("unsupported"))
     }
 
     /// Whether NVSwitch can reduce and multicast.
-    pub(super) fn has_nvls(&self) -> Option<bool> {
+    pub fn has_nvls(&self) -> Option<bool> {
         CATALOGUE.gpu.get(&self.gpu)?.nvls_multicast
     }
 
     /// Whether its GPUs are of compute capability 8.0, for which NCCL reads by default.
-    pub(super) fn is_ampere(&self) -> bool {
+    pub fn is_ampere(&self) -> bool {
         let capability = CATALOGUE.gpu.get(&self.gpu).and_then(|gpu| gpu.compute_capability);
         capability.is_some_and(|capability| (capability - 8.0).abs() < 0.01)
     }

@@ -1,0 +1,311 @@
+//! The kernel's files that describe a machine: `/sys`, `/proc` and what lies beside them, of this
+//! machine or of the simulated one.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{self, Read},
+    path::{Component, Path, PathBuf},
+    str::FromStr,
+    sync::OnceLock,
+};
+
+use serde::Deserialize;
+
+use crate::ffi::simulation;
+
+/// The most that is read of a file; what describes a machine is shorter.
+const LENGTH_MAX: u64 = 16 << 20;
+
+/// As many links as the kernel follows on the way to a file.
+const LINKS_MAX: usize = 40;
+
+/// Where the files are.
+#[derive(Clone, Debug)]
+pub struct System(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    /// On this machine.
+    Kernel,
+    /// Nowhere: what they say is known.
+    Described(BTreeMap<PathBuf, Entry>),
+}
+
+/// What lies at a path. Folders follow from the paths of what is in them.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Entry {
+    /// A file.
+    Text(String),
+    /// A symbolic link; a target that is not absolute starts at the link's folder.
+    Link(PathBuf),
+    /// A folder, which may be empty.
+    Folder,
+    /// A file that only root may read.
+    Denied,
+}
+
+/// Why a file tells nothing: a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unread {
+    /// It does not exist.
+    #[error("{} is not there", .0.display())]
+    Absent(PathBuf),
+    /// This user may not read it.
+    #[error("only root may read {}", .0.display())]
+    Denied(PathBuf),
+    /// It is there, and does not say what it should.
+    #[error("{} {what}", .path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it: the rest of the sentence.
+        what: String,
+    },
+}
+
+impl System {
+    /// The machine that this process is on: the simulated one if there is one.
+    ///
+    /// # Panics
+    ///
+    /// The simulated machine describes itself in a way that cannot be read: the two were not built
+    /// together.
+    pub fn here() -> &'static Self {
+        static HERE: OnceLock<System> = OnceLock::new();
+        HERE.get_or_init(|| match simulation::system() {
+            Some(described) => {
+                Self::described(&described).expect("the simulated machine describes itself")
+            }
+            None => Self(Source::Kernel),
+        })
+    }
+
+    /// A machine by its files: JSON, an object from paths to what lies there, such as
+    /// `{"/sys/a": {"text": "1\n"}, "/sys/b": {"link": "a"}, "/sys/c": "folder", "/sys/d": "denied"}`.
+    ///
+    /// # Errors
+    ///
+    /// It is not such an object.
+    pub fn described(json: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(json).map(|files| Self(Source::Described(files)))
+    }
+
+    /// The text of a file, without the white space at its end. What is no UTF-8 is replaced.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read.
+    pub fn text(&self, path: impl AsRef<Path>) -> Result<String, Unread> {
+        let path = path.as_ref();
+        let text = match &self.0 {
+            Source::Kernel => {
+                let mut bytes = Vec::new();
+                let file = fs::File::open(path).map_err(|err| refused(path, &err))?;
+                let read = file.take(LENGTH_MAX).read_to_end(&mut bytes);
+                read.map_err(|err| refused(path, &err))?;
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+            Source::Described(files) => match files.get(&self.resolve(path)?) {
+                Some(Entry::Text(text)) => text.clone(),
+                Some(Entry::Denied) => return Err(Unread::Denied(path.to_owned())),
+                _ => return Err(malformed(path, "is a folder")),
+            },
+        };
+        Ok(text.trim_end().to_owned())
+    }
+
+    /// The value that a file consists of.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or has no such value.
+    pub fn value<T: FromStr>(&self, path: impl AsRef<Path>) -> Result<T, Unread> {
+        let text = self.text(path.as_ref())?;
+        let value = text.trim().parse();
+        value.map_err(|_| malformed(path.as_ref(), &format!("holds {:?}", shortened(&text))))
+    }
+
+    /// The names in a folder, in their order.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, is no folder, or may not be read.
+    pub fn names(&self, path: impl AsRef<Path>) -> Result<Vec<String>, Unread> {
+        let path = path.as_ref();
+        let names: BTreeSet<String> = match &self.0 {
+            Source::Kernel => {
+                let entries = fs::read_dir(path).map_err(|err| refused(path, &err))?;
+                let name = |entry: fs::DirEntry| entry.file_name().into_string().ok();
+                entries.flatten().filter_map(name).collect()
+            }
+            Source::Described(files) => {
+                let folder = self.resolve(path)?;
+                if let Some(Entry::Text(_) | Entry::Denied) = files.get(&folder) {
+                    return Err(malformed(path, "is no folder"));
+                }
+                let name = |entry: &PathBuf| {
+                    let first = entry.strip_prefix(&folder).ok()?.components().next()?;
+                    first.as_os_str().to_str().map(str::to_owned)
+                };
+                files.keys().filter_map(name).collect()
+            }
+        };
+        Ok(names.into_iter().collect())
+    }
+
+    /// Whether something is at a path, as far as this user may know.
+    pub fn has(&self, path: impl AsRef<Path>) -> bool {
+        self.resolve(path.as_ref()).is_ok()
+    }
+
+    /// The path without links.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is there.
+    pub fn resolve(&self, path: impl AsRef<Path>) -> Result<PathBuf, Unread> {
+        let path = path.as_ref();
+        let Source::Described(files) = &self.0 else {
+            return fs::canonicalize(path).map_err(|err| refused(path, &err));
+        };
+        let mut links = 0;
+        let mut rest: Vec<PathBuf> = parts(path);
+        let mut place = PathBuf::from("/");
+        while let Some(part) = rest.pop() {
+            if part == Path::new("..") {
+                place.pop();
+                continue;
+            }
+            let next = place.join(&part);
+            match files.get(&next) {
+                Some(Entry::Link(target)) => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return Err(malformed(path, "is a circle of links"));
+                    }
+                    if target.is_absolute() {
+                        place = PathBuf::from("/");
+                    }
+                    rest.extend(parts(target));
+                }
+                None if !is_folder(files, &next) => return Err(Unread::Absent(path.to_owned())),
+                _ => place = next,
+            }
+        }
+        Ok(place)
+    }
+
+    /// What a symbolic link says, whether or not something is there.
+    ///
+    /// # Errors
+    ///
+    /// It is not there, or is no link.
+    pub fn link(&self, path: impl AsRef<Path>) -> Result<String, Unread> {
+        let path = path.as_ref();
+        let target = match &self.0 {
+            Source::Kernel => fs::read_link(path).map_err(|err| refused(path, &err))?,
+            Source::Described(files) => match files.get(path) {
+                Some(Entry::Link(target)) => target.clone(),
+                Some(Entry::Denied) => return Err(Unread::Denied(path.to_owned())),
+                Some(_) => return Err(malformed(path, "is no link")),
+                None => return Err(Unread::Absent(path.to_owned())),
+            },
+        };
+        Ok(target.to_string_lossy().into_owned())
+    }
+
+    /// Whether the files are those of this machine's kernel.
+    pub const fn is_real(&self) -> bool {
+        matches!(self.0, Source::Kernel)
+    }
+}
+
+/// The components of a path, the last one first.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    let named = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
+    let parts = path.components().filter(named);
+    parts.map(|part| PathBuf::from(part.as_os_str())).rev().collect()
+}
+
+/// Whether something lies below a path.
+fn is_folder(files: &BTreeMap<PathBuf, Entry>, path: &Path) -> bool {
+    files.range(path.to_owned()..).next().is_some_and(|(next, _)| next.starts_with(path))
+}
+
+fn refused(path: &Path, err: &io::Error) -> Unread {
+    match err.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unread::Absent(path.to_owned()),
+        io::ErrorKind::PermissionDenied => Unread::Denied(path.to_owned()),
+        _ => malformed(path, &format!("cannot be read: {err}")),
+    }
+}
+
+fn malformed(path: &Path, what: &str) -> Unread {
+    Unread::Malformed { path: path.to_owned(), what: what.to_owned() }
+}
+
+/// The beginning of a text, for a sentence.
+fn shortened(text: &str) -> String {
+    const LETTERS: usize = 40;
+    text.chars().take(LETTERS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described() -> System {
+        let files = r#"{
+            "/sys/devices/pci0/0:1.0/numa_node": {"text": "1\n"},
+            "/sys/devices/pci0/0:1.0/config": "denied",
+            "/sys/bus/pci/devices/0:1.0": {"link": "../../../devices/pci0/0:1.0"},
+            "/sys/kernel/iommu_groups": "folder",
+            "/proc/self/ns/net": {"link": "net:[4026531840]"},
+            "/loop": {"link": "/loop"}
+        }"#;
+        System::described(files).unwrap()
+    }
+
+    #[test]
+    fn files_are_found_through_links() {
+        let system = described();
+        assert_eq!(system.value("/sys/bus/pci/devices/0:1.0/numa_node"), Ok(1));
+        let place = system.resolve("/sys/bus/pci/devices/0:1.0").unwrap();
+        assert_eq!(place, Path::new("/sys/devices/pci0/0:1.0"));
+        assert_eq!(system.names("/sys/bus/pci/devices").unwrap(), ["0:1.0"]);
+        assert_eq!(system.names("/sys/bus/pci/devices/0:1.0").unwrap(), ["config", "numa_node"]);
+        assert_eq!(system.names("/sys/kernel/iommu_groups").unwrap(), [""; 0]);
+        assert_eq!(system.link("/proc/self/ns/net").unwrap(), "net:[4026531840]");
+        assert!(system.has("/sys/kernel/iommu_groups") && !system.has("/sys/kernel/iommu"));
+    }
+
+    #[test]
+    fn what_tells_nothing_says_why() {
+        let system = described();
+        let said = |result: Result<String, Unread>| result.unwrap_err().to_string();
+        assert_eq!(said(system.text("/sys/b")), "/sys/b is not there");
+        let config = "/sys/devices/pci0/0:1.0/config";
+        assert_eq!(said(system.text(config)), format!("only root may read {config}"));
+        assert_eq!(said(system.text("/sys/kernel")), "/sys/kernel is a folder");
+        assert_eq!(said(system.text("/loop")), "/loop is a circle of links");
+        assert_eq!(
+            said(system.link("/sys/kernel/iommu_groups")),
+            "/sys/kernel/iommu_groups is no link"
+        );
+        let node = "/sys/bus/pci/devices/0:1.0/numa_node";
+        let odd = System::described(&format!(r#"{{"{node}": {{"text": "x1"}}}}"#)).unwrap();
+        assert_eq!(odd.value::<u32>(node).unwrap_err().to_string(), format!("{node} holds \"x1\""));
+    }
+
+    #[test]
+    fn this_machines_files_are_read_too() {
+        let system = System(Source::Kernel);
+        assert!(system.is_real() && system.text("/proc/self/limits").unwrap().contains("Max"));
+        assert!(system.names("/proc/self").unwrap().contains(&"limits".to_owned()));
+        assert!(system.link("/proc/self/ns/net").unwrap().starts_with("net:["));
+        assert!(matches!(system.text("/proc/none"), Err(Unread::Absent(_))));
+        assert!(matches!(system.text("/proc"), Err(Unread::Malformed { .. })));
+    }
+}
