@@ -18,7 +18,7 @@ const LAYERS: [(&str, &[&str]); 13] = [
     ("world", &["ffi", "plan", "units"]),
     ("transport", &["ffi", "machine", "plan", "units", "world"]),
     ("measure", &["plan", "transport", "units", "world"]),
-    ("evidence", &["plan", "units"]),
+    ("evidence", &["machine", "plan", "units"]),
     ("record", &["evidence", "machine", "measure", "plan", "sweep", "transport", "units"]),
     ("cli", &["plan", "units"]),
     ("progress", &["plan", "record", "units"]),
