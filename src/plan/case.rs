@@ -249,6 +249,8 @@ pub struct Fabric {
     pub provider: String,
     /// The network interfaces of each rank with a part in the case.
     pub nics: Vec<(Rank, Vec<NicName>)>,
+    /// The most interfaces that one of these ranks has.
+    pub rails: u32,
     /// Most operations of a flow that are under way at once.
     pub window: u32,
     /// Whether the user has asked for this window; otherwise it is narrower for large data.
@@ -425,6 +427,7 @@ impl Fabric {
         Self {
             provider: self.provider.clone(),
             nics: Vec::new(),
+            rails: self.rails,
             window: self.window,
             is_window_given: self.is_window_given,
             is_staged: self.is_staged,

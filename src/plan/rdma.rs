@@ -255,9 +255,12 @@ impl<'a> Ends<'a> {
         };
         let names = |nics: &[&NicNode]| nics.iter().map(|nic| nic.name.clone()).collect();
         let members = self.nics.iter().filter(|(rank, _)| takes_part(*rank));
+        let nics: Vec<(Rank, Vec<_>)> = members.map(|(rank, nics)| (*rank, names(nics))).collect();
+        let rails = nics.iter().map(|(_, nics)| nics.len()).max();
         Fabric {
             provider: self.provider.to_owned(),
-            nics: members.map(|(rank, nics)| (*rank, names(nics))).collect(),
+            rails: u32::try_from(rails.unwrap_or(1)).unwrap_or(u32::MAX),
+            nics,
             window: request.fabric.window.unwrap_or(WINDOW),
             is_window_given: request.fabric.window.is_some(),
             is_staged: self.memory == Memory::Staged,

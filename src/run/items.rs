@@ -12,7 +12,7 @@ pub(super) enum Item {
     /// A case of each host at the same time; `None`: the host has no more of them.
     Within(Vec<Option<Case>>),
     /// A case between all ranks.
-    Between(Case),
+    Between(Box<Case>),
 }
 
 impl Item {
@@ -29,7 +29,7 @@ impl Item {
         match self {
             Self::Absent { .. } => Box::new(std::iter::empty()),
             Self::Within(cases) => Box::new(cases.iter().map(Option::as_ref)),
-            Self::Between(case) => Box::new(std::iter::once(Some(case))),
+            Self::Between(case) => Box::new(std::iter::once(Some(&**case))),
         }
     }
 
@@ -43,7 +43,7 @@ impl Item {
         match self {
             Self::Absent { .. } => None,
             Self::Within(cases) => Some(Step::Within(cases.get(host).cloned().flatten())),
-            Self::Between(case) => Some(Step::Between(case.clone())),
+            Self::Between(case) => Some(Step::Between((**case).clone())),
         }
     }
 }
@@ -111,7 +111,7 @@ fn between(request: &Request, sites: &[Site], is_simulated: bool) -> Result<Vec<
     if is_simulated && kind == TransportKind::Rdma {
         return Ok(absent(NOT_SIMULATED.to_owned()));
     }
-    Ok(cases.into_iter().map(Item::Between).collect())
+    Ok(cases.into_iter().map(|case| Item::Between(Box::new(case))).collect())
 }
 
 /// The rows of a transport within each host.
@@ -215,7 +215,7 @@ pub(super) fn steps(items: &[Item], hosts: &[&Host], members: &[Rank]) -> Vec<Ve
             steps.extend(match item {
                 // Rank 0 keeps the case whole.
                 Item::Between(case) if members.first() == Some(rank) => {
-                    Some(Step::Between(case.clone()))
+                    Some(Step::Between((**case).clone()))
                 }
                 Item::Between(case) => {
                     let part = parts.get(rank).cloned();

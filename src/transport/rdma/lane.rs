@@ -72,6 +72,9 @@ pub(super) struct Lane {
     slots: u64,
     /// What fits into one of them.
     slot_size: Bytes,
+    /// The parts that an operation is under way for, so that no two meet in one: those that were
+    /// asked for later may be done first. Empty where there is one part, or where both ends take turns.
+    busy: Vec<bool>,
     pub(super) count: Count,
 }
 
@@ -179,6 +182,9 @@ impl Lane {
     ) -> Self {
         let turns = slots * SHIFTS;
         let count = Count::default();
+        let has_order = slots == 1 || stage.is_some();
+        #[allow(clippy::cast_possible_truncation, reason = "what memory was made for")]
+        let busy = vec![false; if has_order { 0 } else { slots as usize }];
         Self {
             flow,
             partner,
@@ -192,6 +198,7 @@ impl Lane {
             turns,
             slots,
             slot_size,
+            busy,
             count,
         }
     }
@@ -207,7 +214,11 @@ impl Lane {
     pub(super) fn room(&self, window: u64, operation: Operation) -> u64 {
         let room = window.saturating_sub(self.under_way());
         match &self.stage {
-            None => room,
+            None if self.busy.is_empty() => room,
+            None => {
+                let next = self.count.posted..self.count.posted + room;
+                next.take_while(|&number| !self.busy[self.part(number)]).count() as u64
+            }
             Some(_) if operation == Operation::Read => room.min(self.slots - self.under_way()),
             // The target has not emptied the slots of the others.
             Some(_) => room.min(self.slots - (self.count.posted - self.count.turns)),
@@ -224,11 +235,13 @@ impl Lane {
         flags: Flags,
     ) -> Result<Posted, CallError> {
         let turn = self.turn(number);
-        #[allow(clippy::cast_possible_truncation, reason = "a handful of rails")]
-        let rail = &self.rails[(number % self.rails.len() as u64) as usize];
+        let part = self.part(number);
+        // What goes to one part goes along one rail, whose order it keeps: no order holds between
+        // two.
+        let rail = &self.rails[part % self.rails.len()];
         let endpoint = &mut ports[rail.port].endpoint;
         let signal = Signal::Data { lane: self.far.number, turn }.encode();
-        let slot = slot(self.slot_size, turn % self.slots);
+        let slot = slot(self.slot_size, part as u64);
         let (near, near_at, far_at) = match (&self.ring, operation) {
             (Some(ring), _) => (Some(ring), slot, slot),
             (None, Operation::Read) => {
@@ -239,11 +252,32 @@ impl Lane {
         let Some(near) = near else { return Ok(Posted::Again) };
         let local = near.all(rail.port).slice(near_at, size);
         let remote = || self.far.memory[rail.far_port].at(rail.peer, far_at);
-        match operation {
+        let posted = match operation {
             Operation::Read => endpoint.read(local, remote(), context, flags),
             Operation::Write => endpoint.write(local, remote(), context, flags.data(signal)),
             _ => endpoint.send(local, rail.peer, context, flags.data(signal)),
+        }?;
+        if let Some(busy) = self.busy.get_mut(part) {
+            *busy = posted == Posted::Yes;
         }
+        Ok(posted)
+    }
+
+    /// Notes that operation number `number` is done.
+    #[inline]
+    pub(super) fn complete(&mut self, number: u64) {
+        self.count.completed += 1;
+        let part = self.part(number);
+        if let Some(busy) = self.busy.get_mut(part) {
+            *busy = false;
+        }
+    }
+
+    /// The part of the target, or of the ring, that operation number `number` is for.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "below the count of slots")]
+    fn part(&self, number: u64) -> usize {
+        (self.turn(number) % self.slots) as usize
     }
 
     /// Notes which turn has filled the target, of an operation that was asked for as number

@@ -386,8 +386,8 @@ fn staging(case: &Case, network: &Network) -> Option<Staging> {
     is_staged(case).then_some(by_cpu)
 }
 
-/// Parts of a target, or of a ring: one if operations arrive whole, one after the other; otherwise
-/// one for each that can be under way.
+/// Parts of a target, or of a ring: one if operations arrive whole, one after the other, which those
+/// of several interfaces do not; otherwise one for each that can be under way.
 fn slots(case: &Case, window: u64, facts: Option<&Facts>) -> u64 {
     let is_ordered = facts.filter(|_| !is_staged(case)).is_some_and(|facts| match case.operation {
         Operation::Read => facts.msg_order.contains("FI_ORDER_RAR"),
@@ -396,7 +396,9 @@ fn slots(case: &Case, window: u64, facts: Option<&Facts>) -> u64 {
         }
         _ => facts.msg_order.contains("FI_ORDER_SAS"),
     });
-    if is_ordered { 1 } else { parts_under_way(window) }
+    let rails = case.fabric.as_ref().map_or(1, |fabric| fabric.rails);
+    let rails = u64::from(rails);
+    if is_ordered && rails == 1 { 1 } else { parts_under_way(window.max(rails)) }
 }
 
 /// Parts for `window` operations under way; each part takes other data every time.

@@ -285,11 +285,11 @@ impl Streams {
                     match (&mut lane.stage, self.operation) {
                         (Some(stage), Operation::Read) => stage.note_arrived(number, None),
                         (None, Operation::Read) => {
-                            lane.count.completed += 1;
+                            lane.complete(number);
                             let turn = lane.turn(number);
                             lane.note_filled(own, turn);
                         }
-                        _ => lane.count.completed += 1,
+                        _ => lane.complete(number),
                     }
                 }
                 OF_SIGNAL => self.signals_under_way -= 1,
