@@ -20,6 +20,7 @@ pub mod evidence;
 pub mod measure;
 
 pub mod record;
+pub mod report;
 
 pub mod cli;
 mod progress;

@@ -9,7 +9,7 @@ use std::{
 };
 
 /// A module and the modules it may import; `docs/architecture.md` explains the table.
-const LAYERS: [(&str, &[&str]); 13] = [
+const LAYERS: [(&str, &[&str]); 14] = [
     ("units", &[]),
     ("ffi", &["units"]),
     ("plan", &["units"]),
@@ -20,6 +20,7 @@ const LAYERS: [(&str, &[&str]); 13] = [
     ("measure", &["plan", "transport", "units", "world"]),
     ("evidence", &["machine", "plan", "units"]),
     ("record", &["evidence", "machine", "measure", "plan", "sweep", "transport", "units"]),
+    ("report", &["plan", "record", "units"]),
     ("cli", &["plan", "units"]),
     ("progress", &["plan", "record", "units"]),
     (
@@ -32,6 +33,7 @@ const LAYERS: [(&str, &[&str]); 13] = [
             "plan",
             "progress",
             "record",
+            "report",
             "sweep",
             "transport",
             "world",

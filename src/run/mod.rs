@@ -34,6 +34,7 @@ use crate::{
         self, NcclTests, Recorder, Row, Status,
         provenance::{Provenance, Settings},
     },
+    report::attribution,
     transport::{self, Transport, environment},
     world::{self, Launcher, Local, World},
 };
@@ -231,11 +232,15 @@ fn lead(
         failed => leader.record_log(Rank(0), environment::take_log()).and(failed),
     };
     // Dropping the transports gives the GPUs back.
-    let Leader { recorder, progress, .. } = leader;
+    let Leader { recorder, progress, hosts, .. } = leader;
     progress.finish();
 
     let printed = match options.format {
-        Format::Table => record::tables(recorder.rows()),
+        Format::Table => {
+            let rows = recorder.rows();
+            let slow = attribution::find(rows, &|row| attribution::way(row, &hosts));
+            record::tables(rows) + &attribution::text(&slow)
+        }
         Format::Csv => record::csv_text(recorder.rows()),
         Format::Json => record::json_text(&provenance, recorder.rows()),
         Format::NcclTests => {
