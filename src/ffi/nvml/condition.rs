@@ -1,12 +1,12 @@
 //! How a GPU is doing now.
 
 use nvml_wrapper::enum_wrappers::device::Clock;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Nvml;
 
 /// What changes from moment to moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
     /// The PCI Express generation in use; an idle GPU goes back to an older one.
     pub pcie_generation: Option<u32>,

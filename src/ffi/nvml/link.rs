@@ -3,13 +3,14 @@
 use std::ffi::c_uint;
 
 use nvml_wrapper::Device;
-use nvml_wrapper_sys::bindings as sys;
-use serde::Serialize;
+use nvml_wrapper_sys::bindings::{self as sys, field_id};
+use serde::{Deserialize, Serialize};
 
 use super::{Nvml, kernel_form};
+use crate::units;
 
 /// One NVLink of a GPU.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvLink {
     /// Its number on this GPU, from 0.
     pub number: u32,
@@ -24,7 +25,7 @@ pub struct NvLink {
 }
 
 /// What an NVLink ends in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Remote {
     /// Another GPU.
@@ -35,7 +36,34 @@ pub enum Remote {
     Cpu,
 }
 
+impl NvLink {
+    /// Its generation: NVML's numbers stand for versions such as 2.0, 2.2 and 3.1 (nvml.h,
+    /// `nvmlNvlinkVersion_t`).
+    pub const fn generation(&self) -> Option<u32> {
+        match self.version {
+            Some(sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_1_0) => Some(1),
+            Some(
+                sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_2_0
+                | sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_2_2,
+            ) => Some(2),
+            Some(
+                sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_3_0
+                | sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_3_1,
+            ) => Some(3),
+            Some(sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_4_0) => Some(4),
+            Some(sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_5_0) => Some(5),
+            _ => None,
+        }
+    }
+}
+
 impl Nvml {
+    /// What one NVLink carries in one direction, in GB/s.
+    pub(super) fn nvlink_gb_s(&self, device: &Device<'_>) -> Option<f64> {
+        let mb_s = self.field(device, field_id::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0)?;
+        Some(units::giga_of_mega(mb_s)).filter(|&gb_s| gb_s > 0.0)
+    }
+
     pub(super) fn nvlinks(&self, device: &Device<'_>) -> Vec<NvLink> {
         // A GPU without NVLinks, or with fewer, answers an error for those that it has not.
         let link = |number| {

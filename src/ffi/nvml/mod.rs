@@ -3,8 +3,10 @@
 //! NVML counts GPUs in another order than the driver, and knows nothing of `CUDA_VISIBLE_DEVICES`:
 //! they are named by their PCI address here. What a GPU or a driver does not tell is `None`.
 
+mod c2c;
 mod condition;
 mod fabric;
+mod field;
 mod link;
 mod pair;
 
@@ -15,11 +17,12 @@ use nvml_wrapper::{
     struct_wrappers::device::PciInfo,
 };
 use nvml_wrapper_sys::bindings as sys;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use self::{
+    c2c::C2c,
     condition::Condition,
-    fabric::Fabric,
+    fabric::{Fabric, FabricState},
     link::{NvLink, Remote},
     pair::{CommonAncestor, Pair, PeerStatus},
 };
@@ -38,7 +41,7 @@ pub struct Nvml {
 }
 
 /// A GPU as it is built in, and its settings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gpu {
     /// Its PCI address in the kernel's form, such as `0000:1b:00.0`.
     pub pci_bus_id: String,
@@ -48,6 +51,8 @@ pub struct Gpu {
     pub uuid: Option<String>,
     /// The NUMA node of the host that is nearest.
     pub numa_node: Option<u32>,
+    /// The NUMA node that its own memory is, where the host uses it as one.
+    pub memory_numa_node: Option<u32>,
     /// The CPUs that are nearest, in ascending order.
     pub cpus: Option<Vec<u32>>,
     /// The newest PCI Express generation that it and its slot have.
@@ -64,6 +69,10 @@ pub struct Gpu {
     pub ecc: Option<bool>,
     /// How far it has come in joining the NVLink fabric, where there is one.
     pub fabric: Option<Fabric>,
+    /// The links to a CPU on the same module.
+    pub c2c: Option<C2c>,
+    /// What an NVLink carries in one direction, in GB/s.
+    pub nvlink_gb_s: Option<f64>,
     /// Its NVLinks, in the order of their numbers; those that are down too.
     pub nvlinks: Vec<NvLink>,
 }
@@ -99,7 +108,8 @@ impl Nvml {
         Some(Gpu {
             name: device.name().ok(),
             uuid: device.uuid().ok(),
-            numa_node: numa_node(&device, &pci_bus_id),
+            numa_node: numa_node(&device),
+            memory_numa_node: device.numa_node_id().ok(),
             cpus: device.cpu_affinity(SET_WORDS).ok().map(|words| members(&words)),
             pcie_generation_max: device.max_pcie_link_gen().ok(),
             pcie_lanes_max: device.max_pcie_link_width().ok(),
@@ -108,6 +118,8 @@ impl Nvml {
             mig: device.mig_mode().ok().map(|mode| mode.current != 0),
             ecc: device.is_ecc_enabled().ok().map(|mode| mode.currently_enabled),
             fabric: self.fabric(&device),
+            c2c: self.c2c(&device),
+            nvlink_gb_s: self.nvlink_gb_s(&device),
             nvlinks: self.nvlinks(&device),
             pci_bus_id,
         })
@@ -118,17 +130,10 @@ impl Nvml {
     }
 }
 
-/// The kernel's own word about a real GPU; else what NVML says. NVML's `NumaNodeId` is not asked:
-/// it is the node that the GPU's own memory is, on machines where it is one.
-fn numa_node(device: &Device<'_>, pci_bus_id: &str) -> Option<u32> {
-    let path = format!("/sys/bus/pci/devices/{pci_bus_id}/numa_node");
-    let text = simulation::library().is_none().then(|| std::fs::read_to_string(path).ok());
-    // The kernel writes -1 where it does not know.
-    let told = text.flatten().and_then(|text| text.trim().parse().ok());
-    told.or_else(|| {
-        let nodes = device.memory_affinity(SET_WORDS, sys::NVML_AFFINITY_SCOPE_NODE).ok()?;
-        members(&nodes).first().copied()
-    })
+/// The host's memory that is nearest. NVML's `NumaNodeId` is another: the GPU's own memory.
+fn numa_node(device: &Device<'_>) -> Option<u32> {
+    let nodes = device.memory_affinity(SET_WORDS, sys::NVML_AFFINITY_SCOPE_NODE).ok()?;
+    members(&nodes).first().copied()
 }
 
 /// The numbers of the bits that are set.

@@ -1,12 +1,12 @@
 //! The ways between two GPUs.
 
 use nvml_wrapper::enum_wrappers::device::{P2pCapabilitiesIndex, P2pStatus, TopologyLevel};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Nvml;
 
 /// The way from one GPU to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
     /// Whether one may read the other's memory.
     pub read: Option<PeerStatus>,
@@ -21,7 +21,7 @@ pub struct Pair {
 }
 
 /// Whether something between two GPUs works, and if not, why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PeerStatus {
     /// It works.
@@ -41,7 +41,7 @@ pub enum PeerStatus {
 }
 
 /// Where the ways of two GPUs meet, nearest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CommonAncestor {
     /// On one board.
