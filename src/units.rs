@@ -114,6 +114,11 @@ pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// What is so many 10⁶ of something, in 10⁹ of it: MB/s in GB/s, Mbit/s in Gbit/s.
+pub fn giga_of_mega(mega: u64) -> f64 {
+    mega as f64 / 1e3
+}
+
 /// A time in nanoseconds as a person reads it: `212 ns`, `4.52 µs`, `6.81 ms`, `1.20 s`.
 pub fn readable_nanoseconds(ns: u64) -> String {
     let value = ns as f64;

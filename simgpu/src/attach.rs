@@ -61,8 +61,10 @@ pub unsafe extern "C" fn simgpu_state(path: *mut c_char, length: usize) -> c_int
 /// `text` is null or has `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn simgpu_system(text: *mut c_char, length: usize) -> usize {
-    let Some(machine) = state::machine() else { return 0 };
-    let described = std::panic::catch_unwind(|| system::files(machine)).unwrap_or_default();
+    let Some(world) = state::world() else { return 0 };
+    let (machine, place) = (&world.machine, world.place);
+    let described = std::panic::catch_unwind(|| system::files(machine, place));
+    let described = described.unwrap_or_default();
     // SAFETY: the caller promises that much room, or null.
     unsafe { put_text(&described, text, length) };
     described.len()

@@ -3,12 +3,16 @@
 //! Owns every question to `/proc`, `/sys`, the driver and NVML that is asked to describe or judge
 //! the machine. Measures nothing.
 
+pub mod nics;
+pub mod pci;
 pub mod survey;
 pub mod system;
 
 use std::{collections::BTreeSet, fs, path::Path, sync::OnceLock};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+use self::system::System;
 
 use crate::{
     ffi::{self, cuda, fabric, host, nccl, simulation},
@@ -35,28 +39,27 @@ fn gpus() -> Result<Vec<GpuNode>, ffi::CallError> {
     let Ok(driver) = cuda::driver() else { return Ok(Vec::new()) };
     let describe = |device: cuda::Device| {
         let bus = device.pci_bus_id()?;
-        let node = fs::read_to_string(format!("/sys/bus/pci/devices/{bus}/numa_node"));
+        // Simulated GPUs have no place among this machine's CPUs and memory.
+        let (numa_node, pcie_path) =
+            if driver.is_simulated() { Default::default() } else { place(&bus) };
         Ok(GpuNode {
             gpu: Gpu(device.ordinal()),
             name: device.name()?,
             uuid: device.uuid()?,
             memory: device.total_memory()?,
-            // The kernel writes -1 where it does not know.
-            numa_node: node.ok().and_then(|text| text.trim().parse().ok()).map(NumaNode),
-            pcie_path: pcie_path(&bus),
+            numa_node,
+            pcie_path,
             pci_bus_id: bus,
         })
     };
     driver.devices()?.into_iter().map(describe).collect()
 }
 
-/// The bridges from the root to the device with this PCI address, and the device; empty where the
-/// kernel does not show it.
-fn pcie_path(address: &str) -> Vec<String> {
-    let place = fs::canonicalize(format!("/sys/bus/pci/devices/{}", address.to_lowercase()));
-    let place = place.unwrap_or_default();
-    let parts = place.iter().filter_map(|part| part.to_str());
-    parts.skip_while(|part| !part.starts_with("pci")).map(str::to_owned).collect()
+/// The NUMA node of the device with this PCI address, and its place below its root.
+fn place(address: &str) -> (Option<NumaNode>, Vec<String>) {
+    let system = System::of_kernel();
+    let node = pci::numa_node(&system, address, &mut Vec::new());
+    (node.map(NumaNode), pci::path(&system, address).unwrap_or_default())
 }
 
 /// libfabric, loaded when it is first asked for.
@@ -87,17 +90,15 @@ pub fn nics(path: Option<&Path>) -> Vec<NicNode> {
             continue;
         }
         let address = facts.nic.as_ref().and_then(|nic| nic.pci_bus_id.clone());
-        let node = address.as_ref().and_then(|address| {
-            fs::read_to_string(format!("/sys/bus/pci/devices/{address}/numa_node")).ok()
-        });
+        let (numa_node, pcie_path) = address.as_deref().map(place).unwrap_or_default();
         nics.push(NicNode {
             provider: facts.provider.clone(),
             is_loopback: is_loopback(&name),
             name,
             has_rma: facts.caps.contains("FI_RMA"),
             message_max: facts.max_msg_size,
-            numa_node: node.and_then(|text| text.trim().parse().ok()).map(NumaNode),
-            pcie_path: address.map_or_else(Vec::new, |address| pcie_path(&address)),
+            numa_node,
+            pcie_path,
         });
     }
     nics
@@ -115,10 +116,10 @@ fn is_loopback(nic: &NicName) -> bool {
 }
 
 /// A foreign library that is used.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Library {
     /// What it is for.
-    pub name: &'static str,
+    pub name: String,
     /// The file.
     pub path: String,
     /// Its version, as it says itself.
@@ -131,17 +132,17 @@ pub const NCCL_HEADERS: u32 = nccl::HEADERS;
 /// The foreign libraries that this process has loaded.
 pub fn libraries() -> Vec<Library> {
     let driver = cuda::driver().ok().map(|driver| Library {
-        name: "CUDA driver",
+        name: "CUDA driver".to_owned(),
         path: driver.library().display().to_string(),
         version: format!("{}.{}", driver.version() / 1000, driver.version() % 1000 / 10),
     });
     let fabric = FABRIC.get().and_then(|found| found.as_ref().ok()).map(|library| Library {
-        name: "libfabric",
+        name: "libfabric".to_owned(),
         path: library.path().display().to_string(),
         version: library.version(),
     });
     let nccl = nccl::Library::loaded().map(|library| Library {
-        name: "NCCL",
+        name: "NCCL".to_owned(),
         path: library.path().display().to_string(),
         version: library.version().to_string(),
     });

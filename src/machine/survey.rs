@@ -1,34 +1,71 @@
-//! What the driver and NVML tell of the GPUs and of the ways between them.
+//! The machine as a whole: what the kernel, the driver and NVML tell of its GPUs, of what they
+//! hang on, and of the ways between them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::Library;
+use super::{
+    Library,
+    nics::{self, Nic},
+    pci::{self, Kind, Way},
+    system::System,
+};
 use crate::{
     ffi::{
         CallError,
         cuda::{self, Device, Feature},
-        nvml::{self, CommonAncestor, Nvml, PeerStatus, Remote},
+        nvml::{self, Nvml, PeerStatus, Remote},
     },
-    plan::topology::{GpuNode, Topology},
+    plan::topology::{GpuNode, NumaNode, Topology, cpu_ranges},
 };
 
-/// The GPUs of this machine.
-#[derive(Clone, Debug, Serialize)]
+/// Where the kernel describes the NUMA nodes.
+const NODES: &str = "/sys/devices/system/node";
+
+/// What the maker of EC2 instances is called in the description of the machine.
+const EC2: &str = "Amazon EC2";
+
+/// A machine.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Survey {
     /// Whether it is a simulated machine.
     pub simulated: bool,
+    /// Who made it, by the description that its firmware gives.
+    pub vendor: Option<String>,
+    /// What it is called there: on EC2 the instance type.
+    pub product: Option<String>,
+    /// NVIDIA's driver, such as `570.86.15`.
+    pub driver_version: Option<String>,
     /// The libraries that were asked.
     pub libraries: Vec<Library>,
-    /// Why one of them tells nothing.
+    /// Why something is not told.
     pub missing: Vec<String>,
-    /// The GPUs, in the order of their ordinals.
+    /// The NUMA nodes, in the order of their numbers.
+    pub nodes: Vec<SurveyedNode>,
+    /// The GPUs that this process may use, in the order of their ordinals.
     pub gpus: Vec<SurveyedGpu>,
+    /// GPUs that are there and that this process may not use.
+    pub other_gpus: Vec<pci::Device>,
+    /// The switches between NVLinks that are devices of this machine.
+    pub switches: Vec<pci::Device>,
+    /// The network interfaces, those for RDMA first.
+    pub nics: Vec<SurveyedNic>,
     /// Every ordered pair of two different GPUs.
     pub pairs: Vec<SurveyedPair>,
 }
 
-/// A GPU. `null`: neither the driver nor NVML tells it.
-#[derive(Clone, Debug, Serialize)]
+/// A NUMA node of the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SurveyedNode {
+    /// Its number.
+    pub number: u32,
+    /// Its CPUs, as a list of the kernel's such as `0-23,48-71`.
+    pub cpus: Option<String>,
+    /// The kernel's distance to each node; 10 is its own.
+    pub distances: Vec<u32>,
+}
+
+/// A GPU. `null`: nobody tells it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SurveyedGpu {
     /// What cases depend on.
     #[serde(flatten)]
@@ -39,22 +76,42 @@ pub struct SurveyedGpu {
     pub multiprocessors: u32,
     /// Copies that it does at once, beside kernels.
     pub copy_engines: u32,
+    /// The CPUs that are nearest, as a list of the kernel's.
+    pub cpus: Option<String>,
+    /// What the kernel shows of it.
+    pub pci: Option<pci::Device>,
     /// What NVML tells of it.
     pub nvml: Option<nvml::Gpu>,
     /// How it is doing now.
     pub condition: Option<nvml::Condition>,
 }
 
+/// A network interface and the GPUs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SurveyedNic {
+    /// What the kernel shows of it.
+    #[serde(flatten)]
+    pub nic: Nic,
+    /// The way from it to each GPU that this process may use, in the order of their ordinals.
+    pub ways: Vec<Option<Way>>,
+    /// The ordinals of the GPUs with the shortest way.
+    pub nearest_gpus: Vec<u32>,
+}
+
 /// The way by which one GPU reaches another's memory.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SurveyedPair {
     /// Ordinal of the GPU that reaches out.
     pub gpu: u32,
     /// Ordinal of the GPU whose memory it is.
     pub peer: u32,
     /// `NV18` for 18 NVLinks that are up; otherwise, in `nvidia-smi topo -m`'s words, where their
-    /// ways over PCI Express meet.
+    /// ways over PCI Express meet, by NVML or else by the kernel.
     pub connection: Option<String>,
+    /// The NVLinks between them that are up.
+    pub nvlinks: u32,
+    /// Where their ways over PCI Express meet by what the kernel shows.
+    pub way: Option<Way>,
     /// Whether the driver lets it reach the memory.
     pub access: bool,
     /// Whether atomic operations are done where the memory is; not, where the driver is too old
@@ -64,43 +121,116 @@ pub struct SurveyedPair {
     pub nvml: Option<nvml::Pair>,
 }
 
-/// Asks the driver and NVML.
+/// Asks the kernel, the driver and NVML.
 ///
 /// # Errors
 ///
 /// The driver does not describe a GPU that it counts.
 pub fn survey(topology: &Topology) -> Result<Survey, CallError> {
+    let system = System::here();
     let mut missing = Vec::new();
     let driver = cuda::driver().inspect_err(|err| missing.push(err.to_string())).ok();
     let nvml = Nvml::load().inspect_err(|reason| missing.push(reason.clone())).ok();
+    let mut survey = of_system(system, &mut missing);
+    survey.libraries = super::libraries();
+    survey.driver_version = nvml.and_then(Nvml::driver_version);
     let devices = driver.map(cuda::Driver::devices).transpose()?.unwrap_or_default();
-    let mut gpus = Vec::new();
     for (device, node) in devices.iter().zip(&topology.gpus) {
-        let bus = device.pci_bus_id()?;
-        gpus.push(SurveyedGpu {
-            node: node.clone(),
-            compute_capability: device.compute_capability()?,
-            multiprocessors: device.multiprocessors()?,
-            copy_engines: device.copy_engines()?,
-            nvml: nvml.and_then(|nvml| nvml.gpu(&bus)),
-            condition: nvml.and_then(|nvml| nvml.condition(&bus)),
-        });
+        survey.gpus.push(gpu(*device, node, nvml, &survey.other_gpus)?);
     }
     let untold = driver.and_then(|driver| driver.lacks(Feature::NativeAtomics));
     missing.extend(untold.map(|untold| untold.to_string()));
     let told = (nvml, untold.is_none());
-    let mut pairs = Vec::new();
     for (here, device) in devices.iter().enumerate() {
         for (there, peer) in devices.iter().enumerate().filter(|(there, _)| *there != here) {
-            pairs.push(pair(*device, *peer, told, (&gpus[here], &gpus[there]))?);
+            let gpus = (&survey.gpus[here], &survey.gpus[there]);
+            survey.pairs.push(pair(*device, *peer, told, gpus)?);
         }
     }
-    Ok(Survey {
-        simulated: driver.is_some_and(cuda::Driver::is_simulated),
-        libraries: super::libraries(),
-        missing,
-        gpus,
-        pairs,
+    survey.connect();
+    missing.extend(survey.gpus.iter().filter(|gpu| gpu.pci.is_none()).map(|gpu| {
+        let (number, address) = (gpu.node.gpu.0, &gpu.node.pci_bus_id);
+        format!("the kernel shows no device at {address}, where the driver has GPU {number}")
+    }));
+    survey.missing = missing;
+    Ok(survey)
+}
+
+/// What the kernel shows; all GPUs are among the others.
+fn of_system(system: &System, missing: &mut Vec<String>) -> Survey {
+    let devices = pci::devices(system, missing);
+    let of_kind = |kind: Kind| devices.iter().filter(move |device| device.kind == kind).cloned();
+    let mut dmi = |file: &str| {
+        pci::optional(system.text(format!("/sys/devices/virtual/dmi/id/{file}")), missing)
+            .filter(|text| !text.is_empty())
+    };
+    let (vendor, product) = (dmi("sys_vendor"), dmi("product_name"));
+    let nics = nics::nics(system, &devices, missing).into_iter();
+    Survey {
+        simulated: !system.is_real(),
+        vendor,
+        product,
+        driver_version: None,
+        libraries: Vec::new(),
+        missing: Vec::new(),
+        nodes: nodes(system, missing),
+        gpus: Vec::new(),
+        other_gpus: of_kind(Kind::Gpu).collect(),
+        switches: of_kind(Kind::NvSwitch).collect(),
+        nics: nics
+            .map(|nic| SurveyedNic { nic, ways: Vec::new(), nearest_gpus: Vec::new() })
+            .collect(),
+        pairs: Vec::new(),
+    }
+}
+
+/// The NUMA nodes; none where the kernel has no such folder.
+fn nodes(system: &System, missing: &mut Vec<String>) -> Vec<SurveyedNode> {
+    let names = pci::optional(system.names(NODES), missing).unwrap_or_default();
+    let number = |name: &String| name.strip_prefix("node")?.parse().ok();
+    let mut numbers: Vec<u32> = names.iter().filter_map(number).collect();
+    numbers.sort_unstable();
+    let node = |number: u32| {
+        let file = |name: &str| format!("{NODES}/node{number}/{name}");
+        let distances = pci::optional(system.text(file("distance")), missing).unwrap_or_default();
+        SurveyedNode {
+            number,
+            cpus: pci::optional(system.text(file("cpulist")), missing),
+            distances: distances.split_whitespace().flat_map(str::parse).collect(),
+        }
+    };
+    numbers.into_iter().map(node).collect()
+}
+
+/// A GPU; `shown` are those that the kernel shows.
+fn gpu(
+    device: Device,
+    node: &GpuNode,
+    nvml: Option<&Nvml>,
+    shown: &[pci::Device],
+) -> Result<SurveyedGpu, CallError> {
+    let bus = device.pci_bus_id()?;
+    let pci = shown.iter().find(|shown| shown.address.eq_ignore_ascii_case(&bus)).cloned();
+    let by_nvml = nvml.and_then(|nvml| nvml.gpu(&bus));
+    let (of_kernel, of_nvml) = (pci.as_ref(), by_nvml.as_ref());
+    let numa_node = of_kernel
+        .and_then(|pci| pci.numa_node)
+        .or_else(|| of_nvml.and_then(|gpu| gpu.numa_node))
+        .map(NumaNode);
+    let cpus = of_nvml.and_then(|gpu| gpu.cpus.as_ref()).map(|cpus| cpu_ranges(cpus));
+    Ok(SurveyedGpu {
+        node: GpuNode {
+            numa_node: numa_node.or(node.numa_node),
+            pcie_path: of_kernel.map_or_else(|| node.pcie_path.clone(), |pci| pci.path.clone()),
+            ..node.clone()
+        },
+        compute_capability: device.compute_capability()?,
+        multiprocessors: device.multiprocessors()?,
+        copy_engines: device.copy_engines()?,
+        cpus: cpus.or_else(|| of_kernel.and_then(|pci| pci.cpus.clone())),
+        nvml: by_nvml,
+        condition: nvml.and_then(|nvml| nvml.condition(&bus)),
+        pci,
     })
 }
 
@@ -114,16 +244,19 @@ fn pair(
         Some(nvml) => nvml.pair(&device.pci_bus_id()?, &peer.pci_bus_id()?),
         None => None,
     };
-    let links = here.nvml.as_ref().zip(there.nvml.as_ref()).map_or(0, |pair| links(pair.0, pair.1));
-    let ancestor = by_nvml.and_then(|pair| pair.common_ancestor).map(word);
+    let nvlinks =
+        here.nvml.as_ref().zip(there.nvml.as_ref()).map_or(0, |pair| nvlinks(pair.0, pair.1));
+    let way = here.pci.as_ref().zip(there.pci.as_ref()).and_then(|(here, there)| here.way(there));
+    let told = by_nvml.and_then(|pair| pair.common_ancestor).map(Way::from).or(way);
     Ok(SurveyedPair {
         gpu: device.ordinal(),
         peer: peer.ordinal(),
-        connection: if links > 0 {
-            Some(format!("NV{links}"))
-        } else {
-            ancestor.map(str::to_owned)
+        connection: match nvlinks {
+            0 => told.map(|way| way.word().to_owned()),
+            links => Some(format!("NV{links}")),
         },
+        nvlinks,
+        way,
         access: device.can_access_peer(peer)?,
         native_atomics: tells_atomics && device.has_native_atomics(peer)?,
         nvml: by_nvml,
@@ -132,24 +265,52 @@ fn pair(
 
 /// NVLinks between two GPUs that are up: those that end at the other one, or, through switches, as
 /// many as the GPU with fewer has.
-fn links(here: &nvml::Gpu, there: &nvml::Gpu) -> usize {
+fn nvlinks(here: &nvml::Gpu, there: &nvml::Gpu) -> u32 {
     let up = |gpu: &nvml::Gpu, is_wanted: &dyn Fn(&nvml::NvLink) -> bool| {
-        gpu.nvlinks.iter().filter(|link| link.active && is_wanted(link)).count()
+        let links = gpu.nvlinks.iter().filter(|link| link.active && is_wanted(link));
+        u32::try_from(links.count()).unwrap_or(u32::MAX)
     };
     let to_switch = |link: &nvml::NvLink| link.remote == Some(Remote::Switch);
     let direct = up(here, &|link| link.remote_pci_bus_id.as_ref() == Some(&there.pci_bus_id));
     if direct > 0 { direct } else { up(here, &to_switch).min(up(there, &to_switch)) }
 }
 
-/// `nvidia-smi topo -m`'s word.
-const fn word(ancestor: CommonAncestor) -> &'static str {
-    match ancestor {
-        // Two GPUs of one board meet in the switch on it.
-        CommonAncestor::Internal | CommonAncestor::SingleSwitch => "PIX",
-        CommonAncestor::MultipleSwitches => "PXB",
-        CommonAncestor::HostBridge => "PHB",
-        CommonAncestor::NumaNode => "NODE",
-        CommonAncestor::System => "SYS",
+impl Survey {
+    /// Finds what belongs together, once all parts are known.
+    fn connect(&mut self) {
+        let is_used = |other: &pci::Device| {
+            let address = |gpu: &SurveyedGpu| Some(gpu.pci.as_ref()?.address.clone());
+            self.gpus.iter().any(|gpu| address(gpu).as_ref() == Some(&other.address))
+        };
+        self.other_gpus.retain(|other| !is_used(other));
+        for nic in &mut self.nics {
+            nic.find_gpus(&self.gpus);
+        }
+    }
+
+    /// The EC2 instance type; `None` elsewhere.
+    pub fn instance_type(&self) -> Option<&str> {
+        // A guest of the older hypervisor is called `HVM domU` by another maker.
+        self.product.as_deref().filter(|_| self.vendor.as_deref() == Some(EC2))
+    }
+}
+
+impl SurveyedGpu {
+    /// Its NVLinks that are up.
+    pub fn active_nvlinks(&self) -> impl Iterator<Item = &nvml::NvLink> {
+        self.nvml.iter().flat_map(|gpu| &gpu.nvlinks).filter(|link| link.active)
+    }
+}
+
+impl SurveyedNic {
+    /// Looks for the ways to the GPUs.
+    fn find_gpus(&mut self, gpus: &[SurveyedGpu]) {
+        let way = |gpu: &SurveyedGpu| self.nic.pci.as_ref()?.way(gpu.pci.as_ref()?);
+        self.ways = gpus.iter().map(way).collect();
+        let shortest = self.ways.iter().flatten().min();
+        let is_nearest = |(_, way): &(&SurveyedGpu, &Option<Way>)| shortest == way.as_ref();
+        let nearest = gpus.iter().zip(&self.ways).filter(|_| shortest.is_some()).filter(is_nearest);
+        self.nearest_gpus = nearest.map(|(gpu, _)| gpu.node.gpu.0).collect();
     }
 }
 

@@ -65,6 +65,13 @@ pub enum Unread {
     },
 }
 
+impl Unread {
+    /// A file that holds something else than it should.
+    pub(super) fn holding(path: impl AsRef<Path>, text: &str) -> Self {
+        malformed(path.as_ref(), &format!("holds {:?}", shortened(text)))
+    }
+}
+
 impl System {
     /// The machine that this process is on: the simulated one if there is one.
     ///
@@ -78,8 +85,13 @@ impl System {
             Some(described) => {
                 Self::described(&described).expect("the simulated machine describes itself")
             }
-            None => Self(Source::Kernel),
+            None => Self::of_kernel(),
         })
+    }
+
+    /// The machine that this process runs on, whatever is simulated: its CPUs and memory are used.
+    pub const fn of_kernel() -> Self {
+        Self(Source::Kernel)
     }
 
     /// A machine by its files: JSON, an object from paths to what lies there, such as
@@ -124,7 +136,7 @@ impl System {
     pub fn value<T: FromStr>(&self, path: impl AsRef<Path>) -> Result<T, Unread> {
         let text = self.text(path.as_ref())?;
         let value = text.trim().parse();
-        value.map_err(|_| malformed(path.as_ref(), &format!("holds {:?}", shortened(&text))))
+        value.map_err(|_| Unread::holding(path, &text))
     }
 
     /// The names in a folder, in their order.
@@ -206,12 +218,16 @@ impl System {
         let path = path.as_ref();
         let target = match &self.0 {
             Source::Kernel => fs::read_link(path).map_err(|err| refused(path, &err))?,
-            Source::Described(files) => match files.get(path) {
-                Some(Entry::Link(target)) => target.clone(),
-                Some(Entry::Denied) => return Err(Unread::Denied(path.to_owned())),
-                Some(_) => return Err(malformed(path, "is no link")),
-                None => return Err(Unread::Absent(path.to_owned())),
-            },
+            Source::Described(files) => {
+                let absent = || Unread::Absent(path.to_owned());
+                let (folder, name) = path.parent().zip(path.file_name()).ok_or_else(absent)?;
+                match files.get(&self.resolve(folder)?.join(name)) {
+                    Some(Entry::Link(target)) => target.clone(),
+                    Some(Entry::Denied) => return Err(Unread::Denied(path.to_owned())),
+                    Some(_) => return Err(malformed(path, "is no link")),
+                    None => return Err(absent()),
+                }
+            }
         };
         Ok(target.to_string_lossy().into_owned())
     }
@@ -260,6 +276,7 @@ mod tests {
         let files = r#"{
             "/sys/devices/pci0/0:1.0/numa_node": {"text": "1\n"},
             "/sys/devices/pci0/0:1.0/config": "denied",
+            "/sys/devices/pci0/0:1.0/driver": {"link": "../../../bus/pci/drivers/nvme"},
             "/sys/bus/pci/devices/0:1.0": {"link": "../../../devices/pci0/0:1.0"},
             "/sys/kernel/iommu_groups": "folder",
             "/proc/self/ns/net": {"link": "net:[4026531840]"},
@@ -275,7 +292,10 @@ mod tests {
         let place = system.resolve("/sys/bus/pci/devices/0:1.0").unwrap();
         assert_eq!(place, Path::new("/sys/devices/pci0/0:1.0"));
         assert_eq!(system.names("/sys/bus/pci/devices").unwrap(), ["0:1.0"]);
-        assert_eq!(system.names("/sys/bus/pci/devices/0:1.0").unwrap(), ["config", "numa_node"]);
+        let files = system.names("/sys/bus/pci/devices/0:1.0").unwrap();
+        assert_eq!(files, ["config", "driver", "numa_node"]);
+        let driver = system.link("/sys/bus/pci/devices/0:1.0/driver").unwrap();
+        assert_eq!(driver, "../../../bus/pci/drivers/nvme");
         assert_eq!(system.names("/sys/kernel/iommu_groups").unwrap(), [""; 0]);
         assert_eq!(system.link("/proc/self/ns/net").unwrap(), "net:[4026531840]");
         assert!(system.has("/sys/kernel/iommu_groups") && !system.has("/sys/kernel/iommu"));
@@ -301,7 +321,7 @@ mod tests {
 
     #[test]
     fn this_machines_files_are_read_too() {
-        let system = System(Source::Kernel);
+        let system = System::of_kernel();
         assert!(system.is_real() && system.text("/proc/self/limits").unwrap().contains("Max"));
         assert!(system.names("/proc/self").unwrap().contains(&"limits".to_owned()));
         assert!(system.link("/proc/self/ns/net").unwrap().starts_with("net:["));

@@ -161,6 +161,17 @@ pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     Some(cpus)
 }
 
+/// Ascending numbers in the kernel's list format.
+pub fn cpu_ranges(cpus: &[u32]) -> String {
+    let ranges = cpus.chunk_by(|here, next| here.checked_add(1) == Some(*next));
+    let ranges = ranges.map(|range| match range {
+        [only] => only.to_string(),
+        [first, .., last] => format!("{first}-{last}"),
+        [] => String::new(),
+    });
+    ranges.collect::<Vec<String>>().join(",")
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -204,5 +215,8 @@ pub(crate) mod tests {
         assert_eq!(cpu_list("\n"), Some(vec![]));
         assert_eq!(cpu_list("0-"), None);
         assert_eq!(cpu_list("a"), None);
+        for text in ["0-2,8,10-11", "0-23,48-71", "7", ""] {
+            assert_eq!(cpu_ranges(&cpu_list(text).unwrap()), text);
+        }
     }
 }

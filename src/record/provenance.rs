@@ -96,7 +96,7 @@ impl Provenance {
     /// Of the run that begins now, on this machine.
     pub fn collect(settings: &Settings, hosts: &[Host]) -> Self {
         let mpi = settings.mpi.clone().map(|(path, version)| Library {
-            name: "MPI",
+            name: "MPI".to_owned(),
             path: path.display().to_string(),
             version: version.lines().next().unwrap_or_default().to_owned(),
         });

@@ -1,6 +1,6 @@
 //! What NVML says of the GPUs.
 
-use g2g::ffi::nvml::{CommonAncestor, Fabric, Nvml, PeerStatus, Remote};
+use g2g::ffi::nvml::{CommonAncestor, FabricState, Nvml, PeerStatus, Remote};
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn links_and_conditions_of_the_simulated_machine_are_told() {
     let [near, far] = [0, 1].map(|at| gpus[at].device().pci_bus_id().unwrap());
     let gpu = nvml.gpu(&far).unwrap();
     assert_eq!(gpu.numa_node, Some(1));
-    assert_eq!(gpu.fabric, Some(Fabric::Completed));
+    assert_eq!(gpu.fabric.map(|fabric| fabric.state), Some(FabricState::Completed));
     assert_eq!(gpu.mig, Some(false));
     assert_eq!(gpu.nvlinks.iter().map(|link| link.number).collect::<Vec<_>>(), [0, 1, 2, 3]);
     let up: Vec<bool> = gpu.nvlinks.iter().map(|link| link.active).collect();

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use toml::Spanned;
 
 use super::{
-    FailingCall, FailingRank, Faults, Flip, GPUS_MAX, Gpu, Jitter, Link, Machine, Nccl, NvLinks,
-    Pair, RankFault, Rate, Rates,
+    FailingCall, FailingRank, Faults, Flip, GPUS_MAX, Gpu, Host, Jitter, Link, Machine, Nccl,
+    NvLinks, Pair, RankFault, Rate, Rates,
     file::{
         Count, FaultKeys, File, GpuKeys, Limit, PairKeys, Problem, RankKeys, RankWhat, RateKeys,
         SlowKeys, Whole,
@@ -18,11 +18,24 @@ use super::{
 /// GPUs of a machine that starts from nothing, if the file does not say.
 const GPUS: u64 = 2;
 
+/// A GPU as a PCI device that nobody makes.
+const PCI_DEVICE_ID: u32 = 1;
+
 /// The machine that a file describes.
 pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
     let mut machine = beginning(&file)?;
     machine.name = file.name.clone().unwrap_or_else(|| name.to_owned());
     machine.report = file.report.clone();
+    machine.host.boot_id = Host::boot_of(&machine.name);
+    if machine.host.product.is_empty() {
+        machine.host.product.clone_from(&machine.name);
+    }
+    if let Some(switched) = &file.nvswitch {
+        let switched = *switched.get_ref();
+        machine.host.nvswitches = u32::from(switched).max(machine.host.nvswitches);
+        machine.host.nvswitches *= u32::from(switched);
+        machine.host.fabric_manager = switched;
+    }
     if let Some(resolution) = file.event_resolution_ns {
         machine.event_resolution_ns = resolution.get();
     }
@@ -96,6 +109,8 @@ fn plain(gpus: u32) -> Machine {
             pair.sm_write = Rate { gb_s: 23.0, latency_ns: 1000.0 };
             pair.load_latency_ns = 1500.0;
         }),
+        nics: Vec::new(),
+        host: Host::plain(),
         nccl: Nccl::default(),
         faults: Faults::default(),
         report: None,
@@ -116,6 +131,7 @@ fn plain_gpu(ordinal: u32) -> Gpu {
         memory_clock_mhz: 2000,
         memory_bus_bits: 4096,
         pci: (0, instance::PCI_BUS_FIRST + ordinal, 0),
+        pci_device_id: PCI_DEVICE_ID,
         pcie_generation: (4, 4),
         pcie_lanes: (16, 16),
         pcie_switch: None,

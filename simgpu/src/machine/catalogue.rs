@@ -46,6 +46,44 @@ pub(super) struct Instance {
     pub p2p: Option<PeerAccess>,
     pub network_gbps: Option<f64>,
     pub efa: Option<bool>,
+    pub efa_gen: Option<u32>,
+    pub efa_interfaces: Option<u32>,
+    pub efa_total_gbps: Option<u32>,
+    pub nitro: Option<u32>,
+    pub gpudirect_rdma: Option<bool>,
+    pub imex_required: Option<bool>,
+    pub family: String,
+    pub vcpus: Option<u32>,
+    pub arch: Option<Architecture>,
+    pub cpu_vendor: Option<CpuVendor>,
+    pub host_mem_mib: Option<u64>,
+    pub hypervisor: Option<Hypervisor>,
+    pub bare_metal: Option<bool>,
+}
+
+/// The processors' instruction set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Architecture {
+    Amd64,
+    Arm64,
+}
+
+/// Whose processors they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum CpuVendor {
+    Intel,
+    Amd,
+    Aws,
+}
+
+/// What an instance runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Hypervisor {
+    Xen,
+    Nitro,
 }
 
 /// What connects GPUs to the host where it is not PCIe.

@@ -26,6 +26,9 @@ const COMPUTE_CAPABILITY: f64 = 12.0;
 /// PCIe lanes of a GPU where the catalogue does not say.
 const PCIE_LANES: u32 = 16;
 
+/// V100 with 32 GB on SXM2, as a PCI device.
+const V100_32_GB: u32 = 0x1db5;
+
 /// What a kernel costs beside its traffic.
 const LAUNCH_NS: f64 = 2000.0;
 
@@ -58,6 +61,8 @@ pub(super) fn machine(name: &str) -> Option<Machine> {
         event_resolution_ns: EVENT_RESOLUTION_NS,
         driver_version: DRIVER_VERSION,
         pairs: super::pairs_of(instance.gpu_count, |pair| builder.connect(&gpus, pair)),
+        nics: builder.nics(&gpus),
+        host: builder.host_of(name),
         gpus,
         nccl: builder.nccl(),
         faults: Faults::default(),
@@ -71,8 +76,8 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// What is known of an instance.
-struct Builder {
-    instance: &'static Instance,
+pub(super) struct Builder {
+    pub(super) instance: &'static Instance,
     known: &'static catalogue::Gpu,
     model: &'static Model,
 }
@@ -96,6 +101,7 @@ impl Builder {
             memory_clock_mhz: self.model.memory_clock_mhz,
             memory_bus_bits: self.model.memory_bus_bits,
             pci: (0, PCI_BUS_FIRST + ordinal, 0),
+            pci_device_id: self.pci_device_id(),
             pcie_generation: (pcie.0, pcie.0),
             pcie_lanes: (pcie.1, pcie.1),
             pcie_switch: self.instance.gpus_per_pcie_switch.map(|gpus| ordinal / gpus),
@@ -123,6 +129,14 @@ impl Builder {
         }
     }
 
+    /// V100 have another number with 32 GB.
+    fn pci_device_id(&self) -> u32 {
+        match (self.instance.gpu.as_str(), self.memory_mib() >> 10) {
+            ("v100", 32) => V100_32_GB,
+            _ => self.model.pci_device_id,
+        }
+    }
+
     fn memory_mib(&self) -> u64 {
         let labelled = self.instance.gpu_mem_gb.map(|gb| gb << 10);
         self.instance.gpu_mem_mib.or(labelled).expect("a test loads every instance")
@@ -142,7 +156,7 @@ impl Builder {
     }
 
     /// Generation and lanes.
-    fn pcie(&self) -> (u32, u32) {
+    pub(super) fn pcie(&self) -> (u32, u32) {
         // "PCIe4 x16", and more in brackets where it is a board's.
         let interface = self.known.device_host_interface.as_deref().unwrap_or_default();
         let mut words = interface.split(' ');
@@ -167,12 +181,12 @@ impl Builder {
         }
     }
 
-    fn numa_nodes(&self) -> u32 {
+    pub(super) fn numa_nodes(&self) -> u32 {
         let assumed = if self.instance.gpu_count >= GPUS_OF_TWO_NODES { 2 } else { 1 };
         self.instance.numa_nodes.unwrap_or(assumed)
     }
 
-    fn nvlinks(&self) -> NvLinks {
+    pub(super) fn nvlinks(&self) -> NvLinks {
         let count = self.instance.nvlink_links_per_gpu.unwrap_or(0);
         let generation = if count == 0 { 0 } else { self.instance.nvlink_gen.unwrap_or(0) };
         let switch = self.instance.p2p == Some(PeerAccess::NvswitchAllPairs);

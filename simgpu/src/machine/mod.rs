@@ -5,14 +5,21 @@
 mod apply;
 mod catalogue;
 mod file;
+pub(crate) mod host;
 mod instance;
 mod models;
+pub(crate) mod nics;
 mod nvlinks;
+pub(crate) mod pci;
+mod premises;
 mod rates;
 
 use std::{io, path::Path};
 
 use serde::{Deserialize, Serialize};
+
+pub(crate) use host::Host;
+pub(crate) use nics::Nic;
 
 /// Most GPUs that a machine has.
 pub const GPUS_MAX: u32 = 64;
@@ -76,6 +83,12 @@ pub fn load(name_or_path: &str) -> Result<Machine, BadMachine> {
     })
 }
 
+/// The names of all instance types.
+#[cfg(test)]
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    instance::names()
+}
+
 /// The instance type whose name is most like this one.
 fn nearest_instance(name: &str) -> String {
     let nearest = instance::names().min_by_key(|known| strsim::osa_distance(name, known));
@@ -95,6 +108,11 @@ pub struct Machine {
     pub gpus: Vec<Gpu>,
     /// Every ordered pair of two different GPUs, sorted by source, then target.
     pub pairs: Vec<Pair>,
+    /// The network interfaces that do RDMA, in the order of their addresses.
+    #[serde(default)]
+    pub nics: Vec<Nic>,
+    /// What the GPUs are in.
+    pub host: Host,
     /// What the library of collectives finds.
     #[serde(default)]
     pub nccl: Nccl,
@@ -115,12 +133,8 @@ impl Machine {
 
     /// The UUID of a GPU: the same whenever a machine of this name is simulated.
     pub fn uuid(&self, ordinal: u32) -> [u8; 16] {
-        // FNV-1a, 128 bits. With the ordinal in front, no two GPUs of a machine are alike.
-        let bytes = ordinal.to_le_bytes().into_iter().chain(self.name.bytes());
-        let hash = bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
-            (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
-        });
-        hash.to_be_bytes()
+        // With the ordinal in front, no two GPUs of a machine are alike.
+        hash(ordinal.to_le_bytes().into_iter().chain(self.name.bytes()))
     }
 
     /// Where an NVLink of a GPU ends; `None` if it is down or there is none of this number.
@@ -144,6 +158,14 @@ impl Machine {
         }
         None
     }
+}
+
+/// FNV-1a, 128 bits.
+fn hash(bytes: impl Iterator<Item = u8>) -> [u8; 16] {
+    let hash = bytes.fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
+        (hash ^ u128::from(byte)).wrapping_mul(0x0100_0000_0000_0000_0000_013b)
+    });
+    hash.to_be_bytes()
 }
 
 /// Where an NVLink ends.
@@ -235,6 +257,8 @@ pub struct Gpu {
     pub memory_bus_bits: u32,
     /// PCI domain, bus, device.
     pub pci: (u32, u32, u32),
+    /// The identity of the device among those of its vendor.
+    pub pci_device_id: u32,
     /// PCI Express generation now and at most.
     pub pcie_generation: (u32, u32),
     /// PCI Express lanes now and at most.
@@ -282,6 +306,13 @@ pub struct NvLinks {
     pub down: Vec<u32>,
     /// Whether they end in an NVSwitch rather than in other GPUs.
     pub switch: bool,
+}
+
+impl Gpu {
+    /// NVIDIA's number for the NVSwitch that its links end in: pci.ids for that of A100.
+    pub(crate) const fn nvswitch_device_id(&self) -> u32 {
+        if self.nvlinks.generation <= 3 { 0x1af1 } else { 0x22a3 }
+    }
 }
 
 /// Why clocks are held down; NVML's names.

@@ -50,7 +50,7 @@ fn find(is_it: impl Fn(&Machine, u32, &Gpu) -> bool) -> Answer<nvmlDevice_t> {
 }
 
 /// `GPU-` and the UUID in its usual form.
-fn uuid(machine: &Machine, ordinal: u32) -> String {
+pub(crate) fn uuid(machine: &Machine, ordinal: u32) -> String {
     let mut text = String::from("GPU");
     let bytes = machine.uuid(ordinal);
     for group in [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]] {
@@ -74,13 +74,13 @@ fn pci_address(text: &str) -> Option<(u32, u32, u32)> {
 }
 
 /// A PCI address as NVML gives it.
-pub(super) fn pci_info((domain, bus, device): (u32, u32, u32)) -> nvmlPciInfo_t {
+pub(super) fn pci_info((domain, bus, device): (u32, u32, u32), device_id: u32) -> nvmlPciInfo_t {
     nvmlPciInfo_t {
         busIdLegacy: text(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
         domain,
         bus,
         device,
-        pciDeviceId: PCI_VENDOR,
+        pciDeviceId: device_id << 16 | PCI_VENDOR,
         pciSubSystemId: PCI_VENDOR,
         busId: text(&format!("{domain:08X}:{bus:02X}:{device:02X}.0")),
     }
@@ -125,14 +125,13 @@ fn throttle_reasons(gpu: &Gpu) -> c_ulonglong {
     gpu.throttle.iter().map(bit).fold(0, |all, bit| all | c_ulonglong::from(bit))
 }
 
-/// A set of processors or NUMA nodes with one member, in as many words as the caller has.
-fn put_set(member: u32, words: Given<c_ulong>, count: c_uint) -> Answer {
-    let word = (member / c_ulong::BITS) as usize;
-    if word >= count as usize {
-        return Err(INSUFFICIENT_SIZE);
-    }
+/// A set of processors or NUMA nodes, in as many words as the caller has.
+fn put_set(members: &[u32], words: Given<c_ulong>, count: c_uint) -> Answer {
     let mut set = vec![0; count as usize];
-    set[word] = 1 << (member % c_ulong::BITS);
+    for member in members {
+        let word = set.get_mut((member / c_ulong::BITS) as usize).ok_or(INSUFFICIENT_SIZE)?;
+        *word |= 1 << (member % c_ulong::BITS);
+    }
     words.put_all(&set, count)
 }
 
@@ -175,9 +174,10 @@ exported! {
         index.put(device.device()?.ordinal)
     }
 
-    /// Its PCI address. Of the identity only the vendor is given.
+    /// Its PCI address and identity.
     fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, pci: *mut nvmlPciInfo_t) {
-        pci.put(pci_info(device.device()?.gpu.pci))
+        let gpu = device.device()?.gpu;
+        pci.put(pci_info(gpu.pci, gpu.pci_device_id))
     }
 
     /// Its memory.
@@ -320,17 +320,20 @@ exported! {
         let gpu = device.device()?.gpu;
         match scope {
             nvml::NVML_AFFINITY_SCOPE_NODE | nvml::NVML_AFFINITY_SCOPE_SOCKET => {
-                put_set(gpu.numa_node, set, words)
+                put_set(&[gpu.numa_node], set, words)
             }
             _ => Err(INVALID_ARGUMENT),
         }
     }
 
-    /// The host's processors are real, and none is nearer to a GPU that is not.
+    /// The simulated host's processors that are nearest.
     fn nvmlDeviceGetCpuAffinity(device: nvmlDevice_t, words: c_uint, set: *mut c_ulong) {
-        device.device()?;
+        let Device { machine, gpu, .. } = device.device()?;
         set.there()?;
-        Err(if words == 0 { INVALID_ARGUMENT } else { NOT_SUPPORTED })
+        if words == 0 {
+            return Err(INVALID_ARGUMENT);
+        }
+        put_set(&machine.cpus_of(gpu.numa_node), set, words)
     }
 
     /// Off, where the GPU could be divided.

@@ -18,10 +18,10 @@ use super::{
     given::Argument,
     traffic,
 };
-use crate::machine::{Link, NVLINKS_MAX, NvLinkEnd};
+use crate::machine::{Link, Machine, NVLINKS_MAX, NvLinkEnd, pci::NVSWITCH_BUS};
 
-/// Where the NVSwitch of a machine is: beyond the buses of its GPUs.
-const SWITCH_PCI: (u32, u32, u32) = (0, 0xff, 0);
+/// Where the NVSwitch is in which all links end.
+const SWITCH_PCI: (u32, u32, u32) = (NVSWITCH_BUS.0, NVSWITCH_BUS.1, 0);
 
 /// The scope of a field that stands for all links together.
 const ALL_LINKS: c_uint = c_uint::MAX;
@@ -160,20 +160,6 @@ impl Device {
         })
     }
 
-    /// What the two have in common on the way to the host.
-    fn common_ancestor(&self, other: &Device) -> nvmlGpuTopologyLevel_t {
-        let (a, b) = (self.gpu, other.gpu);
-        if self.ordinal == other.ordinal {
-            nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_INTERNAL
-        } else if a.pcie_switch.is_some() && a.pcie_switch == b.pcie_switch {
-            nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_SINGLE
-        } else if a.numa_node == b.numa_node {
-            nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_NODE
-        } else {
-            nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM
-        }
-    }
-
     /// How its part of the NVSwitch fabric is. Before compute capability 9.0 GPUs report none.
     #[expect(clippy::cast_possible_truncation, reason = "states and summaries are 0 to 3")]
     fn fabric(&self, version: c_uint) -> nvmlGpuFabricInfoV_t {
@@ -205,6 +191,22 @@ impl Device {
             healthMask: degraded << nvml::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW,
             healthSummary: summary as u8,
         }
+    }
+}
+
+/// What two GPUs have in common on the way to the host. Those on one bus share its host bridge.
+pub(crate) fn common_ancestor(machine: &Machine, one: u32, other: u32) -> nvmlGpuTopologyLevel_t {
+    let [a, b] = [one, other].map(|ordinal| &machine.gpus[ordinal as usize]);
+    if one == other {
+        nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_INTERNAL
+    } else if a.pcie_switch.is_some() && a.pcie_switch == b.pcie_switch {
+        nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_SINGLE
+    } else if (a.pci.0, a.pci.1) == (b.pci.0, b.pci.1) {
+        nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_HOSTBRIDGE
+    } else if a.numa_node == b.numa_node {
+        nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_NODE
+    } else {
+        nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM
     }
 }
 
@@ -258,10 +260,13 @@ exported! {
         pci: *mut nvmlPciInfo_t
     ) {
         let device = device.device()?;
-        pci.put(pci_info(match device.end(link)? {
-            NvLinkEnd::Switch => SWITCH_PCI,
-            NvLinkEnd::Gpu(peer) => device.machine.gpus[peer as usize].pci,
-        }))
+        pci.put(match device.end(link)? {
+            NvLinkEnd::Switch => pci_info(SWITCH_PCI, device.gpu.nvswitch_device_id()),
+            NvLinkEnd::Gpu(peer) => {
+                let peer = &device.machine.gpus[peer as usize];
+                pci_info(peer.pci, peer.pci_device_id)
+            }
+        })
     }
 
     /// What a link ends in.
@@ -312,7 +317,8 @@ exported! {
         other: nvmlDevice_t,
         level: *mut nvmlGpuTopologyLevel_t
     ) {
-        level.put(device.device()?.common_ancestor(&other.device()?))
+        let (device, other) = (device.device()?, other.device()?);
+        level.put(common_ancestor(device.machine, device.ordinal, other.ordinal))
     }
 
     /// How a GPU's part of the NVSwitch fabric is.

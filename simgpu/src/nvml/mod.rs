@@ -32,7 +32,10 @@ use crate::{
     state::{machine, memory_used, traffic},
 };
 use codes::{DRIVER_NOT_LOADED, SUCCESS, UNINITIALIZED, UNKNOWN};
+pub(crate) use device::uuid;
 use given::Argument;
+#[cfg(test)]
+pub(crate) use links::common_ancestor;
 #[cfg(test)]
 use tests::simulated::{check, machine, memory_used, traffic};
 
@@ -93,7 +96,7 @@ fn initialise() -> Answer {
 }
 
 /// The driver's version as a sentence shows it: of the branch that came with its CUDA version.
-fn driver_version(machine: &Machine) -> String {
+pub(crate) fn driver_version(machine: &Machine) -> String {
     let branch = match machine.driver_version {
         ..12_000 => 450,
         12_000..12_020 => 525,

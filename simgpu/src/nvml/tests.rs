@@ -209,6 +209,7 @@ fn a_gpu_is_found_by_index_uuid_and_pci_address() {
         assert_eq!(found, Ok(device));
         let pci: nvmlPciInfo_t = asked(|at| nvml!(nvmlDeviceGetPciInfo_v3(device, at))).unwrap();
         assert_eq!((pci.domain, pci.bus, pci.device), (0, 0x10 + ordinal, 0));
+        assert_eq!(pci.pciDeviceId, 0x20b0_10de);
         assert_eq!(read(&pci.busId), format!("00000000:{:02X}:00.0", 0x10 + ordinal));
         assert_eq!(read(&pci.busIdLegacy), format!("0000:{:02X}:00.0", 0x10 + ordinal));
         for address in [read(&pci.busId), read(&pci.busIdLegacy), read(&pci.busId)[9..].to_owned()]
@@ -465,17 +466,32 @@ fn the_nearest_numa_node_is_a_bit_in_a_set() {
 }
 
 #[test]
+fn the_nearest_processors_are_bits_in_a_set() {
+    let _session = Session::on("p4d.24xlarge");
+    let cpus = |ordinal: u32, words: u32| {
+        let mut set: Vec<c_ulong> = vec![7; 2];
+        match nvml!(nvmlDeviceGetCpuAffinity(gpu(ordinal), words, set.as_mut_ptr())) {
+            SUCCESS => Ok(set),
+            code => Err(code),
+        }
+    };
+    // 0-23,48-71 and 24-47,72-95
+    assert_eq!(cpus(3, 2), Ok(vec![0xffff_0000_00ff_ffff, 0xff]));
+    assert_eq!(cpus(4, 2), Ok(vec![0x0000_ffff_ff00_0000, 0xffff_ff00]));
+    assert_eq!(cpus(4, 1), Err(INSUFFICIENT_SIZE));
+    assert_eq!(cpus(4, 0), Err(INVALID_ARGUMENT));
+}
+
+#[test]
 fn what_is_not_simulated_is_not_supported() {
     let _session = Session::on("p5.48xlarge");
     let device = gpu(0);
-    let mut set: c_ulong = 0;
     for answer in [
         asked(|at| nvml!(nvmlDeviceGetTemperature(device, 0, at))),
         asked(|at| nvml!(nvmlDeviceGetPowerUsage(device, at))),
         asked(|at| nvml!(nvmlDeviceGetEnforcedPowerLimit(device, at))),
         asked(|at| nvml!(nvmlDeviceGetNumaNodeId(device, at))),
         asked(|at| nvml!(nvmlDeviceGetPcieThroughput(device, 0, at))),
-        Err(nvml!(nvmlDeviceGetCpuAffinity(device, 1, &raw mut set))),
     ] {
         assert_eq!(answer, Err::<u32, _>(NOT_SUPPORTED));
     }
