@@ -2,6 +2,7 @@
 //!
 //! Knows only the plan and the units; refuses what cannot be meant.
 
+mod catalogue;
 mod fabric;
 mod nccl;
 mod sweep;
@@ -11,6 +12,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
+pub use catalogue::CatalogueOptions;
 pub use fabric::FabricOptions;
 pub use nccl::NcclOptions;
 pub use sweep::{SweepFormat, SweepOptions};
@@ -64,6 +66,8 @@ pub enum Command {
     Sweep(SweepOptions),
     /// Read NCCL's log and say which way its data took, why, and what to change
     Explain(ExplainOptions),
+    /// Show what is known of EC2 instance types and GPUs, and where from; measures nothing
+    Catalogue(CatalogueOptions),
     /// A rank that g2g starts by itself.
     #[command(name = "internal-rank", hide = true)]
     Rank(RankArgs),

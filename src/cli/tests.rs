@@ -16,9 +16,11 @@ fn options(line: &str) -> Options {
         | Command::Shm(options)
         | Command::Nccl(options)
         | Command::Rdma(options) => options,
-        Command::Topo(_) | Command::Sweep(_) | Command::Explain(_) | Command::Rank(_) => {
-            panic!("not a command that measures")
-        }
+        Command::Topo(_)
+        | Command::Sweep(_)
+        | Command::Explain(_)
+        | Command::Catalogue(_)
+        | Command::Rank(_) => panic!("not a command that measures"),
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Owns the columns and the files of a run's folder. Knows nothing of how a number came about.
 
+mod catalogue;
 mod csv;
 mod files;
 mod hlog;
@@ -24,6 +25,7 @@ use crate::{measure::Latency, plan::Rank};
 
 use provenance::Provenance;
 
+pub use catalogue::{catalogue_entry_json, catalogue_entry_text, catalogue_json, catalogue_text};
 pub use csv::text as csv_text;
 pub use json::text as json_text;
 pub use nccl_tests::{NcclTests, text as nccl_tests_text};

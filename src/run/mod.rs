@@ -1,5 +1,6 @@
 //! A whole run: from the command line to the exit code.
 
+mod catalogue;
 mod explain;
 mod items;
 mod proof;
@@ -88,6 +89,8 @@ pub fn main(open: Open) -> ExitCode {
             Command::Sweep(_) => Ok(true),
             Command::Explain(options) if answers => explain::explain(&options),
             Command::Explain(_) => Ok(true),
+            Command::Catalogue(options) if answers => catalogue::catalogue(&options),
+            Command::Catalogue(_) => Ok(true),
             Command::Rank(rank) => join(rank, open, &mut ranks),
         },
         Err(_) if !answers => Ok(true),

@@ -67,7 +67,7 @@ fn apart(log: &Log, communicator: &Communicator) -> Option<Finding> {
     let Some((platform, instance)) = known else {
         return if_pods(communicator, &nodes, layout);
     };
-    if ranks > instance.gpu_count {
+    if ranks > instance.gpu_count.get() {
         return None;
     }
     let mut places = vec![layout, platform.at];
@@ -88,7 +88,7 @@ fn apart(log: &Log, communicator: &Communicator) -> Option<Finding> {
         "{nodes}, but they probably share one {} ({} {gpus}): {}. So {link} between its GPUs went \
          unused, and all data went out through the network interface and back{caution}",
         platform.value,
-        instance.gpu_count,
+        instance.gpu_count.get(),
         signs.join("; ")
     );
     let finding = Finding::problem("one-machine-as-several-nodes", says, places);

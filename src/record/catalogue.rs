@@ -1,0 +1,209 @@
+//! The catalogue for a person: a line for each GPU and instance type, or all of one with where it
+//! is from.
+
+use std::collections::BTreeMap;
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::plan::catalogue::{Catalogue, Entry, Gpu, Instance, PeerAccess, Positive};
+
+/// What stands in the place of a fact that is not known.
+const UNKNOWN: &str = "?";
+
+/// Columns that hold words.
+const WORDS: [&str; 6] = ["GPU", "instance", "name", "memory", "GPUs reach each other", "added by"];
+
+/// A line for each GPU and for each instance type.
+pub fn catalogue_text(catalogue: &Catalogue) -> String {
+    let gpu = |(key, gpu): (&String, &Gpu)| {
+        [
+            key.clone(),
+            gpu.name.clone(),
+            number(gpu.compute_capability),
+            told(gpu.mem_type.as_ref()),
+            number(gpu.mem_bw_gbs),
+            told(gpu.nvlink_links),
+            nvlink_rate(gpu.nvlink_gen, gpu.nvlink_gbs_per_gpu_per_dir),
+            by(catalogue, key),
+        ]
+    };
+    let instance = |(name, known): (&String, &Instance)| {
+        [
+            name.clone(),
+            known.gpu_count.to_string(),
+            known.gpu.clone(),
+            told(known.gpu_mem_mib),
+            known.p2p.map_or(UNKNOWN, reach).to_owned(),
+            nvlink_rate(known.nvlink_gen, known.nvlink_gbs_per_gpu_per_dir),
+            told(known.efa_interfaces.or((known.efa == Some(false)).then_some(0))),
+            number(known.efa_total_gbps.or(known.network_gbps)),
+            by(catalogue, name),
+        ]
+    };
+    let gpu_head = [
+        "GPU",
+        "name",
+        "compute capability",
+        "memory",
+        "memory GB/s",
+        "NVLinks",
+        "NVLink GB/s",
+        "added by",
+    ];
+    let instance_head = [
+        "instance",
+        "GPUs",
+        "GPU",
+        "MiB each",
+        "GPUs reach each other",
+        "NVLink GB/s",
+        "EFA",
+        "network Gbit/s",
+        "added by",
+    ];
+    format!(
+        "GPUs; GB/s are 10^9 bytes per second, of NVLink for a whole GPU in one direction\n{}\n\n\
+         Instance types; `g2g catalogue NAME` shows all of one, with where it is from\n{}\n",
+        table(&gpu_head, catalogue.gpu.iter().map(gpu).map(|row| row.to_vec())),
+        table(&instance_head, catalogue.instance.iter().map(instance).map(|row| row.to_vec())),
+    )
+}
+
+/// All of the catalogue.
+pub fn catalogue_json(catalogue: &Catalogue) -> String {
+    pretty(&json!(catalogue))
+}
+
+/// All of one entry, of the GPU of an instance, and where it is from.
+pub fn catalogue_entry_text(catalogue: &Catalogue, name: &str, entry: Entry<'_>) -> String {
+    let mut text = String::new();
+    for (title, facts, sources) in parts(catalogue, name, entry) {
+        text.push_str(&format!("{title}\n"));
+        let rows = facts.lines().filter_map(|line| line.split_once(" = "));
+        let rows = rows.filter(|(key, _)| *key != "src");
+        let rows = rows.map(|(key, value)| vec![format!("  {key}"), value.replace('"', "")]);
+        text.push_str(&format!("{}\n  from\n", table(&[], rows)));
+        for words in sources.values() {
+            text.push_str(&format!("    {words}\n"));
+        }
+        text.push('\n');
+    }
+    text.push_str("A fact that is missing is not known.\n");
+    text
+}
+
+/// The same as JSON.
+pub fn catalogue_entry_json(catalogue: &Catalogue, name: &str, entry: Entry<'_>) -> String {
+    let (kind, facts, gpu, sources) = match entry {
+        Entry::Gpu(gpu) => ("gpu", json!(gpu), Value::Null, sources(catalogue, &gpu.src)),
+        Entry::Instance(instance) => {
+            let gpu = catalogue.gpu_of(instance);
+            let mut all = sources(catalogue, &instance.src);
+            all.extend(gpu.iter().flat_map(|gpu| sources(catalogue, &gpu.src)));
+            ("instance", json!(instance), json!(gpu), all)
+        }
+    };
+    let added = catalogue.is_added(name);
+    pretty(&json!({
+        "name": name, "kind": kind, "added_by_user": added, "facts": without_gaps(facts),
+        "gpu": without_gaps(gpu), "sources": sources,
+    }))
+}
+
+/// What there is to show: a title, the facts as lines of TOML, and the words of their sources.
+fn parts<'a>(
+    catalogue: &'a Catalogue,
+    name: &str,
+    entry: Entry<'a>,
+) -> Vec<(String, String, BTreeMap<&'a str, &'a str>)> {
+    let mark = |name: &str| if catalogue.is_added(name) { ", added by the user" } else { "" };
+    let of_gpu = |key: &str, gpu: &'a Gpu| {
+        let title = format!("GPU {key}{}", mark(key));
+        (title, lines(gpu), sources(catalogue, &gpu.src))
+    };
+    match entry {
+        Entry::Gpu(gpu) => vec![of_gpu(name, gpu)],
+        Entry::Instance(instance) => {
+            let title = format!("instance type {name}{}", mark(name));
+            let own = (title, lines(instance), sources(catalogue, &instance.src));
+            let gpu = catalogue.gpu_of(instance).map(|gpu| of_gpu(&instance.gpu, gpu));
+            [own].into_iter().chain(gpu).collect()
+        }
+    }
+}
+
+/// What is known, a line for each key, in the order of the keys.
+fn lines(entry: &impl Serialize) -> String {
+    // Every entry was read from such lines.
+    toml::to_string(entry).unwrap_or_default()
+}
+
+fn sources<'a>(catalogue: &'a Catalogue, names: &'a [String]) -> BTreeMap<&'a str, &'a str> {
+    names.iter().map(|name| (name.as_str(), catalogue.words_of(name))).collect()
+}
+
+/// Without what is not known.
+fn without_gaps(facts: Value) -> Value {
+    match facts {
+        Value::Object(facts) => facts.into_iter().filter(|(_, value)| !value.is_null()).collect(),
+        other => other,
+    }
+}
+
+fn pretty(value: &Value) -> String {
+    // Every value is a plain number or text.
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+}
+
+fn told(fact: Option<impl ToString>) -> String {
+    fact.map_or_else(|| UNKNOWN.to_owned(), |fact| fact.to_string())
+}
+
+fn number(fact: Option<Positive>) -> String {
+    told(fact.map(Positive::get))
+}
+
+/// The rate of NVLinks; 0 where there are none.
+fn nvlink_rate(generation: Option<u32>, rate: Option<Positive>) -> String {
+    if generation == Some(0) { "0".to_owned() } else { number(rate) }
+}
+
+/// Who has added an entry, where it was not there before.
+fn by(catalogue: &Catalogue, name: &str) -> String {
+    if catalogue.is_added(name) { "the user".to_owned() } else { String::new() }
+}
+
+const fn reach(access: PeerAccess) -> &'static str {
+    match access {
+        PeerAccess::NvswitchAllPairs => "all by NVSwitch",
+        PeerAccess::Nvlink => "by NVLink",
+        PeerAccess::NvlinkHybridCubeMesh => "some by NVLink",
+        PeerAccess::Pcie => "over PCIe",
+        PeerAccess::Unsupported => "no",
+        PeerAccess::UnsupportedOrBroken => "no, or it does not work",
+    }
+}
+
+fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let rows: Vec<Vec<String>> = rows.collect();
+    // A column that says nothing anywhere is not shown.
+    let is_said = |column: &usize| rows.iter().any(|row| !row[*column].is_empty());
+    let width = rows.first().map_or(0, Vec::len);
+    let shown: Vec<usize> = (0..width).filter(is_said).collect();
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    if !head.is_empty() {
+        table.set_header(shown.iter().map(|&column| head[column]));
+    }
+    for row in &rows {
+        table.add_row(shown.iter().map(|&column| Cell::new(&row[column])));
+    }
+    for (column, &at) in table.column_iter_mut().zip(&shown) {
+        if head.get(at).is_some_and(|head| !WORDS.contains(head)) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
+}
