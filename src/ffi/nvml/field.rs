@@ -22,18 +22,19 @@ impl Nvml {
         if [code, field.nvmlReturn] != [sys::nvmlReturn_enum_NVML_SUCCESS; 2] {
             return None;
         }
-        match field.valueType {
-            // SAFETY: the library says that it is of this type.
+        let (of, value) = (field.valueType, field.value);
+        match of {
             sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT => {
-                Some(u64::from(unsafe { field.value.uiVal }))
+                // SAFETY: the library says that it is of this type.
+                Some(u64::from(unsafe { value.uiVal }))
             }
-            // SAFETY: as above; C's `unsigned long` has 64 bits on Linux.
             sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG => {
-                Some(unsafe { field.value.ulVal })
+                // SAFETY: as above; C's `unsigned long` has 64 bits on Linux.
+                Some(unsafe { value.ulVal })
             }
-            // SAFETY: as above.
             sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG => {
-                Some(unsafe { field.value.ullVal })
+                // SAFETY: as above.
+                Some(unsafe { value.ullVal })
             }
             _ => None,
         }
