@@ -60,7 +60,7 @@ pub enum Command {
     Nccl(Options),
     /// Measure RDMA between ranks, on one host or on many, through libfabric
     Rdma(Options),
-    /// Show the GPUs, their links, and who reaches whom; measures nothing
+    /// Show GPUs, network interfaces, what connects them, and who reaches whom; measures nothing
     Topo(TopoOptions),
     /// Run a plan of many settings, each in processes of its own, and say which differences count
     Sweep(SweepOptions),
@@ -82,8 +82,19 @@ pub struct TopoOptions {
     pub simulate: Option<String>,
 
     /// Form of the answer on standard output
-    #[arg(long, value_enum, default_value_t = TopoFormat::Table)]
-    pub format: TopoFormat,
+    #[arg(long, value_enum, default_value_t = MachineFormat::Table)]
+    pub format: MachineFormat,
+}
+
+/// The forms in which a machine is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MachineFormat {
+    /// Tables for a person
+    Table,
+    /// All that is known, as JSON
+    Json,
+    /// A picture of the GPUs, the switches, the network interfaces and their links
+    Svg,
 }
 
 /// The flags of `g2g explain`.

@@ -31,7 +31,7 @@ pub use json::text as json_text;
 pub use nccl_tests::{NcclTests, text as nccl_tests_text};
 pub use row::{CollectivePath, Row, Status};
 pub use table::{print, tables};
-pub use topology::{topology_json, topology_text};
+pub use topology::{picture, topology_json, topology_text};
 
 /// Results that cannot be written.
 #[derive(Debug, thiserror::Error)]

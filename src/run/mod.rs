@@ -7,6 +7,7 @@ mod proof;
 mod ranks;
 mod steps;
 mod sweep;
+mod topo;
 
 use std::{
     env,
@@ -23,8 +24,8 @@ use ranks::{Ranks, Site};
 use steps::{Job, Transports};
 
 use crate::{
-    cli::{Answer, Cli, Command, Format, Options, RankArgs, TopoFormat, TopoOptions},
-    machine::{self, survey},
+    cli::{Answer, Cli, Command, Format, Options, RankArgs},
+    machine,
     measure::{Latency, Outcome},
     plan::{
         Case, Flow, Rank, TransportKind,
@@ -80,7 +81,7 @@ pub fn main(open: Open) -> ExitCode {
             Command::Rdma(options) => on_ranks(&options, &[TransportKind::Rdma]),
             Command::Topo(options) => {
                 if answers {
-                    topo(&options)
+                    topo::topo(&options)
                 } else {
                     Ok(true)
                 }
@@ -340,22 +341,6 @@ fn begin(
     let jobs = jobs.into_iter().map(|steps| Some(Job { steps, ..job.clone() }));
     world.scatter(Some(jobs.collect())).map_err(fail)?;
     world.barrier().map_err(fail)
-}
-
-/// Shows the machine.
-fn topo(options: &TopoOptions) -> Result<bool, Failure> {
-    let start = |err: &dyn std::error::Error| Failure::Start(err.to_string());
-    if let Some(machine) = &options.simulate {
-        // Nothing is measured, so nothing happens by chance.
-        machine::simulate(machine, 0).map_err(Failure::Start)?;
-    }
-    let topology = machine::topology().map_err(|err| start(&err))?;
-    let survey = survey::survey(&topology).map_err(|err| start(&err))?;
-    let text = match options.format {
-        TopoFormat::Table => record::topology_text(&survey),
-        TopoFormat::Json => record::topology_json(&survey),
-    };
-    record::print(&text).map_err(|err| start(&err)).map(|()| true)
 }
 
 /// What a rank that rank 0 has started is told of the machine.

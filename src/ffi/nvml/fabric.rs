@@ -50,6 +50,18 @@ pub enum FabricState {
     Completed,
 }
 
+impl FabricState {
+    /// Its name.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::NotSupported => "none",
+            Self::NotStarted => "not-started",
+            Self::InProgress => "in-progress",
+            Self::Completed => "completed",
+        }
+    }
+}
+
 impl Nvml {
     /// The wrapper has no call for it.
     pub(super) fn fabric(&self, device: &Device<'_>) -> Option<Fabric> {

@@ -53,7 +53,8 @@ pub struct Gpu {
     pub numa_node: Option<u32>,
     /// The NUMA node that its own memory is, where the host uses it as one.
     pub memory_numa_node: Option<u32>,
-    /// The CPUs that are nearest, in ascending order.
+    /// The CPUs that are nearest, in ascending order; a survey tells them as ranges.
+    #[serde(skip)]
     pub cpus: Option<Vec<u32>>,
     /// The newest PCI Express generation that it and its slot have.
     pub pcie_generation_max: Option<u32>,
