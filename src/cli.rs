@@ -184,6 +184,11 @@ pub struct Options {
     #[arg(long, value_name = "MACHINE")]
     pub simulate: Option<String>,
 
+    /// A file of the form of the catalogue (`g2g catalogue`) with more GPUs and machines, by which
+    /// numbers are judged
+    #[arg(long, value_name = "FILE")]
+    pub catalogue: Option<PathBuf>,
+
     /// NUMA nodes of source and target of copies by CPUs, such as 0:1; several with commas
     /// [default: the first node to itself and to the farthest]
     #[arg(long, value_name = "SOURCE:TARGET", value_parser = node_pair, value_delimiter = ',')]

@@ -17,6 +17,7 @@ pub mod world;
 pub mod transport;
 
 pub mod evidence;
+pub mod expected;
 pub mod measure;
 
 pub mod record;

@@ -109,6 +109,16 @@ impl Bandwidth {
     }
 }
 
+/// A rate in 10⁹ bits per second, as networks have it, in 10⁹ bytes per second.
+pub fn gb_s_of_gbit_s(gbit_s: f64) -> f64 {
+    gbit_s / 8.0
+}
+
+/// What a transfer of `size` takes at `gb_s`, in microseconds.
+pub fn microseconds_at(size: Bytes, gb_s: f64) -> f64 {
+    size.get() as f64 / gb_s / 1e3
+}
+
 /// Whole nanoseconds; stays at the largest value rather than wrap (584 years).
 pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)

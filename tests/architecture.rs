@@ -9,7 +9,7 @@ use std::{
 };
 
 /// A module and the modules it may import; `docs/architecture.md` explains the table.
-const LAYERS: [(&str, &[&str]); 14] = [
+const LAYERS: [(&str, &[&str]); 15] = [
     ("units", &[]),
     ("ffi", &["units"]),
     ("plan", &["units"]),
@@ -19,7 +19,11 @@ const LAYERS: [(&str, &[&str]); 14] = [
     ("transport", &["ffi", "machine", "plan", "units", "world"]),
     ("measure", &["plan", "transport", "units", "world"]),
     ("evidence", &["machine", "plan", "units"]),
-    ("record", &["evidence", "machine", "measure", "plan", "sweep", "transport", "units"]),
+    ("expected", &["machine", "plan", "units"]),
+    (
+        "record",
+        &["evidence", "expected", "machine", "measure", "plan", "sweep", "transport", "units"],
+    ),
     ("report", &["plan", "record", "units"]),
     ("cli", &["plan", "units"]),
     ("progress", &["plan", "record", "units"]),
@@ -28,6 +32,7 @@ const LAYERS: [(&str, &[&str]); 14] = [
         &[
             "cli",
             "evidence",
+            "expected",
             "machine",
             "measure",
             "plan",

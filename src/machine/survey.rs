@@ -296,6 +296,11 @@ impl Survey {
 }
 
 impl SurveyedGpu {
+    /// Whether its NVLinks end in switches.
+    pub fn has_switched_nvlinks(&self) -> bool {
+        self.active_nvlinks().any(|link| link.remote == Some(Remote::Switch))
+    }
+
     /// Its NVLinks that are up.
     pub fn active_nvlinks(&self) -> impl Iterator<Item = &nvml::NvLink> {
         self.nvml.iter().flat_map(|gpu| &gpu.nvlinks).filter(|link| link.active)

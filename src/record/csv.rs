@@ -34,6 +34,9 @@ pub(super) fn lines(rows: &[Row]) -> String {
             nccl_env: plain(&row.nccl_env),
             path: plain(&row.path),
             path_reason: plain(&row.path_reason),
+            expected_from: plain(&row.expected_from),
+            expected_source: plain(&row.expected_source),
+            verdict_reason: plain(&row.verdict_reason),
             ..row.clone()
         };
         writer.serialize(plain).expect("a row is flat, and memory takes every write");

@@ -14,6 +14,7 @@ mod row;
 pub mod sweep;
 mod table;
 mod topology;
+mod verdicts;
 
 use std::{
     fs::{self, OpenOptions},

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::{
     evidence::nccl_log::Verdict,
+    expected::{self, Expected, Judgement},
     measure::{Bulk, Measurement, Outcome, SAMPLES_FOR_INTERVAL},
     plan::{
         self, Allocator, Case, DataType, Engine, Flow, Handle, Issuer, NicName, Operation, Place,
@@ -183,6 +184,22 @@ pub struct Row {
     pub bandwidth_gb_s_total: Option<f64>,
     /// NCCL: the bus bandwidth; empty for one rank, where there is none.
     pub bandwidth_gb_s_bus: Option<f64>,
+    /// What most machines reach: of one flow in one direction, of NCCL the bus bandwidth.
+    pub expected_gb_s: Option<f64>,
+    /// What a healthy machine reaches at least, with large transfers.
+    pub expected_gb_s_low: Option<f64>,
+    /// What none can exceed.
+    pub expected_gb_s_high: Option<f64>,
+    /// The measured rate over the expected one.
+    pub expected_fraction: Option<f64>,
+    /// How the expected rate comes about.
+    pub expected_from: Option<String>,
+    /// Where the shares in it are from.
+    pub expected_source: Option<String>,
+    /// Whether the number is what it should be.
+    pub verdict: Option<expected::Verdict>,
+    /// Why.
+    pub verdict_reason: Option<String>,
     /// Of several ranks with flows of their own: the slowest.
     pub slowest_rank: Option<u32>,
     /// Median bandwidth of all of its flows together.
@@ -395,6 +412,23 @@ impl Row {
             plugin_protocol: path.plugin_protocol,
             path_verdict: Some(path.verdict),
             path_reason: Some(path.reason),
+            ..self
+        }
+    }
+
+    /// The same with what is to be thought of its number.
+    pub fn judged(self, judgement: Judgement) -> Self {
+        let Judgement { expected, fraction, verdict, reason } = judgement;
+        let rate = |of: fn(&Expected) -> f64| expected.as_ref().map(of);
+        Self {
+            expected_gb_s: rate(|expected| expected.gb_s),
+            expected_gb_s_low: rate(|expected| expected.low),
+            expected_gb_s_high: rate(|expected| expected.high),
+            expected_fraction: fraction,
+            verdict: Some(verdict),
+            verdict_reason: Some(reason),
+            expected_from: expected.as_ref().map(|expected| expected.derivation.clone()),
+            expected_source: expected.map(|expected| expected.source),
             ..self
         }
     }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-use super::{Row, Status, matrix};
+use super::{Row, Status, matrix, verdicts};
 use crate::{
     evidence::nccl_log::Verdict,
     plan::{
@@ -52,6 +52,7 @@ pub fn tables(rows: &[Row]) -> String {
         text.push('\n');
     }
     text.push_str(&matrix::matrices(&pairs));
+    text.push_str(&verdicts::text(rows));
     if !absent.is_empty() {
         text.push_str("Not measured:\n");
         for row in absent {
@@ -61,7 +62,7 @@ pub fn tables(rows: &[Row]) -> String {
     text
 }
 
-fn title(row: &Row) -> String {
+pub(super) fn title(row: &Row) -> String {
     if let Some(ranks) = row.communicator_ranks {
         return collective(row, ranks);
     }
@@ -205,6 +206,10 @@ fn sizes(rows: &[&Row]) -> String {
         header[1] = "algbw GB/s";
         header.push("busbw GB/s");
     }
+    let is_judged = rows.iter().any(|row| verdicts::percent(row) != "-");
+    if is_judged {
+        header.push("of expected");
+    }
     header.extend(["p50", "p90", "p99", "p99.9", "max", "status"]);
     table.set_header(header);
     for row in rows {
@@ -222,6 +227,9 @@ fn sizes(rows: &[&Row]) -> String {
         }
         if is_collective {
             cells.push(rate(row.bandwidth_gb_s_bus));
+        }
+        if is_judged {
+            cells.push(verdicts::percent(row));
         }
         let latencies = [
             row.latency_ns_p50,

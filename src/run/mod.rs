@@ -3,6 +3,7 @@
 mod catalogue;
 mod explain;
 mod items;
+mod judge;
 mod proof;
 mod ranks;
 mod steps;
@@ -19,6 +20,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use items::Item;
+use judge::Judge;
 use proof::Proof;
 use ranks::{Ranks, Site};
 use steps::{Job, Transports};
@@ -200,6 +202,11 @@ fn lead(
         Err(failure) => return Err(dismiss(ranks, failure)),
     };
     let hosts: Vec<Host> = sites.iter().map(|site| site.host.clone()).collect();
+    let judged = sites.iter().map(|site| site.judged.clone()).collect();
+    let judge = match Judge::of(options, judged) {
+        Ok(judge) => judge,
+        Err(failure) => return Err(dismiss(ranks, failure)),
+    };
     let job = Job { steps: Vec::new(), effort: options.effort(), seed: options.seed };
     let settings = Settings {
         seed: job.seed,
@@ -227,8 +234,18 @@ fn lead(
     let about = about(options, &items);
     let nccl_env = options.nccl.nccl_env.clone();
     let proof = Proof::default();
-    let mut leader =
-        Leader { items, transports, recorder, progress, hosts, own, nccl_env, proof, next: 1 };
+    let mut leader = Leader {
+        items,
+        transports,
+        recorder,
+        progress,
+        hosts,
+        own,
+        nccl_env,
+        proof,
+        judge,
+        next: 1,
+    };
     let measured = leader.measure_all(&job, ranks, options.simulate.is_some());
     // What NCCL says last is what one wants to know of a failure.
     let measured = match measured {
@@ -236,8 +253,9 @@ fn lead(
         failed => leader.record_log(Rank(0), environment::take_log()).and(failed),
     };
     // Dropping the transports gives the GPUs back.
-    let Leader { recorder, progress, hosts, .. } = leader;
+    let Leader { recorder, progress, hosts, judge, .. } = leader;
     progress.finish();
+    judge.conclude(recorder.rows(), &hosts, options.quiet);
 
     let printed = match options.format {
         Format::Table => {
@@ -254,7 +272,7 @@ fn lead(
     let shown = record::print(&printed);
     measured?;
     shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
-    Ok(judge(&recorder))
+    Ok(is_well(&recorder))
 }
 
 /// What nccl-tests says of a run.
@@ -278,7 +296,7 @@ fn dismiss_well(ranks: &mut Ranks) -> bool {
 
 /// Says where the results are, and what of them has no number for a bad reason; whether all is
 /// well.
-fn judge(recorder: &Recorder) -> bool {
+fn is_well(recorder: &Recorder) -> bool {
     let count = |status| recorder.rows().iter().filter(|row| row.status == status).count();
     let (corrupt, failed) = (count(Status::Corrupt), count(Status::Failed));
     if corrupt + failed > 0 {
@@ -431,6 +449,8 @@ struct Leader {
     nccl_env: Vec<(String, String)>,
     /// Which way NCCL's data went.
     proof: Proof,
+    /// What is expected of rows.
+    judge: Judge,
     /// Number of the next row.
     next: usize,
 }
@@ -470,6 +490,7 @@ impl Leader {
                     Err(reason) => (Row::failed(self.next, case, &reason), Vec::new()),
                 };
                 let row = row.on(&self.hosts).with_nccl_env(&self.nccl_env);
+                let row = self.judge.judged(row, case, &self.hosts);
                 let row = Row { simulated: is_simulated, ..row };
                 self.record(row, &latencies)?;
             }

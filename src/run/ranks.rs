@@ -4,7 +4,11 @@ use std::{collections::HashMap, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Failure, steps::Transports};
+use super::{
+    Failure,
+    judge::{self, Judged},
+    steps::Transports,
+};
 use crate::{
     cli::Options,
     machine,
@@ -32,6 +36,8 @@ pub(super) struct Site {
     pub(super) absent: Vec<(TransportKind, String)>,
     /// Where its simulated machine is, if it is one.
     pub(super) simulation: Option<String>,
+    /// What is expected of it.
+    pub(super) judged: Judged,
 }
 
 impl Ranks {
@@ -58,7 +64,8 @@ pub(super) fn alone(
     let name = world::host().name;
     check_nccl(options, kinds, "").map_err(Failure::Start)?;
     let absent = absent(kinds, transports, &topology);
-    Ok(Site { host: Host { name, ranks: Vec::new(), topology }, absent, simulation })
+    let judged = judge::look(options, &topology).map_err(Failure::Start)?;
+    Ok(Site { host: Host { name, ranks: Vec::new(), topology }, absent, simulation, judged })
 }
 
 /// Makes the ranks of a launcher known to each other, host by host; every rank calls it. The
@@ -154,7 +161,8 @@ fn site(
         absent.retain(|(kind, _)| !of_gpus(&kind));
         absent.extend(kinds.iter().filter(of_gpus).map(|kind| (*kind, reason.clone())));
     }
-    Ok(Site { host: Host { name: name.to_owned(), ranks, topology }, absent, simulation })
+    let judged = judge::look(options, &topology).map_err(|reason| format!("{name}: {reason}"))?;
+    Ok(Site { host: Host { name: name.to_owned(), ranks, topology }, absent, simulation, judged })
 }
 
 /// What is on this machine, with its network interfaces and NCCL where they are asked for.

@@ -282,6 +282,44 @@ pub struct HostLinkFacts {
     pub src: Vec<String>,
 }
 
+/// What transfers reach of a way, as shares of its raw rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Attainable {
+    /// The way, and what moves the bytes.
+    pub what: String,
+    /// What most figures are near.
+    pub usual: Positive,
+    /// What a healthy machine reaches at least.
+    pub low: Positive,
+    /// What none can exceed.
+    pub high: Positive,
+    /// What an operation takes beside its data, in microseconds; rather too much than too little.
+    pub start_us: Positive,
+    /// Where this is from.
+    pub src: Vec<String>,
+}
+
+/// A figure that somebody published. Rates are in GB/s in one direction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// The entry of what transfers reach that it bears on.
+    pub attainable: String,
+    /// What was measured.
+    pub machine: String,
+    /// The least of several figures.
+    pub least: Positive,
+    /// The most of them.
+    pub most: Positive,
+    /// The raw rate of the way.
+    pub raw: Positive,
+    /// Where it is from.
+    pub src: String,
+    /// Why it does not count, if it is outside what transfers reach.
+    pub outside: Option<String>,
+}
+
 /// Where a machine says which one it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

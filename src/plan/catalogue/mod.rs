@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 use toml::Spanned;
 
 pub use entries::{
-    CollectiveBound, CollectiveReference, Collectives, Dmi, Gpu, HostLink, HostLinkFacts, Instance,
-    NvLink, Pcie, PcieGeneration, PeerAccess, Positive,
+    Attainable, CollectiveBound, CollectiveReference, Collectives, Dmi, Gpu, HostLink,
+    HostLinkFacts, Instance, NvLink, Pcie, PcieGeneration, PeerAccess, Positive, Published,
 };
 
 /// The only form of the file that there is.
@@ -52,6 +52,10 @@ pub struct Catalogue {
     pub dmi: Dmi,
     /// Collectives.
     pub collective: Collectives,
+    /// What transfers reach of each way.
+    pub attainable: BTreeMap<String, Attainable>,
+    /// Figures that others published.
+    pub published: Vec<Published>,
     /// The names of the entries that the user has added.
     #[serde(skip)]
     added: BTreeSet<String>,

@@ -1,5 +1,7 @@
 //! The catalogue that is built in, and what a user adds to it.
 
+use std::slice::from_ref;
+
 use super::*;
 
 #[test]
@@ -27,6 +29,10 @@ fn sources(catalogue: &Catalogue) -> Vec<(String, &[String])> {
     found.extend(instance.iter().map(|(key, known)| (format!("instance.{key}"), &known.src[..])));
     found.push(("dmi".to_owned(), &dmi.src));
     found.push(("collective.bound".to_owned(), &collective.bound.src));
+    let attainable = catalogue.attainable.iter();
+    found.extend(attainable.map(|(key, way)| (format!("attainable.{key}"), &way.src[..])));
+    let published = catalogue.published.iter();
+    found.extend(published.map(|figure| (figure.machine.clone(), from_ref(&figure.src))));
     let references = collective.reference.iter();
     found.extend(references.map(|(key, known)| (format!("collective.{key}"), &known.src[..])));
     found
@@ -62,6 +68,25 @@ fn what_the_built_in_file_says_is_all_read() {
         assert_eq!(text.matches(from).count(), 1, "{from}");
         let read = toml::from_str::<Catalogue>(&text.replace(from, to));
         assert!(read.unwrap_err().to_string().contains("unknown field"), "{from}");
+    }
+}
+
+#[test]
+fn published_figures_are_within_what_transfers_reach_or_say_why_not() {
+    let catalogue = Catalogue::built_in();
+    for figure in &catalogue.published {
+        let way = &catalogue.attainable[&figure.attainable];
+        assert!(way.low < way.usual && way.usual < way.high, "{}", way.what);
+        let (least, most) =
+            (figure.least.get() / figure.raw.get(), figure.most.get() / figure.raw.get());
+        let is_inside = way.low.get() <= least && least <= most && most <= way.high.get();
+        let told = format!("{}, {}: {least:.3} to {most:.3}", figure.attainable, figure.machine);
+        assert_eq!(is_inside, figure.outside.is_none(), "{told}");
+    }
+    // What has no figure says that it is assumed, or is what NCCL plans with.
+    for (key, way) in &catalogue.attainable {
+        let is_published = catalogue.published.iter().any(|figure| figure.attainable == *key);
+        assert!(is_published || way.src.iter().any(|name| name == "assumed"), "{key}");
     }
 }
 

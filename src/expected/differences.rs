@@ -1,0 +1,122 @@
+//! Where the live machine is not what the catalogue knows of its type, or where one of its parts is
+//! not like the others.
+
+use serde::{Deserialize, Serialize};
+
+use super::{HostWay, Machine};
+use crate::{
+    machine::survey::Survey,
+    plan::catalogue::{Catalogue, Instance},
+    units::gb_s_of_gbit_s,
+};
+
+/// A fact that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Difference {
+    /// What it is about: `GPUs`, `NVLinks of GPU 3`, …
+    pub what: String,
+    /// What the live machine says.
+    pub live: String,
+    /// What it should be.
+    pub known: String,
+    /// By whom, in words.
+    pub source: String,
+}
+
+impl Difference {
+    /// As a sentence.
+    pub fn sentence(&self) -> String {
+        format!("{}: {} here, {} by {}", self.what, self.live, self.known, self.source)
+    }
+}
+
+/// What differs; empty on a machine that is as its type should be.
+pub fn differences(survey: &Survey, catalogue: &Catalogue) -> Vec<Difference> {
+    let machine = Machine::surveyed(survey, catalogue);
+    let known =
+        machine.instance.as_ref().and_then(|name| Some((name, catalogue.instance.get(name)?)));
+    let mut found = within(&machine);
+    let Some((name, instance)) = known else { return found };
+    let all_gpus = survey.gpus.len() + survey.other_gpus.len();
+    let source = if catalogue.is_added(name) {
+        format!("what the user says of {name}")
+    } else {
+        format!("the catalogue's entry of {name}")
+    };
+    let mut differ = |what: &str, live: String, known: String| {
+        if live != known {
+            let (what, source) = (what.to_owned(), source.clone());
+            found.push(Difference { what, live, known, source });
+        }
+    };
+    differ("GPUs", all_gpus.to_string(), instance.gpu_count.to_string());
+    for gpu in &survey.gpus {
+        let what = format!("type of GPU {}", gpu.node.gpu.0);
+        if let Some(key) = catalogue.key_of_driver_name(&gpu.node.name)
+            && key != instance.gpu
+        {
+            differ(&what, key.to_owned(), instance.gpu.clone());
+        }
+    }
+    if let Some(interfaces) = instance.efa_interfaces.filter(|_| !survey.nics.is_empty()) {
+        efa(&machine, instance, interfaces, &mut differ);
+    }
+    if let Some(nodes) = instance.numa_nodes.filter(|_| !survey.nodes.is_empty()) {
+        differ("NUMA nodes", survey.nodes.len().to_string(), nodes.to_string());
+    }
+    for gpu in &machine.gpus {
+        let due = instance.gpu_pcie_gen;
+        if let (Some(HostWay::Pcie { generation, .. }), Some(due)) = (gpu.host, due)
+            && generation < due
+        {
+            let what = format!("most of the PCIe link of GPU {}", gpu.ordinal);
+            differ(&what, format!("generation {generation}"), format!("generation {due}"));
+        }
+    }
+    found
+}
+
+/// What is less than it should be in the live machine alone.
+fn within(machine: &Machine) -> Vec<Difference> {
+    let mut found = Vec::new();
+    for gpu in &machine.gpus {
+        if let Some(links) = gpu.nvlinks.filter(|links| links.up < links.due) {
+            found.push(Difference {
+                what: format!("NVLinks of GPU {}", gpu.ordinal),
+                live: format!("{} up", links.up),
+                known: format!("{} up", links.due),
+                source: "what NVML lists, and the catalogue where a type has fewer".to_owned(),
+            });
+        }
+        if let Some(HostWay::Pcie { lanes, lanes_due, .. }) = gpu.host
+            && lanes < lanes_due
+        {
+            found.push(Difference {
+                what: format!("PCIe lanes of GPU {}", gpu.ordinal),
+                live: lanes.to_string(),
+                known: lanes_due.to_string(),
+                source: "the catalogue, or the other GPUs of its kind here".to_owned(),
+            });
+        }
+    }
+    found
+}
+
+fn efa(
+    machine: &Machine,
+    instance: &Instance,
+    interfaces: u32,
+    differ: &mut impl FnMut(&str, String, String),
+) {
+    let here: Vec<Option<f64>> =
+        machine.nics.iter().filter(|nic| nic.is_efa).map(|nic| nic.gb_s).collect();
+    differ("interfaces of EFA", here.len().to_string(), interfaces.to_string());
+    let Some(total) = instance.efa_total_gbps.filter(|_| here.len() == interfaces as usize) else {
+        return;
+    };
+    let together: Option<f64> = here.into_iter().sum();
+    if let Some(together) = together {
+        let gb_s = |rate: f64| format!("{rate:.1} GB/s");
+        differ("rate of EFA", gb_s(together), gb_s(gb_s_of_gbit_s(total.get())));
+    }
+}

@@ -1,0 +1,120 @@
+//! What to think of a number.
+
+use serde::Serialize;
+
+use super::{Expected, rate};
+use crate::units::{Bytes, microseconds_at};
+
+/// A transfer is judged from the size on at which its data takes this share of its time or more:
+/// below, the number is mostly that of the start.
+const DATA_SHARE_MIN: f64 = 0.75;
+
+/// Whether a number is what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// It is what a healthy machine reaches.
+    Expected,
+    /// It is less, or the machine has less than it should.
+    Below,
+    /// It is more than the way can carry.
+    Above,
+    /// Nobody can tell.
+    Unknown,
+}
+
+/// A measured bandwidth, in GB/s.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// The median.
+    pub gb_s: f64,
+    /// The lower end of its interval, or the median.
+    pub low: f64,
+    /// The upper end of its interval, or the median.
+    pub high: f64,
+    /// Data of one operation.
+    pub size: Bytes,
+    /// The measured rate over the rate at which that data is moved: 1 but for bus bandwidth.
+    pub factor: f64,
+}
+
+/// A number held against what is expected of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// What is expected.
+    pub expected: Option<Expected>,
+    /// The number over what is expected.
+    pub fraction: Option<f64>,
+    /// What to think of it.
+    pub verdict: Verdict,
+    /// Why: a sentence.
+    pub reason: String,
+}
+
+/// Holds a number, if there is one, against what is expected, or against the reason why nothing is.
+pub fn judge(measured: Option<Measured>, expected: Result<Expected, String>) -> Judgement {
+    let unknown = |expected, reason| Judgement {
+        expected,
+        fraction: None,
+        verdict: Verdict::Unknown,
+        reason,
+    };
+    let (measured, expected) = match (measured, expected) {
+        (Some(measured), Ok(expected)) => (measured, expected),
+        (_, Err(reason)) => return unknown(None, reason),
+        (None, Ok(expected)) => {
+            return unknown(Some(expected), "no bandwidth was measured".to_owned());
+        }
+    };
+    let (verdict, reason) = verdict(measured, &expected);
+    Judgement {
+        fraction: Some(measured.gb_s / expected.gb_s),
+        expected: Some(expected),
+        verdict,
+        reason,
+    }
+}
+
+fn verdict(measured: Measured, expected: &Expected) -> (Verdict, String) {
+    let data_us = microseconds_at(measured.size, expected.gb_s / measured.factor);
+    let share = data_us / (data_us + expected.start_us);
+    let (low, high) = (expected.low * share, expected.high);
+    if measured.low > high {
+        if expected.may_be_cached {
+            let reason = "faster than the GPU's memory: data of this size may have come from its \
+                          cache; measure 256 MiB or more";
+            return (Verdict::Unknown, reason.to_owned());
+        }
+        let reason = format!(
+            "more than {} GB/s, which the way carries at most: it is not the way that it is taken for",
+            rate(high)
+        );
+        return (Verdict::Above, reason);
+    }
+    if share < DATA_SHARE_MIN {
+        let reason = format!(
+            "too small to tell: about {:.0} µs of its start are {:.0} % of its time, and from 25 % on \
+             there is no verdict",
+            expected.start_us,
+            100.0 * (1.0 - share)
+        );
+        return (Verdict::Unknown, reason);
+    }
+    let hints = |reason: String| {
+        let hints = expected.lacks.iter().chain(&expected.hints);
+        std::iter::once(reason).chain(hints.cloned()).collect::<Vec<String>>().join("; ")
+    };
+    if measured.high < low {
+        let reason = format!("less than {} GB/s, which a healthy machine reaches", rate(low));
+        return (Verdict::Below, hints(reason));
+    }
+    if expected.lacks.is_empty() {
+        let reason =
+            format!("between {} and {} GB/s, as on a healthy machine", rate(low), rate(high));
+        return (Verdict::Expected, reason);
+    }
+    let reason =
+        "as fast as what is left allows, and less than this machine should have".to_owned();
+    let lacks = expected.lacks.join("; ");
+    (Verdict::Below, format!("{reason}: {lacks}"))
+}

@@ -1,0 +1,1 @@
+//! Expected values against arithmetic by hand.

@@ -1,0 +1,107 @@
+//! Holds each row against what is expected of it on the machines that take part.
+
+use std::borrow::Cow;
+
+use super::catalogue;
+use crate::{
+    cli::Options,
+    expected::{self, Chosen, Difference, Machine, Measured},
+    machine::survey,
+    plan::{
+        Case,
+        catalogue::Catalogue,
+        topology::{Host, Topology},
+    },
+    progress::say,
+    record::{Row, Status},
+};
+
+use serde::{Deserialize, Serialize};
+
+/// What a host is, as far as rates follow from it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Judged {
+    machine: Machine,
+    /// Where it is not what it should be.
+    differences: Vec<Difference>,
+}
+
+/// What rank 0 needs to judge rows.
+pub(super) struct Judge {
+    catalogue: Cow<'static, Catalogue>,
+    hosts: Vec<Judged>,
+}
+
+/// Asks this host what it is. What it does not tell makes rows unknown and stops no run.
+pub(super) fn look(options: &Options, topology: &Topology) -> Result<Judged, String> {
+    let catalogue = catalogue::read(options.catalogue.as_deref()).map_err(|err| err.to_string())?;
+    let Ok(survey) = survey::survey(topology) else { return Ok(Judged::default()) };
+    let machine = Machine::surveyed(&survey, &catalogue);
+    Ok(Judged { machine, differences: expected::differences(&survey, &catalogue) })
+}
+
+impl Judge {
+    /// Of these hosts, in the order of the run's own list of them.
+    pub(super) fn of(options: &Options, hosts: Vec<Judged>) -> Result<Self, super::Failure> {
+        Ok(Self { catalogue: catalogue::read(options.catalogue.as_deref())?, hosts })
+    }
+
+    /// The row with what is expected of it.
+    pub(super) fn judged(&self, row: Row, case: &Case, hosts: &[Host]) -> Row {
+        if row.status != Status::Ok {
+            return row;
+        }
+        let machines = self.hosts.iter().map(|judged| &judged.machine);
+        let sites: Vec<expected::Site<'_>> = machines
+            .zip(hosts)
+            .map(|(machine, host)| expected::Site { machine, ranks: &host.ranks })
+            .collect();
+        let chosen = Chosen {
+            algorithm: row.algorithm.as_deref(),
+            protocol: row.algorithm_protocol.as_deref(),
+            transports: row.path.as_deref(),
+        };
+        let expected = expected::expected(case, &sites, chosen, &self.catalogue);
+        let judgement = expected::judge(measured(&row, case), expected);
+        row.judged(judgement)
+    }
+
+    /// Says where a host is not what it should be, and which rows are not as expected.
+    pub(super) fn conclude(&self, rows: &[Row], hosts: &[Host], is_quiet: bool) {
+        if is_quiet {
+            return;
+        }
+        for (judged, host) in self.hosts.iter().zip(hosts) {
+            let place = if hosts.len() > 1 { format!("{}: ", host.name) } else { String::new() };
+            for difference in &judged.differences {
+                say(&format!("note: {place}{}", difference.sentence()));
+            }
+        }
+        let count = |verdict| rows.iter().filter(|row| row.verdict == Some(verdict)).count();
+        let below = count(expected::Verdict::Below);
+        let above = count(expected::Verdict::Above);
+        if below + above > 0 {
+            say(&format!(
+                "note: of {} rows {below} are below what is expected here and {above} above: see \
+                 verdict and verdict_reason",
+                rows.len()
+            ));
+        }
+    }
+}
+
+/// The number that is judged; of collectives the bus bandwidth. `None`: the row has none.
+fn measured(row: &Row, case: &Case) -> Option<Measured> {
+    let factor = match case.collective() {
+        Some((collective, nccl, _)) => collective.busbw_factor(nccl.ranks)?,
+        None => 1.0,
+    };
+    let gb_s = row.bandwidth_gb_s? * factor;
+    Some(Measured {
+        gb_s,
+        low: row.bandwidth_gb_s_low.map_or(gb_s, |low| low * factor),
+        high: row.bandwidth_gb_s_high.map_or(gb_s, |high| high * factor),
+        size: row.size_bytes?,
+        factor,
+    })
+}
