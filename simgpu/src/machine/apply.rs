@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::{
     FailingCall, FailingRank, Faults, Flip, GPUS_MAX, Gpu, Host, Jitter, Link, Machine, Nccl,
-    NvLinks, Pair, RankFault, Rate, Rates,
+    NvLinks, Pair, RankFault, Rate, Rates, apply_host,
     file::{
         Count, FaultKeys, File, GpuKeys, Limit, PairKeys, Problem, RankKeys, RankWhat, RateKeys,
         SlowKeys, Whole,
@@ -26,16 +26,6 @@ pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
     let mut machine = beginning(&file)?;
     machine.name = file.name.clone().unwrap_or_else(|| name.to_owned());
     machine.report = file.report.clone();
-    machine.host.boot_id = Host::boot_of(&machine.name);
-    if machine.host.product.is_empty() {
-        machine.host.product.clone_from(&machine.name);
-    }
-    if let Some(switched) = &file.nvswitch {
-        let switched = *switched.get_ref();
-        machine.host.nvswitches = u32::from(switched).max(machine.host.nvswitches);
-        machine.host.nvswitches *= u32::from(switched);
-        machine.host.fabric_manager = switched;
-    }
     if let Some(resolution) = file.event_resolution_ns {
         machine.event_resolution_ns = resolution.get();
     }
@@ -66,6 +56,9 @@ pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
         set(&mut machine.nccl.net_gb_s, keys.net_gb_s.map(|speed| speed.get()));
         set(&mut machine.nccl.net_name, keys.net_name.clone());
     }
+    apply_host::change_host(&mut machine, &file)?;
+    apply_host::change_nics(&mut machine, &file.nic)?;
+    apply_host::has_places(&machine, &file)?;
     machine.faults = faults(&machine, file.fault)?;
     Ok(machine)
 }
@@ -231,14 +224,17 @@ fn describe(gpu: &mut Gpu, keys: &GpuKeys) {
     set(&mut gpu.pcie_lanes.0, keys.pcie_lanes.map(Whole::get_u32));
     set(&mut gpu.pcie_lanes.1, keys.pcie_lanes_max.map(Whole::get_u32));
     gpu.pcie_lanes.1 = gpu.pcie_lanes.1.max(gpu.pcie_lanes.0);
-    set(&mut gpu.pcie_switch, keys.pcie_switch.map(|number| Some(number.get_u32())));
+    set(
+        &mut gpu.pcie_switch,
+        keys.pcie_switch.as_ref().map(|number| Some(number.get_ref().get_u32())),
+    );
     set(&mut gpu.numa_node, keys.numa_node.map(Whole::get_u32));
     set(&mut gpu.nvlinks.generation, keys.nvlink_generation.map(Whole::get_u32));
     set(&mut gpu.throttle, keys.throttle.clone());
 }
 
 /// Changes a value if a new one is given.
-fn set<T>(value: &mut T, given: Option<T>) {
+pub(super) fn set<T>(value: &mut T, given: Option<T>) {
     if let Some(given) = given {
         *value = given;
     }

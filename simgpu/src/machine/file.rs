@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{BadMachine, GPUS_MAX, Machine, NVLINKS_MAX, Rate, Throttle, apply};
+use super::{BadMachine, GPUS_MAX, Machine, NVLINKS_MAX, Rate, Throttle, apply, nics::PortState};
 
 /// A machine file.
 #[derive(Debug, Deserialize)]
@@ -26,9 +26,67 @@ pub(super) struct File {
     pub gpu: Vec<GpuKeys>,
     #[serde(default)]
     pub pair: Vec<Spanned<PairKeys>>,
+    #[serde(default)]
+    pub nic: Vec<NicKeys>,
+    #[serde(default)]
+    pub host: HostKeys,
     pub nccl: Option<NcclKeys>,
     #[serde(default)]
     pub fault: FaultKeys,
+}
+
+/// `[[nic]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NicKeys {
+    pub indices: Option<Vec<Spanned<i64>>>,
+    #[serde(default)]
+    pub missing: bool,
+    pub state: Option<PortState>,
+    pub rate_gbps: Option<Whole<1, 10_000>>,
+    pub pcie_generation: Option<Whole<1, 7>>,
+    pub pcie_generation_max: Option<Whole<1, 7>>,
+    pub pcie_lanes: Option<Whole<1, 32>>,
+    pub pcie_lanes_max: Option<Whole<1, 32>>,
+    pub numa_node: Option<Whole<0, 1023>>,
+}
+
+/// `[host]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HostKeys {
+    pub product: Option<String>,
+    pub hostname: Option<String>,
+    pub boot_id: Option<String>,
+    pub kernel: Option<String>,
+    pub cpus: Option<Whole<1, 4096>>,
+    pub memory_mib: Option<Whole<1, { 1 << 30 }>>,
+    pub memlock_kib: Option<Whole<0, { 1 << 40 }>>,
+    pub shm_mib: Option<Whole<1, { 1 << 30 }>>,
+    pub iommu: Option<bool>,
+    pub governor: Option<String>,
+    pub fabric_manager: Option<bool>,
+    pub imex: Option<bool>,
+    pub libfabric: Option<Installed>,
+    pub ofi_nccl: Option<Installed>,
+    pub nccl: Option<Installed>,
+    pub modules_absent: Option<Vec<String>>,
+    #[serde(default)]
+    pub file: Vec<Spanned<FileKeys>>,
+}
+
+/// `[[host.file]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FileKeys {
+    pub path: AbsolutePath,
+    pub text: Option<String>,
+    pub link: Option<String>,
+    #[serde(default)]
+    pub absent: bool,
+    #[serde(default)]
+    pub denied: bool,
+    pub process: Option<Whole<0, 255>>,
 }
 
 /// `[nccl]`
@@ -58,7 +116,7 @@ pub(super) struct GpuKeys {
     pub pcie_generation_max: Option<Whole<1, 7>>,
     pub pcie_lanes: Option<Whole<1, 32>>,
     pub pcie_lanes_max: Option<Whole<1, 32>>,
-    pub pcie_switch: Option<Whole<0, 63>>,
+    pub pcie_switch: Option<Spanned<Whole<0, 63>>>,
     pub numa_node: Option<Whole<0, 1023>>,
     pub nvlinks: Option<Spanned<Whole<0, { NVLINKS_MAX as u64 }>>>,
     pub nvlink_generation: Option<Whole<1, 5>>,
@@ -301,6 +359,41 @@ impl TryFrom<String> for PciAddress {
     }
 }
 
+/// The version of what is installed; `None`: it is not.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Installed(pub Option<String>);
+
+impl TryFrom<String> for Installed {
+    type Error = String;
+
+    fn try_from(version: String) -> Result<Self, String> {
+        let is_part = |part: &str| !part.is_empty() && part.bytes().all(|it| it.is_ascii_digit());
+        match version.as_str() {
+            "none" => Ok(Self(None)),
+            _ if version.split('.').all(is_part) => Ok(Self(Some(version))),
+            _ => Err(format!("`{version}` is no version such as `2.1.0`, and not `none`")),
+        }
+    }
+}
+
+/// A path from the root, without detours.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct AbsolutePath(pub String);
+
+impl TryFrom<String> for AbsolutePath {
+    type Error = String;
+
+    fn try_from(path: String) -> Result<Self, String> {
+        let is_name = |part: &str| !["", ".", ".."].contains(&part);
+        match path.strip_prefix('/').is_some_and(|parts| parts.split('/').all(is_name)) {
+            true => Ok(Self(path)),
+            false => Err(format!("`{path}` is no path such as `/proc/cmdline`, from the root")),
+        }
+    }
+}
+
 /// The name of a call, without a version suffix.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
@@ -351,6 +444,11 @@ pub(super) struct Problem {
 impl Problem {
     pub(super) fn new<T>(value: &Spanned<T>, key: &str, text: String) -> Self {
         Self { at: value.span().start, key: key.to_owned(), text }
+    }
+
+    /// Of the file as a whole.
+    pub(super) fn of_all(text: String) -> Self {
+        Self { at: 0, key: String::new(), text }
     }
 }
 

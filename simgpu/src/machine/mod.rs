@@ -3,15 +3,16 @@
 //! Rates are in GB/s, 10^9 bytes per second, which is bytes per nanosecond; one direction.
 
 mod apply;
+mod apply_host;
 mod catalogue;
 mod file;
 pub(crate) mod host;
 mod instance;
+mod instance_host;
 mod models;
 pub(crate) mod nics;
 mod nvlinks;
 pub(crate) mod pci;
-mod premises;
 mod rates;
 
 use std::{io, path::Path};

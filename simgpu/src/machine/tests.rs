@@ -110,7 +110,7 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 /// Malformed files; of each the line, the key and the sentence.
-const MALFORMED: [(&str, usize, &str, &str); 36] = [
+const MALFORMED: [(&str, usize, &str, &str); 52] = [
     ("", 1, "", "missing field `schema`"),
     ("schema = 2", 1, "schema", "2 is not 1, the only value there is"),
     ("schema = 1\nshema = 1", 2, "", "unknown field `shema`"),
@@ -176,6 +176,52 @@ const MALFORMED: [(&str, usize, &str, &str); 36] = [
         4,
         "fault.call.name",
         "write `cuMemAlloc`",
+    ),
+    ("schema = 1\n[host]\nshm_mib = 0", 3, "host.shm_mib", "0 is not between 1 and"),
+    ("schema = 1\n[host]\nshm = 64", 3, "host", "unknown field `shm`"),
+    ("schema = 1\n[host]\nmemlock_kib = 'unlimited'", 3, "host.memlock_kib", "invalid type"),
+    ("schema = 1\n[host]\nlibfabric = 'v1.9'", 3, "host.libfabric", "no version such as `2.1.0`"),
+    ("schema = 1\n[[host.file]]\ntext = ''", 2, "host.file", "missing field `path`"),
+    (
+        "schema = 1\n[[host.file]]\npath = 'proc/cmdline'\ntext = ''",
+        3,
+        "host.file.path",
+        "is no path such as `/proc/cmdline`",
+    ),
+    ("schema = 1\n[[host.file]]\npath = '/a/../b'\ntext = ''", 3, "host.file.path", "is no path"),
+    ("schema = 1\n[[host.file]]\npath = '/'\nabsent = true", 3, "host.file.path", "is no path"),
+    ("schema = 1\n[[host.file]]\npath = '/a'", 2, "host.file", "one of `text`, `link`"),
+    (
+        "schema = 1\n[[host.file]]\npath = '/a'\ntext = ''\ndenied = true",
+        2,
+        "host.file",
+        "one of `text`, `link`",
+    ),
+    ("schema = 1\n[[nic]]\nindices = [0]", 3, "nic.indices", "the machine has no network"),
+    (
+        "schema = 1\nfrom = 'p4d.24xlarge'\n[[nic]]\nindices = [\n3,\n4]",
+        6,
+        "nic.indices",
+        "there is no network interface 4: the last is 3",
+    ),
+    ("schema = 1\n[[nic]]\nstate = 'up'", 3, "nic.state", "unknown variant `up`"),
+    (
+        "schema = 1\n[[gpu]]\npcie_switch = 1\n[[gpu]]\nordinals = [1]\npci = '0001:11:00'",
+        6,
+        "gpu.pci",
+        "PCI bus 0001:11 would be in two places",
+    ),
+    (
+        "schema = 1\n[[gpu]]\nordinals = [0]\npci = '0000:11:01'\npcie_switch = 1\n",
+        4,
+        "gpu.pci",
+        "PCI bus 0000:11 would be in two places",
+    ),
+    (
+        "schema = 1\nfrom = 'p5.48xlarge'\n[[gpu]]\nordinals = [0]\npci = '0000:40:00'\n",
+        5,
+        "gpu.pci",
+        "two devices are at 0000:40:00",
     ),
 ];
 

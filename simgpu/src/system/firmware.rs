@@ -29,15 +29,14 @@ pub(super) fn describe(tree: &mut Tree, machine: &Machine) {
 }
 
 fn dmi(tree: &mut Tree, host: &Host) {
-    let (vendor, product) = match host.platform {
-        Platform::Nitro | Platform::Metal => ("Amazon EC2", host.product.as_str()),
-        // The former hypervisor does not tell the instance type.
-        Platform::Xen => ("Xen", "HVM domU"),
-        Platform::Other => ("simgpu", host.product.as_str()),
+    let vendor = match host.platform {
+        Platform::Nitro | Platform::Metal => "Amazon EC2",
+        Platform::Xen => "Xen",
+        Platform::Other => "simgpu",
     };
     tree.line(format!("{DMI}/sys_vendor"), vendor);
     tree.line(format!("{DMI}/bios_vendor"), vendor);
-    tree.line(format!("{DMI}/product_name"), product);
+    tree.line(format!("{DMI}/product_name"), &host.product);
     if matches!(host.platform, Platform::Nitro | Platform::Metal) {
         tree.line(format!("{DMI}/board_vendor"), vendor);
         tree.line(format!("{DMI}/board_asset_tag"), "i-00000000000000001");

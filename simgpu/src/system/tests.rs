@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs};
 
 use nvml_wrapper_sys::bindings as nvml;
 
@@ -269,4 +269,136 @@ fn a_healthy_host_has_what_its_interfaces_need() {
     assert!(tree.has("/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"));
     assert!(of("p6e-gb200.36xlarge").has("/usr/lib/aarch64-linux-gnu/libnccl.so.2"));
     assert!(!of("g5.xlarge").has("/opt/amazon"));
+}
+
+/// The machine of a file's text.
+fn described(text: &str) -> Machine {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("given.toml");
+    fs::write(&path, format!("schema = 1\n{text}")).unwrap();
+    machine::load(path.to_str().unwrap()).unwrap_or_else(|err| panic!("{err}\n{text}"))
+}
+
+#[test]
+fn machines_that_files_describe_have_whole_trees_that_agree_with_nvml() {
+    for text in [
+        "",
+        "gpu_count = 4\nnvswitch = true\n[[gpu]]\nnvlinks = 12\n[[gpu]]\nordinals = [3]\nnuma_node = 1",
+        "gpu_count = 4\n[[gpu]]\nordinals = [0, 3]\npcie_switch = 7",
+        "[[gpu]]\nordinals = [1]\npci = '0000:10:1d'",
+        "[[gpu]]\nordinals = [0]\npci = '0000:00:05'\n[[gpu]]\nordinals = [1]\nnuma_node = 1023",
+        "[[gpu]]\nordinals = [0]\npci = '0001:ff:1f'\npcie_switch = 0",
+        "gpu_count = 64\n[host]\ncpus = 1\niommu = true",
+        "from = 'p5.48xlarge'\ngpu_count = 7\n[[nic]]\nindices = [31]\nmissing = true",
+        "from = 'p4d.24xlarge'\n[[gpu]]\nordinals = [0]\npcie_switch = 3\n[host]\niommu = true",
+        "from = 'p5en.48xlarge'\n[[gpu]]\npcie_lanes = 8\npcie_lanes_max = 16",
+        "from = 'g6e.48xlarge'\nnvswitch = false\n[host]\ncpus = 4096",
+    ] {
+        let machine = described(text);
+        is_whole(&machine);
+        agrees(&machine);
+    }
+}
+
+#[test]
+fn a_missing_gpu_is_missing_and_the_product_stays() {
+    let machine = described("from = 'p5.48xlarge'\nname = 'seven'\ngpu_count = 7");
+    let tree = tree(&machine, 0);
+    assert_eq!(tree.read("/sys/class/dmi/id/product_name"), "p5.48xlarge");
+    assert_eq!(tree.devices("0x030200", "0x10de").len(), 7);
+    assert_eq!(tree.names("/sys/class/infiniband").len(), 32);
+    assert!(!tree.has("/dev/nvidia7"));
+}
+
+#[test]
+fn defects_of_interfaces_are_seen_in_their_files() {
+    let tree = tree(
+        &described(
+            "from = 'p4d.24xlarge'\n[[nic]]\nrate_gbps = 50\n[[nic]]\nindices = [0]\nmissing = true\n\
+             [[nic]]\nindices = [1, 2]\nstate = 'down'\npcie_lanes = 4\nrate_gbps = 100",
+        ),
+        0,
+    );
+    let own = "/sys/class/infiniband";
+    assert_eq!(tree.names(own), ["rdmap65s0", "rdmap66s0", "rdmap67s0"].map(str::to_owned).into());
+    let port = |nic: &str, what: &str| tree.read(&format!("{own}/{nic}/ports/1/{what}")).to_owned();
+    assert_eq!(port("rdmap66s0", "state"), "1: DOWN");
+    assert_eq!(port("rdmap66s0", "phys_state"), "3: Disabled");
+    assert_eq!(port("rdmap67s0", "state"), "4: ACTIVE");
+    assert_eq!(port("rdmap67s0", "rate"), "50 Gb/sec (1X HDR)");
+    let lanes =
+        |what: &str| tree.read(&format!("{own}/rdmap65s0/device/{what}_link_width")).to_owned();
+    assert_eq!((lanes("current"), lanes("max")), ("4".to_owned(), "16".to_owned()));
+}
+
+#[test]
+fn the_hosts_keys_change_every_file_that_tells_of_them() {
+    let tree = tree(
+        &described(
+            "from = 'p5.48xlarge'\n[host]\nproduct = 'p5.4xlarge'\nhostname = 'a'\nboot_id = 'b'\n\
+             kernel = '5.4.0-1'\ncpus = 4\nmemory_mib = 1024\nmemlock_kib = 64\nshm_mib = 64\n\
+             iommu = true\ngovernor = 'powersave'\nfabric_manager = false\nimex = true\n\
+             libfabric = '1.9.0'\nofi_nccl = 'none'\nnccl = 'none'\nmodules_absent = ['gdrdrv', 'efa']",
+        ),
+        0,
+    );
+    assert_eq!(tree.read("/sys/class/dmi/id/product_name"), "p5.4xlarge");
+    assert_eq!(tree.read("/proc/sys/kernel/hostname"), "a");
+    assert_eq!(tree.read("/proc/sys/kernel/random/boot_id"), "b");
+    assert_eq!(tree.read("/proc/sys/kernel/osrelease"), "5.4.0-1");
+    assert!(tree.read("/proc/version").starts_with("Linux version 5.4.0-1 "));
+    assert!(tree.read("/proc/cmdline").contains("vmlinuz-5.4.0-1 "));
+    assert!(tree.read("/proc/cmdline").contains(" amd_iommu=on"));
+    assert_eq!(tree.read("/sys/devices/system/node/node1/cpulist"), "1,3");
+    let governor = "/sys/devices/system/cpu/cpu3/cpufreq/scaling_governor";
+    assert_eq!(tree.read(governor), "powersave");
+    assert!(tree.read("/proc/meminfo").starts_with("MemTotal:        1048576 kB\n"));
+    let limits = "Max locked memory         65536                65536                bytes     ";
+    assert!(tree.read("/proc/self/limits").contains(limits));
+    assert!(tree.read("/proc/self/mountinfo").contains("size=65536k,"));
+    assert!(!tree.has("/proc/802") && tree.has("/dev/nvidia-caps-imex-channels/channel0"));
+    assert!(tree.has("/proc/803/comm"));
+    let version = tree.read("/opt/amazon/efa/lib/pkgconfig/libfabric.pc");
+    assert!(version.contains("Version: 1.9.0"));
+    let packages = tree.read("/opt/amazon/efa_installed_packages");
+    assert!(packages.contains(" libfabric1-aws_1.9.0") && !packages.contains("nccl"));
+    assert!(!tree.has("/opt/amazon/ofi-nccl"));
+    assert!(!tree.has("/usr/lib/x86_64-linux-gnu/libnccl.so.2"));
+    for module in ["gdrdrv", "efa"] {
+        let is_it = |line: &str| line.starts_with(&format!("{module} "));
+        assert!(!tree.read("/proc/modules").lines().any(is_it), "{module}");
+        assert!(!tree.has(&format!("/sys/module/{module}")));
+    }
+    assert!(!tree.has("/dev/gdrdrv") && tree.has("/sys/module/efa_nv_peermem"));
+    let groups = tree.names("/sys/kernel/iommu_groups");
+    assert_eq!(groups.len(), tree.names("/sys/bus/pci/devices").len());
+    let gpu = tree.resolve("/sys/bus/pci/devices/0000:10:00.0/iommu_group").unwrap();
+    assert!(tree.has(&format!("{gpu}/devices/0000:10:00.0")));
+    assert_eq!(tree.names("/sys/class/iommu").len(), 1);
+}
+
+#[test]
+fn any_file_can_be_planted_for_all_processes_or_for_one() {
+    let machine = described(
+        "from = 'p5.48xlarge'\n[[host.file]]\npath = '/proc/cmdline'\ntext = 'cut of'\n\
+         [[host.file]]\npath = '/sys/bus/pci/devices/0000:10:00.0/current_link_width'\ntext = '8'\n\
+         [[host.file]]\npath = '/sys/class/infiniband'\nabsent = true\n\
+         [[host.file]]\npath = '/proc/modules'\ndenied = true\n\
+         [[host.file]]\npath = '/proc/self/ns/ipc'\nlink = 'ipc:[1]'\nprocess = 1\n\
+         [[host.file]]\npath = '/.dockerenv'\ntext = ''\nprocess = 1",
+    );
+    let [first, second] = [0, 1].map(|process| tree(&machine, process));
+    assert_eq!(first.0["/proc/cmdline"], Entry::Text("cut of".to_owned()));
+    let width = "/sys/bus/pci/devices/0000:10:00.0/current_link_width";
+    assert_eq!(first.0[&first.resolve(width).unwrap()], Entry::Text("8".to_owned()));
+    assert_eq!(
+        first.names("/sys/bus/pci/devices/0000:10:00.0"),
+        of("p5.48xlarge").names("/sys/bus/pci/devices/0000:10:00.0")
+    );
+    assert!(!first.has("/sys/class/infiniband") && first.has("/sys/class/infiniband_verbs"));
+    assert_eq!(first.0["/proc/modules"], Entry::Denied);
+    let ipc = |tree: &Tree| tree.0["/proc/self/ns/ipc"].clone();
+    assert_eq!(ipc(&first), Entry::Link("ipc:[4026531839]".to_owned()));
+    assert_eq!(ipc(&second), Entry::Link("ipc:[1]".to_owned()));
+    assert!(!first.has("/.dockerenv") && second.has("/.dockerenv"));
 }

@@ -36,6 +36,7 @@ impl Builder {
     pub(super) fn host_of(&self, name: &str) -> Host {
         let instance = self.instance;
         let plain = Host::plain();
+        let platform = self.platform();
         let cpus = instance.vcpus.unwrap_or(plain.cpus);
         let memory_mib = instance.host_mem_mib.unwrap_or(u64::from(cpus) * MEMORY_MIB_PER_CPU);
         let switched = self.nvlinks().switch;
@@ -43,8 +44,9 @@ impl Builder {
         let imex = instance.imex_required == Some(true);
         let installed = |version: &str| efa.then(|| version.to_owned());
         Host {
-            product: name.to_owned(),
-            platform: self.platform(),
+            // The former hypervisor does not tell the type.
+            product: if platform == Platform::Xen { "HVM domU" } else { name }.to_owned(),
+            platform,
             processor: self.processor(),
             cpus,
             memory_mib,
