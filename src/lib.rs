@@ -19,6 +19,7 @@ pub mod transport;
 pub mod evidence;
 pub mod measure;
 
+pub mod doctor;
 pub mod record;
 pub mod report;
 

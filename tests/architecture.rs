@@ -9,7 +9,7 @@ use std::{
 };
 
 /// A module and the modules it may import; `docs/architecture.md` explains the table.
-const LAYERS: [(&str, &[&str]); 14] = [
+const LAYERS: [(&str, &[&str]); 15] = [
     ("units", &[]),
     ("ffi", &["units"]),
     ("plan", &["units"]),
@@ -19,7 +19,11 @@ const LAYERS: [(&str, &[&str]); 14] = [
     ("transport", &["ffi", "machine", "plan", "units", "world"]),
     ("measure", &["plan", "transport", "units", "world"]),
     ("evidence", &["machine", "plan", "units"]),
-    ("record", &["evidence", "machine", "measure", "plan", "sweep", "transport", "units"]),
+    ("doctor", &["evidence", "machine", "plan", "units"]),
+    (
+        "record",
+        &["doctor", "evidence", "machine", "measure", "plan", "sweep", "transport", "units"],
+    ),
     ("report", &["plan", "record", "units"]),
     ("cli", &["plan", "units"]),
     ("progress", &["plan", "record", "units"]),
@@ -27,6 +31,7 @@ const LAYERS: [(&str, &[&str]); 14] = [
         "run",
         &[
             "cli",
+            "doctor",
             "evidence",
             "machine",
             "measure",
