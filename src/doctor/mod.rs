@@ -14,7 +14,13 @@ use serde::{Deserialize, Serialize};
 pub use ranks::{Member, compare};
 
 use crate::{
-    machine::{Refusal, host::Host, software::Software, survey::Survey},
+    machine::{
+        Refusal,
+        host::Host,
+        nics::{Nic, NicKind},
+        software::Software,
+        survey::Survey,
+    },
     plan::{
         catalogue::Instance,
         nccl_env::{Known, Setting},
@@ -118,7 +124,13 @@ impl Facts {
     /// How many GPUs the system has, whatever this process may use.
     fn gpu_count(&self) -> usize {
         let of_driver = self.host.driver_gpus.as_ref().map_or(0, Vec::len);
-        of_driver.max(self.survey.gpus.len())
+        of_driver.max(self.survey.gpus.len() + self.survey.other_gpus.len())
+    }
+
+    /// The devices that RDMA goes through.
+    fn rdma_devices(&self) -> impl Iterator<Item = &Nic> {
+        let nics = self.survey.nics.iter().map(|surveyed| &surveyed.nic);
+        nics.filter(|nic| nic.kind != NicKind::Ethernet)
     }
 
     /// The value of a variable that NCCL or a library below it sees.

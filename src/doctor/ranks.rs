@@ -93,7 +93,7 @@ fn host_line(facts: &Facts) -> String {
     for (name, number) in gpus {
         line.push_str(&format!(", {number} × {name}"));
     }
-    let devices = host.rdma_devices.len();
+    let devices = facts.rdma_devices().count();
     if devices > 0 {
         line.push_str(&format!(", {}", count(devices, "RDMA device")));
     }

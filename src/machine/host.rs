@@ -71,8 +71,6 @@ pub struct Host {
     pub sees_own_processes_only: bool,
     /// The modules of the kernel that are loaded or built in, as far as they have parameters.
     pub modules: Fact<BTreeSet<String>>,
-    /// Devices that RDMA goes through, each with the name of its driver, if the kernel tells it.
-    pub rdma_devices: BTreeMap<String, Option<String>>,
     /// Names in `/dev` and `/dev/infiniband`.
     pub devices: BTreeSet<String>,
     /// IMEX channels that this process sees, by number.
@@ -137,7 +135,6 @@ impl Host {
             processes: processes(system),
             sees_own_processes_only: sees_own_processes_only(system),
             modules: system.names("/sys/module").map(|names| names.into_iter().collect()),
-            rdma_devices: rdma_devices(system),
             devices: devices(system),
             imex_channels: imex_channels(system),
             driver_gpus: system.names("/proc/driver/nvidia/gpus"),
@@ -372,15 +369,6 @@ fn processes(system: &System) -> Fact<BTreeSet<String>> {
 fn sees_own_processes_only(system: &System) -> bool {
     const FIRST: &str = "pid:[4026531836]";
     system.link("/proc/self/ns/pid").is_ok_and(|namespace| namespace != FIRST)
-}
-
-fn rdma_devices(system: &System) -> BTreeMap<String, Option<String>> {
-    let names = system.names("/sys/class/infiniband").unwrap_or_default();
-    let driver = |name: &str| {
-        let place = system.resolve(format!("/sys/class/infiniband/{name}/device/driver")).ok()?;
-        Some(place.file_name()?.to_str()?.to_owned())
-    };
-    names.into_iter().map(|name| (name.clone(), driver(&name))).collect()
 }
 
 fn devices(system: &System) -> BTreeSet<String> {

@@ -14,8 +14,9 @@ use std::{collections::BTreeSet, fs, path::Path, sync::OnceLock};
 
 use serde::{Deserialize, Serialize};
 
-use self::system::System;
+pub use crate::ffi::nvml::Gpu as NvmlGpu;
 
+use self::system::System;
 use crate::{
     ffi::{self, cuda, fabric, host as own_host, nccl, simulation},
     plan::{
@@ -63,8 +64,6 @@ fn place(address: &str) -> (Option<NumaNode>, Vec<String>) {
     let node = pci::numa_node(&system, address, &mut Vec::new());
     (node.map(NumaNode), pci::path(&system, address).unwrap_or_default())
 }
-
-pub use crate::ffi::nvml::Gpu as NvmlGpu;
 
 /// Why the driver cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -124,7 +124,7 @@ impl Software {
             .is_ok()
             .then(|| super::nics(None).into_iter().map(|nic| nic.provider).collect());
         for library in super::libraries() {
-            let kind = match library.name {
+            let kind = match library.name.as_str() {
                 "NCCL" => &mut self.nccl,
                 "libfabric" => &mut self.libfabric,
                 _ => continue,

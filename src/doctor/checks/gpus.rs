@@ -7,6 +7,7 @@ use crate::{
         NvmlGpu,
         survey::{Survey, SurveyedGpu},
     },
+    plan::catalogue::PeerAccess,
 };
 
 /// `CUDA_ERROR_SYSTEM_NOT_READY`.
@@ -48,12 +49,12 @@ pub(super) fn driver(facts: &Facts) -> Vec<Finding> {
 }
 
 pub(super) fn visible(facts: &Facts) -> Vec<Finding> {
-    let Ok(all) = &facts.host.driver_gpus else { return Vec::new() };
+    let all = facts.gpu_count();
     let visible = facts.survey.gpus.len();
-    if facts.refusal.is_some() || all.is_empty() {
+    if facts.refusal.is_some() || all == 0 {
         return Vec::new();
     }
-    if visible >= all.len() {
+    if visible >= all {
         return vec![Finding::ok(format!("this process may use all {}", count(visible, "GPU")))];
     }
     let hidden = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"].into_iter().find_map(|name| {
@@ -66,7 +67,7 @@ pub(super) fn visible(facts: &Facts) -> Vec<Finding> {
         None => "give the container all GPUs (docker --gpus all, nvidia.com/gpu)".to_owned(),
     };
     vec![
-        Finding::note(format!("this process may use {visible} of {} GPUs{by}", all.len()))
+        Finding::note(format!("this process may use {visible} of {all} GPUs{by}"))
             .means(
                 "the others are neither measured nor seen by NCCL; since CUDA 10.1 a process still \
                  reaches the GPUs of others over P2P",
@@ -141,11 +142,10 @@ pub(super) fn fabric(facts: &Facts) -> Vec<Finding> {
 }
 
 pub(super) fn imex(facts: &Facts) -> Vec<Finding> {
-    let is_rack = facts.survey.gpus.iter().any(|gpu| {
-        let name = &gpu.node.name;
-        name.contains("GB200") || name.contains("GB300")
-    });
-    if !is_rack {
+    let has_domain = nvml_of(&facts.survey)
+        .any(|(_, nvml)| nvml.fabric.as_ref().is_some_and(|fabric| fabric.cluster_uuid.is_some()));
+    let is_required = facts.instance().is_some_and(|known| known.imex_required == Some(true));
+    if !is_required && !has_domain {
         return Vec::new();
     }
     if facts.host.imex_channels.is_empty() {
@@ -219,17 +219,15 @@ pub(super) fn pcie_lanes(facts: &Facts) -> Vec<Finding> {
         let now = gpu.condition.as_ref().and_then(|now| now.pcie_lanes);
         let (Some(now), Some(most)) = (now, nvml.pcie_lanes_max) else { continue };
         known += 1;
-        if now < most {
+        // Some instance types leave lanes of a GPU unconnected.
+        let built = facts.instance().and_then(|known| known.gpu_pcie_lanes);
+        if now < built.map_or(most, |built| built.get().min(most)) {
             narrow.push(format!("GPU {} has {now} of {most} lanes", gpu.node.gpu.0));
         }
     }
     match (known, &narrow[..]) {
         (0, _) => Vec::new(),
         (_, []) => vec![Finding::ok("PCIe links have all their lanes")],
-        // GPUs that are all alike were built so.
-        (_, narrow) if narrow.len() == known && facts.instance().is_some() => {
-            vec![Finding::ok(format!("PCIe links are built so: {}", narrow.join("; ")))]
-        }
         (_, narrow) => vec![
             Finding::problem(format!("PCIe links are narrow: {}", narrow.join("; ")))
                 .means(
@@ -252,10 +250,16 @@ pub(super) fn peer_access(facts: &Facts) -> Vec<Finding> {
     };
     let mut refused = Vec::new();
     let mut over_nvlink = false;
+    // There only GPUs that NVLinks join reach each other.
+    let is_meshed =
+        facts.instance().and_then(|known| known.p2p) == Some(PeerAccess::NvlinkHybridCubeMesh);
     for pair in &survey.pairs {
         let letters = pair.letters();
         let by_nvml = letters.starts_with("rw") || letters.starts_with('?');
         if pair.access && by_nvml {
+            continue;
+        }
+        if is_meshed && !is_nvlink(&pair.connection) && !pair.access {
             continue;
         }
         over_nvlink |= is_nvlink(&pair.connection);
@@ -268,9 +272,11 @@ pub(super) fn peer_access(facts: &Facts) -> Vec<Finding> {
     }
     let all = survey.pairs.len();
     if refused.is_empty() {
-        return vec![Finding::ok(format!("all {all} ordered pairs of GPUs have peer access"))];
+        let which = if is_meshed { "that NVLinks join" } else { "of GPUs" };
+        return vec![Finding::ok(format!("all ordered pairs {which} have peer access"))];
     }
     let is_by_design = facts.instance().is_some_and(|known| known.lacks_p2p());
+    let is_untold = facts.instance().is_none_or(|known| known.p2p.is_none());
     if refused.len() == all && is_by_design {
         let seen = "no pair of GPUs has peer access, which this instance type does not offer: NCCL \
                     goes through host memory (SHM)";
@@ -283,7 +289,7 @@ pub(super) fn peer_access(facts: &Facts) -> Vec<Finding> {
     if refused.len() > LISTED_MAX {
         shown.push(format!("{} more", refused.len() - LISTED_MAX));
     }
-    let is_unknown = refused.len() == all && !over_nvlink && facts.instance().is_none();
+    let is_unknown = refused.len() == all && !over_nvlink && is_untold;
     let verdict = if is_unknown { Finding::note } else { Finding::problem };
     let seen =
         format!("{} of {all} ordered pairs are refused: {}", refused.len(), shown.join("; "));

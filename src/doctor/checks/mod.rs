@@ -3,6 +3,7 @@
 
 mod gpus;
 mod host;
+mod instance;
 mod network;
 mod variables;
 
@@ -13,6 +14,8 @@ type Check = fn(&Facts) -> Vec<Finding>;
 
 /// All checks, by their names.
 pub(super) const ALL: &[(&str, Check)] = &[
+    ("machine-files", instance::unread),
+    ("instance", instance::complete),
     ("driver", gpus::driver),
     ("visible-gpus", gpus::visible),
     ("mig", gpus::mig),
@@ -30,6 +33,7 @@ pub(super) const ALL: &[(&str, Check)] = &[
     ("cpu-governor", host::governor),
     ("gpudirect-rdma", network::gpudirect),
     ("rdma-devices", network::devices),
+    ("rdma-ports", network::ports),
     ("nccl", network::nccl),
     ("nccl-plugin", network::plugin),
     ("libfabric", network::libfabric),

@@ -1,7 +1,10 @@
 //! What the way to other hosts needs: devices, their files, and the libraries that use them.
 
 use super::super::{Facts, Finding, count};
-use crate::machine::software::Installed;
+use crate::machine::{
+    nics::{Nic, NicKind},
+    software::Installed,
+};
 
 /// The first kernel that passes memory of GPUs on as dma-bufs to RDMA devices.
 const DMA_BUF_KERNEL: (u32, u32) = (5, 12);
@@ -16,16 +19,16 @@ const LIBFABRIC_DMA_BUF: (u32, u32) = (1, 20);
 
 /// Whether there is a device that RDMA goes through.
 pub(super) fn has_rdma_devices(facts: &Facts) -> bool {
-    !facts.host.rdma_devices.is_empty()
+    facts.rdma_devices().next().is_some()
 }
 
 /// Whether there is an interface of EFA.
 pub(super) fn has_efa(facts: &Facts) -> bool {
-    facts.host.rdma_devices.values().any(|driver| driver.as_deref() == Some("efa"))
+    facts.rdma_devices().any(|device| device.kind == NicKind::Efa)
 }
 
 pub(super) fn devices(facts: &Facts) -> Vec<Finding> {
-    let here = facts.host.rdma_devices.len();
+    let here = facts.rdma_devices().count();
     if here == 0 {
         return Vec::new();
     }
@@ -47,6 +50,54 @@ pub(super) fn devices(facts: &Facts) -> Vec<Finding> {
             )
             .source("fi_efa(7); AWS, EFA and containers"),
     ]
+}
+
+pub(super) fn ports(facts: &Facts) -> Vec<Finding> {
+    let down = |nic: &Nic| {
+        let is_down = nic.ports.iter().find(|port| port.is_up == Some(false))?;
+        Some(format!("{} is {}", nic.name, is_down.state.as_deref().unwrap_or("down")))
+    };
+    let rates = |nic: &Nic| nic.ports.iter().filter_map(|port| port.rate_gbit_s).next();
+    let devices: Vec<&Nic> = facts.rdma_devices().collect();
+    if devices.is_empty() {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    let is_down: Vec<String> = devices.iter().filter_map(|nic| down(nic)).collect();
+    if !is_down.is_empty() {
+        findings.push(
+            Finding::problem(format!("ports of RDMA devices are down: {}", is_down.join(", ")))
+                .means("their share of the network's bandwidth is missing, or nothing goes out")
+                .remedy(
+                    "rdma link; dmesg; on EC2: stop and start the instance, or take another one",
+                )
+                .source("the kernel's ABI/stable/sysfs-class-infiniband"),
+        );
+    }
+    let most = devices.iter().filter_map(|nic| rates(nic)).fold(0.0, f64::max);
+    let is_slow = |nic: &&Nic| rates(nic).is_some_and(|rate| rate < most);
+    let slow: Vec<String> = devices
+        .iter()
+        .copied()
+        .filter(is_slow)
+        .map(|nic| format!("{} has {} Gbit/s", nic.name, rates(nic).unwrap_or_default()))
+        .collect();
+    if !slow.is_empty() {
+        findings.push(
+            Finding::problem(format!(
+                "RDMA devices have different rates: {}, the others {most} Gbit/s",
+                slow.join(", ")
+            ))
+            .means("what goes over several of them waits for the slowest")
+            .remedy("rdma link; take another machine if it stays so")
+            .source("the kernel's ABI/stable/sysfs-class-infiniband"),
+        );
+    }
+    if findings.is_empty() {
+        let up = count(devices.len(), "RDMA device");
+        findings.push(Finding::ok(format!("no port of {up} is down, and none is slower")));
+    }
+    findings
 }
 
 pub(super) fn gpudirect(facts: &Facts) -> Vec<Finding> {

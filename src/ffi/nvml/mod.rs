@@ -87,7 +87,8 @@ impl Gpu {
 
     /// Whether it has to join a fabric and has not.
     pub fn fabric_is_unready(&self) -> bool {
-        matches!(self.fabric, Some(Fabric::NotStarted | Fabric::InProgress))
+        let state = self.fabric.as_ref().map(|fabric| fabric.state);
+        matches!(state, Some(FabricState::NotStarted | FabricState::InProgress))
     }
 }
 
