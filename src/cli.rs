@@ -3,6 +3,7 @@
 //! Knows only the plan and the units; refuses what cannot be meant.
 
 mod catalogue;
+mod doctor;
 mod fabric;
 mod nccl;
 mod sweep;
@@ -13,6 +14,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 pub use catalogue::CatalogueOptions;
+pub use doctor::DoctorOptions;
 pub use fabric::FabricOptions;
 pub use nccl::NcclOptions;
 pub use sweep::{SweepFormat, SweepOptions};
@@ -62,6 +64,8 @@ pub enum Command {
     Rdma(Options),
     /// Show GPUs, network interfaces, what connects them, and who reaches whom; measures nothing
     Topo(TopoOptions),
+    /// Say what is wrong with this machine before anything is measured; changes nothing
+    Doctor(DoctorOptions),
     /// Run a plan of many settings, each in processes of its own, and say which differences count
     Sweep(SweepOptions),
     /// Read NCCL's log and say which way its data took, why, and what to change

@@ -20,6 +20,7 @@ pub mod evidence;
 pub mod expected;
 pub mod measure;
 
+pub mod doctor;
 pub mod record;
 pub mod report;
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 /// A module and the modules it may import; `docs/architecture.md` explains the table.
-const LAYERS: [(&str, &[&str]); 15] = [
+const LAYERS: [(&str, &[&str]); 16] = [
     ("units", &[]),
     ("ffi", &["units"]),
     ("plan", &["units"]),
@@ -20,9 +20,20 @@ const LAYERS: [(&str, &[&str]); 15] = [
     ("measure", &["plan", "transport", "units", "world"]),
     ("evidence", &["machine", "plan", "units"]),
     ("expected", &["machine", "plan", "units"]),
+    ("doctor", &["evidence", "expected", "machine", "plan", "units"]),
     (
         "record",
-        &["evidence", "expected", "machine", "measure", "plan", "sweep", "transport", "units"],
+        &[
+            "doctor",
+            "evidence",
+            "expected",
+            "machine",
+            "measure",
+            "plan",
+            "sweep",
+            "transport",
+            "units",
+        ],
     ),
     ("report", &["plan", "record", "units"]),
     ("cli", &["plan", "units"]),
@@ -31,6 +42,7 @@ const LAYERS: [(&str, &[&str]); 15] = [
         "run",
         &[
             "cli",
+            "doctor",
             "evidence",
             "expected",
             "machine",

@@ -58,6 +58,14 @@ pub(crate) fn warn(err: &CallError) {
 }
 
 impl CallError {
+    /// What the library answered, if it was one and did.
+    pub const fn code(&self) -> Option<u32> {
+        match self.source {
+            Cause::Library { code, .. } => Some(code),
+            Cause::System(_) | Cause::Late(_) => None,
+        }
+    }
+
     /// The error that the last system call of this thread left in `errno`.
     fn last(call: &'static str, object: impl Into<String>) -> Self {
         Self { call, object: object.into(), source: std::io::Error::last_os_error().into() }

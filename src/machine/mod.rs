@@ -3,9 +3,11 @@
 //! Owns every question to `/proc`, `/sys`, the driver and NVML that is asked to describe or judge
 //! the machine. Measures nothing.
 
+pub mod host;
 pub mod links;
 pub mod nics;
 pub mod pci;
+pub mod software;
 pub mod survey;
 pub mod system;
 
@@ -13,10 +15,11 @@ use std::{collections::BTreeSet, fs, path::Path, sync::OnceLock};
 
 use serde::{Deserialize, Serialize};
 
-use self::system::System;
+pub use crate::ffi::nvml::Gpu as NvmlGpu;
 
+use self::system::System;
 use crate::{
-    ffi::{self, cuda, fabric, host, nccl, simulation},
+    ffi::{self, cuda, fabric, host as own_host, nccl, simulation},
     plan::{
         Gpu, NicName,
         topology::{GpuNode, NicNode, Node, NumaNode, Topology, cpu_list},
@@ -31,7 +34,7 @@ use crate::{
 ///
 /// The kernel does not say on which CPUs this process may run; the driver does not describe a GPU.
 pub fn topology() -> Result<Topology, ffi::CallError> {
-    let nodes = topology_below(Path::new("/sys/devices/system"), &host::allowed_cpus()?);
+    let nodes = topology_below(Path::new("/sys/devices/system"), &own_host::allowed_cpus()?);
     Ok(Topology { gpus: gpus()?, ..nodes })
 }
 
@@ -61,6 +64,30 @@ fn place(address: &str) -> (Option<NumaNode>, Vec<String>) {
     let system = System::of_kernel();
     let node = pci::numa_node(&system, address, &mut Vec::new());
     (node.map(NumaNode), pci::path(&system, address).unwrap_or_default())
+}
+
+/// Why the driver cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What it answered, where one is here that does not start.
+    pub code: Option<u32>,
+    /// The reason, and what to do: a sentence.
+    pub reason: String,
+}
+
+/// Why the driver cannot be used here; `None`: it can.
+pub fn driver_refusal() -> Option<Refusal> {
+    let refused =
+        |absent: cuda::Absent| Refusal { code: absent.code(), reason: absent.to_string() };
+    cuda::driver().err().map(refused)
+}
+
+/// Whether the driver gives memory of all GPUs away as dma-bufs; `None`: it does not say.
+pub fn gives_dma_bufs() -> Option<bool> {
+    let devices = cuda::driver().ok()?.devices().ok()?;
+    let answers: Option<Vec<bool>> =
+        devices.into_iter().map(|device| device.gives_dma_bufs().ok()).collect();
+    answers.filter(|answers| !answers.is_empty()).map(|answers| answers.into_iter().all(|yes| yes))
 }
 
 /// libfabric, loaded when it is first asked for.
@@ -247,7 +274,7 @@ fn meminfo(field: &str) -> Option<Bytes> {
 ///
 /// There is no `/dev/shm`.
 pub fn free_shared_memory() -> Result<Bytes, ffi::CallError> {
-    host::free_space(c"/dev/shm")
+    own_host::free_space(c"/dev/shm")
 }
 
 /// What is missing of `size` of shared memory, for a `reason`; `None`: there is room.

@@ -4,6 +4,7 @@
 
 mod catalogue;
 mod csv;
+mod doctor;
 mod files;
 mod hlog;
 mod json;
@@ -28,6 +29,7 @@ use provenance::Provenance;
 
 pub use catalogue::{catalogue_entry_json, catalogue_entry_text, catalogue_json, catalogue_text};
 pub use csv::text as csv_text;
+pub use doctor::{doctor_json, doctor_text};
 pub use json::text as json_text;
 pub use nccl_tests::{NcclTests, text as nccl_tests_text};
 pub use row::{CollectivePath, Row, Status};

@@ -108,9 +108,14 @@ pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Finding> {
     matrices.iter().flat_map(of_matrix).collect()
 }
 
-/// The kind of way that a flow takes, as far as it follows from where its ends are: between hosts, or
+/// The kind of way that a flow takes: what it is expected to reach, and whether it goes between hosts or,
 /// on one, how near two GPUs are to each other.
 pub fn way(row: &Row, hosts: &[Host]) -> String {
+    let expected = row.expected_gb_s.map_or_else(String::new, |gb_s| format!(", {gb_s:.3} GB/s"));
+    format!("{}{expected}", nearness(row, hosts))
+}
+
+fn nearness(row: &Row, hosts: &[Host]) -> String {
     let (Some(source), Some(target)) = (row.source_rank, row.target_rank) else {
         return String::new();
     };

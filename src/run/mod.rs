@@ -1,6 +1,7 @@
 //! A whole run: from the command line to the exit code.
 
 mod catalogue;
+mod doctor;
 mod explain;
 mod items;
 mod judge;
@@ -94,6 +95,7 @@ pub fn main(open: Open) -> ExitCode {
             Command::Explain(_) => Ok(true),
             Command::Catalogue(options) if answers => catalogue::catalogue(&options),
             Command::Catalogue(_) => Ok(true),
+            Command::Doctor(options) => doctor::doctor(&options, launcher.as_ref(), &mut ranks),
             Command::Rank(rank) => join(rank, open, &mut ranks),
         },
         Err(_) if !answers => Ok(true),
@@ -351,6 +353,7 @@ fn begin(
             simulation: sites[0].simulation.clone(),
             fabric_lib: options.fabric.fabric_lib.clone(),
             nccl_lib: options.nccl.nccl_lib.clone(),
+            examines: false,
         };
         world.broadcast(Some(here)).map_err(fail)?;
     }
@@ -371,6 +374,8 @@ struct Here {
     fabric_lib: Option<PathBuf>,
     /// The NCCL to use, where the user names one.
     nccl_lib: Option<PathBuf>,
+    /// Whether the machine is to be examined, and nothing measured.
+    examines: bool,
 }
 
 /// A rank that rank 0 has started: measures with the others until rank 0 is done.
@@ -389,6 +394,9 @@ fn join(args: RankArgs, open: Open, ranks: &mut Ranks) -> Result<bool, Failure> 
     if let Some(Err(reason)) = here.simulation.as_deref().map(machine::join_simulation) {
         ranks.world.abandon(&reason);
         return Err(Failure::Start(reason));
+    }
+    if here.examines {
+        return doctor::follow(ranks);
     }
     if here.nccl_lib.is_some() {
         machine::nccl(here.nccl_lib.as_deref());

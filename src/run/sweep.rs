@@ -121,6 +121,7 @@ fn measuring(words: &[String]) -> Result<Options, String> {
             | cli::Command::Sweep(_)
             | cli::Command::Explain(_)
             | cli::Command::Catalogue(_)
+            | cli::Command::Doctor(_)
             | cli::Command::Rank(_) => Err(format!(
                 "`{}` measures nothing: write run, local, p2p, shm, nccl or rdma",
                 words.first().map_or("", String::as_str)

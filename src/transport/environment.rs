@@ -8,7 +8,7 @@ use crate::{
     ffi::{nccl, process},
     plan::{
         NcclRequest, Rank,
-        nccl_env::{Known, Origin, findings, settings},
+        nccl_env::{Known, Origin, Setting, findings, settings},
     },
 };
 
@@ -71,23 +71,31 @@ pub fn check(request: &NcclRequest) -> Result<Vec<String>, String> {
             return Err(format!("--nccl-env {name} is given twice: give it once"));
         }
     }
-    let known = nccl::Library::loaded().and_then(|library| {
-        let nccl::Version { major, minor, patch } = library.version();
-        // A file whose names cannot be read is as good as none.
-        Some(Known { version: [major, minor, patch], names: library.variables().ok()? })
-    });
-    let inherited = env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| !is_own(name));
-    let settings = settings(given, inherited, &files());
+    let settings = seen(given);
     let mut warnings = Vec::new();
-    for (setting, finding) in findings(&settings, known.as_ref()) {
+    for (setting, finding) in findings(&settings, known().as_ref()) {
         if setting.origin == Origin::Given && finding.is_refused(request) {
             return Err(finding.sentence);
         }
         warnings.push(finding.sentence);
     }
     Ok(warnings)
+}
+
+/// The variables that NCCL sees where these are `given`.
+pub fn seen(given: &[(String, String)]) -> Vec<Setting> {
+    let inherited = env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| !is_own(name));
+    settings(given, inherited, &files())
+}
+
+/// What is known of the NCCL that is loaded.
+pub fn known() -> Option<Known> {
+    let library = nccl::Library::loaded()?;
+    let nccl::Version { major, minor, patch } = library.version();
+    // A file whose names cannot be read is as good as none.
+    Some(Known { version: [major, minor, patch], names: library.variables().ok()? })
 }
 
 /// The files that NCCL reads, in its order, with their texts ("NVIDIA/nccl", `src/misc/param.cc`,

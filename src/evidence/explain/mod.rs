@@ -12,6 +12,8 @@ mod text;
 
 use serde::Serialize;
 
+pub(crate) use text::{paragraph, upper};
+
 use super::nccl_log::{Log, Origin, PathVerdict, Place, Summary, Variable, Wishes};
 
 /// How much a finding matters.

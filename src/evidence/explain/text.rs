@@ -61,7 +61,8 @@ fn add_finding(text: &mut String, log: &Log, finding: &Finding) {
     }
 }
 
-fn upper(sentence: &str) -> String {
+/// With a capital at its beginning, unless that is a name.
+pub(crate) fn upper(sentence: &str) -> String {
     let mut letters = sentence.chars();
     let is_name = sentence.starts_with("aws-") || sentence.starts_with("libfabric");
     match letters.next() {
@@ -273,7 +274,7 @@ fn printable(text: &str) -> String {
 
 /// Adds `words` in lines of [`WIDTH`] columns; `start` stands before the first, and as much space
 /// before the others.
-fn paragraph(text: &mut String, start: &str, words: &str) {
+pub(crate) fn paragraph(text: &mut String, start: &str, words: &str) {
     let own = words.len() - words.trim_start().len();
     let indent = start.len() + own;
     let mut line = format!("{start}{}", " ".repeat(own));

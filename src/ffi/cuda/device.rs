@@ -115,6 +115,15 @@ impl Device {
         Ok(count.unsigned_abs())
     }
 
+    /// Whether the driver gives its memory away as dma-bufs, which other devices reach.
+    ///
+    /// # Errors
+    ///
+    /// The driver is too old to tell.
+    pub fn gives_dma_bufs(self) -> Result<bool, CallError> {
+        Ok(self.ask(Question::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)? != 0)
+    }
+
     /// Whether its contexts may be given access to the memory of `peer`.
     ///
     /// # Errors

@@ -48,8 +48,22 @@ pub use stream::{Event, Stream};
 
 /// Why there is no driver here, as a sentence that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Absent(String);
+#[error("{reason}")]
+pub struct Absent {
+    reason: String,
+    code: Option<u32>,
+}
+
+impl Absent {
+    const fn new(reason: String) -> Self {
+        Self { reason, code: None }
+    }
+
+    /// What the driver answered, where one is here that does not start.
+    pub const fn code(&self) -> Option<u32> {
+        self.code
+    }
+}
 
 /// A function that this driver does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -102,7 +116,7 @@ impl Driver {
         // is made to be loaded like this.
         if !unsafe { sys::is_culib_present() } {
             let reason = library::can_load("libcuda.so.1").err().unwrap_or_default();
-            return Err(Absent(format!("{reason}: this needs an NVIDIA GPU and its driver")));
+            return Err(Absent::new(format!("{reason}: this needs an NVIDIA GPU and its driver")));
         }
         // SAFETY: the driver has just been found, so this loads it and does not panic.
         let loaded = unsafe { sys::culib() };
@@ -112,15 +126,15 @@ impl Driver {
             (true, false) => {
                 let reason = "the driver that was found is the simulated one, which was not asked \
                               for: take its folder off the library path";
-                return Err(Absent(reason.to_owned()));
+                return Err(Absent::new(reason.to_owned()));
             }
             (false, true) => {
                 let reason = "a simulated machine was asked for after the real driver was loaded";
-                return Err(Absent(reason.to_owned()));
+                return Err(Absent::new(reason.to_owned()));
             }
             (true, true) | (false, false) => {}
         }
-        let calls = Calls::load().map_err(|name| Absent(Missing(name).to_string()))?;
+        let calls = Calls::load().map_err(|name| Absent::new(Missing(name).to_string()))?;
         let library = path_of(calls.cuInit as *const ());
         let mut driver = Self {
             calls,
@@ -135,7 +149,10 @@ impl Driver {
             simulated,
             contexts: Mutex::default(),
         };
-        driver.initialise().map_err(|err| Absent(err.to_string() + remedy(&err.source)))?;
+        driver.initialise().map_err(|err| Absent {
+            reason: err.to_string() + remedy(&err.source),
+            code: err.code(),
+        })?;
         Ok(driver)
     }
 

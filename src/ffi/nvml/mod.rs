@@ -66,6 +66,8 @@ pub struct Gpu {
     pub memory_clock_mhz_max: Option<u32>,
     /// Whether it is cut into instances.
     pub mig: Option<bool>,
+    /// Whether the driver keeps it ready while nobody uses it.
+    pub persistence: Option<bool>,
     /// Whether its memory corrects errors.
     pub ecc: Option<bool>,
     /// How far it has come in joining the NVLink fabric, where there is one.
@@ -76,6 +78,19 @@ pub struct Gpu {
     pub nvlink_gb_s: Option<f64>,
     /// Its NVLinks, in the order of their numbers; those that are down too.
     pub nvlinks: Vec<NvLink>,
+}
+
+impl Gpu {
+    /// Whether one of its NVLinks ends in a switch.
+    pub fn has_switch(&self) -> bool {
+        self.nvlinks.iter().any(|link| link.remote == Some(Remote::Switch))
+    }
+
+    /// Whether it has to join a fabric and has not.
+    pub fn fabric_is_unready(&self) -> bool {
+        let state = self.fabric.as_ref().map(|fabric| fabric.state);
+        matches!(state, Some(FabricState::NotStarted | FabricState::InProgress))
+    }
 }
 
 impl Nvml {
@@ -117,6 +132,7 @@ impl Nvml {
             sm_clock_mhz_max: device.max_clock_info(Clock::SM).ok(),
             memory_clock_mhz_max: device.max_clock_info(Clock::Memory).ok(),
             mig: device.mig_mode().ok().map(|mode| mode.current != 0),
+            persistence: device.is_in_persistent_mode().ok(),
             ecc: device.is_ecc_enabled().ok().map(|mode| mode.currently_enabled),
             fabric: self.fabric(&device),
             c2c: self.c2c(&device),

@@ -1,0 +1,341 @@
+//! The GPUs, their links, and what lies between this process and them.
+
+use super::host::untold;
+use crate::{
+    doctor::{Facts, Finding, count},
+    machine::{
+        NvmlGpu,
+        survey::{Survey, SurveyedGpu},
+    },
+    plan::catalogue::PeerAccess,
+};
+
+/// `CUDA_ERROR_SYSTEM_NOT_READY`.
+const NOT_READY: u32 = 802;
+
+/// Fabric Manager's process, cut as the kernel cuts names.
+const FABRIC_MANAGER: &str = "nv-fabricmanage";
+
+/// What is told of each of several GPUs, in one line.
+fn listed(gpus: impl Iterator<Item = String>) -> String {
+    gpus.collect::<Vec<String>>().join("; ")
+}
+
+fn nvml_of(survey: &Survey) -> impl Iterator<Item = (&SurveyedGpu, &NvmlGpu)> {
+    survey.gpus.iter().filter_map(|gpu| Some((gpu, gpu.nvml.as_ref()?)))
+}
+
+pub(super) fn driver(facts: &Facts) -> Vec<Finding> {
+    let survey = &facts.survey;
+    match &facts.refusal {
+        None => {
+            let version = facts.host.driver_version.as_deref().unwrap_or("?");
+            let gpus = count(survey.gpus.len(), "GPU");
+            vec![Finding::ok(format!("the driver {version} works and has {gpus}"))]
+        }
+        // It has a check of its own.
+        Some(refusal) if refusal.code == Some(NOT_READY) => Vec::new(),
+        Some(refusal) if refusal.code.is_none() && facts.gpu_count() == 0 => vec![
+            Finding::note("no NVIDIA GPU is here, or no driver of one")
+                .means("local, p2p, nccl and GPUDirect cannot be measured here")
+                .remedy(format!("on a machine with GPUs: {}", refusal.reason)),
+        ],
+        Some(refusal) => vec![
+            Finding::problem(format!("the driver does not work: {}", refusal.reason))
+                .means("no GPU can be used")
+                .source("CUDA driver API, CUresult"),
+        ],
+    }
+}
+
+pub(super) fn visible(facts: &Facts) -> Vec<Finding> {
+    let all = facts.gpu_count();
+    let visible = facts.survey.gpus.len();
+    if facts.refusal.is_some() || all == 0 {
+        return Vec::new();
+    }
+    if visible >= all {
+        return vec![Finding::ok(format!("this process may use all {}", count(visible, "GPU")))];
+    }
+    let hidden = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"].into_iter().find_map(|name| {
+        let value = facts.variables.get(name).filter(|value| !value.is_empty())?;
+        Some(format!("{name}={value}"))
+    });
+    let by = hidden.as_ref().map_or_else(String::new, |by| format!(" ({by})"));
+    let remedy = match hidden {
+        Some(by) => format!("leave out {}", by.split('=').next().unwrap_or_default()),
+        None => "give the container all GPUs (docker --gpus all, nvidia.com/gpu)".to_owned(),
+    };
+    vec![
+        Finding::note(format!("this process may use {visible} of {all} GPUs{by}"))
+            .means(
+                "the others are neither measured nor seen by NCCL; since CUDA 10.1 a process still \
+                 reaches the GPUs of others over P2P",
+            )
+            .remedy(remedy)
+            .source("CUDA programming guide, CUDA_VISIBLE_DEVICES; /proc/driver/nvidia/gpus"),
+    ]
+}
+
+pub(super) fn mig(facts: &Facts) -> Vec<Finding> {
+    let cut: Vec<u32> = nvml_of(&facts.survey)
+        .filter(|(_, nvml)| nvml.mig == Some(true))
+        .map(|(gpu, _)| gpu.node.gpu.0)
+        .collect();
+    if cut.is_empty() {
+        let known = nvml_of(&facts.survey).any(|(_, nvml)| nvml.mig.is_some());
+        return known
+            .then(|| Finding::ok("no GPU is cut into instances (MIG)"))
+            .into_iter()
+            .collect();
+    }
+    vec![
+        Finding::problem(format!("MIG is on: {}", gpus(&cut)))
+            .means("an instance of a GPU has no P2P, no CUDA IPC and no NVLink")
+            .remedy("as root: nvidia-smi -i GPU -mig 0, with no process on it")
+            .source("NVIDIA MIG user guide; nvmlDeviceGetMigMode"),
+    ]
+}
+
+/// `GPU 1`, `GPUs 1, 2`.
+fn gpus(ordinals: &[u32]) -> String {
+    let numbers: Vec<String> = ordinals.iter().map(u32::to_string).collect();
+    format!("GPU{} {}", if ordinals.len() == 1 { "" } else { "s" }, numbers.join(", "))
+}
+
+pub(super) fn fabric(facts: &Facts) -> Vec<Finding> {
+    let is_not_ready = facts.refusal.as_ref().and_then(|refusal| refusal.code) == Some(NOT_READY);
+    let unready: Vec<u32> = nvml_of(&facts.survey)
+        .filter(|(_, nvml)| nvml.fabric_is_unready())
+        .map(|(gpu, _)| gpu.node.gpu.0)
+        .collect();
+    let seen = match (is_not_ready, &unready[..]) {
+        (false, []) => {
+            let through_switch = facts
+                .survey
+                .gpus
+                .iter()
+                .any(|gpu| gpu.nvml.as_ref().is_some_and(NvmlGpu::has_switch));
+            let ok = "the driver starts behind the NVSwitch: Fabric Manager has done its work";
+            return through_switch.then(|| Finding::ok(ok)).into_iter().collect();
+        }
+        (true, _) => "cuInit answers 802 (CUDA_ERROR_SYSTEM_NOT_READY)".to_owned(),
+        (false, unready) => format!("NVML says that {} have not joined the fabric", gpus(unready)),
+    };
+    let runs = match &facts.host.processes {
+        Ok(names) if names.contains(FABRIC_MANAGER) => "; nv-fabricmanager runs",
+        Ok(_) if facts.host.sees_own_processes_only => "",
+        Ok(_) => "; nv-fabricmanager does not run",
+        Err(_) => "",
+    };
+    vec![
+        Finding::problem(format!("{seen}{runs}"))
+            .means(
+                "GPUs behind an NVSwitch wait for Fabric Manager: no GPU can be used, or no NVLink",
+            )
+            .remedy(
+                "systemctl status nvidia-fabricmanager; its version must be the driver's, and in a \
+                 container it runs on the host",
+            )
+            .source("NVIDIA Fabric Manager user guide; nvmlDeviceGetGpuFabricInfo"),
+    ]
+}
+
+pub(super) fn imex(facts: &Facts) -> Vec<Finding> {
+    let has_domain = nvml_of(&facts.survey)
+        .any(|(_, nvml)| nvml.fabric.as_ref().is_some_and(|fabric| fabric.cluster_uuid.is_some()));
+    let is_required = facts.instance().is_some_and(|known| known.imex_required == Some(true));
+    if !is_required && !has_domain {
+        return Vec::new();
+    }
+    if facts.host.imex_channels.is_empty() {
+        return vec![
+            Finding::problem("there is no IMEX channel (/dev/nvidia-caps-imex-channels)")
+                .means(
+                    "GPUs of other hosts in the NVLink domain cannot be reached over NVLink: NCCL \
+                     takes EFA between hosts",
+                )
+                .remedy(
+                    "start nvidia-imex on all hosts of the domain, and give the container its \
+                     channel (in Kubernetes a ComputeDomain)",
+                )
+                .source("NVIDIA IMEX service guide; NCCL_MNNVL_ENABLE"),
+        ];
+    }
+    let channels = facts.host.imex_channels.len();
+    vec![Finding::ok(format!("{} of IMEX", count(channels, "channel")))]
+}
+
+pub(super) fn nvlinks(facts: &Facts) -> Vec<Finding> {
+    let of = |nvml: &NvmlGpu| {
+        let up = nvml.nvlinks.iter().filter(|link| link.active).count();
+        (up, nvml.nvlinks.len())
+    };
+    let with: Vec<(&SurveyedGpu, (usize, usize))> = nvml_of(&facts.survey)
+        .map(|(gpu, nvml)| (gpu, of(nvml)))
+        .filter(|(_, (_, all))| *all > 0)
+        .collect();
+    let most = with.iter().map(|(_, (up, _))| *up).max().unwrap_or(0);
+    if with.is_empty() {
+        return Vec::new();
+    }
+    let has_switch = |gpu: &SurveyedGpu| gpu.nvml.as_ref().is_some_and(NvmlGpu::has_switch);
+    // Without a switch a link may lead to a GPU that this machine has not.
+    let is_short = |gpu: &SurveyedGpu, up: usize, all: usize| {
+        up < most || (up < all && (has_switch(gpu) || up == 0))
+    };
+    let down = |gpu: &SurveyedGpu| -> String {
+        let links = gpu.nvml.iter().flat_map(|nvml| &nvml.nvlinks);
+        let down = links.filter(|link| !link.active).map(|link| link.number.to_string());
+        down.collect::<Vec<String>>().join(", ")
+    };
+    let short: Vec<String> = with
+        .iter()
+        .filter(|(gpu, (up, all))| is_short(gpu, *up, *all))
+        .map(|(gpu, (up, all))| {
+            format!("GPU {} has {up} of {all} up, down are {}", gpu.node.gpu.0, down(gpu))
+        })
+        .collect();
+    if short.is_empty() {
+        return vec![Finding::ok(format!("all NVLinks are up, {most} of each GPU"))];
+    }
+    let is_bridgeless = most == 0 && facts.instance().is_none_or(|known| !known.has_nvlink());
+    let verdict = if is_bridgeless { Finding::note } else { Finding::problem };
+    vec![
+        verdict(format!("NVLinks are down: {}", listed(short.into_iter())))
+            .means("each link that is down takes its share of the bandwidth of every pair it serves")
+            .remedy(
+                "nvidia-smi nvlink -s and -e show state and errors; dmesg shows Xid 74; restart the \
+                 machine, or take another one (on EC2: stop and start the instance)",
+            )
+            .source("nvmlDeviceGetNvLinkState; NVIDIA Xid catalogue"),
+    ]
+}
+
+pub(super) fn pcie_lanes(facts: &Facts) -> Vec<Finding> {
+    let mut known = 0;
+    let mut narrow = Vec::new();
+    for (gpu, nvml) in nvml_of(&facts.survey) {
+        let now = gpu.condition.as_ref().and_then(|now| now.pcie_lanes);
+        let (Some(now), Some(most)) = (now, nvml.pcie_lanes_max) else { continue };
+        known += 1;
+        // Some instance types leave lanes of a GPU unconnected.
+        let built = facts.instance().and_then(|known| known.gpu_pcie_lanes);
+        if now < built.map_or(most, |built| built.get().min(most)) {
+            narrow.push(format!("GPU {} has {now} of {most} lanes", gpu.node.gpu.0));
+        }
+    }
+    match (known, &narrow[..]) {
+        (0, _) => Vec::new(),
+        (_, []) => vec![Finding::ok("PCIe links have all their lanes")],
+        (_, narrow) => vec![
+            Finding::problem(format!("PCIe links are narrow: {}", narrow.join("; ")))
+                .means(
+                    "copies between this GPU and host memory, shm and P2P over PCIe have that share \
+                     of their bandwidth; an idle GPU lowers its generation, never its lanes",
+                )
+                .remedy("restart the machine; if it stays so, take another one (on EC2: stop and start)")
+                .source("nvmlDeviceGetCurrPcieLinkWidth"),
+        ],
+    }
+}
+
+pub(super) fn peer_access(facts: &Facts) -> Vec<Finding> {
+    let survey = &facts.survey;
+    if survey.pairs.is_empty() {
+        return Vec::new();
+    }
+    let is_nvlink = |connection: &Option<String>| {
+        connection.as_ref().is_some_and(|connection| connection.starts_with("NV"))
+    };
+    let mut refused = Vec::new();
+    let mut over_nvlink = false;
+    // There only GPUs that NVLinks join reach each other.
+    let is_meshed =
+        facts.instance().and_then(|known| known.p2p) == Some(PeerAccess::NvlinkHybridCubeMesh);
+    for pair in &survey.pairs {
+        let letters = pair.letters();
+        let by_nvml = letters.starts_with("rw") || letters.starts_with('?');
+        if pair.access && by_nvml {
+            continue;
+        }
+        if is_meshed && !is_nvlink(&pair.connection) && !pair.access {
+            continue;
+        }
+        over_nvlink |= is_nvlink(&pair.connection);
+        let who = match (pair.access, by_nvml) {
+            (false, true) => "the driver".to_owned(),
+            (true, _) => format!("NVML ({letters})"),
+            (false, false) => format!("driver and NVML ({letters})"),
+        };
+        refused.push((pair.gpu, pair.peer, who));
+    }
+    let all = survey.pairs.len();
+    if refused.is_empty() {
+        let which = if is_meshed { "that NVLinks join" } else { "of GPUs" };
+        return vec![Finding::ok(format!("all ordered pairs {which} have peer access"))];
+    }
+    let is_by_design = facts.instance().is_some_and(|known| known.lacks_p2p());
+    let is_untold = facts.instance().is_none_or(|known| known.p2p.is_none());
+    if refused.len() == all && is_by_design {
+        let seen = "no pair of GPUs has peer access, which this instance type does not offer: NCCL \
+                    goes through host memory (SHM)";
+        return vec![Finding::ok(seen)];
+    }
+    const LISTED_MAX: usize = 6;
+    let shown = refused.iter().take(LISTED_MAX);
+    let mut shown: Vec<String> =
+        shown.map(|(gpu, peer, who)| format!("GPU {gpu} to GPU {peer} by {who}")).collect();
+    if refused.len() > LISTED_MAX {
+        shown.push(format!("{} more", refused.len() - LISTED_MAX));
+    }
+    let is_unknown = refused.len() == all && !over_nvlink && is_untold;
+    let verdict = if is_unknown { Finding::note } else { Finding::problem };
+    let seen =
+        format!("{} of {all} ordered pairs are refused: {}", refused.len(), shown.join("; "));
+    let means = if over_nvlink {
+        "p2p cannot be measured there, and NCCL ends with an error where NVML refuses a pair that \
+         NVLinks join"
+    } else {
+        "p2p cannot be measured there, and NCCL goes through host memory (SHM)"
+    };
+    vec![
+        verdict(format!("peer access: {seen}"))
+            .means(means)
+            .remedy(
+                "nvidia-smi topo -p2p r and -p2p w say why; MIG, an IOMMU, a virtual machine's host \
+                 or the GPU's kind may forbid it; for NVLinks: Fabric Manager",
+            )
+            .source("cuDeviceCanAccessPeer, nvmlDeviceGetP2PStatus; NCCL's src/graph/paths.cc"),
+    ]
+}
+
+pub(super) fn persistence(facts: &Facts) -> Vec<Finding> {
+    const DAEMON: &str = "nvidia-persiste";
+    if facts.survey.gpus.is_empty() {
+        return Vec::new();
+    }
+    let modes: Vec<bool> =
+        nvml_of(&facts.survey).filter_map(|(_, nvml)| nvml.persistence).collect();
+    match (&modes[..], &facts.host.processes) {
+        ([], Err(_)) => {
+            untold(&facts.host.processes).map(Finding::cannot_tell).into_iter().collect()
+        }
+        (modes, _) if !modes.is_empty() && modes.iter().all(|on| *on) => {
+            vec![Finding::ok("persistence mode is on")]
+        }
+        (_, Ok(names)) if names.contains(DAEMON) => {
+            vec![Finding::ok("nvidia-persistenced runs")]
+        }
+        ([], Ok(_)) => Vec::new(),
+        _ => vec![
+            Finding::note("persistence mode is off")
+                .means(
+                    "the driver lets go of a GPU when its last process ends: each start takes \
+                     seconds, and settings of clocks are lost",
+                )
+                .remedy("systemctl enable --now nvidia-persistenced")
+                .source("NVIDIA driver persistence; nvmlDeviceGetPersistenceMode"),
+        ],
+    }
+}

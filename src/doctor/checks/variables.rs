@@ -1,0 +1,276 @@
+//! Variables that steer NCCL, libfabric and CUDA: what does nothing, and what switches a path off.
+
+use super::super::{Facts, Finding};
+use crate::plan::nccl_env::{Gravity, Setting, findings};
+
+/// What a value of a variable does to a path.
+struct Switch {
+    name: &'static str,
+    /// Whether the value, without blanks around it, is one that does it.
+    is_off: fn(&str) -> bool,
+    /// Whether the path is there to be switched off, and matters.
+    matters: fn(&Facts) -> bool,
+    /// Whether it is a problem, not a note.
+    is_problem: bool,
+    /// What becomes of the path.
+    means: &'static str,
+    source: &'static str,
+}
+
+fn is_one(value: &str) -> bool {
+    value == "1"
+}
+
+fn is_zero(value: &str) -> bool {
+    value == "0"
+}
+
+/// As libfabric and AWS's plugin read a switch.
+fn is_yes(value: &str) -> bool {
+    ["1", "true", "yes", "on"].iter().any(|word| value.eq_ignore_ascii_case(word))
+}
+
+fn is_no(value: &str) -> bool {
+    ["0", "false", "no", "off"].iter().any(|word| value.eq_ignore_ascii_case(word))
+}
+
+/// Whether GPUs here reach each other.
+fn has_peers(facts: &Facts) -> bool {
+    facts.survey.pairs.iter().any(|pair| pair.access)
+}
+
+fn has_gpus(facts: &Facts) -> bool {
+    facts.gpu_count() > 0
+}
+
+fn has_several_gpus(facts: &Facts) -> bool {
+    facts.gpu_count() > 1
+}
+
+fn has_network(facts: &Facts) -> bool {
+    super::network::has_rdma_devices(facts)
+}
+
+/// Whether EFA has RDMA here, as far as the catalogue knows.
+fn has_efa_rdma(facts: &Facts) -> bool {
+    let lacks = facts.instance().is_some_and(|known| known.efa_rdma_read == Some(false));
+    has_network(facts) && !lacks
+}
+
+fn has_efa_without_rdma(facts: &Facts) -> bool {
+    has_network(facts) && !has_efa_rdma(facts)
+}
+
+fn has_nvls(facts: &Facts) -> bool {
+    facts.instance().is_some_and(|known| known.has_nvls() == Some(true) && known.has_nvlink())
+}
+
+/// Whether the way through host memory is the one that is left.
+fn lacks_peers(facts: &Facts) -> bool {
+    has_several_gpus(facts) && !has_peers(facts)
+}
+
+const PATHS: &str = "NCCL's src/graph/paths.cc";
+const EFA: &str = "libfabric, prov/efa/src/efa_env.c";
+
+/// Values that switch paths off, or make them slow, on purpose or by inheritance.
+const SWITCHES: &[Switch] = &[
+    Switch {
+        name: "NCCL_P2P_DISABLE",
+        is_off: is_one,
+        matters: has_peers,
+        is_problem: true,
+        means: "NCCL does not let GPUs reach each other: it goes through host memory (SHM)",
+        source: PATHS,
+    },
+    Switch {
+        name: "NCCL_P2P_LEVEL",
+        is_off: |value| value == "LOC" || value == "0",
+        matters: has_peers,
+        is_problem: true,
+        means: "NCCL does not let GPUs reach each other: it goes through host memory (SHM)",
+        source: PATHS,
+    },
+    Switch {
+        name: "NCCL_SHM_DISABLE",
+        is_off: is_one,
+        matters: lacks_peers,
+        is_problem: true,
+        means: "GPUs here have no peer access, so host memory is the way between them: without it \
+                NCCL goes over the network, to the same host",
+        source: "NCCL's src/transport/shm.cc",
+    },
+    Switch {
+        name: "NCCL_CUMEM_ENABLE",
+        is_off: is_zero,
+        matters: has_peers,
+        is_problem: false,
+        means: "NCCL uses CUDA IPC between processes, and neither NVLS nor NVLink between hosts",
+        source: "NCCL's src/allocator.cc",
+    },
+    Switch {
+        name: "NCCL_NVLS_ENABLE",
+        is_off: is_zero,
+        matters: has_nvls,
+        is_problem: false,
+        means: "the NVSwitch does not reduce: all_reduce is some 30 % slower",
+        source: "NVIDIA/nccl issue 1442",
+    },
+    Switch {
+        name: "NCCL_MNNVL_ENABLE",
+        is_off: is_zero,
+        matters: |facts| !facts.host.imex_channels.is_empty(),
+        is_problem: false,
+        means: "NVLink between hosts is not used",
+        source: "NCCL's src/mnnvl.cc",
+    },
+    Switch {
+        name: "NCCL_NET",
+        is_off: |value| value.eq_ignore_ascii_case("socket"),
+        matters: has_network,
+        is_problem: true,
+        means: "NCCL uses TCP sockets between hosts, not the RDMA devices that are here",
+        source: "NCCL's guide, NCCL_NET",
+    },
+    Switch {
+        name: "NCCL_NET_PLUGIN",
+        is_off: |value| value.eq_ignore_ascii_case("none"),
+        matters: has_network,
+        is_problem: true,
+        means: "NCCL does not load the plugin for EFA: it uses TCP sockets between hosts",
+        source: "NCCL's guide, NCCL_NET_PLUGIN",
+    },
+    Switch {
+        name: "NCCL_NET_GDR_LEVEL",
+        is_off: |value| value == "LOC" || value == "0",
+        matters: has_network,
+        is_problem: true,
+        means: "what goes to other hosts is copied through host memory: no GPUDirect RDMA",
+        source: PATHS,
+    },
+    Switch {
+        name: "FI_PROVIDER",
+        is_off: |value| {
+            let named = value.trim_start_matches('^').split(',').any(|name| name.contains("efa"));
+            value.starts_with('^') == named && !value.is_empty()
+        },
+        matters: super::network::has_efa,
+        is_problem: true,
+        means: "libfabric does not offer EFA: g2g's rdma and NCCL's plugin go over what is left, or \
+                do not start",
+        source: "fi_fabric(7), fi_getinfo(3)",
+    },
+    Switch {
+        name: "FI_EFA_USE_DEVICE_RDMA",
+        is_off: is_yes,
+        matters: has_efa_without_rdma,
+        is_problem: true,
+        means: "EFA of this instance type has no RDMA, and libfabric aborts the program",
+        source: EFA,
+    },
+    Switch {
+        name: "FI_EFA_USE_DEVICE_RDMA",
+        is_off: is_no,
+        matters: has_efa_rdma,
+        is_problem: true,
+        means: "libfabric makes reads and writes of messages instead of EFA's RDMA",
+        source: EFA,
+    },
+    Switch {
+        name: "FI_HMEM_DISABLE_P2P",
+        is_off: is_yes,
+        matters: has_network,
+        is_problem: true,
+        means: "libfabric copies data of GPUs through host memory: no GPUDirect RDMA",
+        source: "fi_hmem, fabric(7)",
+    },
+    Switch {
+        name: "FI_EFA_IFACE",
+        is_off: |value| !value.is_empty() && !value.eq_ignore_ascii_case("all"),
+        matters: has_network,
+        is_problem: false,
+        means: "libfabric uses only the interfaces named there",
+        source: EFA,
+    },
+    Switch {
+        name: "OFI_NCCL_DISABLE_DMABUF",
+        is_off: is_yes,
+        matters: |facts| has_network(facts) && has_gpus(facts),
+        is_problem: false,
+        means: "AWS's plugin registers memory of GPUs through nvidia_peermem only",
+        source: "aws-ofi-nccl, include/nccl_ofi_param.h",
+    },
+    Switch {
+        name: "OFI_NCCL_PROTOCOL",
+        is_off: |value| value.eq_ignore_ascii_case("sendrecv"),
+        matters: |facts| {
+            facts.instance().is_some_and(|known| known.efa_rdma_write == Some(true))
+                && has_network(facts)
+        },
+        is_problem: false,
+        means: "AWS's plugin does not spread messages over several interfaces of a GPU",
+        source: "aws-ofi-nccl, src/platform-aws.cpp",
+    },
+];
+
+/// The switches that are off here, with the settings that do it.
+fn off(facts: &Facts) -> impl Iterator<Item = (&Switch, &Setting)> {
+    SWITCHES.iter().filter_map(|switch| {
+        let setting = facts.setting(switch.name)?;
+        let is_it = (switch.is_off)(setting.value.trim()) && (switch.matters)(facts);
+        is_it.then_some((switch, setting))
+    })
+}
+
+pub(super) fn paths(facts: &Facts) -> Vec<Finding> {
+    let found: Vec<Finding> = off(facts)
+        .map(|(switch, setting)| {
+            let verdict = if switch.is_problem { Finding::problem } else { Finding::note };
+            verdict(format!("{setting} is set"))
+                .means(switch.means)
+                .remedy(format!("unset {}, where that was not the intention", setting.name))
+                .source(switch.source)
+        })
+        .collect();
+    if found.is_empty() { vec![Finding::ok("no variable switches a path off")] } else { found }
+}
+
+pub(super) fn lint(facts: &Facts) -> Vec<Finding> {
+    // What a switch says of a variable is the more precise.
+    let is_told = |setting: &Setting| off(facts).any(|(_, other)| other.name == setting.name);
+    let found: Vec<Finding> = findings(&facts.settings, facts.nccl.as_ref())
+        .into_iter()
+        .filter(|(setting, _)| !is_told(setting))
+        .map(|(_, found)| {
+            let verdict = match found.gravity {
+                Gravity::Wrong => Finding::problem,
+                Gravity::Doubtful | Gravity::Unknown => Finding::note,
+            };
+            verdict(found.sentence).source("the catalogue of NCCL's variables, by NCCL's source")
+        })
+        .collect();
+    let number = facts.settings.len();
+    if found.is_empty() && number > 0 {
+        let variables = super::super::count(number, "variable");
+        return vec![Finding::ok(format!("{variables} for NCCL and libfabric do what they say"))];
+    }
+    found
+}
+
+pub(super) fn cuda(facts: &Facts) -> Vec<Finding> {
+    if !has_gpus(facts) {
+        return Vec::new();
+    }
+    let is_on = |name: &str| facts.variables.get(name).is_some_and(|value| value.trim() == "1");
+    if is_on("CUDA_LAUNCH_BLOCKING") {
+        return vec![
+            Finding::problem("CUDA_LAUNCH_BLOCKING=1 is set")
+                .means(
+                    "every kernel is waited for when it is launched: nothing overlaps, all is slow",
+                )
+                .remedy("unset CUDA_LAUNCH_BLOCKING")
+                .source("CUDA programming guide, environment variables"),
+        ];
+    }
+    vec![Finding::ok("no variable of CUDA slows it down")]
+}

@@ -1,0 +1,227 @@
+//! Whether this machine is fit to give its numbers: what slows a path down, or bars it, before
+//! anything is measured.
+//!
+//! Owns the checks, their judgement and its words. A check is a pure function of what `machine`
+//! has read; nothing is changed here, and nothing asked. Where a check cannot tell, it says why.
+
+mod checks;
+mod ranks;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+pub use ranks::{Member, compare};
+
+use crate::{
+    machine::{
+        Refusal,
+        host::Host,
+        nics::{Nic, NicKind},
+        software::Software,
+        survey::Survey,
+    },
+    plan::{
+        catalogue::Instance,
+        nccl_env::{Known, Setting},
+    },
+};
+
+/// What a check makes of what it looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// A path is slower than the machine's, or barred.
+    Problem,
+    /// Worth knowing.
+    Note,
+    /// What decides cannot be read.
+    CannotTell,
+    /// Nothing is wrong.
+    Ok,
+}
+
+/// What a check has found.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Finding {
+    /// What the check makes of it.
+    pub verdict: Verdict,
+    /// The check's name, for programs.
+    pub check: String,
+    /// What was seen, with its values.
+    pub seen: String,
+    /// What that means, for which path.
+    pub means: Option<String>,
+    /// What to do.
+    pub remedy: Option<String>,
+    /// Where it is written that this is so.
+    pub source: Option<String>,
+}
+
+impl Finding {
+    fn new(verdict: Verdict, seen: impl Into<String>) -> Self {
+        let (check, seen) = (String::new(), seen.into());
+        Self { verdict, check, seen, means: None, remedy: None, source: None }
+    }
+
+    fn problem(seen: impl Into<String>) -> Self {
+        Self::new(Verdict::Problem, seen)
+    }
+
+    fn note(seen: impl Into<String>) -> Self {
+        Self::new(Verdict::Note, seen)
+    }
+
+    /// What decides cannot be read, for this `reason`.
+    fn cannot_tell(reason: impl ToString) -> Self {
+        Self::new(Verdict::CannotTell, reason.to_string())
+    }
+
+    fn ok(seen: impl Into<String>) -> Self {
+        Self::new(Verdict::Ok, seen)
+    }
+
+    fn means(self, means: impl Into<String>) -> Self {
+        Self { means: Some(means.into()), ..self }
+    }
+
+    fn remedy(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
+
+    fn source(self, source: impl Into<String>) -> Self {
+        Self { source: Some(source.into()), ..self }
+    }
+}
+
+/// What is known of one host, as one process sees it.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// What the kernel tells.
+    pub host: Host,
+    /// Why the driver cannot be used, if it cannot.
+    pub refusal: Option<Refusal>,
+    /// What the driver and NVML tell.
+    pub survey: Survey,
+    /// Whether the driver gives memory of GPUs away as dma-bufs; `None`: it does not say.
+    pub dma_buf: Option<bool>,
+    /// The libraries that are installed.
+    pub software: Software,
+    /// The variables that NCCL and the libraries below it see.
+    pub settings: Vec<Setting>,
+    /// What is known of the NCCL that is loaded.
+    pub nccl: Option<Known>,
+    /// Variables of CUDA and of containers.
+    pub variables: BTreeMap<String, String>,
+}
+
+impl Facts {
+    /// What the catalogue knows of this type of instance.
+    fn instance(&self) -> Option<&'static Instance> {
+        Instance::named(self.host.product.as_deref().ok()?)
+    }
+
+    /// How many GPUs the system has, whatever this process may use.
+    fn gpu_count(&self) -> usize {
+        let of_driver = self.host.driver_gpus.as_ref().map_or(0, Vec::len);
+        of_driver.max(self.survey.gpus.len() + self.survey.other_gpus.len())
+    }
+
+    /// The devices that RDMA goes through.
+    fn rdma_devices(&self) -> impl Iterator<Item = &Nic> {
+        let nics = self.survey.nics.iter().map(|surveyed| &surveyed.nic);
+        nics.filter(|nic| nic.kind != NicKind::Ethernet)
+    }
+
+    /// The value of a variable that NCCL or a library below it sees.
+    fn setting(&self, name: &str) -> Option<&Setting> {
+        self.settings.iter().find(|setting| setting.name == name)
+    }
+}
+
+/// What all checks make of a host: problems first. A check that has nothing to look at there finds
+/// nothing.
+pub fn examine(facts: &Facts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (name, check) in checks::ALL {
+        let named = |finding| Finding { check: (*name).to_owned(), ..finding };
+        findings.extend(check(facts).into_iter().map(named));
+    }
+    findings.sort();
+    findings
+}
+
+/// A finding with where it holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Located {
+    /// What was found.
+    #[serde(flatten)]
+    pub finding: Finding,
+    /// The ranks of which it holds; empty where it holds of all.
+    pub ranks: Vec<u32>,
+}
+
+/// The answer of `g2g doctor`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Whether it is a simulated machine.
+    pub simulated: bool,
+    /// What was examined, in a line each.
+    pub hosts: Vec<String>,
+    /// All findings, problems first.
+    pub findings: Vec<Located>,
+    /// What could be seen besides, and how.
+    pub beyond: Vec<String>,
+}
+
+impl Report {
+    /// Puts together what ranks have found, in their order: what several of them say is told once.
+    pub fn of(members: &[Member]) -> Self {
+        let mut found: BTreeMap<Finding, Vec<u32>> = BTreeMap::new();
+        for member in members {
+            for finding in &member.findings {
+                found.entry(finding.clone()).or_default().push(member.rank);
+            }
+        }
+        let of_all = |ranks: &Vec<u32>| ranks.len() == members.len();
+        let located = found.into_iter().map(|(finding, ranks)| {
+            let ranks = if of_all(&ranks) { Vec::new() } else { ranks };
+            Located { finding, ranks }
+        });
+        let across = compare(members).into_iter();
+        let mut findings: Vec<Located> = across.chain(located).collect();
+        findings.sort_by_key(|located| located.finding.verdict);
+        let mut hosts: Vec<String> = Vec::new();
+        for line in members.iter().map(|member| &member.host_line) {
+            if !hosts.contains(line) {
+                hosts.push(line.clone());
+            }
+        }
+        let beyond = members.iter().flat_map(|member| member.beyond.clone());
+        let beyond = beyond.collect::<std::collections::BTreeSet<String>>().into_iter().collect();
+        let simulated = members.iter().any(|member| member.simulated);
+        Self { simulated, hosts, findings, beyond }
+    }
+
+    /// How many findings have this verdict.
+    pub fn count(&self, verdict: Verdict) -> usize {
+        self.findings.iter().filter(|located| located.finding.verdict == verdict).count()
+    }
+}
+
+/// What could be seen besides, and how: a sentence each.
+fn beyond(facts: &Facts) -> Vec<String> {
+    if facts.host.is_root != Ok(false) || facts.survey.gpus.is_empty() {
+        return Vec::new();
+    }
+    vec![
+        "as root, g2g could also see whether PCI Express access control (ACS) sends what GPUs say \
+         to each other by way of the root complex"
+            .to_owned(),
+    ]
+}
+
+/// A count with its noun, such as `1 GPU` or `4 GPUs`.
+fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}

@@ -1,0 +1,488 @@
+//! What the kernel tells of the host and of this process on it: who it is for other processes,
+//! what it may use, and what is switched on.
+//!
+//! Judges nothing. The forms of the files are those of the kernel's documentation: `proc(5)`,
+//! `cgroups(7)`, `Documentation/filesystems/{proc,tmpfs}.rst`,
+//! `Documentation/admin-guide/cgroup-v2.rst`, and `Documentation/ABI` for `/sys`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::system::{System, Unread};
+use crate::units::Bytes;
+
+/// Something that a file tells, or why it does not.
+pub type Fact<T> = Result<T, Unread>;
+
+/// The namespaces that decide whether two processes can share memory and sockets.
+const NAMESPACES: [&str; 4] = ["ipc", "mnt", "net", "pid"];
+
+/// `CAP_SYS_NICE` of `linux/capability.h`, as a bit of the sets in `/proc/self/status`.
+const CAP_SYS_NICE: u32 = 23;
+
+/// The filter mode of `Seccomp:` in `/proc/self/status`.
+const SECCOMP_FILTER: &str = "2";
+
+/// Version 1 of control groups writes a number near this where there is no limit: the largest
+/// signed one, in whole pages of any size that Linux has.
+const NO_LIMIT: u64 = 1 << 62;
+
+/// A host, and this process on it.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Who it is for other processes.
+    pub identity: Identity,
+    /// Its product's name: on EC2 the instance type.
+    pub product: Fact<String>,
+    /// The kernel's release, such as `6.8.0-1021-aws`.
+    pub kernel: Fact<String>,
+    /// What the kernel was started with.
+    pub command_line: Fact<String>,
+    /// All memory.
+    pub memory: Fact<Bytes>,
+    /// The most memory that the control group may have; `None`: no limit.
+    pub memory_limit: Fact<Option<Bytes>>,
+    /// How many CPUs' time the control group may have; `None`: no limit.
+    pub cpu_limit: Fact<Option<f64>>,
+    /// How much memory this process may lock; `None`: no limit.
+    pub locked_memory: Fact<Option<Bytes>>,
+    /// What is mounted at `/dev/shm`.
+    pub shared_memory: Fact<SharedMemory>,
+    /// Whether system calls are filtered, and this process has not the right to set priorities,
+    /// which Docker's filter asks of those that handle memory policies.
+    pub is_filtered: Fact<bool>,
+    /// Whether this process has root's rights.
+    pub is_root: Fact<bool>,
+    /// Why this process seems to be in a container: what shows it.
+    pub container: Option<String>,
+    /// The IOMMUs that are on.
+    pub iommus: Vec<String>,
+    /// How the IOMMU treats a device, by the device's PCI address: `DMA`, `DMA-FQ`, `identity`, …
+    pub iommu_types: BTreeMap<String, String>,
+    /// How the kernel sets clocks of CPUs, with the count of CPUs; empty where it does not.
+    pub governors: BTreeMap<String, usize>,
+    /// The names of all processes that this one sees, cut to 15 letters as the kernel does.
+    pub processes: Fact<BTreeSet<String>>,
+    /// Whether this process sees only those of its own PID namespace, which is not the first one.
+    pub sees_own_processes_only: bool,
+    /// The modules of the kernel that are loaded or built in, as far as they have parameters.
+    pub modules: Fact<BTreeSet<String>>,
+    /// Names in `/dev` and `/dev/infiniband`.
+    pub devices: BTreeSet<String>,
+    /// IMEX channels that this process sees, by number.
+    pub imex_channels: BTreeSet<u32>,
+    /// The GPUs that NVIDIA's kernel driver has, by PCI address.
+    pub driver_gpus: Fact<Vec<String>>,
+    /// The version of NVIDIA's kernel driver.
+    pub driver_version: Fact<String>,
+}
+
+/// Who a host is for processes that look for each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Its name, as it calls itself.
+    pub hostname: Option<String>,
+    /// The random number of this boot.
+    pub boot_id: Option<String>,
+    /// The device number of what is mounted at `/dev/shm`.
+    pub shm_device: Option<String>,
+    /// Namespaces by kind.
+    pub namespaces: BTreeMap<String, String>,
+}
+
+/// What is mounted at `/dev/shm`, or holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedMemory {
+    /// Major and minor number of its device.
+    pub device: String,
+    /// The kind of file system.
+    pub kind: String,
+    /// The most that it holds; `None`: no limit, or it is no tmpfs.
+    pub size: Option<Bytes>,
+}
+
+impl Host {
+    /// Reads what `system` tells.
+    pub fn read(system: &System) -> Self {
+        let memory = memory(system);
+        let shared_memory = shared_memory(system, memory.as_ref().ok().copied());
+        let line = |path: &str| system.text(path);
+        Self {
+            identity: Identity {
+                hostname: line("/proc/sys/kernel/hostname").ok(),
+                boot_id: line("/proc/sys/kernel/random/boot_id").ok(),
+                shm_device: shared_memory.as_ref().ok().map(|shm| shm.device.clone()),
+                namespaces: namespaces(system),
+            },
+            product: line("/sys/devices/virtual/dmi/id/product_name"),
+            kernel: line("/proc/sys/kernel/osrelease"),
+            command_line: line("/proc/cmdline"),
+            memory,
+            memory_limit: memory_limit(system),
+            cpu_limit: cpu_limit(system),
+            locked_memory: locked_memory(system),
+            shared_memory,
+            is_filtered: is_filtered(system),
+            is_root: is_root(system),
+            container: container(system),
+            iommus: system.names("/sys/class/iommu").unwrap_or_default(),
+            iommu_types: iommu_types(system),
+            governors: governors(system),
+            processes: processes(system),
+            sees_own_processes_only: sees_own_processes_only(system),
+            modules: system.names("/sys/module").map(|names| names.into_iter().collect()),
+            devices: devices(system),
+            imex_channels: imex_channels(system),
+            driver_gpus: system.names("/proc/driver/nvidia/gpus"),
+            driver_version: driver_version(system),
+        }
+    }
+
+    /// The first two numbers of the kernel's release.
+    pub fn kernel_version(&self) -> Option<(u32, u32)> {
+        let release = self.kernel.as_ref().ok()?;
+        let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    }
+}
+
+fn malformed(path: impl Into<PathBuf>, what: &str) -> Unread {
+    Unread::Malformed { path: path.into(), what: what.to_owned() }
+}
+
+fn namespaces(system: &System) -> BTreeMap<String, String> {
+    let read = |kind: &&str| {
+        let target = system.link(format!("/proc/self/ns/{kind}")).ok()?;
+        Some(((*kind).to_owned(), target))
+    };
+    NAMESPACES.iter().filter_map(read).collect()
+}
+
+fn memory(system: &System) -> Fact<Bytes> {
+    const FILE: &str = "/proc/meminfo";
+    let text = system.text(FILE)?;
+    let total = field(&text, "MemTotal:").and_then(|value| value.split_whitespace().next());
+    let total = total.and_then(kib);
+    total.ok_or_else(|| malformed(FILE, "does not tell all memory (MemTotal)"))
+}
+
+/// What stands behind `name` at the beginning of a line.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+fn locked_memory(system: &System) -> Fact<Option<Bytes>> {
+    const FILE: &str = "/proc/self/limits";
+    let text = system.text(FILE)?;
+    let limits = field(&text, "Max locked memory");
+    match limits.and_then(|limits| limits.split_whitespace().next()) {
+        Some("unlimited") => Ok(None),
+        Some(soft) => soft
+            .parse()
+            .map(|bytes| Some(Bytes::new(bytes)))
+            .map_err(|_| malformed(FILE, "has no number for locked memory")),
+        None => Err(malformed(FILE, "does not tell the limit of locked memory")),
+    }
+}
+
+/// A line of `/proc/self/mountinfo`, as far as it is needed.
+struct Mount<'a> {
+    device: &'a str,
+    place: &'a str,
+    kind: &'a str,
+    options: &'a str,
+}
+
+impl<'a> Mount<'a> {
+    /// Number, parent, device, root, place, options and further fields, a dash, then kind, source
+    /// and the file system's own options.
+    fn of(line: &'a str) -> Option<Self> {
+        let (mount, system) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(2);
+        let (device, place) = (mount.next()?, mount.nth(1)?);
+        let mut system = system.split(' ');
+        let kind = system.next()?;
+        Some(Self { device, place, kind, options: system.nth(1).unwrap_or_default() })
+    }
+}
+
+fn shared_memory(system: &System, memory: Option<Bytes>) -> Fact<SharedMemory> {
+    const FILE: &str = "/proc/self/mountinfo";
+    let place = Path::new("/dev/shm");
+    let text = system.text(FILE)?;
+    // Of mounts at one place the last one is seen.
+    let holds = |mount: &Mount<'_>| place.starts_with(mount.place);
+    let mounts = text.lines().filter_map(Mount::of).filter(holds);
+    let mount = mounts.max_by_key(|mount| mount.place.len());
+    let mount = mount.ok_or_else(|| malformed(FILE, "does not tell what holds /dev/shm"))?;
+    let size = mount.options.split(',').find_map(|option| option.strip_prefix("size="));
+    let size = match (mount.kind, size) {
+        // The kernel leaves the size out where it is its own choice: half of all memory.
+        ("tmpfs", None) => memory.map(|memory| Bytes::new(memory.get() / 2)),
+        ("tmpfs", Some(size)) => Some(
+            size.strip_suffix('k')
+                .and_then(kib)
+                .ok_or_else(|| malformed(FILE, "has a size of /dev/shm that is no number"))?,
+        )
+        .filter(|size| size.get() > 0),
+        _ => None,
+    };
+    Ok(SharedMemory { device: mount.device.to_owned(), kind: mount.kind.to_owned(), size })
+}
+
+/// A size that the kernel gives in KiB.
+fn kib(text: &str) -> Option<Bytes> {
+    let kib: u64 = text.parse().ok()?;
+    (kib < NO_LIMIT >> 10).then(|| Bytes::kib(kib))
+}
+
+/// The folders of this process's control group and of those that it is in, for one controller of
+/// version 1, or for version 2.
+fn groups(system: &System, controller: &str) -> Vec<PathBuf> {
+    let text = system.text("/proc/self/cgroup").unwrap_or_default();
+    let mut folders = Vec::new();
+    for line in text.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let mount = match controllers {
+            "" => PathBuf::from("/sys/fs/cgroup"),
+            several if several.split(',').any(|one| one == controller) => {
+                Path::new("/sys/fs/cgroup").join(controller)
+            }
+            _ => continue,
+        };
+        let inner = mount.join(path.trim_start_matches('/'));
+        let up = inner.ancestors().take_while(|folder| folder.starts_with(&mount));
+        folders.extend(up.map(Path::to_owned));
+    }
+    folders
+}
+
+/// The least of what the `files` of the groups say; what is not there sets no limit.
+fn least<T: PartialOrd>(
+    system: &System,
+    (controller, files): (&str, [&str; 2]),
+    read: impl Fn(&str) -> Option<Option<T>>,
+) -> Fact<Option<T>> {
+    let mut least: Option<T> = None;
+    for folder in groups(system, controller) {
+        for path in files.map(|file| folder.join(file)) {
+            let text = match system.text(&path) {
+                Ok(text) => text,
+                Err(Unread::Absent(_)) => continue,
+                Err(unread) => return Err(unread),
+            };
+            let limit = read(&text).ok_or_else(|| malformed(path, "holds no limit"))?;
+            if let Some(limit) = limit.filter(|limit| least.as_ref().is_none_or(|l| limit < l)) {
+                least = Some(limit);
+            }
+        }
+    }
+    Ok(least)
+}
+
+fn memory_limit(system: &System) -> Fact<Option<Bytes>> {
+    least(system, ("memory", ["memory.max", "memory.limit_in_bytes"]), |text| match text {
+        "max" => Some(None),
+        number => {
+            let bytes: u64 = number.parse().ok()?;
+            Some((bytes < NO_LIMIT).then(|| Bytes::new(bytes)))
+        }
+    })
+}
+
+/// `cpu.max` holds the time and the period that it is for, in microseconds.
+fn cpu_limit(system: &System) -> Fact<Option<f64>> {
+    least(system, ("cpu", ["cpu.max", "cpu.max"]), |text| {
+        let (time, period) = text.split_once(' ')?;
+        if time == "max" {
+            return Some(None);
+        }
+        let (time, period): (f64, f64) = (time.parse().ok()?, period.trim().parse().ok()?);
+        (time > 0.0 && period > 0.0).then_some(Some(time / period))
+    })
+}
+
+fn is_filtered(system: &System) -> Fact<bool> {
+    const FILE: &str = "/proc/self/status";
+    let text = system.text(FILE)?;
+    let Some(seccomp) = field(&text, "Seccomp:") else { return Ok(false) };
+    let rights = field(&text, "CapEff:").and_then(|set| u64::from_str_radix(set, 16).ok());
+    let rights = rights.ok_or_else(|| malformed(FILE, "does not tell this process's rights"))?;
+    Ok(seccomp == SECCOMP_FILTER && rights >> CAP_SYS_NICE & 1 == 0)
+}
+
+/// The second of the numbers behind `Uid:` is the one that counts.
+fn is_root(system: &System) -> Fact<bool> {
+    const FILE: &str = "/proc/self/status";
+    let text = system.text(FILE)?;
+    let user = field(&text, "Uid:").and_then(|users| users.split_whitespace().nth(1));
+    user.map(|user| user == "0").ok_or_else(|| malformed(FILE, "does not tell the user"))
+}
+
+/// What engines of containers leave in them.
+fn container(system: &System) -> Option<String> {
+    const MARKS: [&str; 3] =
+        ["/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io/serviceaccount"];
+    const ENGINES: [&str; 5] = ["docker", "kubepods", "containerd", "libpod", "lxc"];
+    let mark = MARKS.into_iter().find(|mark| system.has(mark)).map(str::to_owned);
+    let groups = system.text("/proc/self/cgroup").unwrap_or_default();
+    let of_engine = || ENGINES.into_iter().any(|engine| groups.contains(engine));
+    mark.or_else(|| of_engine().then(|| "/proc/self/cgroup".to_owned()))
+}
+
+fn iommu_types(system: &System) -> BTreeMap<String, String> {
+    let read = |address: String| {
+        let device = Path::new("/sys/bus/pci/devices").join(&address);
+        let kind = system.text(device.join("iommu_group/type")).ok()?;
+        Some((address, kind))
+    };
+    let devices = system.names("/sys/bus/pci/devices").unwrap_or_default();
+    devices.into_iter().filter_map(read).collect()
+}
+
+fn governors(system: &System) -> BTreeMap<String, usize> {
+    const CPUS: &str = "/sys/devices/system/cpu";
+    let mut governors = BTreeMap::new();
+    for name in system.names(CPUS).unwrap_or_default() {
+        let file = Path::new(CPUS).join(name).join("cpufreq/scaling_governor");
+        if let Ok(governor) = system.text(file) {
+            *governors.entry(governor).or_insert(0) += 1;
+        }
+    }
+    governors
+}
+
+fn processes(system: &System) -> Fact<BTreeSet<String>> {
+    let is_number = |name: &String| name.bytes().all(|letter| letter.is_ascii_digit());
+    let names = system.names("/proc")?;
+    let name = |pid: String| system.text(format!("/proc/{pid}/comm")).ok();
+    Ok(names.into_iter().filter(is_number).filter_map(name).collect())
+}
+
+/// The first PID namespace has a number of its own (`PROC_PID_INIT_INO` of the kernel's
+/// `include/linux/proc_ns.h`).
+fn sees_own_processes_only(system: &System) -> bool {
+    const FIRST: &str = "pid:[4026531836]";
+    system.link("/proc/self/ns/pid").is_ok_and(|namespace| namespace != FIRST)
+}
+
+fn devices(system: &System) -> BTreeSet<String> {
+    let plain = system.names("/dev").unwrap_or_default();
+    let verbs = system.names("/dev/infiniband").unwrap_or_default();
+    let verbs = verbs.into_iter().map(|name| format!("infiniband/{name}"));
+    plain.into_iter().chain(verbs).collect()
+}
+
+fn imex_channels(system: &System) -> BTreeSet<u32> {
+    let names = system.names("/dev/nvidia-caps-imex-channels").unwrap_or_default();
+    names.iter().filter_map(|name| name.strip_prefix("channel")?.parse().ok()).collect()
+}
+
+/// `NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  …`, or the open module's line.
+fn driver_version(system: &System) -> Fact<String> {
+    const FILE: &str = "/proc/driver/nvidia/version";
+    let text = system.text(FILE)?;
+    let is_version = |word: &&str| {
+        let parts: Vec<&str> = word.split('.').collect();
+        let is_number = |part: &&str| part.bytes().all(|letter| letter.is_ascii_digit());
+        parts.len() >= 2 && parts.iter().all(|part| !part.is_empty() && is_number(part))
+    };
+    let line = text.lines().find_map(|line| line.strip_prefix("NVRM version:"));
+    let version = line.and_then(|line| line.split_whitespace().find(is_version));
+    version.map(str::to_owned).ok_or_else(|| malformed(FILE, "does not tell the driver's version"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A system of files with these texts.
+    fn system(files: &[(&str, &str)]) -> System {
+        let entry =
+            |(path, text): &(&str, &str)| ((*path).to_owned(), serde_json::json!({ "text": text }));
+        let files: serde_json::Map<String, serde_json::Value> = files.iter().map(entry).collect();
+        System::described(&serde_json::Value::from(files).to_string()).unwrap()
+    }
+
+    #[test]
+    fn a_containers_limits_are_the_least_of_its_group_and_of_those_around_it() {
+        let inner = [
+            ("/proc/self/cgroup", "0::/kubepods/pod1\n"),
+            ("/sys/fs/cgroup/kubepods/pod1/memory.max", "max\n"),
+            ("/sys/fs/cgroup/kubepods/memory.max", "4294967296\n"),
+            ("/sys/fs/cgroup/kubepods/pod1/cpu.max", "150000 100000\n"),
+        ];
+        let host = Host::read(&system(&inner));
+        assert_eq!(host.memory_limit, Ok(Some(Bytes::mib(4096))));
+        assert_eq!(host.cpu_limit, Ok(Some(1.5)));
+        assert_eq!(host.container.as_deref(), Some("/proc/self/cgroup"));
+        let older = [
+            ("/proc/self/cgroup", "4:cpu,cpuacct:/docker/a\n5:memory:/docker/a\n"),
+            ("/sys/fs/cgroup/memory/docker/a/memory.limit_in_bytes", "1048576\n"),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+        ];
+        assert_eq!(Host::read(&system(&older)).memory_limit, Ok(Some(Bytes::mib(1))));
+        let odd = [("/proc/self/cgroup", "0::/\n"), ("/sys/fs/cgroup/memory.max", "lots\n")];
+        let told = Host::read(&system(&odd)).memory_limit.unwrap_err().to_string();
+        assert_eq!(told, "/sys/fs/cgroup/memory.max holds no limit");
+    }
+
+    #[test]
+    fn the_mount_that_holds_dev_shm_is_the_innermost_and_the_last() {
+        let memory = ("/proc/meminfo", "MemTotal:       2048 kB\n");
+        let of = |mounts: &str| {
+            Host::read(&system(&[memory, ("/proc/self/mountinfo", mounts)])).shared_memory
+        };
+        let outer = "1 0 8:1 / / rw - ext4 /dev/root rw\n2 1 0:5 / /dev rw - devtmpfs dev rw\n";
+        let first = "3 2 0:25 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw,inode64\n";
+        let second = "4 2 0:99 / /dev/shm rw - tmpfs shm rw,size=65536k\n";
+        let shm = of(&format!("{outer}{first}")).unwrap();
+        assert_eq!((shm.device.as_str(), shm.size), ("0:25", Some(Bytes::mib(1))));
+        let shm = of(&format!("{outer}{first}{second}")).unwrap();
+        assert_eq!((shm.device.as_str(), shm.size), ("0:99", Some(Bytes::mib(64))));
+        let shm = of(outer).unwrap();
+        assert_eq!((shm.kind.as_str(), shm.size), ("devtmpfs", None));
+        assert!(of("nonsense\n").is_err() && of("").is_err());
+        assert!(of("4 2 0:99 / /dev/shm rw - tmpfs shm rw,size=99999999999999999999k\n").is_err());
+    }
+
+    #[test]
+    fn limits_rights_and_versions_are_read() {
+        let limits = "Limit      Soft Limit   Hard Limit  Units\n\
+                      Max locked memory         65536                unlimited            bytes\n";
+        let version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release \
+                       Build  (dvs-builder@U16)\nGCC version:  gcc version 12.3.0\n";
+        let host = Host::read(&system(&[
+            ("/proc/self/limits", limits),
+            ("/proc/self/status", "Name:\tg2g\nCapEff:\t00000000a80425fb\nSeccomp:\t2\n"),
+            ("/proc/driver/nvidia/version", version),
+            ("/proc/sys/kernel/osrelease", "5.10.237-230.949.amzn2.x86_64\n"),
+            ("/proc/7/comm", "nv-fabricmanage\n"),
+            ("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n"),
+            ("/dev/nvidia-caps-imex-channels/channel0", ""),
+        ]));
+        assert_eq!(host.locked_memory, Ok(Some(Bytes::kib(64))));
+        assert_eq!(host.is_filtered, Ok(true));
+        assert_eq!(host.driver_version.as_deref(), Ok("570.86.15"));
+        assert_eq!(host.kernel_version(), Some((5, 10)));
+        assert!(host.processes.unwrap().contains("nv-fabricmanage"));
+        assert_eq!(host.governors, BTreeMap::from([("powersave".to_owned(), 1)]));
+        assert_eq!(host.imex_channels, BTreeSet::from([0]));
+        assert!(!host.sees_own_processes_only && host.container.is_none());
+    }
+
+    #[test]
+    fn this_machine_is_read_too() {
+        let host = Host::read(System::here());
+        assert!(host.identity.boot_id.is_some() && host.identity.shm_device.is_some());
+        assert_eq!(host.identity.namespaces.len(), NAMESPACES.len());
+        assert!(host.locked_memory.is_ok() && host.shared_memory.is_ok());
+        assert!(host.kernel_version().is_some() && host.memory.is_ok());
+        assert!(host.memory_limit.is_ok() && host.is_filtered.is_ok());
+    }
+}

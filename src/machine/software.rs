@@ -1,0 +1,259 @@
+//! The libraries that GPUs' traffic needs beside the driver: which are installed, where, in which
+//! version, and whether the dynamic loader finds them.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::LazyLock,
+};
+
+use regex::Regex;
+use serde::Serialize;
+
+use super::system::System;
+
+/// Where the dynamic loader looks without being told (`ld.so(8)`), on the distributions that EC2
+/// has images of.
+const USUAL: [&str; 6] = [
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib",
+    "/lib64",
+    "/lib",
+];
+
+/// Where installers put what the loader finds only if it is told: that of EFA, and those of CUDA
+/// and NCCL.
+const OWN: [&str; 8] = [
+    "/opt/amazon/efa/lib64",
+    "/opt/amazon/efa/lib",
+    "/opt/amazon/ofi-nccl/lib64",
+    "/opt/amazon/ofi-nccl/lib",
+    "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
+    "/opt/amazon/ofi-nccl/lib/aarch64-linux-gnu",
+    "/opt/aws-ofi-nccl/lib",
+    "/usr/local/cuda/lib64",
+];
+
+/// What EFA's installer writes of what it has installed.
+const PACKAGES: &str = "/opt/amazon/efa_installed_packages";
+
+/// The libraries that are installed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Software {
+    /// The version of EFA's installer.
+    pub efa_installer: Option<String>,
+    /// NCCL, each file once; the one that is used first.
+    pub nccl: Vec<Installed>,
+    /// libfabric.
+    pub libfabric: Vec<Installed>,
+    /// Plugins that give NCCL a network (`libnccl-net*.so`).
+    pub nccl_plugins: Vec<Installed>,
+    /// The providers that the loaded libfabric offers; `None`: it was not asked.
+    pub providers: Option<BTreeSet<String>>,
+    /// Whether the loader's configuration could be read.
+    pub knows_loader: bool,
+}
+
+/// A library's file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Installed {
+    /// Where it is found.
+    pub path: String,
+    /// Its version.
+    pub version: Option<String>,
+    /// Whether this process has loaded it.
+    pub is_loaded: bool,
+    /// Whether the dynamic loader finds it by its name.
+    pub is_on_path: bool,
+}
+
+impl Installed {
+    /// The first two numbers of its version.
+    pub fn numbers(&self) -> Option<(u32, u32)> {
+        let mut numbers = self.version.as_deref()?.split('.');
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    }
+}
+
+/// Where libraries are looked for.
+struct Folders {
+    /// Where the loader looks.
+    on_path: Vec<PathBuf>,
+    /// Where they are besides.
+    beside: Vec<PathBuf>,
+    knows_loader: bool,
+}
+
+impl Software {
+    /// What `system` has. `library_path` is `LD_LIBRARY_PATH`. On a real machine NCCL and libfabric
+    /// are loaded, since nothing else tells which of several the loader takes.
+    pub fn read(system: &System, library_path: Option<&str>) -> Self {
+        let folders = Folders::of(system, library_path);
+        let packages = system.text(PACKAGES).unwrap_or_default();
+        let installer = |text: &str| first(&INSTALLER, text);
+        let find = |name: &dyn Fn(&str) -> bool| folders.find(system, name);
+        let mut software = Self {
+            efa_installer: installer(&packages),
+            nccl: find(&|name| name == "libnccl.so.2"),
+            libfabric: find(&|name| name == "libfabric.so.1"),
+            nccl_plugins: find(&|name| name.starts_with("libnccl-net") && name.ends_with(".so")),
+            providers: None,
+            knows_loader: folders.knows_loader,
+        };
+        // libfabric's files are numbered by their interface, and the plugin's not at all.
+        for library in &mut software.libfabric {
+            let is_amazons = library.path.starts_with("/opt/amazon/");
+            library.version = is_amazons.then(|| first(&LIBFABRIC, &packages)).flatten();
+        }
+        for plugin in &mut software.nccl_plugins {
+            let is_amazons = plugin.path.starts_with("/opt/amazon/");
+            plugin.version = is_amazons.then(|| first(&PLUGIN, &packages)).flatten();
+        }
+        if system.is_real() {
+            software.load();
+        }
+        software
+    }
+
+    /// Adds what the loader finds.
+    fn load(&mut self) {
+        super::nccl(None);
+        self.providers = super::fabric()
+            .is_ok()
+            .then(|| super::nics(None).into_iter().map(|nic| nic.provider).collect());
+        for library in super::libraries() {
+            let kind = match library.name.as_str() {
+                "NCCL" => &mut self.nccl,
+                "libfabric" => &mut self.libfabric,
+                _ => continue,
+            };
+            let file = |path: &str| std::fs::canonicalize(path).ok();
+            kind.retain(|known| file(&known.path) != file(&library.path));
+            let version = Some(library.version);
+            let loaded =
+                Installed { path: library.path, version, is_loaded: true, is_on_path: true };
+            kind.insert(0, loaded);
+        }
+    }
+}
+
+static INSTALLER: LazyLock<Regex> =
+    LazyLock::new(|| expression(r"EFA installer version: *(\d+(?:\.\d+)+)"));
+
+/// As Debian names the package (`libfabric1-aws_1.22.0amzn1.0_amd64`), and Red Hat
+/// (`libfabric-aws-1.22.0amzn1.0-1.amzn2.x86_64`).
+static LIBFABRIC: LazyLock<Regex> =
+    LazyLock::new(|| expression(r"(?:^|\s)libfabric[a-z0-9-]*[-_](\d+(?:\.\d+)+)"));
+
+static PLUGIN: LazyLock<Regex> =
+    LazyLock::new(|| expression(r"(?:^|\s)(?:libnccl-ofi|aws-ofi-nccl)[a-z-]*[-_](\d+(?:\.\d+)+)"));
+
+fn expression(text: &str) -> Regex {
+    Regex::new(text).expect("a test uses every expression")
+}
+
+/// What stands in the first parentheses of an expression.
+fn first(expression: &Regex, text: &str) -> Option<String> {
+    Some(expression.captures(text)?.get(1)?.as_str().to_owned())
+}
+
+impl Folders {
+    fn of(system: &System, library_path: Option<&str>) -> Self {
+        const CONFIGURATIONS: &str = "/etc/ld.so.conf.d";
+        let named = library_path.unwrap_or_default().split(':').filter(|part| !part.is_empty());
+        let mut on_path: Vec<PathBuf> = named.map(PathBuf::from).collect();
+        let names = system.names(CONFIGURATIONS).unwrap_or_default();
+        let files = names.iter().map(|name| Path::new(CONFIGURATIONS).join(name));
+        let mut knows_loader = false;
+        for file in files.chain([PathBuf::from("/etc/ld.so.conf")]) {
+            let Ok(text) = system.text(file) else { continue };
+            knows_loader = true;
+            let folders = text.lines().map(str::trim).filter(|line| line.starts_with('/'));
+            on_path.extend(folders.map(PathBuf::from));
+        }
+        on_path.extend(USUAL.map(PathBuf::from));
+        Self { on_path, beside: OWN.map(PathBuf::from).to_vec(), knows_loader }
+    }
+
+    /// The files in these folders whose names are wanted, each once.
+    fn find(&self, system: &System, is_wanted: &dyn Fn(&str) -> bool) -> Vec<Installed> {
+        let mut seen = BTreeSet::new();
+        let mut found = Vec::new();
+        let on_path = self.on_path.iter().map(|folder| (folder, true));
+        for (folder, is_on_path) in on_path.chain(self.beside.iter().map(|folder| (folder, false)))
+        {
+            let names = system.names(folder).unwrap_or_default();
+            for name in names.into_iter().filter(|name| is_wanted(name)) {
+                let path = folder.join(name);
+                let Ok(file) = system.resolve(&path) else { continue };
+                if seen.insert(file.clone()) {
+                    let version = version_in(&file);
+                    let path = path.display().to_string();
+                    found.push(Installed { path, version, is_loaded: false, is_on_path });
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The numbers behind `.so.` in a file's name, if there are several.
+fn version_in(file: &Path) -> Option<String> {
+    let (_, version) = file.file_name()?.to_str()?.split_once(".so.")?;
+    version.contains('.').then(|| version.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn system() -> System {
+        let packages = "# EFA installer version: 1.34.0\n# Debug packages installed: no\n\
+                        libfabric-aws-dev_1.22.0amzn1.0_amd64 libfabric1-aws_1.22.0amzn1.0_amd64 \
+                        libnccl-ofi_1.11.0_amd64\n";
+        let files = serde_json::json!({
+            "/opt/amazon/efa_installed_packages": { "text": packages },
+            "/opt/amazon/efa/lib/libfabric.so.1": { "link": "libfabric.so.1.26.0" },
+            "/opt/amazon/efa/lib/libfabric.so.1.26.0": { "text": "" },
+            "/opt/amazon/ofi-nccl/lib/libnccl-net.so": { "text": "" },
+            "/usr/lib/x86_64-linux-gnu/libnccl.so.2": { "link": "libnccl.so.2.30.7" },
+            "/usr/lib/x86_64-linux-gnu/libnccl.so.2.30.7": { "text": "" },
+            "/lib": { "link": "usr/lib" },
+            "/etc/ld.so.conf.d/efa.conf": { "text": "/opt/amazon/efa/lib\n" },
+        });
+        System::described(&files.to_string()).unwrap()
+    }
+
+    #[test]
+    fn libraries_are_found_once_with_their_versions_and_whether_the_loader_finds_them() {
+        let software = Software::read(&system(), None);
+        let library = |path: &str, version: &str, is_on_path| {
+            let (path, version) = (path.to_owned(), Some(version.to_owned()));
+            vec![Installed { path, version, is_loaded: false, is_on_path }]
+        };
+        assert_eq!(software.efa_installer.as_deref(), Some("1.34.0"));
+        assert_eq!(
+            software.nccl,
+            library("/usr/lib/x86_64-linux-gnu/libnccl.so.2", "2.30.7", true)
+        );
+        assert_eq!(
+            software.libfabric,
+            library("/opt/amazon/efa/lib/libfabric.so.1", "1.22.0", true)
+        );
+        let plugin = "/opt/amazon/ofi-nccl/lib/libnccl-net.so";
+        assert_eq!(software.nccl_plugins, library(plugin, "1.11.0", false));
+        assert!(software.knows_loader);
+        let told = Software::read(&system(), Some("/usr/local/lib:/opt/amazon/ofi-nccl/lib"));
+        assert!(told.nccl_plugins[0].is_on_path);
+    }
+
+    #[test]
+    fn both_package_managers_names_are_read() {
+        let red_hat = "libfabric-aws-1.18.1amzn5.0-1.amzn2.x86_64 aws-ofi-nccl-1.7.4-1.x86_64";
+        assert_eq!(first(&LIBFABRIC, red_hat).as_deref(), Some("1.18.1"));
+        assert_eq!(first(&PLUGIN, red_hat).as_deref(), Some("1.7.4"));
+        assert_eq!(first(&INSTALLER, red_hat), None);
+    }
+}

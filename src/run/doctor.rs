@@ -1,0 +1,161 @@
+//! `g2g doctor`: every rank examines where it is; rank 0 holds the answers against each other.
+
+use std::env;
+
+use super::{Failure, Here, Ranks};
+use crate::{
+    cli::{DoctorOptions, TopoFormat},
+    doctor::{Facts, Member, Report, Verdict},
+    machine::{self, host::Host, software::Software, survey, system::System},
+    record,
+    transport::environment,
+    world::{self, Launcher, Local, World},
+};
+
+/// Variables of CUDA and of containers that checks look at.
+const VARIABLES: [&str; 3] =
+    ["CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
+
+/// What every rank tells the others of where it is.
+type Place = (world::Host, Option<u32>);
+
+/// Examines this machine, or those of all ranks; whether there is no problem.
+pub(super) fn doctor(
+    options: &DoctorOptions,
+    launcher: Option<&Launcher>,
+    ranks: &mut Ranks,
+) -> Result<bool, Failure> {
+    let start = |err: world::Error| Failure::Start(err.to_string());
+    let simulation = match launcher {
+        Some(launcher) => {
+            if let Some(count) = options.ranks {
+                let reason = format!(
+                    "a launcher has started {} ranks ({}): leave out --ranks {count}",
+                    launcher.ranks, launcher.variable
+                );
+                let is_first = launcher.rank == 0;
+                return if is_first { Err(Failure::Start(reason)) } else { Ok(true) };
+            }
+            let world = World::mpi(launcher, options.mpi_lib.as_deref(), options.deadline);
+            *ranks = Ranks::of(world.map_err(start)?);
+            None
+        }
+        None => simulate(options)?,
+    };
+    if launcher.is_some() {
+        simulate_on_each_host(options, ranks)?;
+    } else {
+        start_ranks(options, simulation, ranks).map_err(start)?;
+    }
+    let Some(members) = gather(ranks, launcher.and_then(|launcher| launcher.local_rank))? else {
+        return Ok(true);
+    };
+    let report = Report::of(&members);
+    let format = if options.json { TopoFormat::Json } else { options.format };
+    let text = match format {
+        TopoFormat::Table => record::doctor_text(&report, options.verbose),
+        TopoFormat::Json => record::doctor_json(&report),
+    };
+    record::print(&text).map_err(|err| Failure::Start(err.to_string()))?;
+    Ok(report.count(Verdict::Problem) == 0)
+}
+
+/// A rank that rank 0 has started.
+pub(super) fn follow(ranks: &mut Ranks) -> Result<bool, Failure> {
+    gather(ranks, None).map(|_| true)
+}
+
+/// Enters the simulated machine, if one is asked for.
+fn simulate(options: &DoctorOptions) -> Result<Option<String>, Failure> {
+    // Nothing is measured, so nothing happens by chance.
+    let simulate = |machine: &str| machine::simulate(machine, 0);
+    options.simulate.as_deref().map(simulate).transpose().map_err(Failure::Start)
+}
+
+/// Enters a simulated machine for each host, which all its ranks are on.
+fn simulate_on_each_host(options: &DoctorOptions, ranks: &mut Ranks) -> Result<(), Failure> {
+    if options.simulate.is_none() {
+        return Ok(());
+    }
+    let start = |err: world::Error| Failure::Start(err.to_string());
+    let own = world::host();
+    let hosts = ranks.world.all_gather(own.clone()).map_err(start)?;
+    let members = ranks.world.members().to_vec();
+    let here = members.iter().zip(&hosts).filter(|(_, host)| **host == own);
+    let here: Vec<crate::plan::Rank> = here.map(|(rank, _)| *rank).collect();
+    if here.len() < members.len() {
+        ranks.part = Some(ranks.world.part(&here).map_err(start)?);
+    }
+    let within = ranks.within();
+    let is_first = within.is_root();
+    let state =
+        if is_first { Some(simulate(options).map_err(|err| err.to_string())) } else { None };
+    let state = within.broadcast(state).map_err(start)?.map_err(Failure::Start)?;
+    match state {
+        Some(state) if !is_first => machine::join_simulation(&state).map_err(Failure::Start),
+        _ => Ok(()),
+    }
+}
+
+/// Starts the other ranks, if there are to be some.
+fn start_ranks(
+    options: &DoctorOptions,
+    simulation: Option<String>,
+    ranks: &mut Ranks,
+) -> Result<(), world::Error> {
+    let count = options.ranks.unwrap_or(1);
+    if count < 2 {
+        return Ok(());
+    }
+    let program = env::current_exe().map_err(|source| world::Error::Start {
+        action: "find g2g's own program file".to_owned(),
+        source,
+    })?;
+    let variables = |_| Vec::new();
+    ranks.world = World::local(Local::start(&program, count, options.deadline, variables)?)?;
+    let here = Here {
+        topology: crate::plan::topology::Topology::default(),
+        simulation,
+        fabric_lib: None,
+        nccl_lib: None,
+        examines: true,
+    };
+    ranks.world.broadcast(Some(here)).map(|_| ())
+}
+
+/// Examines this rank's host and brings the answers of all to rank 0; `None` elsewhere.
+fn gather(ranks: &mut Ranks, local_rank: Option<u32>) -> Result<Option<Vec<Member>>, Failure> {
+    let start = |err: world::Error| Failure::Start(err.to_string());
+    let rank = ranks.world.rank();
+    let own: Place = (world::host(), local_rank);
+    let places = ranks.world.all_gather(own.clone()).map_err(start)?;
+    let before = ranks.world.members().iter().zip(&places);
+    let before = before.filter(|(other, (host, _))| **other < rank && *host == own.0).count();
+    let place = local_rank.map_or(before, |local| usize::try_from(local).unwrap_or(before));
+    let facts = facts().map_err(Failure::Start)?;
+    let member = Member::new(rank.0, place, &facts);
+    let members = ranks.world.gather(member).map_err(start)?;
+    ranks.world.barrier().map_err(start)?;
+    Ok(members)
+}
+
+/// All that checks look at.
+fn facts() -> Result<Facts, String> {
+    let system = System::here();
+    let variable = |name: &str| env::var(name).ok();
+    let software = Software::read(system, variable("LD_LIBRARY_PATH").as_deref());
+    machine::nccl(None);
+    let topology = machine::topology().map_err(|err| err.to_string())?;
+    let survey = survey::survey(&topology).map_err(|err| err.to_string())?;
+    let variables = VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), variable(name)?)));
+    Ok(Facts {
+        host: Host::read(system),
+        refusal: machine::driver_refusal(),
+        survey,
+        dma_buf: machine::gives_dma_bufs(),
+        software,
+        settings: environment::seen(&[]),
+        nccl: environment::known(),
+        variables: variables.collect(),
+    })
+}
