@@ -206,9 +206,12 @@ fn every_source_of_the_catalogue_is_explained_and_used() {
     fn named(value: &toml::Value, found: &mut BTreeSet<String>) {
         match value {
             toml::Value::Table(table) => table.iter().for_each(|(key, value)| match key.as_str() {
-                "src" => found.extend(
-                    value.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()),
-                ),
+                "src" => {
+                    // One name, or several.
+                    let several = value.as_array().map(Vec::as_slice);
+                    let names = several.unwrap_or(std::slice::from_ref(value)).iter();
+                    found.extend(names.map(|name| name.as_str().unwrap().to_owned()));
+                }
                 _ => named(value, found),
             }),
             toml::Value::Array(values) => values.iter().for_each(|value| named(value, found)),
