@@ -63,7 +63,8 @@ pub struct Port {
     pub state: Option<String>,
     /// Whether data goes through it; `None` where the state does not say.
     pub is_up: Option<bool>,
-    /// What it carries in one direction, in 10⁹ bits per second.
+    /// What it carries in one direction, in 10⁹ bits per second. Drivers of EFA that do not ask
+    /// the device say 100 of each (Linux, `efa_query_port` in efa_verbs.c).
     pub rate_gbit_s: Option<f64>,
     /// The folders with its counters.
     pub counters: Vec<PathBuf>,
@@ -237,6 +238,130 @@ impl NicKind {
             Self::Roce => "RoCE",
             Self::Rdma => "RDMA",
             Self::Ethernet => "Ethernet",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A machine with these interfaces, each a place below `/sys/devices` and its files.
+    fn machine(interfaces: &[(&str, &str, &str, &[(&str, &str)])]) -> System {
+        let mut tree = json!({});
+        for &(class, name, place, files) in interfaces {
+            let folder = format!("/sys/class/{class}/{name}");
+            for (file, text) in files {
+                tree[format!("{folder}/{file}")] = json!({"text": format!("{text}\n")});
+            }
+            if !place.is_empty() {
+                tree[format!("{folder}/device")] = json!({"link": format!("/sys/devices/{place}")});
+            }
+        }
+        System::described(&with_devices(tree).to_string()).unwrap()
+    }
+
+    /// With the PCI devices that are there.
+    fn with_devices(mut tree: Value) -> Value {
+        for (address, vendor, class) in [
+            ("0000:00:05.0", "0x1d0f", "0x020000"),
+            ("0000:00:06.0", "0x1d0f", "0x020000"),
+            ("0000:00:07.0", "0x15b3", "0x020700"),
+            ("0000:00:08.0", "0x1af4", "0x020000"),
+        ] {
+            let place = format!("/sys/devices/pci0000:00/{address}");
+            tree[format!("{place}/vendor")] = json!({"text": vendor});
+            tree[format!("{place}/class")] = json!({"text": class});
+            tree[format!("/sys/bus/pci/devices/{address}")] = json!({"link": place});
+        }
+        tree["/sys/devices/pci0000:00/0000:00:08.0/virtio1/features"] = json!({"text": "0"});
+        tree
+    }
+
+    fn found(system: &System) -> (Vec<Nic>, Vec<String>) {
+        let mut missing = Vec::new();
+        let devices = pci::devices(system, &mut missing);
+        (nics(system, &devices, &mut missing), missing)
+    }
+
+    #[test]
+    fn interfaces_are_told_apart_and_those_of_software_are_none() {
+        let port: &[(&str, &str)] = &[
+            ("ports/1/state", "4: ACTIVE"),
+            ("ports/1/rate", "100 Gb/sec (4X EDR)"),
+            ("ports/1/link_layer", "InfiniBand"),
+            ("ports/1/hw_counters/tx_bytes", "0"),
+        ];
+        let net: &[(&str, &str)] =
+            &[("type", "1"), ("operstate", "up"), ("speed", "25000"), ("statistics/tx_bytes", "0")];
+        let (found, missing) = found(&machine(&[
+            ("infiniband", "rdmap0s6", "pci0000:00/0000:00:06.0", port),
+            ("infiniband", "mlx5_0", "pci0000:00/0000:00:07.0", port),
+            ("infiniband", "rxe0", "", port),
+            ("net", "lo", "", &[("type", "772")]),
+            ("net", "docker0", "", net),
+            ("net", "ib0", "pci0000:00/0000:00:07.0", &[("type", "32")]),
+            ("net", "ens5", "pci0000:00/0000:00:05.0", net),
+            ("net", "eth0", "pci0000:00/0000:00:08.0/virtio1", net),
+        ]));
+        assert!(missing.is_empty(), "{missing:?}");
+        let told: Vec<(&str, NicKind)> =
+            found.iter().map(|nic| (nic.name.as_str(), nic.kind)).collect();
+        let expected = [
+            ("mlx5_0", NicKind::Infiniband),
+            ("rdmap0s6", NicKind::Efa),
+            ("ens5", NicKind::Ethernet),
+            ("eth0", NicKind::Ethernet),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(found[0].interfaces, ["ib0"]);
+        let addresses = found.iter().map(|nic| nic.pci.as_ref().unwrap().address.as_str());
+        assert!(addresses.eq(["0000:00:07.0", "0000:00:06.0", "0000:00:05.0", "0000:00:08.0"]));
+        assert_eq!([found[1].rate_gbit_s(), found[2].rate_gbit_s()], [Some(100.0), Some(25.0)]);
+        let counters = Path::new("/sys/class/infiniband/rdmap0s6/ports/1/hw_counters");
+        assert_eq!(found[1].ports[0].counters, [counters]);
+        assert_eq!(found[2].ports[0].counters, [Path::new("/sys/class/net/ens5/statistics")]);
+    }
+
+    #[test]
+    fn ethernet_with_rdma_is_one_interface() {
+        let place = "pci0000:00/0000:00:07.0";
+        let (found, _) = found(&machine(&[
+            ("infiniband", "mlx5_0", place, &[("ports/1/link_layer", "Ethernet")]),
+            ("net", "ens7", place, &[("type", "1"), ("operstate", "up")]),
+        ]));
+        assert_eq!((found.len(), found[0].kind), (1, NicKind::Roce));
+        assert_eq!(found[0].interfaces, ["ens7"]);
+    }
+
+    #[test]
+    fn what_is_down_carries_nothing_and_nonsense_is_listed() {
+        let (found, missing) = found(&machine(&[
+            (
+                "infiniband",
+                "rdmap0s6",
+                "pci0000:00/0000:00:06.0",
+                &[("ports/1/state", "1: DOWN"), ("ports/1/rate", "100 Gb/sec (4X EDR)")],
+            ),
+            (
+                "infiniband",
+                "rdmap9s9",
+                "pci0000:00/0000:00:99.0",
+                &[("ports/1/state", "ACTIVE"), ("ports/1/rate", "nan Gb/sec")],
+            ),
+            ("net", "ens5", "pci0000:00/0000:00:05.0", &[("type", "1"), ("speed", "-1")]),
+        ]));
+        assert_eq!((found[0].ports[0].is_up, found[0].rate_gbit_s()), (Some(false), None));
+        let lost = &found[1];
+        assert_eq!(
+            (lost.pci.as_ref(), lost.ports[0].is_up, lost.rate_gbit_s()),
+            (None, None, None)
+        );
+        assert_eq!((found[2].ports[0].is_up, found[2].rate_gbit_s()), (None, None));
+        for said in ["rdmap9s9/device is not there", "state holds", "rate holds \"nan"] {
+            assert!(missing.iter().any(|reason| reason.contains(said)), "{said}: {missing:?}");
         }
     }
 }

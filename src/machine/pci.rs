@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::system::{System, Unread};
-use crate::ffi::nvml::CommonAncestor;
+use crate::{ffi::nvml::CommonAncestor, plan::topology::cpu_list};
 
 /// Where the kernel lists the devices by their addresses.
 const DEVICES: &str = "/sys/bus/pci/devices";
@@ -123,7 +123,8 @@ fn device(system: &System, address: &str, missing: &mut Vec<String>) -> Option<D
         device: optional(hexadecimal(system, &file("device")), missing),
         path: optional(path(system, address), missing).unwrap_or_default(),
         numa_node: numa_node(system, address, missing),
-        cpus: optional(system.text(file("local_cpulist")), missing).filter(|cpus| !cpus.is_empty()),
+        cpus: optional(cpus(system, &file("local_cpulist")), missing)
+            .filter(|cpus| !cpus.is_empty()),
         link: now,
         link_max: most,
         driver: driver.and_then(|to| to.rsplit('/').next().map(str::to_owned)),
@@ -148,6 +149,12 @@ pub fn numa_node(system: &System, address: &str, missing: &mut Vec<String>) -> O
     let node = system.value(format!("{DEVICES}/{}/numa_node", address.to_lowercase()));
     // The kernel writes -1 where it does not know, and has no such file without NUMA.
     optional::<i64>(node, missing).and_then(|node| u32::try_from(node).ok())
+}
+
+/// A list of CPUs as the kernel writes it.
+pub(super) fn cpus(system: &System, file: &str) -> Result<String, Unread> {
+    let text = system.text(file)?;
+    cpu_list(&text).map(|_| text.clone()).ok_or_else(|| Unread::holding(file, &text))
 }
 
 /// What a file says; that it is not there is no reason, but an answer.

@@ -7,7 +7,7 @@ use super::{
     Library,
     nics::{self, Nic},
     pci::{self, Kind, Way},
-    system::System,
+    system::{System, Unread},
 };
 use crate::{
     ffi::{
@@ -127,11 +127,10 @@ pub struct SurveyedPair {
 ///
 /// The driver does not describe a GPU that it counts.
 pub fn survey(topology: &Topology) -> Result<Survey, CallError> {
-    let system = System::here();
     let mut missing = Vec::new();
     let driver = cuda::driver().inspect_err(|err| missing.push(err.to_string())).ok();
     let nvml = Nvml::load().inspect_err(|reason| missing.push(reason.clone())).ok();
-    let mut survey = of_system(system, &mut missing);
+    let mut survey = shown(System::here());
     survey.libraries = super::libraries();
     survey.driver_version = nvml.and_then(Nvml::driver_version);
     let devices = driver.map(cuda::Driver::devices).transpose()?.unwrap_or_default();
@@ -152,12 +151,14 @@ pub fn survey(topology: &Topology) -> Result<Survey, CallError> {
         let (number, address) = (gpu.node.gpu.0, &gpu.node.pci_bus_id);
         format!("the kernel shows no device at {address}, where the driver has GPU {number}")
     }));
+    missing.append(&mut survey.missing);
     survey.missing = missing;
     Ok(survey)
 }
 
-/// What the kernel shows; all GPUs are among the others.
-fn of_system(system: &System, missing: &mut Vec<String>) -> Survey {
+/// What the kernel shows, before anybody else is asked: all GPUs are among the others.
+pub fn shown(system: &System) -> Survey {
+    let missing = &mut Vec::new();
     let devices = pci::devices(system, missing);
     let of_kind = |kind: Kind| devices.iter().filter(move |device| device.kind == kind).cloned();
     let mut dmi = |file: &str| {
@@ -165,6 +166,7 @@ fn of_system(system: &System, missing: &mut Vec<String>) -> Survey {
             .filter(|text| !text.is_empty())
     };
     let (vendor, product) = (dmi("sys_vendor"), dmi("product_name"));
+    let nodes = nodes(system, missing);
     let nics = nics::nics(system, &devices, missing).into_iter();
     Survey {
         simulated: !system.is_real(),
@@ -172,8 +174,8 @@ fn of_system(system: &System, missing: &mut Vec<String>) -> Survey {
         product,
         driver_version: None,
         libraries: Vec::new(),
-        missing: Vec::new(),
-        nodes: nodes(system, missing),
+        missing: std::mem::take(missing),
+        nodes,
         gpus: Vec::new(),
         other_gpus: of_kind(Kind::Gpu).collect(),
         switches: of_kind(Kind::NvSwitch).collect(),
@@ -192,11 +194,14 @@ fn nodes(system: &System, missing: &mut Vec<String>) -> Vec<SurveyedNode> {
     numbers.sort_unstable();
     let node = |number: u32| {
         let file = |name: &str| format!("{NODES}/node{number}/{name}");
-        let distances = pci::optional(system.text(file("distance")), missing).unwrap_or_default();
+        let distances = system.text(file("distance")).and_then(|text| {
+            let numbers: Result<Vec<u32>, _> = text.split_whitespace().map(str::parse).collect();
+            numbers.map_err(|_| Unread::holding(file("distance"), &text))
+        });
         SurveyedNode {
             number,
-            cpus: pci::optional(system.text(file("cpulist")), missing),
-            distances: distances.split_whitespace().flat_map(str::parse).collect(),
+            cpus: pci::optional(pci::cpus(system, &file("cpulist")), missing),
+            distances: pci::optional(distances, missing).unwrap_or_default(),
         }
     };
     numbers.into_iter().map(node).collect()

@@ -147,6 +147,9 @@ impl Topology {
     }
 }
 
+/// More CPUs than Linux can be built for: a list with others is none.
+const CPUS_MAX: u32 = 1 << 16;
+
 /// Reads the kernel's list format: `0-3,8,10-11`. `None` where it is not one.
 pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     let text = text.trim();
@@ -156,7 +159,8 @@ pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for part in text.split(',') {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
-        cpus.extend(from.parse::<u32>().ok()?..=to.parse::<u32>().ok()?);
+        let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number < CPUS_MAX);
+        cpus.extend(number(from)?..=number(to)?);
     }
     Some(cpus)
 }
@@ -215,6 +219,7 @@ pub(crate) mod tests {
         assert_eq!(cpu_list("\n"), Some(vec![]));
         assert_eq!(cpu_list("0-"), None);
         assert_eq!(cpu_list("a"), None);
+        assert_eq!(cpu_list("0-4294967295"), None);
         for text in ["0-2,8,10-11", "0-23,48-71", "7", ""] {
             assert_eq!(cpu_ranges(&cpu_list(text).unwrap()), text);
         }

@@ -54,7 +54,7 @@ impl FabricState {
     /// Its name.
     pub const fn word(self) -> &'static str {
         match self {
-            Self::NotSupported => "none",
+            Self::NotSupported => "-",
             Self::NotStarted => "not-started",
             Self::InProgress => "in-progress",
             Self::Completed => "completed",

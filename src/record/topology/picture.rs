@@ -15,7 +15,7 @@ use crate::machine::{
 
 /// Sizes, in the picture's units: a letter of the smallest text is about 5 of them wide.
 const GPU: (f64, f64) = (152.0, 84.0);
-const NIC: (f64, f64) = (71.0, 32.0);
+const NIC: (f64, f64) = (66.0, 32.0);
 const BAR_HEIGHT: f64 = 26.0;
 const GAP: f64 = 10.0;
 const MARGIN: f64 = 16.0;
@@ -23,8 +23,8 @@ const MARGIN: f64 = 16.0;
 const DROP: f64 = 30.0;
 /// At the left of the interfaces, where the link from the switch to the CPUs passes.
 const TRUNK: f64 = 14.0;
-/// A link between two GPUs rises by this for each GPU that it passes.
-const RISE: f64 = 24.0;
+/// Between links from GPU to GPU that pass one above the other, and where they begin.
+const LANE: (f64, f64) = (18.0, 7.0);
 
 /// A colour of a kind of part: of its area, and of its edge.
 #[derive(Clone, Copy)]
@@ -163,7 +163,8 @@ impl Canvas {
     fn draw(&mut self, survey: &Survey, sides: &[Side<'_>]) {
         let widths: f64 = sides.iter().map(|side| side.width() + 2.0 * GAP).sum();
         self.width = (widths - 2.0 * GAP).max(4.0 * GPU.0) + 2.0 * MARGIN;
-        let rows = rows(survey, sides);
+        let direct = direct(sides);
+        let rows = rows(survey, sides, &direct);
         let title = title(survey);
         self.begin(&title, rows.end);
         self.text((MARGIN, 26.0), &title, (16.0, INK, "start"));
@@ -195,7 +196,7 @@ impl Canvas {
             }
             left += width + 2.0 * GAP;
         }
-        self.nvlinks(survey, &places, &rows);
+        self.nvlinks(survey, (&direct, &places), &rows);
         let note =
             "Rates are those of the links in one direction, with nothing taken off for packets.";
         self.text((MARGIN, rows.end - 12.0), note, (10.0, PALE, "start"));
@@ -269,7 +270,7 @@ impl Canvas {
         if links.nvlinks() > 0 {
             let generation = links.nvlink_generation.map(|number| number.to_string());
             let (generation, up) = (generation.unwrap_or_default(), links.nvlinks_up);
-            let text = format!("{up} of {} NVLink{generation}s up", links.nvlinks());
+            let text = format!("{up} of {} NVLink{generation} up", links.nvlinks());
             let colour = if links.nvlinks_down.is_empty() { PALE } else { ALARM };
             self.text((left, y + 74.0), &text, (10.0, colour, "start"));
         }
@@ -289,13 +290,18 @@ impl Canvas {
     }
 
     /// The NVLinks above the GPUs: to the switch, or from each to others.
-    fn nvlinks(&mut self, survey: &Survey, places: &[(u32, f64)], rows: &Rows) {
+    fn nvlinks(
+        &mut self,
+        survey: &Survey,
+        (direct, places): (&[Direct], &[(u32, f64)]),
+        rows: &Rows,
+    ) {
         let bar = rows.gpus - GAP - DROP - BAR_HEIGHT;
         if is_switched(survey) {
+            // Those between several machines are devices of none of them.
             let label = match survey.switches.len() {
-                0 => "NVSwitch".to_owned(),
-                1 => "NVSwitch: 1 is a device of this machine".to_owned(),
-                count => format!("NVSwitch: {count} are devices of this machine"),
+                0 | 1 => "NVSwitch".to_owned(),
+                count => format!("{count} NVSwitches"),
             };
             let width = self.width - 2.0 * MARGIN;
             self.area((MARGIN, bar), (width, BAR_HEIGHT), OF_NVLINK, &label);
@@ -309,41 +315,37 @@ impl Canvas {
                 continue;
             }
             let text = match links.nvlink_gb_s {
-                Some(each) => format!("{count} links, {:.0} GB/s", each * f64::from(count)),
+                Some(each) => format!("{:.0} GB/s", each * f64::from(count)),
                 None => format!("{count} links"),
             };
             let top = bar + BAR_HEIGHT;
-            self.line((x, top), (x, rows.gpus), (OF_NVLINK.1, 4.0), &text);
+            self.line((x, top), (x, rows.gpus), (OF_NVLINK.1, 4.0), &format!("{count} NVLinks"));
             self.text((x + 6.0, top + 24.0), &text, (10.0, OF_NVLINK.1, "start"));
         }
-        for (low, high, links) in direct(survey) {
-            let (Some(from), Some(to)) = (place(places, low), place(places, high)) else {
-                continue;
-            };
-            self.arc((low, high, links), (from, to), rows.gpus);
+        for way in direct {
+            let ends = [(way.low, way.high), (way.high, way.low)];
+            let [from, to] = ends.map(|(gpu, peer)| {
+                let place = place(places, gpu).unwrap_or_default();
+                place + begin(direct, gpu, peer) * LANE.1
+            });
+            self.between(way, (from, to), rows.gpus);
         }
     }
 
     /// NVLinks from one GPU to another.
-    fn arc(&mut self, (low, high, links): (u32, u32, u32), (from, to): (f64, f64), y: f64) {
-        let steps = high.abs_diff(low);
-        let name = format!("GPU {low} and GPU {high}: {links} NVLinks");
-        // A little aside, so that the links of one GPU do not begin in one point.
-        let aside = f64::from(steps) * 5.0 - 2.0;
-        let (from, to) = (from + aside, to - aside);
-        let top = y - GAP - RISE * f64::from(steps);
-        let middle = f64::midpoint(from, to);
-        let way = format!("M {from} {y} L {from} {top} L {to} {top} L {to} {y}");
+    fn between(&mut self, way: &Direct, (from, to): (f64, f64), y: f64) {
+        let top = y - 2.0 * GAP - LANE.0 * f64::from(way.lane);
+        let name = format!("GPU {} and GPU {}: {} NVLinks", way.low, way.high, way.links);
         let path = Path::new()
-            .set("d", way)
+            .set("d", format!("M {from} {y} L {from} {top} L {to} {top} L {to} {y}"))
             .set("fill", "none")
             .set("stroke", OF_NVLINK.1)
             .set("stroke-width", 2)
             .set("stroke-linejoin", "round")
             .add(Title::new(plain(&name)));
         self.document.append(path);
-        let label = format!("NV{links}");
-        self.text((middle, top - 4.0), &label, (10.0, OF_NVLINK.1, "middle"));
+        let label = format!("NV{}", way.links);
+        self.text((f64::midpoint(from, to), top - 3.0), &label, (10.0, OF_NVLINK.1, "middle"));
     }
 
     fn area(&mut self, (x, y): (f64, f64), size: (f64, f64), colour: Colour, name: &str) {
@@ -398,9 +400,9 @@ impl Canvas {
     }
 }
 
-fn rows(survey: &Survey, sides: &[Side<'_>]) -> Rows {
-    let highest = direct(survey).iter().map(|(low, high, _)| high.abs_diff(*low)).max();
-    let arcs = highest.map_or(0.0, |steps| RISE * f64::from(steps) + 2.0 * GAP);
+fn rows(survey: &Survey, sides: &[Side<'_>], direct: &[Direct]) -> Rows {
+    let highest = direct.iter().map(|way| way.lane).max();
+    let arcs = highest.map_or(0.0, |lane| LANE.0 * f64::from(lane) + 3.0 * GAP);
     let bar = if is_switched(survey) { BAR_HEIGHT + DROP } else { 0.0 };
     let gpus = 44.0 + arcs.max(bar) + GAP;
     let has_gpus = !survey.gpus.is_empty();
@@ -417,20 +419,61 @@ fn is_switched(survey: &Survey) -> bool {
     survey.gpus.iter().any(|gpu| GpuLinks::of(gpu, survey).to_switch() > 0)
 }
 
-/// Pairs of GPUs with NVLinks from one to the other: the lower ordinal, the higher, how many.
-fn direct(survey: &Survey) -> Vec<(u32, u32, u32)> {
-    let mut pairs = Vec::new();
-    for gpu in &survey.gpus {
-        for (end, count) in GpuLinks::of(gpu, survey).ends {
-            match end {
-                End::Gpu(peer) if peer > gpu.node.gpu.0 => {
-                    pairs.push((gpu.node.gpu.0, peer, count));
-                }
-                End::Gpu(_) | End::Switch | End::Other(_) | End::Cpu => {}
-            }
+/// NVLinks from one GPU to another, and where they pass.
+struct Direct {
+    /// The ordinal of the GPU at the left.
+    low: u32,
+    /// That of the one at the right.
+    high: u32,
+    links: u32,
+    /// How many GPUs it goes to the right.
+    steps: usize,
+    /// Which row above the GPUs it takes.
+    lane: u32,
+}
+
+/// The links from GPU to GPU; none passes through another, and those that go far pass above.
+fn direct(sides: &[Side<'_>]) -> Vec<Direct> {
+    let branches = sides.iter().flat_map(|side| &side.branches);
+    let parts: Vec<&Part<'_>> = branches.flat_map(|branch| &branch.gpus).collect();
+    let mut found: Vec<(usize, Direct)> = Vec::new();
+    for (left, part) in parts.iter().enumerate() {
+        for (right, peer) in parts.iter().enumerate().skip(left + 1) {
+            let peer = peer.gpu.node.gpu.0;
+            let ends = part.links.ends.iter().find(|(end, _)| *end == End::Gpu(peer));
+            let Some(&(_, links)) = ends else { continue };
+            let low = part.gpu.node.gpu.0;
+            found.push((left, Direct { low, high: peer, links, steps: right - left, lane: 0 }));
         }
     }
-    pairs
+    found.sort_by_key(|(left, way)| (way.steps, *left));
+    for at in 0..found.len() {
+        let (before, rest) = found.split_at_mut(at);
+        let (left, way) = &mut rest[0];
+        let meets = |(other, below): &&(usize, Direct)| {
+            (*other).max(*left) < (other + below.steps).min(*left + way.steps)
+        };
+        way.lane = before.iter().filter(meets).map(|(_, below)| below.lane + 1).max().unwrap_or(0);
+    }
+    found.into_iter().map(|(_, way)| way).collect()
+}
+
+/// How far from the middle of a GPU the link to a peer begins, so that none crosses another
+/// there: from left to right the near ones at its left, the far ones, and the near ones at its
+/// right.
+fn begin(direct: &[Direct], gpu: u32, peer: u32) -> f64 {
+    let mut ends: Vec<(bool, isize, u32)> = Vec::new();
+    for way in direct {
+        let steps = isize::try_from(way.steps).unwrap_or_default();
+        if way.high == gpu {
+            ends.push((false, steps, way.low));
+        } else if way.low == gpu {
+            ends.push((true, -steps, way.high));
+        }
+    }
+    ends.sort_unstable();
+    let place = ends.iter().position(|(.., other)| *other == peer).unwrap_or_default();
+    place as f64 - (ends.len() as f64 - 1.0) / 2.0
 }
 
 fn place(places: &[(u32, f64)], ordinal: u32) -> Option<f64> {
