@@ -2,7 +2,7 @@
 //! [`super::rates`] and in [`super::models`]; `docs/simulation.md`, "Instances", lists it.
 
 use super::{
-    Faults, Gpu, Link, Machine, Nccl, NvLinks, Pair,
+    Faults, Gpu, Health, Link, Machine, Nccl, NvLinks, Pair,
     catalogue::{self, CATALOGUE, HostLink, Instance, PeerAccess},
     models::{MODELS, Model},
     rates,
@@ -118,6 +118,7 @@ impl Builder {
             pcie_down_gb_s: Some(host_gb_s),
             launch_ns: LAUNCH_NS,
             throttle: Vec::new(),
+            health: Health::default(),
         }
     }
 

@@ -274,7 +274,7 @@ impl<'m> Sum<'m> {
         self.rate(rate(pair));
         self.occupy(Resource::Link(source, target), None);
         let medium = match pair.link {
-            Link::NvLink(_) => {
+            Link::NvLink(_) if !pair.detour => {
                 let egress = self.machine.gpus[source as usize].egress_gb_s;
                 if egress.is_some() {
                     self.occupy(Resource::Egress(source), egress);
@@ -285,7 +285,7 @@ impl<'m> Sum<'m> {
                 }
                 Medium::NvLink
             }
-            Link::Pcie => {
+            Link::NvLink(_) | Link::Pcie => {
                 self.up(source);
                 self.down(target);
                 Medium::Pcie
