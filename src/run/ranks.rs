@@ -46,7 +46,7 @@ impl Ranks {
     }
 
     /// The ranks of this host.
-    fn within(&mut self) -> &mut World {
+    pub(super) fn within(&mut self) -> &mut World {
         self.part.as_mut().unwrap_or(&mut self.world)
     }
 }

@@ -145,6 +145,7 @@ fn plain_gpu(ordinal: u32) -> Gpu {
         pcie_down_gb_s: Some(28.0),
         launch_ns: 2000.0,
         throttle: Vec::new(),
+        c2c_links: 0,
         health: Health::default(),
     }
 }

@@ -299,6 +299,8 @@ pub struct Gpu {
     pub launch_ns: f64,
     /// Reasons for which its clocks are held down.
     pub throttle: Vec<Throttle>,
+    /// Links of NVLink-C2C to its CPU, which then carry what would go over PCIe to the host.
+    pub c2c_links: u32,
     /// What else NVML says of how it is doing.
     pub health: Health,
 }

@@ -24,6 +24,9 @@ use crate::{
 /// The scope of a field that stands for all links together.
 const ALL_LINKS: c_uint = c_uint::MAX;
 
+/// What a link of NVLink-C2C carries in one direction: five have the 225 GB/s of a GPU.
+const C2C_LINK_MB_S: c_uint = 45_000;
+
 /// A field's value and its type.
 type Value = (nvmlValueType_t, nvmlValue_t);
 
@@ -138,6 +141,13 @@ impl Device {
             }
             field::NVML_FI_DEV_PCIE_COUNT_TX_BYTES => self.pcie_bytes(self.counted().pcie_tx_bytes),
             field::NVML_FI_DEV_PCIE_COUNT_RX_BYTES => self.pcie_bytes(self.counted().pcie_rx_bytes),
+            field::NVML_FI_DEV_C2C_LINK_COUNT if self.gpu.c2c_links > 0 => {
+                Ok(number(self.gpu.c2c_links))
+            }
+            field::NVML_FI_DEV_C2C_LINK_GET_STATUS if scope < self.gpu.c2c_links => Ok(number(1)),
+            field::NVML_FI_DEV_C2C_LINK_GET_MAX_BW if scope < self.gpu.c2c_links => {
+                Ok(number(C2C_LINK_MB_S))
+            }
             _ => self.health_field(id, scope),
         }
     }
@@ -179,15 +189,7 @@ impl Device {
             field::NVML_FI_DEV_PERF_POLICY_THERMAL => {
                 Ok(self.throttled_ns(&[SwThermalSlowdown, HwThermalSlowdown, HwSlowdown]))
             }
-            field::NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN => {
-                Ok(self.throttled_ns(&[SwThermalSlowdown]))
-            }
-            field::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN => {
-                Ok(self.throttled_ns(&[HwThermalSlowdown]))
-            }
-            field::NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN => {
-                Ok(self.throttled_ns(&[HwPowerBrake]))
-            }
+            field::NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT => Ok(self.throttled_ns(&[HwPowerBrake])),
             field::NVML_FI_DEV_POWER_INSTANT | field::NVML_FI_DEV_POWER_AVERAGE => {
                 Ok(number(self.gpu.health.power_w * 1000))
             }

@@ -187,6 +187,7 @@ fn gpu(ordinal: u32) -> Gpu {
         pcie_down_gb_s: None,
         launch_ns: 4000.0,
         throttle: vec![],
+        c2c_links: 0,
         health: Health::default(),
     }
 }
