@@ -51,6 +51,8 @@ fn all_interfaces_carry_their_share_and_the_row_names_them() {
             assert_eq!(names, ["net0", "net1"], "{said}");
         }
         assert_ne!(rows.cell(row, "source_host"), rows.cell(row, "target_host"), "{said}");
+        let path = ["path", "path_verdict"].map(|column| rows.cell(row, column));
+        assert_eq!(path, ["tcp", "proven"], "{}", rows.cell(row, "path_reason"));
     }
     let sent = text(&result.stdout);
     let sent: Vec<f64> = sent.lines().map(|bytes| bytes.parse().unwrap()).collect();

@@ -78,7 +78,7 @@ fn the_parts_of_an_instance_and_what_is_near_to_what_are_told() {
     for nic in efa {
         let nearest = nic["nearest_gpus"].as_array().unwrap();
         assert_eq!(nearest.len(), 1, "{nic}");
-        assert_eq!(nic["ways"][nearest[0].as_u64().unwrap() as usize], "PIX");
+        assert_eq!(nic["ways"][usize::try_from(nearest[0].as_u64().unwrap()).unwrap()], "PIX");
         *of_gpus.entry(nearest[0].as_u64().unwrap()).or_default() += 1;
     }
     assert_eq!(of_gpus, (0..8).map(|gpu| (gpu, 4)).collect());

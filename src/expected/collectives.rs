@@ -39,7 +39,7 @@ pub(super) fn expected(
     let first = parts.first().ok_or("it has no ranks")?;
     let within = first.iter().filter(|local| local.gpus.len() > 1);
     let within: Vec<Result<Expected, String>> = within
-        .map(|local| within_host(collective, &nccl, local, first.len(), chosen, catalogue))
+        .map(|local| within_host((collective, &nccl), (local, first.len()), chosen, catalogue))
         .collect();
     let between = if first.len() > 1 {
         let spread = parts.iter().filter(|part| part.len() > 1).count();
@@ -102,10 +102,8 @@ fn members<'a>(case: &Case, part: &[u32], sites: &[Site<'a>]) -> Result<Vec<Loca
 
 /// What the GPUs of one host reach among each other.
 fn within_host(
-    collective: Collective,
-    nccl: &Nccl,
-    local: &Local<'_>,
-    hosts: usize,
+    (collective, nccl): (Collective, &Nccl),
+    (local, hosts): (&Local<'_>, usize),
     chosen: Chosen<'_>,
     catalogue: &Catalogue,
 ) -> Result<Expected, String> {

@@ -3,6 +3,8 @@
 //! Owns every question to `/proc`, `/sys`, the driver and NVML that is asked to describe or judge
 //! the machine. Measures nothing.
 
+pub mod counters;
+pub mod health;
 pub mod host;
 pub mod links;
 pub mod nics;

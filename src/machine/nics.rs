@@ -248,8 +248,11 @@ mod tests {
 
     use super::*;
 
+    /// Names and texts.
+    type Files<'a> = &'a [(&'a str, &'a str)];
+
     /// A machine with these interfaces, each a place below `/sys/devices` and its files.
-    fn machine(interfaces: &[(&str, &str, &str, &[(&str, &str)])]) -> System {
+    fn machine(interfaces: &[(&str, &str, &str, Files<'_>)]) -> System {
         let mut tree = json!({});
         for &(class, name, place, files) in interfaces {
             let folder = format!("/sys/class/{class}/{name}");

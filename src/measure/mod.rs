@@ -68,6 +68,24 @@ pub struct Measurement {
     pub is_misplaced: bool,
     /// What the library's log has had to say on each rank, if it has one.
     pub log: Option<Vec<(Rank, String)>>,
+    /// Operations of each flow in all: those that warm up and those that prove too.
+    pub operations: u64,
+}
+
+/// Who looks at the machine around all operations of a case. Nothing is moved meanwhile.
+pub trait Witness {
+    /// All ranks are ready, and nothing has moved.
+    fn look_before(&mut self);
+
+    /// The last operation has ended on all ranks.
+    fn look_after(&mut self);
+}
+
+/// Nobody looks.
+impl Witness for () {
+    fn look_before(&mut self) {}
+
+    fn look_after(&mut self) {}
 }
 
 /// The numbers of the bandwidth pass.
@@ -98,8 +116,8 @@ pub fn measure(
     world: &mut World,
     transport: &dyn Transport,
     case: &Case,
-    effort: Effort,
-    seed: u64,
+    (effort, seed): (Effort, u64),
+    witness: &mut dyn Witness,
 ) -> Result<Option<Outcome>, Error> {
     // What the case before has held is free on every rank now.
     world.barrier()?;
@@ -107,14 +125,18 @@ pub fn measure(
         return Ok(world.is_root().then_some(Outcome::Skipped(reason)));
     }
     let mut transfer = transport.prepare(case, world)?;
+    witness.look_before();
+    // A rank without a part in the case may be the one that looks.
+    world.barrier()?;
     let has_bandwidth = !case.operation.is_latency_only();
     let iterations = case.collective().map(|(_, nccl, _)| nccl.iterations).unwrap_or_default();
     if iterations.warm_up > 0 {
         transfer.run(iterations.warm_up, &mut [Span::default()])?;
     }
     let stop = sampling::Stop::new(effort, transfer.clock(), iterations.operations());
-    let (operations, each) = warm_up(world, transfer.as_mut(), case, stop)?;
-    let mut pass = Pass { world, transfer: transfer.as_mut(), case, seed, each };
+    let (operations, each, warmed_up) = warm_up(world, transfer.as_mut(), case, stop)?;
+    let count = iterations.warm_up + warmed_up;
+    let mut pass = Pass { world, transfer: transfer.as_mut(), case, seed, each, count };
     let mut bandwidth = None;
     // What a pointer chase has read is proven by each of its samples.
     if case.operation != Operation::Chase {
@@ -137,6 +159,8 @@ pub fn measure(
         Samples::Right(times) => times,
         Samples::Wrong(mismatch) => return Ok(pass.corrupt(mismatch)),
     };
+    let count = pass.count;
+    witness.look_after();
     transfer.conclude(world)?;
     let clock = transfer.clock();
     let of_rank = |(rank, times): &(Rank, Vec<Duration>)| (*rank, Latency::of(times));
@@ -151,6 +175,7 @@ pub fn measure(
             clock,
             is_misplaced: transfer.is_misplaced(),
             log: transfer.log(),
+            operations: count,
         }))
     }))
 }
@@ -238,18 +263,21 @@ fn objection(
     Ok(world.broadcast(first)?)
 }
 
-/// Runs until a sample is long enough; how many operations that takes and, on rank 0, how long.
+/// Runs until a sample is long enough; how many operations that takes, on rank 0 how long, and how
+/// many operations there were in all.
 fn warm_up(
     world: &mut World,
     transfer: &mut dyn Transfer,
     case: &Case,
     stop: sampling::Stop,
-) -> Result<(u64, Duration), Error> {
+) -> Result<(u64, Duration, u64), Error> {
     let has_bandwidth = !case.operation.is_latency_only();
     let clock = transfer.clock();
     let mut trial = stop.first_trial(has_bandwidth);
     let mut each = Duration::ZERO;
+    let mut count = 0;
     loop {
+        count += trial.operations.unwrap_or(1) * trial.samples as u64;
         let mut spans = vec![Span::default(); trial.samples];
         match trial.operations {
             Some(operations) => transfer.run(operations, &mut spans)?,
@@ -264,7 +292,7 @@ fn warm_up(
         };
         match world.broadcast(next)? {
             Some(next) => trial = next,
-            None => return Ok((trial.operations.unwrap_or(1), each)),
+            None => return Ok((trial.operations.unwrap_or(1), each, count)),
         }
     }
 }
@@ -287,6 +315,8 @@ struct Pass<'a> {
     seed: u64,
     /// About how long a sample lasts, before there is one.
     each: Duration,
+    /// Operations of each flow so far.
+    count: u64,
 }
 
 /// What a pass gives; the same kind on every rank, the times on rank 0 only.
@@ -332,6 +362,7 @@ impl Pass<'_> {
             };
             let seed = part_seed(self.seed, batch);
             let mut spans = vec![Span::default(); count];
+            self.count += operations.unwrap_or(1) * count as u64;
             self.transfer.fill(seed)?;
             match operations {
                 Some(operations) => self.transfer.run(operations, &mut spans)?,

@@ -113,7 +113,7 @@ fn outcome(diary: &Diary, operation: Operation) -> Result<Option<Outcome>, Error
         nccl: None,
     };
     let effort = Effort { precision: 0.01, time_limit: Duration::from_secs(60), samples: Some(20) };
-    measure(&mut World::single(), diary, &case, effort, 1)
+    measure(&mut World::single(), diary, &case, (effort, 1), &mut ())
 }
 
 #[test]

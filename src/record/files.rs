@@ -53,6 +53,15 @@ impl RecordFile {
         }
     }
 
+    /// Writes another ending, after which there is no record more. On failure the file is as it was.
+    pub(super) fn conclude(&mut self, ending: &[u8]) -> Result<(), Error> {
+        let written = self.file.write_all_at(ending, self.end).and_then(|()| self.file.sync_data());
+        written.map_err(|source| {
+            self.restore();
+            Error::Write { path: self.path.clone(), source }
+        })
+    }
+
     /// Takes back a record that was written in part. The ending goes where it stood before, into
     /// blocks that the file already has.
     fn restore(&mut self) {

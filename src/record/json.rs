@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::{Error, Provenance, Row, files::RecordFile};
+use crate::machine::health::HostHealth;
 
 const ENDING: &str = "\n]\n}\n";
 
@@ -27,13 +28,27 @@ impl Json {
         self.is_empty = false;
         Ok(())
     }
+
+    /// Says at the end how the GPUs have done.
+    pub(super) fn conclude(&mut self, health: &[HostHealth]) -> Result<(), Error> {
+        if health.is_empty() { Ok(()) } else { self.file.conclude(ending(health).as_bytes()) }
+    }
 }
 
 /// What `--format json` prints: the same as the file.
-pub fn text(provenance: &Provenance, rows: &[Row]) -> String {
+pub fn text(provenance: &Provenance, rows: &[Row], health: &[HostHealth]) -> String {
     let rows: Vec<String> = rows.iter().map(compact).collect();
     let separator = if rows.is_empty() { "" } else { "\n" };
-    format!("{}{separator}{}{ENDING}", beginning(provenance), rows.join(",\n"))
+    format!("{}{separator}{}{}", beginning(provenance), rows.join(",\n"), ending(health))
+}
+
+/// What stands behind the rows.
+fn ending(health: &[HostHealth]) -> String {
+    if health.is_empty() {
+        return ENDING.to_owned();
+    }
+    let hosts: Vec<String> = health.iter().map(compact).collect();
+    format!("\n],\n\"health\": [\n{}{ENDING}", hosts.join(",\n"))
 }
 
 fn beginning(provenance: &Provenance) -> String {
@@ -43,7 +58,7 @@ fn beginning(provenance: &Provenance) -> String {
 }
 
 fn compact(row: &impl Serialize) -> String {
-    serde_json::to_string(row).expect("a row is text and numbers, which all have a form in JSON")
+    serde_json::to_string(row).expect("it is text and numbers, which all have a form in JSON")
 }
 
 #[cfg(test)]
@@ -62,7 +77,7 @@ mod tests {
             let text = std::fs::read_to_string(&path).unwrap();
             let value: serde_json::Value = serde_json::from_str(&text).unwrap();
             assert_eq!(value["rows"].as_array().unwrap().len(), number - 1);
-            assert_eq!(text, super::text(&provenance, &rows));
+            assert_eq!(text, super::text(&provenance, &rows, &[]));
             rows.push(Row::absent(number, TransportKind::P2p, "no \"GPU\", here"));
             json.append(&rows[number - 1]).unwrap();
         }

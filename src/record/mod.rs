@@ -23,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{measure::Latency, plan::Rank};
+use crate::{machine::health::HostHealth, measure::Latency, plan::Rank};
 
 use provenance::Provenance;
 
@@ -88,6 +88,7 @@ pub struct Recorder {
     json: json::Json,
     hlog: hlog::Hlog,
     rows: Vec<Row>,
+    health: Vec<HostHealth>,
 }
 
 impl Recorder {
@@ -117,9 +118,15 @@ impl Recorder {
             Ok((csv, json, hlog))
         };
         match files() {
-            Ok((csv, json, hlog)) => {
-                Ok(Self { folder: folder.to_owned(), is_new, csv, json, hlog, rows: Vec::new() })
-            }
+            Ok((csv, json, hlog)) => Ok(Self {
+                folder: folder.to_owned(),
+                is_new,
+                csv,
+                json,
+                hlog,
+                rows: Vec::new(),
+                health: Vec::new(),
+            }),
             Err(Error::Write { path, source }) => {
                 // Another run that has just taken the folder keeps its files.
                 if source.kind() != io::ErrorKind::AlreadyExists {
@@ -168,6 +175,21 @@ impl Recorder {
             .and_then(|()| open())
             .and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|source| Error::Write { path, source })
+    }
+
+    /// Says in run.json how the GPUs of each host have done. There is no row behind it.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn conclude(&mut self, health: Vec<HostHealth>) -> Result<(), Error> {
+        self.health = health;
+        self.json.conclude(&self.health)
+    }
+
+    /// How the GPUs of each host have done, once it was said.
+    pub fn health(&self) -> &[HostHealth] {
+        &self.health
     }
 
     /// The rows so far.

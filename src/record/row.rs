@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::{
-    evidence::nccl_log::Verdict,
+    evidence::{counters::CountedPath, nccl_log::Verdict},
     expected::{self, Expected, Judgement},
     measure::{Bulk, Measurement, Outcome, SAMPLES_FOR_INTERVAL},
     plan::{
@@ -168,6 +168,8 @@ pub struct Row {
     pub path_verdict: Option<Verdict>,
     /// Why.
     pub path_reason: Option<String>,
+    /// Bytes that counters have seen on the path for each byte of data.
+    pub wire_bytes_per_payload_byte: Option<f64>,
     /// What became of it.
     pub status: Status,
     /// Why, if it was not measured.
@@ -431,6 +433,37 @@ impl Row {
             expected_source: expected.map(|expected| expected.source),
             ..self
         }
+    }
+
+    /// The same with the way that its data went, by counters.
+    pub fn counted(self, path: CountedPath) -> Self {
+        Self {
+            path: path.path,
+            path_verdict: Some(path.verdict),
+            path_reason: Some(path.reason),
+            wire_bytes_per_payload_byte: path.wire_bytes_per_payload_byte,
+            ..self
+        }
+    }
+
+    /// The same of a collective with the bytes that each GPU has sent over NVLink for each byte of
+    /// its size, where they are counted.
+    pub fn with_nvlink_bytes(self, bytes: Option<f64>) -> Self {
+        let Some(bytes) = bytes else { return self };
+        let told = format!("each GPU sent {bytes:.2} bytes over NVLink for each byte of the size");
+        let reasons: Vec<String> = self.path_reason.into_iter().chain([told]).collect();
+        Self {
+            path_reason: Some(reasons.join("; ")),
+            wire_bytes_per_payload_byte: Some(bytes),
+            ..self
+        }
+    }
+
+    /// The same with more doubts.
+    pub fn with_flags(self, flags: &[&str]) -> Self {
+        let own = Some(self.flags.as_str()).filter(|own| !own.is_empty());
+        let all: Vec<&str> = own.into_iter().chain(flags.iter().copied()).collect();
+        Self { flags: all.join(" "), ..self }
     }
 
     fn over(self, network: Option<&Network>) -> Self {

@@ -5,6 +5,7 @@ mod doctor;
 mod explain;
 mod items;
 mod judge;
+mod lookout;
 mod proof;
 mod ranks;
 mod steps;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use items::Item;
 use judge::Judge;
+use lookout::{Found, Lookout, Notes};
 use proof::Proof;
 use ranks::{Ranks, Site};
 use steps::{Job, Transports};
@@ -236,6 +238,7 @@ fn lead(
     let about = about(options, &items);
     let nccl_env = options.nccl.nccl_env.clone();
     let proof = Proof::default();
+    let lookout = Lookout::new(ranks, &hosts[own].topology);
     let mut leader = Leader {
         items,
         transports,
@@ -246,6 +249,8 @@ fn lead(
         nccl_env,
         proof,
         judge,
+        lookout,
+        notes: Notes::default(),
         next: 1,
     };
     let measured = leader.measure_all(&job, ranks, options.simulate.is_some());
@@ -266,7 +271,7 @@ fn lead(
             record::tables(rows) + &attribution::text(&slow)
         }
         Format::Csv => record::csv_text(recorder.rows()),
-        Format::Json => record::json_text(&provenance, recorder.rows()),
+        Format::Json => record::json_text(&provenance, recorder.rows(), recorder.health()),
         Format::NcclTests => {
             record::nccl_tests_text(&about, &provenance, &communicator, recorder.rows())
         }
@@ -419,8 +424,9 @@ fn follow(
         Ok(None) => return Ok(true),
         Err(err) => return end(rank, err),
     };
+    let mut lookout = Lookout::new(ranks, topology);
     for (index, step) in (0..).zip(&job.steps) {
-        match step.measure(ranks, &job, index, (&mut transports, topology)) {
+        match step.measure(ranks, &job, index, (&mut transports, topology, &mut lookout)) {
             Ok((_, None)) => {}
             // Rank 0 says why.
             Ok((_, Some(_))) => return Ok(true),
@@ -430,7 +436,7 @@ fn follow(
     }
     // Rank 0 may still be busy with the last case: who leaves now would look dead to it.
     ranks.world.next_round();
-    let left = ranks.world.gather((rank, environment::take_log()));
+    let left = ranks.world.gather((rank, environment::take_log(), lookout.health()));
     let left = left.and_then(|_| ranks.world.barrier());
     left.map(|()| true).or_else(|err| end(rank, err))
 }
@@ -459,6 +465,10 @@ struct Leader {
     proof: Proof,
     /// What is expected of rows.
     judge: Judge,
+    /// Who reads the counters of this host.
+    lookout: Lookout,
+    /// What was said of GPUs.
+    notes: Notes,
     /// Number of the next row.
     next: usize,
 }
@@ -485,15 +495,16 @@ impl Leader {
                 self.progress.begin(case);
             }
             let topology = self.hosts[self.own].topology.clone();
-            let measured = step.measure(ranks, job, index, (&mut self.transports, &topology));
+            let with = (&mut self.transports, &topology, &mut self.lookout);
+            let measured = step.measure(ranks, job, index, with);
             index += 1;
             let (results, lost) = measured.map_err(|err| Failure::Middle(err.to_string()))?;
             for (case, result) in item.all_cases().zip(results) {
                 let Some((case, result)) = case.zip(result) else { continue };
                 let (row, latencies) = match result {
-                    Ok(outcome) => {
-                        let row = Row::new(self.next, case, &outcome);
-                        (self.proven(row, case, &outcome)?, outcome.latencies())
+                    Ok(found) => {
+                        let row = Row::new(self.next, case, &found.0);
+                        (self.proven(row, case, &found)?, found.0.latencies())
                     }
                     Err(reason) => (Row::failed(self.next, case, &reason), Vec::new()),
                 };
@@ -514,12 +525,17 @@ impl Leader {
     }
 
     /// Takes leave of the other ranks, with what their logs have that no row has brought.
-    fn gather_logs(&self, ranks: &mut Ranks) -> Result<(), Failure> {
+    fn gather_logs(&mut self, ranks: &mut Ranks) -> Result<(), Failure> {
         let middle = |err: world::Error| Failure::Middle(err.to_string());
         ranks.world.next_round();
-        let logs = ranks.world.gather((Rank(0), environment::take_log())).map_err(middle)?;
-        let mut logs = logs.into_iter().flatten();
-        logs.try_for_each(|(rank, text)| self.record_log(rank, text))?;
+        let own = (Rank(0), environment::take_log(), self.lookout.health());
+        let mut health = Vec::new();
+        for (rank, text, of_host) in ranks.world.gather(own).map_err(middle)?.into_iter().flatten()
+        {
+            self.record_log(rank, text)?;
+            health.extend(of_host);
+        }
+        self.recorder.conclude(health).map_err(|err| Failure::Middle(err.to_string()))?;
         ranks.world.barrier().map_err(middle)
     }
 
@@ -529,16 +545,17 @@ impl Leader {
         written.map_err(|err| Failure::Middle(err.to_string()))
     }
 
-    /// The row with the way that its data went, where a library's log tells of it.
-    fn proven(&mut self, row: Row, case: &Case, outcome: &Outcome) -> Result<Row, Failure> {
-        let Outcome::Measured(measured) = outcome else { return Ok(row) };
+    /// The row with the way that its data went, by a library's log and by counters.
+    fn proven(&mut self, row: Row, case: &Case, found: &Found) -> Result<Row, Failure> {
+        let Outcome::Measured(measured) = &found.0 else { return Ok(row) };
         if case.collective().is_none() {
-            return Ok(row);
+            return Ok(self.notes.row(row, case, found));
         }
         for (rank, text) in measured.log.iter().flatten() {
             self.record_log(*rank, Some(text.clone()))?;
         }
-        Ok(row.by_path(self.proof.path(case, measured.log.as_deref())))
+        let row = row.by_path(self.proof.path(case, measured.log.as_deref()));
+        Ok(self.notes.row(row, case, found))
     }
 
     fn record(&mut self, row: Row, latencies: &[(Option<Rank>, Latency)]) -> Result<(), Failure> {

@@ -7,8 +7,13 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Open, ranks::Ranks};
+use super::{
+    Open,
+    lookout::{Found, Lookout},
+    ranks::Ranks,
+};
 use crate::{
+    evidence::counters::Seen,
     measure::{Outcome, measure},
     plan::{Case, Effort, Rank, TransportKind, topology::Topology},
     transport::{self, Transport, pattern::part_seed},
@@ -33,13 +38,13 @@ pub(super) enum Step {
 }
 
 /// What became of a step, as rank 0 hears it: of each host, or of all together.
-pub(super) type Results = Vec<Option<Result<Outcome, String>>>;
+pub(super) type Results = Vec<Option<Result<Found, String>>>;
 
 /// What a host tells rank 0.
 #[derive(Serialize, Deserialize)]
 enum Report {
     Nothing,
-    Result(Result<Outcome, String>),
+    Result(Result<Found, String>),
     /// Its ranks have lost each other.
     Lost(String),
 }
@@ -56,10 +61,10 @@ impl Step {
         ranks: &mut Ranks,
         job: &Job,
         index: u64,
-        (transports, topology): (&mut Transports, &Topology),
+        (transports, topology, lookout): (&mut Transports, &Topology, &mut Lookout),
     ) -> Result<(Results, Option<String>), transport::Error> {
         let how = (job.effort, part_seed(job.seed, index));
-        let with = (transports, topology);
+        let with = (transports, topology, lookout);
         let case = match self {
             Self::Between(case) | Self::Within(Some(case)) => Some(case),
             Self::Within(None) => None,
@@ -70,15 +75,16 @@ impl Step {
                     Some(case) => measure_one(part, case, how, with),
                     None => {
                         part.next_round();
-                        Ok(None)
+                        Ok((None, None))
                     }
                 };
                 ranks.gather(result, job.effort)
             }
             _ => {
                 let Some(case) = case else { return Ok((Vec::new(), None)) };
-                match measure_one(&mut ranks.world, case, how, with) {
-                    Ok(outcome) => Ok((vec![outcome.map(Ok)], None)),
+                let result = measure_one(&mut ranks.world, case, how, with);
+                match ranks.gather_seen(result)? {
+                    Ok(found) => Ok((vec![found.map(Ok)], None)),
                     Err(CaseError::Case(err)) => Ok((vec![Some(Err(err.to_string()))], None)),
                     Err(CaseError::Lost(err)) if ranks.world.is_root() => {
                         Ok((vec![Some(Err(err.to_string()))], Some(err.to_string())))
@@ -90,11 +96,36 @@ impl Step {
     }
 }
 
+/// What became of a case on this rank, and what it has seen meanwhile.
+type One = (Option<Outcome>, Option<Seen>);
+
 impl Ranks {
+    /// Brings what was seen of a case between all ranks on each host to rank 0, with what became of
+    /// the case.
+    fn gather_seen(
+        &mut self,
+        result: Result<One, CaseError>,
+    ) -> Result<Result<Option<Found>, CaseError>, transport::Error> {
+        let (outcome, own) = match result {
+            Err(CaseError::Lost(err)) => return Ok(Err(CaseError::Lost(err))),
+            Err(CaseError::Case(err)) => (Err(CaseError::Case(err)), None),
+            Ok((outcome, seen)) => (Ok(outcome), seen),
+        };
+        let seen = if self.part.is_some() {
+            // What is left of a failure is dropped.
+            self.world.next_round();
+            let all = self.world.gather(own)?;
+            all.into_iter().flatten().flatten().collect()
+        } else {
+            own.into_iter().collect()
+        };
+        Ok(outcome.map(|outcome| outcome.map(|outcome| (outcome, seen))))
+    }
+
     /// Brings what became of each host's case to rank 0, and its decision to all.
     fn gather(
         &mut self,
-        result: Result<Option<Outcome>, CaseError>,
+        result: Result<One, CaseError>,
         effort: Effort,
     ) -> Result<(Results, Option<String>), transport::Error> {
         let Some(part) = &mut self.part else { return Ok((Vec::new(), None)) };
@@ -104,7 +135,9 @@ impl Ranks {
         let report = match (is_first, result, met) {
             (_, Err(CaseError::Lost(err)), _) => Report::Lost(err.to_string()),
             (_, _, Err(err)) => Report::Lost(err.to_string()),
-            (true, Ok(Some(outcome)), _) => Report::Result(Ok(outcome)),
+            (true, Ok((Some(outcome), seen)), _) => {
+                Report::Result(Ok((outcome, seen.into_iter().collect())))
+            }
             (true, Err(CaseError::Case(err)), _) => Report::Result(Err(err.to_string())),
             _ => Report::Nothing,
         };
@@ -181,15 +214,16 @@ fn measure_one(
     world: &mut World,
     case: &Case,
     (effort, seed): (Effort, u64),
-    (transports, topology): (&mut Transports, &Topology),
-) -> Result<Option<Outcome>, CaseError> {
+    (transports, topology, lookout): (&mut Transports, &Topology, &mut Lookout),
+) -> Result<One, CaseError> {
     world.next_round();
+    let mut look = lookout.around(case);
     let result = match transports.get(case.transport, topology) {
-        Ok(transport) => measure(world, transport, case, effort, seed),
+        Ok(transport) => measure(world, transport, case, (effort, seed), &mut look),
         Err(reason) => Err(transport::Error::Unavailable(reason.to_owned())),
     };
     let mut err = match result {
-        Ok(outcome) => return Ok(outcome),
+        Ok(outcome) => return Ok((outcome, look.seen())),
         Err(err) => err,
     };
     let own_links_hold = match &err {

@@ -230,6 +230,8 @@ pub struct Network {
     pub bandwidth_completion: Completion,
     /// What ended a latency.
     pub latency_completion: Completion,
+    /// What all ranks have asked for in all, in operations that are done.
+    pub moved: Bytes,
 }
 
 /// How an interface came to reach memory.

@@ -41,7 +41,9 @@ fn outcomes(ranks: u32, request: &Request) -> Vec<(Operation, Outcome)> {
         let measure = |case: &plan::Case| {
             let own =
                 if world.is_root() { case.clone() } else { case.parts()[&world.rank()].clone() };
-            let outcome = measure::measure(&mut world, transport.as_ref(), &own, QUICK, 7).unwrap();
+            let outcome =
+                measure::measure(&mut world, transport.as_ref(), &own, (QUICK, 7), &mut ())
+                    .unwrap();
             outcome.map(|outcome| (case.operation, outcome))
         };
         cases.iter().filter_map(measure).collect::<Vec<_>>()

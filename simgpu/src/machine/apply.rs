@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use toml::Spanned;
 
 use super::{
-    FailingCall, FailingRank, Faults, Flip, GPUS_MAX, Gpu, Host, Jitter, Link, Machine, Nccl,
-    NvLinks, Pair, RankFault, Rate, Rates, apply_host,
+    FailingCall, FailingRank, Faults, Flip, GPUS_MAX, Gpu, Health, Host, Jitter, Link, Machine,
+    Nccl, NvLinks, Pair, RankFault, Rate, Rates, apply_host,
     file::{
         Count, FaultKeys, File, GpuKeys, Limit, PairKeys, Problem, RankKeys, RankWhat, RateKeys,
         SlowKeys, Whole,
     },
-    instance, nearest_instance, nvlinks, pairs_of,
+    health, instance, nearest_instance, nvlinks, pairs_of,
 };
 
 /// GPUs of a machine that starts from nothing, if the file does not say.
@@ -49,6 +49,10 @@ pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
     nvlinks::take_down(&mut machine, &links_down)?;
     for keys in &file.fault.slow {
         slow_down(&mut machine, keys)?;
+    }
+    for keys in &file.fault.detour {
+        let ends = ends_apart(&machine, [&keys.source, &keys.target], "fault.detour")?;
+        pairs_between(&mut machine, ends, keys.both_ways).for_each(|pair| pair.detour = true);
     }
     if let Some(keys) = &file.nccl {
         set(&mut machine.nccl.nvls, keys.nvls.map(Some));
@@ -141,6 +145,8 @@ fn plain_gpu(ordinal: u32) -> Gpu {
         pcie_down_gb_s: Some(28.0),
         launch_ns: 2000.0,
         throttle: Vec::new(),
+        c2c_links: 0,
+        health: Health::default(),
     }
 }
 
@@ -168,6 +174,7 @@ fn chosen(machine: &Machine, keys: &GpuKeys) -> Result<Vec<u32>, Problem> {
 /// Changes what an entry gives.
 fn change_gpu(gpu: &mut Gpu, keys: &GpuKeys) -> Result<(), Problem> {
     describe(gpu, keys);
+    health::change(gpu, keys)?;
     for (rate, keys) in [
         (&mut gpu.local.ce, keys.local_ce),
         (&mut gpu.local.sm, keys.local_sm),
@@ -381,6 +388,10 @@ fn faults(machine: &Machine, keys: FaultKeys) -> Result<Faults, Problem> {
     for keys in keys.call {
         let (after, code) = (count(keys.after), keys.code.get_u32());
         faults.calls.push(FailingCall { name: keys.name.0, after, code, always: keys.always });
+    }
+    for entry in keys.health {
+        let (gpu, _) = ends(machine, [&entry.get_ref().gpu, &None], "fault.health")?;
+        faults.health.push(health::fault(&entry, gpu)?);
     }
     faults.ranks = keys.rank.into_iter().map(failing_rank).collect::<Result<_, _>>()?;
     Ok(faults)

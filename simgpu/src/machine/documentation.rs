@@ -67,7 +67,7 @@ fn head(table: &str) -> String {
 }
 
 /// Each table of keys: its heading, the table, and what it must have to be a table at all.
-const TABLES: [(&str, &str, &str); 13] = [
+const TABLES: [(&str, &str, &str); 15] = [
     ("### Top level", "", ""),
     ("### `[[gpu]]`", "gpu", ""),
     ("### `[[pair]]`", "pair", ""),
@@ -81,6 +81,8 @@ const TABLES: [(&str, &str, &str); 13] = [
     ("### `[[fault.flip]]`", "fault.flip", ""),
     ("### `[[fault.call]]`", "fault.call", "name = 'cuInit'\ncode = 1\n"),
     ("### `[[fault.rank]]`", "fault.rank", "what = 'wrong'\n"),
+    ("### `[[fault.health]]`", "fault.health", "what = 'lost'\n"),
+    ("### `[[fault.detour]]`", "fault.detour", ""),
 ];
 
 #[test]

@@ -6,7 +6,9 @@ use std::{fs, path::Path};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{BadMachine, GPUS_MAX, Machine, NVLINKS_MAX, Rate, Throttle, apply, nics::PortState};
+use super::{
+    BadMachine, FabricState, GPUS_MAX, Machine, NVLINKS_MAX, Rate, Throttle, apply, nics::PortState,
+};
 
 /// A machine file.
 #[derive(Debug, Deserialize)]
@@ -135,6 +137,19 @@ pub(super) struct GpuKeys {
     pub pcie_down_gb_s: Option<Limit>,
     pub launch_ns: Option<Latency>,
     pub throttle: Option<Vec<Throttle>>,
+    pub mig: Option<Spanned<bool>>,
+    pub ecc: Option<bool>,
+    pub ecc_errors: Option<Count>,
+    pub ecc_corrected_errors: Option<Count>,
+    pub fabric: Option<FabricState>,
+    pub fabric_status: Option<Whole<0, 999>>,
+    pub clique: Option<Whole<0, 65_535>>,
+    pub cluster_uuid: Option<Uuid>,
+    pub temperature_c: Option<Whole<0, 150>>,
+    pub power_w: Option<Whole<0, 9999>>,
+    pub power_limit_w: Option<Whole<1, 9999>>,
+    pub nvlink_counters: Option<bool>,
+    pub pcie_counter_bits: Option<Bits>,
 }
 
 /// `[[pair]]`
@@ -178,6 +193,10 @@ pub(super) struct FaultKeys {
     pub call: Vec<CallKeys>,
     #[serde(default)]
     pub rank: Vec<Spanned<RankKeys>>,
+    #[serde(default)]
+    pub health: Vec<Spanned<HealthKeys>>,
+    #[serde(default)]
+    pub detour: Vec<DetourKeys>,
 }
 
 /// `[[fault.slow]]`
@@ -247,6 +266,45 @@ pub(super) enum RankWhat {
     Absent,
     Asynchronous,
     Refused,
+}
+
+/// `[[fault.detour]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DetourKeys {
+    pub source: Option<Spanned<i64>>,
+    pub target: Option<Spanned<i64>>,
+    #[serde(default)]
+    pub both_ways: bool,
+}
+
+/// `[[fault.health]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HealthKeys {
+    pub gpu: Option<Spanned<i64>>,
+    pub what: HealthWhat,
+    pub after_mib: Option<Count>,
+    pub count: Option<Count>,
+    pub reason: Option<Throttle>,
+    pub for_mib: Option<Count>,
+    pub xid: Option<Whole<1, 999>>,
+}
+
+/// The values of `what` in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum HealthWhat {
+    EccCorrected,
+    EccUncorrected,
+    NvlinkCrc,
+    NvlinkReplay,
+    NvlinkRecovery,
+    PcieReplay,
+    Throttle,
+    Xid,
+    CountersRestart,
+    Lost,
 }
 
 /// A whole number within bounds.
@@ -390,6 +448,54 @@ impl TryFrom<String> for AbsolutePath {
         match path.strip_prefix('/').is_some_and(|parts| parts.split('/').all(is_name)) {
             true => Ok(Self(path)),
             false => Err(format!("`{path}` is no path such as `/proc/cmdline`, from the root")),
+        }
+    }
+}
+
+/// Five groups of hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Uuid(pub [u8; 16]);
+
+impl TryFrom<String> for Uuid {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let refusal =
+            || format!("`{text}` is not a UUID such as `8f0c1a52-0000-4000-8000-000000000001`");
+        let groups: Vec<usize> = text.split('-').map(str::len).collect();
+        let digits: String = text.split('-').collect();
+        let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        if groups != [8, 4, 4, 4, 12] || !is_hex {
+            return Err(refusal());
+        }
+        u128::from_str_radix(&digits, 16)
+            .map(|uuid| Self(uuid.to_be_bytes()))
+            .map_err(|_| refusal())
+    }
+}
+
+/// Bits of a counter.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "i64")]
+pub(super) struct Bits(u32);
+
+impl Bits {
+    /// 0: there is no counter.
+    pub(super) const fn get_u32(self) -> u32 {
+        self.0
+    }
+}
+
+impl TryFrom<i64> for Bits {
+    type Error = String;
+
+    fn try_from(number: i64) -> Result<Self, String> {
+        match number {
+            0 => Ok(Self(0)),
+            32 => Ok(Self(32)),
+            64 => Ok(Self(64)),
+            _ => Err(format!("{number} is not 0 (no counter), 32 or 64")),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! [`super::rates`] and in [`super::models`]; `docs/simulation.md`, "Instances", lists it.
 
 use super::{
-    Faults, Gpu, Link, Machine, Nccl, NvLinks, Pair,
+    Faults, Gpu, Health, Link, Machine, Nccl, NvLinks, Pair,
     catalogue::{self, CATALOGUE, HostLink, Instance, PeerAccess},
     models::{MODELS, Model},
     rates,
@@ -28,6 +28,9 @@ const PCIE_LANES: u32 = 16;
 
 /// V100 with 32 GB on SXM2, as a PCI device.
 const V100_32_GB: u32 = 0x1db5;
+
+/// Links of NVLink-C2C that each GPU has, where there are any.
+const C2C_LINKS: u32 = 5;
 
 /// What a kernel costs beside its traffic.
 const LAUNCH_NS: f64 = 2000.0;
@@ -118,6 +121,15 @@ impl Builder {
             pcie_down_gb_s: Some(host_gb_s),
             launch_ns: LAUNCH_NS,
             throttle: Vec::new(),
+            c2c_links: self.c2c_links(),
+            health: Health::default(),
+        }
+    }
+
+    const fn c2c_links(&self) -> u32 {
+        match self.instance.host_link {
+            Some(HostLink::NvLinkC2c) => C2C_LINKS,
+            _ => 0,
         }
     }
 

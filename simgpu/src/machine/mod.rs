@@ -6,6 +6,7 @@ mod apply;
 mod apply_host;
 mod catalogue;
 mod file;
+mod health;
 pub(crate) mod host;
 mod instance;
 mod instance_host;
@@ -19,6 +20,9 @@ use std::{io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
+pub use health::{
+    EccErrors, ErrorCounter, FabricState, Health, HealthFault, Incident, is_divisible,
+};
 pub(crate) use host::Host;
 pub(crate) use nics::Nic;
 
@@ -195,6 +199,7 @@ fn pairs_of(gpus: u32, connect: impl Fn(&mut Pair)) -> Vec<Pair> {
             sm_read: rate,
             sm_write: rate,
             load_latency_ns: 0.0,
+            detour: false,
         };
         connect(&mut pair);
         pair
@@ -294,6 +299,10 @@ pub struct Gpu {
     pub launch_ns: f64,
     /// Reasons for which its clocks are held down.
     pub throttle: Vec<Throttle>,
+    /// Links of NVLink-C2C to its CPU, which then carry what would go over PCIe to the host.
+    pub c2c_links: u32,
+    /// What else NVML says of how it is doing.
+    pub health: Health,
 }
 
 /// The NVLinks of one GPU.
@@ -320,6 +329,14 @@ impl Gpu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Throttle {
+    /// `nvmlClocksThrottleReasonGpuIdle`
+    GpuIdle,
+    /// `nvmlClocksThrottleReasonApplicationsClocksSetting`
+    ApplicationsClocksSetting,
+    /// `nvmlClocksThrottleReasonSyncBoost`
+    SyncBoost,
+    /// `nvmlClocksThrottleReasonDisplayClockSetting`
+    DisplayClockSetting,
     /// `nvmlClocksThrottleReasonSwPowerCap`
     SwPowerCap,
     /// `nvmlClocksThrottleReasonHwSlowdown`
@@ -357,6 +374,9 @@ pub struct Pair {
     pub sm_write: Rate,
     /// One dependent load by the target of the source's memory.
     pub load_latency_ns: f64,
+    /// Whether its data goes over PCIe though there are NVLinks, and nothing says so.
+    #[serde(default)]
+    pub detour: bool,
 }
 
 /// What connects two GPUs.
@@ -381,6 +401,9 @@ pub struct Faults {
     /// Ranks of communicators that fail.
     #[serde(default)]
     pub ranks: Vec<FailingRank>,
+    /// What happens to GPUs as they work.
+    #[serde(default)]
+    pub health: Vec<HealthFault>,
 }
 
 /// A rank of a communicator that fails, in one way or another.
@@ -463,6 +486,11 @@ pub struct FailingCall {
     pub code: u32,
     /// Whether every later call fails too, or only that one.
     pub always: bool,
+}
+
+#[cfg(test)]
+pub(crate) fn of_file(text: &str) -> Machine {
+    file::parse(text, "machine").unwrap_or_else(|problem| panic!("{problem}\n{text}"))
 }
 
 #[cfg(test)]

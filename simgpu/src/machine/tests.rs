@@ -110,7 +110,7 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 /// Malformed files; of each the line, the key and the sentence.
-const MALFORMED: [(&str, usize, &str, &str); 52] = [
+const MALFORMED: [(&str, usize, &str, &str); 60] = [
     ("", 1, "", "missing field `schema`"),
     ("schema = 2", 1, "schema", "2 is not 1, the only value there is"),
     ("schema = 1\nshema = 1", 2, "", "unknown field `shema`"),
@@ -128,6 +128,24 @@ const MALFORMED: [(&str, usize, &str, &str); 52] = [
     ("schema = 1\n[[gpu]]\nordinals = [-1]", 3, "gpu.ordinals", "there is no GPU -1"),
     ("schema = 1\n[[gpu]]\nmemory_mib = 0", 3, "gpu.memory_mib", "0 is not between 1 and"),
     ("schema = 1\n[[gpu]]\nthrottle = ['fan']", 3, "gpu.throttle", "unknown variant `fan`"),
+    ("schema = 1\n[[gpu]]\nmig = 1", 3, "gpu.mig", "expected a boolean"),
+    (
+        "schema = 1\nfrom = 'g5.12xlarge'\n[[gpu]]\nmig = true",
+        4,
+        "gpu.mig",
+        "such a GPU cannot be cut up",
+    ),
+    ("schema = 1\n[[gpu]]\ncluster_uuid = '1'", 3, "gpu.cluster_uuid", "`1` is not a UUID such"),
+    ("schema = 1\n[[gpu]]\npcie_counter_bits = 16", 3, "gpu.pcie_counter_bits", "16 is not 0 (no"),
+    ("schema = 1\n[[fault.health]]\nwhat = 'fire'", 3, "fault.health.what", "unknown variant"),
+    ("schema = 1\n[[fault.health]]\nwhat = 'xid'", 2, "fault.health", "`count` is for what"),
+    (
+        "schema = 1\n[[fault.health]]\nwhat = 'lost'\ncount = 2",
+        2,
+        "fault.health",
+        "`count` is for what counts errors",
+    ),
+    ("schema = 1\n[[fault.detour]]\nsource = 2", 3, "fault.detour.source", "there is no GPU 2"),
     ("schema = 1\n[[gpu]]\npci = '0000:1a'", 3, "gpu.pci", "is not a PCI address such as"),
     ("schema = 1\n[[gpu]]\nordinals = [0]\npci = '0000:11:00'", 4, "gpu.pci", "two GPUs have"),
     ("schema = 1\n[[gpu]]\nnvlinks = 4", 3, "gpu.nvlinks", "give `nvlinks` under `[[pair]]`"),
@@ -366,6 +384,7 @@ fn faults_are_carried_over() {
          [[fault.call]]\nname = 'cuMemAlloc'\ncode = 2\nafter = 3\n",
     );
     let faults = Faults {
+        health: Vec::new(),
         ranks: Vec::new(),
         jitter: vec![Jitter {
             source: Some(1),

@@ -2,23 +2,26 @@
 
 use std::fmt::Write;
 
-use libc::{c_char, c_int, c_uint, c_ulong, c_ulonglong};
+use libc::{c_char, c_int, c_uint, c_ulong};
 use nvml_wrapper_sys::bindings::{
-    self as nvml, nvmlAffinityScope_t, nvmlClockType_t, nvmlDevice_st, nvmlDevice_t,
-    nvmlEccCounterType_t, nvmlEnableState_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlMemoryErrorType_t,
-    nvmlPciInfo_t, nvmlPcieUtilCounter_t, nvmlReturn_t, nvmlTemperatureSensors_t,
+    self as nvml, nvmlAffinityScope_t, nvmlClockType_t, nvmlDevice_st, nvmlDevice_t, nvmlMemory_t,
+    nvmlMemory_v2_t, nvmlPciInfo_t, nvmlPcieUtilCounter_t, nvmlReturn_t,
 };
 
 use super::{
     Answer, answer,
     codes::{
-        ARGUMENT_VERSION_MISMATCH, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED,
+        ARGUMENT_VERSION_MISMATCH, GPU_IS_LOST, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND,
+        NOT_SUPPORTED,
     },
     exported,
     given::{Argument, Given, handle},
-    initialised, memory_used,
+    initialised, memory_used, traffic,
 };
-use crate::machine::{Gpu, Machine, Throttle};
+use crate::{
+    machine::{EccErrors, ErrorCounter, Gpu, Incident, Machine},
+    state::Traffic,
+};
 
 /// NVIDIA, as a vendor of PCI devices.
 const PCI_VENDOR: c_uint = 0x10de;
@@ -31,13 +34,44 @@ pub(super) struct Device {
     pub gpu: &'static Gpu,
 }
 
+impl Device {
+    /// What its links have carried, in bytes, both ways together.
+    pub(super) fn carried(&self) -> u64 {
+        let Traffic { nvlink_tx_bytes, nvlink_rx_bytes, pcie_tx_bytes, pcie_rx_bytes } =
+            traffic(self.ordinal);
+        [nvlink_rx_bytes, pcie_tx_bytes, pcie_rx_bytes]
+            .into_iter()
+            .fold(nvlink_tx_bytes, u64::saturating_add)
+    }
+
+    /// What has happened to it.
+    pub(super) fn incidents(&self) -> impl Iterator<Item = &'static Incident> {
+        self.machine.incidents(self.ordinal, self.carried())
+    }
+
+    /// How many errors of a kind it has counted, from its beginning on.
+    pub(super) fn errors(&self, of: ErrorCounter) -> u64 {
+        let EccErrors { corrected, uncorrected } = self.gpu.health.ecc_errors;
+        let before = match of {
+            ErrorCounter::EccCorrected => corrected,
+            ErrorCounter::EccUncorrected => uncorrected,
+            _ => 0,
+        };
+        before.saturating_add(self.machine.errors(self.ordinal, self.carried(), of))
+    }
+}
+
 impl Given<nvmlDevice_st> {
     /// The GPU that a handle stands for.
     pub(super) fn device(self) -> Answer<Device> {
         let machine = initialised()?;
         let ordinal = self.ordinal().ok_or(INVALID_ARGUMENT)?;
         let gpu = machine.gpus.get(ordinal as usize).ok_or(INVALID_ARGUMENT)?;
-        Ok(Device { machine, ordinal, gpu })
+        let device = Device { machine, ordinal, gpu };
+        if device.incidents().any(|incident| *incident == Incident::Lost) {
+            return Err(GPU_IS_LOST);
+        }
+        Ok(device)
     }
 }
 
@@ -96,7 +130,7 @@ fn text<const LENGTH: usize>(of: &str) -> [c_char; LENGTH] {
 }
 
 /// The clock of this kind, as it is at most.
-fn clock_max(gpu: &Gpu, kind: nvmlClockType_t) -> Answer<c_uint> {
+pub(super) fn clock_max(gpu: &Gpu, kind: nvmlClockType_t) -> Answer<c_uint> {
     match kind {
         nvml::nvmlClockType_enum_NVML_CLOCK_GRAPHICS | nvml::nvmlClockType_enum_NVML_CLOCK_SM => {
             Ok(gpu.sm_clock_mhz)
@@ -105,24 +139,6 @@ fn clock_max(gpu: &Gpu, kind: nvmlClockType_t) -> Answer<c_uint> {
         nvml::nvmlClockType_enum_NVML_CLOCK_VIDEO => Err(NOT_SUPPORTED),
         _ => Err(INVALID_ARGUMENT),
     }
-}
-
-/// The clock of this kind now: what holds a GPU down halves the clock of its multiprocessors.
-fn clock(gpu: &Gpu, kind: nvmlClockType_t) -> Answer<c_uint> {
-    let held_down = !gpu.throttle.is_empty() && kind != nvml::nvmlClockType_enum_NVML_CLOCK_MEM;
-    Ok(if held_down { clock_max(gpu, kind)? / 2 } else { clock_max(gpu, kind)? })
-}
-
-/// The bits for what holds a GPU's clocks down.
-fn throttle_reasons(gpu: &Gpu) -> c_ulonglong {
-    let bit = |reason: &Throttle| match reason {
-        Throttle::SwPowerCap => nvml::nvmlClocksThrottleReasonSwPowerCap,
-        Throttle::HwSlowdown => nvml::nvmlClocksThrottleReasonHwSlowdown,
-        Throttle::SwThermalSlowdown => nvml::nvmlClocksThrottleReasonSwThermalSlowdown,
-        Throttle::HwThermalSlowdown => nvml::nvmlClocksThrottleReasonHwThermalSlowdown,
-        Throttle::HwPowerBrake => nvml::nvmlClocksThrottleReasonHwPowerBrakeSlowdown,
-    };
-    gpu.throttle.iter().map(bit).fold(0, |all, bit| all | c_ulonglong::from(bit))
 }
 
 /// A set of processors or NUMA nodes, in as many words as the caller has.
@@ -231,15 +247,6 @@ exported! {
         Err(if known { NOT_SUPPORTED } else { INVALID_ARGUMENT })
     }
 
-    /// A clock as it is now, in MHz.
-    fn nvmlDeviceGetClockInfo(
-        device: nvmlDevice_t,
-        kind: nvmlClockType_t,
-        mhz: *mut c_uint
-    ) {
-        mhz.put(clock(device.device()?.gpu, kind)?)
-    }
-
     /// A clock as it is at most, in MHz.
     fn nvmlDeviceGetMaxClockInfo(
         device: nvmlDevice_t,
@@ -247,48 +254,6 @@ exported! {
         mhz: *mut c_uint
     ) {
         mhz.put(clock_max(device.device()?.gpu, kind)?)
-    }
-
-    /// What holds its clocks down, by the older name.
-    fn nvmlDeviceGetCurrentClocksThrottleReasons(
-        device: nvmlDevice_t,
-        reasons: *mut c_ulonglong
-    ) {
-        reasons.put(throttle_reasons(device.device()?.gpu))
-    }
-
-    /// What holds its clocks down.
-    fn nvmlDeviceGetCurrentClocksEventReasons(
-        device: nvmlDevice_t,
-        reasons: *mut c_ulonglong
-    ) {
-        reasons.put(throttle_reasons(device.device()?.gpu))
-    }
-
-    /// Not simulated.
-    fn nvmlDeviceGetTemperature(
-        device: nvmlDevice_t,
-        sensor: nvmlTemperatureSensors_t,
-        celsius: *mut c_uint
-    ) {
-        device.device()?;
-        celsius.there()?;
-        let known = sensor < nvml::nvmlTemperatureSensors_enum_NVML_TEMPERATURE_COUNT;
-        Err(if known { NOT_SUPPORTED } else { INVALID_ARGUMENT })
-    }
-
-    /// Not simulated.
-    fn nvmlDeviceGetPowerUsage(device: nvmlDevice_t, milliwatts: *mut c_uint) {
-        device.device()?;
-        milliwatts.there()?;
-        Err(NOT_SUPPORTED)
-    }
-
-    /// Not simulated.
-    fn nvmlDeviceGetEnforcedPowerLimit(device: nvmlDevice_t, milliwatts: *mut c_uint) {
-        device.device()?;
-        milliwatts.there()?;
-        Err(NOT_SUPPORTED)
     }
 
     /// Its compute capability.
@@ -334,50 +299,6 @@ exported! {
             return Err(INVALID_ARGUMENT);
         }
         put_set(&machine.cpus_of(gpu.numa_node), set, words)
-    }
-
-    /// Off, where the GPU could be divided.
-    fn nvmlDeviceGetMigMode(device: nvmlDevice_t, current: *mut c_uint, pending: *mut c_uint) {
-        let gpu = device.device()?.gpu;
-        pending.there()?;
-        let divisible = matches!(gpu.compute_capability, (8, 0) | (9..=10, _));
-        if !divisible {
-            current.there()?;
-            return Err(NOT_SUPPORTED);
-        }
-        current.put(nvml::NVML_DEVICE_MIG_DISABLE)?;
-        pending.put(nvml::NVML_DEVICE_MIG_DISABLE)
-    }
-
-    /// On.
-    fn nvmlDeviceGetEccMode(
-        device: nvmlDevice_t,
-        current: *mut nvmlEnableState_t,
-        pending: *mut nvmlEnableState_t
-    ) {
-        device.device()?;
-        pending.there()?;
-        current.put(nvml::nvmlEnableState_enum_NVML_FEATURE_ENABLED)?;
-        pending.put(nvml::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
-    }
-
-    /// None: what a machine corrupts on purpose, no memory has noticed.
-    fn nvmlDeviceGetTotalEccErrors(
-        device: nvmlDevice_t,
-        kind: nvmlMemoryErrorType_t,
-        counter: nvmlEccCounterType_t,
-        count: *mut c_ulonglong
-    ) {
-        device.device()?;
-        let known = kind < nvml::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_COUNT
-            && counter < nvml::nvmlEccCounterType_enum_NVML_ECC_COUNTER_TYPE_COUNT;
-        if known { count.put(0) } else { Err(INVALID_ARGUMENT) }
-    }
-
-    /// None.
-    fn nvmlDeviceGetPcieReplayCounter(device: nvmlDevice_t, count: *mut c_uint) {
-        device.device()?;
-        count.put(0)
     }
 }
 

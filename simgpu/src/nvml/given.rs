@@ -2,8 +2,8 @@
 
 use std::{ffi::CStr, ptr};
 
-use libc::{c_char, c_int, c_uint};
-use nvml_wrapper_sys::bindings::nvmlDevice_t;
+use libc::{c_char, c_int, c_uint, c_ulonglong};
+use nvml_wrapper_sys::bindings::{nvmlDevice_st, nvmlDevice_t, nvmlEventSet_st};
 
 use super::{
     Answer,
@@ -53,6 +53,14 @@ impl Argument for c_uint {
     type Checked = c_uint;
 
     unsafe fn checked(self) -> c_uint {
+        self
+    }
+}
+
+impl Argument for c_ulonglong {
+    type Checked = c_ulonglong;
+
+    unsafe fn checked(self) -> c_ulonglong {
         self
     }
 }
@@ -130,7 +138,14 @@ impl Given<c_char> {
     }
 }
 
-impl Given<nvml_wrapper_sys::bindings::nvmlDevice_st> {
+impl Given<nvmlEventSet_st> {
+    /// The number that a handle stands for, from 0.
+    pub(super) fn number(self) -> Option<usize> {
+        self.0.addr().checked_sub(1)
+    }
+}
+
+impl Given<nvmlDevice_st> {
     /// The ordinal that a handle stands for.
     pub(super) fn ordinal(self) -> Option<u32> {
         u32::try_from(self.0.addr().checked_sub(1)?).ok()

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs};
 
 use nvml_wrapper_sys::bindings::NvmlLib;
 
-use super::{device::*, links::*, *};
+use super::{device::*, events::*, fields::*, health::*, links::*, *};
 
 /// Hands the names of all calls to a macro.
 macro_rules! all_calls {
@@ -47,6 +47,11 @@ macro_rules! all_calls {
             nvmlDeviceGetEccMode
             nvmlDeviceGetTotalEccErrors
             nvmlDeviceGetPcieReplayCounter
+            nvmlEventSetCreate
+            nvmlDeviceGetSupportedEventTypes
+            nvmlDeviceRegisterEvents
+            nvmlEventSetWait_v2
+            nvmlEventSetFree
             nvmlDeviceGetNvLinkState
             nvmlDeviceGetNvLinkVersion
             nvmlDeviceGetNvLinkCapability
@@ -85,7 +90,14 @@ fn every_call_is_held_to_its_signature_and_documented() {
         ($($name:ident)*) => { [$( stringify!($name) ),*] };
     }
     let held: BTreeSet<String> = all_calls!(names).map(str::to_owned).into();
-    let sources = [include_str!("mod.rs"), include_str!("device.rs"), include_str!("links.rs")];
+    let sources = [
+        include_str!("mod.rs"),
+        include_str!("device.rs"),
+        include_str!("events.rs"),
+        include_str!("fields.rs"),
+        include_str!("health.rs"),
+        include_str!("links.rs"),
+    ];
     assert_eq!(calls(&sources.concat(), "fn "), held);
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/simulation.md");
     let text = fs::read_to_string(path).unwrap();

@@ -1,37 +1,27 @@
 //! Calls about what connects GPUs: NVLink, peer access, topology.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use libc::{c_int, c_uint};
+use libc::c_uint;
 use nvml_wrapper_sys::bindings::{
-    self as nvml, field_id as field, nvmlDevice_t, nvmlEnableState_t, nvmlFieldValue_t,
-    nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfoV_t, nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t,
-    nvmlGpuTopologyLevel_t, nvmlIntNvLinkDeviceType_t, nvmlNvLinkCapability_t, nvmlPciInfo_t,
-    nvmlReturn_t, nvmlValue_t, nvmlValueType_t,
+    self as nvml, nvmlDevice_t, nvmlEnableState_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfoV_t,
+    nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t, nvmlGpuTopologyLevel_t, nvmlIntNvLinkDeviceType_t,
+    nvmlNvLinkCapability_t, nvmlPciInfo_t, nvmlReturn_t,
 };
 
 use super::{
     Answer, answer,
-    codes::{ARGUMENT_VERSION_MISMATCH, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS},
+    codes::{ARGUMENT_VERSION_MISMATCH, INVALID_ARGUMENT, NOT_SUPPORTED},
     device::{Device, pci_info, structure_version},
     exported,
     given::Argument,
-    traffic,
 };
-use crate::machine::{Link, Machine, NVLINKS_MAX, NvLinkEnd, pci::NVSWITCH_BUS};
+use crate::machine::{FabricState, Link, Machine, NVLINKS_MAX, NvLinkEnd, pci::NVSWITCH_BUS};
 
 /// Where the NVSwitch is in which all links end.
 const SWITCH_PCI: (u32, u32, u32) = (NVSWITCH_BUS.0, NVSWITCH_BUS.1, 0);
 
-/// The scope of a field that stands for all links together.
-const ALL_LINKS: c_uint = c_uint::MAX;
-
-/// A field's value and its type.
-type Value = (nvmlValueType_t, nvmlValue_t);
-
 impl Device {
     /// Whether there is a link of this number, and it is up.
-    fn is_up(&self, link: c_uint) -> Answer<bool> {
+    pub(super) fn is_up(&self, link: c_uint) -> Answer<bool> {
         let nvlinks = &self.gpu.nvlinks;
         match link {
             NVLINKS_MAX.. => Err(INVALID_ARGUMENT),
@@ -48,7 +38,7 @@ impl Device {
     }
 
     /// NVML's number for its generation of NVLink.
-    fn nvlink_version(&self) -> c_uint {
+    pub(super) fn nvlink_version(&self) -> c_uint {
         match self.gpu.nvlinks.generation {
             1 => nvml::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_1_0,
             2 => nvml::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_2_0,
@@ -59,74 +49,11 @@ impl Device {
     }
 
     /// The raw rate of one link in one direction, in MB/s.
-    fn link_mb_s(&self) -> c_uint {
+    pub(super) fn link_mb_s(&self) -> c_uint {
         match self.gpu.nvlinks.generation {
             1 => 20_000,
             2..=4 => 25_000,
             _ => 50_000,
-        }
-    }
-
-    /// The part of the GPU's NVLink traffic that a link carried, or all of it. Traffic is spread
-    /// over the links that are up.
-    fn link_bytes(&self, all: u64, scope: c_uint) -> Answer<u64> {
-        let nvlinks = &self.gpu.nvlinks;
-        if scope == ALL_LINKS {
-            return if nvlinks.count == 0 { Err(NOT_SUPPORTED) } else { Ok(all) };
-        }
-        if !self.is_up(scope)? {
-            return Ok(0);
-        }
-        let up = u64::from(nvlinks.count) - nvlinks.down.len() as u64;
-        let down_before = nvlinks.down.iter().filter(|&&link| link < scope).count() as u64;
-        let place = u64::from(scope) - down_before;
-        Ok(all / up + u64::from(place < all % up))
-    }
-
-    /// The value of a field.
-    fn field(&self, id: c_uint, scope: c_uint) -> Answer<Value> {
-        let count = |count: c_uint| {
-            (nvml::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT, nvmlValue_t { uiVal: count })
-        };
-        let bytes = |bytes: u64| {
-            let kind = nvml::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
-            (kind, nvmlValue_t { ullVal: bytes })
-        };
-        let traffic = traffic(self.ordinal);
-        match id {
-            field::NVML_FI_DEV_NVLINK_LINK_COUNT => Ok(count(self.gpu.nvlinks.count)),
-            field::NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON => {
-                if self.gpu.nvlinks.count == 0 {
-                    Err(NOT_SUPPORTED)
-                } else {
-                    Ok(count(self.link_mb_s()))
-                }
-            }
-            field::NVML_FI_DEV_NVLINK_GET_SPEED => {
-                Ok(count(if self.is_up(scope)? { self.link_mb_s() } else { 0 }))
-            }
-            field::NVML_FI_DEV_NVLINK_GET_STATE => Ok(count(c_uint::from(self.is_up(scope)?))),
-            field::NVML_FI_DEV_NVLINK_GET_VERSION => {
-                self.is_up(scope)?;
-                Ok(count(self.nvlink_version()))
-            }
-            // These two count in KiB.
-            field::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX => {
-                Ok(bytes(self.link_bytes(traffic.nvlink_tx_bytes, scope)? >> 10))
-            }
-            field::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX => {
-                Ok(bytes(self.link_bytes(traffic.nvlink_rx_bytes, scope)? >> 10))
-            }
-            field::NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES => {
-                Ok(bytes(self.link_bytes(traffic.nvlink_tx_bytes, scope)?))
-            }
-            field::NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES => {
-                Ok(bytes(self.link_bytes(traffic.nvlink_rx_bytes, scope)?))
-            }
-            field::NVML_FI_DEV_PCIE_COUNT_TX_BYTES => Ok(bytes(traffic.pcie_tx_bytes)),
-            field::NVML_FI_DEV_PCIE_COUNT_RX_BYTES => Ok(bytes(traffic.pcie_rx_bytes)),
-            field::NVML_FI_DEV_PCIE_REPLAY_COUNTER => Ok(count(0)),
-            _ => Err(NOT_SUPPORTED),
         }
     }
 
@@ -164,9 +91,16 @@ impl Device {
     #[expect(clippy::cast_possible_truncation, reason = "states and summaries are 0 to 3")]
     fn fabric(&self, version: c_uint) -> nvmlGpuFabricInfoV_t {
         let nvlinks = &self.gpu.nvlinks;
-        let state = match nvlinks.switch && self.gpu.compute_capability >= (9, 0) {
-            true => nvml::NVML_GPU_FABRIC_STATE_COMPLETED,
-            false => nvml::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED,
+        let health = &self.gpu.health;
+        let usual = match nvlinks.switch && self.gpu.compute_capability >= (9, 0) {
+            true => FabricState::Completed,
+            false => FabricState::NotSupported,
+        };
+        let state = match health.fabric.unwrap_or(usual) {
+            FabricState::NotSupported => nvml::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED,
+            FabricState::NotStarted => nvml::NVML_GPU_FABRIC_STATE_NOT_STARTED,
+            FabricState::InProgress => nvml::NVML_GPU_FABRIC_STATE_IN_PROGRESS,
+            FabricState::Completed => nvml::NVML_GPU_FABRIC_STATE_COMPLETED,
         };
         let (degraded, summary) = match (state, nvlinks.down.is_empty()) {
             (nvml::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED, _) => (
@@ -184,9 +118,9 @@ impl Device {
         };
         nvmlGpuFabricInfoV_t {
             version,
-            clusterUuid: [0; 16],
-            status: SUCCESS,
-            cliqueId: 0,
+            clusterUuid: health.cluster_uuid,
+            status: health.fabric_status,
+            cliqueId: health.clique,
             state: state as u8,
             healthMask: degraded << nvml::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_DEGRADED_BW,
             healthSummary: summary as u8,
@@ -208,12 +142,6 @@ pub(crate) fn common_ancestor(machine: &Machine, one: u32, other: u32) -> nvmlGp
     } else {
         nvml::nvmlGpuLevel_enum_NVML_TOPOLOGY_SYSTEM
     }
-}
-
-/// Microseconds since 1970.
-fn now_us() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
 exported! {
@@ -279,26 +207,6 @@ exported! {
             NvLinkEnd::Switch => nvml::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH,
             NvLinkEnd::Gpu(_) => nvml::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU,
         })
-    }
-
-    /// Values of many kinds, each with a code of its own.
-    fn nvmlDeviceGetFieldValues(
-        device: nvmlDevice_t,
-        count: c_int,
-        values: *mut nvmlFieldValue_t
-    ) {
-        let device = device.device()?;
-        values.there()?;
-        let count = usize::try_from(count).ok().filter(|&count| count > 0);
-        values.change_all(count.ok_or(INVALID_ARGUMENT)?, |asked| {
-            let (nvmlReturn, (valueType, value)) = match device.field(asked.fieldId, asked.scopeId) {
-                Ok(value) => (SUCCESS, value),
-                Err(code) => (code, (0, nvmlValue_t { ullVal: 0 })),
-            };
-            let timestamp = now_us();
-            nvmlFieldValue_t { timestamp, latencyUsec: 0, valueType, nvmlReturn, value, ..asked }
-        });
-        Ok(())
     }
 
     /// Whether the first GPU can reach the second as the index asks.

@@ -7,7 +7,12 @@
 
 mod codes;
 mod device;
+mod events;
+mod fields;
 mod given;
+mod health;
+#[cfg(test)]
+mod health_tests;
 #[cfg(test)]
 mod interface;
 mod links;
@@ -78,7 +83,8 @@ fn answer(name: &'static str, work: impl FnOnce() -> Answer) -> nvmlReturn_t {
 
 /// The names of all calls that can be made to fail.
 pub(crate) fn call_names() -> impl Iterator<Item = &'static str> {
-    [CALLS, device::CALLS, links::CALLS].into_iter().flatten().copied()
+    let all = [CALLS, device::CALLS, events::CALLS, fields::CALLS, health::CALLS, links::CALLS];
+    all.into_iter().flatten().copied()
 }
 
 /// The machine, once NVML is initialised.

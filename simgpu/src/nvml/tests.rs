@@ -10,7 +10,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuFabricInfoV_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t,
 };
 
-use super::{codes::*, device::*, links::*, *};
+use super::{codes::*, device::*, fields::*, health::*, links::*, *};
 use crate::{machine::Throttle, state::Traffic};
 
 /// What the rest of the library tells NVML, by the test that runs.
@@ -70,8 +70,10 @@ macro_rules! nvml {
     };
 }
 
+pub(super) use nvml;
+
 /// NVML on a machine, initialised; one at a time.
-struct Session(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
+pub(super) struct Session(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl Session {
     fn with(told: Told) -> Self {
@@ -81,7 +83,7 @@ impl Session {
         session
     }
 
-    fn of(machine: Machine) -> Self {
+    pub(super) fn of(machine: Machine) -> Self {
         let session = Self::with(Told { machine: Some(Box::leak(Box::new(machine))), ..NOTHING });
         assert_eq!(nvml!(nvmlInit_v2()), SUCCESS);
         session
@@ -98,7 +100,7 @@ impl Session {
         Self::of(machine)
     }
 
-    fn tell(&self, change: impl FnOnce(&mut Told)) {
+    pub(super) fn tell(&self, change: impl FnOnce(&mut Told)) {
         change(&mut TOLD.lock().unwrap());
     }
 }
@@ -111,7 +113,7 @@ impl Drop for Session {
 }
 
 /// What a call with one result writes, or the code that it answers.
-fn asked<T: Copy>(call: impl FnOnce(*mut T) -> nvmlReturn_t) -> Answer<T> {
+pub(super) fn asked<T: Copy>(call: impl FnOnce(*mut T) -> nvmlReturn_t) -> Answer<T> {
     // SAFETY: all that is asked for here is numbers and handles, which may be zeros.
     let mut value: T = unsafe { mem::zeroed() };
     match call(&raw mut value) {
@@ -138,12 +140,12 @@ fn read(buffer: &[c_char]) -> String {
     String::from_utf8(bytes.collect()).unwrap()
 }
 
-fn gpu(ordinal: u32) -> nvmlDevice_t {
+pub(super) fn gpu(ordinal: u32) -> nvmlDevice_t {
     asked(|device| nvml!(nvmlDeviceGetHandleByIndex_v2(ordinal, device))).unwrap()
 }
 
 /// The value of a field, as an unsigned number.
-fn field_value(device: nvmlDevice_t, id: u32, scope: u32) -> Answer<u64> {
+pub(super) fn field_value(device: nvmlDevice_t, id: u32, scope: u32) -> Answer<u64> {
     // SAFETY: numbers, and a union of numbers.
     let mut value: nvmlFieldValue_t = unsafe { mem::zeroed() };
     (value.fieldId, value.scopeId) = (id, scope);
@@ -487,9 +489,6 @@ fn what_is_not_simulated_is_not_supported() {
     let _session = Session::on("p5.48xlarge");
     let device = gpu(0);
     for answer in [
-        asked(|at| nvml!(nvmlDeviceGetTemperature(device, 0, at))),
-        asked(|at| nvml!(nvmlDeviceGetPowerUsage(device, at))),
-        asked(|at| nvml!(nvmlDeviceGetEnforcedPowerLimit(device, at))),
         asked(|at| nvml!(nvmlDeviceGetNumaNodeId(device, at))),
         asked(|at| nvml!(nvmlDeviceGetPcieThroughput(device, 0, at))),
     ] {

@@ -19,7 +19,7 @@ use std::{
 use crate::{
     attach::simgpu_state,
     cuda::abi::{self, In, Out},
-    machine::{Faults, Gpu, Link, Machine, Nccl, NvLinks, Pair, Rate, Rates},
+    machine::{Faults, Gpu, Health, Link, Machine, Nccl, NvLinks, Pair, Rate, Rates},
     timing::event::{Latest, latest},
 };
 
@@ -187,11 +187,14 @@ fn gpu(ordinal: u32) -> Gpu {
         pcie_down_gb_s: None,
         launch_ns: 4000.0,
         throttle: vec![],
+        c2c_links: 0,
+        health: Health::default(),
     }
 }
 
 fn pair(source: u32, target: u32) -> Pair {
     Pair {
+        detour: false,
         source,
         target,
         link: Link::NvLink(18),

@@ -257,16 +257,24 @@ impl<'m> Sum<'m> {
         self.occupy(Resource::Local(gpu), None);
     }
 
+    /// What carries data between a GPU and the host; nothing counts NVLink-C2C.
+    fn host_medium(&self, gpu: u32) -> Medium {
+        match self.machine.gpus[gpu as usize].c2c_links {
+            0 => Medium::Pcie,
+            _ => Medium::None,
+        }
+    }
+
     fn host_to_gpu(&mut self, gpu: u32, rate: Rate) {
         self.rate(rate);
         self.down(gpu);
-        self.leg(Place::Host, Place::Gpu(gpu), Medium::Pcie);
+        self.leg(Place::Host, Place::Gpu(gpu), self.host_medium(gpu));
     }
 
     fn gpu_to_host(&mut self, gpu: u32, rate: Rate) {
         self.rate(rate);
         self.up(gpu);
-        self.leg(Place::Gpu(gpu), Place::Host, Medium::Pcie);
+        self.leg(Place::Gpu(gpu), Place::Host, self.host_medium(gpu));
     }
 
     fn pair(&mut self, source: u32, target: u32, rate: impl Fn(&Pair) -> Rate) {
@@ -274,7 +282,7 @@ impl<'m> Sum<'m> {
         self.rate(rate(pair));
         self.occupy(Resource::Link(source, target), None);
         let medium = match pair.link {
-            Link::NvLink(_) => {
+            Link::NvLink(_) if !pair.detour => {
                 let egress = self.machine.gpus[source as usize].egress_gb_s;
                 if egress.is_some() {
                     self.occupy(Resource::Egress(source), egress);
@@ -285,7 +293,7 @@ impl<'m> Sum<'m> {
                 }
                 Medium::NvLink
             }
-            Link::Pcie => {
+            Link::NvLink(_) | Link::Pcie => {
                 self.up(source);
                 self.down(target);
                 Medium::Pcie

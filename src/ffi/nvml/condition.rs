@@ -1,6 +1,6 @@
 //! How a GPU is doing now.
 
-use nvml_wrapper::enum_wrappers::device::Clock;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
 use serde::{Deserialize, Serialize};
 
 use super::Nvml;
@@ -18,6 +18,12 @@ pub struct Condition {
     pub memory_clock_mhz: Option<u32>,
     /// Why clocks are held down, by NVML's names: `gpu_idle`, `sw_power_cap`, `hw_slowdown`, …
     pub throttle_reasons: Option<Vec<String>>,
+    /// The temperature of its chip, in degrees Celsius.
+    pub temperature_c: Option<u32>,
+    /// What it takes, in thousandths of a watt.
+    pub power_mw: Option<u32>,
+    /// The most that it may take, in thousandths of a watt.
+    pub power_limit_mw: Option<u32>,
 }
 
 impl Nvml {
@@ -33,6 +39,9 @@ impl Nvml {
             throttle_reasons: reasons.map(|reasons| {
                 reasons.iter_names().map(|(name, _)| name.to_ascii_lowercase()).collect()
             }),
+            temperature_c: device.temperature(TemperatureSensor::Gpu).ok(),
+            power_mw: device.power_usage().ok(),
+            power_limit_mw: device.enforced_power_limit().ok(),
         })
     }
 }

@@ -5,6 +5,8 @@
 
 mod c2c;
 mod condition;
+mod counters;
+mod events;
 mod fabric;
 mod field;
 mod link;
@@ -22,6 +24,8 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     c2c::C2c,
     condition::Condition,
+    counters::{Counters, Errors, LinkBytes, PcieBytes},
+    events::Watch,
     fabric::{Fabric, FabricState},
     link::{NvLink, Remote},
     pair::{CommonAncestor, Pair, PeerStatus},

@@ -335,6 +335,7 @@ fn network(case: &Case, reports: &[Option<Report>]) -> Network {
         is_emulated: of_initiators().max(),
         bandwidth_completion,
         latency_completion,
+        moved: Bytes::default(),
     }
 }
 

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     ffi::{clock, watchdog::Watchdog},
     transport::{Clock, Error, Mismatch, Network, Span, Staging, Transfer, patience::Patience},
+    units::Bytes,
     world::World,
 };
 
@@ -99,12 +100,12 @@ impl Transfer for Streams {
 
     fn conclude(&mut self, world: &mut World) -> Result<(), Error> {
         let denied = self.counters.as_ref().and_then(|counters| counters.deny(self.moved));
+        let Some(all) = world.gather((denied, self.moved))? else { return Ok(()) };
         // What a device has counted is worth more than what its provider says of it.
-        if let Some(all) = world.gather(denied)?
-            && let Some(is_denied) = all.into_iter().flatten().max()
-        {
+        if let Some(is_denied) = all.iter().filter_map(|(denied, _)| *denied).max() {
             self.network.is_emulated = Some(is_denied);
         }
+        self.network.moved = all.iter().fold(Bytes::default(), |sum, (_, moved)| sum.plus(*moved));
         Ok(())
     }
 

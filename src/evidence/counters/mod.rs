@@ -1,0 +1,135 @@
+//! Which way the data of a case went, by what was counted before and after.
+//!
+//! Owns what counters prove, and how much they may be off; `docs/measurement.md`, "Proof of the
+//! path", says it in words. Knows no device.
+
+mod gpu;
+mod network;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::nccl_log::Verdict;
+use crate::{
+    machine::{
+        counters::{NvLinked, Reading},
+        health::Xid,
+    },
+    plan::{Case, Engine, Gpu, Operation, Rank, TransportKind},
+    units::Bytes,
+};
+
+/// What was seen on one host, around the operations of a case.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    /// The ranks on the host.
+    pub ranks: Vec<Rank>,
+    /// Before the first operation.
+    pub before: Reading,
+    /// After the last one.
+    pub after: Reading,
+    /// The time between the two.
+    pub between: Duration,
+    /// Which of the GPUs NVLinks join.
+    pub nvlinked: NvLinked,
+    /// Errors that the driver has told of since the last case.
+    pub xids: Vec<Xid>,
+}
+
+/// What was moved between the two readings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Operations of each flow.
+    pub operations: u64,
+    /// Data of all flows together, where operations do not tell it.
+    pub bytes: Option<Bytes>,
+}
+
+/// The way of the data, by the counters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CountedPath {
+    /// What carried it: by the counters where the verdict is not `unknown`, else what should have.
+    pub path: Option<String>,
+    /// What the counters are worth as a proof.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: String,
+    /// Bytes that were counted on that path for each byte of data.
+    pub wire_bytes_per_payload_byte: Option<f64>,
+}
+
+impl CountedPath {
+    fn unknown(path: &str, reason: String) -> Self {
+        Self {
+            path: Some(path.to_owned()),
+            verdict: Verdict::Unknown,
+            reason,
+            wire_bytes_per_payload_byte: None,
+        }
+    }
+}
+
+/// Below so many bytes what others do on the machine is as much as the data.
+const BYTES_MIN: u64 = 16 << 20;
+
+/// A counter that has seen this share of the data or more has seen all of it.
+const ALL: f64 = 0.97;
+
+/// One that has seen this share or less has seen none of it.
+const NONE: f64 = 0.05;
+
+/// Which way the data of a case went; `None` where counters say nothing of such a case. NCCL's own
+/// log says it of collectives, to which [`nvlink_bytes_per_byte`] adds.
+pub fn path(case: &Case, moved: Moved, seen: &[Seen]) -> Option<CountedPath> {
+    match case.transport {
+        TransportKind::Nccl => None,
+        TransportKind::Rdma => Some(network::path(case, moved, seen)),
+        TransportKind::Shm if case.engine == Engine::Cpu => {
+            Some(network::silence(case, moved, seen))
+        }
+        _ if case.operation == Operation::Chase => Some(CountedPath::unknown(
+            gpu::asked(case, seen),
+            "single loads move too few bytes for counters".to_owned(),
+        )),
+        _ => Some(gpu::path(case, moved, seen)),
+    }
+}
+
+/// Of a collective: bytes that a GPU has sent over NVLink for each byte of the operation's size, on
+/// average; `None` where NVLinks do not count.
+pub fn nvlink_bytes_per_byte(size: Bytes, operations: u64, seen: &[Seen]) -> Option<f64> {
+    let all = size.get() as f64 * operations as f64;
+    let mut sent = Vec::new();
+    for host in seen {
+        for gpu in &host.nvlinked.gpus {
+            sent.push(gpu::nvlink(host, *gpu).ok()?.0 as f64);
+        }
+    }
+    (all > 0.0 && !sent.is_empty()).then(|| sent.iter().sum::<f64>() / (all * sent.len() as f64))
+}
+
+/// What a counter has grown by.
+///
+/// # Errors
+///
+/// It has gone back: it began anew or ran over.
+fn grown(before: u64, after: u64) -> Result<u64, String> {
+    after.checked_sub(before).ok_or_else(|| "went back".to_owned())
+}
+
+/// A ratio as sentences have it.
+fn ratio(counted: u64, payload: u64) -> String {
+    format!("{:.2}", counted as f64 / payload.max(1) as f64)
+}
+
+/// The name of a GPU on its host, where there are several hosts.
+fn name(gpu: Gpu, seen: &[Seen], host: &Seen) -> String {
+    match (seen.len(), host.ranks.first()) {
+        (2.., Some(rank)) => format!("GPU {} of the host of rank {}", gpu.0, rank.0),
+        _ => format!("GPU {}", gpu.0),
+    }
+}
+
+#[cfg(test)]
+mod tests;

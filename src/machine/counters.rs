@@ -1,0 +1,300 @@
+//! What the machine has counted: bytes over the links of GPUs and over network interfaces.
+//!
+//! Two readings, before and after, tell what went where in between.
+
+use std::{collections::BTreeMap, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    health::{Health, Xid},
+    system::System,
+};
+use crate::{
+    ffi::nvml::{self, Counters, NvLink, Nvml, Remote, Watch},
+    plan::{Gpu, topology::Topology},
+};
+
+pub use crate::ffi::nvml::{LinkBytes, PcieBytes};
+
+/// Where the kernel has its RDMA devices.
+const RDMA_DEVICES: &str = "/sys/class/infiniband";
+
+/// Where the kernel counts what its network interfaces carry: those of the network namespace that
+/// this process is in, which `/sys/class/net` may not be of.
+const NETWORK_INTERFACES: &str = "/proc/self/net/dev";
+
+/// InfiniBand's counters of data are in words of four bytes (Linux,
+/// `Documentation/ABI/stable/sysfs-class-infiniband`).
+const INFINIBAND_WORD: u64 = 4;
+
+/// What all counters said at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// Of each GPU that was asked, or why it tells nothing.
+    pub gpus: BTreeMap<Gpu, Result<OfGpu, String>>,
+    /// Of each network interface, by its name.
+    pub interfaces: BTreeMap<String, Interface>,
+}
+
+/// What one GPU says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OfGpu {
+    /// What each of its NVLinks has carried, or why that is not told.
+    pub nvlinks: Result<Vec<LinkBytes>, String>,
+    /// What its PCI Express link has carried, or why that is not told.
+    pub pcie: Result<PcieBytes, String>,
+    /// How it is doing.
+    pub health: Health,
+}
+
+/// What a network interface has carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// What it is.
+    pub kind: InterfaceKind,
+    /// Bytes that went out.
+    pub sent: u64,
+    /// Bytes that came in.
+    pub received: u64,
+}
+
+/// What a network interface is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InterfaceKind {
+    /// The kernel's way back to the same host.
+    Loopback,
+    /// An interface of the kernel's network, of whatever kind.
+    Ethernet,
+    /// An Elastic Fabric Adapter.
+    Efa,
+    /// An InfiniBand port.
+    InfiniBand,
+    /// An RDMA device over Ethernet.
+    Roce,
+}
+
+impl InterfaceKind {
+    /// The name of a path that goes over it.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::Loopback => "loopback",
+            Self::Ethernet => "tcp",
+            Self::Efa => "efa",
+            Self::InfiniBand => "infiniband",
+            Self::Roce => "roce",
+        }
+    }
+}
+
+/// Which GPUs NVLinks join, by NVML.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvLinked {
+    /// Those that have NVLinks, up or not.
+    pub gpus: Vec<Gpu>,
+    /// Pairs, the lower number first, that are joined by some that are up.
+    pub pairs: Vec<(Gpu, Gpu)>,
+    /// Those that NVLink-C2C joins with their CPU.
+    pub c2c: Vec<Gpu>,
+}
+
+/// Reads the counters of this host.
+#[derive(Debug)]
+pub struct Reader {
+    nvml: Result<&'static Nvml, String>,
+    /// PCI addresses of the GPUs.
+    addresses: BTreeMap<Gpu, String>,
+    nvlinked: NvLinked,
+    /// Waits for errors, or why the driver does not tell of any.
+    watch: Result<Watch, String>,
+}
+
+impl Reader {
+    /// Of the GPUs of this `topology`. Errors of GPUs are told from now on.
+    pub fn new(topology: &Topology) -> Self {
+        let nvml =
+            if topology.gpus.is_empty() { Err("there is no GPU".to_owned()) } else { Nvml::load() };
+        let addresses: BTreeMap<Gpu, String> =
+            topology.gpus.iter().map(|node| (node.gpu, node.pci_bus_id.clone())).collect();
+        let told = |nvml: &Nvml| {
+            let gpu = |(gpu, address): (&Gpu, &String)| Some((*gpu, nvml.gpu(address)?));
+            addresses.iter().filter_map(gpu).collect::<Vec<(Gpu, nvml::Gpu)>>()
+        };
+        let nvlinked = nvml.as_ref().map(|nvml| nvlinked(&told(nvml))).unwrap_or_default();
+        let all: Vec<String> = addresses.values().cloned().collect();
+        let watch = nvml.clone().and_then(|nvml| nvml.watch(&all));
+        Self { nvml, addresses, nvlinked, watch }
+    }
+
+    /// The GPUs that it can read.
+    pub fn gpus(&self) -> Vec<Gpu> {
+        self.addresses.keys().copied().collect()
+    }
+
+    /// Which of these GPUs NVLinks join.
+    pub fn nvlinked(&self, gpus: &[Gpu]) -> NvLinked {
+        let has = |gpu: &Gpu| gpus.contains(gpu);
+        let NvLinked { gpus, pairs, c2c } = &self.nvlinked;
+        NvLinked {
+            gpus: gpus.iter().filter(|gpu| has(gpu)).copied().collect(),
+            pairs: pairs.iter().filter(|(a, b)| has(a) && has(b)).copied().collect(),
+            c2c: c2c.iter().filter(|gpu| has(gpu)).copied().collect(),
+        }
+    }
+
+    /// What the counters of these GPUs say now, and those of the network where it is asked for.
+    pub fn read(&self, gpus: &[Gpu], with_network: bool) -> Reading {
+        let read = |gpu: &Gpu| (*gpu, self.gpu(*gpu));
+        Reading {
+            gpus: gpus.iter().map(read).collect(),
+            interfaces: if with_network { interfaces(System::here()) } else { BTreeMap::new() },
+        }
+    }
+
+    fn gpu(&self, gpu: Gpu) -> Result<OfGpu, String> {
+        let nvml = self.nvml.clone()?;
+        let address = self.addresses.get(&gpu).ok_or("it is not on this host")?;
+        let Counters { nvlinks, pcie, errors } = nvml.counters(address)?;
+        let condition = nvml.condition(address).ok_or("it does not answer")?;
+        Ok(OfGpu { nvlinks, pcie, health: Health { condition, errors } })
+    }
+
+    /// Errors that the driver has told of since this was asked last; `None`: it does not tell.
+    pub fn xids(&self) -> Option<Vec<Xid>> {
+        let watch = self.watch.as_ref().ok()?;
+        let xid = |(address, number): (Option<String>, u64)| {
+            let of = self.addresses.iter().find(|(_, own)| Some(*own) == address.as_ref());
+            Xid { gpu: of.map(|(gpu, _)| *gpu), number }
+        };
+        Some(watch.take().into_iter().map(xid).collect())
+    }
+}
+
+/// Which of these GPUs NVLinks join: those that end in the other one, or in switches at both.
+fn nvlinked(gpus: &[(Gpu, nvml::Gpu)]) -> NvLinked {
+    let is_up = |gpu: &nvml::Gpu, is_wanted: &dyn Fn(&NvLink) -> bool| {
+        gpu.nvlinks.iter().any(|link| link.active && is_wanted(link))
+    };
+    let to_switch = |link: &NvLink| link.remote == Some(Remote::Switch);
+    let is_joined = |here: &nvml::Gpu, there: &nvml::Gpu| {
+        is_up(here, &|link| link.remote_pci_bus_id.as_ref() == Some(&there.pci_bus_id))
+            || is_up(here, &to_switch) && is_up(there, &to_switch)
+    };
+    let mut pairs = Vec::new();
+    for (place, (gpu, here)) in gpus.iter().enumerate() {
+        let others = gpus[place + 1..].iter().filter(|(_, there)| is_joined(here, there));
+        pairs.extend(others.map(|(other, _)| (*gpu, *other)));
+    }
+    let has_any = |(gpu, of): &(Gpu, nvml::Gpu)| (!of.nvlinks.is_empty()).then_some(*gpu);
+    let has_c2c =
+        |(gpu, of): &(Gpu, nvml::Gpu)| of.c2c.is_some_and(|c2c| c2c.active > 0).then_some(*gpu);
+    NvLinked {
+        gpus: gpus.iter().filter_map(has_any).collect(),
+        pairs,
+        c2c: gpus.iter().filter_map(has_c2c).collect(),
+    }
+}
+
+impl NvLinked {
+    /// Whether NVLinks join these two.
+    pub fn joins(&self, a: Gpu, b: Gpu) -> bool {
+        self.pairs.contains(&(a.min(b), a.max(b)))
+    }
+}
+
+/// What the interfaces of the kernel's network and the RDMA devices have carried.
+fn interfaces(system: &System) -> BTreeMap<String, Interface> {
+    let text = system.text(NETWORK_INTERFACES).unwrap_or_default();
+    let of_network = text.lines().filter_map(network_interface).collect::<Vec<_>>();
+    let names = system.names(RDMA_DEVICES).unwrap_or_default().into_iter();
+    let of_rdma = names.filter_map(|name| {
+        let ports = Path::new(RDMA_DEVICES).join(&name).join("ports");
+        let ports =
+            system.names(&ports).unwrap_or_default().into_iter().map(|port| ports.join(port));
+        let all = ports.filter_map(|port| rdma_port(system, &port));
+        let sum = all.reduce(|a, b| Interface {
+            sent: a.sent.saturating_add(b.sent),
+            received: a.received.saturating_add(b.received),
+            ..a
+        });
+        Some((name, sum?))
+    });
+    of_network.into_iter().chain(of_rdma).collect()
+}
+
+/// A line of the kernel's table: a name, eight numbers of what came in, as many of what went out,
+/// bytes first (Linux, `net/core/net-procfs.c`).
+fn network_interface(line: &str) -> Option<(String, Interface)> {
+    const SENT: usize = 8;
+    let (name, numbers) = line.split_once(':')?;
+    let numbers: Vec<u64> =
+        numbers.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    let (received, sent) = (*numbers.first()?, *numbers.get(SENT)?);
+    let kind = match name.trim() {
+        "lo" => InterfaceKind::Loopback,
+        _ => InterfaceKind::Ethernet,
+    };
+    Some((name.trim().to_owned(), Interface { kind, sent, received }))
+}
+
+/// A port of an RDMA device: EFA's driver counts bytes (Linux,
+/// `drivers/infiniband/hw/efa/efa_verbs.c`), others by InfiniBand's rules.
+fn rdma_port(system: &System, port: &Path) -> Option<Interface> {
+    if let Some((sent, received)) =
+        both(system, &port.join("hw_counters"), ["tx_bytes", "rx_bytes"])
+    {
+        return Some(Interface { kind: InterfaceKind::Efa, sent, received });
+    }
+    let (sent, received) =
+        both(system, &port.join("counters"), ["port_xmit_data", "port_rcv_data"])?;
+    let kind = match system.text(port.join("link_layer")).as_deref() {
+        Ok("Ethernet") => InterfaceKind::Roce,
+        _ => InterfaceKind::InfiniBand,
+    };
+    let bytes = |words: u64| words.saturating_mul(INFINIBAND_WORD);
+    Some(Interface { kind, sent: bytes(sent), received: bytes(received) })
+}
+
+/// Two counters in a folder.
+fn both(system: &System, folder: &Path, files: [&str; 2]) -> Option<(u64, u64)> {
+    let [sent, received] = files.map(|file| system.value(folder.join(file)).ok());
+    Some((sent?, received?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_of_each_kind_are_told_in_bytes() {
+        let files = r#"{
+            "/proc/self/net/dev": {"text": "Inter-|   Receive   |  Transmit\\n face |bytes    packets\\n    lo: 11 1 0 0 0 0 0 0 12 1 0 0 0 0 0 0\\n  ens5:30 1 0 0 0 0 0 0 20 1 0 0 0 0 0 0\\n   odd: many 1 0 0 0 0 0 0 20 1\\n short: 1 2 3\\n"},
+            "/sys/class/infiniband/rdmap0s6/ports/1/hw_counters/tx_bytes": {"text": "5\n"},
+            "/sys/class/infiniband/rdmap0s6/ports/1/hw_counters/rx_bytes": {"text": "6\n"},
+            "/sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data": {"text": "7\n"},
+            "/sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_data": {"text": "8\n"},
+            "/sys/class/infiniband/mlx5_0/ports/1/link_layer": {"text": "InfiniBand\n"},
+            "/sys/class/infiniband/mlx5_0/ports/2/counters/port_xmit_data": {"text": "1\n"},
+            "/sys/class/infiniband/mlx5_0/ports/2/counters/port_rcv_data": {"text": "1\n"},
+            "/sys/class/infiniband/mlx5_1/ports/1/counters/port_xmit_data": {"text": "1\n"},
+            "/sys/class/infiniband/mlx5_1/ports/1/counters/port_rcv_data": {"text": "2\n"},
+            "/sys/class/infiniband/mlx5_1/ports/1/link_layer": {"text": "Ethernet\n"},
+            "/sys/class/infiniband/mute/ports/1/state": {"text": "4: ACTIVE\n"}
+        }"#;
+        let found = interfaces(&System::described(files).unwrap());
+        let told: Vec<(&str, &str, u64, u64)> = found
+            .iter()
+            .map(|(name, of)| (name.as_str(), of.kind.path(), of.sent, of.received))
+            .collect();
+        let expected = [
+            ("ens5", "tcp", 20, 30),
+            ("lo", "loopback", 12, 11),
+            ("mlx5_0", "infiniband", 32, 36),
+            ("mlx5_1", "roce", 4, 8),
+            ("rdmap0s6", "efa", 5, 6),
+        ];
+        assert_eq!(told, expected);
+        assert!(interfaces(&System::described("{}").unwrap()).is_empty());
+    }
+}
