@@ -248,10 +248,10 @@ mod tests {
 
     use super::*;
 
-    /// Names and texts.
+    /// Names of files and what is in them.
     type Files<'a> = &'a [(&'a str, &'a str)];
 
-    /// A machine with these interfaces, each a place below `/sys/devices` and its files.
+    /// A machine with these interfaces: class, name, place below `/sys/devices`, files.
     fn machine(interfaces: &[(&str, &str, &str, Files<'_>)]) -> System {
         let mut tree = json!({});
         for &(class, name, place, files) in interfaces {
@@ -291,13 +291,13 @@ mod tests {
 
     #[test]
     fn interfaces_are_told_apart_and_those_of_software_are_none() {
-        let port: &[(&str, &str)] = &[
+        let port: Files<'_> = &[
             ("ports/1/state", "4: ACTIVE"),
             ("ports/1/rate", "100 Gb/sec (4X EDR)"),
             ("ports/1/link_layer", "InfiniBand"),
             ("ports/1/hw_counters/tx_bytes", "0"),
         ];
-        let net: &[(&str, &str)] =
+        let net: Files<'_> =
             &[("type", "1"), ("operstate", "up"), ("speed", "25000"), ("statistics/tx_bytes", "0")];
         let (found, missing) = found(&machine(&[
             ("infiniband", "rdmap0s6", "pci0000:00/0000:00:06.0", port),
