@@ -82,6 +82,11 @@ impl Path {
     }
 }
 
+/// Whether NCCL finds a way from GPU to GPU that is not through host memory.
+fn reaches(machine: &Machine) -> bool {
+    machine.pair(0, 1).is_some() || machine.gpus.iter().any(|gpu| gpu.nvlinks.is_some())
+}
+
 /// The paths that a machine has.
 fn paths(machine: &Machine) -> Vec<Path> {
     let count = u32::try_from(machine.gpus.len()).unwrap_or(0);
@@ -113,7 +118,7 @@ fn paths(machine: &Machine) -> Vec<Path> {
         let shm = copy(TransportKind::Shm, ce, way(of_gpu(0), of_gpu(1)));
         paths.push(Path::of("GPU to GPU through host memory, copy engines", shm));
         let ring = collective((0..count).map(of_gpu).collect());
-        let transports = if machine.pair(0, 1).is_some() { "P2P" } else { "SHM" };
+        let transports = if reaches(machine) { "P2P" } else { "SHM" };
         let transports = Some(transports);
         paths.push(Path { transports, ..Path::of("all_reduce, ring", ring.clone()) });
         if machine.gpus[0].has_nvls {
@@ -126,7 +131,7 @@ fn paths(machine: &Machine) -> Vec<Path> {
         let members: Vec<Endpoint> = (0..2 * count)
             .map(|rank| Endpoint { rank: Rank(rank), place: Place::Gpu(Gpu(rank % count)) })
             .collect();
-        let transports = if machine.pair(0, 1).is_some() { "P2P" } else { "SHM" };
+        let transports = if reaches(machine) { "P2P" } else { "SHM" };
         paths.push(Path {
             hosts: 2,
             transports: Some(transports),

@@ -7,13 +7,17 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::plan::catalogue::{Catalogue, Entry, Gpu, Instance, PeerAccess, Positive};
+use crate::{
+    expected::{self, Known},
+    plan::catalogue::{Catalogue, Entry, Gpu, Instance, PeerAccess, Positive},
+};
 
 /// What stands in the place of a fact that is not known.
 const UNKNOWN: &str = "?";
 
 /// Columns that hold words.
-const WORDS: [&str; 6] = ["GPU", "instance", "name", "memory", "GPUs reach each other", "added by"];
+const WORDS: [&str; 8] =
+    ["path", "how", "GPU", "instance", "name", "memory", "GPUs reach each other", "added by"];
 
 /// A line for each GPU and for each instance type.
 pub fn catalogue_text(catalogue: &Catalogue) -> String {
@@ -76,6 +80,21 @@ pub fn catalogue_json(catalogue: &Catalogue) -> String {
     pretty(&json!(catalogue))
 }
 
+/// What is expected of each path.
+fn expected_table(paths: &[Known]) -> String {
+    let rate =
+        |rate: Option<f64>| rate.map_or_else(|| UNKNOWN.to_owned(), |gb_s| format!("{gb_s:.1}"));
+    let row = |known: &Known| {
+        vec![
+            known.path.to_owned(),
+            rate(known.gb_s),
+            rate(known.gb_s_low),
+            known.derivation.clone(),
+        ]
+    };
+    table(&["path", "usual", "at least", "how"], paths.iter().map(row))
+}
+
 /// All of one entry, of the GPU of an instance, and where it is from.
 pub fn catalogue_entry_text(catalogue: &Catalogue, name: &str, entry: Entry<'_>) -> String {
     let mut text = String::new();
@@ -90,25 +109,34 @@ pub fn catalogue_entry_text(catalogue: &Catalogue, name: &str, entry: Entry<'_>)
         }
         text.push('\n');
     }
+    if let Entry::Instance(instance) = entry {
+        text.push_str(&format!(
+            "expected by these facts, in GB/s of one direction; a run expects what the live machine has\n{}\n\n",
+            expected_table(&expected::known(name, instance, catalogue))
+        ));
+    }
     text.push_str("A fact that is missing is not known.\n");
     text
 }
 
 /// The same as JSON.
 pub fn catalogue_entry_json(catalogue: &Catalogue, name: &str, entry: Entry<'_>) -> String {
-    let (kind, facts, gpu, sources) = match entry {
-        Entry::Gpu(gpu) => ("gpu", json!(gpu), Value::Null, sources(catalogue, &gpu.src)),
+    let (kind, facts, gpu, sources, expected) = match entry {
+        Entry::Gpu(gpu) => {
+            ("gpu", json!(gpu), Value::Null, sources(catalogue, &gpu.src), Value::Null)
+        }
         Entry::Instance(instance) => {
             let gpu = catalogue.gpu_of(instance);
             let mut all = sources(catalogue, &instance.src);
             all.extend(gpu.iter().flat_map(|gpu| sources(catalogue, &gpu.src)));
-            ("instance", json!(instance), json!(gpu), all)
+            let expected = json!(expected::known(name, instance, catalogue));
+            ("instance", json!(instance), json!(gpu), all, expected)
         }
     };
     let added = catalogue.is_added(name);
     pretty(&json!({
         "name": name, "kind": kind, "added_by_user": added, "facts": without_gaps(facts),
-        "gpu": without_gaps(gpu), "sources": sources,
+        "gpu": without_gaps(gpu), "sources": sources, "expected": expected,
     }))
 }
 
