@@ -16,6 +16,11 @@ pub struct DoctorOptions {
     #[arg(long, value_name = "MACHINE")]
     pub simulate: Option<String>,
 
+    /// A file of the form of the catalogue (`g2g catalogue`) with more GPUs and machines, by which
+    /// this one is judged
+    #[arg(long, value_name = "FILE")]
+    pub catalogue: Option<PathBuf>,
+
     /// Number of processes, 1 to 1024, which are held against each other; under mpirun or srun
     /// those are
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]

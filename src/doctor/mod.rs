@@ -7,7 +7,7 @@
 mod checks;
 mod ranks;
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::{Deserialize, Serialize};
 
@@ -16,13 +16,14 @@ pub use ranks::{Member, compare};
 use crate::{
     machine::{
         Refusal,
+        acs::Acs,
         host::Host,
         nics::{Nic, NicKind},
         software::Software,
         survey::Survey,
     },
     plan::{
-        catalogue::Instance,
+        catalogue::{Catalogue, Instance},
         nccl_env::{Known, Setting},
     },
 };
@@ -99,16 +100,22 @@ impl Finding {
 pub struct Facts {
     /// What the kernel tells.
     pub host: Host,
+    /// What bridges of PCI Express do with what devices say to each other.
+    pub acs: Acs,
     /// Why the driver cannot be used, if it cannot.
     pub refusal: Option<Refusal>,
     /// What the driver and NVML tell.
     pub survey: Survey,
+    /// Whether what GPUs and CPUs say to each other is encrypted; `None`: NVML does not tell.
+    pub confidential: Option<bool>,
     /// Whether the driver gives memory of GPUs away as dma-bufs; `None`: it does not say.
     pub dma_buf: Option<bool>,
     /// The libraries that are installed.
     pub software: Software,
     /// The variables that NCCL and the libraries below it see.
     pub settings: Vec<Setting>,
+    /// What is known of instance types.
+    pub catalogue: Cow<'static, Catalogue>,
     /// What is known of the NCCL that is loaded.
     pub nccl: Option<Known>,
     /// Variables of CUDA and of containers.
@@ -117,8 +124,8 @@ pub struct Facts {
 
 impl Facts {
     /// What the catalogue knows of this type of instance.
-    fn instance(&self) -> Option<&'static Instance> {
-        Instance::named(self.host.product.as_deref().ok()?)
+    fn instance(&self) -> Option<&Instance> {
+        self.catalogue.instance.get(self.host.product.as_deref().ok()?)
     }
 
     /// How many GPUs the system has, whatever this process may use.
@@ -211,7 +218,7 @@ impl Report {
 
 /// What could be seen besides, and how: a sentence each.
 fn beyond(facts: &Facts) -> Vec<String> {
-    if facts.host.is_root != Ok(false) || facts.survey.gpus.is_empty() {
+    if facts.acs.denied == 0 {
         return Vec::new();
     }
     vec![

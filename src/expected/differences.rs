@@ -10,9 +10,27 @@ use crate::{
     units::gb_s_of_gbit_s,
 };
 
+/// Which part of a machine a fact is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// The count or the type of its GPUs.
+    Gpus,
+    /// NVLinks of a GPU, by its ordinal.
+    NvLinks(u32),
+    /// The PCIe link of a GPU.
+    Pcie,
+    /// The count or the rate of its EFA interfaces.
+    Efa,
+    /// Its NUMA nodes.
+    NumaNodes,
+}
+
 /// A fact that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
+    /// Which part it is of.
+    pub part: Part,
     /// What it is about: `GPUs`, `NVLinks of GPU 3`, …
     pub what: String,
     /// What the live machine says.
@@ -43,26 +61,26 @@ pub fn differences(survey: &Survey, catalogue: &Catalogue) -> Vec<Difference> {
     } else {
         format!("the catalogue's entry of {name}")
     };
-    let mut differ = |what: &str, live: String, known: String| {
+    let mut differ = |(part, what): (Part, &str), live: String, known: String| {
         if live != known {
             let (what, source) = (what.to_owned(), source.clone());
-            found.push(Difference { what, live, known, source });
+            found.push(Difference { part, what, live, known, source });
         }
     };
-    differ("GPUs", all_gpus.to_string(), instance.gpu_count.to_string());
+    differ((Part::Gpus, "GPUs"), all_gpus.to_string(), instance.gpu_count.to_string());
     for gpu in &survey.gpus {
         let what = format!("type of GPU {}", gpu.node.gpu.0);
         if let Some(key) = catalogue.key_of_driver_name(&gpu.node.name)
             && key != instance.gpu
         {
-            differ(&what, key.to_owned(), instance.gpu.clone());
+            differ((Part::Gpus, &what), key.to_owned(), instance.gpu.clone());
         }
     }
     if let Some(interfaces) = instance.efa_interfaces.filter(|_| !survey.nics.is_empty()) {
         efa(&machine, instance, interfaces, &mut differ);
     }
     if let Some(nodes) = instance.numa_nodes.filter(|_| !survey.nodes.is_empty()) {
-        differ("NUMA nodes", survey.nodes.len().to_string(), nodes.to_string());
+        differ((Part::NumaNodes, "NUMA nodes"), survey.nodes.len().to_string(), nodes.to_string());
     }
     for gpu in &machine.gpus {
         let due = instance.gpu_pcie_gen;
@@ -70,7 +88,11 @@ pub fn differences(survey: &Survey, catalogue: &Catalogue) -> Vec<Difference> {
             && generation < due
         {
             let what = format!("most of the PCIe link of GPU {}", gpu.ordinal);
-            differ(&what, format!("generation {generation}"), format!("generation {due}"));
+            differ(
+                (Part::Pcie, &what),
+                format!("generation {generation}"),
+                format!("generation {due}"),
+            );
         }
     }
     found
@@ -82,6 +104,7 @@ fn within(machine: &Machine) -> Vec<Difference> {
     for gpu in &machine.gpus {
         if let Some(links) = gpu.nvlinks.filter(|links| links.up < links.due) {
             found.push(Difference {
+                part: Part::NvLinks(gpu.ordinal),
                 what: format!("NVLinks of GPU {}", gpu.ordinal),
                 live: format!("{} up", links.up),
                 known: format!("{} up", links.due),
@@ -92,6 +115,7 @@ fn within(machine: &Machine) -> Vec<Difference> {
             && lanes < lanes_due
         {
             found.push(Difference {
+                part: Part::Pcie,
                 what: format!("PCIe lanes of GPU {}", gpu.ordinal),
                 live: lanes.to_string(),
                 known: lanes_due.to_string(),
@@ -106,17 +130,17 @@ fn efa(
     machine: &Machine,
     instance: &Instance,
     interfaces: u32,
-    differ: &mut impl FnMut(&str, String, String),
+    differ: &mut impl FnMut((Part, &str), String, String),
 ) {
     let here: Vec<Option<f64>> =
         machine.nics.iter().filter(|nic| nic.is_efa).map(|nic| nic.gb_s).collect();
-    differ("interfaces of EFA", here.len().to_string(), interfaces.to_string());
+    differ((Part::Efa, "interfaces of EFA"), here.len().to_string(), interfaces.to_string());
     let Some(total) = instance.efa_total_gbps.filter(|_| here.len() == interfaces as usize) else {
         return;
     };
     let together: Option<f64> = here.into_iter().sum();
     if let Some(together) = together {
         let gb_s = |rate: f64| format!("{rate:.1} GB/s");
-        differ("rate of EFA", gb_s(together), gb_s(gb_s_of_gbit_s(total.get())));
+        differ((Part::Efa, "rate of EFA"), gb_s(together), gb_s(gb_s_of_gbit_s(total.get())));
     }
 }

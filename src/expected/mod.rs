@@ -16,7 +16,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-pub use differences::{Difference, differences};
+pub use differences::{Difference, Part, differences};
 pub use judgement::{Judgement, Measured, Verdict, judge};
 pub use known::{Known, known};
 pub use machine::{Gpu, HostWay, Machine, Nic, NvLinks, Pair};

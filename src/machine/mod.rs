@@ -3,6 +3,7 @@
 //! Owns every question to `/proc`, `/sys`, the driver and NVML that is asked to describe or judge
 //! the machine. Measures nothing.
 
+pub mod acs;
 pub mod counters;
 pub mod health;
 pub mod host;
@@ -17,7 +18,8 @@ use std::{collections::BTreeSet, fs, path::Path, sync::OnceLock};
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::ffi::nvml::Gpu as NvmlGpu;
+use crate::ffi::nvml::Nvml;
+pub use crate::ffi::nvml::{Fabric, FabricState, Gpu as NvmlGpu};
 
 use self::system::System;
 use crate::{
@@ -82,6 +84,11 @@ pub fn driver_refusal() -> Option<Refusal> {
     let refused =
         |absent: cuda::Absent| Refusal { code: absent.code(), reason: absent.to_string() };
     cuda::driver().err().map(refused)
+}
+
+/// Whether what GPUs and CPUs say to each other is encrypted; `None`: NVML does not tell.
+pub fn confidential_computing() -> Option<bool> {
+    Nvml::load().ok()?.confidential_computing()
 }
 
 /// Whether the driver gives memory of all GPUs away as dma-bufs; `None`: it does not say.

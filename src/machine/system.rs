@@ -104,6 +104,32 @@ impl System {
         serde_json::from_str(json).map(|files| Self(Source::Described(files)))
     }
 
+    /// The bytes of a file. In a machine that is described each letter of a text is one.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or has a letter that is no byte.
+    pub fn bytes(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Unread> {
+        let path = path.as_ref();
+        match &self.0 {
+            Source::Kernel => {
+                let mut bytes = Vec::new();
+                let file = fs::File::open(path).map_err(|err| refused(path, &err))?;
+                let read = file.take(LENGTH_MAX).read_to_end(&mut bytes);
+                read.map_err(|err| refused(path, &err)).map(|_| bytes)
+            }
+            Source::Described(files) => match files.get(&self.resolve(path)?) {
+                Some(Entry::Text(text)) => {
+                    let bytes: Option<Vec<u8>> =
+                        text.chars().map(|letter| u8::try_from(letter).ok()).collect();
+                    bytes.ok_or_else(|| malformed(path, "has letters that are no bytes"))
+                }
+                Some(Entry::Denied) => Err(Unread::Denied(path.to_owned())),
+                _ => Err(malformed(path, "is a folder")),
+            },
+        }
+    }
+
     /// The text of a file, without the white space at its end. What is no UTF-8 is replaced.
     ///
     /// # Errors
@@ -112,13 +138,7 @@ impl System {
     pub fn text(&self, path: impl AsRef<Path>) -> Result<String, Unread> {
         let path = path.as_ref();
         let text = match &self.0 {
-            Source::Kernel => {
-                let mut bytes = Vec::new();
-                let file = fs::File::open(path).map_err(|err| refused(path, &err))?;
-                let read = file.take(LENGTH_MAX).read_to_end(&mut bytes);
-                read.map_err(|err| refused(path, &err))?;
-                String::from_utf8_lossy(&bytes).into_owned()
-            }
+            Source::Kernel => String::from_utf8_lossy(&self.bytes(path)?).into_owned(),
             Source::Described(files) => match files.get(&self.resolve(path)?) {
                 Some(Entry::Text(text)) => text.clone(),
                 Some(Entry::Denied) => return Err(Unread::Denied(path.to_owned())),

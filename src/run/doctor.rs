@@ -1,12 +1,15 @@
 //! `g2g doctor`: every rank examines where it is; rank 0 holds the answers against each other.
 
-use std::env;
+use std::{borrow::Cow, env, path::PathBuf};
 
-use super::{Failure, Here, Ranks};
+use serde::{Deserialize, Serialize};
+
+use super::{Failure, Here, Ranks, catalogue};
 use crate::{
     cli::{DoctorOptions, TopoFormat},
     doctor::{Facts, Member, Report, Verdict},
-    machine::{self, host::Host, software::Software, survey, system::System},
+    machine::{self, acs::Acs, host::Host, software::Software, survey, system::System},
+    plan::catalogue::Catalogue,
     record,
     transport::environment,
     world::{self, Launcher, Local, World},
@@ -15,6 +18,19 @@ use crate::{
 /// Variables of CUDA and of containers that checks look at.
 const VARIABLES: [&str; 3] =
     ["CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
+
+/// What all ranks are told of the examination.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Examination {
+    /// The user's own catalogue.
+    catalogue: Option<PathBuf>,
+}
+
+impl Examination {
+    fn catalogue(&self) -> Result<Cow<'static, Catalogue>, Failure> {
+        catalogue::read(self.catalogue.as_deref())
+    }
+}
 
 /// What every rank tells the others of where it is.
 type Place = (world::Host, Option<u32>);
@@ -26,6 +42,11 @@ pub(super) fn doctor(
     ranks: &mut Ranks,
 ) -> Result<bool, Failure> {
     let start = |err: world::Error| Failure::Start(err.to_string());
+    let examination = Examination { catalogue: options.catalogue.clone() };
+    let is_first = launcher.is_none_or(|launcher| launcher.rank == 0);
+    if let Err(failure) = examination.catalogue() {
+        return if is_first { Err(failure) } else { Ok(true) };
+    }
     let simulation = match launcher {
         Some(launcher) => {
             if let Some(count) = options.ranks {
@@ -33,7 +54,6 @@ pub(super) fn doctor(
                     "a launcher has started {} ranks ({}): leave out --ranks {count}",
                     launcher.ranks, launcher.variable
                 );
-                let is_first = launcher.rank == 0;
                 return if is_first { Err(Failure::Start(reason)) } else { Ok(true) };
             }
             let world = World::mpi(launcher, options.mpi_lib.as_deref(), options.deadline);
@@ -45,11 +65,10 @@ pub(super) fn doctor(
     if launcher.is_some() {
         simulate_on_each_host(options, ranks)?;
     } else {
-        start_ranks(options, simulation, ranks).map_err(start)?;
+        start_ranks(options, (simulation, &examination), ranks).map_err(start)?;
     }
-    let Some(members) = gather(ranks, launcher.and_then(|launcher| launcher.local_rank))? else {
-        return Ok(true);
-    };
+    let local_rank = launcher.and_then(|launcher| launcher.local_rank);
+    let Some(members) = gather(ranks, local_rank, &examination)? else { return Ok(true) };
     let report = Report::of(&members);
     let format = if options.json { TopoFormat::Json } else { options.format };
     let text = match format {
@@ -61,8 +80,8 @@ pub(super) fn doctor(
 }
 
 /// A rank that rank 0 has started.
-pub(super) fn follow(ranks: &mut Ranks) -> Result<bool, Failure> {
-    gather(ranks, None).map(|_| true)
+pub(super) fn follow(examination: &Examination, ranks: &mut Ranks) -> Result<bool, Failure> {
+    gather(ranks, None, examination).map(|_| true)
 }
 
 /// Enters the simulated machine, if one is asked for.
@@ -100,7 +119,7 @@ fn simulate_on_each_host(options: &DoctorOptions, ranks: &mut Ranks) -> Result<(
 /// Starts the other ranks, if there are to be some.
 fn start_ranks(
     options: &DoctorOptions,
-    simulation: Option<String>,
+    (simulation, examination): (Option<String>, &Examination),
     ranks: &mut Ranks,
 ) -> Result<(), world::Error> {
     let count = options.ranks.unwrap_or(1);
@@ -118,13 +137,17 @@ fn start_ranks(
         simulation,
         fabric_lib: None,
         nccl_lib: None,
-        examines: true,
+        examines: Some(examination.clone()),
     };
     ranks.world.broadcast(Some(here)).map(|_| ())
 }
 
 /// Examines this rank's host and brings the answers of all to rank 0; `None` elsewhere.
-fn gather(ranks: &mut Ranks, local_rank: Option<u32>) -> Result<Option<Vec<Member>>, Failure> {
+fn gather(
+    ranks: &mut Ranks,
+    local_rank: Option<u32>,
+    examination: &Examination,
+) -> Result<Option<Vec<Member>>, Failure> {
     let start = |err: world::Error| Failure::Start(err.to_string());
     let rank = ranks.world.rank();
     let own: Place = (world::host(), local_rank);
@@ -132,7 +155,7 @@ fn gather(ranks: &mut Ranks, local_rank: Option<u32>) -> Result<Option<Vec<Membe
     let before = ranks.world.members().iter().zip(&places);
     let before = before.filter(|(other, (host, _))| **other < rank && *host == own.0).count();
     let place = local_rank.map_or(before, |local| usize::try_from(local).unwrap_or(before));
-    let facts = facts().map_err(Failure::Start)?;
+    let facts = facts(examination.catalogue()?).map_err(Failure::Start)?;
     let member = Member::new(rank.0, place, &facts);
     let members = ranks.world.gather(member).map_err(start)?;
     ranks.world.barrier().map_err(start)?;
@@ -140,7 +163,7 @@ fn gather(ranks: &mut Ranks, local_rank: Option<u32>) -> Result<Option<Vec<Membe
 }
 
 /// All that checks look at.
-fn facts() -> Result<Facts, String> {
+fn facts(catalogue: Cow<'static, Catalogue>) -> Result<Facts, String> {
     let system = System::here();
     let variable = |name: &str| env::var(name).ok();
     let software = Software::read(system, variable("LD_LIBRARY_PATH").as_deref());
@@ -149,13 +172,16 @@ fn facts() -> Result<Facts, String> {
     let survey = survey::survey(&topology).map_err(|err| err.to_string())?;
     let variables = VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), variable(name)?)));
     Ok(Facts {
+        acs: Acs::read(system, &survey),
         host: Host::read(system),
         refusal: machine::driver_refusal(),
         survey,
+        confidential: machine::confidential_computing(),
         dma_buf: machine::gives_dma_bufs(),
         software,
         settings: environment::seen(&[]),
         nccl: environment::known(),
+        catalogue,
         variables: variables.collect(),
     })
 }

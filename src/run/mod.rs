@@ -358,7 +358,7 @@ fn begin(
             simulation: sites[0].simulation.clone(),
             fabric_lib: options.fabric.fabric_lib.clone(),
             nccl_lib: options.nccl.nccl_lib.clone(),
-            examines: false,
+            examines: None,
         };
         world.broadcast(Some(here)).map_err(fail)?;
     }
@@ -380,7 +380,7 @@ struct Here {
     /// The NCCL to use, where the user names one.
     nccl_lib: Option<PathBuf>,
     /// Whether the machine is to be examined, and nothing measured.
-    examines: bool,
+    examines: Option<doctor::Examination>,
 }
 
 /// A rank that rank 0 has started: measures with the others until rank 0 is done.
@@ -400,8 +400,8 @@ fn join(args: RankArgs, open: Open, ranks: &mut Ranks) -> Result<bool, Failure> 
         ranks.world.abandon(&reason);
         return Err(Failure::Start(reason));
     }
-    if here.examines {
-        return doctor::follow(ranks);
+    if let Some(examination) = &here.examines {
+        return doctor::follow(examination, ranks);
     }
     if here.nccl_lib.is_some() {
         machine::nccl(here.nccl_lib.as_deref());

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use super::{Code, In, Out, driver, reach::has_access};
+use super::{Code, In, Out, driver, reach::has_access, visible::visible};
 use crate::{
     attach::put_text,
     machine::{Gpu, Link, Machine},
@@ -15,7 +15,14 @@ driver! {
         if flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        world.local().initialised = true;
+        let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        let visible = visible(variable.as_deref(), &world.machine);
+        if visible.is_empty() {
+            return Err(Code::NO_DEVICE);
+        }
+        let mut local = world.local();
+        local.initialised = true;
+        local.visible = visible;
         Ok(())
     }
 
@@ -24,12 +31,16 @@ driver! {
     }
 
     fn cuDeviceGetCount(count: Out<i32>) |world| {
-        world.local().initialised()?;
-        count.set(world.machine.gpus.len() as i32)
+        let local = world.local();
+        local.initialised()?;
+        count.set(local.visible.len() as i32)
     }
 
     fn cuDeviceGet(device: Out<i32>, ordinal: i32) |world| {
-        device.set(world.local().gpu(ordinal)? as i32)
+        let local = world.local();
+        local.initialised()?;
+        let gpu = usize::try_from(ordinal).ok().and_then(|place| local.visible.get(place));
+        device.set(*gpu.ok_or(Code::INVALID_DEVICE)? as i32)
     }
 
     fn cuDeviceGetName(name: Out<c_char>, length: i32, device: i32) |world| {
@@ -65,7 +76,8 @@ driver! {
         let wanted = pci_numbers(id.to_str().map_err(|_| Code::INVALID_VALUE)?);
         let wanted = wanted.ok_or(Code::INVALID_VALUE)?;
         let found = world.machine.gpus.iter().position(|gpu| gpu.pci == wanted);
-        device.set(found.ok_or(Code::INVALID_DEVICE)? as i32)
+        let found = found.ok_or(Code::INVALID_DEVICE)? as i32;
+        device.set(world.local().gpu(found)? as i32)
     }
 
     fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) |world| {

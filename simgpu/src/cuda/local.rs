@@ -19,6 +19,8 @@ use crate::{
 pub(crate) struct Local {
     /// Whether `cuInit` has been called.
     pub initialised: bool,
+    /// The GPUs that this process may use, in the order in which it counts them.
+    pub visible: Vec<u32>,
     /// The primary context of each GPU.
     pub contexts: Vec<Context>,
     pub streams: Table<Stream>,
@@ -137,6 +139,7 @@ impl Local {
     pub(crate) fn new(gpus: usize) -> Self {
         Self {
             initialised: false,
+            visible: Vec::new(),
             contexts: vec![Context::default(); gpus],
             streams: Table::new(tag::STREAM),
             events: Table::new(tag::EVENT),
@@ -159,11 +162,11 @@ impl Local {
         if self.initialised { Ok(()) } else { Err(Code::NOT_INITIALIZED) }
     }
 
-    /// The ordinal of a device that a caller gives.
+    /// The GPU of a device that a caller gives: its number among all of the machine.
     pub(crate) fn gpu(&self, device: i32) -> Result<u32, Code> {
         self.initialised()?;
         let gpu = u32::try_from(device).map_err(|_| Code::INVALID_DEVICE)?;
-        if (gpu as usize) < self.contexts.len() { Ok(gpu) } else { Err(Code::INVALID_DEVICE) }
+        if self.visible.contains(&gpu) { Ok(gpu) } else { Err(Code::INVALID_DEVICE) }
     }
 
     /// The context of a GPU.

@@ -19,6 +19,7 @@ mod reach;
 mod stream;
 pub(crate) mod table;
 mod virtual_memory;
+mod visible;
 
 use std::{
     ffi::c_void,

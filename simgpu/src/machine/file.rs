@@ -23,6 +23,7 @@ pub(super) struct File {
     pub nvswitch: Option<Spanned<bool>>,
     pub event_resolution_ns: Option<Whole<1, 1_000_000>>,
     pub driver_version: Option<Whole<11_000, 99_999>>,
+    pub confidential_computing: Option<bool>,
     pub report: Option<String>,
     #[serde(default)]
     pub gpu: Vec<GpuKeys>,

@@ -63,6 +63,7 @@ pub(super) fn machine(name: &str) -> Option<Machine> {
         name: name.to_owned(),
         event_resolution_ns: EVENT_RESOLUTION_NS,
         driver_version: DRIVER_VERSION,
+        confidential_computing: false,
         pairs: super::pairs_of(instance.gpu_count, |pair| builder.connect(&gpus, pair)),
         nics: builder.nics(&gpus),
         host: builder.host_of(name),

@@ -109,6 +109,8 @@ pub struct Machine {
     pub event_resolution_ns: u64,
     /// Version of the driver as `cuDriverGetVersion` gives it: 12060 is 12.6.
     pub driver_version: u32,
+    /// Whether what GPUs and CPUs say to each other is encrypted.
+    pub confidential_computing: bool,
     /// The GPUs, in the order of their ordinals; at least one.
     pub gpus: Vec<Gpu>,
     /// Every ordered pair of two different GPUs, sorted by source, then target.

@@ -25,7 +25,7 @@ use std::{
 };
 
 use libc::{c_char, c_int, c_uint};
-use nvml_wrapper_sys::bindings::nvmlReturn_t;
+use nvml_wrapper_sys::bindings::{nvmlConfComputeSystemState_t, nvmlReturn_t};
 
 use crate::{
     faults::base_name,
@@ -149,6 +149,14 @@ exported! {
     /// Such as 12080 for 12.8.
     fn nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int) {
         version.put(initialised()?.driver_version.cast_signed())
+    }
+
+    /// Whether confidential computing is on.
+    fn nvmlSystemGetConfComputeState(state: *mut nvmlConfComputeSystemState_t) {
+        let on = u32::from(initialised()?.confidential_computing);
+        // NVML_CC_SYSTEM_ENVIRONMENT_PROD and NVML_CC_SYSTEM_FEATURE_ENABLED of nvml.h.
+        let environment = if on == 1 { 2 } else { 0 };
+        state.put(nvmlConfComputeSystemState_t { environment, ccFeature: on, devToolsMode: 0 })
     }
 
     /// How many GPUs there are.

@@ -1,10 +1,12 @@
 //! The GPUs, their links, and what lies between this process and them.
 
+use std::collections::BTreeMap;
+
 use super::host::untold;
 use crate::{
     doctor::{Facts, Finding, count},
     machine::{
-        NvmlGpu,
+        Fabric, FabricState, NvmlGpu,
         survey::{Survey, SurveyedGpu},
     },
     plan::catalogue::PeerAccess,
@@ -141,6 +143,83 @@ pub(super) fn fabric(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
+pub(super) fn confidential(facts: &Facts) -> Vec<Finding> {
+    match facts.confidential {
+        None => Vec::new(),
+        Some(false) => vec![Finding::ok("confidential computing is off")],
+        Some(true) => vec![
+            Finding::problem("confidential computing is on")
+                .means(
+                    "what leaves a GPU over PCIe is encrypted by the CPU: copies to and from host \
+                     memory, shm and P2P over PCIe are many times slower or refused, and NCCL does \
+                     without its fifo of work",
+                )
+                .remedy(
+                    "switch it off for the GPUs (gpu_admin_tools, --set-cc-mode=off) and restart",
+                )
+                .source("NVIDIA confidential computing guide; nvmlSystemGetConfComputeState"),
+        ],
+    }
+}
+
+pub(super) fn clique(facts: &Facts) -> Vec<Finding> {
+    let joined: Vec<(u32, &Fabric)> = nvml_of(&facts.survey)
+        .filter_map(|(gpu, nvml)| Some((gpu.node.gpu.0, nvml.fabric.as_ref()?)))
+        .filter(|(_, fabric)| fabric.state == FabricState::Completed)
+        .collect();
+    if joined.is_empty() {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    let mut cliques: BTreeMap<_, Vec<u32>> = BTreeMap::new();
+    for (gpu, fabric) in &joined {
+        cliques.entry((&fabric.cluster_uuid, fabric.clique)).or_default().push(*gpu);
+    }
+    if cliques.len() > 1 {
+        let number = |clique: Option<u32>| clique.map_or_else(|| "?".to_owned(), |n| n.to_string());
+        let list = cliques
+            .iter()
+            .map(|((_, clique), members)| format!("{} in {}", gpus(members), number(*clique)));
+        findings.push(
+            Finding::problem(format!(
+                "GPUs of this machine are in several cliques of the NVLink fabric: {}",
+                listed(list)
+            ))
+            .means("GPUs of different cliques do not reach each other over NVLink")
+            .remedy(
+                "nvidia-smi -q shows Fabric, CliqueId; the fabric's manager has partitioned it, or \
+                 links are down: ask for a whole partition, restart the machine",
+            )
+            .source("nvmlDeviceGetGpuFabricInfoV; NCCL's src/mnnvl.cc"),
+        );
+    }
+    let troubled = joined.iter().filter_map(|(gpu, fabric)| {
+        // Of links that are down another check tells more.
+        let has_links_down = nvml_of(&facts.survey).any(|(other, nvml)| {
+            other.node.gpu.0 == *gpu && nvml.nvlinks.iter().any(|link| !link.active)
+        });
+        let is_said = |trouble: &&String| has_links_down && *trouble == "degraded_bandwidth";
+        let mut troubles: Vec<String> =
+            fabric.troubles.iter().filter(|trouble| !is_said(trouble)).cloned().collect();
+        let status = fabric.status.filter(|status| *status != 0);
+        troubles.extend(status.map(|status| format!("NVML's code {status} when it joined")));
+        (!troubles.is_empty()).then(|| format!("GPU {gpu}: {}", troubles.join(", ")))
+    });
+    let troubled: Vec<String> = troubled.collect();
+    if !troubled.is_empty() {
+        findings.push(
+            Finding::problem(format!("the NVLink fabric is not well: {}", troubled.join("; ")))
+                .means("NVLink is slower, or not there at all")
+                .remedy("systemctl status nvidia-fabricmanager; dmesg; restart the machine")
+                .source("nvmlDeviceGetGpuFabricInfoV, healthMask"),
+        );
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok("all GPUs have joined the NVLink fabric, in one clique"));
+    }
+    findings
+}
+
 pub(super) fn imex(facts: &Facts) -> Vec<Finding> {
     let has_domain = nvml_of(&facts.survey)
         .any(|(_, nvml)| nvml.fabric.as_ref().is_some_and(|fabric| fabric.cluster_uuid.is_some()));
@@ -166,80 +245,6 @@ pub(super) fn imex(facts: &Facts) -> Vec<Finding> {
     vec![Finding::ok(format!("{} of IMEX", count(channels, "channel")))]
 }
 
-pub(super) fn nvlinks(facts: &Facts) -> Vec<Finding> {
-    let of = |nvml: &NvmlGpu| {
-        let up = nvml.nvlinks.iter().filter(|link| link.active).count();
-        (up, nvml.nvlinks.len())
-    };
-    let with: Vec<(&SurveyedGpu, (usize, usize))> = nvml_of(&facts.survey)
-        .map(|(gpu, nvml)| (gpu, of(nvml)))
-        .filter(|(_, (_, all))| *all > 0)
-        .collect();
-    let most = with.iter().map(|(_, (up, _))| *up).max().unwrap_or(0);
-    if with.is_empty() {
-        return Vec::new();
-    }
-    let has_switch = |gpu: &SurveyedGpu| gpu.nvml.as_ref().is_some_and(NvmlGpu::has_switch);
-    // Without a switch a link may lead to a GPU that this machine has not.
-    let is_short = |gpu: &SurveyedGpu, up: usize, all: usize| {
-        up < most || (up < all && (has_switch(gpu) || up == 0))
-    };
-    let down = |gpu: &SurveyedGpu| -> String {
-        let links = gpu.nvml.iter().flat_map(|nvml| &nvml.nvlinks);
-        let down = links.filter(|link| !link.active).map(|link| link.number.to_string());
-        down.collect::<Vec<String>>().join(", ")
-    };
-    let short: Vec<String> = with
-        .iter()
-        .filter(|(gpu, (up, all))| is_short(gpu, *up, *all))
-        .map(|(gpu, (up, all))| {
-            format!("GPU {} has {up} of {all} up, down are {}", gpu.node.gpu.0, down(gpu))
-        })
-        .collect();
-    if short.is_empty() {
-        return vec![Finding::ok(format!("all NVLinks are up, {most} of each GPU"))];
-    }
-    let is_bridgeless = most == 0 && facts.instance().is_none_or(|known| !known.has_nvlink());
-    let verdict = if is_bridgeless { Finding::note } else { Finding::problem };
-    vec![
-        verdict(format!("NVLinks are down: {}", listed(short.into_iter())))
-            .means("each link that is down takes its share of the bandwidth of every pair it serves")
-            .remedy(
-                "nvidia-smi nvlink -s and -e show state and errors; dmesg shows Xid 74; restart the \
-                 machine, or take another one (on EC2: stop and start the instance)",
-            )
-            .source("nvmlDeviceGetNvLinkState; NVIDIA Xid catalogue"),
-    ]
-}
-
-pub(super) fn pcie_lanes(facts: &Facts) -> Vec<Finding> {
-    let mut known = 0;
-    let mut narrow = Vec::new();
-    for (gpu, nvml) in nvml_of(&facts.survey) {
-        let now = gpu.condition.as_ref().and_then(|now| now.pcie_lanes);
-        let (Some(now), Some(most)) = (now, nvml.pcie_lanes_max) else { continue };
-        known += 1;
-        // Some instance types leave lanes of a GPU unconnected.
-        let built = facts.instance().and_then(|known| known.gpu_pcie_lanes);
-        if now < built.map_or(most, |built| built.get().min(most)) {
-            narrow.push(format!("GPU {} has {now} of {most} lanes", gpu.node.gpu.0));
-        }
-    }
-    match (known, &narrow[..]) {
-        (0, _) => Vec::new(),
-        (_, []) => vec![Finding::ok("PCIe links have all their lanes")],
-        (_, narrow) => vec![
-            Finding::problem(format!("PCIe links are narrow: {}", narrow.join("; ")))
-                .means(
-                    "copies between this GPU and host memory, shm and P2P over PCIe have that share \
-                     of their bandwidth; an idle GPU lowers its generation, never its lanes",
-                )
-                .remedy("restart the machine; if it stays so, take another one (on EC2: stop and start)")
-                .source("nvmlDeviceGetCurrPcieLinkWidth"),
-        ],
-    }
-}
-
 pub(super) fn peer_access(facts: &Facts) -> Vec<Finding> {
     let survey = &facts.survey;
     if survey.pairs.is_empty() {
@@ -251,8 +256,10 @@ pub(super) fn peer_access(facts: &Facts) -> Vec<Finding> {
     let mut refused = Vec::new();
     let mut over_nvlink = false;
     // There only GPUs that NVLinks join reach each other.
-    let is_meshed =
-        facts.instance().and_then(|known| known.p2p) == Some(PeerAccess::NvlinkHybridCubeMesh);
+    let is_meshed = matches!(
+        facts.instance().and_then(|known| known.p2p),
+        Some(PeerAccess::Nvlink | PeerAccess::NvlinkHybridCubeMesh)
+    );
     for pair in &survey.pairs {
         let letters = pair.letters();
         let by_nvml = letters.starts_with("rw") || letters.starts_with('?');

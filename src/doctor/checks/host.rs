@@ -122,6 +122,32 @@ pub(super) fn iommu(facts: &Facts) -> Vec<Finding> {
     ]
 }
 
+pub(super) fn acs(facts: &Facts) -> Vec<Finding> {
+    let acs = &facts.acs;
+    if acs.read == 0 {
+        return Vec::new();
+    }
+    if acs.redirecting.is_empty() {
+        let read = count(acs.read, "PCIe bridge");
+        return vec![Finding::ok(format!("none of {read} redirects (ACS)"))];
+    }
+    vec![
+        Finding::problem(format!(
+            "PCIe bridges redirect requests between devices (ACS): {}",
+            acs.redirecting.join(", ")
+        ))
+        .means(
+            "P2P over PCIe and GPUDirect RDMA go by way of the root complex: slower, or they hang; \
+             NVLink is not concerned",
+        )
+        .remedy(
+            "switch ACS off in the firmware, or as root: setpci -s BRIDGE ECAP_ACS+0x6.w=0000; a \
+             virtual machine's host has to do it",
+        )
+        .source("NCCL's troubleshooting guide, PCI Access Control Services"),
+    ]
+}
+
 pub(super) fn control_group(facts: &Facts) -> Vec<Finding> {
     let host = &facts.host;
     let mut findings = Vec::new();

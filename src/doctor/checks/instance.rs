@@ -1,8 +1,8 @@
 //! Whether all parts that the machine should have are there, and can be read.
 
 use crate::{
-    doctor::{Facts, Finding, count},
-    machine::nics::NicKind,
+    doctor::{Facts, Finding},
+    expected::{Difference, Part, differences},
 };
 
 /// Files that are named at most.
@@ -24,48 +24,80 @@ pub(super) fn unread(facts: &Facts) -> Vec<Finding> {
 }
 
 pub(super) fn complete(facts: &Facts) -> Vec<Finding> {
-    let Some(known) = facts.instance() else { return Vec::new() };
-    let name = facts.host.product.as_deref().unwrap_or_default();
-    let mut findings = Vec::new();
-    let wanted = known.gpu_count.get() as usize;
-    let here = facts.gpu_count();
-    if here < wanted {
-        findings.push(
-            Finding::problem(format!("{name} has {}, and {here} are here", count(wanted, "GPU")))
-                .means("a GPU has fallen off the bus, or this container was not given all")
-                .remedy(
-                    "dmesg shows Xid 79 of one that fell off the bus: restart the machine, or take \
-                     another one (on EC2: stop and start); give a container all GPUs",
-                )
-                .source("the catalogue (g2g catalogue), by the EC2 API; NVIDIA Xid catalogue"),
-        );
+    let found: Vec<Finding> = differences(&facts.survey, &facts.catalogue)
+        .into_iter()
+        .map(|difference| finding(&difference, facts))
+        .collect();
+    if !found.is_empty() {
+        return found;
     }
-    let wanted = known.efa_interfaces.unwrap_or(0) as usize;
-    let here = facts.rdma_devices().filter(|device| device.kind == NicKind::Efa).count();
-    if here < wanted {
-        let share = format!(
-            "{name} can have {}, and {here} {} here",
-            count(wanted, "EFA interface"),
-            if here == 1 { "is" } else { "are" }
-        );
-        let verdict = if here == 0 { Finding::note } else { Finding::problem };
-        findings.push(
-            verdict(share)
-                .means(if here == 0 {
-                    "other hosts are reached over TCP only"
-                } else {
-                    "the network's bandwidth is that much smaller, and GPUs share interfaces"
-                })
-                .remedy(
-                    "attach an interface of EFA to each network card when the instance is launched; \
-                     load the kernel's module efa; give a container all devices \
-                     (vpc.amazonaws.com/efa)",
-                )
-                .source("the catalogue (g2g catalogue), by the EC2 API"),
-        );
+    let parts = "GPUs, NVLinks, PCIe links and EFA interfaces";
+    match (&facts.host.product, facts.instance()) {
+        (Ok(name), Some(_)) => vec![Finding::ok(format!("{parts} are those of {name}"))],
+        _ if facts.survey.gpus.is_empty() => Vec::new(),
+        _ => vec![Finding::ok("NVLinks and PCIe links are all there")],
     }
-    if findings.is_empty() {
-        findings.push(Finding::ok(format!("{name} has all its GPUs and EFA interfaces")));
-    }
-    findings
+}
+
+/// What a difference means for paths.
+fn finding(difference: &Difference, facts: &Facts) -> Finding {
+    let Difference { part, what, live, known, source } = difference;
+    let seen = match part {
+        Part::NvLinks(gpu) => {
+            format!("{what}: {live}, {known} expected; down are {}", down(facts, *gpu))
+        }
+        _ => format!("{what}: {live}, {known} expected"),
+    };
+    let lacks_efa = *part == Part::Efa && !super::network::has_efa(facts);
+    // GPUs with connectors for NVLinks and no bridge on them.
+    let is_bridgeless = matches!(part, Part::NvLinks(_))
+        && facts.instance().is_none()
+        && facts.survey.pairs.iter().all(|pair| pair.nvlinks == 0);
+    let verdict = match part {
+        Part::NumaNodes => Finding::note,
+        _ if lacks_efa || is_bridgeless => Finding::note,
+        _ => Finding::problem,
+    };
+    let (means, remedy) = match part {
+        Part::Gpus => (
+            "a GPU has fallen off the bus or is not the one that is expected, or this container was \
+             not given all",
+            "dmesg shows Xid 79 of one that fell off the bus: restart the machine, or take another \
+             one (on EC2: stop and start the instance); give a container all GPUs",
+        ),
+        Part::NvLinks(_) => (
+            "each link that is down takes its share of the bandwidth of every pair it serves",
+            "nvidia-smi nvlink -s and -e show states and errors, dmesg shows Xid 74; restart the \
+             machine, or take another one (on EC2: stop and start the instance)",
+        ),
+        Part::Pcie => (
+            "copies between this GPU and host memory, shm and P2P over PCIe have that share of \
+             their bandwidth; an idle GPU lowers its generation, never its lanes",
+            "restart the machine; if it stays so, take another one (on EC2: stop and start the \
+             instance)",
+        ),
+        Part::Efa if lacks_efa => (
+            "other hosts are reached over TCP only",
+            "attach interfaces of EFA when the instance is launched; load the kernel's module efa; \
+             give a container the devices (vpc.amazonaws.com/efa)",
+        ),
+        Part::Efa => (
+            "the bandwidth between hosts is smaller, and GPUs share interfaces",
+            "attach an interface of EFA to each network card when the instance is launched; give a \
+             container all of them (vpc.amazonaws.com/efa)",
+        ),
+        Part::NumaNodes => (
+            "copies from the far half of the host's memory may look like those from the near one",
+            "see whether the firmware or the hypervisor hides NUMA nodes",
+        ),
+    };
+    verdict(seen).means(means).remedy(remedy).source(source)
+}
+
+/// The numbers of the NVLinks of a GPU that are down.
+fn down(facts: &Facts, ordinal: u32) -> String {
+    let gpu = facts.survey.gpus.iter().find(|gpu| gpu.node.gpu.0 == ordinal);
+    let links = gpu.and_then(|gpu| gpu.nvml.as_ref()).into_iter().flat_map(|nvml| &nvml.nvlinks);
+    let down = links.filter(|link| !link.active).map(|link| link.number.to_string());
+    down.collect::<Vec<String>>().join(", ")
 }

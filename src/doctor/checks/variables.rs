@@ -62,7 +62,8 @@ fn has_efa_without_rdma(facts: &Facts) -> bool {
 }
 
 fn has_nvls(facts: &Facts) -> bool {
-    facts.instance().is_some_and(|known| known.has_nvls() == Some(true) && known.has_nvlink())
+    let multicasts = |known| facts.catalogue.gpu_of(known).and_then(|gpu| gpu.nvls_multicast);
+    facts.instance().is_some_and(|known| multicasts(known) == Some(true) && known.has_nvlink())
 }
 
 /// Whether the way through host memory is the one that is left.

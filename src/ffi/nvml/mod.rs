@@ -5,6 +5,7 @@
 
 mod c2c;
 mod condition;
+mod confidential;
 mod counters;
 mod events;
 mod fabric;
