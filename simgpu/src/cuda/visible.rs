@@ -39,10 +39,10 @@ mod tests {
         assert_eq!(visible(None, &machine), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(of("3, 1"), [3, 1]);
         assert_eq!(of("2,9,1"), [2]);
-        assert_eq!(of("-1"), []);
-        assert_eq!(of(""), []);
-        assert_eq!(of("1,1"), []);
+        assert_eq!(of("-1"), [0; 0]);
+        assert_eq!(of(""), [0; 0]);
+        assert_eq!(of("1,1"), [0; 0]);
         assert_eq!(of(&format!("{},0", &uuid(&machine, 5)[..12])), [5, 0]);
-        assert_eq!(of("GPU-"), []);
+        assert_eq!(of("GPU-"), [0; 0]);
     }
 }

@@ -150,6 +150,7 @@ pub(super) fn machine() -> Machine {
         name: "test".to_owned(),
         event_resolution_ns: 1,
         driver_version: 12080,
+        confidential_computing: false,
         gpus: (0..4).map(gpu).collect(),
         pairs: pairs.collect(),
         nics: vec![],
