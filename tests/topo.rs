@@ -166,6 +166,49 @@ fn direct_nvlinks_are_drawn_between_their_gpus() {
 }
 
 #[test]
+fn links_to_a_cpu_on_the_same_module_are_shown() {
+    let survey = survey_of("p6e-gb200.36xlarge");
+    let c2c = &survey["gpus"][0]["nvml"]["c2c"];
+    assert_eq!(c2c["active"], c2c["links"]);
+    let (links, gb_s) = (c2c["links"].as_u64().unwrap(), c2c["gb_s"].as_f64().unwrap());
+    assert!(links > 0 && (200.0..450.0).contains(&gb_s), "{c2c}");
+    let texts = texts(&topo("--format svg --simulate p6e-gb200.36xlarge"));
+    let name = format!("NVLink-C2C, {links} of {links} up, {gb_s:.0} GB/s");
+    assert_eq!(texts.iter().filter(|text| **text == name).count(), 4, "{name}: {texts:?}");
+    assert_eq!(survey_of("p5.48xlarge")["gpus"][0]["nvml"]["c2c"], Value::Null);
+}
+
+#[test]
+fn a_defect_of_the_host_is_shown_by_the_whole_program() {
+    let machine = "schema = 1\nfrom = \"p4d.24xlarge\"\n\
+        [[host.file]]\npath = \"/sys/class/infiniband/rdmap65s0/device\"\nlink = \"/sys/gone\"\n\
+        [[host.file]]\npath = \"/sys/devices/system/node/node1/cpulist\"\ntext = \"all\"\n\
+        [[nic]]\nindices = [2]\nstate = \"down\"\n";
+    let survey: Value = serde_json::from_str(&topo_of_file(machine, "json")).unwrap();
+    let missing: Vec<&str> = survey["missing"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|reason| reason.as_str().unwrap())
+        .collect();
+    let said = ["node1/cpulist holds \"all\"", "rdmap65s0/device is not there"];
+    for said in said {
+        assert!(missing.iter().any(|reason| reason.contains(said)), "{said}: {missing:?}");
+    }
+    let nic = |name: &str| {
+        let nics = survey["nics"].as_array().unwrap();
+        nics.iter().find(|nic| nic["name"] == name).unwrap().clone()
+    };
+    assert_eq!(nic("rdmap65s0")["pci"], Value::Null);
+    assert_eq!(nic("rdmap65s0")["nearest_gpus"], json!([]));
+    assert_eq!(nic("rdmap66s0")["ports"][0]["is_up"], json!(false));
+    let table = topo_of_file(machine, "table");
+    let line = table.lines().find(|line| line.contains("rdmap65s0  ")).unwrap();
+    assert!(line.trim_end().ends_with('?'), "{line}");
+    assert!(texts(&topo_of_file(machine, "svg")).contains(&"down".to_owned()));
+}
+
+#[test]
 fn a_name_cannot_break_the_picture() {
     let machine = "schema = 1\n[[gpu]]\nname = \"<b>&amp; \\\"x\\\" ]]>\"\n";
     let texts = texts(&topo_of_file(machine, "svg"));

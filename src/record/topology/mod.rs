@@ -16,9 +16,9 @@ pub use picture::picture;
 /// Reasons that are shown; the others are in the JSON.
 const REASONS_MAX: usize = 12;
 
-/// What a person may want to know next, and g2g does not read.
-const NOT_READ: &str = "Not looked at, since only root may: the settings of each PCIe bridge and \
-    device (access control, payload of a packet). `sudo lspci -vvv` shows them.";
+/// What a person may want to know next, and only root may read.
+const NOT_READ: &str = "Root may know more: `sudo g2g doctor` whether PCIe bridges send packets \
+    between GPUs by way of the CPU, `sudo lspci -vvv` how long a packet may be.";
 
 /// Tables of the parts and of the ways between them.
 pub fn topology_text(survey: &Survey) -> String {

@@ -322,19 +322,34 @@ impl Canvas {
             self.line((x, top), (x, rows.gpus), (OF_NVLINK.1, 4.0), &format!("{count} NVLinks"));
             self.text((x + 6.0, top + 24.0), &text, (10.0, OF_NVLINK.1, "start"));
         }
+        let mut labels: Vec<((f64, f64), u32)> = Vec::new();
         for way in direct {
             let ends = [(way.low, way.high), (way.high, way.low)];
             let [from, to] = ends.map(|(gpu, peer)| {
                 let place = place(places, gpu).unwrap_or_default();
                 place + begin(direct, gpu, peer) * LANE.1
             });
-            self.between(way, (from, to), rows.gpus);
+            let top = rows.gpus - 2.0 * GAP - LANE.0 * f64::from(way.lane);
+            self.between(way, (from, to), (top, rows.gpus));
+            labels.push(((f64::midpoint(from, to), top - 3.0), way.links));
+        }
+        // Above all lines, and apart from those that they lie on.
+        for (at, links) in labels {
+            let text = Text::new(format!("NV{links}"))
+                .set("x", at.0)
+                .set("y", at.1)
+                .set("font-size", 10)
+                .set("fill", OF_NVLINK.1)
+                .set("text-anchor", "middle")
+                .set("stroke", "#ffffff")
+                .set("stroke-width", 4)
+                .set("paint-order", "stroke");
+            self.document.append(text);
         }
     }
 
     /// NVLinks from one GPU to another.
-    fn between(&mut self, way: &Direct, (from, to): (f64, f64), y: f64) {
-        let top = y - 2.0 * GAP - LANE.0 * f64::from(way.lane);
+    fn between(&mut self, way: &Direct, (from, to): (f64, f64), (top, y): (f64, f64)) {
         let name = format!("GPU {} and GPU {}: {} NVLinks", way.low, way.high, way.links);
         let path = Path::new()
             .set("d", format!("M {from} {y} L {from} {top} L {to} {top} L {to} {y}"))
@@ -344,8 +359,6 @@ impl Canvas {
             .set("stroke-linejoin", "round")
             .add(Title::new(plain(&name)));
         self.document.append(path);
-        let label = format!("NV{}", way.links);
-        self.text((f64::midpoint(from, to), top - 3.0), &label, (10.0, OF_NVLINK.1, "middle"));
     }
 
     fn area(&mut self, (x, y): (f64, f64), size: (f64, f64), colour: Colour, name: &str) {
