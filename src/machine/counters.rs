@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn interfaces_of_each_kind_are_told_in_bytes() {
         let files = r#"{
-            "/proc/self/net/dev": {"text": "Inter-|   Receive   |  Transmit\\n face |bytes    packets\\n    lo: 11 1 0 0 0 0 0 0 12 1 0 0 0 0 0 0\\n  ens5:30 1 0 0 0 0 0 0 20 1 0 0 0 0 0 0\\n   odd: many 1 0 0 0 0 0 0 20 1\\n short: 1 2 3\\n"},
+            "/proc/self/net/dev": {"text": "Inter-|   Receive   |  Transmit\n face |bytes    packets\n    lo: 11 1 0 0 0 0 0 0 12 1 0 0 0 0 0 0\n  ens5:30 1 0 0 0 0 0 0 20 1 0 0 0 0 0 0\n   odd: many 1 0 0 0 0 0 0 20 1\n short: 1 2 3\n"},
             "/sys/class/infiniband/rdmap0s6/ports/1/hw_counters/tx_bytes": {"text": "5\n"},
             "/sys/class/infiniband/rdmap0s6/ports/1/hw_counters/rx_bytes": {"text": "6\n"},
             "/sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data": {"text": "7\n"},

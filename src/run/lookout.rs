@@ -147,11 +147,8 @@ impl Notes {
         let row = match counters::path(case, moved, seen) {
             Some(path) => row.counted(path),
             None => {
-                let size = case.collective().map(|(_, nccl, layout)| layout.size(nccl.data_type));
-                let carried = size.and_then(|size| {
-                    counters::nvlink_bytes_per_byte(size, measured.operations, seen)
-                });
-                row.with_nvlink_bytes(carried)
+                let bytes = counters::nvlink_bytes_per_byte(case, measured.operations, seen);
+                row.with_nvlink_bytes(bytes)
             }
         };
         let mut doubts = Vec::new();

@@ -94,7 +94,7 @@ pub enum Incident {
         /// NVIDIA's number for the kind of error.
         number: u32,
     },
-    /// The counters of its links begin at 0 again.
+    /// The counters of its links, each by itself, begin at 0 again whenever they have come so far.
     CountersRestart,
     /// NVML reaches it no more.
     Lost,

@@ -42,15 +42,13 @@ fn long(number: u64) -> Value {
 impl Device {
     /// What its links have carried, as their counters have it.
     fn counted(&self) -> Traffic {
-        let begun_at = |fault: &&HealthFault| fault.what == Incident::CountersRestart;
+        let restarts = |fault: &&HealthFault| fault.what == Incident::CountersRestart;
         let of_gpu = |fault: &&HealthFault| fault.gpu.is_none_or(|gpu| gpu == self.ordinal);
-        let faults = self.machine.faults.health.iter().filter(begun_at).filter(of_gpu);
-        let carried = self.carried();
-        let begins = faults.map(|fault| fault.after_bytes).filter(|&begin| begin <= carried);
-        let begin = begins.max().unwrap_or(0);
+        let mut faults = self.machine.faults.health.iter().filter(restarts).filter(of_gpu);
+        let most = faults.next().map_or(u64::MAX, |fault| fault.after_bytes.max(1));
         let Traffic { nvlink_tx_bytes, nvlink_rx_bytes, pcie_tx_bytes, pcie_rx_bytes } =
             traffic(self.ordinal);
-        let since = |bytes: u64| bytes.saturating_sub(begin);
+        let since = |bytes: u64| bytes % most;
         Traffic {
             nvlink_tx_bytes: since(nvlink_tx_bytes),
             nvlink_rx_bytes: since(nvlink_rx_bytes),

@@ -180,6 +180,8 @@ fn readings(host: &Seen, gpu: Gpu) -> Result<(&OfGpu, &OfGpu), String> {
 /// What a GPU should have carried and what it has, one way.
 struct Way {
     name: String,
+    /// Out of the GPU, or into it.
+    is_out: bool,
     /// Whether the GPU has NVLinks.
     has_nvlinks: bool,
     /// Data by all ways.
@@ -223,6 +225,7 @@ pub(super) fn path(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
             own += load.own;
             ways.push(Way {
                 name: format!("out of {name}"),
+                is_out: true,
                 has_nvlinks,
                 payload: all.0.max(load.own),
                 asked: load.nvlink.0,
@@ -231,6 +234,7 @@ pub(super) fn path(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
             });
             ways.push(Way {
                 name: format!("into {name}"),
+                is_out: false,
                 has_nvlinks,
                 payload: all.1.max(load.own),
                 asked: load.nvlink.1,
@@ -289,17 +293,20 @@ fn between(ways: &[Way], pcie_unknown: Option<String>, asked: &str) -> CountedPa
         reason,
         wire_bytes_per_payload_byte: counted.map(|bytes| bytes as f64 / payload as f64),
     };
+    // A counter that begins anew can look as if it had seen nothing; those of both ends do not.
+    let is_missed = |way: &&Way| way.asked > 0 && way.nvlink as f64 <= NONE * way.asked as f64;
+    let missed = |is_out: bool| ways.iter().find(|way| way.is_out == is_out && is_missed(way));
+    if let (Some(out), Some(_)) = (missed(true), missed(false)) {
+        let reason = format!(
+            "NVML says that NVLinks join the GPUs, and they carried {} bytes {} for each byte",
+            ratio(out.nvlink, out.payload),
+            out.name
+        );
+        return found("pcie", Verdict::Contradicted, by_pcie, reason);
+    }
     for way in ways {
         let share = way.nvlink as f64 / way.payload as f64;
         let wanted = way.asked as f64 / way.payload as f64;
-        if wanted > 0.0 && share <= NONE * wanted {
-            let reason = format!(
-                "NVML says that NVLinks join the GPUs, and they carried {} bytes {} for each byte",
-                ratio(way.nvlink, way.payload),
-                way.name
-            );
-            return found("pcie", Verdict::Contradicted, by_pcie, reason);
-        }
         if wanted == 0.0 && share >= ALL {
             let reason = format!(
                 "NVLinks carried {} bytes {} for each byte, which should not go over them",

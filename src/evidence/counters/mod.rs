@@ -6,7 +6,7 @@
 mod gpu;
 mod network;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -96,17 +96,22 @@ pub fn path(case: &Case, moved: Moved, seen: &[Seen]) -> Option<CountedPath> {
     }
 }
 
-/// Of a collective: bytes that a GPU has sent over NVLink for each byte of the operation's size, on
-/// average; `None` where NVLinks do not count.
-pub fn nvlink_bytes_per_byte(size: Bytes, operations: u64, seen: &[Seen]) -> Option<f64> {
-    let all = size.get() as f64 * operations as f64;
-    let mut sent = Vec::new();
-    for host in seen {
-        for gpu in &host.nvlinked.gpus {
-            sent.push(gpu::nvlink(host, *gpu).ok()?.0 as f64);
+/// Of a collective: bytes that each of its GPUs has sent over NVLink for each byte of the operation's
+/// size, on average; `None` where NVLinks do not count.
+pub fn nvlink_bytes_per_byte(case: &Case, operations: u64, seen: &[Seen]) -> Option<f64> {
+    let (_, nccl, layout) = case.collective()?;
+    let own: BTreeSet<(Rank, Gpu)> =
+        case.ends().filter_map(|end| Some((end.rank, end.gpu()?))).collect();
+    let mut sent = 0;
+    for (rank, gpu) in &own {
+        let host = seen.iter().find(|host| host.ranks.contains(rank))?;
+        if !host.nvlinked.gpus.contains(gpu) {
+            return None;
         }
+        sent += gpu::nvlink(host, *gpu).ok()?.0;
     }
-    (all > 0.0 && !sent.is_empty()).then(|| sent.iter().sum::<f64>() / (all * sent.len() as f64))
+    let all = layout.size(nccl.data_type).times(operations).times(own.len() as u64).get();
+    (all > 0).then(|| sent as f64 / all as f64)
 }
 
 /// What a counter has grown by.

@@ -147,9 +147,9 @@ fn what_nvlinks_carry_is_nvlink() {
     let packed = BYTES + BYTES / 4;
     let both = [counted((packed, 0), QUIET), counted((0, packed), QUIET)];
     assert_told(&p2p(), seen(true, &both), ("nvlink", Proven, "1.25"));
-    // The target's NVLinks have hardly any of it.
-    let one = [counted(OUT, QUIET), counted(QUIET, INTO)];
-    assert_told(&p2p(), seen(true, &one), ("pcie", Contradicted, "0.50"));
+    // The counter of one end has hardly any of it: it may have begun anew.
+    let one = [counted(OUT, QUIET), counted(QUIET, QUIET)];
+    assert_told(&p2p(), seen(true, &one), ("nvlink", Unknown, "-"));
 }
 
 #[test]
@@ -261,16 +261,6 @@ fn counters_that_do_not_count_prove_nothing() {
     assert!(doubt(&p2p(), MOVED, nobody).starts_with("no GPU that was read"));
     let chase = Case { operation: Operation::Chase, ..p2p() };
     assert!(doubt(&chase, MOVED, seen(true, &well())).starts_with("single loads"));
-}
-
-#[test]
-fn a_collective_has_what_each_gpu_sent() {
-    let all: Vec<Counted> = (0..4).map(|_| counted((3 * BYTES / 2, 0), QUIET)).collect();
-    let size = Bytes::new(BYTES / OPERATIONS);
-    let sent = nvlink_bytes_per_byte(size, OPERATIONS, &[seen(true, &all)]).unwrap();
-    assert!((sent - 1.5).abs() < 1e-9, "{sent}");
-    assert_eq!(nvlink_bytes_per_byte(size, OPERATIONS, &[seen(false, &all)]), None);
-    assert_eq!(nvlink_bytes_per_byte(size, 0, &[seen(true, &all)]), None);
 }
 
 /// A case of RDMA by this provider, between two ranks over this interface.
