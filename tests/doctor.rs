@@ -7,7 +7,7 @@ mod common;
 
 use std::fs;
 
-use common::{g2g, run, text};
+use common::{g2g, mpi::every_launcher, run, text};
 use serde_json::Value;
 
 /// What the doctor has said.
@@ -258,6 +258,20 @@ fn ranks_that_cannot_reach_each_other_are_named() {
     assert!(answer.findings(&["problem"]).is_empty(), "{}", answer.stdout);
     let whole = Answer::on("p5.48xlarge", "--json --ranks 8", &[]);
     assert_eq!((whole.code, whole.findings(&["problem", "note"])), (0, vec![]));
+}
+
+#[test]
+fn ranks_of_a_launcher_are_held_against_each_other() {
+    for mpi in every_launcher() {
+        let line = "doctor --json --simulate p5.48xlarge";
+        let (output, said) = mpi.g2g(2, line).wait();
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        let json: Value = serde_json::from_str(&text(&output.stdout)).expect(&said);
+        assert_eq!(json["hosts"].as_array().unwrap().len(), 1, "{said}");
+        let (output, said) = mpi.g2g(2, &format!("{line} --ranks 3")).wait();
+        assert_ne!(output.status.code(), Some(0), "{said}");
+        assert!(said.contains("leave out --ranks 3"), "{said}");
+    }
 }
 
 #[test]

@@ -232,3 +232,6 @@ fn beyond(facts: &Facts) -> Vec<String> {
 fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
+
+#[cfg(test)]
+mod tests;
