@@ -46,7 +46,7 @@ fn every_expected_value_of_every_instance_type_is_the_reviewed_one() {
     for (reviewed, found) in reviewed.lines().zip(found.lines()) {
         assert_eq!(found, reviewed);
     }
-    assert_eq!(found, reviewed, "the whole file:\n{found}");
+    assert_eq!(found.lines().count(), reviewed.lines().count());
 }
 
 /// The verdicts of all rows with a bandwidth, each of which must have one.

@@ -125,12 +125,18 @@ fn within_host(
     };
     let n = f64::from(nccl.ranks);
     let by_switches = chosen.algorithm.is_some_and(|names| names.contains("NVLS"));
-    let cap = 2.0 * (n - 1.0) / (n + 1.0);
+    // Each GPU of a host moves its data once and a part of it once more.
+    let here = local.gpus.len() as f64;
+    let cap = 2.0 * (n - 1.0) / n * here / (here + 1.0);
     let nvls = if generation >= 5 { "nccl_nvls5" } else { "nccl_nvls4" };
     match collective {
         Collective::AllReduce if by_switches || (hosts > 1 && has_nvls) => {
-            let how =
-                format!("x 2 x {} / {} for reducing switches", nccl.ranks - 1, nccl.ranks + 1);
+            let (ranks, here) = (nccl.ranks, local.gpus.len());
+            let how = format!(
+                "x 2 x {} / {ranks} x {here} / {} for reducing switches",
+                ranks - 1,
+                here + 1
+            );
             raw.times(cap, &how).reached(catalogue, nvls)
         }
         Collective::AllReduce => {

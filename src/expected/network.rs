@@ -56,7 +56,7 @@ fn interfaces(fabric: &Fabric, rank: Rank, sites: &[Site<'_>]) -> Result<Raw, St
         let name = nic.device.as_deref().unwrap_or(&nic.domain);
         let found = machine.nics.iter().find(|known| known.name == name);
         let rate = found.and_then(|known| known.gb_s);
-        rates.push(rate.ok_or_else(|| format!("the kernel does not tell the rate of {name}"))?);
+        rates.push(rate.ok_or_else(|| format!("nobody tells the rate of {name}"))?);
     }
     all.gb_s = rates.iter().sum();
     all.how = among(&rates);
