@@ -16,6 +16,7 @@ macro_rules! all_calls {
             nvmlErrorString
             nvmlSystemGetDriverVersion
             nvmlSystemGetNVMLVersion
+            nvmlSystemGetConfComputeState
             nvmlSystemGetCudaDriverVersion_v2
             nvmlDeviceGetCount_v2
             nvmlDeviceGetHandleByIndex_v2
