@@ -24,6 +24,8 @@ pub(super) struct Judged {
     machine: Machine,
     /// Where it is not what it should be.
     differences: Vec<Difference>,
+    /// Why nothing is known of it.
+    untold: Option<String>,
 }
 
 /// What rank 0 needs to judge rows.
@@ -35,9 +37,13 @@ pub(super) struct Judge {
 /// Asks this host what it is. What it does not tell makes rows unknown and stops no run.
 pub(super) fn look(options: &Options, topology: &Topology) -> Result<Judged, String> {
     let catalogue = catalogue::read(options.catalogue.as_deref()).map_err(|err| err.to_string())?;
-    let Ok(survey) = survey::survey(topology) else { return Ok(Judged::default()) };
+    let survey = match survey::survey(topology) {
+        Ok(survey) => survey,
+        Err(err) => return Ok(Judged { untold: Some(err.to_string()), ..Judged::default() }),
+    };
     let machine = Machine::surveyed(&survey, &catalogue);
-    Ok(Judged { machine, differences: expected::differences(&survey, &catalogue) })
+    let differences = expected::differences(&survey, &catalogue);
+    Ok(Judged { machine, differences, untold: None })
 }
 
 impl Judge {
@@ -73,6 +79,9 @@ impl Judge {
         }
         for (judged, host) in self.hosts.iter().zip(hosts) {
             let place = if hosts.len() > 1 { format!("{}: ", host.name) } else { String::new() };
+            if let Some(reason) = &judged.untold {
+                say(&format!("note: {place}nothing is expected of this machine: {reason}"));
+            }
             for difference in &judged.differences {
                 say(&format!("note: {place}{}", difference.sentence()));
             }
