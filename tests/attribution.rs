@@ -15,7 +15,7 @@ fn slow(instance: &str, defects: &str) -> Vec<String> {
     let file = format!("schema = 1\nfrom = \"{instance}\"\nname = \"test\"\n{defects}");
     fs::write(&machine, file).unwrap();
     let line = format!(
-        "p2p --simulate {} --sizes 4M --operation copy --engine ce,sm --samples 20 --quiet --output {}",
+        "p2p --simulate {} --sizes 4M --operation copy --engine ce --samples 20 --quiet --output {}",
         machine.display(),
         folder.path().join("run").display()
     );
