@@ -17,7 +17,7 @@ const THROTTLED_SHARE: f64 = 0.01;
 /// `gpu_idle`, which says that there was nothing to do, and `applications_clocks_setting`,
 /// `sync_boost` and `display_clock_setting`, which somebody has chosen (NVML API reference,
 /// "nvmlClocksEventReasons").
-const THROTTLING: [&str; 5] = [
+pub const THROTTLING: [&str; 5] = [
     "sw_power_cap",
     "hw_slowdown",
     "sw_thermal_slowdown",

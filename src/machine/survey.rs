@@ -84,6 +84,8 @@ pub struct SurveyedGpu {
     pub nvml: Option<nvml::Gpu>,
     /// How it is doing now.
     pub condition: Option<nvml::Condition>,
+    /// What it has counted since its driver was loaded.
+    pub errors: Option<nvml::Errors>,
 }
 
 /// A network interface and the GPUs.
@@ -235,6 +237,7 @@ fn gpu(
         cpus: cpus.or_else(|| of_kernel.and_then(|pci| pci.cpus.clone())),
         nvml: by_nvml,
         condition: nvml.and_then(|nvml| nvml.condition(&bus)),
+        errors: nvml.and_then(|nvml| Some(nvml.counters(&bus).ok()?.errors)),
         pci,
     })
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::host::untold;
 use crate::{
     doctor::{Facts, Finding, count},
+    evidence::health::THROTTLING,
     machine::{
         Fabric, FabricState, NvmlGpu,
         survey::{Survey, SurveyedGpu},
@@ -97,6 +98,49 @@ pub(super) fn mig(facts: &Facts) -> Vec<Finding> {
             .remedy("as root: nvidia-smi -i GPU -mig 0, with no process on it")
             .source("NVIDIA MIG user guide; nvmlDeviceGetMigMode"),
     ]
+}
+
+/// What holds clocks down now, and memory that has lost data.
+pub(super) fn condition(facts: &Facts) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut is_told = false;
+    for gpu in &facts.survey.gpus {
+        let name = gpu.node.gpu.0;
+        let reasons = gpu.condition.as_ref().and_then(|now| now.throttle_reasons.as_ref());
+        let uncorrected = gpu.errors.as_ref().and_then(|errors| errors.ecc_uncorrected);
+        is_told |= reasons.is_some() || uncorrected.is_some();
+        let slowing = reasons.into_iter().flatten().map(String::as_str);
+        let slowing: Vec<&str> = slowing.filter(|reason| THROTTLING.contains(reason)).collect();
+        if !slowing.is_empty() {
+            let held = format!("the clocks of GPU {name} are held down: {}", slowing.join(", "));
+            found.push(
+                Finding::problem(held)
+                    .means("kernels and reductions, and so collectives, are slower than they could be")
+                    .remedy(
+                        "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE shows what asks for it; if no \
+                         work runs on the GPU, stop and start the instance to get another host",
+                    )
+                    .source("nvmlDeviceGetCurrentClocksEventReasons"),
+            );
+        }
+        if let Some(errors) = uncorrected.filter(|&errors| errors > 0) {
+            let lost =
+                format!("the memory of GPU {name} has had {errors} errors that ECC could not mend");
+            found.push(
+                Finding::problem(lost)
+                    .means("programs on it have been stopped, and will be again if the cells are bad")
+                    .remedy(
+                        "restart, so that bad rows are replaced; if they come back, stop and start the \
+                         instance to get another host, or report it",
+                    )
+                    .source("NVML_FI_DEV_ECC_DBE_VOL_TOTAL; NVIDIA GPU memory error management"),
+            );
+        }
+    }
+    if found.is_empty() && is_told {
+        found.push(Finding::ok("no clock is held down, and no memory has lost data"));
+    }
+    found
 }
 
 /// `GPU 1`, `GPUs 1, 2`.

@@ -19,6 +19,7 @@ pub(super) const ALL: &[(&str, Check)] = &[
     ("driver", gpus::driver),
     ("visible-gpus", gpus::visible),
     ("mig", gpus::mig),
+    ("gpu-condition", gpus::condition),
     ("confidential-computing", gpus::confidential),
     ("fabric-manager", gpus::fabric),
     ("fabric", gpus::clique),
