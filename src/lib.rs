@@ -4,6 +4,7 @@
 //! The modules in the order of their layers; a module imports only from those above its own line
 //! (`tests/architecture.rs` holds the table, `docs/architecture.md` explains it).
 
+mod stderr;
 pub mod units;
 
 #[allow(unsafe_code, reason = "the one place where foreign calls and shared memory are touched")]

@@ -1,16 +1,13 @@
 //! What a person sees while it runs, on standard error.
 
-use std::{
-    io::{IsTerminal, Write},
-    path::Path,
-    time::Instant,
-};
+use std::{io::IsTerminal, path::Path, time::Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
     plan::{Case, Engine},
     record::{Row, Status},
+    stderr::say,
     units::{readable_gb_s, readable_nanoseconds},
 };
 
@@ -193,11 +190,6 @@ fn readable_wait(seconds: f64) -> String {
         ..5400.0 => format!("{:.0} min", seconds / 60.0),
         _ => format!("{:.1} h", seconds / 3600.0),
     }
-}
-
-/// A line on standard error. If nobody reads there any more, the run goes on all the same.
-pub(crate) fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// How a row was measured.

@@ -9,9 +9,10 @@ use std::{
 };
 
 /// A module and the modules it may import; `docs/architecture.md` explains the table.
-const LAYERS: [(&str, &[&str]); 16] = [
+const LAYERS: [(&str, &[&str]); 17] = [
+    ("stderr", &[]),
     ("units", &[]),
-    ("ffi", &["units"]),
+    ("ffi", &["stderr", "units"]),
     ("plan", &["units"]),
     ("sweep", &["units"]),
     ("machine", &["ffi", "plan", "units"]),
@@ -30,6 +31,7 @@ const LAYERS: [(&str, &[&str]); 16] = [
             "machine",
             "measure",
             "plan",
+            "stderr",
             "sweep",
             "transport",
             "units",
@@ -37,7 +39,7 @@ const LAYERS: [(&str, &[&str]); 16] = [
     ),
     ("report", &["plan", "record", "units"]),
     ("cli", &["plan", "units"]),
-    ("progress", &["plan", "record", "units"]),
+    ("progress", &["plan", "record", "stderr", "units"]),
     (
         "run",
         &[
@@ -51,6 +53,7 @@ const LAYERS: [(&str, &[&str]); 16] = [
             "progress",
             "record",
             "report",
+            "stderr",
             "sweep",
             "transport",
             "world",
@@ -188,6 +191,17 @@ fn standard_output_is_written_in_one_place() {
         let prints = ["println!(", "print!(", "io::stdout()"];
         if prints.iter().any(|print| code(&text).contains(print)) {
             assert!(path.ends_with("src/record/table.rs"), "{}", path.display());
+        }
+    }
+}
+
+#[test]
+fn standard_error_is_written_in_one_place() {
+    for (path, text) in sources() {
+        let prints = ["eprintln!(", "eprint!(", "(io::stderr()", "(std::io::stderr()"];
+        let code = code(&text);
+        if prints.iter().any(|print| code.contains(print)) || code.contains("stderr().write") {
+            assert!(path.ends_with("src/stderr.rs"), "{}", path.display());
         }
     }
 }

@@ -53,6 +53,7 @@ fn nvlinks_prove_what_they_carry_in_one_process_and_between_two() {
         let run = Simulated::run(&machine("from = 'p4d.24xlarge'"), &line);
         assert_paths(&run, "nvlink", "proven");
         assert_carried(&run, 1.0);
+        assert!(run.stdout.contains("path proven by counters: nvlink\n"), "{}", run.stdout);
     }
     let line = "p2p --gpus 0-3 --pattern all-pairs,one-to-all --sizes 1M --time-limit 50ms \
                 --operation copy --quiet";
@@ -85,7 +86,11 @@ fn without_nvlinks_it_is_pcie_and_through_the_host_it_is_host_memory() {
 #[test]
 fn what_goes_another_way_than_asked_is_found() {
     let detour = "\n[[fault.detour]]\nsource = 0\ntarget = 1\n";
-    let rows = Simulated::run(&machine(&format!("from = 'p4d.24xlarge'{detour}")), COPIES).rows();
+    let run = Simulated::run(&machine(&format!("from = 'p4d.24xlarge'{detour}")), COPIES);
+    for told in ["path CONTRADICTED: ", " (2 of 4 rows, the first GPU 0 -> GPU 1 read 1 MiB)\n"] {
+        assert!(run.stdout.contains(told), "{}", run.stdout);
+    }
+    let rows = run.rows();
     assert_eq!(rows.len(), 4);
     for row in 0..4 {
         let expected = match rows.cell(row, "source_gpu") {
@@ -140,7 +145,7 @@ fn counters_that_begin_anew_prove_nothing_wrong() {
 }
 
 #[test]
-fn pcie_counters_that_run_over_or_are_not_there_leave_what_nvlinks_say() {
+fn pcie_counters_that_run_over_or_are_not_there_prove_nothing() {
     // In the larger one the counters run over.
     let large = COPIES.replace("1M", "512M --issuer read");
     for (bits, line) in [(0, COPIES), (32, large.as_str())] {
@@ -149,7 +154,7 @@ fn pcie_counters_that_run_over_or_are_not_there_leave_what_nvlinks_say() {
         for row in 0..rows.len() {
             let told = ["path", "path_verdict", "wire_bytes_per_payload_byte"]
                 .map(|column| rows.cell(row, column));
-            assert_eq!(told, ["pcie", "proven", ""]);
+            assert_eq!(told, ["pcie", "unknown", ""]);
             assert!(rows.cell(row, "path_reason").starts_with("there are no NVLinks"));
         }
     }

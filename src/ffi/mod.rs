@@ -17,7 +17,9 @@ pub mod shm;
 pub mod simulation;
 pub mod watchdog;
 
-use std::{io::Write, time::Duration};
+use std::time::Duration;
+
+use crate::stderr;
 
 /// A foreign call that did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +56,7 @@ pub enum Cause {
 
 /// Says what went wrong where no caller can be told; if that fails too, it is lost.
 pub(crate) fn warn(err: &CallError) {
-    let _ = writeln!(std::io::stderr(), "warning: {err}");
+    stderr::say(&format!("warning: {err}"));
 }
 
 impl CallError {

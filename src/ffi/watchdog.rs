@@ -1,7 +1,6 @@
 //! A bound on calls that can hang for ever.
 
 use std::{
-    io::{self, Write},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -12,6 +11,7 @@ use std::{
 };
 
 use super::CallError;
+use crate::stderr;
 
 /// Ends the process with a sentence and exit code 1, unless it is dropped in time or hears a beat
 /// again and again.
@@ -38,7 +38,7 @@ impl Watchdog {
             while ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 let now = heard.load(Ordering::Relaxed);
                 if now == before {
-                    let _ = writeln!(io::stderr(), "error: {sentence}");
+                    stderr::say(&format!("error: {sentence}"));
                     // SAFETY: the call ends the process and touches no memory. `exit` would run the
                     // handlers of a library in which another thread hangs.
                     unsafe { libc::_exit(1) }

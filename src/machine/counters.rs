@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     health::{Health, Xid},
+    survey::nvlinks,
     system::System,
 };
 use crate::{
-    ffi::nvml::{self, Counters, NvLink, Nvml, Remote, Watch},
+    ffi::nvml::{self, Counters, Nvml, Watch},
     plan::{Gpu, topology::Topology},
 };
 
@@ -171,19 +172,11 @@ impl Reader {
     }
 }
 
-/// Which of these GPUs NVLinks join: those that end in the other one, or in switches at both.
+/// Which of these GPUs NVLinks join.
 fn nvlinked(gpus: &[(Gpu, nvml::Gpu)]) -> NvLinked {
-    let is_up = |gpu: &nvml::Gpu, is_wanted: &dyn Fn(&NvLink) -> bool| {
-        gpu.nvlinks.iter().any(|link| link.active && is_wanted(link))
-    };
-    let to_switch = |link: &NvLink| link.remote == Some(Remote::Switch);
-    let is_joined = |here: &nvml::Gpu, there: &nvml::Gpu| {
-        is_up(here, &|link| link.remote_pci_bus_id.as_ref() == Some(&there.pci_bus_id))
-            || is_up(here, &to_switch) && is_up(there, &to_switch)
-    };
     let mut pairs = Vec::new();
     for (place, (gpu, here)) in gpus.iter().enumerate() {
-        let others = gpus[place + 1..].iter().filter(|(_, there)| is_joined(here, there));
+        let others = gpus[place + 1..].iter().filter(|(_, there)| nvlinks(here, there) > 0);
         pairs.extend(others.map(|(other, _)| (*gpu, *other)));
     }
     let has_any = |(gpu, of): &(Gpu, nvml::Gpu)| (!of.nvlinks.is_empty()).then_some(*gpu);

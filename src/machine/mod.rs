@@ -109,7 +109,7 @@ pub(crate) fn fabric() -> Result<&'static fabric::Library, String> {
 
 /// The network interfaces that libfabric offers, by the library at `path` or else the first that
 /// is found; none without a library. What is chosen here is used from now on.
-pub fn nics(path: Option<&Path>) -> Vec<NicNode> {
+pub fn offered_nics(path: Option<&Path>) -> Vec<NicNode> {
     let load = || fabric::Library::load(path).map_err(|err| err.to_string());
     let Ok(library) = FABRIC.get_or_init(load) else { return Vec::new() };
     let offers = library.offers(&fabric::Query::default()).unwrap_or_default();

@@ -2,7 +2,7 @@
 //!
 //! The files are those of the kernel's `Documentation/ABI/stable/sysfs-class-infiniband` and
 //! `Documentation/ABI/testing/sysfs-class-net`. What libfabric offers is another question
-//! ([`super::nics()`]).
+//! ([`super::offered_nics`]).
 
 use std::path::{Path, PathBuf};
 

@@ -122,7 +122,7 @@ impl Software {
         super::nccl(None);
         self.providers = super::fabric()
             .is_ok()
-            .then(|| super::nics(None).into_iter().map(|nic| nic.provider).collect());
+            .then(|| super::offered_nics(None).into_iter().map(|nic| nic.provider).collect());
         for library in super::libraries() {
             let kind = match library.name.as_str() {
                 "NCCL" => &mut self.nccl,

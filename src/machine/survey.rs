@@ -273,7 +273,7 @@ fn pair(
 
 /// NVLinks between two GPUs that are up: those that end at the other one, or, through switches, as
 /// many as the GPU with fewer has.
-fn nvlinks(here: &nvml::Gpu, there: &nvml::Gpu) -> u32 {
+pub(super) fn nvlinks(here: &nvml::Gpu, there: &nvml::Gpu) -> u32 {
     let up = |gpu: &nvml::Gpu, is_wanted: &dyn Fn(&nvml::NvLink) -> bool| {
         let links = gpu.nvlinks.iter().filter(|link| link.active && is_wanted(link));
         u32::try_from(links.count()).unwrap_or(u32::MAX)

@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::Error;
+use crate::stderr;
 
 /// A file whose records are written with one system call each, before an ending that always
 /// stands behind the last one.
@@ -74,7 +75,7 @@ impl RecordFile {
         if let Err(err) = restored {
             // With standard error gone too there is nobody to tell.
             let path = self.path.display();
-            let _ = writeln!(io::stderr(), "warning: {path} may end with half a record: {err}");
+            stderr::say(&format!("warning: {path} may end with half a record: {err}"));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-use super::{Row, Status, table};
+use super::{Row, Status, table, verdicts};
 use crate::{
     plan::{Engine, Issuer, Operation, TransportKind},
     transport::GpuPath,
@@ -91,6 +91,10 @@ pub(super) fn matrices(rows: &[&Row]) -> String {
             of_kind.iter().copied().filter(|row| row.size_bytes == size).collect();
         text.push_str(&at_size(kind, size.unwrap_or_default(), &at_largest));
         text.push_str(&notes(&of_kind));
+        let paths = verdicts::paths(&of_kind, &|row| which(row, &of_kind));
+        if !paths.is_empty() {
+            text.push_str(&format!("{paths}\n"));
+        }
         if at_largest.len() < of_kind.len() {
             text.push_str(&by_size(kind, &of_kind));
         }
@@ -229,7 +233,6 @@ fn notes(rows: &[&Row]) -> String {
         first: &'a Row,
         count: usize,
     }
-    let unnumbered = |text: &str| text.replace(|letter: char| letter.is_ascii_digit(), "");
     let mut notes: Vec<Note<'_>> = Vec::new();
     for row in rows {
         let words: Vec<String> = match row.status {
@@ -238,7 +241,7 @@ fn notes(rows: &[&Row]) -> String {
         };
         for word in words {
             let is_alike = |note: &&mut Note<'_>| {
-                note.word == word && unnumbered(note.reason) == unnumbered(&row.reason)
+                note.word == word && table::is_alike(note.reason, &row.reason)
             };
             match notes.iter_mut().find(is_alike) {
                 Some(note) => note.count += 1,
@@ -248,9 +251,7 @@ fn notes(rows: &[&Row]) -> String {
     }
     let mut text = String::new();
     for Note { word, reason, first, count } in notes {
-        let issuer = first.issuer.map_or(String::new(), |issuer| format!(" {}", issuer.name()));
-        let size = first.size_bytes.unwrap_or_default();
-        let which = format!("{}{issuer} {size}", pair(first, rows));
+        let which = which(first, rows);
         text.push_str(&match count {
             1 => format!("  {word}: {which}"),
             _ => format!("  {word}: {count} of {} rows, the first {which}", rows.len()),
@@ -262,6 +263,12 @@ fn notes(rows: &[&Row]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// `GPU 0 -> GPU 1 read 1 MiB`
+fn which(row: &Row, rows: &[&Row]) -> String {
+    let issuer = row.issuer.map_or(String::new(), |issuer| format!(" {}", issuer.name()));
+    format!("{}{issuer} {}", pair(row, rows), row.size_bytes.unwrap_or_default())
 }
 
 /// `GPU 0 -> GPU 1`; with their hosts, where `rows` have several.

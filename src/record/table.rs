@@ -6,7 +6,6 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use super::{Row, Status, matrix, verdicts};
 use crate::{
-    evidence::nccl_log::Verdict,
     plan::{
         Allocator, DataType, Engine, Issuer, Operation, Reduction, Registration, TransportKind,
     },
@@ -48,7 +47,8 @@ pub fn tables(rows: &[Row]) -> String {
         text.push('\n');
         text.push_str(&sizes(rows));
         text.push('\n');
-        text.push_str(&paths(rows));
+        let of_size = |row: &Row| row.size_bytes.unwrap_or_default().to_string();
+        text.push_str(&verdicts::paths(rows, &of_size));
         text.push('\n');
     }
     text.push_str(&matrix::matrices(&pairs));
@@ -125,20 +125,10 @@ pub(super) fn how_of_nccl(row: &Row) -> String {
     words.into_iter().flatten().map(|word| format!(" {word}")).collect()
 }
 
-/// Which way the data of collectives went, as a line for each way.
-fn paths(rows: &[&Row]) -> String {
-    let line = |row: &&Row| {
-        let reason = row.path_reason.as_deref().unwrap_or_default();
-        let path = row.path.as_deref().unwrap_or_default();
-        Some(match row.path_verdict? {
-            Verdict::Proven => format!("path proven by NCCL's log: {path}\n"),
-            Verdict::Contradicted => format!("path CONTRADICTED: {reason}\n"),
-            Verdict::Unknown => format!("path unknown: {reason}\n"),
-        })
-    };
-    let mut lines: Vec<String> = rows.iter().filter_map(line).collect();
-    lines.dedup();
-    lines.concat()
+/// Whether two reasons differ in their numbers at most.
+pub(super) fn is_alike(one: &str, other: &str) -> bool {
+    let unnumbered = |text: &str| text.replace(|letter: char| letter.is_ascii_digit(), "");
+    unnumbered(one) == unnumbered(other)
 }
 
 /// How data of GPUs comes to the interfaces, as a word behind others.

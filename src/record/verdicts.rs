@@ -2,7 +2,10 @@
 //! not as it should be.
 
 use super::{Row, table};
-use crate::{expected::Verdict, units::readable_gb_s};
+use crate::{
+    evidence::nccl_log::Verdict as PathVerdict, expected::Verdict, plan::TransportKind,
+    units::readable_gb_s,
+};
 
 /// Rows that are listed one by one; more are counted.
 const LINES_MAX: usize = 20;
@@ -75,6 +78,44 @@ pub(super) fn text(rows: &[Row]) -> String {
     if strange.len() > LINES_MAX {
         let left = strange.len() - LINES_MAX;
         text.push_str(&format!("  and {left} more: see verdict in run.csv\n"));
+    }
+    text
+}
+
+/// Which way the data of rows went, as a line for each way: how many of them went it, with the
+/// first as `which` names it.
+pub(super) fn paths(rows: &[&Row], which: &dyn Fn(&Row) -> String) -> String {
+    let told: Vec<(PathVerdict, &Row)> =
+        rows.iter().filter_map(|row| Some((row.path_verdict?, *row))).collect();
+    let path = |row: &'_ Row| row.path.clone().unwrap_or_default();
+    let reason = |row: &'_ Row| row.path_reason.clone().unwrap_or_default();
+    let is_alike = |(verdict, first): &(PathVerdict, &Row), other: &(_, &Row)| {
+        *verdict == other.0
+            && match verdict {
+                PathVerdict::Proven => path(first) == path(other.1),
+                _ => table::is_alike(&reason(first), &reason(other.1)),
+            }
+    };
+    let mut text = String::new();
+    for (place, one) in told.iter().enumerate() {
+        if told[..place].iter().any(|before| is_alike(before, one)) {
+            continue;
+        }
+        let (verdict, row) = *one;
+        text.push_str(&match (verdict, row.transport) {
+            (PathVerdict::Proven, TransportKind::Nccl) => {
+                format!("path proven by NCCL's log: {}", path(row))
+            }
+            (PathVerdict::Proven, _) => format!("path proven by counters: {}", path(row)),
+            (PathVerdict::Contradicted, _) => format!("path CONTRADICTED: {}", reason(row)),
+            (PathVerdict::Unknown, _) => format!("path unknown: {}", reason(row)),
+        });
+        let count = told.iter().filter(|other| is_alike(one, other)).count();
+        text.push_str(&match count {
+            _ if count == told.len() => "\n".to_owned(),
+            1 => format!(" ({})\n", which(row)),
+            _ => format!(" ({count} of {} rows, the first {})\n", told.len(), which(row)),
+        });
     }
     text
 }

@@ -12,8 +12,8 @@ use crate::{
         catalogue::Catalogue,
         topology::{Host, Topology},
     },
-    progress::say,
     record::{Row, Status},
+    stderr::say,
 };
 
 use serde::{Deserialize, Serialize};

@@ -14,8 +14,8 @@ use crate::{
     },
     measure::{Outcome, Witness},
     plan::{Case, Engine, Gpu, Rank, TransportKind, topology::Topology},
-    progress::say,
     record::Row,
+    stderr::say,
     world,
 };
 

@@ -5,6 +5,7 @@ mod doctor;
 mod explain;
 mod items;
 mod judge;
+mod leader;
 mod lookout;
 mod proof;
 mod ranks;
@@ -23,7 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use items::Item;
 use judge::Judge;
-use lookout::{Found, Lookout, Notes};
+use leader::Leader;
+use lookout::{Lookout, Notes};
 use proof::Proof;
 use ranks::{Ranks, Site};
 use steps::{Job, Transports};
@@ -31,17 +33,17 @@ use steps::{Job, Transports};
 use crate::{
     cli::{Answer, Cli, Command, Format, Options, RankArgs},
     machine,
-    measure::{Latency, Outcome},
     plan::{
         Case, Flow, Rank, TransportKind,
         topology::{Host, Topology},
     },
-    progress::{Progress, say},
+    progress::Progress,
     record::{
-        self, NcclTests, Recorder, Row, Status,
+        self, NcclTests, Recorder, Status,
         provenance::{Provenance, Settings},
     },
     report::attribution,
+    stderr::say,
     transport::{self, Transport, environment},
     world::{self, Launcher, Local, World},
 };
@@ -256,7 +258,7 @@ fn lead(
     let measured = leader.measure_all(&job, ranks, options.simulate.is_some());
     // What NCCL says last is what one wants to know of a failure.
     let measured = match measured {
-        Ok(()) => leader.gather_logs(ranks),
+        Ok(()) => leader.take_leave(ranks),
         failed => leader.record_log(Rank(0), environment::take_log()).and(failed),
     };
     // Dropping the transports gives the GPUs back.
@@ -394,7 +396,7 @@ fn join(args: RankArgs, open: Open, ranks: &mut Ranks) -> Result<bool, Failure> 
         Err(err) => return end(Rank(args.rank), err),
     };
     if here.fabric_lib.is_some() {
-        machine::nics(here.fabric_lib.as_deref());
+        machine::offered_nics(here.fabric_lib.as_deref());
     }
     if let Some(Err(reason)) = here.simulation.as_deref().map(machine::join_simulation) {
         ranks.world.abandon(&reason);
@@ -447,123 +449,6 @@ fn end(rank: Rank, err: world::Error) -> Result<bool, Failure> {
         // Rank 0 has said why, or was killed.
         world::Error::Gone(0) | world::Error::Failed { .. } => Ok(true),
         err => Err(Failure::Middle(format!("rank {}: {err}", rank.0))),
-    }
-}
-
-/// What rank 0 works with beside the other ranks.
-struct Leader {
-    items: Vec<Item>,
-    transports: Transports,
-    recorder: Recorder,
-    progress: Progress,
-    hosts: Vec<Host>,
-    /// Which of them this rank is on.
-    own: usize,
-    /// The variables of NCCL that the user gave.
-    nccl_env: Vec<(String, String)>,
-    /// Which way NCCL's data went.
-    proof: Proof,
-    /// What is expected of rows.
-    judge: Judge,
-    /// Who reads the counters of this host.
-    lookout: Lookout,
-    /// What was said of GPUs.
-    notes: Notes,
-    /// Number of the next row.
-    next: usize,
-}
-
-impl Leader {
-    /// Measures and records every item, until one cannot be recorded or a rank is out of reach.
-    fn measure_all(
-        &mut self,
-        job: &Job,
-        ranks: &mut Ranks,
-        is_simulated: bool,
-    ) -> Result<(), Failure> {
-        let rows: usize = self.items.iter().map(Item::rows).sum();
-        let mut index = 0;
-        for item in std::mem::take(&mut self.items) {
-            let Some(step) = item.step(self.own) else {
-                if let Item::Absent { kind, reason } = &item {
-                    let row = Row::absent(self.next, *kind, reason);
-                    self.record(Row { simulated: is_simulated, ..row }, &[])?;
-                }
-                continue;
-            };
-            if let Some(case) = item.cases().next() {
-                self.progress.begin(case);
-            }
-            let topology = self.hosts[self.own].topology.clone();
-            let with = (&mut self.transports, &topology, &mut self.lookout);
-            let measured = step.measure(ranks, job, index, with);
-            index += 1;
-            let (results, lost) = measured.map_err(|err| Failure::Middle(err.to_string()))?;
-            for (case, result) in item.all_cases().zip(results) {
-                let Some((case, result)) = case.zip(result) else { continue };
-                let (row, latencies) = match result {
-                    Ok(found) => {
-                        let row = Row::new(self.next, case, &found.0);
-                        (self.proven(row, case, &found)?, found.0.latencies())
-                    }
-                    Err(reason) => (Row::failed(self.next, case, &reason), Vec::new()),
-                };
-                let row = row.on(&self.hosts).with_nccl_env(&self.nccl_env);
-                let row = self.judge.judged(row, case, &self.hosts);
-                let row = Row { simulated: is_simulated, ..row };
-                self.record(row, &latencies)?;
-            }
-            if let Some(reason) = lost {
-                return Err(Failure::Middle(match rows + 1 - self.next {
-                    0 => reason,
-                    1 => format!("{reason}; 1 row was not measured"),
-                    left => format!("{reason}; {left} rows were not measured"),
-                }));
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes leave of the other ranks, with what their logs have that no row has brought.
-    fn gather_logs(&mut self, ranks: &mut Ranks) -> Result<(), Failure> {
-        let middle = |err: world::Error| Failure::Middle(err.to_string());
-        ranks.world.next_round();
-        let own = (Rank(0), environment::take_log(), self.lookout.health());
-        let mut health = Vec::new();
-        for (rank, text, of_host) in ranks.world.gather(own).map_err(middle)?.into_iter().flatten()
-        {
-            self.record_log(rank, text)?;
-            health.extend(of_host);
-        }
-        self.recorder.conclude(health).map_err(|err| Failure::Middle(err.to_string()))?;
-        ranks.world.barrier().map_err(middle)
-    }
-
-    fn record_log(&self, rank: Rank, text: Option<String>) -> Result<(), Failure> {
-        let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(()) };
-        let written = self.recorder.append_nccl_log(rank, &text);
-        written.map_err(|err| Failure::Middle(err.to_string()))
-    }
-
-    /// The row with the way that its data went, by a library's log and by counters.
-    fn proven(&mut self, row: Row, case: &Case, found: &Found) -> Result<Row, Failure> {
-        let Outcome::Measured(measured) = &found.0 else { return Ok(row) };
-        if case.collective().is_none() {
-            return Ok(self.notes.row(row, case, found));
-        }
-        for (rank, text) in measured.log.iter().flatten() {
-            self.record_log(*rank, Some(text.clone()))?;
-        }
-        let row = row.by_path(self.proof.path(case, measured.log.as_deref()));
-        Ok(self.notes.row(row, case, found))
-    }
-
-    fn record(&mut self, row: Row, latencies: &[(Option<Rank>, Latency)]) -> Result<(), Failure> {
-        let written = self.recorder.append(row.clone(), latencies);
-        written.map_err(|err| Failure::Middle(err.to_string()))?;
-        self.progress.row(&row);
-        self.next += 1;
-        Ok(())
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
         Rank, TransportKind,
         topology::{Host, Topology},
     },
-    progress::say,
+    stderr::say,
     transport::environment,
     world::{self, Launcher, World},
 };
@@ -169,7 +169,7 @@ fn site(
 fn topology(options: &Options, kinds: &[TransportKind]) -> Result<Topology, String> {
     let mut topology = machine::topology().map_err(|err| err.to_string())?;
     if kinds.contains(&TransportKind::Rdma) {
-        topology.nics = machine::nics(options.fabric.fabric_lib.as_deref().map(Path::new));
+        topology.nics = machine::offered_nics(options.fabric.fabric_lib.as_deref().map(Path::new));
     }
     if kinds.contains(&TransportKind::Nccl) {
         machine::nccl(options.nccl.nccl_lib.as_deref());

@@ -1,9 +1,6 @@
 //! One case after the other, on every rank: within each host by itself, and between all.
 
-use std::{
-    io::{self, Write},
-    time::Duration,
-};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +13,7 @@ use crate::{
     evidence::counters::Seen,
     measure::{Outcome, measure},
     plan::{Case, Effort, Rank, TransportKind, topology::Topology},
+    stderr,
     transport::{self, Transport, pattern::part_seed},
     world::{self, Heard, World},
 };
@@ -261,6 +259,6 @@ fn say(world: &World, err: &transport::Error) {
     if world.is_root() {
         std::thread::sleep(GRACE);
     } else {
-        let _ = writeln!(io::stderr(), "error: rank {}: {err}", world.rank().0);
+        stderr::say(&format!("error: rank {}: {err}", world.rank().0));
     }
 }

@@ -14,12 +14,13 @@ use serde_json::Value;
 use super::{Failure, free_folder};
 use crate::{
     cli::{self, Cli, Format, Options, SweepFormat, SweepOptions},
-    progress::{Runs, say},
+    progress::Runs,
     record::{
         self,
         provenance::SweepProvenance,
         sweep::{Csv, Ended, Results, sound, write_json},
     },
+    stderr::say,
     sweep::{Line, Plan, Run, findings},
     world::{Launcher, child},
 };

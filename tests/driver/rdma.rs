@@ -31,7 +31,7 @@ const QUICK: Effort =
 /// What rank 0 gets of each case between `ranks` ranks of this machine.
 fn outcomes(ranks: u32, request: &Request) -> Vec<(Operation, Outcome)> {
     let mut topology = machine::topology().unwrap();
-    topology.nics = machine::nics(None);
+    topology.nics = machine::offered_nics(None);
     let own = (0..ranks).map(Rank).collect();
     let host = Host { name: "here".to_owned(), ranks: own, topology: topology.clone() };
     let cases = plan::cases_between(request, &[host]).unwrap();

@@ -344,11 +344,14 @@ fn between(ways: &[Way], pcie_unknown: Option<String>, asked: &str) -> CountedPa
     let over_pcie = |way: &Way| (way.payload - way.asked) as f64;
     let Some(by_pcie) = by_pcie else {
         let why = pcie_unknown.unwrap_or_default();
-        let nvlinks = match ways.iter().any(|way| way.has_nvlinks) {
-            true => format!("NVLinks carried {of_nvlink} bytes for each byte"),
-            false => "there are no NVLinks".to_owned(),
-        };
-        let reason = format!("{nvlinks}, and PCIe is all else that joins GPUs and host; {why}");
+        if !ways.iter().any(|way| way.has_nvlinks) {
+            let reason = format!("there are no NVLinks, and nothing counts: {why}");
+            return CountedPath::unknown(asked, reason);
+        }
+        let reason = format!(
+            "NVLinks carried {of_nvlink} bytes for each byte, and PCIe is all else that joins GPUs \
+             and host; {why}"
+        );
         let counted = (by_nvlink > 0 && asked.contains("nvlink")).then_some(by_nvlink);
         return found(asked, Verdict::Proven, counted, reason);
     };

@@ -1,0 +1,137 @@
+//! Rank 0 between the first case and the last: what becomes of each is judged and recorded.
+
+use super::{
+    Failure,
+    items::Item,
+    judge::Judge,
+    lookout::{Found, Lookout, Notes},
+    proof::Proof,
+    ranks::Ranks,
+    steps::{Job, Transports},
+};
+use crate::{
+    measure::{Latency, Outcome},
+    plan::{Case, Rank, topology::Host},
+    progress::Progress,
+    record::{Recorder, Row},
+    transport::environment,
+    world,
+};
+
+/// What rank 0 works with beside the other ranks.
+pub(super) struct Leader {
+    pub(super) items: Vec<Item>,
+    pub(super) transports: Transports,
+    pub(super) recorder: Recorder,
+    pub(super) progress: Progress,
+    pub(super) hosts: Vec<Host>,
+    /// Which of them this rank is on.
+    pub(super) own: usize,
+    /// The variables of NCCL that the user gave.
+    pub(super) nccl_env: Vec<(String, String)>,
+    /// Which way NCCL's data went.
+    pub(super) proof: Proof,
+    /// What is expected of rows.
+    pub(super) judge: Judge,
+    /// Who reads the counters of this host.
+    pub(super) lookout: Lookout,
+    /// What was said of GPUs.
+    pub(super) notes: Notes,
+    /// Number of the next row.
+    pub(super) next: usize,
+}
+
+impl Leader {
+    /// Measures and records every item, until one cannot be recorded or a rank is out of reach.
+    pub(super) fn measure_all(
+        &mut self,
+        job: &Job,
+        ranks: &mut Ranks,
+        is_simulated: bool,
+    ) -> Result<(), Failure> {
+        let rows: usize = self.items.iter().map(Item::rows).sum();
+        let mut index = 0;
+        for item in std::mem::take(&mut self.items) {
+            let Some(step) = item.step(self.own) else {
+                if let Item::Absent { kind, reason } = &item {
+                    let row = Row::absent(self.next, *kind, reason);
+                    self.record(Row { simulated: is_simulated, ..row }, &[])?;
+                }
+                continue;
+            };
+            if let Some(case) = item.cases().next() {
+                self.progress.begin(case);
+            }
+            let topology = self.hosts[self.own].topology.clone();
+            let with = (&mut self.transports, &topology, &mut self.lookout);
+            let measured = step.measure(ranks, job, index, with);
+            index += 1;
+            let (results, lost) = measured.map_err(|err| Failure::Middle(err.to_string()))?;
+            for (case, result) in item.all_cases().zip(results) {
+                let Some((case, result)) = case.zip(result) else { continue };
+                let (row, latencies) = match result {
+                    Ok(found) => {
+                        let row = Row::new(self.next, case, &found.0);
+                        (self.proven(row, case, &found)?, found.0.latencies())
+                    }
+                    Err(reason) => (Row::failed(self.next, case, &reason), Vec::new()),
+                };
+                let row = row.on(&self.hosts).with_nccl_env(&self.nccl_env);
+                let row = self.judge.judged(row, case, &self.hosts);
+                let row = Row { simulated: is_simulated, ..row };
+                self.record(row, &latencies)?;
+            }
+            if let Some(reason) = lost {
+                return Err(Failure::Middle(match rows + 1 - self.next {
+                    0 => reason,
+                    1 => format!("{reason}; 1 row was not measured"),
+                    left => format!("{reason}; {left} rows were not measured"),
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes leave of the other ranks, with what their logs have that no row has brought, and with how
+    /// their GPUs have done.
+    pub(super) fn take_leave(&mut self, ranks: &mut Ranks) -> Result<(), Failure> {
+        let middle = |err: world::Error| Failure::Middle(err.to_string());
+        ranks.world.next_round();
+        let own = (Rank(0), environment::take_log(), self.lookout.health());
+        let mut health = Vec::new();
+        for (rank, text, of_host) in ranks.world.gather(own).map_err(middle)?.into_iter().flatten()
+        {
+            self.record_log(rank, text)?;
+            health.extend(of_host);
+        }
+        self.recorder.conclude(health).map_err(|err| Failure::Middle(err.to_string()))?;
+        ranks.world.barrier().map_err(middle)
+    }
+
+    pub(super) fn record_log(&self, rank: Rank, text: Option<String>) -> Result<(), Failure> {
+        let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(()) };
+        let written = self.recorder.append_nccl_log(rank, &text);
+        written.map_err(|err| Failure::Middle(err.to_string()))
+    }
+
+    /// The row with the way that its data went, by a library's log and by counters.
+    fn proven(&mut self, row: Row, case: &Case, found: &Found) -> Result<Row, Failure> {
+        let Outcome::Measured(measured) = &found.0 else { return Ok(row) };
+        if case.collective().is_none() {
+            return Ok(self.notes.row(row, case, found));
+        }
+        for (rank, text) in measured.log.iter().flatten() {
+            self.record_log(*rank, Some(text.clone()))?;
+        }
+        let row = row.by_path(self.proof.path(case, measured.log.as_deref()));
+        Ok(self.notes.row(row, case, found))
+    }
+
+    fn record(&mut self, row: Row, latencies: &[(Option<Rank>, Latency)]) -> Result<(), Failure> {
+        let written = self.recorder.append(row.clone(), latencies);
+        written.map_err(|err| Failure::Middle(err.to_string()))?;
+        self.progress.row(&row);
+        self.next += 1;
+        Ok(())
+    }
+}
