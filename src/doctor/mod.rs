@@ -26,6 +26,7 @@ use crate::{
         catalogue::{Catalogue, Instance},
         nccl_env::{Known, Setting},
     },
+    units::count,
 };
 
 /// What a check makes of what it looks at.
@@ -226,11 +227,6 @@ fn beyond(facts: &Facts) -> Vec<String> {
          to each other by way of the root complex"
             .to_owned(),
     ]
-}
-
-/// A count with its noun, such as `1 GPU` or `4 GPUs`.
-fn count(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

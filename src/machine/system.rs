@@ -278,8 +278,8 @@ fn refused(path: &Path, err: &io::Error) -> Unread {
     }
 }
 
-fn malformed(path: &Path, what: &str) -> Unread {
-    Unread::Malformed { path: path.to_owned(), what: what.to_owned() }
+pub(super) fn malformed(path: impl AsRef<Path>, what: &str) -> Unread {
+    Unread::Malformed { path: path.as_ref().to_owned(), what: what.to_owned() }
 }
 
 /// The beginning of a text, for a sentence.
