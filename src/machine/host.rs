@@ -85,6 +85,9 @@ pub struct Host {
     pub driver_gpus: Fact<Vec<String>>,
     /// The version of NVIDIA's kernel driver.
     pub driver_version: Fact<String>,
+    /// Errors that NVIDIA's kernel driver has told of in the kernel's log: the GPU's PCI address, as
+    /// far as the driver writes it, and its number for the kind of error.
+    pub xids: Fact<Vec<(String, u64)>>,
 }
 
 /// Who a host is for processes that look for each other.
@@ -145,6 +148,7 @@ impl Host {
             imex_channels: imex_channels(system),
             driver_gpus: system.names("/proc/driver/nvidia/gpus"),
             driver_version: driver_version(system),
+            xids: system.kernel_log().map(|log| log.iter().filter_map(|line| xid(line)).collect()),
         }
     }
 
@@ -411,6 +415,13 @@ fn driver_version(system: &System) -> Fact<String> {
     version.map(str::to_owned).ok_or_else(|| malformed(FILE, "does not tell the driver's version"))
 }
 
+/// `NVRM: Xid (PCI:0000:07:00): 79, pid=1234, name=python3, GPU has fallen off the bus.`
+fn xid(line: &str) -> Option<(String, u64)> {
+    let (address, rest) = line.split_once("NVRM: Xid (PCI:")?.1.split_once("): ")?;
+    let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
+    Some((address.to_lowercase(), digits.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -497,7 +508,19 @@ mod tests {
     }
 
     #[test]
+    fn errors_of_gpus_are_found_in_the_kernels_log() {
+        let log = "6,1,99,-;eth0: link up\n4,2,100,-;NVRM: Xid (PCI:0000:0C:00): 79, pid=7\n\
+                   4,3,101,-;NVRM: Xid (PCI:0000:0c:00): what\nnonsense\n";
+        let host = Host::read(&system(&[("/dev/kmsg", log)]));
+        assert_eq!(host.xids, Ok(vec![("0000:0c:00".to_owned(), 79)]));
+        assert!(Host::read(&system(&[])).xids.is_err());
+    }
+
+    #[test]
     fn this_machine_is_read_too() {
+        // The log may be for root alone; reading it comes to an end.
+        let log = System::here().kernel_log();
+        assert!(log.as_ref().map_or_else(|err| !err.to_string().is_empty(), |log| !log.is_empty()));
         let host = Host::read(System::here());
         assert!(host.identity.boot_id.is_some() && host.identity.shm_device.is_some());
         assert_eq!(host.identity.namespaces.len(), NAMESPACES.len());

@@ -157,6 +157,47 @@ pub(super) fn condition(facts: &Facts) -> Vec<Finding> {
     found
 }
 
+/// Errors of a GPU, its memory or its links, which no program can cause (NVIDIA, "XID Errors").
+const HARDWARE: [u64; 14] = [48, 61, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140, 145, 149];
+
+pub(super) fn xids(facts: &Facts) -> Vec<Finding> {
+    // Who may not read the log is told so; in a container there is often none.
+    let Ok(all) = &facts.host.xids else { return Vec::new() };
+    if facts.gpu_count() == 0 {
+        return Vec::new();
+    }
+    if all.is_empty() {
+        return vec![Finding::ok("the kernel's log tells of no error of a GPU (Xid)")];
+    }
+    let mut counts: BTreeMap<(u64, &str), usize> = BTreeMap::new();
+    for (address, number) in all {
+        *counts.entry((*number, address)).or_insert(0) += 1;
+    }
+    let is_of_hardware = |number: u64| HARDWARE.contains(&number);
+    let listed = counts.iter().map(|((number, address), times)| {
+        format!("Xid {number} of the GPU at {address}, {}", count(*times, "time"))
+    });
+    let seen = format!("the kernel's log has {}", listed.collect::<Vec<String>>().join("; "));
+    let source = "NVIDIA, XID Errors; /dev/kmsg";
+    if counts.keys().any(|(number, _)| is_of_hardware(*number)) {
+        return vec![
+            Finding::problem(seen)
+                .means("a GPU, its memory or its links have failed since the machine was started")
+                .remedy(
+                    "look the number up in NVIDIA's list; restart the machine, and if it comes back \
+                     stop and start the instance to get another host",
+                )
+                .source(source),
+        ];
+    }
+    vec![
+        Finding::note(seen)
+            .means("a program has failed on a GPU, or the driver has had to help it")
+            .remedy("look the number up in NVIDIA's list")
+            .source(source),
+    ]
+}
+
 /// `GPU 1`, `GPUs 1, 2`.
 fn gpus(ordinals: &[u32]) -> String {
     let numbers: Vec<String> = ordinals.iter().map(u32::to_string).collect();
