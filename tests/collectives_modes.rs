@@ -357,6 +357,9 @@ fn ranks_share_a_gpu_where_nccl_is_told_to_let_them() {
         assert_eq!(rows.cell(row, "status"), "ok");
         assert_eq!(rows.cell(row, "communicator_ranks"), "4");
         assert_eq!(rows.cell(row, "path_verdict"), "proven");
+        assert_eq!(rows.cell(row, "verdict"), "unknown");
+        let reason = rows.cell(row, "verdict_reason");
+        assert!(reason.starts_with("ranks share a GPU: "), "{reason}");
     }
     let rows = Simulated::run(&machine(""), line).rows();
     assert!((0..rows.len()).all(|row| rows.cell(row, "communicator_ranks") == "1"));

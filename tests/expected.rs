@@ -180,6 +180,44 @@ fn a_machine_that_nobody_knows_is_unknown_until_the_user_describes_it() {
 }
 
 #[test]
+fn nvlinks_that_nvml_does_not_tell_are_not_taken_for_pcie() {
+    let refused =
+        "\n[[fault.call]]\nname = \"nvmlDeviceGetNvLinkState\"\ncode = 3\nalways = true\n";
+    let line = format!("p2p --gpus 0,1 --engine ce --issuer write --sizes 16M {QUICK}");
+    let run = Simulated::run(&instance("p4d.24xlarge", refused), &line);
+    let rows = run.rows();
+    assert!(!verdicts(&rows).is_empty());
+    for (row, verdict) in verdicts(&rows) {
+        assert_eq!(verdict, "unknown");
+        let reason = rows.cell(row, "verdict_reason");
+        assert!(reason.starts_with("NVML does not tell the NVLinks of GPU "), "{reason}");
+    }
+    assert!(!run.stderr.contains("note: NVLinks"), "{}", run.stderr);
+}
+
+#[test]
+fn a_generation_of_pcie_without_a_known_rate_is_named() {
+    let machine = "schema = 1\nname = \"lab\"\n\n[[gpu]]\nmemory_mib = 4096\n\
+                   pcie_generation = 7\npcie_generation_max = 7\n";
+    let line = format!("local --gpus 0 --engine ce --pattern one-way --sizes 16M {QUICK}");
+    let rows = Simulated::run(machine, &line).rows();
+    let reasons: Vec<&str> = (0..rows.len()).map(|row| rows.cell(row, "verdict_reason")).collect();
+    let unknown = "GPU 0 is connected by PCIe 7";
+    assert!(reasons.iter().any(|reason| reason.contains(unknown)), "{reasons:?}");
+}
+
+#[test]
+fn a_number_without_an_interval_is_not_judged() {
+    let line = "p2p --gpus 0,1 --engine ce --issuer write --sizes 16M --samples 1 --operation copy";
+    let rows = Simulated::run(&instance("p4d.24xlarge", ""), line).rows();
+    assert!(!verdicts(&rows).is_empty());
+    for (row, verdict) in verdicts(&rows) {
+        assert_eq!(verdict, "unknown");
+        assert_eq!(rows.cell(row, "verdict_reason"), "too few samples for an interval");
+    }
+}
+
+#[test]
 fn a_machine_with_seven_of_eight_gpus_is_told_so() {
     let line = format!("p2p --gpus 0,1 --engine ce --issuer write {QUICK}");
     let run = Simulated::run(&instance("p4d.24xlarge", "gpu_count = 7\n"), &line);

@@ -1,16 +1,41 @@
 //! NCCL's collectives: the bus bandwidth among the GPUs of one host, and between hosts.
 
+use std::collections::BTreeSet;
+
 use super::{
-    Chosen, Expected, Machine, Raw, Site,
-    copies::{Ports, host, links_down, nvlinks_of, through_host, unknown_gpu},
+    Chosen, Expected, Gpu, Machine, Raw, Site,
+    copies::{Ports, host, lacking, nvlinks_of, through_host, unknown_gpu},
     network::among,
 };
 use crate::plan::{Case, Collective, Endpoint, Nccl, catalogue::Catalogue};
 
-/// The members of one communicator on one host.
+/// The members of one communicator on one host that have a part.
 struct Local<'a> {
+    /// The host, by its place among all.
+    site: usize,
     machine: &'a Machine,
     gpus: Vec<u32>,
+}
+
+/// The members of one communicator that have a part.
+struct Part<'a> {
+    locals: Vec<Local<'a>>,
+    /// The hosts of the communicator as a whole.
+    hosts: usize,
+}
+
+impl<'a> Local<'a> {
+    fn known_gpus(&self) -> Result<Vec<&'a Gpu>, String> {
+        let known = |&number: &u32| self.machine.gpu(number).ok_or_else(|| unknown_gpu(number));
+        self.gpus.iter().map(known).collect()
+    }
+
+    /// The NVLinks that are down, if that has left a GPU without any: then NCCL goes another way.
+    fn cut_off(&self) -> Result<BTreeSet<String>, String> {
+        let gpus = self.known_gpus()?;
+        let has_none = |gpu: &&Gpu| gpu.nvlinks.is_some_and(|links| links.up == 0);
+        if gpus.iter().any(has_none) { lacking(&gpus) } else { Ok(BTreeSet::new()) }
+    }
 }
 
 /// What the bus bandwidth should be.
@@ -24,6 +49,7 @@ pub(super) fn expected(
     if nccl.ranks < 2 {
         return Err("one rank has no bus bandwidth".to_owned());
     }
+    let parts = parts(case, &nccl, sites)?;
     if chosen.protocol.is_some_and(|protocol| protocol.split('+').any(|one| one == "LL")) {
         return Err(
             "NCCL took its protocol LL, which is for small data: no figure is published of \
@@ -31,33 +57,25 @@ pub(super) fn expected(
                 .to_owned(),
         );
     }
-    let parts: Vec<Vec<Local<'_>>> = nccl
-        .parts()
-        .iter()
-        .map(|part| members(case, part, sites))
-        .collect::<Result<_, String>>()?;
-    let first = parts.first().ok_or("it has no ranks")?;
-    let within = first.iter().filter(|local| local.gpus.len() > 1);
-    let within: Vec<Result<Expected, String>> = within
-        .map(|local| within_host((collective, &nccl), (local, first.len()), chosen, catalogue))
-        .collect();
-    let between = if first.len() > 1 {
-        let spread = parts.iter().filter(|part| part.len() > 1).count();
-        Some(between_hosts(collective, &nccl, first, spread, catalogue)?)
-    } else {
-        None
+    let mut least: Option<Expected> = None;
+    let bounded = |least: Option<Expected>, by: Expected| match least {
+        Some(least) => lesser(least, by),
+        None => by,
     };
-    let mut least = between;
-    for of_host in within {
-        // Between hosts the network alone is expected where nothing is known of one of them.
-        let of_host = match of_host {
-            Err(_) if least.is_some() => continue,
-            other => other?,
-        };
-        least = Some(match least.take() {
-            Some(least) => lesser(least, of_host),
-            None => of_host,
-        });
+    for part in parts.iter().filter(|part| part.locals.len() > 1) {
+        let between = between_hosts(collective, &nccl, (part, &parts), chosen, catalogue)?;
+        least = Some(bounded(least, between));
+    }
+    let has_network = least.is_some();
+    for part in &parts {
+        for local in part.locals.iter().filter(|local| local.gpus.len() > 1) {
+            let within = within_host((collective, &nccl), (local, part.hosts), chosen, catalogue);
+            // Between hosts the network alone is expected where nothing is known of one of them.
+            match within {
+                Err(_) if has_network => {}
+                other => least = Some(bounded(least, other?)),
+            }
+        }
     }
     let least = least.ok_or("its GPUs are on no host that is known")?;
     Ok(match chosen.protocol {
@@ -72,24 +90,52 @@ pub(super) fn expected(
     })
 }
 
-/// The one that bounds the other.
+/// The one that bounds the other: what the other lacks slows nothing.
 fn lesser(one: Expected, other: Expected) -> Expected {
+    let is_same = one.gb_s.total_cmp(&other.gb_s).is_eq();
     let (mut less, more) = if other.gb_s < one.gb_s { (other, one) } else { (one, other) };
-    less.lacks.extend(more.lacks);
+    if is_same {
+        less.lacks.extend(more.lacks);
+        less.lacks.sort();
+        less.lacks.dedup();
+    }
     less.low = less.low.min(more.low);
     less
 }
 
-/// The members of one communicator, host by host.
+/// The communicators, with those members that have a part.
+fn parts<'a>(case: &Case, nccl: &Nccl, sites: &[Site<'a>]) -> Result<Vec<Part<'a>>, String> {
+    let part_of = |numbers: Vec<u32>| {
+        let whole = members(case, &numbers, sites)?;
+        let hosts = whole.len();
+        let Some((source, target)) = nccl.pair else { return Ok(Part { locals: whole, hosts }) };
+        let pair: Vec<u32> =
+            [source, target].iter().filter_map(|&own| numbers.get(own as usize).copied()).collect();
+        Ok(Part { locals: members(case, &pair, sites)?, hosts })
+    };
+    let parts: Vec<Part<'a>> =
+        nccl.parts().into_iter().map(part_of).collect::<Result<_, String>>()?;
+    let mut taken = BTreeSet::new();
+    for local in parts.iter().flat_map(|part| &part.locals) {
+        if let Some(gpu) = local.gpus.iter().find(|&&gpu| !taken.insert((local.site, gpu))) {
+            return Err(format!(
+                "ranks share a GPU: no figure is published of what those of GPU {gpu} reach"
+            ));
+        }
+    }
+    Ok(parts)
+}
+
+/// Members of one communicator, host by host.
 fn members<'a>(case: &Case, part: &[u32], sites: &[Site<'a>]) -> Result<Vec<Local<'a>>, String> {
     let member = |number: u32| case.flows.get(number as usize).map(|flow| flow.source);
     let ends: Vec<Endpoint> = part.iter().filter_map(|&number| member(number)).collect();
     let mut locals = Vec::new();
-    for site in sites {
+    for (place, site) in sites.iter().enumerate() {
         let own = ends.iter().filter(|end| site.ranks.contains(&end.rank));
         let gpus: Vec<u32> = own.filter_map(|end| Some(end.gpu()?.0)).collect();
         if !gpus.is_empty() {
-            locals.push(Local { machine: site.machine, gpus });
+            locals.push(Local { site: place, machine: site.machine, gpus });
         }
     }
     let found: usize = locals.iter().map(|local| local.gpus.len()).sum();
@@ -130,7 +176,9 @@ fn within_host(
     let cap = 2.0 * (n - 1.0) / n * here / (here + 1.0);
     let nvls = if generation >= 5 { "nccl_nvls5" } else { "nccl_nvls4" };
     match collective {
-        Collective::AllReduce if by_switches || (hosts > 1 && has_nvls) => {
+        Collective::AllReduce
+            if by_switches || (hosts > 1 && has_nvls && chosen.algorithm.is_none()) =>
+        {
             let (ranks, here) = (nccl.ranks, local.gpus.len());
             let how = format!(
                 "x 2 x {} / {ranks} x {here} / {} for reducing switches",
@@ -162,6 +210,7 @@ fn within_host(
 /// The NVLinks of the GPU that has the fewest, their generation, and whether the switches reduce;
 /// `None`: the GPUs have none.
 fn nvlinks(local: &Local<'_>) -> Result<Option<(Raw, u32, bool)>, String> {
+    let lacks = lacking(&local.known_gpus()?)?;
     let mut least: Option<(Raw, u32, bool)> = None;
     for &number in &local.gpus {
         let gpu = local.machine.gpu(number).ok_or_else(|| unknown_gpu(number))?;
@@ -179,10 +228,7 @@ fn nvlinks(local: &Local<'_>) -> Result<Option<(Raw, u32, bool)>, String> {
                         published of what they reach together"
                 .to_owned());
         };
-        let mut raw = nvlinks_of(&links, up);
-        if links.up < links.due {
-            raw.lacks.insert(links_down(gpu, &links));
-        }
+        let raw = nvlinks_of(&links, up);
         least = Some(match least.take() {
             Some((less, generation, has_nvls)) => {
                 (less.or_less(raw), generation.min(links.generation), has_nvls && gpu.has_nvls)
@@ -190,7 +236,7 @@ fn nvlinks(local: &Local<'_>) -> Result<Option<(Raw, u32, bool)>, String> {
             None => (raw, links.generation, gpu.has_nvls),
         });
     }
-    Ok(least)
+    Ok(least.map(|(raw, generation, has_nvls)| (Raw { lacks, ..raw }, generation, has_nvls)))
 }
 
 /// The PCIe link of the GPU with the slowest.
@@ -200,7 +246,9 @@ fn pcie(local: &Local<'_>) -> Result<Raw, String> {
         let raw = host(local.machine.gpu(number).ok_or_else(|| unknown_gpu(number))?)?;
         least = Some(least.take().map_or(raw.clone(), |less| less.or_less(raw)));
     }
-    least.ok_or_else(|| "it has no GPUs".to_owned())
+    let mut raw = least.ok_or("it has no GPUs")?;
+    raw.lacks.extend(local.cut_off()?);
+    Ok(raw)
 }
 
 /// The way through host memory of the GPUs with the slowest.
@@ -210,41 +258,109 @@ fn shm(local: &Local<'_>) -> Result<Raw, String> {
         let raw = through_host(local.machine, (pair[0], pair[1]), &Ports::default())?;
         least = Some(least.take().map_or(raw.clone(), |less| less.or_less(raw)));
     }
-    least.ok_or_else(|| "it has one GPU on each host".to_owned())
+    let mut raw = least.ok_or("it has one GPU on each host")?;
+    raw.lacks.extend(local.cut_off()?);
+    Ok(raw)
 }
 
-/// What the interfaces of the hosts let through; `communicators` use them at the same time.
+/// What the interfaces of the hosts let through to one communicator, while others use them too.
 fn between_hosts(
     collective: Collective,
     nccl: &Nccl,
-    locals: &[Local<'_>],
-    communicators: usize,
+    (part, parts): (&Part<'_>, &[Part<'_>]),
+    chosen: Chosen<'_>,
     catalogue: &Catalogue,
 ) -> Result<Expected, String> {
+    use Collective::{AllToAll, Gather, Scatter, SendRecv};
+    if matches!(collective, AllToAll | Gather | Scatter | SendRecv) {
+        return Err("of messages between hosts no figure is published".to_owned());
+    }
+    is_over_libfabric(chosen.transports)?;
     let mut least: Option<Raw> = None;
-    for local in locals {
-        let efa = local.machine.nics.iter().filter(|nic| nic.is_efa);
-        let rates: Option<Vec<f64>> = efa.map(|nic| nic.gb_s).collect();
-        let rates = rates.filter(|rates| !rates.is_empty()).ok_or(
-            "nothing is known of the network between the hosts but EFA, and one has none that tells \
-             its rate",
-        )?;
-        let raw = Raw { gb_s: rates.iter().sum(), how: among(&rates), ..Raw::default() };
+    for local in &part.locals {
+        let raw = out_of_host(local, parts)?;
         least = Some(least.take().map_or(raw.clone(), |less| less.or_less(raw)));
     }
-    let raw = least.ok_or("it has no hosts")?.shared_by(communicators, "communicators");
-    let (hosts, ranks) = (locals.len() as f64, f64::from(nccl.ranks));
-    let (all_hosts, all_ranks) = (locals.len(), nccl.ranks);
-    let bound = match collective {
-        // Each host takes in what the others have, once.
-        Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter => raw.times(
+    let raw = least.ok_or("it has no hosts")?;
+    let (all_hosts, all_ranks) = (part.locals.len(), nccl.ranks);
+    // Around a ring each part of the data leaves a host twice, but for that which it ends with; up
+    // and down a tree of two hosts once.
+    let tree = |raw: Raw| {
+        let (hosts, ranks) = (all_hosts as f64, f64::from(all_ranks));
+        raw.times(
             hosts / (hosts - 1.0) * (ranks - 1.0) / ranks,
             &format!("x {all_hosts} / {} x {} / {all_ranks}", all_hosts - 1, all_ranks - 1),
-        ),
-        Collective::Broadcast | Collective::Reduce => raw,
-        Collective::AllToAll | Collective::Gather | Collective::Scatter | Collective::SendRecv => {
-            return Err("of messages between hosts no figure is published".to_owned());
-        }
+        )
     };
-    bound.reached(catalogue, "nccl_network")
+    let reached = |raw: Raw| raw.reached(catalogue, "nccl_network");
+    match collective {
+        _ if chosen.algorithm.is_some_and(|names| names.contains("COLLNET")) => {
+            Err("the network reduces: no figure is published of that".to_owned())
+        }
+        Collective::AllReduce => {
+            // Where nobody tells, it may be either.
+            let names = || chosen.algorithm.unwrap_or("RING+TREE").split('+');
+            let has_tree = names().any(|name| name != "RING");
+            match (names().any(|name| name == "RING"), has_tree) {
+                (_, false) => reached(raw),
+                (false, true) => reached(tree(raw)),
+                (true, true) => {
+                    Ok(Expected { low: reached(raw.clone())?.low, ..reached(tree(raw))? })
+                }
+            }
+        }
+        _ => reached(raw),
+    }
+}
+
+/// Whether NCCL went between hosts by libfabric, as far as its log tells.
+fn is_over_libfabric(transports: Option<&str>) -> Result<(), String> {
+    let Some(told) = transports else { return Ok(()) };
+    let mut networks = told.split(" + ").filter(|words| words.contains("NET/")).peekable();
+    if networks.peek().is_none() {
+        return Err(format!(
+            "NCCL's log tells of no network between the hosts ({told}): no figure is published of \
+             such a way"
+        ));
+    }
+    match networks.find(|words| !words.starts_with("NET/") || !words.contains("Libfabric")) {
+        Some(other) => Err(format!(
+            "NCCL went between the hosts by {other}: nothing is known of a network but EFA by \
+             libfabric"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// What the interfaces of a host carry for each of the communicators that go through them.
+fn out_of_host(local: &Local<'_>, parts: &[Part<'_>]) -> Result<Raw, String> {
+    let efa = local.machine.nics.iter().filter(|nic| nic.is_efa);
+    let rates: Option<Vec<f64>> = efa.map(|nic| nic.gb_s).collect();
+    let rates = rates.filter(|rates| !rates.is_empty()).ok_or(
+        "nothing is known of the network between the hosts but EFA, and one has none that tells its \
+         rate",
+    )?;
+    let through = parts.iter().filter(|part| part.locals.len() > 1);
+    let here = through.flat_map(|part| &part.locals).filter(|other| other.site == local.site);
+    let (mut gpus, mut communicators) = (Vec::new(), 0);
+    for other in here {
+        gpus.extend(other.known_gpus()?);
+        communicators += 1;
+    }
+    if gpus.len() < local.machine.gpus.len() {
+        return Err(format!(
+            "{} of the {} GPUs of a host take part: nobody tells which of its interfaces are theirs",
+            gpus.len(),
+            local.machine.gpus.len()
+        ));
+    }
+    let mut raw = Raw { gb_s: rates.iter().sum(), how: among(&rates), ..Raw::default() };
+    // A container may have all interfaces and few GPUs.
+    if let Ok(links) = gpus.iter().map(|gpu| host(gpu)).collect::<Result<Vec<Raw>, String>>() {
+        let gb_s = links.iter().map(|link| link.gb_s).sum();
+        let how = format!("{gb_s:.1} GB/s between {} GPUs and their host", links.len());
+        let lacks = links.into_iter().flat_map(|link| link.lacks).collect();
+        raw = raw.or_less(Raw { gb_s, how, lacks, ..Raw::default() });
+    }
+    Ok(raw.shared_by(communicators, "communicators"))
 }

@@ -1,10 +1,10 @@
 //! Copies within one host: a GPU's own memory, to and from its host, from GPU to GPU.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Expected, Gpu, HostWay, Machine, NvLinks, Raw, rate};
 use crate::{
-    plan::{Case, Engine, Flow, Place, catalogue::Catalogue},
+    plan::{Case, Engine, Flow, Operation, Place, catalogue::Catalogue},
     units::Bytes,
 };
 
@@ -23,6 +23,11 @@ pub(super) fn local(
     let gpu = machine.gpu(number.0).ok_or_else(|| unknown_gpu(number.0))?;
     let is_kernel = case.engine == Engine::Sm;
     if flow.source.gpu() == flow.target.gpu() {
+        if case.operation != Operation::Copy {
+            return Err("no figure is published of kernels that only load or only store within a \
+                        GPU"
+            .to_owned());
+        }
         let key = if is_kernel { "local_sm" } else { "local_ce" };
         let own = memory(gpu)?.shared_by(case.flows.len(), "flows").reached(catalogue, key)?;
         return Ok(Expected { may_be_cached: case.size < CACHED_MAX, ..own });
@@ -155,10 +160,12 @@ fn direct(
         [source, target].map(|number| machine.gpu(number).ok_or_else(|| unknown_gpu(number)));
     let (from, to) = (from?, to?);
     let (is_kernel, is_shared) = (case.engine == Engine::Sm, ports.are_shared());
+    let lacks = lacking(&[from, to])?;
     if pair.nvlinks == 0 {
-        let raw = host(from)?
+        let mut raw = host(from)?
             .shared_by(ports.out(source), "flows")
             .or_less(host(to)?.shared_by(ports.into(target), "flows"));
+        raw.lacks.extend(lacks);
         let near = if pair.is_near { "near" } else { "far" };
         let kind = match (is_shared, is_kernel) {
             (true, _) => "both",
@@ -168,15 +175,13 @@ fn direct(
         return Ok((raw, format!("pcie_{near}_{kind}")));
     }
     let links = from.nvlinks.zip(to.nvlinks).ok_or("NVML does not describe their NVLinks")?;
-    let mut raw = nvlinks_of(&links.0, pair.nvlinks);
+    let mut raw = Raw { lacks, ..nvlinks_of(&links.0, pair.nvlinks) };
     for (gpu, links, flows) in
         [(from, &links.0, ports.out(source)), (to, &links.1, ports.into(target))]
     {
         if links.is_switched {
-            raw = raw.or_less(nvlinks_of(links, links.up).shared_by(flows, "flows"));
-        }
-        if links.up < links.due {
-            raw.lacks.insert(links_down(gpu, links));
+            let port = Raw { lacks: lacking(&[gpu])?, ..nvlinks_of(links, links.up) };
+            raw = raw.or_less(port.shared_by(flows, "flows"));
         }
     }
     let generation = links.0.generation.max(2);
@@ -218,10 +223,20 @@ pub(super) fn memory(gpu: &Gpu) -> Result<Raw, String> {
 pub(super) fn host(gpu: &Gpu) -> Result<Raw, String> {
     let way =
         gpu.host.ok_or_else(|| format!("nobody tells the PCIe link of GPU {}", gpu.ordinal))?;
-    let mut raw = Raw { gb_s: way.gb_s(), ..Raw::default() };
+    let mut raw = Raw::default();
     match way {
-        HostWay::C2c { gb_s } => raw.how = format!("{} GB/s of NVLink-C2C", rate(gb_s)),
-        HostWay::Pcie { generation, generation_now, lanes, lanes_due, .. } => {
+        HostWay::C2c { gb_s } => {
+            raw.gb_s = gb_s;
+            raw.how = format!("{} GB/s of NVLink-C2C", rate(gb_s));
+        }
+        HostWay::Pcie { generation, generation_now, lanes, lanes_due, lane_gb_s } => {
+            let lane_gb_s = lane_gb_s.ok_or_else(|| {
+                format!(
+                    "GPU {} is connected by PCIe {generation}, of which the catalogue knows no rate",
+                    gpu.ordinal
+                )
+            })?;
+            raw.gb_s = f64::from(lanes) * lane_gb_s;
             raw.how = format!("PCIe {generation} x{lanes} = {} GB/s of data", rate(raw.gb_s));
             if lanes < lanes_due {
                 raw.lacks
@@ -252,9 +267,27 @@ pub(super) fn nvlinks_of(links: &NvLinks, count: u32) -> Raw {
     }
 }
 
-/// What is said of a GPU some of whose NVLinks are down.
-pub(super) fn links_down(gpu: &Gpu, links: &NvLinks) -> String {
-    format!("{} of the {} NVLinks of GPU {} are down", links.due - links.up, links.due, gpu.ordinal)
+/// Which NVLinks between these GPUs are down.
+///
+/// Without switches a link is between two GPUs and then down at both: where one GPU alone has links
+/// down, they end at none of the others.
+///
+/// # Errors
+///
+/// Nobody tells the links of one of them.
+pub(super) fn lacking(gpus: &[&Gpu]) -> Result<BTreeSet<String>, String> {
+    if let Some(gpu) = gpus.iter().find(|gpu| gpu.nvlinks_untold) {
+        return Err(format!("NVML does not tell the NVLinks of GPU {}", gpu.ordinal));
+    }
+    let links = || gpus.iter().filter_map(|gpu| Some((gpu.ordinal, gpu.nvlinks?)));
+    let is_switched = links().any(|(_, links)| links.is_switched);
+    let down = links().filter(|(_, links)| links.up < links.due && !links.may_lack_bridge);
+    let down: BTreeSet<String> = down
+        .map(|(ordinal, NvLinks { up, due, .. })| {
+            format!("{} of the {due} NVLinks of GPU {ordinal} are down", due - up)
+        })
+        .collect();
+    Ok(if is_switched || down.len() > 1 { down } else { BTreeSet::new() })
 }
 
 /// What is said of a GPU that no survey has found.

@@ -28,10 +28,8 @@ pub enum Verdict {
 pub struct Measured {
     /// The median.
     pub gb_s: f64,
-    /// The lower end of its interval, or the median.
-    pub low: f64,
-    /// The upper end of its interval, or the median.
-    pub high: f64,
+    /// Both ends of its interval; `None`: there are too few samples for one.
+    pub interval: Option<(f64, f64)>,
     /// Data of one operation.
     pub size: Bytes,
     /// The measured rate over the rate at which that data is moved: 1 but for bus bandwidth.
@@ -79,7 +77,14 @@ fn verdict(measured: Measured, expected: &Expected) -> (Verdict, String) {
     let data_us = microseconds_at(measured.size, expected.gb_s / measured.factor);
     let share = data_us / (data_us + expected.start_us);
     let (low, high) = (expected.low * share, expected.high);
-    if measured.low > high {
+    let hints = |reason: String| {
+        let hints = expected.lacks.iter().chain(&expected.hints);
+        std::iter::once(reason).chain(hints.cloned()).collect::<Vec<String>>().join("; ")
+    };
+    let Some((least, most)) = measured.interval else {
+        return (Verdict::Unknown, hints("too few samples for an interval".to_owned()));
+    };
+    if least > high {
         if expected.may_be_cached {
             let reason = "faster than the GPU's memory: data of this size may have come from its \
                           cache; measure 256 MiB or more";
@@ -100,13 +105,20 @@ fn verdict(measured: Measured, expected: &Expected) -> (Verdict, String) {
         );
         return (Verdict::Unknown, reason);
     }
-    let hints = |reason: String| {
-        let hints = expected.lacks.iter().chain(&expected.hints);
-        std::iter::once(reason).chain(hints.cloned()).collect::<Vec<String>>().join("; ")
-    };
-    if measured.high < low {
+    if most < low {
         let reason = format!("less than {} GB/s, which a healthy machine reaches", rate(low));
         return (Verdict::Below, hints(reason));
+    }
+    if measured.gb_s < low || measured.gb_s > high {
+        let end = if measured.gb_s < low { low } else { high };
+        let reason = format!(
+            "the interval from {} to {} GB/s straddles {} GB/s, the end of what is expected: more \
+             samples make it narrower",
+            rate(least),
+            rate(most),
+            rate(end)
+        );
+        return (Verdict::Unknown, hints(reason));
     }
     if expected.lacks.is_empty() {
         let reason =

@@ -131,12 +131,19 @@ fn paths(machine: &Machine) -> Vec<Path> {
         let members: Vec<Endpoint> = (0..2 * count)
             .map(|rank| Endpoint { rank: Rank(rank), place: Place::Gpu(Gpu(rank % count)) })
             .collect();
-        let transports = if reaches(machine) { "P2P" } else { "SHM" };
-        paths.push(Path {
-            hosts: 2,
-            transports: Some(transports),
-            ..Path::of("all_reduce between 2 hosts", collective(members.clone()))
-        });
+        let within = if reaches(machine) { "P2P + NET/Libfabric" } else { "SHM + NET/Libfabric" };
+        let (tree, algorithm) = match machine.gpus.first().is_some_and(|gpu| gpu.has_nvls) {
+            true => ("all_reduce between 2 hosts, NVLS tree", "NVLS_TREE"),
+            false => ("all_reduce between 2 hosts, tree", "TREE"),
+        };
+        for (name, algorithm) in [("all_reduce between 2 hosts, ring", "RING"), (tree, algorithm)] {
+            paths.push(Path {
+                hosts: 2,
+                algorithm: Some(algorithm),
+                transports: Some(within),
+                ..Path::of(name, collective(members.clone()))
+            });
+        }
         let to = Flow { source: members[0], target: members[count as usize] };
         paths.push(Path { hosts: 2, ..Path::of("one interface of EFA", write(to)) });
     }
@@ -160,7 +167,7 @@ fn case(transport: TransportKind, engine: Engine, pattern: Pattern, flows: Vec<F
 }
 
 /// An all-reduce among these.
-fn collective(members: Vec<Endpoint>) -> Case {
+pub(super) fn collective(members: Vec<Endpoint>) -> Case {
     let ranks = u32::try_from(members.len()).unwrap_or(0);
     let wanted = Request::of(&[TransportKind::Nccl]).collectives;
     let next = members.iter().cycle().skip(1).copied();

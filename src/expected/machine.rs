@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     machine::{
         NvLink,
+        links::GpuLinks,
         nics::NicKind,
         survey::{Survey, SurveyedGpu, SurveyedNic, SurveyedPair},
     },
@@ -39,6 +40,8 @@ pub struct Gpu {
     pub memory_gb_s: Option<f64>,
     /// Its NVLinks, if it has some.
     pub nvlinks: Option<NvLinks>,
+    /// Whether it should have some, and nobody tells how many are up.
+    pub nvlinks_untold: bool,
     /// What connects it to the host.
     pub host: Option<HostWay>,
     /// Whether NVSwitches reduce and multicast for it.
@@ -58,6 +61,8 @@ pub struct NvLinks {
     pub link_gb_s: f64,
     /// Whether they end in switches.
     pub is_switched: bool,
+    /// Whether none is up and none has to be: the GPU may lack a bridge.
+    pub may_lack_bridge: bool,
 }
 
 /// What connects a GPU to its host.
@@ -73,8 +78,8 @@ pub enum HostWay {
         lanes: u32,
         /// The lanes that it should have.
         lanes_due: u32,
-        /// The data that a lane carries.
-        lane_gb_s: f64,
+        /// The data that a lane carries; `None`: the catalogue does not know the generation.
+        lane_gb_s: Option<f64>,
     },
     /// NVLink from chip to chip: the GPU's part of it.
     C2c {
@@ -105,16 +110,6 @@ pub struct Nic {
     pub is_efa: bool,
     /// What it carries in one direction, in GB/s.
     pub gb_s: Option<f64>,
-}
-
-impl HostWay {
-    /// The data that it carries in one direction, in GB/s.
-    pub fn gb_s(&self) -> f64 {
-        match self {
-            Self::Pcie { lanes, lane_gb_s, .. } => f64::from(*lanes) * lane_gb_s,
-            Self::C2c { gb_s } => *gb_s,
-        }
-    }
 }
 
 impl Machine {
@@ -168,6 +163,7 @@ impl Machine {
                 (links, links),
                 is_switched,
             ),
+            nvlinks_untold: false,
             host: catalogued_host(instance, known, catalogue),
             has_nvls: is_switched && known.and_then(|gpu| gpu.nvls_multicast) == Some(true),
         };
@@ -221,7 +217,8 @@ fn nvlinks(
     is_switched: bool,
 ) -> Option<NvLinks> {
     let link_gb_s = catalogue.nvlink_generation(generation)?.raw_gbs_per_link_per_dir.get();
-    (due > 0).then_some(NvLinks { generation, up, due, link_gb_s, is_switched })
+    let may_lack_bridge = false;
+    (due > 0).then_some(NvLinks { generation, up, due, link_gb_s, is_switched, may_lack_bridge })
 }
 
 fn surveyed_gpu(
@@ -241,16 +238,22 @@ fn surveyed_gpu(
     let by_type = instance.and_then(|known| known.nvlink_links_per_gpu);
     let due = by_type.unwrap_or_else(|| count(links.clone().count())).max(up);
     let is_switched = gpu.has_switched_nvlinks();
+    let must_be_up = by_type.is_some() || survey.gpus.iter().any(SurveyedGpu::has_switched_nvlinks);
+    let nvlinks = gpu.nvml.as_ref().filter(|nvml| !nvml.nvlinks.is_empty()).and_then(|_| {
+        let links = nvlinks(catalogue, generation, (up, due), is_switched)?;
+        Some(NvLinks { may_lack_bridge: up == 0 && !must_be_up, ..links })
+    });
+    let has_none = instance.is_some_and(|known| known.nvlink_gen == Some(0)).then_some(0);
+    let by_catalogue = by_type.or(has_none).or(known.and_then(|gpu| gpu.nvlink_links));
+    let is_known = instance.is_some() || known.is_some();
+    let should_have = by_catalogue.map_or(!is_known && gpu.nvml.is_none(), |links| links > 0);
     Gpu {
         ordinal: gpu.node.gpu.0,
         name: gpu.node.name.clone(),
         numa_node: gpu.node.numa_node.map(|node| node.0),
         memory_gb_s: known.and_then(|gpu| gpu.mem_bw_gbs).map(Positive::get),
-        // Without NVML nobody tells how many are up.
-        nvlinks: gpu
-            .nvml
-            .as_ref()
-            .and_then(|_| nvlinks(catalogue, generation, (up, due), is_switched)),
+        nvlinks,
+        nvlinks_untold: nvlinks.is_none() && should_have,
         host: surveyed_host(gpu, survey, (instance, known), catalogue),
         has_nvls: is_switched && known.and_then(|gpu| gpu.nvls_multicast) == Some(true),
     }
@@ -269,34 +272,28 @@ fn surveyed_host(
     {
         return Some(way);
     }
-    let (nvml, now) = (gpu.nvml.as_ref(), gpu.condition.as_ref());
-    let lanes_of = |gpu: &SurveyedGpu| {
-        let by_nvml = gpu.condition.as_ref().and_then(|now| now.pcie_lanes);
-        by_nvml.or(gpu.pci.as_ref().and_then(|pci| pci.link.lanes))
-    };
+    let links = GpuLinks::of(gpu, survey);
+    let lanes_of = |gpu: &SurveyedGpu| GpuLinks::of(gpu, survey).pcie.lanes;
     let by_type = (
         instance.and_then(|known| known.gpu_pcie_gen),
         instance.and_then(|known| known.gpu_pcie_lanes).map(std::num::NonZeroU32::get),
     );
-    let now_generation = now.and_then(|now| now.pcie_generation);
-    // NVML's most may be more than the machine around the GPU has.
-    let most = nvml.and_then(|nvml| nvml.pcie_generation_max);
-    let most = match (most, by_type.0) {
+    let now_generation = links.pcie.generation;
+    // What is told may be more than the machine around the GPU has.
+    let most = match (links.pcie_max.generation, by_type.0) {
         (Some(most), Some(by_type)) => Some(most.min(by_type)),
         (most, by_type) => most.or(by_type),
     };
     let generation = most.max(now_generation)?;
-    let lanes = lanes_of(gpu).or(by_type.1)?;
+    let lanes = links.pcie.lanes.or(by_type.1)?;
     let alike = survey.gpus.iter().filter(|other| other.node.name == gpu.node.name);
     let widest = alike.filter_map(lanes_of).max().unwrap_or(lanes);
-    let lane_gb_s = catalogue.pcie.generation(generation)?.raw_gbs_per_lane_per_dir.get()
-        * catalogue.pcie.efficiency();
     Some(HostWay::Pcie {
         generation,
         generation_now: now_generation.filter(|&now| now < generation),
         lanes,
         lanes_due: by_type.1.unwrap_or(widest).max(lanes),
-        lane_gb_s,
+        lane_gb_s: lane_gb_s(catalogue, generation),
     })
 }
 
@@ -311,9 +308,14 @@ fn catalogued_host(
     }
     let generation = instance.gpu_pcie_gen?;
     let lanes = instance.gpu_pcie_lanes?.get();
-    let lane_gb_s = catalogue.pcie.generation(generation)?.raw_gbs_per_lane_per_dir.get()
-        * catalogue.pcie.efficiency();
+    let lane_gb_s = lane_gb_s(catalogue, generation);
     Some(HostWay::Pcie { generation, generation_now: None, lanes, lanes_due: lanes, lane_gb_s })
+}
+
+/// The data that a lane of PCIe carries.
+fn lane_gb_s(catalogue: &Catalogue, generation: u32) -> Option<f64> {
+    let raw = catalogue.pcie.generation(generation)?.raw_gbs_per_lane_per_dir;
+    Some(raw.get() * catalogue.pcie.efficiency())
 }
 
 /// A GPU's part of a link from chip to chip, where there is one: half of it is for each direction,

@@ -14,7 +14,7 @@ mod network;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::{cmp::Ordering, collections::BTreeSet};
 
 pub use differences::{Difference, Part, differences};
 pub use judgement::{Judgement, Measured, Verdict, judge};
@@ -71,6 +71,8 @@ pub struct Chosen<'a> {
     pub protocol: Option<&'a str>,
     /// The transports of its channels.
     pub transports: Option<&'a str>,
+    /// Whether libfabric emulates the operation by messages.
+    pub is_emulated: Option<bool>,
 }
 
 /// A raw rate, and how it comes about.
@@ -83,9 +85,14 @@ struct Raw {
 }
 
 impl Raw {
-    /// The lesser of two, with what is known of both.
+    /// The lesser of two: what the greater lacks slows nothing.
     fn or_less(self, other: Self) -> Self {
-        let (lacks, hints) = (&self.lacks | &other.lacks, &self.hints | &other.hints);
+        let hints = &self.hints | &other.hints;
+        let lacks = match self.gb_s.total_cmp(&other.gb_s) {
+            Ordering::Less => self.lacks.clone(),
+            Ordering::Equal => &self.lacks | &other.lacks,
+            Ordering::Greater => other.lacks.clone(),
+        };
         let less = if other.gb_s < self.gb_s { other } else { self };
         Self { lacks, hints, ..less }
     }
@@ -149,7 +156,7 @@ pub fn expected(
         TransportKind::P2p => copies::p2p(case, here()?, catalogue),
         TransportKind::Shm => copies::shm(case, here()?, catalogue),
         TransportKind::Nccl => collectives::expected(case, sites, chosen, catalogue),
-        TransportKind::Rdma => network::expected(case, sites, catalogue),
+        TransportKind::Rdma => network::expected(case, sites, chosen, catalogue),
     }
 }
 

@@ -1,10 +1,13 @@
 //! Expected values against arithmetic by hand.
 
+mod communicators;
+mod interfaces;
+
 use super::*;
 use crate::{
     plan::{
-        Endpoint, Engine, Flow, Gpu as GpuNumber, Issuer, Pattern, Place, catalogue::Instance,
-        topology::NumaNode,
+        Endpoint, Engine, Flow, Gpu as GpuNumber, Issuer, Operation, Pattern, Place,
+        catalogue::Instance, topology::NumaNode,
     },
     units::Bytes,
 };
@@ -27,7 +30,7 @@ fn copy(transport: TransportKind, engine: Engine, ends: &[(Endpoint, Endpoint)])
         transport,
         pattern: Pattern::OneWay,
         flows: ends.iter().map(|&(source, target)| Flow { source, target }).collect(),
-        operation: crate::plan::Operation::Copy,
+        operation: Operation::Copy,
         engine,
         issuer: Some(Issuer::Write),
         handle: None,
@@ -106,6 +109,55 @@ fn links_that_are_down_lower_what_is_expected_and_make_a_row_below() {
     let others = of(&p4d, &copy(p2p, ce, &[(of_gpu(0), of_gpu(1))])).unwrap();
     assert_near(others.gb_s, 276.0, "another pair");
     assert!(others.lacks.is_empty());
+    // The port that two flows share is slower than the links that are left.
+    let both = [(of_gpu(0), of_gpu(1)), (of_gpu(0), of_gpu(5))];
+    let shared = of(&p4d, &copy(p2p, ce, &both)).unwrap();
+    assert_near(shared.gb_s, 150.0 * 0.86, "two flows");
+    assert!(shared.lacks.is_empty(), "{:?}", shared.lacks);
+}
+
+#[test]
+fn a_gpu_without_any_of_its_nvlinks_is_said_to_lack_them_all() {
+    let mut p4d = machine("p4d.24xlarge");
+    // NVML tells no ends of links that are down.
+    let links = p4d.gpus[2].nvlinks.as_mut().unwrap();
+    (links.up, links.is_switched) = (0, false);
+    for pair in p4d.pairs.iter_mut().filter(|pair| pair.gpu == 2 || pair.peer == 2) {
+        pair.nvlinks = 0;
+    }
+    let p2p = |machine: &Machine, peer: u32| {
+        let case = copy(TransportKind::P2p, Engine::Ce, &[(of_gpu(peer), of_gpu(2))]);
+        of(machine, &case).map(|found| found.lacks)
+    };
+    assert_eq!(p2p(&p4d, 0).unwrap(), ["12 of the 12 NVLinks of GPU 2 are down"]);
+    // Boards with connectors and no bridges.
+    let mut boards = p4d.clone();
+    for links in boards.gpus.iter_mut().filter_map(|gpu| gpu.nvlinks.as_mut()) {
+        (links.up, links.is_switched, links.may_lack_bridge) = (0, false, true);
+    }
+    assert_eq!(p2p(&boards, 0).unwrap(), [] as [String; 0]);
+    // Nobody tells them: that the way is PCIe is not known.
+    (p4d.gpus[2].nvlinks, p4d.gpus[2].nvlinks_untold) = (None, true);
+    assert_eq!(p2p(&p4d, 0).unwrap_err(), "NVML does not tell the NVLinks of GPU 2");
+}
+
+#[test]
+fn a_link_between_two_gpus_is_lacked_by_these_two() {
+    let mut meshed = machine("p4d.24xlarge");
+    for gpu in &mut meshed.gpus {
+        let links = gpu.nvlinks.as_mut().unwrap();
+        (links.up, links.is_switched) = (if gpu.ordinal < 2 { 11 } else { 12 }, false);
+    }
+    for pair in &mut meshed.pairs {
+        pair.nvlinks = if pair.gpu < 2 && pair.peer < 2 { 1 } else { 2 };
+    }
+    let p2p = |target: u32| {
+        let case = copy(TransportKind::P2p, Engine::Ce, &[(of_gpu(0), of_gpu(target))]);
+        of(&meshed, &case).unwrap()
+    };
+    assert_near(p2p(2).gb_s, 50.0 * 0.92, "2 links");
+    assert_eq!(p2p(2).lacks, [] as [String; 0]);
+    assert_eq!(p2p(1).lacks.len(), 2, "{:?}", p2p(1).lacks);
 }
 
 #[test]
@@ -141,6 +193,11 @@ fn a_gpus_own_memory_is_loaded_and_stored() {
     let case = copy(TransportKind::Local, Engine::Ce, &[(of_gpu(0), of_gpu(0))]);
     let found = of(&machine("p5.48xlarge"), &case).unwrap();
     assert_near(found.gb_s, 3350.0 / 2.0 * 0.78, "H100");
+    for operation in [Operation::ReadOnly, Operation::WriteOnly] {
+        let kernel = copy(TransportKind::Local, Engine::Sm, &[(of_gpu(0), of_gpu(0))]);
+        let told = of(&machine("p5.48xlarge"), &Case { operation, ..kernel }).unwrap_err();
+        assert!(told.contains("only load or only store"), "{told}");
+    }
     let cached = judge(Some(measured(2000.0, 64 << 20)), Ok(found.clone()));
     assert_eq!(cached.verdict, Verdict::Unknown, "{}", cached.reason);
     let large = Case { size: Bytes::mib(512), ..case };
@@ -153,10 +210,17 @@ fn where_nothing_is_known_nothing_is_expected_and_the_reason_is_said() {
     let mut unnamed = machine("p4d.24xlarge");
     unnamed.gpus[0].memory_gb_s = None;
     unnamed.gpus[0].host = None;
+    if let Some(HostWay::Pcie { generation, lane_gb_s, .. }) = &mut unnamed.gpus[1].host {
+        (*generation, *lane_gb_s) = (7, None);
+    }
     let (local, ce) = (TransportKind::Local, Engine::Ce);
     for (case, reason) in [
         (copy(local, ce, &[(of_gpu(0), of_gpu(0))]), "no memory bandwidth of a GPU called"),
         (copy(local, ce, &[(pinned(0), of_gpu(0))]), "nobody tells the PCIe link of GPU 0"),
+        (
+            copy(local, ce, &[(pinned(0), of_gpu(1))]),
+            "PCIe 7, of which the catalogue knows no rate",
+        ),
         (copy(TransportKind::P2p, ce, &[(of_gpu(0), of_gpu(9))]), "GPUs 0 and 9"),
         (copy(TransportKind::Shm, Engine::Cpu, &[(pinned(0), pinned(0))]), "what CPUs copy"),
     ] {
@@ -170,7 +234,7 @@ fn where_nothing_is_known_nothing_is_expected_and_the_reason_is_said() {
 }
 
 fn measured(gb_s: f64, bytes: u64) -> Measured {
-    Measured { gb_s, low: gb_s, high: gb_s, size: Bytes::new(bytes), factor: 1.0 }
+    Measured { gb_s, interval: Some((gb_s, gb_s)), size: Bytes::new(bytes), factor: 1.0 }
 }
 
 #[test]
@@ -192,9 +256,20 @@ fn verdicts_are_those_of_the_band_where_the_start_does_not_count() {
         let judgement = judge(Some(measured(gb_s, bytes)), found());
         assert_eq!(judgement.verdict, verdict, "{gb_s} {bytes}: {}", judgement.reason);
     }
-    // An interval that reaches into the band is not outside.
-    let wide = Measured { low: 300.0, high: 340.0, ..measured(320.0, 64 << 20) };
-    assert_eq!(judge(Some(wide), found()).verdict, Verdict::Expected);
+    // An interval that is on both sides of an end of the band tells as much as its median.
+    for (gb_s, interval, verdict, reason) in [
+        (320.0, Some((300.0, 340.0)), Verdict::Unknown, "the interval from 300.0 to 340.0 GB/s"),
+        (455.0, Some((440.0, 470.0)), Verdict::Unknown, "straddles 450.0 GB/s"),
+        (335.0, Some((320.0, 350.0)), Verdict::Expected, "as on a healthy machine"),
+        (371.0, None, Verdict::Unknown, "too few samples for an interval"),
+        (100.0, None, Verdict::Unknown, "too few samples for an interval"),
+        (500.0, None, Verdict::Unknown, "too few samples for an interval"),
+    ] {
+        let measured = Measured { interval, ..measured(gb_s, 64 << 20) };
+        let judgement = judge(Some(measured), found());
+        assert_eq!(judgement.verdict, verdict, "{gb_s}: {}", judgement.reason);
+        assert!(judgement.reason.contains(reason), "{gb_s}: {}", judgement.reason);
+    }
     let none = judge(None, found());
     assert_eq!((none.verdict, none.fraction), (Verdict::Unknown, None));
     assert!(none.expected.is_some());
@@ -214,10 +289,11 @@ fn collectives_are_bound_by_rings_by_reducing_switches_and_by_the_network() {
     assert_near(rate("p5.48xlarge", "all_reduce, NVLS"), 480.0, "H100");
     assert_near(rate("p6-b300.48xlarge", "all_reduce, NVLS"), 840.0, "B300");
     // 50 GB/s x 2 / 1 x 15 / 16.
-    let two = path("p4de.24xlarge", "all_reduce between 2 hosts");
+    let two = path("p4de.24xlarge", "all_reduce between 2 hosts, tree");
     assert_near(two.gb_s.unwrap(), 0.83 * 93.75, &two.derivation);
+    assert_near(rate("p4de.24xlarge", "all_reduce between 2 hosts, ring"), 0.83 * 50.0, "a ring");
     // There the switches bound it, and not 750 GB/s of network; 487 were seen.
-    let two = path("p5.48xlarge", "all_reduce between 2 hosts");
+    let two = path("p5.48xlarge", "all_reduce between 2 hosts, NVLS tree");
     assert_near(two.gb_s.unwrap(), 0.686 * 450.0 * 2.0 * 15.0 / 16.0 * 8.0 / 9.0, &two.derivation);
     assert_near(rate("p5.48xlarge", "one interface of EFA"), 0.95 * 12.5, "EFA");
     assert!(path("p3dn.24xlarge", "all_reduce, ring").gb_s.is_none());

@@ -73,6 +73,8 @@ pub struct Finding {
     pub flows: usize,
     /// The chance of such a difference, or a greater one, if all are alike.
     pub p: f64,
+    /// Whether a part was also held against others by its flows in the other role alone.
+    pub has_other_role: bool,
     /// What was measured, such as `p2p copy write ce, 64 MiB`.
     pub what: String,
 }
@@ -262,15 +264,24 @@ fn slowest_part(cells: &[Cell], level: f64) -> Option<(Part, Finding)> {
         };
         cells.iter().filter_map(place).min()
     };
+    // Where a part has flows in one role only, these are all there are in either.
+    let is_one_role = |part: &Part| part.role != Role::Either;
     let better = |a: &(Part, usize, Difference), b: &(Part, usize, Difference)| {
-        a.2.t.total_cmp(&b.2.t).then_with(|| width(&b.0).cmp(&width(&a.0)))
+        let narrower = || width(&b.0).cmp(&width(&a.0));
+        let plainer = || is_one_role(&a.0).cmp(&is_one_role(&b.0));
+        a.2.t.total_cmp(&b.2.t).then_with(narrower).then_with(plainer)
     };
     let (part, flows, difference) = tested.max_by(better)?;
     // Bonferroni: as many were tried.
     let p = (difference.p * count).min(1.0);
     (p < level && difference.slower > DIFFERENCE_MIN).then(|| {
         let suspect = Suspect::Part { role: part.role, name: part.name.clone() };
-        (part, Finding { suspect, slower: difference.slower, flows, p, what: String::new() })
+        let either = Part { role: Role::Either, name: part.name.clone() };
+        let left = cells.iter().filter(|cell| !part.has(cell));
+        let (other, rest): (Vec<&Cell>, Vec<&Cell>) = left.partition(|cell| either.has(cell));
+        let has_other_role = other.len() > 1 && rest.len() > 1;
+        let slower = difference.slower;
+        (part, Finding { suspect, slower, flows, p, has_other_role, what: String::new() })
     })
 }
 
@@ -299,6 +310,7 @@ fn slow_flows(cells: &[Cell], level: f64) -> Vec<Finding> {
             slower: difference.slower,
             flows: 1,
             p,
+            has_other_role: false,
             what: String::new(),
         });
     }
@@ -357,9 +369,10 @@ pub fn text(findings: &[Finding]) -> String {
         let is_normal = |role: Role, name: &str| {
             let is_it = |other: &Suspect| {
                 matches!(other, Suspect::Part { role: found, name: of }
-                if of == name && *found == role)
+                if of == name && (*found == role || *found == Role::Either))
             };
-            !by_suspect.keys().copied().any(is_it)
+            findings.iter().all(|finding| finding.has_other_role)
+                && !by_suspect.keys().copied().any(is_it)
         };
         let said = match suspect {
             Suspect::Flow { source, target } => {

@@ -66,6 +66,7 @@ impl Judge {
             algorithm: row.algorithm.as_deref(),
             protocol: row.algorithm_protocol.as_deref(),
             transports: row.path.as_deref(),
+            is_emulated: row.emulated,
         };
         let expected = expected::expected(case, &sites, chosen, &self.catalogue);
         let judgement = expected::judge(measured(&row, case), expected);
@@ -108,8 +109,10 @@ fn measured(row: &Row, case: &Case) -> Option<Measured> {
     let gb_s = row.bandwidth_gb_s? * factor;
     Some(Measured {
         gb_s,
-        low: row.bandwidth_gb_s_low.map_or(gb_s, |low| low * factor),
-        high: row.bandwidth_gb_s_high.map_or(gb_s, |high| high * factor),
+        interval: row
+            .bandwidth_gb_s_low
+            .zip(row.bandwidth_gb_s_high)
+            .map(|(low, high)| (low * factor, high * factor)),
         size: row.size_bytes?,
         factor,
     })

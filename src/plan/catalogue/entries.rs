@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, num::NonZeroU32};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 
 /// A number above 0.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
@@ -24,6 +24,30 @@ impl TryFrom<f64> for Positive {
         let within = number.is_finite() && number > 0.0;
         within.then_some(Self(number)).ok_or_else(|| format!("{number} is not a number above 0"))
     }
+}
+
+/// The most GPUs, NUMA nodes or interfaces that one machine is taken to have.
+const PARTS_MAX: u32 = 1024;
+
+fn within_parts_max<'de, D: Deserializer<'de>>(count: u32) -> Result<u32, D::Error> {
+    let within = (count <= PARTS_MAX).then_some(count);
+    within.ok_or_else(|| Error::custom(format!("{count} is more than {PARTS_MAX}")))
+}
+
+/// A count of parts that a machine has.
+fn parts<'de, D: Deserializer<'de>>(from: D) -> Result<NonZeroU32, D::Error> {
+    let count = NonZeroU32::deserialize(from)?;
+    within_parts_max::<D>(count.get()).map(|_| count)
+}
+
+/// A count of parts that may not be known.
+fn known_parts<'de, D: Deserializer<'de>>(from: D) -> Result<Option<NonZeroU32>, D::Error> {
+    parts(from).map(Some)
+}
+
+/// A count of parts that may not be known, or of which a machine may have none.
+fn parts_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    within_parts_max::<D>(u32::deserialize(from)?).map(Some)
 }
 
 /// How the GPUs of an instance reach each other.
@@ -99,6 +123,7 @@ pub struct Instance {
     /// What the GPU is called.
     pub gpu_name: Option<String>,
     /// GPUs in one instance.
+    #[serde(deserialize_with = "parts")]
     pub gpu_count: NonZeroU32,
     /// Memory of one GPU, in MiB.
     pub gpu_mem_mib: Option<u64>,
@@ -121,6 +146,7 @@ pub struct Instance {
     /// Whether it has EFA.
     pub efa: Option<bool>,
     /// Interfaces of EFA.
+    #[serde(default, deserialize_with = "parts_if_any")]
     pub efa_interfaces: Option<u32>,
     /// Network cards.
     pub network_cards: Option<u32>,
@@ -139,6 +165,7 @@ pub struct Instance {
     /// Whether EFA's interfaces reach memory of GPUs.
     pub gpudirect_rdma: Option<bool>,
     /// NUMA nodes of the host.
+    #[serde(default, deserialize_with = "known_parts")]
     pub numa_nodes: Option<NonZeroU32>,
     /// Generation of the NVLinks; 0: there are none.
     pub nvlink_gen: Option<u32>,

@@ -231,6 +231,18 @@ fn what_is_wrong_with_a_users_file_is_said_with_its_line_and_key() {
             "line 2, key `instance.mine.gpu`: there is no GPU `h10`: describe it as [gpu.h10], or \
              name one that is known, such as h100",
         ),
+        (
+            &format!("{begin}gpu = \"h100\"\ngpu_count = 4000000000\n"),
+            "line 4, key `instance.mine.gpu_count`: 4000000000 is more than 1024",
+        ),
+        (
+            &format!("{begin}gpu = \"h100\"\ngpu_count = 1024\nnuma_nodes = 1025\n"),
+            "line 5, key `instance.mine.numa_nodes`: 1025 is more than 1024",
+        ),
+        (
+            &format!("{begin}gpu = \"h100\"\ngpu_count = 8\nefa_interfaces = 70000\n"),
+            "line 5, key `instance.mine.efa_interfaces`: 70000 is more than 1024",
+        ),
         ("schema = 1\n[gpu.a\n", "line 2: "),
     ] {
         let bad = Catalogue::built_in().with(text).unwrap_err().to_string();

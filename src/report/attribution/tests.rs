@@ -61,6 +61,37 @@ fn a_slow_source_is_told_from_a_slow_target() {
 }
 
 #[test]
+fn a_gpu_with_flows_in_one_role_is_slow_in_that() {
+    let mut rows = matrix(8, &mut |source, _| if source == 3 { 50.0 } else { 100.0 });
+    // To host memory.
+    rows.retain(|row| row.target_gpu == Some((row.source_gpu.unwrap() + 1) % 8));
+    let rows: Vec<Row> = rows
+        .into_iter()
+        .flat_map(|row| [0, 1].map(|rank| Row { target_rank: Some(rank), ..row.clone() }))
+        .map(|row| Row { target_gpu: None, ..row })
+        .collect();
+    let text = text(&find(&rows, &alike));
+    let lines: Vec<&str> = text.lines().skip(1).collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    assert!(lines[0].starts_with("  GPU 3 is 50 % slower as a source to all (p "), "{text}");
+}
+
+#[test]
+fn a_gpu_that_is_slow_in_both_roles_is_normal_in_none() {
+    let of = |operation: Operation, gb_s: &mut dyn FnMut(u32, u32) -> f64| {
+        let rows = matrix(8, gb_s).into_iter();
+        rows.map(|row| Row { operation: Some(operation), ..row }).collect::<Vec<Row>>()
+    };
+    let mut rows = of(Operation::Copy, &mut |from, _| if from == 3 { 50.0 } else { 100.0 });
+    rows.extend(of(Operation::ReadOnly, &mut |from, to| {
+        if from == 3 || to == 3 { 50.0 } else { 100.0 }
+    }));
+    let text = text(&find(&rows, &alike));
+    assert!(text.contains("GPU 3 is 50 % slower as a source to all (p"), "{text}");
+    assert!(text.contains("GPU 3 is 50 % slower as a source and as a target"), "{text}");
+}
+
+#[test]
 fn a_slow_pair_is_no_slow_gpu() {
     for gpus in [2, 4, 8] {
         let one =
