@@ -177,6 +177,7 @@ fn collective(members: Vec<Endpoint>) -> Case {
         split: None,
         ranks,
         members: ranks,
+        sharers: 1,
         first: 0,
     };
     let flows = flows.collect();
