@@ -38,7 +38,7 @@ fn modules(tree: &mut Tree, machine: &Machine) {
         ("nvidia_uvm", None, true),
         ("nvidia_modeset", Some(driver.as_str()), true),
         ("gdrdrv", Some("2.5"), host.gpudirect),
-        ("efa_nv_peermem", Some("1.2.0"), host.gpudirect && efa),
+        ("efa_nv_peermem", Some("1.2.0"), efa),
         ("efa", Some("2.15.0"), efa),
         ("ib_uverbs", None, efa),
         ("ib_core", None, efa),

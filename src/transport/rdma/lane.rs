@@ -228,7 +228,7 @@ impl Lane {
     /// Hands operation number `number`, which moves `size`, to the interface.
     #[inline]
     pub(super) fn post(
-        &mut self,
+        &self,
         ports: &mut [Port],
         operation: Operation,
         (number, size, context): (u64, Bytes, u64),
@@ -252,13 +252,18 @@ impl Lane {
         let Some(near) = near else { return Ok(Posted::Again) };
         let local = near.all(rail.port).slice(near_at, size);
         let remote = || self.far.memory[rail.far_port].at(rail.peer, far_at);
-        let posted = match operation {
+        match operation {
             Operation::Read => endpoint.read(local, remote(), context, flags),
             Operation::Write => endpoint.write(local, remote(), context, flags.data(signal)),
             _ => endpoint.send(local, rail.peer, context, flags.data(signal)),
-        }?;
-        self.mark(number, posted == Posted::Yes);
-        Ok(posted)
+        }
+    }
+
+    /// Notes that the next operation is under way.
+    #[inline]
+    pub(super) fn note_posted(&mut self) {
+        self.mark(self.count.posted, true);
+        self.count.posted += 1;
     }
 
     /// Notes that operation number `number` is done.
@@ -349,9 +354,8 @@ mod tests {
     fn hand_out(lane: &mut Lane, window: u64) -> Vec<u64> {
         let first = lane.count.posted;
         let numbers: Vec<u64> = (first..first + lane.room(window, Operation::Write)).collect();
-        for &number in &numbers {
-            lane.mark(number, true);
-            lane.count.posted += 1;
+        for _ in &numbers {
+            lane.note_posted();
         }
         numbers
     }

@@ -382,7 +382,7 @@ impl Streams {
                 let posted = lane.post(&mut self.ports, operation, moving, flags);
                 match posted {
                     Ok(Posted::Yes) => {
-                        lane.count.posted += 1;
+                        lane.note_posted();
                         moved = true;
                     }
                     Ok(Posted::Again) => break,
