@@ -140,6 +140,12 @@ pub fn readable_nanoseconds(ns: u64) -> String {
     }
 }
 
+/// A count with its noun, such as `1 GPU` or `4 GPUs`.
+pub fn count(number: impl TryInto<u64>, noun: &str) -> String {
+    let number = number.try_into().unwrap_or(u64::MAX);
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A bandwidth in GB/s for people: three decimals, and three digits that count below 1.
 pub fn readable_gb_s(gb_s: f64) -> String {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "3 to 9")]

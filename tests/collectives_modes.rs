@@ -363,4 +363,12 @@ fn ranks_share_a_gpu_where_nccl_is_told_to_let_them() {
     }
     let rows = Simulated::run(&machine(""), line).rows();
     assert!((0..rows.len()).all(|row| rows.cell(row, "communicator_ranks") == "1"));
+    // What one of them needs is there, what all need is not.
+    let small = machine("").replace("8192", "256");
+    let rows = Simulated::run(&small, &shared.replace("64K", "32M")).rows();
+    for row in 0..rows.len() {
+        assert_eq!(rows.cell(row, "status"), "skipped");
+        let reason = rows.cell(row, "reason");
+        assert!(reason.starts_with("the buffers of 4 ranks need 256.0 MiB of GPU 0"), "{reason}");
+    }
 }

@@ -40,6 +40,7 @@ fn assert_paths(run: &Simulated, path: &str, verdict: &str) {
 
 fn assert_carried(run: &Simulated, expected: f64) {
     let rows = run.rows();
+    assert!(rows.len() > 0);
     for row in 0..rows.len() {
         let carried = rows.number(row, "wire_bytes_per_payload_byte");
         assert!((carried - expected).abs() < 1e-3, "{carried}, not {expected}");
@@ -68,12 +69,15 @@ fn without_nvlinks_it_is_pcie_and_through_the_host_it_is_host_memory() {
     let line = "shm --gpus 0,1 --ranks 2 --sizes 4M --time-limit 50ms --pattern one-way --quiet";
     let rows = Simulated::run(&machine("from = 'p4d.24xlarge'"), line).rows();
     let of_gpus = (0..rows.len()).filter(|&row| !rows.cell(row, "source_gpu").is_empty());
+    let of_gpus: Vec<usize> = of_gpus.collect();
+    assert!(!of_gpus.is_empty());
     for row in of_gpus {
         let told = ["path", "path_verdict"].map(|column| rows.cell(row, column));
         assert_eq!(told, ["host-memory", "proven"], "{}", rows.cell(row, "path_reason"));
     }
     let line = "local --gpus 0 --sizes 4M --operation copy --time-limit 50ms --quiet";
     let rows = Simulated::run(&machine("from = 'p4d.24xlarge'"), line).rows();
+    assert!(rows.len() > 0);
     for row in 0..rows.len() {
         let is_within = rows.cell(row, "source_memory") == rows.cell(row, "target_memory")
             && rows.cell(row, "pattern") == "one-way";
@@ -120,6 +124,7 @@ fn counters_that_do_not_count_prove_nothing() {
     ] {
         let run = Simulated::run(&machine(&format!("from = 'p4d.24xlarge'\n{defect}")), COPIES);
         let rows = run.rows();
+        assert!(rows.len() > 0);
         for row in 0..rows.len() {
             assert_eq!(rows.cell(row, "path_verdict"), "unknown", "{defect}");
             assert_eq!(rows.cell(row, "wire_bytes_per_payload_byte"), "", "{defect}");
@@ -151,6 +156,7 @@ fn pcie_counters_that_run_over_or_are_not_there_prove_nothing() {
     for (bits, line) in [(0, COPIES), (32, large.as_str())] {
         let file = machine(&format!("from = 'p2.8xlarge'\n[[gpu]]\npcie_counter_bits = {bits}"));
         let rows = Simulated::run(&file, line).rows();
+        assert!(rows.len() > 0);
         for row in 0..rows.len() {
             let told = ["path", "path_verdict", "wire_bytes_per_payload_byte"]
                 .map(|column| rows.cell(row, column));
@@ -216,6 +222,48 @@ fn each_defect_has_its_flag_and_nothing_else_in_the_row_in_which_it_came() {
 }
 
 #[test]
+fn what_happens_to_gpus_in_a_case_whose_data_is_wrong_is_told_there() {
+    let file = "from = 'p4d.24xlarge'\n[[fault.flip]]\nsource = 0\ntarget = 1\noffset = 5\nalways = true\n\
+                [[fault.health]]\ngpu = 1\nwhat = 'ecc-uncorrected'\nafter_mib = 1\n\
+                [[fault.health]]\ngpu = 1\nwhat = 'xid'\nxid = 94\nafter_mib = 1";
+    let run = Simulated::run(&machine(file), COPIES);
+    let rows = run.rows_whatever_happened();
+    let of = |row| (rows.cell(row, "status"), rows.cell(row, "flags"));
+    let told: Vec<(&str, &str)> = (0..rows.len()).map(of).collect();
+    assert_eq!(told[0], ("corrupt", "new_ecc_errors xid"), "{told:?}");
+    assert!(told[1..].iter().all(|(_, flags)| !flags.contains("xid")), "{told:?}");
+}
+
+#[test]
+fn a_gpu_without_a_part_in_a_collective_raises_no_flag() {
+    let line = "nccl --gpus 0,1 --operation all_gather --sizes 1M --time-limit 50ms --quiet";
+    let throttled = |gpu: u32| {
+        let file = format!(
+            "from = 'p4d.24xlarge'\n[[gpu]]\nordinals = [{gpu}]\nthrottle = ['sw-power-cap']"
+        );
+        let rows = Simulated::run(&machine(&file), line).rows();
+        assert!(rows.len() > 0);
+        (0..rows.len()).all(|row| rows.cell(row, "flags").contains("throttled"))
+    };
+    assert!(throttled(1) && !throttled(5));
+}
+
+#[test]
+fn who_waits_for_errors_in_vain_does_not_say_that_there_were_none() {
+    let xids = |fault: &str| {
+        let (_, run) = flags(fault);
+        let text = std::fs::read_to_string(run.folder.path().join("run/run.json")).unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["health"][0]["xids"].clone()
+    };
+    let silent = "[[fault.call]]\nname = 'nvmlEventSetWait'\ncode = 999\nalways = true";
+    assert!(xids(silent).is_null());
+    // One that refuses keeps none of the others from it.
+    let one = "[[fault.call]]\nname = 'nvmlDeviceRegisterEvents'\ncode = 3\n\
+               [[fault.health]]\ngpu = 1\nwhat = 'xid'\nxid = 79\nafter_mib = 100";
+    assert_eq!(xids(one)[0]["number"], 79);
+}
+
+#[test]
 fn clocks_that_are_held_down_for_the_whole_run_are_a_flag_of_every_row() {
     for reason in ["sw-power-cap", "hw-slowdown", "sw-thermal-slowdown", "hw-power-brake"] {
         let (all, run) = flags(&format!("[[gpu]]\nordinals = [0]\nthrottle = ['{reason}']"));
@@ -262,6 +310,7 @@ fn a_lost_gpu_is_a_flag() {
 fn collectives_have_the_bytes_of_nvlinks_beside_their_log() {
     let line = "nccl --gpus 0-3 --operation all_gather --sizes 16M --time-limit 50ms --quiet";
     let rows = Simulated::run(&machine("from = 'p4d.24xlarge'"), line).rows();
+    assert!(rows.len() > 0);
     for row in 0..rows.len() {
         assert_eq!(rows.cell(row, "path_verdict"), "proven");
         let reason = rows.cell(row, "path_reason");
@@ -299,6 +348,7 @@ fn the_real_network_of_this_host_is_counted() {
         let result = command.output().unwrap();
         let said = format!("{}{}", text(&result.stdout), text(&result.stderr));
         let rows = verified(&result, &output, &said);
+        assert!(rows.len() > 0);
         for row in 0..rows.len() {
             let told = ["path", "path_verdict"].map(|column| rows.cell(row, column));
             assert_eq!(told, [path, "proven"], "{}", rows.cell(row, "path_reason"));

@@ -119,6 +119,10 @@ const DEFECTS: &[Planted] = &[
      "problem", "gpu-condition", &["GPU 4", "hw_slowdown"]),
     (P5, "[[gpu]]\nordinals = [4]\necc_errors = 3",
      "problem", "gpu-condition", &["GPU 4", "3 errors"]),
+    (P5, "[[host.file]]\npath = '/dev/kmsg'\ntext = \"4,9,1,-;NVRM: Xid (PCI:0000:53:00): 79, pid=1\\n\"",
+     "problem", "xid", &["Xid 79 of the GPU at 0000:53:00, 1 time", "NVIDIA's list"]),
+    (P5, "[[host.file]]\npath = '/dev/kmsg'\ntext = \"4,9,1,-;NVRM: Xid (PCI:0000:53:00): 31, pid=1\\n\"",
+     "note", "xid", &["Xid 31", "a program"]),
     (P5, "[[gpu]]\nordinals = [6]\npcie_lanes = 8",
      "problem", "instance", &["PCIe lanes of GPU 6: 8, 16"]),
     (P5, "[[pair]]\nsource = 1\ntarget = 2\nread_allowed = false\nwrite_allowed = false",
@@ -176,7 +180,16 @@ const DEFECTS: &[Planted] = &[
       \"",
      "note", "memory-policy", &["get_mempolicy", "--cap-add SYS_NICE"]),
     (P4D, "[[host.file]]\npath = '/dev/infiniband/uverbs2'\nabsent = true",
-     "problem", "rdma-devices", &["4 RDMA devices", "3 can be opened"]),
+     "problem", "rdma-devices", &["4 RDMA devices", "3 files"]),
+    (P4D, "[[fault.call]]\nname = 'cuDeviceGetAttribute'\ncode = 999\nalways = true",
+     "problem", "driver", &["cuDeviceGetAttribute", "no GPU can be used"]),
+    (P4D, "[[host.file]]\npath = '/proc/self/cgroup'\ntext = \"4:cpu:/a\\n\"\n\
+      [[host.file]]\npath = '/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us'\ntext = \"400000\\n\"\n\
+      [[host.file]]\npath = '/sys/fs/cgroup/cpu/a/cpu.cfs_period_us'\ntext = \"100000\\n\"",
+     "note", "control-group", &["4 CPUs"]),
+    (P4D, "[host]\nofi_nccl = 'none'\n\
+      [[host.file]]\npath = '/usr/lib/libnccl-net.so'\ntext = 'NET/IB'",
+     "problem", "nccl-plugin", &["not found"]),
     (P4D, "[[host.file]]\npath = '/etc/ld.so.conf.d/100_ofinccl.conf'\nabsent = true",
      "problem", "nccl-plugin", &["not where the loader looks", "LD_LIBRARY_PATH"]),
     (P4D, "[[host.file]]\n\
@@ -197,7 +210,46 @@ fn each_defect_is_named_and_nothing_else() {
     for (machine, defect, verdict, check, words) in DEFECTS {
         let answer = Answer::of(&format!("{machine}\n{defect}"), "--json", &[]);
         answer.is_only(verdict, check, words, defect);
+        let fine = answer.findings(&["ok"]);
+        // A library that works may be there several times.
+        let contradicted = fine.iter().find(|(name, _)| name == check && check != &"nccl");
+        assert!(contradicted.is_none(), "{defect}: {contradicted:?}");
     }
+}
+
+#[test]
+fn what_nobody_could_read_is_neither_fine_nor_a_defect() {
+    let silent =
+        |call: &str| format!("{P5}\n[[fault.call]]\nname = '{call}'\ncode = 999\nalways = true");
+    // Without NVML nobody tells how many NVLinks are up, and whether clocks are held down.
+    let answer = Answer::of(&silent("nvmlInit"), "--json", &[]);
+    assert!(answer.findings(&["problem"]).is_empty(), "{}", answer.stdout);
+    let fine = answer.findings(&["ok"]);
+    assert!(fine.iter().all(|(check, _)| check != "gpu-condition" && check != "mig"), "{fine:#?}");
+    let parts = fine.iter().find(|(check, _)| check == "instance").unwrap();
+    assert!(!parts.1.contains("NVLinks") && parts.1.contains("GPUs"), "{parts:?}");
+    let answer = Answer::of(&silent("nvmlDeviceGetFieldValues"), "--json", &[]);
+    let told = answer.findings(&["ok"]).into_iter().filter(|(check, _)| check == "gpu-condition");
+    let told: Vec<String> = told.map(|(_, said)| said).collect();
+    assert!(told.len() == 1 && told[0].contains("clock"), "{told:#?}");
+    // Drivers of EFA that do not ask the device write 100 Gb/s of each port.
+    let rate = |nic: u32| format!("[[nic]]\nindices = [{nic}]\nrate_gbps = 100\n");
+    let rates: String = (0..8).map(rate).collect();
+    let answer = Answer::of(&format!("from = 'p6-b200.48xlarge'\n{rates}"), "--json", &[]);
+    assert!(answer.findings(&["problem", "note"]).is_empty(), "{}", answer.stdout);
+}
+
+#[test]
+fn one_gpu_that_answers_an_error_does_not_hide_what_else_is_wrong() {
+    let machine = format!(
+        "{P5}\n[[fault.call]]\nname = 'cuDeviceGetAttribute'\ncode = 999\nalways = true\n\
+         [host]\nshm_mib = 64"
+    );
+    let answer = Answer::of(&machine, "--json --ranks 2", &[]);
+    let mut problems: Vec<String> =
+        answer.findings(&["problem"]).into_iter().map(|(check, _)| check).collect();
+    problems.sort();
+    assert_eq!((answer.code, problems), (1, vec!["driver".into(), "shared-memory".into()]));
 }
 
 #[test]
@@ -219,6 +271,18 @@ fn variables_that_switch_paths_off_or_do_nothing_are_named() {
     ] {
         let answer = Answer::on(machine, "--json", &[(name, value)]);
         answer.is_only(verdict, check, &[words, name], &format!("{name}={value} on {machine}"));
+    }
+    // A rank with a GPU of its own does not see what the others reach.
+    let one = ("CUDA_VISIBLE_DEVICES", "0");
+    for (machine, name, is_bad) in [
+        ("p5.48xlarge", "NCCL_P2P_DISABLE", true),
+        ("p5.48xlarge", "NCCL_SHM_DISABLE", false),
+        ("g5.48xlarge", "NCCL_P2P_DISABLE", false),
+        ("g5.48xlarge", "NCCL_SHM_DISABLE", true),
+    ] {
+        let answer = Answer::on(machine, "--json", &[one, (name, "1")]);
+        let problems = answer.findings(&["problem"]);
+        assert_eq!(problems.len(), usize::from(is_bad), "{name} on {machine}: {problems:#?}");
     }
     // What does no harm on a machine without the path is not held against it.
     for (machine, name, value) in [
@@ -262,6 +326,10 @@ fn ranks_that_cannot_reach_each_other_are_named() {
         let ranks = answer.json()["findings"][0]["ranks"].clone();
         assert_eq!(ranks, serde_json::json!([0, 1]), "{machine}");
     }
+    // What a rank cannot read makes it no other host.
+    let answer =
+        Answer::of(&planted("/proc/self/mountinfo", "text = 'cut'"), "--json --ranks 2", &[]);
+    answer.is_only("cannot-tell", "shared-memory", &["/proc/self/mountinfo"], "a cut file");
     let names = planted("/proc/sys/kernel/hostname", "text = \"pod-b\\n\"");
     let answer = Answer::of(&names, "--json --ranks 2", &[("NCCL_HOSTID", "one")]);
     assert!(answer.findings(&["problem"]).is_empty(), "{}", answer.stdout);
@@ -280,6 +348,9 @@ fn ranks_of_a_launcher_are_held_against_each_other() {
         let (output, said) = mpi.g2g(2, &format!("{line} --ranks 3")).wait();
         assert_ne!(output.status.code(), Some(0), "{said}");
         assert!(said.contains("leave out --ranks 3"), "{said}");
+        let (output, said) = mpi.g2g(2, &format!("{line} --catalogue nowhere.toml")).wait();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("nowhere.toml"), "{said}");
     }
 }
 
@@ -309,7 +380,8 @@ fn what_one_rank_alone_finds_names_the_rank() {
         "{P5}\n[[host.file]]\npath = '/proc/self/limits'\nprocess = 1\ntext = \"Max locked memory  \
          65536  65536  bytes\\n\""
     );
-    let answer = Answer::of(&machine, "--ranks 3", &[]);
+    // The machine counts processes as they come: of two the second is rank 1.
+    let answer = Answer::of(&machine, "--ranks 2", &[]);
     assert!(answer.stdout.contains("64.0 KiB of memory (rank 1)"), "{}", answer.stdout);
     assert_eq!(answer.code, 1);
 }
@@ -331,7 +403,7 @@ fn the_table_has_problems_first_and_counts_the_rest() {
 }
 
 #[test]
-fn this_machine_is_examined_without_gpus_or_efa() {
+fn this_machine_is_examined() {
     let result = run(g2g(), "doctor --format json");
     let json: Value = serde_json::from_str(&text(&result.stdout)).unwrap();
     assert_eq!(json["simulated"], false);

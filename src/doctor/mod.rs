@@ -21,11 +21,13 @@ use crate::{
         nics::{Nic, NicKind},
         software::Software,
         survey::Survey,
+        system::Unread,
     },
     plan::{
         catalogue::{Catalogue, Instance},
         nccl_env::{Known, Setting},
     },
+    units::count,
 };
 
 /// What a check makes of what it looks at.
@@ -218,19 +220,15 @@ impl Report {
 
 /// What could be seen besides, and how: a sentence each.
 fn beyond(facts: &Facts) -> Vec<String> {
-    if facts.acs.denied == 0 {
-        return Vec::new();
-    }
-    vec![
-        "as root, g2g could also see whether PCI Express access control (ACS) sends what GPUs say \
-         to each other by way of the root complex"
-            .to_owned(),
-    ]
-}
-
-/// A count with its noun, such as `1 GPU` or `4 GPUs`.
-fn count(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+    let acs = "as root, g2g could also see whether PCI Express access control (ACS) sends what GPUs \
+               say to each other by way of the root complex";
+    let log =
+        "as root, g2g could also see errors of GPUs since the start (Xid) in the kernel's log";
+    let is_denied = matches!(facts.host.xids, Err(Unread::Denied(_))) && facts.gpu_count() > 0;
+    [(facts.acs.denied > 0, acs), (is_denied, log)]
+        .into_iter()
+        .filter_map(|(is_it, said)| is_it.then(|| said.to_owned()))
+        .collect()
 }
 
 #[cfg(test)]

@@ -66,12 +66,10 @@ impl Member {
         self.identity.hostname.as_deref().unwrap_or("?")
     }
 
-    /// What NCCL calls a host: one name and one boot, or what it is told.
-    fn nccl_host(&self) -> (Option<&str>, Option<&str>) {
-        match &self.nccl_host_id {
-            Some(id) => (Some(id), None),
-            None => (self.identity.hostname.as_deref(), self.identity.boot_id.as_deref()),
-        }
+    /// What NCCL calls a host: its name, where it has the same boot, or what NCCL is told; `None`
+    /// where that cannot be read.
+    fn nccl_host(&self) -> Option<&str> {
+        self.nccl_host_id.as_deref().or(self.identity.hostname.as_deref())
     }
 }
 
@@ -164,10 +162,12 @@ fn machines(members: &[Member]) -> Vec<Vec<&Member>> {
 
 /// What keeps the ranks of one machine apart.
 fn apart(ranks: &[&Member]) -> Option<Located> {
-    let hosts: BTreeSet<_> = ranks.iter().map(|member| member.nccl_host()).collect();
-    let shm: BTreeSet<_> = ranks.iter().map(|member| &member.identity.shm_device).collect();
-    let space = |kind: &str| -> BTreeSet<Option<&String>> {
-        ranks.iter().map(|member| member.identity.namespaces.get(kind)).collect()
+    // What one of them cannot tell makes no difference.
+    let hosts: BTreeSet<&str> = ranks.iter().filter_map(|member| member.nccl_host()).collect();
+    let shm: BTreeSet<&String> =
+        ranks.iter().filter_map(|member| member.identity.shm_device.as_ref()).collect();
+    let space = |kind: &str| -> BTreeSet<&String> {
+        ranks.iter().filter_map(|member| member.identity.namespaces.get(kind)).collect()
     };
     let names: BTreeSet<&str> = ranks.iter().map(|member| member.host_name()).collect();
     let names = names.into_iter().collect::<Vec<&str>>().join(", ");

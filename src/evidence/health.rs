@@ -30,8 +30,8 @@ pub const THROTTLING: [&str; 5] = [
 pub struct Doubt {
     /// The flag of the row.
     pub flag: &'static str,
-    /// Which GPU; `None`: one that g2g may not use.
-    pub gpu: Option<Gpu>,
+    /// Which GPU.
+    pub gpu: Gpu,
     /// What was seen: the rest of a sentence about the GPU.
     pub what: String,
 }
@@ -42,7 +42,7 @@ pub fn doubts(before: &Reading, after: &Reading, between: Duration, xids: &[Xid]
     let mut doubts = Vec::new();
     for (gpu, before) in &before.gpus {
         let Ok(before) = before else { continue };
-        let doubt = |(flag, what): (&'static str, String)| Doubt { flag, gpu: Some(*gpu), what };
+        let doubt = |(flag, what): (&'static str, String)| Doubt { flag, gpu: *gpu, what };
         match after.gpus.get(gpu) {
             Some(Ok(after)) => {
                 let changes = changes(&before.health, &after.health, between);
@@ -67,7 +67,7 @@ fn changes(before: &Health, after: &Health, between: Duration) -> Vec<(&'static 
         let grown = |of: &fn(&Errors) -> Option<u64>| {
             Some(of(&after.errors)?.saturating_sub(of(&before.errors)?))
         };
-        of.iter().filter_map(grown).sum()
+        of.iter().filter_map(grown).fold(0, u64::saturating_add)
     };
     let mut found = Vec::new();
     if let Some(why) = throttling(before, after, between) {
@@ -75,7 +75,7 @@ fn changes(before: &Health, after: &Health, between: Duration) -> Vec<(&'static 
     }
     let (mended, lasting) =
         (more(&[|errors| errors.ecc_corrected]), more(&[|errors| errors.ecc_uncorrected]));
-    if mended + lasting > 0 {
+    if mended > 0 || lasting > 0 {
         let what = format!("{mended} errors of its memory more were mended, {lasting} were not");
         found.push(("new_ecc_errors", what));
     }
@@ -178,7 +178,7 @@ mod tests {
         change(&mut after);
         let second = Duration::from_secs(1);
         let doubts = doubts(&reading(health()), &reading(after), second, &[]);
-        assert!(doubts.iter().all(|doubt| doubt.gpu == Some(Gpu(3))));
+        assert!(doubts.iter().all(|doubt| doubt.gpu == Gpu(3)));
         flags(&doubts)
     }
 
@@ -229,7 +229,7 @@ mod tests {
     fn a_gpu_that_answers_no_more_is_lost_and_errors_of_the_driver_are_told() {
         let mut gone = reading(health());
         gone.gpus.insert(Gpu(3), Err("the GPU is lost".to_owned()));
-        let xid = Xid { gpu: Some(Gpu(1)), number: 79 };
+        let xid = Xid { gpu: Gpu(1), number: 79 };
         let doubts = doubts(&reading(health()), &gone, Duration::ZERO, &[xid, xid]);
         assert_eq!(flags(&doubts), ["gpu_lost", "xid"]);
         assert_eq!(doubts[1].what, "the driver tells of Xid 79");

@@ -76,7 +76,7 @@ pub fn differences(survey: &Survey, catalogue: &Catalogue) -> Vec<Difference> {
             differ((Part::Gpus, &what), key.to_owned(), instance.gpu.clone());
         }
     }
-    if let Some(interfaces) = instance.efa_interfaces.filter(|_| !survey.nics.is_empty()) {
+    if let Some(interfaces) = instance.efa_interfaces {
         efa(&machine, instance, interfaces, &mut differ);
     }
     if let Some(nodes) = instance.numa_nodes.filter(|_| !survey.nodes.is_empty()) {

@@ -184,6 +184,7 @@ pub(super) fn collective(members: Vec<Endpoint>) -> Case {
         split: None,
         ranks,
         members: ranks,
+        sharers: 1,
         first: 0,
     };
     let flows = flows.collect();

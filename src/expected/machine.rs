@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     machine::{
+        NvLink,
         links::GpuLinks,
         nics::NicKind,
         survey::{Survey, SurveyedGpu, SurveyedNic, SurveyedPair},
@@ -128,13 +129,12 @@ impl Machine {
             is_near: node(pair.gpu) == node(pair.peer),
         };
         let nic = |found: &SurveyedNic| {
-            let ports = found.nic.ports.iter().filter(|port| port.is_up != Some(false));
-            let rates: Vec<f64> = ports.filter_map(|port| port.rate_gbit_s).collect();
-            Nic {
-                name: found.nic.name.clone(),
-                is_efa: found.nic.kind == NicKind::Efa,
-                gb_s: (!rates.is_empty()).then(|| gb_s_of_gbit_s(rates.iter().sum())),
-            }
+            let is_efa = found.nic.kind == NicKind::Efa;
+            // What drivers of EFA say that do not ask the device.
+            let is_told = |rate: &f64| !is_efa || *rate != EFA_UNTOLD_GBIT_S;
+            let told = found.nic.rate_gbit_s().filter(is_told).map(gb_s_of_gbit_s);
+            let by_type = known.and_then(efa_gb_s).filter(|_| is_efa);
+            Nic { name: found.nic.name.clone(), is_efa, gb_s: told.or(by_type) }
         };
         Self {
             instance: instance.map(str::to_owned),
@@ -177,9 +177,8 @@ impl Machine {
         };
         let pairs = all().filter(|(gpu, peer)| reached && gpu != peer).map(pair);
         let interfaces = instance.efa_interfaces.unwrap_or(0);
-        let share = instance.efa_total_gbps.or(instance.network_gbps.filter(|_| interfaces == 1));
-        let share = share.map(|all| gb_s_of_gbit_s(all.get()) / f64::from(interfaces.max(1)));
-        let nic = |number: u32| Nic { name: format!("efa{number}"), is_efa: true, gb_s: share };
+        let gb_s = efa_gb_s(instance);
+        let nic = |number: u32| Nic { name: format!("efa{number}"), is_efa: true, gb_s };
         Self {
             instance: Some(name.to_owned()),
             gpus: (0..count).map(gpu).collect(),
@@ -199,6 +198,17 @@ impl Machine {
     }
 }
 
+/// The rate that drivers of EFA write of every port if they do not ask the device (Linux,
+/// `efa_query_port` in efa_verbs.c).
+const EFA_UNTOLD_GBIT_S: f64 = 100.0;
+
+/// What each interface of EFA of this type carries in one direction, in GB/s.
+fn efa_gb_s(instance: &Instance) -> Option<f64> {
+    let interfaces = instance.efa_interfaces.filter(|&interfaces| interfaces > 0)?;
+    let all = instance.efa_total_gbps.or(instance.network_gbps.filter(|_| interfaces == 1))?;
+    Some(gb_s_of_gbit_s(all.get()) / f64::from(interfaces))
+}
+
 /// The NVLinks of a GPU, of which (`up`, `due`) are up and should be.
 fn nvlinks(
     catalogue: &Catalogue,
@@ -211,19 +221,6 @@ fn nvlinks(
     (due > 0).then_some(NvLinks { generation, up, due, link_gb_s, is_switched, may_lack_bridge })
 }
 
-/// The generation of NVLink behind NVML's number for it (`nvmlNvlinkVersion_enum` of nvml.h, where
-/// 2.2 and 3.1 have numbers of their own).
-const fn nvlink_generation(version: u32) -> Option<u32> {
-    match version {
-        1 => Some(1),
-        2 | 3 => Some(2),
-        4 | 5 => Some(3),
-        6 => Some(4),
-        7 => Some(5),
-        _ => None,
-    }
-}
-
 fn surveyed_gpu(
     gpu: &SurveyedGpu,
     survey: &Survey,
@@ -233,8 +230,8 @@ fn surveyed_gpu(
     let key = catalogue.key_of_driver_name(&gpu.node.name);
     let known = key.and_then(|key| catalogue.gpu.get(key));
     let links = gpu.nvml.iter().flat_map(|nvml| &nvml.nvlinks);
-    let version = links.clone().find_map(|link| link.version).and_then(nvlink_generation);
-    let generation = version.or(known.and_then(|gpu| gpu.nvlink_gen)).unwrap_or(0);
+    let told = links.clone().find_map(NvLink::generation);
+    let generation = told.or(known.and_then(|gpu| gpu.nvlink_gen)).unwrap_or(0);
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let up = count(links.clone().filter(|link| link.active).count());
     // An instance type may have fewer by design than its GPUs could have.

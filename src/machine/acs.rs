@@ -11,6 +11,10 @@ use super::{
     system::{System, Unread},
 };
 
+/// What the kernel shows of a configuration to everybody (`pci_read_config` of its
+/// `drivers/pci/pci-sysfs.c`).
+const SHOWN_TO_ALL: usize = 64;
+
 /// Where capabilities of PCI Express begin, each with a header of 4 bytes.
 const EXTENDED: usize = 0x100;
 
@@ -35,7 +39,8 @@ impl Acs {
     /// Reads the bridges above the devices of `survey`.
     pub fn read(system: &System, survey: &Survey) -> Self {
         let of_gpus = survey.gpus.iter().map(|gpu| &gpu.node.pcie_path);
-        let of_nics = survey.nics.iter().filter_map(|nic| Some(&nic.nic.pci.as_ref()?.path));
+        let of_rdma = survey.nics.iter().filter(|nic| nic.nic.is_rdma());
+        let of_nics = of_rdma.filter_map(|nic| Some(&nic.nic.pci.as_ref()?.path));
         // The host bridge is no device, and the last is what hangs below.
         let bridges = of_gpus.chain(of_nics).flat_map(|path| {
             let above = path.len().saturating_sub(1);
@@ -52,8 +57,10 @@ impl Acs {
                     }
                 }
                 // To others than root the kernel shows the first 64 bytes.
-                Ok(_) | Err(Unread::Denied(_)) => acs.denied += 1,
-                Err(_) => {}
+                Ok(config) if config.len() <= SHOWN_TO_ALL => acs.denied += 1,
+                Err(Unread::Denied(_)) => acs.denied += 1,
+                // A bridge of before PCI Express has no such control.
+                Ok(_) | Err(_) => {}
             }
         }
         acs

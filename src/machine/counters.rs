@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     health::{Health, Xid},
+    nics::RDMA_DEVICES,
     survey::nvlinks,
     system::System,
 };
@@ -17,9 +18,6 @@ use crate::{
 };
 
 pub use crate::ffi::nvml::{LinkBytes, PcieBytes};
-
-/// Where the kernel has its RDMA devices.
-const RDMA_DEVICES: &str = "/sys/class/infiniband";
 
 /// Where the kernel counts what its network interfaces carry: those of the network namespace that
 /// this process is in, which `/sys/class/net` may not be of.
@@ -107,8 +105,8 @@ pub struct Reader {
     /// PCI addresses of the GPUs.
     addresses: BTreeMap<Gpu, String>,
     nvlinked: NvLinked,
-    /// Waits for errors, or why the driver does not tell of any.
-    watch: Result<Watch, String>,
+    /// Waits for errors.
+    watch: Option<Watch>,
 }
 
 impl Reader {
@@ -124,7 +122,7 @@ impl Reader {
         };
         let nvlinked = nvml.as_ref().map(|nvml| nvlinked(&told(nvml))).unwrap_or_default();
         let all: Vec<String> = addresses.values().cloned().collect();
-        let watch = nvml.clone().and_then(|nvml| nvml.watch(&all));
+        let watch = nvml.as_ref().ok().map(|nvml| nvml.watch(&all));
         Self { nvml, addresses, nvlinked, watch }
     }
 
@@ -163,12 +161,12 @@ impl Reader {
 
     /// Errors that the driver has told of since this was asked last; `None`: it does not tell.
     pub fn xids(&self) -> Option<Vec<Xid>> {
-        let watch = self.watch.as_ref().ok()?;
-        let xid = |(address, number): (Option<String>, u64)| {
-            let of = self.addresses.iter().find(|(_, own)| Some(*own) == address.as_ref());
-            Xid { gpu: of.map(|(gpu, _)| *gpu), number }
+        let told = self.watch.as_ref()?.take()?;
+        let xid = |(address, number): (String, u64)| {
+            let of = self.addresses.iter().find(|(_, own)| **own == address)?;
+            Some(Xid { gpu: *of.0, number })
         };
-        Some(watch.take().into_iter().map(xid).collect())
+        Some(told.into_iter().filter_map(xid).collect())
     }
 }
 
@@ -231,22 +229,22 @@ fn network_interface(line: &str) -> Option<(String, Interface)> {
     Some((name.trim().to_owned(), Interface { kind, sent, received }))
 }
 
-/// A port of an RDMA device: EFA's driver counts bytes (Linux,
-/// `drivers/infiniband/hw/efa/efa_verbs.c`), others by InfiniBand's rules.
+/// A port of an RDMA device, by InfiniBand's rules, or by its driver's own counters of bytes: EFA's
+/// (Linux, `drivers/infiniband/hw/efa/efa_verbs.c`), whose link has no layer of a name, and those
+/// of some devices over Ethernet.
 fn rdma_port(system: &System, port: &Path) -> Option<Interface> {
-    if let Some((sent, received)) =
-        both(system, &port.join("hw_counters"), ["tx_bytes", "rx_bytes"])
-    {
-        return Some(Interface { kind: InterfaceKind::Efa, sent, received });
-    }
-    let (sent, received) =
-        both(system, &port.join("counters"), ["port_xmit_data", "port_rcv_data"])?;
-    let kind = match system.text(port.join("link_layer")).as_deref() {
-        Ok("Ethernet") => InterfaceKind::Roce,
-        _ => InterfaceKind::InfiniBand,
-    };
     let bytes = |words: u64| words.saturating_mul(INFINIBAND_WORD);
-    Some(Interface { kind, sent: bytes(sent), received: bytes(received) })
+    let by_rules = || both(system, &port.join("counters"), ["port_xmit_data", "port_rcv_data"]);
+    let by_rules = || by_rules().map(|(sent, received)| (bytes(sent), bytes(received)));
+    let by_driver = || both(system, &port.join("hw_counters"), ["tx_bytes", "rx_bytes"]);
+    let told = |kind, (sent, received)| Interface { kind, sent, received };
+    match system.text(port.join("link_layer")).as_deref() {
+        Ok("Ethernet") => Some(told(InterfaceKind::Roce, by_rules().or_else(by_driver)?)),
+        Ok("InfiniBand") => Some(told(InterfaceKind::InfiniBand, by_rules().or_else(by_driver)?)),
+        _ => by_driver()
+            .map(|bytes| told(InterfaceKind::Efa, bytes))
+            .or_else(|| Some(told(InterfaceKind::InfiniBand, by_rules()?))),
+    }
 }
 
 /// Two counters in a folder.
@@ -273,6 +271,9 @@ mod tests {
             "/sys/class/infiniband/mlx5_1/ports/1/counters/port_xmit_data": {"text": "1\n"},
             "/sys/class/infiniband/mlx5_1/ports/1/counters/port_rcv_data": {"text": "2\n"},
             "/sys/class/infiniband/mlx5_1/ports/1/link_layer": {"text": "Ethernet\n"},
+            "/sys/class/infiniband/bnxt_re0/ports/1/hw_counters/tx_bytes": {"text": "3\n"},
+            "/sys/class/infiniband/bnxt_re0/ports/1/hw_counters/rx_bytes": {"text": "2\n"},
+            "/sys/class/infiniband/bnxt_re0/ports/1/link_layer": {"text": "Ethernet\n"},
             "/sys/class/infiniband/mute/ports/1/state": {"text": "4: ACTIVE\n"}
         }"#;
         let found = interfaces(&System::described(files).unwrap());
@@ -281,6 +282,7 @@ mod tests {
             .map(|(name, of)| (name.as_str(), of.kind.path(), of.sent, of.received))
             .collect();
         let expected = [
+            ("bnxt_re0", "roce", 3, 2),
             ("ens5", "tcp", 20, 30),
             ("lo", "loopback", 12, 11),
             ("mlx5_0", "infiniband", 32, 36),

@@ -20,8 +20,8 @@ pub struct Health {
 /// An error that the driver has told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Xid {
-    /// The GPU, if it is one of those that g2g may use.
-    pub gpu: Option<Gpu>,
+    /// The GPU.
+    pub gpu: Gpu,
     /// NVIDIA's number for the kind of error.
     pub number: u64,
 }

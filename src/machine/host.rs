@@ -12,17 +12,21 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::system::{System, Unread};
+use super::system::{System, Unread, malformed};
 use crate::units::Bytes;
 
 /// Something that a file tells, or why it does not.
 pub type Fact<T> = Result<T, Unread>;
 
 /// The namespaces that decide whether two processes can share memory and sockets.
-const NAMESPACES: [&str; 4] = ["ipc", "mnt", "net", "pid"];
+const NAMESPACES: [&str; 2] = ["net", "pid"];
 
-/// `CAP_SYS_NICE` of `linux/capability.h`, as a bit of the sets in `/proc/self/status`.
+/// Rights of `linux/capability.h`, as bits of the sets in `/proc/self/status`.
+const CAP_IPC_LOCK: u32 = 14;
 const CAP_SYS_NICE: u32 = 23;
+
+/// What a process may do, and how its system calls are filtered.
+const STATUS: &str = "/proc/self/status";
 
 /// The filter mode of `Seccomp:` in `/proc/self/status`.
 const SECCOMP_FILTER: &str = "2";
@@ -55,14 +59,16 @@ pub struct Host {
     /// Whether system calls are filtered, and this process has not the right to set priorities,
     /// which Docker's filter asks of those that handle memory policies.
     pub is_filtered: Fact<bool>,
-    /// Whether this process has root's rights.
-    pub is_root: Fact<bool>,
+    /// Whether this process may lock more memory than that: the right counts in the first user
+    /// namespace only (`ib_umem_get` of the kernel's `drivers/infiniband/core/umem.c`).
+    pub may_lock: bool,
     /// Why this process seems to be in a container: what shows it.
     pub container: Option<String>,
     /// The IOMMUs that are on.
     pub iommus: Vec<String>,
-    /// How the IOMMU treats a device, by the device's PCI address: `DMA`, `DMA-FQ`, `identity`, …
-    pub iommu_types: BTreeMap<String, String>,
+    /// How the IOMMU treats a device that it is before, by the device's PCI address: `DMA`,
+    /// `DMA-FQ`, `identity`, …
+    pub iommu_types: BTreeMap<String, Fact<String>>,
     /// How the kernel sets clocks of CPUs, with the count of CPUs; empty where it does not.
     pub governors: BTreeMap<String, usize>,
     /// The names of all processes that this one sees, cut to 15 letters as the kernel does.
@@ -79,6 +85,9 @@ pub struct Host {
     pub driver_gpus: Fact<Vec<String>>,
     /// The version of NVIDIA's kernel driver.
     pub driver_version: Fact<String>,
+    /// Errors that NVIDIA's kernel driver has told of in the kernel's log: the GPU's PCI address, as
+    /// far as the driver writes it, and its number for the kind of error.
+    pub xids: Fact<Vec<(String, u64)>>,
 }
 
 /// Who a host is for processes that look for each other.
@@ -127,7 +136,7 @@ impl Host {
             locked_memory: locked_memory(system),
             shared_memory,
             is_filtered: is_filtered(system),
-            is_root: is_root(system),
+            may_lock: may_lock(system),
             container: container(system),
             iommus: system.names("/sys/class/iommu").unwrap_or_default(),
             iommu_types: iommu_types(system),
@@ -139,6 +148,7 @@ impl Host {
             imex_channels: imex_channels(system),
             driver_gpus: system.names("/proc/driver/nvidia/gpus"),
             driver_version: driver_version(system),
+            xids: system.kernel_log().map(|log| log.iter().filter_map(|line| xid(line)).collect()),
         }
     }
 
@@ -148,10 +158,6 @@ impl Host {
         let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     }
-}
-
-fn malformed(path: impl Into<PathBuf>, what: &str) -> Unread {
-    Unread::Malformed { path: path.into(), what: what.to_owned() }
 }
 
 fn namespaces(system: &System) -> BTreeMap<String, String> {
@@ -242,8 +248,8 @@ fn kib(text: &str) -> Option<Bytes> {
 
 /// The folders of this process's control group and of those that it is in, for one controller of
 /// version 1, or for version 2.
-fn groups(system: &System, controller: &str) -> Vec<PathBuf> {
-    let text = system.text("/proc/self/cgroup").unwrap_or_default();
+fn groups(system: &System, controller: &str) -> Fact<Vec<PathBuf>> {
+    let text = system.text("/proc/self/cgroup")?;
     let mut folders = Vec::new();
     for line in text.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -259,24 +265,29 @@ fn groups(system: &System, controller: &str) -> Vec<PathBuf> {
         let up = inner.ancestors().take_while(|folder| folder.starts_with(&mount));
         folders.extend(up.map(Path::to_owned));
     }
-    folders
+    Ok(folders)
 }
 
-/// The least of what the `files` of the groups say; what is not there sets no limit.
+/// The least of what the files of the groups say, of which `files` are read together, one for each
+/// version; a file that is not there sets no limit.
 fn least<T: PartialOrd>(
     system: &System,
-    (controller, files): (&str, [&str; 2]),
+    controller: &str,
+    files: &[&[&str]],
     read: impl Fn(&str) -> Option<Option<T>>,
 ) -> Fact<Option<T>> {
     let mut least: Option<T> = None;
-    for folder in groups(system, controller) {
-        for path in files.map(|file| folder.join(file)) {
-            let text = match system.text(&path) {
-                Ok(text) => text,
+    for folder in groups(system, controller)? {
+        for together in files {
+            let texts: Fact<Vec<String>> =
+                together.iter().map(|file| system.text(folder.join(file))).collect();
+            let text = match texts {
+                Ok(texts) => texts.join(" "),
                 Err(Unread::Absent(_)) => continue,
                 Err(unread) => return Err(unread),
             };
-            let limit = read(&text).ok_or_else(|| malformed(path, "holds no limit"))?;
+            let path = folder.join(together[0]);
+            let limit = read(&text).ok_or_else(|| malformed(&path, "holds no limit"))?;
             if let Some(limit) = limit.filter(|limit| least.as_ref().is_none_or(|l| limit < l)) {
                 least = Some(limit);
             }
@@ -286,7 +297,8 @@ fn least<T: PartialOrd>(
 }
 
 fn memory_limit(system: &System) -> Fact<Option<Bytes>> {
-    least(system, ("memory", ["memory.max", "memory.limit_in_bytes"]), |text| match text {
+    let files: [&[&str]; 2] = [&["memory.max"], &["memory.limit_in_bytes"]];
+    least(system, "memory", &files, |text| match text {
         "max" => Some(None),
         number => {
             let bytes: u64 = number.parse().ok()?;
@@ -295,11 +307,13 @@ fn memory_limit(system: &System) -> Fact<Option<Bytes>> {
     })
 }
 
-/// `cpu.max` holds the time and the period that it is for, in microseconds.
+/// `cpu.max` holds the time and the period that it is for, in microseconds; version 1 has a file
+/// for each, and -1 for no limit.
 fn cpu_limit(system: &System) -> Fact<Option<f64>> {
-    least(system, ("cpu", ["cpu.max", "cpu.max"]), |text| {
+    let files: [&[&str]; 2] = [&["cpu.max"], &["cpu.cfs_quota_us", "cpu.cfs_period_us"]];
+    least(system, "cpu", &files, |text| {
         let (time, period) = text.split_once(' ')?;
-        if time == "max" {
+        if ["max", "-1"].contains(&time) {
             return Some(None);
         }
         let (time, period): (f64, f64) = (time.parse().ok()?, period.trim().parse().ok()?);
@@ -308,20 +322,25 @@ fn cpu_limit(system: &System) -> Fact<Option<f64>> {
 }
 
 fn is_filtered(system: &System) -> Fact<bool> {
-    const FILE: &str = "/proc/self/status";
-    let text = system.text(FILE)?;
+    let text = system.text(STATUS)?;
     let Some(seccomp) = field(&text, "Seccomp:") else { return Ok(false) };
-    let rights = field(&text, "CapEff:").and_then(|set| u64::from_str_radix(set, 16).ok());
-    let rights = rights.ok_or_else(|| malformed(FILE, "does not tell this process's rights"))?;
+    let rights = rights(&text);
+    let rights = rights.ok_or_else(|| malformed(STATUS, "does not tell this process's rights"))?;
     Ok(seccomp == SECCOMP_FILTER && rights >> CAP_SYS_NICE & 1 == 0)
 }
 
-/// The second of the numbers behind `Uid:` is the one that counts.
-fn is_root(system: &System) -> Fact<bool> {
-    const FILE: &str = "/proc/self/status";
-    let text = system.text(FILE)?;
-    let user = field(&text, "Uid:").and_then(|users| users.split_whitespace().nth(1));
-    user.map(|user| user == "0").ok_or_else(|| malformed(FILE, "does not tell the user"))
+/// The first user namespace has a number of its own (`PROC_USER_INIT_INO` of the kernel's
+/// `include/linux/proc_ns.h`).
+fn may_lock(system: &System) -> bool {
+    const FIRST: &str = "user:[4026531837]";
+    system.link("/proc/self/ns/user").is_ok_and(|namespace| namespace == FIRST)
+        && rights(&system.text(STATUS).unwrap_or_default())
+            .is_some_and(|set| set >> CAP_IPC_LOCK & 1 == 1)
+}
+
+/// The rights that count now.
+fn rights(status: &str) -> Option<u64> {
+    field(status, "CapEff:").and_then(|set| u64::from_str_radix(set, 16).ok())
 }
 
 /// What engines of containers leave in them.
@@ -335,11 +354,10 @@ fn container(system: &System) -> Option<String> {
     mark.or_else(|| of_engine().then(|| "/proc/self/cgroup".to_owned()))
 }
 
-fn iommu_types(system: &System) -> BTreeMap<String, String> {
+fn iommu_types(system: &System) -> BTreeMap<String, Fact<String>> {
     let read = |address: String| {
-        let device = Path::new("/sys/bus/pci/devices").join(&address);
-        let kind = system.text(device.join("iommu_group/type")).ok()?;
-        Some((address, kind))
+        let group = Path::new("/sys/bus/pci/devices").join(&address).join("iommu_group");
+        system.has(&group).then(|| (address, system.text(group.join("type"))))
     };
     let devices = system.names("/sys/bus/pci/devices").unwrap_or_default();
     devices.into_iter().filter_map(read).collect()
@@ -397,6 +415,13 @@ fn driver_version(system: &System) -> Fact<String> {
     version.map(str::to_owned).ok_or_else(|| malformed(FILE, "does not tell the driver's version"))
 }
 
+/// `NVRM: Xid (PCI:0000:07:00): 79, pid=1234, name=python3, GPU has fallen off the bus.`
+fn xid(line: &str) -> Option<(String, u64)> {
+    let (address, rest) = line.split_once("NVRM: Xid (PCI:")?.1.split_once("): ")?;
+    let digits = rest.split(|letter: char| !letter.is_ascii_digit()).next()?;
+    Some((address.to_lowercase(), digits.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -425,8 +450,14 @@ mod tests {
             ("/proc/self/cgroup", "4:cpu,cpuacct:/docker/a\n5:memory:/docker/a\n"),
             ("/sys/fs/cgroup/memory/docker/a/memory.limit_in_bytes", "1048576\n"),
             ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("/sys/fs/cgroup/cpu/docker/a/cpu.cfs_quota_us", "400000\n"),
+            ("/sys/fs/cgroup/cpu/docker/a/cpu.cfs_period_us", "100000\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"),
+            ("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"),
         ];
-        assert_eq!(Host::read(&system(&older)).memory_limit, Ok(Some(Bytes::mib(1))));
+        let host = Host::read(&system(&older));
+        assert_eq!((host.memory_limit, host.cpu_limit), (Ok(Some(Bytes::mib(1))), Ok(Some(4.0))));
+        assert!(Host::read(&system(&[])).cpu_limit.is_err(), "nobody has told");
         let odd = [("/proc/self/cgroup", "0::/\n"), ("/sys/fs/cgroup/memory.max", "lots\n")];
         let told = Host::read(&system(&odd)).memory_limit.unwrap_err().to_string();
         assert_eq!(told, "/sys/fs/cgroup/memory.max holds no limit");
@@ -477,7 +508,19 @@ mod tests {
     }
 
     #[test]
+    fn errors_of_gpus_are_found_in_the_kernels_log() {
+        let log = "6,1,99,-;eth0: link up\n4,2,100,-;NVRM: Xid (PCI:0000:0C:00): 79, pid=7\n\
+                   4,3,101,-;NVRM: Xid (PCI:0000:0c:00): what\nnonsense\n";
+        let host = Host::read(&system(&[("/dev/kmsg", log)]));
+        assert_eq!(host.xids, Ok(vec![("0000:0c:00".to_owned(), 79)]));
+        assert!(Host::read(&system(&[])).xids.is_err());
+    }
+
+    #[test]
     fn this_machine_is_read_too() {
+        // The log may be for root alone; reading it comes to an end.
+        let log = System::here().kernel_log();
+        assert!(log.as_ref().map_or_else(|err| !err.to_string().is_empty(), |log| !log.is_empty()));
         let host = Host::read(System::here());
         assert!(host.identity.boot_id.is_some() && host.identity.shm_device.is_some());
         assert_eq!(host.identity.namespaces.len(), NAMESPACES.len());

@@ -19,7 +19,7 @@ use std::{collections::BTreeSet, fs, path::Path, sync::OnceLock};
 use serde::{Deserialize, Serialize};
 
 use crate::ffi::nvml::Nvml;
-pub use crate::ffi::nvml::{Fabric, FabricState, Gpu as NvmlGpu};
+pub use crate::ffi::nvml::{Fabric, FabricState, Gpu as NvmlGpu, NvLink};
 
 use self::system::System;
 use crate::{

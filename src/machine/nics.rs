@@ -14,7 +14,8 @@ use super::{
 };
 use crate::units;
 
-const RDMA: &str = "/sys/class/infiniband";
+/// Where the kernel has its RDMA devices.
+pub(super) const RDMA_DEVICES: &str = "/sys/class/infiniband";
 const NET: &str = "/sys/class/net";
 
 /// Amazon, as a vendor of PCI devices.
@@ -74,7 +75,7 @@ pub struct Port {
 /// machine's PCI devices. Why one of them tells less than it should is added to `missing`.
 pub fn nics(system: &System, devices: &[pci::Device], missing: &mut Vec<String>) -> Vec<Nic> {
     let mut nics: Vec<Nic> = Vec::new();
-    for name in optional(system.names(RDMA), missing).unwrap_or_default() {
+    for name in optional(system.names(RDMA_DEVICES), missing).unwrap_or_default() {
         nics.extend(rdma(system, &name, devices, missing));
     }
     for name in optional(system.names(NET), missing).unwrap_or_default() {
@@ -143,9 +144,9 @@ fn rdma(
     devices: &[pci::Device],
     missing: &mut Vec<String>,
 ) -> Option<Nic> {
-    let place = place(system, RDMA, name, missing)?;
+    let place = place(system, RDMA_DEVICES, name, missing)?;
     let pci = found(devices, place.as_deref().and_then(pci_address));
-    let folder = format!("{RDMA}/{name}");
+    let folder = format!("{RDMA_DEVICES}/{name}");
     let mut layer = None;
     let mut ports = Vec::new();
     for number in optional(system.names(format!("{folder}/ports")), missing).unwrap_or_default() {

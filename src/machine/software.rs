@@ -8,7 +8,6 @@ use std::{
 };
 
 use regex::Regex;
-use serde::Serialize;
 
 use super::system::System;
 
@@ -40,7 +39,7 @@ const OWN: [&str; 8] = [
 const PACKAGES: &str = "/opt/amazon/efa_installed_packages";
 
 /// The libraries that are installed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Software {
     /// The version of EFA's installer.
     pub efa_installer: Option<String>,
@@ -48,7 +47,7 @@ pub struct Software {
     pub nccl: Vec<Installed>,
     /// libfabric.
     pub libfabric: Vec<Installed>,
-    /// Plugins that give NCCL a network (`libnccl-net*.so`).
+    /// The plugins by which NCCL knows EFA (`libnccl-net*.so` of aws-ofi-nccl).
     pub nccl_plugins: Vec<Installed>,
     /// The providers that the loaded libfabric offers; `None`: it was not asked.
     pub providers: Option<BTreeSet<String>>,
@@ -57,14 +56,12 @@ pub struct Software {
 }
 
 /// A library's file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Installed {
     /// Where it is found.
     pub path: String,
     /// Its version.
     pub version: Option<String>,
-    /// Whether this process has loaded it.
-    pub is_loaded: bool,
     /// Whether the dynamic loader finds it by its name.
     pub is_on_path: bool,
 }
@@ -102,6 +99,12 @@ impl Software {
             providers: None,
             knows_loader: folders.knows_loader,
         };
+        // Other networks have plugins of the same name.
+        software.nccl_plugins.retain(|plugin| {
+            let bytes = || system.bytes(&plugin.path).unwrap_or_default();
+            ["ofi-nccl", "net-ofi"].iter().any(|name| plugin.path.contains(name))
+                || OFI_PLUGIN.is_match(&bytes())
+        });
         // libfabric's files are numbered by their interface, and the plugin's not at all.
         for library in &mut software.libfabric {
             let is_amazons = library.path.starts_with("/opt/amazon/");
@@ -132,8 +135,7 @@ impl Software {
             let file = |path: &str| std::fs::canonicalize(path).ok();
             kind.retain(|known| file(&known.path) != file(&library.path));
             let version = Some(library.version);
-            let loaded =
-                Installed { path: library.path, version, is_loaded: true, is_on_path: true };
+            let loaded = Installed { path: library.path, version, is_on_path: true };
             kind.insert(0, loaded);
         }
     }
@@ -149,6 +151,10 @@ static LIBFABRIC: LazyLock<Regex> =
 
 static PLUGIN: LazyLock<Regex> =
     LazyLock::new(|| expression(r"(?:^|\s)(?:libnccl-ofi|aws-ofi-nccl)[a-z-]*[-_](\d+(?:\.\d+)+)"));
+
+/// What the plugin calls itself in NCCL's log.
+static OFI_PLUGIN: LazyLock<regex::bytes::Regex> =
+    LazyLock::new(|| regex::bytes::Regex::new("aws-ofi-nccl").expect("a test uses it"));
 
 fn expression(text: &str) -> Regex {
     Regex::new(text).expect("a test uses every expression")
@@ -191,7 +197,7 @@ impl Folders {
                 if seen.insert(file.clone()) {
                     let version = version_in(&file);
                     let path = path.display().to_string();
-                    found.push(Installed { path, version, is_loaded: false, is_on_path });
+                    found.push(Installed { path, version, is_on_path });
                 }
             }
         }
@@ -231,7 +237,7 @@ mod tests {
         let software = Software::read(&system(), None);
         let library = |path: &str, version: &str, is_on_path| {
             let (path, version) = (path.to_owned(), Some(version.to_owned()));
-            vec![Installed { path, version, is_loaded: false, is_on_path }]
+            vec![Installed { path, version, is_on_path }]
         };
         assert_eq!(software.efa_installer.as_deref(), Some("1.34.0"));
         assert_eq!(
@@ -247,6 +253,17 @@ mod tests {
         assert!(software.knows_loader);
         let told = Software::read(&system(), Some("/usr/local/lib:/opt/amazon/ofi-nccl/lib"));
         assert!(told.nccl_plugins[0].is_on_path);
+    }
+
+    #[test]
+    fn a_plugin_for_another_network_is_none_for_efa() {
+        let plugin = |text: &str| {
+            let files = serde_json::json!({ "/usr/lib/libnccl-net.so": { "text": text } });
+            let system = System::described(&files.to_string()).unwrap();
+            Software::read(&system, None).nccl_plugins.len()
+        };
+        assert_eq!(plugin("NET/OFI Initializing aws-ofi-nccl %s"), 1);
+        assert_eq!(plugin("NET/IB : Plugin Path"), 0);
     }
 
     #[test]

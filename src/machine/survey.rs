@@ -158,6 +158,19 @@ pub fn survey(topology: &Topology) -> Result<Survey, CallError> {
     Ok(survey)
 }
 
+/// What can be told of this machine: all, or, where the driver does not describe a GPU, what the
+/// kernel shows; and why it is not more.
+pub fn told() -> (Survey, Option<CallError>) {
+    match super::topology().and_then(|topology| survey(&topology)) {
+        Ok(survey) => (survey, None),
+        Err(err) => {
+            let mut shown = shown(System::here());
+            shown.missing.insert(0, err.to_string());
+            (shown, Some(err))
+        }
+    }
+}
+
 /// What the kernel shows, before anybody else is asked: all GPUs are among the others.
 pub fn shown(system: &System) -> Survey {
     let missing = &mut Vec::new();

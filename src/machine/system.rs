@@ -5,6 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
     path::{Component, Path, PathBuf},
     str::FromStr,
     sync::OnceLock,
@@ -16,6 +17,9 @@ use crate::ffi::simulation;
 
 /// The most that is read of a file; what describes a machine is shorter.
 const LENGTH_MAX: u64 = 16 << 20;
+
+/// The most sentences that are read of the kernel's log, which holds fewer as a rule.
+const RECORDS_MAX: usize = 1 << 17;
 
 /// As many links as the kernel follows on the way to a file.
 const LINKS_MAX: usize = 40;
@@ -148,6 +152,39 @@ impl System {
         Ok(text.trim_end().to_owned())
     }
 
+    /// What the kernel has said since it was started, as far as it keeps it: a sentence each, the
+    /// oldest first (`Documentation/ABI/testing/dev-kmsg`). A file of such lines in a machine that
+    /// is described.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read; often only root may.
+    pub fn kernel_log(&self) -> Result<Vec<String>, Unread> {
+        const LOG: &str = "/dev/kmsg";
+        /// The longest record (`CONSOLE_EXT_LOG_MAX` of the kernel).
+        const RECORD_MAX: usize = 8192;
+        let said = |record: &str| Some(record.split_once(';')?.1.trim_end().to_owned());
+        if let Source::Described(_) = &self.0 {
+            return Ok(self.text(LOG)?.lines().filter_map(said).collect());
+        }
+        let open = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(LOG);
+        let mut file = open.map_err(|err| refused(Path::new(LOG), &err))?;
+        let mut sentences = Vec::new();
+        let mut record = [0; RECORD_MAX];
+        while sentences.len() < RECORDS_MAX {
+            match file.read(&mut record) {
+                Ok(0) => break,
+                Ok(length) => sentences.extend(said(&String::from_utf8_lossy(&record[..length]))),
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
+                Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+                // The kernel has written over what was to come: it goes on with what is there.
+                Err(err) if err.raw_os_error() == Some(libc::EPIPE) => {}
+                Err(err) => return Err(refused(Path::new(LOG), &err)),
+            }
+        }
+        Ok(sentences)
+    }
+
     /// The value that a file consists of.
     ///
     /// # Errors
@@ -278,8 +315,8 @@ fn refused(path: &Path, err: &io::Error) -> Unread {
     }
 }
 
-fn malformed(path: &Path, what: &str) -> Unread {
-    Unread::Malformed { path: path.to_owned(), what: what.to_owned() }
+pub(super) fn malformed(path: impl AsRef<Path>, what: &str) -> Unread {
+    Unread::Malformed { path: path.as_ref().to_owned(), what: what.to_owned() }
 }
 
 /// The beginning of a text, for a sentence.

@@ -74,7 +74,7 @@ pub struct Measurement {
 
 /// Who looks at the machine around all operations of a case. Nothing is moved meanwhile.
 pub trait Witness {
-    /// All ranks are ready, and nothing has moved.
+    /// All ranks are ready, and what has moved to make them so has arrived.
     fn look_before(&mut self);
 
     /// The last operation has ended on all ranks.
@@ -125,6 +125,8 @@ pub fn measure(
         return Ok(world.is_root().then_some(Outcome::Skipped(reason)));
     }
     let mut transfer = transport.prepare(case, world)?;
+    // Preparing can move data, and ends sooner on one rank than on another.
+    world.barrier()?;
     witness.look_before();
     // A rank without a part in the case may be the one that looks.
     world.barrier()?;

@@ -1,6 +1,6 @@
 //! The order of the steps, told by a transport that notes its calls.
 
-use std::{cell::RefCell, rc::Rc, time::Duration};
+use std::{cell::RefCell, rc::Rc, sync::Mutex, time::Duration};
 
 use super::*;
 use crate::{
@@ -8,6 +8,7 @@ use crate::{
         Endpoint, Engine, Flow, Operation, Pattern, Place, Rank, TransportKind, topology::NumaNode,
     },
     units::Bytes,
+    world::on_ranks_within,
 };
 
 type Notes = Rc<RefCell<Vec<&'static str>>>;
@@ -88,6 +89,19 @@ impl Drop for Entry {
     }
 }
 
+/// Notes when it looks.
+struct Onlooker(Notes);
+
+impl Witness for Onlooker {
+    fn look_before(&mut self) {
+        self.0.borrow_mut().push("look before");
+    }
+
+    fn look_after(&mut self) {
+        self.0.borrow_mut().push("look after");
+    }
+}
+
 fn tell(operation: Operation, support: Support, wrong: bool) -> (Outcome, Vec<&'static str>) {
     let clock = Clock::of_host(Duration::from_nanos(20));
     let diary = Diary { notes: Notes::default(), support, wrong, clock };
@@ -97,9 +111,17 @@ fn tell(operation: Operation, support: Support, wrong: bool) -> (Outcome, Vec<&'
 }
 
 fn outcome(diary: &Diary, operation: Operation) -> Result<Option<Outcome>, Error> {
+    let mut onlooker = Onlooker(Rc::clone(&diary.notes));
+    measure(&mut World::single(), diary, &case(operation), (EFFORT, 1), &mut onlooker)
+}
+
+const EFFORT: Effort =
+    Effort { precision: 0.01, time_limit: Duration::from_secs(60), samples: Some(20) };
+
+fn case(operation: Operation) -> Case {
     let place = Place::Host { numa_node: NumaNode(0), cpu: None };
     let end = Endpoint { rank: Rank(0), place };
-    let case = Case {
+    Case {
         transport: TransportKind::Shm,
         pattern: Pattern::OneWay,
         flows: vec![Flow { source: end, target: end }],
@@ -111,9 +133,7 @@ fn outcome(diary: &Diary, operation: Operation) -> Result<Option<Outcome>, Error
         slot: None,
         fabric: None,
         nccl: None,
-    };
-    let effort = Effort { precision: 0.01, time_limit: Duration::from_secs(60), samples: Some(20) };
-    measure(&mut World::single(), diary, &case, (effort, 1), &mut ())
+    }
 }
 
 #[test]
@@ -122,9 +142,10 @@ fn a_number_comes_out_only_behind_fill_run_and_verify() {
     let Outcome::Measured(measured) = outcome else { panic!("{outcome:?}") };
     // One operation is too short for a sample, eleven last 1.1 ms, which is confirmed. 16 operations are proven one by
     // one, 20 samples come in one batch, 10 000 latencies of 100 µs in batches of 2000.
-    let warm_up = ["support", "prepare", "run", "run", "run"];
+    let warm_up = ["support", "prepare", "look before", "run", "run", "run"];
     let batch = ["fill", "run", "verify"];
-    let expected = [&warm_up[..], &batch.repeat(16 + 1 + 5)[..], &["drop"]].concat();
+    let end = ["look after", "drop"];
+    let expected = [&warm_up[..], &batch.repeat(16 + 1 + 5)[..], &end].concat();
     assert_eq!(notes, expected);
     let bandwidth = measured.bandwidth.unwrap();
     assert_eq!(bandwidth.operations_per_sample, 11);
@@ -145,6 +166,52 @@ fn a_pointer_chase_has_a_latency_and_no_bandwidth() {
     // Beside the batches it ran to be warm, and once more to be sure of how long a load lasts: it
     // has no samples that could grow.
     assert_eq!(notes.iter().filter(|&&note| note == "run").count(), 2 + 5);
+}
+
+/// Is prepared later on rank 1, and says on which ranks it is.
+struct Late<'a> {
+    diary: Diary,
+    ready: &'a Mutex<Vec<Rank>>,
+}
+
+impl Transport for Late<'_> {
+    fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
+        self.diary.support(case, world)
+    }
+
+    fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
+        if !world.is_root() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.ready.lock().unwrap().push(world.rank());
+        self.diary.prepare(case, world)
+    }
+}
+
+/// Notes how many ranks are ready when it looks.
+struct Counting<'a>(&'a Mutex<Vec<Rank>>, usize);
+
+impl Witness for Counting<'_> {
+    fn look_before(&mut self) {
+        self.1 = self.0.lock().unwrap().len();
+    }
+
+    fn look_after(&mut self) {}
+}
+
+#[test]
+fn nobody_looks_before_all_ranks_are_ready() {
+    let ready = Mutex::default();
+    let seen = on_ranks_within(Duration::from_secs(20), 2, |mut world| {
+        let clock = Clock::of_host(Duration::from_nanos(20));
+        let notes = Notes::default();
+        let diary = Diary { notes, support: Support::Yes, wrong: false, clock };
+        let mut witness = Counting(&ready, 0);
+        let late = Late { diary, ready: &ready };
+        measure(&mut world, &late, &case(Operation::Copy), (EFFORT, 1), &mut witness).unwrap();
+        witness.1
+    });
+    assert_eq!(seen, [2, 2]);
 }
 
 #[test]

@@ -156,7 +156,8 @@ pub struct Row {
     pub target_store: Option<StoreKind>,
     /// How an end waits for the other.
     pub wait: Option<Wait>,
-    /// NCCL: the transports of its channels by its own log, each with the count of channels.
+    /// What carried the data: by counters, or NCCL's transports by its own log, each with the count
+    /// of channels.
     pub path: Option<String>,
     /// NCCL: the algorithm that it chose.
     pub algorithm: Option<String>,
@@ -164,7 +165,7 @@ pub struct Row {
     pub algorithm_protocol: Option<String>,
     /// NCCL: the protocol of its plugin for libfabric.
     pub plugin_protocol: Option<String>,
-    /// NCCL: what the log is worth as a proof.
+    /// What the counters or the log are worth as a proof.
     pub path_verdict: Option<Verdict>,
     /// Why.
     pub path_reason: Option<String>,

@@ -8,7 +8,7 @@ use super::{Failure, Here, Ranks, catalogue};
 use crate::{
     cli::{DoctorOptions, TopoFormat},
     doctor::{Facts, Member, Report, Verdict},
-    machine::{self, acs::Acs, host::Host, software::Software, survey, system::System},
+    machine::{self, Refusal, acs::Acs, host::Host, software::Software, survey, system::System},
     plan::catalogue::Catalogue,
     record,
     transport::environment,
@@ -44,9 +44,6 @@ pub(super) fn doctor(
     let start = |err: world::Error| Failure::Start(err.to_string());
     let examination = Examination { catalogue: options.catalogue.clone() };
     let is_first = launcher.is_none_or(|launcher| launcher.rank == 0);
-    if let Err(failure) = examination.catalogue() {
-        return if is_first { Err(failure) } else { Ok(true) };
-    }
     let simulation = match launcher {
         Some(launcher) => {
             if let Some(count) = options.ranks {
@@ -60,7 +57,11 @@ pub(super) fn doctor(
             *ranks = Ranks::of(world.map_err(start)?);
             None
         }
-        None => simulate(options)?,
+        None => {
+            // What a launcher's ranks have to say of theirs is gathered.
+            examination.catalogue()?;
+            simulate(options)?
+        }
     };
     if launcher.is_some() {
         simulate_on_each_host(options, ranks)?;
@@ -155,26 +156,30 @@ fn gather(
     let before = ranks.world.members().iter().zip(&places);
     let before = before.filter(|(other, (host, _))| **other < rank && *host == own.0).count();
     let place = local_rank.map_or(before, |local| usize::try_from(local).unwrap_or(before));
-    let facts = facts(examination.catalogue()?).map_err(Failure::Start)?;
-    let member = Member::new(rank.0, place, &facts);
+    let member = examination
+        .catalogue()
+        .map(|catalogue| Member::new(rank.0, place, &facts(catalogue)))
+        .map_err(|failure| format!("rank {}: {failure}", rank.0));
     let members = ranks.world.gather(member).map_err(start)?;
     ranks.world.barrier().map_err(start)?;
-    Ok(members)
+    let members: Option<Result<Vec<Member>, String>> =
+        members.map(|members| members.into_iter().collect());
+    members.transpose().map_err(Failure::Start)
 }
 
 /// All that checks look at.
-fn facts(catalogue: Cow<'static, Catalogue>) -> Result<Facts, String> {
+fn facts(catalogue: Cow<'static, Catalogue>) -> Facts {
     let system = System::here();
     let variable = |name: &str| env::var(name).ok();
     let software = Software::read(system, variable("LD_LIBRARY_PATH").as_deref());
     machine::nccl(None);
-    let topology = machine::topology().map_err(|err| err.to_string())?;
-    let survey = survey::survey(&topology).map_err(|err| err.to_string())?;
+    let (survey, undescribed) = survey::told();
+    let refusal = undescribed.map(|err| Refusal { code: None, reason: err.to_string() });
     let variables = VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), variable(name)?)));
-    Ok(Facts {
+    Facts {
         acs: Acs::read(system, &survey),
         host: Host::read(system),
-        refusal: machine::driver_refusal(),
+        refusal: machine::driver_refusal().or(refusal),
         survey,
         confidential: machine::confidential_computing(),
         dma_buf: machine::gives_dma_bufs(),
@@ -183,5 +188,5 @@ fn facts(catalogue: Cow<'static, Catalogue>) -> Result<Facts, String> {
         nccl: environment::known(),
         catalogue,
         variables: variables.collect(),
-    })
+    }
 }

@@ -4,7 +4,7 @@ use super::{
     Failure,
     items::Item,
     judge::Judge,
-    lookout::{Found, Lookout, Notes},
+    lookout::{Lookout, Notes},
     proof::Proof,
     ranks::Ranks,
     steps::{Job, Transports},
@@ -68,14 +68,15 @@ impl Leader {
             index += 1;
             let (results, lost) = measured.map_err(|err| Failure::Middle(err.to_string()))?;
             for (case, result) in item.all_cases().zip(results) {
-                let Some((case, result)) = case.zip(result) else { continue };
-                let (row, latencies) = match result {
-                    Ok(found) => {
-                        let row = Row::new(self.next, case, &found.0);
-                        (self.proven(row, case, &found)?, found.0.latencies())
+                let Some((case, found)) = case.zip(result) else { continue };
+                let (row, latencies) = match &found.outcome {
+                    Ok(outcome) => {
+                        let row = Row::new(self.next, case, outcome);
+                        (self.proven(row, case, outcome)?, outcome.latencies())
                     }
-                    Err(reason) => (Row::failed(self.next, case, &reason), Vec::new()),
+                    Err(reason) => (Row::failed(self.next, case, reason), Vec::new()),
                 };
+                let row = self.notes.row(row, case, &found);
                 let row = row.on(&self.hosts).with_nccl_env(&self.nccl_env);
                 let row = self.judge.judged(row, case, &self.hosts);
                 let row = Row { simulated: is_simulated, ..row };
@@ -108,23 +109,30 @@ impl Leader {
         ranks.world.barrier().map_err(middle)
     }
 
-    pub(super) fn record_log(&self, rank: Rank, text: Option<String>) -> Result<(), Failure> {
+    /// Keeps what this rank alone knows of a run that has ended in the middle: what NCCL has said last,
+    /// and how the GPUs of this host have done.
+    pub(super) fn break_off(&mut self) -> Result<(), Failure> {
+        self.record_log(Rank(0), environment::take_log())?;
+        let health = self.lookout.health().into_iter().collect();
+        self.recorder.conclude(health).map_err(|err| Failure::Middle(err.to_string()))
+    }
+
+    fn record_log(&self, rank: Rank, text: Option<String>) -> Result<(), Failure> {
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(()) };
         let written = self.recorder.append_nccl_log(rank, &text);
         written.map_err(|err| Failure::Middle(err.to_string()))
     }
 
-    /// The row with the way that its data went, by a library's log and by counters.
-    fn proven(&mut self, row: Row, case: &Case, found: &Found) -> Result<Row, Failure> {
-        let Outcome::Measured(measured) = &found.0 else { return Ok(row) };
+    /// The row of a collective with the way that its data went, by NCCL's log.
+    fn proven(&mut self, row: Row, case: &Case, outcome: &Outcome) -> Result<Row, Failure> {
+        let Outcome::Measured(measured) = outcome else { return Ok(row) };
         if case.collective().is_none() {
-            return Ok(self.notes.row(row, case, found));
+            return Ok(row);
         }
         for (rank, text) in measured.log.iter().flatten() {
             self.record_log(*rank, Some(text.clone()))?;
         }
-        let row = row.by_path(self.proof.path(case, measured.log.as_deref()));
-        Ok(self.notes.row(row, case, found))
+        Ok(row.by_path(self.proof.path(case, measured.log.as_deref())))
     }
 
     fn record(&mut self, row: Row, latencies: &[(Option<Rank>, Latency)]) -> Result<(), Failure> {

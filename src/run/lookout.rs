@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeSet, time::Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::ranks::Ranks;
 use crate::{
     evidence::{
@@ -19,8 +21,14 @@ use crate::{
     world,
 };
 
-/// What became of a case, and what was seen on each host meanwhile.
-pub(super) type Found = (Outcome, Vec<Seen>);
+/// What became of a case.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Found {
+    /// Its numbers, or why it went wrong.
+    pub(super) outcome: Result<Outcome, String>,
+    /// What was seen on each host meanwhile.
+    pub(super) seen: Vec<Seen>,
+}
 
 /// The one on this host who looks: its first rank; for the others, nobody.
 pub(super) struct Lookout(Option<Post>);
@@ -83,11 +91,12 @@ impl Lookout {
         }
         let last = post.reader.xids();
         post.xids.extend(last.iter().flatten());
+        let are_told = last.is_some() || !post.xids.is_empty();
         Some(HostHealth {
             host: world::host().name,
             start: post.start.clone(),
             end: healths(&post.reader),
-            xids: last.map(|_| post.xids.clone()),
+            xids: are_told.then(|| post.xids.clone()),
         })
     }
 }
@@ -102,8 +111,9 @@ fn healths(reader: &Reader) -> Vec<GpuHealth> {
 }
 
 impl Look<'_> {
-    /// What was seen, if this rank looks and the case came to its end.
-    pub(super) fn seen(self) -> Option<Seen> {
+    /// What was seen, if this rank looks and data has moved, whatever became of the case.
+    pub(super) fn seen(mut self) -> Option<Seen> {
+        self.look_after();
         self.seen
     }
 }
@@ -135,25 +145,34 @@ impl Witness for Look<'_> {
 
 /// What was said of GPUs, each once.
 #[derive(Default)]
-pub(super) struct Notes(BTreeSet<(Option<Rank>, Option<Gpu>, &'static str)>);
+pub(super) struct Notes(BTreeSet<(Option<Rank>, Gpu, &'static str)>);
 
 impl Notes {
     /// The row with what the counters say of its path and of its GPUs.
     pub(super) fn row(&mut self, row: Row, case: &Case, found: &Found) -> Row {
-        let (outcome, seen) = found;
-        let Outcome::Measured(measured) = outcome else { return row };
-        let bytes = measured.network.as_ref().map(|network| network.moved);
-        let moved = Moved { operations: measured.operations, bytes };
-        let row = match counters::path(case, moved, seen) {
-            Some(path) => row.counted(path),
-            None => {
-                let bytes = counters::nvlink_bytes_per_byte(case, measured.operations, seen);
-                row.with_nvlink_bytes(bytes)
+        let Found { outcome, seen } = found;
+        let row = match outcome {
+            Ok(Outcome::Measured(measured)) => {
+                let bytes = measured.network.as_ref().map(|network| network.moved);
+                let moved = Moved { operations: measured.operations, bytes };
+                match counters::path(case, moved, seen) {
+                    Some(path) => row.counted(path),
+                    None => row.with_nvlink_bytes(counters::nvlink_bytes_per_byte(
+                        case,
+                        measured.operations,
+                        seen,
+                    )),
+                }
             }
+            _ => row,
         };
         let mut doubts = Vec::new();
         for host in seen {
-            let new = health::doubts(&host.before, &host.after, host.between, &host.xids);
+            let of_host = case.ends().filter(|end| host.ranks.contains(&end.rank));
+            let gpus: BTreeSet<Gpu> = of_host.filter_map(|end| end.gpu()).collect();
+            let mut new = health::doubts(&host.before, &host.after, host.between, &host.xids);
+            // An Xid tells of the time since the case before, too.
+            new.retain(|doubt| gpus.contains(&doubt.gpu) || doubt.flag == "xid");
             for doubt in &new {
                 self.say(row.case, seen.len(), host, doubt);
             }
@@ -167,11 +186,11 @@ impl Notes {
         if !self.0.insert((first, doubt.gpu, doubt.flag)) {
             return;
         }
-        let gpu = doubt.gpu.map_or("another GPU".to_owned(), |gpu| format!("GPU {}", gpu.0));
+        let gpu = doubt.gpu.0;
         let place = match (hosts, first) {
             (2.., Some(rank)) => format!(" on the host of rank {}", rank.0),
             _ => String::new(),
         };
-        say(&format!("note: {gpu}{place}, case {case}: {} ({})", doubt.what, doubt.flag));
+        say(&format!("note: GPU {gpu}{place}, case {case}: {} ({})", doubt.what, doubt.flag));
     }
 }

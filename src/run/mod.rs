@@ -256,11 +256,11 @@ fn lead(
         next: 1,
     };
     let measured = leader.measure_all(&job, ranks, options.simulate.is_some());
-    // What NCCL says last is what one wants to know of a failure.
-    let measured = match measured {
-        Ok(()) => leader.take_leave(ranks),
-        failed => leader.record_log(Rank(0), environment::take_log()).and(failed),
-    };
+    let measured = measured.and_then(|()| leader.take_leave(ranks));
+    if measured.is_err() {
+        // Why it failed is told first.
+        let _ = leader.break_off();
+    }
     // Dropping the transports gives the GPUs back.
     let Leader { recorder, progress, hosts, judge, .. } = leader;
     progress.finish();

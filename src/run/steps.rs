@@ -36,15 +36,21 @@ pub(super) enum Step {
 }
 
 /// What became of a step, as rank 0 hears it: of each host, or of all together.
-pub(super) type Results = Vec<Option<Result<Found, String>>>;
+pub(super) type Results = Vec<Option<Found>>;
 
 /// What a host tells rank 0.
 #[derive(Serialize, Deserialize)]
 enum Report {
     Nothing,
-    Result(Result<Found, String>),
+    Found(Found),
     /// Its ranks have lost each other.
     Lost(String),
+}
+
+impl Report {
+    fn found(outcome: Result<Outcome, String>, seen: Option<Seen>) -> Self {
+        Self::Found(Found { outcome, seen: seen.into_iter().collect() })
+    }
 }
 
 impl Step {
@@ -69,61 +75,61 @@ impl Step {
         };
         match (self, &mut ranks.part) {
             (Self::Within(_), Some(part)) => {
-                let result = match case {
+                let one = match case {
                     Some(case) => measure_one(part, case, how, with),
                     None => {
                         part.next_round();
-                        Ok((None, None))
+                        (Ok(None), None)
                     }
                 };
-                ranks.gather(result, job.effort)
+                ranks.gather(one, job.effort)
             }
             _ => {
                 let Some(case) = case else { return Ok((Vec::new(), None)) };
-                let result = measure_one(&mut ranks.world, case, how, with);
-                match ranks.gather_seen(result)? {
-                    Ok(found) => Ok((vec![found.map(Ok)], None)),
-                    Err(CaseError::Case(err)) => Ok((vec![Some(Err(err.to_string()))], None)),
-                    Err(CaseError::Lost(err)) if ranks.world.is_root() => {
-                        Ok((vec![Some(Err(err.to_string()))], Some(err.to_string())))
+                let (result, own) = measure_one(&mut ranks.world, case, how, with);
+                let is_root = ranks.world.is_root();
+                let (outcome, lost) = match result {
+                    Ok(outcome) => (outcome.map(Ok), None),
+                    Err(CaseError::Case(err)) => (Some(Err(err.to_string())), None),
+                    Err(CaseError::Lost(err)) if is_root => {
+                        (Some(Err(err.to_string())), Some(err.to_string()))
                     }
-                    Err(CaseError::Lost(err)) => Err(err),
-                }
+                    Err(CaseError::Lost(err)) => return Err(err),
+                };
+                let (seen, lost) = match lost {
+                    None => match ranks.gather_seen(&own) {
+                        Ok(seen) => (seen, None),
+                        // The case came to its end all the same.
+                        Err(err) if is_root => (own.into_iter().collect(), Some(err.to_string())),
+                        Err(err) => return Err(err.into()),
+                    },
+                    lost => (own.into_iter().collect(), lost),
+                };
+                Ok((vec![outcome.map(|outcome| Found { outcome, seen })], lost))
             }
         }
     }
 }
 
 /// What became of a case on this rank, and what it has seen meanwhile.
-type One = (Option<Outcome>, Option<Seen>);
+type One = (Result<Option<Outcome>, CaseError>, Option<Seen>);
 
 impl Ranks {
-    /// Brings what was seen of a case between all ranks on each host to rank 0, with what became of
-    /// the case.
-    fn gather_seen(
-        &mut self,
-        result: Result<One, CaseError>,
-    ) -> Result<Result<Option<Found>, CaseError>, transport::Error> {
-        let (outcome, own) = match result {
-            Err(CaseError::Lost(err)) => return Ok(Err(CaseError::Lost(err))),
-            Err(CaseError::Case(err)) => (Err(CaseError::Case(err)), None),
-            Ok((outcome, seen)) => (Ok(outcome), seen),
-        };
-        let seen = if self.part.is_some() {
-            // What is left of a failure is dropped.
-            self.world.next_round();
-            let all = self.world.gather(own)?;
-            all.into_iter().flatten().flatten().collect()
-        } else {
-            own.into_iter().collect()
-        };
-        Ok(outcome.map(|outcome| outcome.map(|outcome| (outcome, seen))))
+    /// Brings what was seen of a case between all ranks on each host to rank 0.
+    fn gather_seen(&mut self, own: &Option<Seen>) -> Result<Vec<Seen>, world::Error> {
+        if self.part.is_none() {
+            return Ok(own.iter().cloned().collect());
+        }
+        // What is left of a failure is dropped.
+        self.world.next_round();
+        let all = self.world.gather(own.clone())?;
+        Ok(all.into_iter().flatten().flatten().collect())
     }
 
     /// Brings what became of each host's case to rank 0, and its decision to all.
     fn gather(
         &mut self,
-        result: Result<One, CaseError>,
+        (result, seen): One,
         effort: Effort,
     ) -> Result<(Results, Option<String>), transport::Error> {
         let Some(part) = &mut self.part else { return Ok((Vec::new(), None)) };
@@ -133,10 +139,8 @@ impl Ranks {
         let report = match (is_first, result, met) {
             (_, Err(CaseError::Lost(err)), _) => Report::Lost(err.to_string()),
             (_, _, Err(err)) => Report::Lost(err.to_string()),
-            (true, Ok((Some(outcome), seen)), _) => {
-                Report::Result(Ok((outcome, seen.into_iter().collect())))
-            }
-            (true, Err(CaseError::Case(err)), _) => Report::Result(Err(err.to_string())),
+            (true, Ok(Some(outcome)), _) => Report::found(Ok(outcome), seen),
+            (true, Err(CaseError::Case(err)), _) => Report::found(Err(err.to_string()), seen),
             _ => Report::Nothing,
         };
         let report = (is_first, report);
@@ -150,10 +154,10 @@ impl Ranks {
         for (is_first, report) in reports?.into_iter().flatten() {
             let result = match report {
                 Report::Nothing => None,
-                Report::Result(result) => Some(result),
+                Report::Found(found) => Some(found),
                 Report::Lost(reason) => {
                     lost.get_or_insert(reason.clone());
-                    Some(Err(reason))
+                    Some(Found { outcome: Err(reason), seen: Vec::new() })
                 }
             };
             if is_first {
@@ -213,19 +217,20 @@ fn measure_one(
     case: &Case,
     (effort, seed): (Effort, u64),
     (transports, topology, lookout): (&mut Transports, &Topology, &mut Lookout),
-) -> Result<One, CaseError> {
+) -> One {
     world.next_round();
     let mut look = lookout.around(case);
     let result = match transports.get(case.transport, topology) {
         Ok(transport) => measure(world, transport, case, (effort, seed), &mut look),
         Err(reason) => Err(transport::Error::Unavailable(reason.to_owned())),
     };
-    let mut err = match result {
-        Ok(outcome) => return Ok((outcome, look.seen())),
-        Err(err) => err,
-    };
+    (result.map_err(|err| told(world, err)), look.seen())
+}
+
+/// Tells the other ranks of a failure, where they do not know; whether they meet again.
+fn told(world: &mut World, mut err: transport::Error) -> CaseError {
     let own_links_hold = match &err {
-        transport::Error::World(world::Error::Failed { .. }) => return Err(CaseError::Case(err)),
+        transport::Error::World(world::Error::Failed { .. }) => return CaseError::Case(err),
         // The root is connected to every rank, the others to the root alone.
         transport::Error::World(world::Error::Gone(rank) | world::Error::Late { rank, .. }) => {
             !world.is_root() && Some(&Rank(*rank)) != world.members().first()
@@ -240,15 +245,15 @@ fn measure_one(
     if own_links_hold {
         if !err.may_be_a_consequence() {
             world.abandon(&err.to_string());
-            return Err(CaseError::Case(err));
+            return CaseError::Case(err);
         }
         let Heard { cause, silent } = world.abandon_after(&err.to_string());
         if let transport::Error::Unfinished { missing, .. } = &mut err {
             *missing = silent;
         }
-        Err(CaseError::Case(cause.map_or(err, transport::Error::World)))
+        CaseError::Case(cause.map_or(err, transport::Error::World))
     } else {
-        Err(CaseError::Lost(err))
+        CaseError::Lost(err)
     }
 }
 

@@ -29,7 +29,7 @@ const QUICK: Effort =
     Effort { precision: 0.01, time_limit: Duration::from_millis(50), samples: Some(3) };
 
 /// What rank 0 gets of each case between `ranks` ranks of this machine.
-fn outcomes(ranks: u32, request: &Request) -> Vec<(Operation, Outcome)> {
+fn outcomes(ranks: u32, request: &Request) -> Vec<(plan::Case, Outcome)> {
     let mut topology = machine::topology().unwrap();
     topology.nics = machine::offered_nics(None);
     let own = (0..ranks).map(Rank).collect();
@@ -44,7 +44,7 @@ fn outcomes(ranks: u32, request: &Request) -> Vec<(Operation, Outcome)> {
             let outcome =
                 measure::measure(&mut world, transport.as_ref(), &own, (QUICK, 7), &mut ())
                     .unwrap();
-            outcome.map(|outcome| (case.operation, outcome))
+            outcome.map(|outcome| (case.clone(), outcome))
         };
         cases.iter().filter_map(measure).collect::<Vec<_>>()
     };
@@ -70,8 +70,8 @@ fn a_provider_that_does_not_know_gpus_is_said_to() {
         request.fabric.providers = vec![provider.to_owned()];
         let outcomes = outcomes(2, &request);
         assert!(!outcomes.is_empty());
-        for (operation, outcome) in outcomes {
-            let Outcome::Skipped(said) = outcome else { panic!("{operation:?}: {outcome:?}") };
+        for (case, outcome) in outcomes {
+            let Outcome::Skipped(said) = outcome else { panic!("{case}: {outcome:?}") };
             assert!(said.contains(reason), "{said}");
         }
     }
@@ -91,19 +91,23 @@ fn staged_data_arrives_by_every_operation(_: &[Context]) {
     let sizes = [Bytes::new(8), Bytes::new(70_001), SIZE];
     let outcomes = outcomes(2, &request(Pattern::OneWay, &sizes));
     assert_eq!(outcomes.len(), 9);
-    for (operation, outcome) in outcomes {
-        let Outcome::Measured(measured) = outcome else { panic!("{operation:?}: {outcome:?}") };
+    for (case, outcome) in outcomes {
+        let Outcome::Measured(measured) = outcome else { panic!("{case}: {outcome:?}") };
         assert!(measured.bandwidth.unwrap().gb_s.estimate > 0.0);
         let staging = measured.staging.unwrap();
         assert!(staging.slots > 1 && staging.slot <= Bytes::kib(512), "{staging:?}");
         let network = measured.network.unwrap();
         assert_eq!((network.gpu_path, network.is_emulated), (Some(GpuPath::Staged), None));
         assert_eq!(network.source_registration, Registration::Host);
-        let ended = match operation {
+        // Operations end whole, and the last chunk of each is what is left.
+        let (moved, operations) = (network.moved.get(), measured.operations);
+        assert!(moved.is_multiple_of(case.size.get()), "{case}: {moved}");
+        assert!(moved >= case.size.times(operations).get(), "{case}: {moved}");
+        let ended = match case.operation {
             Operation::Read => Completion::Arrival,
             _ => Completion::Confirmed,
         };
-        assert_eq!(network.latency_completion, ended, "{operation:?}");
+        assert_eq!(network.latency_completion, ended, "{case}");
     }
 }
 
@@ -113,8 +117,8 @@ fn staged_data_comes_from_all_ranks_at_once(_: &[Context]) {
         let mut request = request(pattern, &[SIZE]);
         request.slot = Some(Bytes::kib(64));
         request.fabric.window = Some(3);
-        for (operation, outcome) in outcomes(3, &request) {
-            let Outcome::Measured(measured) = outcome else { panic!("{operation:?}: {outcome:?}") };
+        for (case, outcome) in outcomes(3, &request) {
+            let Outcome::Measured(measured) = outcome else { panic!("{case}: {outcome:?}") };
             let staging = measured.staging.unwrap();
             assert_eq!((staging.slots, staging.slot), (3, Bytes::kib(64)));
         }

@@ -209,7 +209,6 @@ fn attribute_of(machine: &Machine, ordinal: usize, attribute: i32) -> Option<i32
         78 => 1,                // stream priorities
         91 | 99 => 1,           // registered host memory, and by its own address
         92 | 93 | 94 | 122 | 123 => 1, // waits for and writes of values, 64 bits, NOR
-        124 => 1,               // memory given away as dma-bufs
         102 | 103 => 1,         // memory by cuMemCreate, exported as a file descriptor
         // What it is not, or what is not simulated.
         14 | 30 => 512,                   // alignment of textures and surfaces
@@ -221,6 +220,7 @@ fn attribute_of(machine: &Machine, ordinal: usize, attribute: i32) -> Option<i32
         113 => 0,                   // read-only registration
         115..=119 => 0,             // memory pools, GPUDirect RDMA
         120 | 121 => 0,             // clusters, deferred mapping
+        124 => 0,                   // memory given away as dma-bufs
         125 => 0,                   // events between processes
         126 => 1,                   // domains of memory synchronisation
         127..=130 | 132 | 133 => 0, // tensor maps, fabric handles, NUMA, multicast, MPS

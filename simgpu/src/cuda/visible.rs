@@ -1,7 +1,7 @@
 //! The GPUs that `CUDA_VISIBLE_DEVICES` leaves to a process, as NVIDIA's CUDA programming guide
 //! describes the variable.
 
-use crate::machine::Machine;
+use crate::{machine::Machine, nvml::uuid};
 
 /// The GPUs, in the order in which the process counts them. What is behind the first entry that is
 /// no GPU does not count; a GPU that is named twice leaves none.
@@ -21,11 +21,6 @@ pub(super) fn visible(value: Option<&str>, machine: &Machine) -> Vec<u32> {
         visible.push(gpu);
     }
     visible
-}
-
-/// `GPU-` and five groups of digits.
-fn uuid(machine: &Machine, gpu: u32) -> String {
-    crate::nvml::uuid(machine, gpu)
 }
 
 #[cfg(test)]

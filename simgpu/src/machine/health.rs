@@ -137,31 +137,37 @@ impl Default for Health {
 }
 
 impl Machine {
-    /// What has happened to a GPU whose links have carried so much.
-    pub fn incidents(&self, gpu: u32, carried_bytes: u64) -> impl Iterator<Item = &Incident> {
-        let of_gpu = move |fault: &&HealthFault| fault.gpu.is_none_or(|named| named == gpu);
-        let has_come = move |fault: &&HealthFault| carried_bytes >= fault.after_bytes;
-        self.faults.health.iter().filter(of_gpu).filter(has_come).map(|fault| &fault.what)
+    /// What has happened to a GPU whose links have carried so much, with the place of each among
+    /// all faults: it stays the same whatever else happens.
+    pub fn incidents(
+        &self,
+        gpu: u32,
+        carried_bytes: u64,
+    ) -> impl Iterator<Item = (usize, &Incident)> {
+        let has_come = move |(_, fault): &(usize, &HealthFault)| {
+            fault.gpu.is_none_or(|named| named == gpu) && carried_bytes >= fault.after_bytes
+        };
+        let all = self.faults.health.iter().enumerate();
+        all.filter(has_come).map(|(place, fault)| (place, &fault.what))
     }
 
     /// How many errors a counter of a GPU has beyond those of its beginning.
     pub fn errors(&self, gpu: u32, carried_bytes: u64, of: ErrorCounter) -> u64 {
-        let counted = self.incidents(gpu, carried_bytes).map(|incident| match incident {
+        let counted = self.incidents(gpu, carried_bytes).map(|(_, incident)| match incident {
             Incident::Errors { counter, count } if *counter == of => *count,
             _ => 0,
         });
-        counted.sum()
+        counted.fold(0, u64::saturating_add)
     }
 
-    /// Why a GPU's clocks are held down now: always, and since something has happened.
+    /// Why a GPU's clocks are held down now: always, and since something has happened. A reason can
+    /// be there more than once.
     pub fn throttle(&self, gpu: u32, carried_bytes: u64) -> Vec<Throttle> {
         let own = self.gpus[gpu as usize].throttle.iter().copied();
         let since = self.throttle_faults(gpu).filter_map(|(begin, end, reason)| {
             (carried_bytes >= begin && carried_bytes < end).then_some(reason)
         });
-        let mut reasons: Vec<Throttle> = own.chain(since).collect();
-        reasons.dedup();
-        reasons
+        own.chain(since).collect()
     }
 
     /// How many bytes a GPU's links have carried while something held its clocks down for a reason.
@@ -191,7 +197,8 @@ pub(super) fn change(gpu: &mut Gpu, keys: &GpuKeys) -> Result<(), Problem> {
     if let Some(mig) = &keys.mig {
         let is_divisible = is_divisible(gpu.compute_capability);
         if *mig.get_ref() && !is_divisible {
-            let text = "such a GPU cannot be cut up: that takes compute capability 8.0, 9 or 10";
+            let text = "such a GPU cannot be cut up: that takes compute capability 8.0, 9, 10 or \
+                        12.0";
             return Err(Problem::new(mig, "gpu.mig", text.to_owned()));
         }
         health.mig = *mig.get_ref();
@@ -212,9 +219,10 @@ pub(super) fn change(gpu: &mut Gpu, keys: &GpuKeys) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Whether GPUs of this compute capability can be cut into instances.
+/// Whether GPUs of this compute capability can be cut into instances: "NVIDIA Multi-Instance GPU
+/// User Guide", Supported GPUs.
 pub const fn is_divisible(compute_capability: (u32, u32)) -> bool {
-    matches!(compute_capability, (8, 0) | (9..=10, _))
+    matches!(compute_capability, (8, 0) | (9..=10, _) | (12, 0))
 }
 
 /// What an entry says of a GPU to which something happens: one thing, and what belongs to it.

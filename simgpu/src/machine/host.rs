@@ -166,6 +166,11 @@ impl Host {
         }
     }
 
+    /// Its cores; the last may have fewer threads than the others.
+    pub(crate) const fn cores(&self) -> u32 {
+        self.cpus.div_ceil(self.processor.threads())
+    }
+
     /// The name of a machine's boot: the same whenever a machine of this name is simulated.
     pub(super) fn boot_of(machine: &str) -> String {
         let hash = super::hash(b"boot".iter().copied().chain(machine.bytes()));
@@ -191,17 +196,19 @@ impl Machine {
     }
 
     /// The logical processors of a NUMA node. Cores are shared evenly by the nodes in their order;
-    /// the second threads of all cores are numbered behind the first ones.
+    /// the second threads of all cores are numbered behind the first ones, and where there are too
+    /// few the last core has one thread.
     pub(crate) fn cpus_of(&self, node: u32) -> Vec<u32> {
         let nodes = self.numa_nodes();
         let Some(place) = nodes.iter().position(|&other| other == node) else { return Vec::new() };
         let count = u64::try_from(nodes.len()).unwrap_or(u64::MAX);
         let place = u64::try_from(place).unwrap_or(u64::MAX);
         let threads = self.host.processor.threads();
-        let cores = self.host.cpus / threads;
+        let cores = self.host.cores();
         let border = |place: u64| u32::try_from(u64::from(cores) * place / count).unwrap_or(cores);
         let own = border(place)..border(place + 1);
-        (0..threads).flat_map(|thread| own.clone().map(move |core| thread * cores + core)).collect()
+        let of_thread = |thread| own.clone().map(move |core| thread * cores + core);
+        (0..threads).flat_map(of_thread).filter(|&cpu| cpu < self.host.cpus).collect()
     }
 }
 

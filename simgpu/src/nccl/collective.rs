@@ -10,18 +10,18 @@ use std::{
 use super::{
     communicator::{Communicator, Handle, find, ready},
     environment::environment,
-    model::Model,
+    model::{Model, Way},
     report,
     types::{Code, DataType, Function, OPERATIONS, Refused},
 };
 use crate::{
     cuda::{graph, local::with_current, queue::Queueing},
     execute::lock,
-    machine::RankFault,
+    machine::{Machine, RankFault},
     memory::Kind as Memory,
     state::World,
     timing::{
-        cost::{HOST, Leg, Medium, Place},
+        cost::{HOST, Leg, Medium, Place, pair},
         meeting::{Call, Kind, Post, Posted, Refusal, Window},
         ps_of_ns,
     },
@@ -211,7 +211,7 @@ fn post(world: &World, wanted: &Wanted) -> Result<(), Refused> {
     report::tell_of_choice(&own, function, bytes, choice);
     let (sends, receives) = function.elements(count, ranks, rank, root);
     let next = model.next(rank as usize);
-    let leg = leg(&model, rank as usize, next);
+    let leg = leg(&world.machine, &model, rank as usize, next);
     let operation = wanted.operation;
     let scalar = operation_of(&own, operation).map_or(0, |(_, bits)| bits);
     let call = Call {
@@ -256,12 +256,16 @@ fn post(world: &World, wanted: &Wanted) -> Result<(), Refused> {
     queued
 }
 
-/// What is counted for bytes from rank to rank.
-fn leg(model: &Model, source: usize, target: usize) -> Leg {
-    let number = |rank: usize| u16::try_from(model.ranks[rank].gpu).unwrap_or(HOST);
-    let (source_gpu, target_gpu) = (number(source), number(target));
-    let medium = if source == target { Medium::None } else { model.way(source, target).counted() };
-    Leg { source: source_gpu, target: target_gpu, medium }
+/// What is counted for bytes from rank to rank: nothing where both have the same GPU.
+fn leg(machine: &Machine, model: &Model, source: usize, target: usize) -> Leg {
+    let (from, to) = (model.ranks[source], model.ranks[target]);
+    let medium = match model.way(source, target) {
+        _ if (from.gpu, from.host) == (to.gpu, to.host) => Medium::None,
+        Way::Peer { nvlink: true, .. } if !pair(machine, from.gpu, to.gpu).detour => Medium::NvLink,
+        Way::Peer { .. } | Way::Shm | Way::Net => Medium::Pcie,
+    };
+    let number = |gpu: u32| u16::try_from(gpu).unwrap_or(HOST);
+    Leg { source: number(from.gpu), target: number(to.gpu), medium }
 }
 
 /// Whether it is queued: the place of its stream and how many operations that has had; `None`: there
@@ -396,7 +400,7 @@ fn post_messages(world: &World, messages: &[Message]) -> Result<(), Refused> {
         for (message, source, target, number, bytes) in &posted {
             let window = window(&queueing, message.address, *bytes, (message.called, "buff"))?;
             let end = usize::from(!message.sends);
-            let leg = leg(&model, *source as usize, *target as usize);
+            let leg = leg(&world.machine, &model, *source as usize, *target as usize);
             let number = nonce.rotate_left(24).wrapping_add(*number);
             ends.push(Posted { source: *source, target: *target, number, end, window, leg });
         }

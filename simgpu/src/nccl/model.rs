@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     machine::{Link, Machine},
-    timing::cost::{Medium, pair},
+    timing::cost::pair,
 };
 
 /// How a collective is done.
@@ -95,14 +95,6 @@ impl Way {
             Self::Peer { nvlink: true, .. } => 0,
             Self::Peer { nvlink: false, .. } | Self::Shm => 1,
             Self::Net => 2,
-        }
-    }
-
-    /// What its bytes are counted on.
-    pub(crate) fn counted(self) -> Medium {
-        match self {
-            Self::Peer { nvlink: true, .. } => Medium::NvLink,
-            _ => Medium::Pcie,
         }
     }
 }
@@ -472,7 +464,8 @@ fn between(
         let both = [sender, receiver].iter().all(|gpu| gpu.compute_capability == (8, 0));
         let read = environment.p2p_read.unwrap_or(nvlink && both);
         let rate = if read { there.sm_read.gb_s } else { there.sm_write.gb_s };
-        let limits = if nvlink {
+        // Who plans knows nothing of a detour.
+        let limits = if nvlink && !there.detour {
             [sender.egress_gb_s, receiver.ingress_gb_s]
         } else {
             [sender.pcie_up_gb_s, receiver.pcie_down_gb_s]

@@ -35,6 +35,12 @@ pub(super) struct Device {
 }
 
 impl Device {
+    /// The GPU with this number.
+    pub(super) fn of(machine: &'static Machine, ordinal: u32) -> Option<Self> {
+        let gpu = machine.gpus.get(ordinal as usize)?;
+        Some(Self { machine, ordinal, gpu })
+    }
+
     /// What its links have carried, in bytes, both ways together.
     pub(super) fn carried(&self) -> u64 {
         let Traffic { nvlink_tx_bytes, nvlink_rx_bytes, pcie_tx_bytes, pcie_rx_bytes } =
@@ -44,8 +50,8 @@ impl Device {
             .fold(nvlink_tx_bytes, u64::saturating_add)
     }
 
-    /// What has happened to it.
-    pub(super) fn incidents(&self) -> impl Iterator<Item = &'static Incident> {
+    /// What has happened to it, with the place of each among the machine's faults.
+    pub(super) fn incidents(&self) -> impl Iterator<Item = (usize, &'static Incident)> {
         self.machine.incidents(self.ordinal, self.carried())
     }
 
@@ -66,9 +72,8 @@ impl Given<nvmlDevice_st> {
     pub(super) fn device(self) -> Answer<Device> {
         let machine = initialised()?;
         let ordinal = self.ordinal().ok_or(INVALID_ARGUMENT)?;
-        let gpu = machine.gpus.get(ordinal as usize).ok_or(INVALID_ARGUMENT)?;
-        let device = Device { machine, ordinal, gpu };
-        if device.incidents().any(|incident| *incident == Incident::Lost) {
+        let device = Device::of(machine, ordinal).ok_or(INVALID_ARGUMENT)?;
+        if device.incidents().any(|(_, incident)| *incident == Incident::Lost) {
             return Err(GPU_IS_LOST);
         }
         Ok(device)

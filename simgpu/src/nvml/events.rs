@@ -16,14 +16,12 @@ use nvml_wrapper_sys::bindings::{
 use super::{
     Answer, answer,
     codes::{INVALID_ARGUMENT, NOT_SUPPORTED, TIMEOUT},
+    device::Device,
     exported,
     given::{Argument, Given, handle},
-    initialised, traffic,
+    initialised,
 };
-use crate::{
-    machine::{Incident, Machine},
-    state::Traffic,
-};
+use crate::machine::Incident;
 
 /// The one kind of event that there is.
 pub(super) const XID: c_ulonglong = nvml::nvmlEventTypeXidCriticalError as c_ulonglong;
@@ -35,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(1);
 #[derive(Debug, Default)]
 struct EventSet {
     gpus: BTreeSet<u32>,
-    /// Those that were told of, and those that happened before: GPU, and place among its incidents.
+    /// Those that were told of, and those that happened before: GPU, and place among the faults.
     told: BTreeSet<(u32, usize)>,
 }
 
@@ -46,16 +44,13 @@ fn sets() -> MutexGuard<'static, Vec<Option<EventSet>>> {
     SETS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Errors of a GPU so far: the place of each among its incidents, and its number.
-fn errors(machine: &Machine, gpu: u32) -> Vec<(usize, u32)> {
-    let Traffic { nvlink_tx_bytes, nvlink_rx_bytes, pcie_tx_bytes, pcie_rx_bytes } = traffic(gpu);
-    let carried = nvlink_tx_bytes + nvlink_rx_bytes + pcie_tx_bytes + pcie_rx_bytes;
-    let all = machine.incidents(gpu, carried).enumerate();
-    all.filter_map(|(place, incident)| match incident {
+/// Errors of a GPU so far: the place of each among the machine's faults, and its number.
+fn errors(device: &Device) -> Vec<(usize, u32)> {
+    let number = |(place, incident): (usize, &Incident)| match incident {
         Incident::Xid { number } => Some((place, *number)),
         _ => None,
-    })
-    .collect()
+    };
+    device.incidents().filter_map(number).collect()
 }
 
 impl Given<nvmlEventSet_st> {
@@ -93,7 +88,7 @@ exported! {
         if types & !XID != 0 {
             return Err(NOT_SUPPORTED);
         }
-        let before = errors(device.machine, device.ordinal);
+        let before = errors(&device);
         set.with(|set| {
             set.gpus.insert(device.ordinal);
             set.told.extend(before.into_iter().map(|(place, _)| (device.ordinal, place)));
@@ -112,8 +107,8 @@ exported! {
         loop {
             let next = set.with(|set| {
                 let of_gpu = |&gpu: &u32| {
-                    let all = errors(machine, gpu).into_iter();
-                    all.map(move |(place, number)| (gpu, place, number))
+                    let all = Device::of(machine, gpu).map(|device| errors(&device));
+                    all.into_iter().flatten().map(move |(place, number)| (gpu, place, number))
                 };
                 let mut all = set.gpus.iter().flat_map(of_gpu);
                 let new = all.find(|(gpu, place, _)| !set.told.contains(&(*gpu, *place)));

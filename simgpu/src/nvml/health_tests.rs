@@ -70,6 +70,16 @@ fn what_a_file_says_of_a_gpu_is_told() {
 }
 
 #[test]
+fn gpus_of_a_workstation_s_kind_are_cut_into_instances_too() {
+    let _session = session("from = 'g7e.12xlarge'\n[[gpu]]\nordinals = [1]\nmig = true\n");
+    let mode = |ordinal| {
+        let mut pending = 9;
+        asked(|now| nvml!(nvmlDeviceGetMigMode(gpu(ordinal), now, &raw mut pending)))
+    };
+    assert_eq!((mode(0), mode(1)), (Ok(0), Ok(1)));
+}
+
+#[test]
 fn errors_are_counted_once_so_much_was_carried() {
     let session = session(
         "from = 'p4d.24xlarge'\n[[gpu]]\nordinals = [0]\nnvlinks_down = [0]\n\
@@ -97,6 +107,14 @@ fn errors_are_counted_once_so_much_was_carried() {
     assert_eq!(counted(0), [5, 5, 0, 1, 2, 0]);
     assert_eq!(asked(|at| nvml!(nvmlDeviceGetPcieReplayCounter(gpu(0), at))), Ok(1));
     assert_eq!(counted(1), [0; 6]);
+}
+
+#[test]
+fn errors_are_counted_up_to_the_end_of_the_counter() {
+    let most = "[[fault.health]]\nwhat = 'ecc-corrected'\ncount = 9223372036854775807\n";
+    let _session = session(&most.repeat(3));
+    let counted = asked(|at| nvml!(nvmlDeviceGetTotalEccErrors(gpu(0), 0, 0, at)));
+    assert_eq!(counted, Ok(u64::MAX));
 }
 
 #[test]
@@ -151,6 +169,25 @@ fn a_lost_gpu_answers_nothing_more() {
     assert_eq!(index(ill), Ok(1));
     carry(&session, 0, 1);
     assert_eq!((index(well), index(ill)), (Ok(0), Err(GPU_IS_LOST)));
+}
+
+#[test]
+fn an_error_that_comes_later_but_is_described_earlier_is_told_as_well() {
+    let session = session(
+        "[[fault.health]]\nwhat = 'xid'\nxid = 63\nafter_mib = 6000\n[[fault.health]]\n\
+         what = 'xid'\nxid = 79\nafter_mib = 1\n",
+    );
+    let set: nvmlEventSet_t = asked(|set| nvml!(nvmlEventSetCreate(set))).unwrap();
+    assert_eq!(nvml!(nvmlDeviceRegisterEvents(gpu(0), XID, set)), SUCCESS);
+    let wait = || {
+        let event: Answer<nvmlEventData_t> = asked(|at| nvml!(nvmlEventSetWait_v2(set, at, 0)));
+        event.map(|event| event.eventData)
+    };
+    carry(&session, 1, 0);
+    assert_eq!([wait(), wait()], [Ok(79), Err(TIMEOUT)]);
+    carry(&session, 6000, 0);
+    assert_eq!([wait(), wait()], [Ok(63), Err(TIMEOUT)]);
+    assert_eq!(nvml!(nvmlEventSetFree(set)), SUCCESS);
 }
 
 #[test]

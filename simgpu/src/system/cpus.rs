@@ -14,9 +14,12 @@ pub(super) fn describe(tree: &mut Tree, machine: &Machine) {
         tree.line(format!("/sys/devices/system/cpu/{what}"), list(&all));
     }
     let nodes: Vec<u32> = machine.numa_nodes().into_iter().collect();
-    for what in ["online", "possible", "has_cpu", "has_memory"] {
+    for what in ["online", "possible", "has_memory"] {
         tree.line(format!("/sys/devices/system/node/{what}"), list(&nodes));
     }
+    let with_cpus: Vec<u32> =
+        nodes.iter().copied().filter(|&node| !machine.cpus_of(node).is_empty()).collect();
+    tree.line("/sys/devices/system/node/has_cpu", list(&with_cpus));
     for (place, &node) in nodes.iter().enumerate() {
         let own = format!("/sys/devices/system/node/node{node}");
         let cpus = machine.cpus_of(node);
@@ -32,10 +35,10 @@ pub(super) fn describe(tree: &mut Tree, machine: &Machine) {
 /// A logical processor of the package that has this place.
 fn describe_cpu(tree: &mut Tree, machine: &Machine, cpu: u32, package: usize) {
     let host = &machine.host;
-    let threads = host.processor.threads();
-    let cores = (host.cpus / threads).max(1);
+    let cores = host.cores();
     let core = cpu % cores;
-    let siblings: Vec<u32> = (0..threads).map(|thread| core + thread * cores).collect();
+    let siblings = (0..host.processor.threads()).map(|thread| core + thread * cores);
+    let siblings: Vec<u32> = siblings.filter(|&cpu| cpu < host.cpus).collect();
     let own = format!("/sys/devices/system/cpu/cpu{cpu}");
 
     tree.line(format!("{own}/topology/thread_siblings_list"), list(&siblings));

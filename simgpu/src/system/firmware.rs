@@ -103,7 +103,7 @@ fn processor(host: &Host) -> String {
          cpu cores\t: {}\nflags\t\t: fpu vme de pse tsc msr pae cx8 sse sse2 ht constant_tsc \
          rep_good nopl nonstop_tsc ssse3 fma avx avx2{guest}\n\n",
         host.cpus / host.numa_nodes.max(1),
-        host.cpus / host.numa_nodes.max(1) / host.processor.threads(),
+        (host.cpus / host.numa_nodes.max(1)).div_ceil(host.processor.threads()),
     )
 }
 

@@ -280,6 +280,24 @@ fn described(text: &str) -> Machine {
 }
 
 #[test]
+fn each_processor_is_on_a_node_whatever_their_number() {
+    for cpus in [1, 2, 3, 5, 95] {
+        let machine = described(&format!("from = 'p4d.24xlarge'\n[host]\ncpus = {cpus}"));
+        let nodes = machine.numa_nodes().into_iter();
+        let mut all: Vec<u32> = nodes.flat_map(|node| machine.cpus_of(node)).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..cpus).collect::<Vec<u32>>());
+    }
+    let tree = tree(&described("from = 'p4d.24xlarge'\n[host]\ncpus = 5"), 0);
+    let siblings = |cpu: u32| {
+        tree.read(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
+    };
+    assert_eq!([0, 1, 2, 3, 4].map(siblings), ["0,3", "1,4", "2", "0,3", "1,4"]);
+    let tree = self::tree(&described("from = 'p4d.24xlarge'\n[host]\ncpus = 1"), 0);
+    assert_eq!(tree.read("/sys/devices/system/node/has_cpu"), "1");
+}
+
+#[test]
 fn machines_that_files_describe_have_whole_trees_that_agree_with_nvml() {
     for text in [
         "",

@@ -375,6 +375,17 @@ fn launches_are_checked() {
 }
 
 #[test]
+fn no_memory_is_given_away_as_a_dma_buf_and_the_driver_says_so() {
+    alone(|| {
+        begin(machine());
+        let supported: i32 = get(|out| cuDeviceGetAttribute(out, 124, 0));
+        let place = allocate(2 << 20);
+        let given = cuMemGetHandleForAddressRange(Out::to(&mut 0), place, 2 << 20, 1, 0);
+        assert_eq!((supported, given), (0, 801));
+    });
+}
+
+#[test]
 fn memory_and_addresses_apart_are_checked() {
     alone(|| {
         begin(machine());

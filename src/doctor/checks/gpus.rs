@@ -13,6 +13,9 @@ use crate::{
     plan::catalogue::PeerAccess,
 };
 
+/// `CUDA_ERROR_NO_DEVICE`.
+const NO_DEVICE: u32 = 100;
+
 /// `CUDA_ERROR_SYSTEM_NOT_READY`.
 const NOT_READY: u32 = 802;
 
@@ -38,11 +41,15 @@ pub(super) fn driver(facts: &Facts) -> Vec<Finding> {
         }
         // It has a check of its own.
         Some(refusal) if refusal.code == Some(NOT_READY) => Vec::new(),
-        Some(refusal) if refusal.code.is_none() && facts.gpu_count() == 0 => vec![
-            Finding::note("no NVIDIA GPU is here, or no driver of one")
-                .means("local, p2p, nccl and GPUDirect cannot be measured here")
-                .remedy(format!("on a machine with GPUs: {}", refusal.reason)),
-        ],
+        Some(refusal)
+            if [None, Some(NO_DEVICE)].contains(&refusal.code) && facts.gpu_count() == 0 =>
+        {
+            vec![
+                Finding::note("no NVIDIA GPU is here, or no driver of one")
+                    .means("local, p2p, nccl and GPUDirect cannot be measured here")
+                    .remedy(format!("on a machine with GPUs: {}", refusal.reason)),
+            ]
+        }
         Some(refusal) => vec![
             Finding::problem(format!("the driver does not work: {}", refusal.reason))
                 .means("no GPU can be used")
@@ -81,16 +88,18 @@ pub(super) fn visible(facts: &Facts) -> Vec<Finding> {
 }
 
 pub(super) fn mig(facts: &Facts) -> Vec<Finding> {
-    let cut: Vec<u32> = nvml_of(&facts.survey)
-        .filter(|(_, nvml)| nvml.mig == Some(true))
-        .map(|(gpu, _)| gpu.node.gpu.0)
+    let modes: Vec<(u32, Option<bool>)> = facts
+        .survey
+        .gpus
+        .iter()
+        .map(|gpu| (gpu.node.gpu.0, gpu.nvml.as_ref().and_then(|nvml| nvml.mig)))
         .collect();
+    let cut = modes.iter().filter(|(_, mode)| *mode == Some(true)).map(|(gpu, _)| *gpu);
+    let cut: Vec<u32> = cut.collect();
     if cut.is_empty() {
-        let known = nvml_of(&facts.survey).any(|(_, nvml)| nvml.mig.is_some());
-        return known
-            .then(|| Finding::ok("no GPU is cut into instances (MIG)"))
-            .into_iter()
-            .collect();
+        let is_known = !modes.is_empty() && modes.iter().all(|(_, mode)| mode.is_some());
+        let ok = || Finding::ok("no GPU is cut into instances (MIG)");
+        return is_known.then(ok).into_iter().collect();
     }
     vec![
         Finding::problem(format!("MIG is on: {}", gpus(&cut)))
@@ -103,12 +112,13 @@ pub(super) fn mig(facts: &Facts) -> Vec<Finding> {
 /// What holds clocks down now, and memory that has lost data.
 pub(super) fn condition(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
-    let mut is_told = false;
+    let (mut clocks, mut memories) = (0, 0);
     for gpu in &facts.survey.gpus {
         let name = gpu.node.gpu.0;
         let reasons = gpu.condition.as_ref().and_then(|now| now.throttle_reasons.as_ref());
         let uncorrected = gpu.errors.as_ref().and_then(|errors| errors.ecc_uncorrected);
-        is_told |= reasons.is_some() || uncorrected.is_some();
+        clocks += usize::from(reasons.is_some());
+        memories += usize::from(uncorrected.is_some());
         let slowing = reasons.into_iter().flatten().map(String::as_str);
         let slowing: Vec<&str> = slowing.filter(|reason| THROTTLING.contains(reason)).collect();
         if !slowing.is_empty() {
@@ -137,10 +147,55 @@ pub(super) fn condition(facts: &Facts) -> Vec<Finding> {
             );
         }
     }
-    if found.is_empty() && is_told {
-        found.push(Finding::ok("no clock is held down, and no memory has lost data"));
+    if found.is_empty() && !facts.survey.gpus.is_empty() {
+        // Of all GPUs, or it is not said.
+        let told =
+            [(clocks, "no GPU's clock is held down"), (memories, "no GPU's memory has lost data")];
+        let told = told.into_iter().filter(|(gpus, _)| *gpus == facts.survey.gpus.len());
+        found.extend(told.map(|(_, said)| Finding::ok(said)));
     }
     found
+}
+
+/// Errors of a GPU, its memory or its links, which no program can cause (NVIDIA, "XID Errors").
+const HARDWARE: [u64; 14] = [48, 61, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140, 145, 149];
+
+pub(super) fn xids(facts: &Facts) -> Vec<Finding> {
+    // Who may not read the log is told so; in a container there is often none.
+    let Ok(all) = &facts.host.xids else { return Vec::new() };
+    if facts.gpu_count() == 0 {
+        return Vec::new();
+    }
+    if all.is_empty() {
+        return vec![Finding::ok("the kernel's log tells of no error of a GPU (Xid)")];
+    }
+    let mut counts: BTreeMap<(u64, &str), usize> = BTreeMap::new();
+    for (address, number) in all {
+        *counts.entry((*number, address)).or_insert(0) += 1;
+    }
+    let is_of_hardware = |number: u64| HARDWARE.contains(&number);
+    let listed = counts.iter().map(|((number, address), times)| {
+        format!("Xid {number} of the GPU at {address}, {}", count(*times, "time"))
+    });
+    let seen = format!("the kernel's log has {}", listed.collect::<Vec<String>>().join("; "));
+    let source = "NVIDIA, XID Errors; /dev/kmsg";
+    if counts.keys().any(|(number, _)| is_of_hardware(*number)) {
+        return vec![
+            Finding::problem(seen)
+                .means("a GPU, its memory or its links have failed since the machine was started")
+                .remedy(
+                    "look the number up in NVIDIA's list; restart the machine, and if it comes back \
+                     stop and start the instance to get another host",
+                )
+                .source(source),
+        ];
+    }
+    vec![
+        Finding::note(seen)
+            .means("a program has failed on a GPU, or the driver has had to help it")
+            .remedy("look the number up in NVIDIA's list")
+            .source(source),
+    ]
 }
 
 /// `GPU 1`, `GPUs 1, 2`.
@@ -258,7 +313,8 @@ pub(super) fn clique(facts: &Facts) -> Vec<Finding> {
                 .source("nvmlDeviceGetGpuFabricInfoV, healthMask"),
         );
     }
-    if findings.is_empty() {
+    // Of those that have not joined another check tells.
+    if findings.is_empty() && joined.len() == facts.survey.gpus.len() {
         findings.push(Finding::ok("all GPUs have joined the NVLink fabric, in one clique"));
     }
     findings

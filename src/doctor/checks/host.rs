@@ -60,6 +60,10 @@ pub(super) fn locked_memory(facts: &Facts) -> Vec<Finding> {
     if limit >= LOCKED_MEMORY_MIN || !super::network::has_rdma_devices(facts) {
         return vec![Finding::ok(seen)];
     }
+    if facts.host.may_lock {
+        let right = "and more by its right to (CAP_IPC_LOCK)";
+        return vec![Finding::ok(format!("{seen}, {right}"))];
+    }
     let means = "EFA and InfiniBand register memory, which locks it: that fails, and the network \
                  falls back to TCP or not at all";
     vec![
@@ -88,27 +92,22 @@ pub(super) fn iommu(facts: &Facts) -> Vec<Finding> {
         return vec![Finding::ok("an IOMMU is on, and no GPU is here")];
     }
     let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
-    for (address, kind) in &host.iommu_types {
-        if addresses.contains(address) {
-            *kinds.entry(kind).or_insert(0) += 1;
+    for (_, kind) in host.iommu_types.iter().filter(|(address, _)| addresses.contains(address)) {
+        match kind {
+            Ok(kind) => *kinds.entry(kind).or_insert(0) += 1,
+            Err(unread) => return vec![Finding::cannot_tell(unread)],
         }
     }
-    let command_line = host.command_line.as_deref().unwrap_or_default();
-    let passes = ["iommu=pt", "iommu.passthrough=1"];
-    let passes = command_line.split_whitespace().any(|word| passes.contains(&word));
-    if kinds.keys().all(|kind| *kind == IDENTITY) && (passes || !kinds.is_empty()) {
+    if kinds.is_empty() {
+        return vec![Finding::ok("an IOMMU is on, and no GPU is behind it")];
+    }
+    if kinds.keys().all(|kind| *kind == IDENTITY) {
         return vec![Finding::ok("the IOMMU lets GPUs through untouched")];
     }
-    let kinds: Vec<String> = kinds
-        .iter()
-        .map(|(kind, number)| format!("{kind} for {}", count(*number, "GPU")))
-        .collect();
-    let kinds = match &kinds[..] {
-        [] => String::new(),
-        kinds => format!(": {}", kinds.join(", ")),
-    };
+    let kinds = kinds.iter().map(|(kind, number)| format!("{kind} for {}", count(*number, "GPU")));
+    let kinds = kinds.collect::<Vec<String>>().join(", ");
     vec![
-        Finding::problem(format!("an IOMMU is on ({}){kinds}", host.iommus.join(", ")))
+        Finding::problem(format!("an IOMMU is on ({}): {kinds}", host.iommus.join(", ")))
             .means(
                 "what GPUs and network interfaces send to each other over PCIe goes by way of the \
                  root complex to be translated: P2P over PCIe and GPUDirect RDMA are slow, hang or \

@@ -2,7 +2,7 @@
 
 use crate::{
     doctor::{Facts, Finding},
-    expected::{Difference, Part, differences},
+    expected::{Difference, Machine, Part, differences},
 };
 
 /// Files that are named at most.
@@ -10,10 +10,10 @@ const LISTED_MAX: usize = 8;
 
 pub(super) fn unread(facts: &Facts) -> Vec<Finding> {
     // Without a driver neither it nor NVML tells anything, which has a check of its own.
-    let is_of_driver =
-        |reason: &&String| facts.refusal.is_some() && !reason.trim_start().starts_with('/');
+    let by_kernel = |reason: &str| ["/sys/", "/proc/"].iter().any(|root| reason.contains(root));
+    let by_driver = |reason: &&String| facts.refusal.is_some() && !by_kernel(reason);
     let missing: Vec<&String> =
-        facts.survey.missing.iter().filter(|reason| !is_of_driver(reason)).collect();
+        facts.survey.missing.iter().filter(|reason| !by_driver(reason)).collect();
     let mut findings: Vec<Finding> =
         missing.iter().take(LISTED_MAX).map(Finding::cannot_tell).collect();
     if missing.len() > LISTED_MAX {
@@ -31,12 +31,32 @@ pub(super) fn complete(facts: &Facts) -> Vec<Finding> {
     if !found.is_empty() {
         return found;
     }
-    let parts = "GPUs, NVLinks, PCIe links and EFA interfaces";
-    match (&facts.host.product, facts.instance()) {
-        (Ok(name), Some(_)) => vec![Finding::ok(format!("{parts} are those of {name}"))],
-        _ if facts.survey.gpus.is_empty() => Vec::new(),
-        _ => vec![Finding::ok("NVLinks and PCIe links are all there")],
+    let parts = seen(facts);
+    if parts.is_empty() {
+        return Vec::new();
     }
+    let parts = parts.join(", ");
+    vec![match (&facts.host.product, facts.instance()) {
+        (Ok(name), Some(_)) => Finding::ok(format!("as {name} should have them: {parts}")),
+        _ => Finding::ok(format!("all there: {parts}")),
+    }]
+}
+
+/// The parts of the machine that are known well enough to differ.
+fn seen(facts: &Facts) -> Vec<&'static str> {
+    let machine = Machine::surveyed(&facts.survey, &facts.catalogue);
+    let has_gpus = !machine.gpus.is_empty();
+    let known = facts.instance();
+    let with_efa = known.is_some_and(|known| known.efa_interfaces.is_some());
+    [
+        (has_gpus && known.is_some(), "GPUs"),
+        (has_gpus && machine.gpus.iter().all(|gpu| gpu.nvlinks.is_some()), "NVLinks"),
+        (has_gpus && machine.gpus.iter().all(|gpu| gpu.host.is_some()), "PCIe links"),
+        (with_efa, "interfaces of EFA"),
+    ]
+    .into_iter()
+    .filter_map(|(is_known, part)| is_known.then_some(part))
+    .collect()
 }
 
 /// What a difference means for paths.
@@ -44,7 +64,7 @@ fn finding(difference: &Difference, facts: &Facts) -> Finding {
     let Difference { part, what, live, known, source } = difference;
     let seen = match part {
         Part::NvLinks(gpu) => {
-            format!("{what}: {live}, {known} expected; down are {}", down(facts, *gpu))
+            format!("{what}: {live}, {known} expected{}", down(facts, *gpu))
         }
         _ => format!("{what}: {live}, {known} expected"),
     };
@@ -94,10 +114,11 @@ fn finding(difference: &Difference, facts: &Facts) -> Finding {
     verdict(seen).means(means).remedy(remedy).source(source)
 }
 
-/// The numbers of the NVLinks of a GPU that are down.
+/// The numbers of the NVLinks of a GPU that are down, if NVML lists them.
 fn down(facts: &Facts, ordinal: u32) -> String {
     let gpu = facts.survey.gpus.iter().find(|gpu| gpu.node.gpu.0 == ordinal);
     let links = gpu.and_then(|gpu| gpu.nvml.as_ref()).into_iter().flat_map(|nvml| &nvml.nvlinks);
     let down = links.filter(|link| !link.active).map(|link| link.number.to_string());
-    down.collect::<Vec<String>>().join(", ")
+    let down: Vec<String> = down.collect();
+    if down.is_empty() { String::new() } else { format!("; down are {}", down.join(", ")) }
 }

@@ -20,6 +20,7 @@ pub(super) const ALL: &[(&str, Check)] = &[
     ("visible-gpus", gpus::visible),
     ("mig", gpus::mig),
     ("gpu-condition", gpus::condition),
+    ("xid", gpus::xids),
     ("confidential-computing", gpus::confidential),
     ("fabric-manager", gpus::fabric),
     ("fabric", gpus::clique),

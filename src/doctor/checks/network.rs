@@ -1,5 +1,7 @@
 //! What the way to other hosts needs: devices, their files, and the libraries that use them.
 
+use std::collections::BTreeSet;
+
 use super::super::{Facts, Finding, count};
 use crate::machine::{
     nics::{Nic, NicKind},
@@ -35,10 +37,11 @@ pub(super) fn devices(facts: &Facts) -> Vec<Finding> {
     let files = facts.host.devices.iter().filter(|name| name.starts_with("infiniband/uverbs"));
     let files = files.count();
     if files >= here {
-        return vec![Finding::ok(format!("{} can be opened", count(here, "RDMA device")))];
+        let devices = count(here, "RDMA device");
+        return vec![Finding::ok(format!("{devices} with as many files to open them by"))];
     }
     let seen = format!(
-        "the kernel has {}, and {files} can be opened (/dev/infiniband/uverbs*)",
+        "the kernel has {}, and there are {files} files to open them by (/dev/infiniband/uverbs*)",
         count(here, "RDMA device")
     );
     vec![
@@ -57,7 +60,6 @@ pub(super) fn ports(facts: &Facts) -> Vec<Finding> {
         let is_down = nic.ports.iter().find(|port| port.is_up == Some(false))?;
         Some(format!("{} is {}", nic.name, is_down.state.as_deref().unwrap_or("down")))
     };
-    let rates = |nic: &Nic| nic.ports.iter().filter_map(|port| port.rate_gbit_s).next();
     let devices: Vec<&Nic> = facts.rdma_devices().collect();
     if devices.is_empty() {
         return Vec::new();
@@ -74,24 +76,28 @@ pub(super) fn ports(facts: &Facts) -> Vec<Finding> {
                 .source("the kernel's ABI/stable/sysfs-class-infiniband"),
         );
     }
-    let most = devices.iter().filter_map(|nic| rates(nic)).fold(0.0, f64::max);
-    let is_slow = |nic: &&Nic| rates(nic).is_some_and(|rate| rate < most);
-    let slow: Vec<String> = devices
-        .iter()
-        .copied()
-        .filter(is_slow)
-        .map(|nic| format!("{} has {} Gbit/s", nic.name, rates(nic).unwrap_or_default()))
-        .collect();
-    if !slow.is_empty() {
-        findings.push(
-            Finding::problem(format!(
-                "RDMA devices have different rates: {}, the others {most} Gbit/s",
-                slow.join(", ")
-            ))
-            .means("what goes over several of them waits for the slowest")
-            .remedy("rdma link; take another machine if it stays so")
-            .source("the kernel's ABI/stable/sysfs-class-infiniband"),
-        );
+    let kinds: BTreeSet<NicKind> = devices.iter().map(|nic| nic.kind).collect();
+    for kind in kinds {
+        let alike = devices.iter().filter(|nic| nic.kind == kind);
+        // Of those that are down nobody knows the rate.
+        let told: Vec<(&str, f64)> =
+            alike.filter_map(|nic| Some((nic.name.as_str(), nic.rate_gbit_s()?))).collect();
+        let most = told.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+        let slow = told.iter().filter(|(_, rate)| *rate < most);
+        let slow: Vec<String> =
+            slow.map(|(name, rate)| format!("{name} has {rate} Gbit/s")).collect();
+        if !slow.is_empty() {
+            let word = kind.word();
+            findings.push(
+                Finding::note(format!(
+                    "devices for {word} have different rates: {}, the others {most} Gbit/s",
+                    slow.join(", ")
+                ))
+                .means("what goes over several of them waits for the slowest")
+                .remedy("rdma link; if they should be alike, take another machine")
+                .source("the kernel's ABI/stable/sysfs-class-infiniband"),
+            );
+        }
     }
     if findings.is_empty() {
         let up = count(devices.len(), "RDMA device");
@@ -119,10 +125,21 @@ pub(super) fn gpudirect(facts: &Facts) -> Vec<Finding> {
     let why = if kernel < DMA_BUF_KERNEL {
         let (major, minor) = DMA_BUF_KERNEL;
         format!("the kernel {release} has no dma-bufs for it, which come with {major}.{minor}")
-    } else if facts.dma_buf == Some(false) {
-        "the driver gives no dma-bufs".to_owned()
     } else {
-        return vec![Finding::ok(format!("the kernel {release} passes dma-bufs to the network"))];
+        match facts.dma_buf {
+            Some(true) => {
+                let passes = format!("the driver and the kernel {release} know dma-bufs");
+                return vec![Finding::ok(format!("{passes}, by which the network reaches GPUs"))];
+            }
+            Some(false) => "the driver gives no dma-bufs".to_owned(),
+            // It has a check of its own.
+            None if facts.refusal.is_some() => return Vec::new(),
+            None => {
+                return vec![Finding::cannot_tell(
+                    "the driver does not say whether it gives dma-bufs",
+                )];
+            }
+        }
     };
     vec![
         Finding::problem(format!("no module such as nvidia_peermem is loaded, and {why}"))

@@ -34,9 +34,21 @@ fn is_no(value: &str) -> bool {
     ["0", "false", "no", "off"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }
 
-/// Whether GPUs here reach each other.
+/// Whether GPUs here reach each other. A process that may use one GPU alone does not see it: then
+/// the type of the instance tells, where it is known.
+fn have_peers(facts: &Facts) -> Option<bool> {
+    let pairs = &facts.survey.pairs;
+    let by_type =
+        || facts.instance().and_then(|known| known.p2p.is_some().then(|| !known.lacks_p2p()));
+    match (pairs.is_empty(), has_several_gpus(facts)) {
+        (false, _) => Some(pairs.iter().any(|pair| pair.access)),
+        (true, true) => by_type(),
+        (true, false) => Some(false),
+    }
+}
+
 fn has_peers(facts: &Facts) -> bool {
-    facts.survey.pairs.iter().any(|pair| pair.access)
+    have_peers(facts) == Some(true)
 }
 
 fn has_gpus(facts: &Facts) -> bool {
@@ -54,11 +66,11 @@ fn has_network(facts: &Facts) -> bool {
 /// Whether EFA has RDMA here, as far as the catalogue knows.
 fn has_efa_rdma(facts: &Facts) -> bool {
     let lacks = facts.instance().is_some_and(|known| known.efa_rdma_read == Some(false));
-    has_network(facts) && !lacks
+    super::network::has_efa(facts) && !lacks
 }
 
 fn has_efa_without_rdma(facts: &Facts) -> bool {
-    has_network(facts) && !has_efa_rdma(facts)
+    super::network::has_efa(facts) && !has_efa_rdma(facts)
 }
 
 fn has_nvls(facts: &Facts) -> bool {
@@ -68,7 +80,7 @@ fn has_nvls(facts: &Facts) -> bool {
 
 /// Whether the way through host memory is the one that is left.
 fn lacks_peers(facts: &Facts) -> bool {
-    has_several_gpus(facts) && !has_peers(facts)
+    has_several_gpus(facts) && have_peers(facts) == Some(false)
 }
 
 const PATHS: &str = "NCCL's src/graph/paths.cc";
@@ -136,7 +148,7 @@ const SWITCHES: &[Switch] = &[
     Switch {
         name: "NCCL_NET_PLUGIN",
         is_off: |value| value.eq_ignore_ascii_case("none"),
-        matters: has_network,
+        matters: super::network::has_efa,
         is_problem: true,
         means: "NCCL does not load the plugin for EFA: it uses TCP sockets between hosts",
         source: "NCCL's guide, NCCL_NET_PLUGIN",
@@ -188,7 +200,7 @@ const SWITCHES: &[Switch] = &[
     Switch {
         name: "FI_EFA_IFACE",
         is_off: |value| !value.is_empty() && !value.eq_ignore_ascii_case("all"),
-        matters: has_network,
+        matters: super::network::has_efa,
         is_problem: false,
         means: "libfabric uses only the interfaces named there",
         source: EFA,
@@ -196,7 +208,7 @@ const SWITCHES: &[Switch] = &[
     Switch {
         name: "OFI_NCCL_DISABLE_DMABUF",
         is_off: is_yes,
-        matters: |facts| has_network(facts) && has_gpus(facts),
+        matters: |facts| super::network::has_efa(facts) && has_gpus(facts),
         is_problem: false,
         means: "AWS's plugin registers memory of GPUs through nvidia_peermem only",
         source: "aws-ofi-nccl, include/nccl_ofi_param.h",
@@ -206,7 +218,7 @@ const SWITCHES: &[Switch] = &[
         is_off: |value| value.eq_ignore_ascii_case("sendrecv"),
         matters: |facts| {
             facts.instance().is_some_and(|known| known.efa_rdma_write == Some(true))
-                && has_network(facts)
+                && super::network::has_efa(facts)
         },
         is_problem: false,
         means: "AWS's plugin does not spread messages over several interfaces of a GPU",
@@ -252,7 +264,7 @@ pub(super) fn lint(facts: &Facts) -> Vec<Finding> {
         .collect();
     let number = facts.settings.len();
     if found.is_empty() && number > 0 {
-        let variables = super::super::count(number, "variable");
+        let variables = crate::units::count(number, "variable");
         return vec![Finding::ok(format!("{variables} for NCCL and libfabric do what they say"))];
     }
     found

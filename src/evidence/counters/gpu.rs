@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ALL, BYTES_MIN, CountedPath, Moved, NONE, Seen, grown, name, ratio};
+use super::{ALL, BYTES_MIN, CountedPath, Moved, NONE, Seen, TOO_FEW, grown, name, ratio};
 use crate::{
     evidence::nccl_log::Verdict,
     machine::counters::OfGpu,
@@ -130,8 +130,10 @@ pub(super) fn nvlink(host: &Seen, gpu: Gpu) -> Result<Ways, String> {
         if before.number != after.number {
             return Err("has other NVLinks than before".to_owned());
         }
-        sum.0 += grown(before.sent, after.sent).map_err(went_back)?;
-        sum.1 += grown(before.received, after.received).map_err(went_back)?;
+        // A GPU that is gone reads as all ones.
+        sum.0 = u64::saturating_add(sum.0, grown(before.sent, after.sent).map_err(went_back)?);
+        let received = grown(before.received, after.received).map_err(went_back)?;
+        sum.1 = u64::saturating_add(sum.1, received);
     }
     if before.len() == after.len() {
         Ok(sum)
@@ -201,7 +203,7 @@ pub(super) fn path(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
     }
     let bytes = case.size.get().saturating_mul(moved.operations);
     if bytes < BYTES_MIN {
-        return unknown("too few bytes were moved to be told from what others move".to_owned());
+        return unknown(TOO_FEW.to_owned());
     }
     let mut ways = Vec::new();
     let mut pcie_unknown = None;
@@ -223,35 +225,29 @@ pub(super) fn path(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
             }
             let by_pcie = by_pcie.ok();
             own += load.own;
-            ways.push(Way {
-                name: format!("out of {name}"),
-                is_out: true,
-                has_nvlinks,
-                payload: all.0.max(load.own),
-                asked: load.nvlink.0,
-                nvlink: by_nvlink.0,
-                pcie: by_pcie.map(|ways| ways.0),
-            });
-            ways.push(Way {
-                name: format!("into {name}"),
-                is_out: false,
-                has_nvlinks,
-                payload: all.1.max(load.own),
-                asked: load.nvlink.1,
-                nvlink: by_nvlink.1,
-                pcie: by_pcie.map(|ways| ways.1),
-            });
+            for is_out in [true, false] {
+                let of = |ways: Ways| if is_out { ways.0 } else { ways.1 };
+                ways.push(Way {
+                    name: format!("{} {name}", if is_out { "out of" } else { "into" }),
+                    is_out,
+                    has_nvlinks,
+                    payload: of(all).max(load.own),
+                    asked: of(load.nvlink),
+                    nvlink: of(by_nvlink),
+                    pcie: by_pcie.map(of),
+                });
+            }
         }
     }
     ways.retain(|way| way.payload > 0);
     if ways.is_empty() {
         return unknown("no GPU that was read has a part in it".to_owned());
     }
-    if own > 0 { within(&ways, asked) } else { between(&ways, pcie_unknown, asked) }
+    if own > 0 { within(&ways, pcie_unknown, asked) } else { between(&ways, pcie_unknown, asked) }
 }
 
 /// Data that should not leave its GPU.
-fn within(ways: &[Way], asked: &str) -> CountedPath {
+fn within(ways: &[Way], pcie_unknown: Option<String>, asked: &str) -> CountedPath {
     let left = |way: &&Way| {
         let most = NONE * way.payload as f64;
         way.nvlink as f64 > most || way.pcie.is_some_and(|bytes| bytes as f64 > most)
@@ -265,14 +261,12 @@ fn within(ways: &[Way], asked: &str) -> CountedPath {
         );
         return CountedPath::unknown(asked, reason);
     }
-    let reason = match (ways.iter().any(|way| way.has_nvlinks), ways[0].pcie.is_some()) {
-        (true, true) => "neither NVLinks nor PCIe carried any of it",
-        (true, false) => "NVLinks carried none of it; PCIe is not counted",
-        (false, true) => "PCIe carried none of it, and the GPU has no NVLinks",
-        (false, false) => {
-            let why = "PCIe is not counted, and the GPU has no NVLinks: nothing counts".to_owned();
-            return CountedPath::unknown(asked, why);
-        }
+    if let Some(why) = pcie_unknown {
+        return CountedPath::unknown(asked, format!("PCIe may have carried it: {why}"));
+    }
+    let reason = match ways.iter().any(|way| way.has_nvlinks) {
+        true => "neither NVLinks nor PCIe carried any of it",
+        false => "PCIe carried none of it, and the GPU has no NVLinks",
     };
     CountedPath {
         path: Some(asked.to_owned()),
@@ -284,9 +278,9 @@ fn within(ways: &[Way], asked: &str) -> CountedPath {
 
 /// Data that leaves a GPU.
 fn between(ways: &[Way], pcie_unknown: Option<String>, asked: &str) -> CountedPath {
-    let payload: u64 = ways.iter().map(|way| way.payload).sum();
-    let by_nvlink: u64 = ways.iter().map(|way| way.nvlink).sum();
-    let by_pcie: Option<u64> = ways.iter().map(|way| way.pcie).sum();
+    let all = |of: fn(&Way) -> u64| ways.iter().map(of).fold(0, u64::saturating_add);
+    let (payload, by_nvlink) = (all(|way| way.payload), all(|way| way.nvlink));
+    let by_pcie = all(|way| way.pcie.unwrap_or(0));
     let found = |path: &str, verdict, counted: Option<u64>, reason: String| CountedPath {
         path: Some(path.to_owned()),
         verdict,
@@ -296,18 +290,27 @@ fn between(ways: &[Way], pcie_unknown: Option<String>, asked: &str) -> CountedPa
     // A counter that begins anew can look as if it had seen nothing; those of both ends do not.
     let is_missed = |way: &&Way| way.asked > 0 && way.nvlink as f64 <= NONE * way.asked as f64;
     let missed = |is_out: bool| ways.iter().find(|way| way.is_out == is_out && is_missed(way));
-    if let (Some(out), Some(_)) = (missed(true), missed(false)) {
+    if let (Some(out), Some(into)) = (missed(true), missed(false)) {
         let reason = format!(
             "NVML says that NVLinks join the GPUs, and they carried {} bytes {} for each byte",
             ratio(out.nvlink, out.payload),
             out.name
         );
-        return found("pcie", Verdict::Contradicted, by_pcie, reason);
+        let went_over =
+            |way: &Way| way.pcie.is_some_and(|bytes| bytes as f64 >= PCIE_LEAST * way.asked as f64);
+        if went_over(out) && went_over(into) {
+            return found("pcie", Verdict::Contradicted, Some(by_pcie), reason);
+        }
+        let why = pcie_unknown.unwrap_or_else(|| "nor did PCIe: counters stand still".to_owned());
+        return CountedPath::unknown(asked, format!("{reason}; {why}"));
     }
     for way in ways {
         let share = way.nvlink as f64 / way.payload as f64;
         let wanted = way.asked as f64 / way.payload as f64;
-        if wanted == 0.0 && share >= ALL {
+        let is_over_pcie =
+            |bytes: u64| bytes as f64 >= PCIE_LEAST * (way.payload - way.asked) as f64;
+        let could_be_it = share <= NVLINK_MOST && !way.pcie.is_some_and(is_over_pcie);
+        if wanted == 0.0 && share >= ALL && could_be_it {
             let reason = format!(
                 "NVLinks carried {} bytes {} for each byte, which should not go over them",
                 ratio(way.nvlink, way.payload),
@@ -324,7 +327,8 @@ fn between(ways: &[Way], pcie_unknown: Option<String>, asked: &str) -> CountedPa
                 way.name,
                 ratio(way.pcie.unwrap_or(0), way.payload)
             );
-            return found("nvlink + pcie", Verdict::Contradicted, Some(by_nvlink), reason);
+            let counted = Some(by_nvlink.saturating_add(by_pcie));
+            return found("nvlink + pcie", Verdict::Contradicted, counted, reason);
         }
         if is_too_little || share > NVLINK_MOST * wanted + NONE {
             let reason = format!(
@@ -342,19 +346,14 @@ fn between(ways: &[Way], pcie_unknown: Option<String>, asked: &str) -> CountedPa
         return found(asked, Verdict::Proven, Some(by_nvlink), reason);
     }
     let over_pcie = |way: &Way| (way.payload - way.asked) as f64;
-    let Some(by_pcie) = by_pcie else {
-        let why = pcie_unknown.unwrap_or_default();
-        if !ways.iter().any(|way| way.has_nvlinks) {
-            let reason = format!("there are no NVLinks, and nothing counts: {why}");
-            return CountedPath::unknown(asked, reason);
-        }
-        let reason = format!(
-            "NVLinks carried {of_nvlink} bytes for each byte, and PCIe is all else that joins GPUs \
-             and host; {why}"
-        );
-        let counted = (by_nvlink > 0 && asked.contains("nvlink")).then_some(by_nvlink);
-        return found(asked, Verdict::Proven, counted, reason);
-    };
+    // Whatever NVLinks have not carried, somebody must have seen.
+    if let Some(why) = pcie_unknown {
+        let nvlinks = match ways.iter().any(|way| way.has_nvlinks) {
+            true => format!("NVLinks carried {of_nvlink} bytes for each byte"),
+            false => "there are no NVLinks".to_owned(),
+        };
+        return CountedPath::unknown(asked, format!("{nvlinks}; {why}"));
+    }
     let least = |way: &&Way| (way.pcie.unwrap_or(0) as f64) < PCIE_LEAST * over_pcie(way);
     let most = |way: &&Way| {
         way.pcie.unwrap_or(0) as f64 > PCIE_MOST * over_pcie(way) + way.payload as f64 * NONE
@@ -371,5 +370,5 @@ fn between(ways: &[Way], pcie_unknown: Option<String>, asked: &str) -> CountedPa
         "PCIe carried {} bytes for each byte, NVLinks {of_nvlink}",
         ratio(by_pcie, payload)
     );
-    found(asked, Verdict::Proven, Some(by_pcie + by_nvlink), reason)
+    found(asked, Verdict::Proven, Some(by_pcie.saturating_add(by_nvlink)), reason)
 }

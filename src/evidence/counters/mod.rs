@@ -73,6 +73,9 @@ impl CountedPath {
 /// Below so many bytes what others do on the machine is as much as the data.
 const BYTES_MIN: u64 = 16 << 20;
 
+/// Why so few bytes prove nothing.
+const TOO_FEW: &str = "too few bytes were moved to be told from what others move";
+
 /// A counter that has seen this share of the data or more has seen all of it.
 const ALL: f64 = 0.97;
 
@@ -108,7 +111,7 @@ pub fn nvlink_bytes_per_byte(case: &Case, operations: u64, seen: &[Seen]) -> Opt
         if !host.nvlinked.gpus.contains(gpu) {
             return None;
         }
-        sent += gpu::nvlink(host, *gpu).ok()?.0;
+        sent = u64::saturating_add(sent, gpu::nvlink(host, *gpu).ok()?.0);
     }
     let all = layout.size(nccl.data_type).times(operations).times(own.len() as u64).get();
     (all > 0).then(|| sent as f64 / all as f64)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ALL, BYTES_MIN, CountedPath, Moved, NONE, Seen, grown, ratio};
+use super::{ALL, BYTES_MIN, CountedPath, Moved, NONE, Seen, TOO_FEW, grown, ratio};
 use crate::{
     evidence::nccl_log::Verdict,
     machine::counters::InterfaceKind,
@@ -91,11 +91,17 @@ pub(super) fn path(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
     let Some(kind) = own.first().map(|key| carried[key].kind) else {
         return CountedPath::unknown(provider, "the case names no interface".to_owned());
     };
+    let path = path_over(kind, provider);
     if bytes < BYTES_MIN {
-        let why = "too few bytes were moved to be told from what others move";
-        return CountedPath::unknown(kind.path(), why.to_owned());
+        return CountedPath::unknown(path, TOO_FEW.to_owned());
     }
-    let sum = |way: fn(&Carried) -> u64| own.iter().map(|key| way(&carried[key])).sum::<u64>();
+    if BYTES_OF_OPERATION > (WIRE_MOST - 1.0) * case.size.get() as f64 {
+        let why = "operations are so small that headers may be as much as the data";
+        return CountedPath::unknown(path, why.to_owned());
+    }
+    let sum = |way: fn(&Carried) -> u64| {
+        own.iter().map(|key| way(&carried[key])).fold(0, u64::saturating_add)
+    };
     let (sent, received) = (sum(|of| of.sent), sum(|of| of.received));
     let mut names: Vec<&str> = own.iter().map(|(_, name)| *name).collect();
     names.sort_unstable();
@@ -111,7 +117,7 @@ pub(super) fn path(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
     };
     if least >= ALL && most as f64 <= upper(case, bytes) {
         let reason = format!("{names} carried {} bytes for each byte", ratio(sent, bytes));
-        return found(kind.path(), Verdict::Proven, sent, reason);
+        return found(path, Verdict::Proven, sent, reason);
     }
     if most as f64 / bytes as f64 <= NONE {
         let others = carried.iter().filter(|(key, _)| !own.contains(key));
@@ -124,26 +130,29 @@ pub(super) fn path(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
                 ratio(most, bytes),
                 ratio(of.most(), bytes)
             );
-            return found(of.kind.path(), Verdict::Contradicted, of.most(), reason);
+            return found(path_over(of.kind, provider), Verdict::Contradicted, of.most(), reason);
         }
-        let is_within = seen.len() == 1;
-        if is_within && other.is_none_or(|(_, of)| of.most() as f64 <= NONE * bytes as f64) {
+        let is_still = other.is_none_or(|(_, of)| of.most() as f64 <= NONE * bytes as f64);
+        if seen.len() == 1 && is_still {
             let reason = format!(
                 "{names} carried {} bytes for each byte, and no other interface did: the ranks are \
-                 on one host and share memory",
+                 on one host, where a provider may take memory that they share",
                 ratio(most, bytes)
             );
-            return CountedPath {
-                wire_bytes_per_payload_byte: None,
-                ..found(HOST_MEMORY, Verdict::Contradicted, 0, reason)
-            };
+            return CountedPath::unknown(path, reason);
         }
     }
     let reason = format!(
         "{names} carried {} bytes for each byte: only a part of the data, or that of others too",
         ratio(most, bytes)
     );
-    CountedPath::unknown(kind.path(), reason)
+    CountedPath::unknown(path, reason)
+}
+
+/// The name of a path over an interface of this kind: that of the kernel's network has the name of
+/// what the provider speaks there.
+fn path_over(kind: InterfaceKind, provider: &str) -> &str {
+    if kind == InterfaceKind::Ethernet { provider } else { kind.path() }
 }
 
 /// Data that goes through memory: no interface may have carried it.
@@ -151,8 +160,7 @@ pub(super) fn silence(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
     let unknown = |why: String| CountedPath::unknown(HOST_MEMORY, why);
     let bytes = payload(case, moved);
     if bytes < BYTES_MIN {
-        let why = "too few bytes were moved to be told from what others move";
-        return unknown(why.to_owned());
+        return unknown(TOO_FEW.to_owned());
     }
     let carried = match carried(seen) {
         Ok(carried) => carried,
@@ -171,9 +179,7 @@ pub(super) fn silence(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
             wire_bytes_per_payload_byte: None,
         };
     }
-    if most.sent.min(most.received) as f64 >= ALL * bytes as f64
-        && most.most() as f64 <= upper(case, bytes)
-    {
+    if most.sent.min(most.received) as f64 >= ALL * bytes as f64 && share <= WIRE_MOST {
         return CountedPath {
             path: Some(most.kind.path().to_owned()),
             verdict: Verdict::Contradicted,

@@ -157,11 +157,14 @@ fn what_nvlinks_should_carry_and_do_not_is_pcie() {
     let both = [counted(QUIET, OUT), counted(QUIET, INTO)];
     assert_told(&p2p(), seen(true, &both), ("pcie", Contradicted, "1.00"));
     let uncounted = both.map(|of| Counted { pcie: Err("not supported".to_owned()), ..of });
-    assert_told(&p2p(), seen(true, &uncounted), ("pcie", Contradicted, "-"));
+    assert_told(&p2p(), seen(true, &uncounted), ("nvlink", Unknown, "-"));
+    // Counters that stand still have seen no other way.
+    let still = [counted(QUIET, QUIET), counted(QUIET, QUIET)];
+    assert_told(&p2p(), seen(true, &still), ("nvlink", Unknown, "-"));
     // Half here, half there.
     let half = (BYTES / 2, BYTES / 2);
     let both = [counted(half, half), counted(half, half)];
-    assert_told(&p2p(), seen(true, &both), ("nvlink + pcie", Contradicted, "0.50"));
+    assert_told(&p2p(), seen(true, &both), ("nvlink + pcie", Contradicted, "1.00"));
     let half = [counted((BYTES / 2, 0), QUIET), counted((0, BYTES / 2), QUIET)];
     assert_told(&p2p(), seen(true, &half), ("nvlink", Unknown, "-"));
 }
@@ -210,6 +213,17 @@ fn host_memory_is_behind_pcie() {
     assert_told(&shm, seen(true, &both), ("host-memory", Proven, "1.00"));
     let both = [counted(OUT, QUIET), counted(INTO, QUIET)];
     assert_told(&shm, seen(true, &both), ("nvlink", Contradicted, "1.00"));
+    // What others move over NVLink is not the data, if PCIe has seen that.
+    let both = [counted(OUT, OUT), counted(INTO, INTO)];
+    assert_told(&shm, seen(true, &both), ("host-memory", Unknown, "-"));
+    let busy = [counted((9 * BYTES, 0), QUIET), counted((0, 9 * BYTES), QUIET)];
+    assert_told(&shm, seen(true, &busy), ("host-memory", Unknown, "-"));
+    // Silence of NVLinks alone is no proof of PCIe.
+    let silent = Counted { pcie: Err("no".to_owned()), ..counted(QUIET, QUIET) };
+    let both = [silent.clone(), silent.clone()];
+    assert_told(&shm, seen(true, &both), ("host-memory", Unknown, "-"));
+    let alone = case(TransportKind::Local, &[(gpu(0), gpu(0))]);
+    assert_told(&alone, seen(true, &[silent]), ("gpu-memory", Unknown, "-"));
     let up = case(TransportKind::Local, &[(gpu(0), host())]);
     assert_told(&up, seen(true, &[counted(QUIET, OUT)]), ("pcie", Proven, "1.00"));
     let mut grace = seen(true, &[counted(QUIET, QUIET)]);
@@ -253,6 +267,14 @@ fn counters_that_do_not_count_prove_nothing() {
     fewer.after.gpus.get_mut(&Gpu(0)).unwrap().as_mut().unwrap().nvlinks =
         Ok(vec![LinkBytes { number: 0, sent: u64::MAX, received: u64::MAX }]);
     assert_eq!(doubt(&p2p(), MOVED, fewer), "GPU 0 has other NVLinks than before");
+    // Two links of a GPU that is gone read as all ones.
+    let mut ones = seen(true, &well());
+    let link = |number, sent| LinkBytes { number, sent, received: 0 };
+    for (reading, sent) in [(&mut ones.before, 0), (&mut ones.after, u64::MAX)] {
+        let of = reading.gpus.get_mut(&Gpu(0)).unwrap().as_mut().unwrap();
+        of.nvlinks = Ok(vec![link(0, sent), link(1, sent)]);
+    }
+    assert!(doubt(&p2p(), MOVED, ones).contains("that of others"));
     let few = Moved { operations: 1, bytes: None };
     assert!(doubt(&p2p(), few, seen(true, &well())).starts_with("too few bytes"));
     let busy = [counted((3 * BYTES, 0), QUIET), counted(INTO, QUIET)];
@@ -335,8 +357,13 @@ fn an_interface_proves_what_it_carried() {
     // Two ranks of one host, whose provider took the short way.
     let idle = hosted(&[0, 1], &[("rdmap0s6", Efa, 9, 9), quiet]);
     let (path, verdict, reason) = of_network(&case, &[idle]);
-    assert_eq!((path.as_str(), verdict), ("host-memory", Contradicted));
-    assert!(reason.ends_with("the ranks are on one host and share memory"), "{reason}");
+    assert_eq!((path.as_str(), verdict), ("efa", Unknown));
+    assert!(reason.ends_with("where a provider may take memory that they share"), "{reason}");
+    // Headers of small operations are as much as the data.
+    let small = Case { size: Bytes::new(64), ..rdma("tcp", "lo") };
+    let moved = Moved { operations: BYTES / 64, bytes: None };
+    let found = super::path(&small, moved, &[hosted(&[0, 1], &[lo, quiet])]).unwrap();
+    assert_eq!(found.verdict, Unknown);
 }
 
 #[test]

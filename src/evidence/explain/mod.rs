@@ -14,6 +14,8 @@ use serde::Serialize;
 
 pub(crate) use text::{paragraph, upper};
 
+use crate::units::count;
+
 use super::nccl_log::{Log, Origin, PathVerdict, Place, Summary, Variable, Wishes};
 
 /// How much a finding matters.
@@ -95,12 +97,6 @@ impl Explanation {
     pub fn text(&self) -> String {
         text::text(self)
     }
-}
-
-/// A count with its noun, such as `1 rank` or `4 ranks`.
-fn count(number: impl Into<u64>, noun: &str) -> String {
-    let number = number.into();
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

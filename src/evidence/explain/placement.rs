@@ -155,7 +155,7 @@ fn signs(
         places.extend(gpus.values().next().map(|&(_, at)| at));
         signs.push(format!(
             "each of the {} has a GPU that the driver numbers 0, the only one that it sees",
-            count(u64::try_from(gpus.len()).unwrap_or(0), "rank")
+            count(gpus.len(), "rank")
         ));
     }
     let addresses: BTreeSet<&str> =

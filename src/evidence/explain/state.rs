@@ -31,7 +31,7 @@ fn warnings(log: &Log) -> Vec<Finding> {
         log.warnings.iter().filter(by_path).take(WARNINGS_MAX).map(warning).collect();
     if let Some(first) = log.warnings.iter().filter(by_path).nth(WARNINGS_MAX) {
         let more = log.warnings.iter().filter(by_path).count() - WARNINGS_MAX;
-        let more = count(u64::try_from(more).unwrap_or(u64::MAX), "more warning");
+        let more = count(more, "more warning");
         let says = format!("there are {more} that say other things, from this line on");
         findings.push(Finding::problem("more-warnings", says, vec![first.at]));
     }

@@ -74,7 +74,7 @@ pub(crate) fn upper(sentence: &str) -> String {
 fn heading(log: &Log) -> String {
     let files = match &log.files[..] {
         [file] => printable(file),
-        files => count(u64::try_from(files.len()).unwrap_or(u64::MAX), "file"),
+        files => count(files.len(), "file"),
     };
     let mut heading = format!(
         "{files}: {}, {} of NCCL",

@@ -60,7 +60,6 @@ calls! {
         ncclCommFinalize(ncclComm_t) -> ncclResult_t;
         ncclCommAbort(ncclComm_t) -> ncclResult_t;
         ncclCommGetAsyncError(ncclComm_t, *mut ncclResult_t) -> ncclResult_t;
-        ncclCommUserRank(ncclComm_t, *mut c_int) -> ncclResult_t;
         ncclGroupStart() -> ncclResult_t;
         ncclGroupEnd() -> ncclResult_t;
         ncclAllReduce(

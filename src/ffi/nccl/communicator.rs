@@ -62,7 +62,7 @@ impl Communicator {
             rank: *rank,
             size,
         };
-        let mut made: Vec<Self> = members.iter().map(member).collect();
+        let made: Vec<Self> = members.iter().map(member).collect();
         let _watched = made[0].watched("is not made")?;
         library.start_group()?;
         let begun = made.iter().try_for_each(|communicator| communicator.begin(id));
@@ -71,9 +71,6 @@ impl Communicator {
         begun?;
         for communicator in &made {
             communicator.settle(ended, INIT)?;
-        }
-        for communicator in &mut made {
-            communicator.ask()?;
         }
         Ok(made)
     }
@@ -101,20 +98,15 @@ impl Communicator {
         }
     }
 
-    /// Takes rank and size from NCCL itself.
+    /// Takes its size from NCCL itself: memory is held to it.
     fn ask(&mut self) -> Result<(), CallError> {
-        let calls = &self.library.calls;
-        let number = |call: &'static str, ask: Ask| {
-            let handle = self.live(call)?;
-            let mut number = 0;
-            // SAFETY: `number` is a live local that the call only writes; the handle is alive.
-            let code = unsafe { ask(handle, &raw mut number) };
-            self.library.check(call, code, Some(handle), || self.to_string())?;
-            Ok::<u32, CallError>(number.unsigned_abs())
-        };
-        let rank = number("ncclCommUserRank", calls.ncclCommUserRank)?;
-        let size = number("ncclCommCount", calls.ncclCommCount)?;
-        (self.rank, self.size) = (rank, size);
+        const CALL: &str = "ncclCommCount";
+        let handle = self.live(CALL)?;
+        let mut size = 0;
+        // SAFETY: `size` is a live local that the call only writes; the handle is alive.
+        let code = unsafe { (self.library.calls.ncclCommCount)(handle, &raw mut size) };
+        self.library.check(CALL, code, Some(handle), || self.to_string())?;
+        self.size = size.unsigned_abs();
         Ok(())
     }
 
@@ -123,13 +115,8 @@ impl Communicator {
         !self.handle.get().is_null()
     }
 
-    /// Its number.
-    pub fn rank(&self) -> u32 {
-        self.rank
-    }
-
     /// How many ranks there are.
-    pub fn size(&self) -> u32 {
+    pub(super) fn size(&self) -> u32 {
         self.size
     }
 
@@ -138,9 +125,9 @@ impl Communicator {
         &self.context
     }
 
-    /// Divides communicators: makes one of those ranks that come with the same color, in the order of
-    /// their key. Each of these comes with its color and its key; all ranks have to call it, those of
-    /// one process at once.
+    /// Divides communicators: makes one of those ranks that come with the same color. Each of these
+    /// comes with its color and its number in the new one; all ranks have to call it, those of one
+    /// process at once.
     ///
     /// # Errors
     ///
@@ -166,12 +153,12 @@ impl Communicator {
             return Err(err);
         }
         let part =
-            |((parent, (_, key)), part): (&(&Self, (u32, u32)), &&Cell<*mut ncclComm>)| Self {
+            |((parent, (_, rank)), part): (&(&Self, (u32, u32)), &&Cell<*mut ncclComm>)| Self {
                 library,
                 context: parent.context.clone(),
                 handle: Box::new(Cell::new(part.get())),
                 patience: parent.patience,
-                rank: *key,
+                rank: *rank,
                 size: parent.size,
             };
         let mut made: Vec<Self> = members.iter().zip(&places).map(part).collect();
@@ -185,7 +172,7 @@ impl Communicator {
     /// Begins to divide it, within a group; the new handle will be in `part`.
     fn begin_split(
         &self,
-        (color, key): (u32, u32),
+        (color, rank): (u32, u32),
         part: &'static Cell<*mut ncclComm>,
     ) -> Result<(), CallError> {
         let call = self.library.calls.ncclCommSplit.ok_or(Missing(SPLIT))?;
@@ -193,8 +180,9 @@ impl Communicator {
         self.context.current()?;
         // SAFETY: the handle is alive, and what is written lives for ever; without a configuration
         // the new communicator has that of this one.
-        let code =
-            unsafe { call(handle, c_int_of(color), c_int_of(key), part.as_ptr(), ptr::null_mut()) };
+        let code = unsafe {
+            call(handle, c_int_of(color), c_int_of(rank), part.as_ptr(), ptr::null_mut())
+        };
         Context::forget_current();
         match code {
             bindings::ncclInProgress => Ok(()),
@@ -381,9 +369,6 @@ impl From<Missing> for CallError {
 const INIT: &str = "ncclCommInitRankConfig";
 const SPLIT: &str = "ncclCommSplit";
 const ASYNC: &str = "ncclCommGetAsyncError";
-
-/// A call that answers with a number.
-type Ask = unsafe extern "C" fn(ncclComm_t, *mut c_int) -> ncclResult_t;
 
 /// A configuration that leaves all to NCCL but that calls return at once (`NCCL_CONFIG_INITIALIZER`).
 fn configuration() -> ncclConfig_t {

@@ -20,6 +20,23 @@ const HEALTH: [(u32, &str); 4] = [
     (sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_ACCESS_TIMEOUT_RECOVERY, "access_timeout_recovery"),
 ];
 
+/// What the part of `healthMask` for a wrong configuration says, by its values.
+const WRONG: [(u32, &str); 4] = [
+    (
+        sys::NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_INCORRECT_SYSGUID,
+        "incorrect_sysguid",
+    ),
+    (
+        sys::NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_INCORRECT_CHASSIS_SN,
+        "incorrect_chassis_serial_number",
+    ),
+    (sys::NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NO_PARTITION, "no_partition"),
+    (
+        sys::NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_INSUFFICIENT_NVLINKS,
+        "insufficient_nvlinks",
+    ),
+];
+
 /// A GPU's place in the NVLink fabric, which Fabric Manager arranges.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fabric {
@@ -32,7 +49,8 @@ pub struct Fabric {
     /// The GPUs of one clique reach each other over NVLink.
     pub clique: Option<u32>,
     /// What is wrong with it: `degraded_bandwidth`, `route_recovery`, `route_unhealthy`,
-    /// `access_timeout_recovery`.
+    /// `access_timeout_recovery`, `incorrect_sysguid`, `incorrect_chassis_serial_number`,
+    /// `no_partition`, `insufficient_nvlinks`.
     pub troubles: Vec<String>,
 }
 
@@ -100,7 +118,10 @@ impl Nvml {
 fn troubles(mask: c_uint) -> Vec<String> {
     // Two bits each: 0 not told, 1 yes, 2 no.
     let is_told = |&&(begin, _): &&(u32, &str)| mask >> begin & 0b11 == 1;
-    HEALTH.iter().filter(is_told).map(|&(_, name)| name.to_owned()).collect()
+    let wrong = mask >> sys::NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION
+        & sys::NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION;
+    let wrong = WRONG.iter().filter(|(value, _)| *value == wrong);
+    HEALTH.iter().filter(is_told).chain(wrong).map(|&(_, name)| name.to_owned()).collect()
 }
 
 /// A UUID in its usual form; `None` for the one that is all zeros.
@@ -120,6 +141,8 @@ mod tests {
         assert!(troubles(0).is_empty());
         assert!(troubles(0b10_10_10_10).is_empty());
         assert_eq!(troubles(0b10_01_10_01), ["degraded_bandwidth", "route_unhealthy"]);
+        assert_eq!(troubles(0x410), ["route_unhealthy", "no_partition"]);
+        assert!(troubles(0x100).is_empty(), "none is wrong");
         assert_eq!(troubles(0b01_00_01_00), ["route_recovery", "access_timeout_recovery"]);
     }
 

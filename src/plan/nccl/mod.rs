@@ -4,7 +4,7 @@ mod iterations;
 mod memory;
 mod split;
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,8 @@ pub struct Nccl {
     pub ranks: u32,
     /// Ranks of all communicators together.
     pub members: u32,
+    /// The most ranks that have one GPU: more than one only where NCCL is told to let them.
+    pub sharers: u32,
     /// The number among all members of the first flow's source: 0 in a case as a whole.
     pub first: u32,
 }
@@ -108,6 +110,7 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
         return Err(BadRequest::PairOfPart(pattern));
     }
     let flows = ring(&members);
+    let sharers = sharers(&members, hosts);
     let sizes = request.sizes.clone().unwrap_or_else(|| vec![SIZE_OF_GPU]);
     let all_roots: Vec<u32> = (0..ranks).collect();
     let roots = if wanted.roots.is_empty() { &all_roots } else { &wanted.roots };
@@ -118,7 +121,8 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
         for (pattern, pair) in messages(request, collective, ranks) {
             for &(buffer, registration) in &memories {
                 for nccl in wanted.elements(collective, roots) {
-                    let nccl = Nccl { pair, buffer, registration, ranks, members: count, ..nccl };
+                    let members = count;
+                    let nccl = Nccl { pair, buffer, registration, ranks, members, sharers, ..nccl };
                     cases.extend(sizes.iter().map(|&size| Case {
                         transport: TransportKind::Nccl,
                         pattern,
@@ -199,6 +203,7 @@ impl CollectiveRequest {
                         split: self.split,
                         ranks: 1,
                         members: 1,
+                        sharers: 1,
                         first: 0,
                     }));
                 }
@@ -254,6 +259,17 @@ fn members(request: &Request, hosts: &[Host]) -> Result<Vec<Endpoint>, BadReques
         }
     }
     Ok(members)
+}
+
+/// The most ranks that have one GPU.
+fn sharers(members: &[Endpoint], hosts: &[Host]) -> u32 {
+    let ranks = |(host, of): (usize, &Host)| of.ranks.clone().into_iter().map(move |r| (r, host));
+    let host_of: BTreeMap<Rank, usize> = hosts.iter().enumerate().flat_map(ranks).collect();
+    let mut counts = BTreeMap::new();
+    for member in members {
+        *counts.entry((host_of.get(&member.rank), member.gpu())).or_insert(0) += 1;
+    }
+    counts.into_values().max().unwrap_or(1)
 }
 
 /// From each member to the next one, around.

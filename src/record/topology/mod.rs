@@ -5,10 +5,13 @@ mod picture;
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-use crate::machine::{
-    links::{End, GpuLinks},
-    pci::{Device, Link, Way},
-    survey::{Survey, SurveyedGpu, SurveyedNic, SurveyedPair},
+use crate::{
+    machine::{
+        links::{End, GpuLinks},
+        pci::{Device, Link, Way},
+        survey::{Survey, SurveyedGpu, SurveyedNic, SurveyedPair},
+    },
+    units::count,
 };
 
 pub use picture::picture;
@@ -100,10 +103,6 @@ fn summary(survey: &Survey) -> String {
         (Some(product), Some(vendor)) => format!("{product} ({vendor})"),
         (Some(name), None) | (None, Some(name)) => name.to_owned(),
         (None, None) => "this machine, whose firmware does not name it".to_owned(),
-    };
-    let count = |count: usize, one: &str| match count {
-        1 => format!("1 {one}"),
-        count => format!("{count} {one}s"),
     };
     let mut parts = vec![
         count(survey.gpus.len(), "GPU"),

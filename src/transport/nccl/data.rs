@@ -193,6 +193,7 @@ mod tests {
             split: None,
             ranks: 3,
             members: 3,
+            sharers: 1,
             first: 0,
         };
         let layout = collective.layout(Bytes::new(960), DataType::Float, 3);

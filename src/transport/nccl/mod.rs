@@ -177,12 +177,16 @@ impl Nccl {
             }
             let (number, peers) = (0, (None, None));
             let part = Part { collective, nccl, layout, number, part: 0, member: 0, peers };
-            let needed = part.memory();
+            let needed = part.memory().times(u64::from(nccl.sharers));
             let free = self.gpus.ready(gpu)?.context.free_memory();
             let free = free.map_err(|source| Error::call("ask for free memory", source))?;
             if needed > free {
+                let whose = match nccl.sharers {
+                    1 => String::new(),
+                    ranks => format!(" of {ranks} ranks"),
+                };
                 return Ok(Some(format!(
-                    "the buffers need {} of GPU {} but {} are free: give smaller --sizes",
+                    "the buffers{whose} need {} of GPU {} but {} are free: give smaller --sizes",
                     needed.rounded(),
                     gpu.0,
                     free.rounded()

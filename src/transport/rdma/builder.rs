@@ -103,7 +103,7 @@ impl<'a> Builder<'a> {
         let incoming = self.flows.iter().filter(receives).count() as u64;
         if let Some(flow) = self.flows.iter().find(receives).filter(|_| has_messages) {
             let place = self.place(flow);
-            let per_port = parts_under_way(self.window * incoming).max(2);
+            let per_port = parts_under_way(self.window * incoming, 1).max(2);
             let is_shared = incoming == 1 && self.chunks.slots == 1;
             let slots = if is_shared { 1 } else { per_port * self.ports.len() as u64 };
             let target =

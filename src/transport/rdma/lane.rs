@@ -257,9 +257,7 @@ impl Lane {
             Operation::Write => endpoint.write(local, remote(), context, flags.data(signal)),
             _ => endpoint.send(local, rail.peer, context, flags.data(signal)),
         }?;
-        if let Some(busy) = self.busy.get_mut(part) {
-            *busy = posted == Posted::Yes;
-        }
+        self.mark(number, posted == Posted::Yes);
         Ok(posted)
     }
 
@@ -267,9 +265,15 @@ impl Lane {
     #[inline]
     pub(super) fn complete(&mut self, number: u64) {
         self.count.completed += 1;
+        self.mark(number, false);
+    }
+
+    /// Notes whether operation number `number` is under way.
+    #[inline]
+    fn mark(&mut self, number: u64, is_under_way: bool) {
         let part = self.part(number);
         if let Some(busy) = self.busy.get_mut(part) {
-            *busy = false;
+            *busy = is_under_way;
         }
     }
 
@@ -309,17 +313,75 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::rdma::parts_under_way;
+    use crate::{
+        plan::{Endpoint, Place, topology::NumaNode},
+        transport::rdma::parts_under_way,
+    };
 
     #[test]
     fn no_part_takes_the_same_data_twice_in_a_row() {
         for window in [1, 2, 60, 61, 62, 64, 122, 976, 1000, 2032] {
-            let slots = parts_under_way(window);
-            let turns = slots * SHIFTS;
-            assert!(slots >= window && turns <= TURNS_MAX, "{window}");
-            let next = |turn: u64| (turn + slots) % turns;
-            assert!((0..turns).all(|turn| next(turn) % slots == turn % slots), "{window}");
-            assert!((0..turns).all(|turn| shift(next(turn)) != shift(turn)), "{window}");
+            for rails in [1, 2, 3, 4, 8, 32] {
+                let slots = parts_under_way(window, rails);
+                let turns = slots * SHIFTS;
+                assert!(slots >= window && turns <= TURNS_MAX, "{window} {rails}");
+                assert!(slots.is_multiple_of(rails), "a rail has more: {window} {rails}");
+                let next = |turn: u64| (turn + slots) % turns;
+                assert!((0..turns).all(|turn| next(turn) % slots == turn % slots), "{window}");
+                assert!((0..turns).all(|turn| shift(next(turn)) != shift(turn)), "{window}");
+            }
         }
+    }
+
+    /// One end of a flow whose target has `slots` parts.
+    fn lane(slots: u64) -> Lane {
+        let end = |rank| {
+            let place = Place::Pinned { numa_node: NumaNode(0) };
+            Endpoint { rank: Rank(rank), place }
+        };
+        let flow = Flow { source: end(0), target: end(1) };
+        let far = Far { number: 0, memory: Vec::new() };
+        let size = Bytes::kib(4);
+        Lane::new((flow, Rank(1), true), Vec::new(), far, Memories::default(), (slots, size))
+    }
+
+    /// The operations that `lane` hands out now, of `window`: they are under way from here on.
+    fn hand_out(lane: &mut Lane, window: u64) -> Vec<u64> {
+        let first = lane.count.posted;
+        let numbers: Vec<u64> = (first..first + lane.room(window, Operation::Write)).collect();
+        for &number in &numbers {
+            lane.mark(number, true);
+            lane.count.posted += 1;
+        }
+        numbers
+    }
+
+    #[test]
+    fn no_operation_meets_one_that_is_under_way_in_its_part() {
+        let window = 5;
+        for rails in 1..=4 {
+            let slots = parts_under_way(window, rails);
+            let mut lane = lane(slots);
+            assert_eq!(hand_out(&mut lane, window), [0, 1, 2, 3, 4]);
+            // Only the first is not done, so that only its part is not free.
+            (1..window).for_each(|number| lane.complete(number));
+            let others: Vec<u64> = (window..slots).collect();
+            assert_eq!(hand_out(&mut lane, window), others, "{rails}");
+            others.iter().for_each(|&number| lane.complete(number));
+            assert_eq!(lane.part(slots), lane.part(0));
+            assert_eq!(hand_out(&mut lane, window), [] as [u64; 0], "{rails}");
+            lane.complete(0);
+            let next: Vec<u64> = (slots..slots + window).collect();
+            assert_eq!(hand_out(&mut lane, window), next, "{rails}");
+        }
+    }
+
+    #[test]
+    fn where_there_is_one_part_only_the_window_counts() {
+        let mut lane = lane(1);
+        assert_eq!(hand_out(&mut lane, 3), [0, 1, 2]);
+        assert_eq!(hand_out(&mut lane, 3), [] as [u64; 0]);
+        lane.complete(2);
+        assert_eq!(hand_out(&mut lane, 3), [3]);
     }
 }

@@ -54,6 +54,10 @@ const OPERATIONS_MAX: u64 = 1 << 20;
 /// end.
 const UNDER_WAY_MAX: Bytes = Bytes::mib(4);
 
+/// Operations of a flow that are under way at once on each interface at least, unless the user gives
+/// a window: one moves while the other is seen to be done.
+const UNDER_WAY_MIN: u64 = 2;
+
 /// Places of an endpoint's operations that are kept free for signals.
 const SIGNALS: usize = 32;
 
@@ -175,7 +179,7 @@ impl Rdma {
         let flows = own_flows(case, rank).len() as u64;
         let window = window(case, fabric, usize::MAX);
         let buffers = lane::source_size(case.size).plus(case.size.times(slots(case, window, None)));
-        let ring = chunk(case).times(window);
+        let ring = lane::slot(chunk(case), slots(case, window, None));
         let on_gpu = case.ends().any(|end| end.rank == rank && end.gpu().is_some());
         let (of_gpu, of_host) = match (on_gpu, fabric.is_staged) {
             (true, true) => (lane::source_size(case.size), ring),
@@ -361,9 +365,9 @@ fn window(case: &Case, fabric: &Fabric, room: usize) -> u64 {
     let wanted = match fabric.is_window_given {
         true => u64::from(fabric.window),
         false => {
-            let interfaces = fabric.nics.iter().map(|(_, nics)| nics.len() as u64).max();
-            let most = UNDER_WAY_MAX.times(interfaces.unwrap_or(1)).get();
-            u64::from(fabric.window).min((most / chunk(case).get().max(1)).max(2))
+            let rails = u64::from(fabric.rails);
+            let most = UNDER_WAY_MAX.times(rails).get() / chunk(case).get().max(1);
+            u64::from(fabric.window).min(most.max(UNDER_WAY_MIN * rails))
         }
     };
     let wanted = if case.operation == Operation::PingPong { 1 } else { wanted };
@@ -399,12 +403,14 @@ fn slots(case: &Case, window: u64, facts: Option<&Facts>) -> u64 {
     });
     let rails = case.fabric.as_ref().map_or(1, |fabric| fabric.rails);
     let rails = u64::from(rails);
-    if is_ordered && rails == 1 { 1 } else { parts_under_way(window.max(rails)) }
+    if is_ordered && rails == 1 { 1 } else { parts_under_way(window, rails) }
 }
 
-/// Parts for `window` operations under way; each part takes other data every time.
-fn parts_under_way(window: u64) -> u64 {
-    if window.is_multiple_of(lane::SHIFTS) { window + 1 } else { window }
+/// Parts for `window` operations under way, as many on each of `rails`; each part takes other data
+/// every time.
+fn parts_under_way(window: u64, rails: u64) -> u64 {
+    let parts = window.next_multiple_of(rails);
+    if parts.is_multiple_of(lane::SHIFTS) { parts + rails } else { parts }
 }
 
 /// What the provider lacks for `case`: a sentence.
@@ -424,4 +430,63 @@ fn lack(case: &Case, facts: &Facts) -> Option<String> {
         ));
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Endpoint, Engine, Issuer, Pattern, TransportKind, topology::NumaNode};
+
+    /// A write of `size` from rank 0 to rank 1, over so many interfaces of each.
+    fn case(rails: u32, size: Bytes) -> (Case, Fabric) {
+        let end = |rank| {
+            let place = Place::Pinned { numa_node: NumaNode(0) };
+            Endpoint { rank: Rank(rank), place }
+        };
+        let fabric = Fabric {
+            provider: "efa".to_owned(),
+            nics: Vec::new(),
+            rails,
+            window: 64,
+            is_window_given: false,
+            is_staged: false,
+            meetings: Vec::new(),
+        };
+        let case = Case {
+            transport: TransportKind::Rdma,
+            pattern: Pattern::OneWay,
+            flows: vec![Flow { source: end(0), target: end(1) }],
+            operation: Operation::Write,
+            engine: Engine::Nic,
+            issuer: Some(Issuer::Write),
+            handle: None,
+            size,
+            slot: None,
+            fabric: Some(fabric.clone()),
+            nccl: None,
+        };
+        (case, fabric)
+    }
+
+    #[test]
+    fn each_interface_has_two_operations_under_way_or_4_mib_of_them() {
+        for (rails, size, expected) in [
+            (1, Bytes::kib(1), 64),
+            (1, Bytes::mib(1), 4),
+            (1, Bytes::mib(8), 2),
+            (2, Bytes::mib(1), 8),
+            (4, Bytes::kib(512), 32),
+            (4, Bytes::mib(8), 8),
+            (4, Bytes::mib(1024), 8),
+            (32, Bytes::mib(64), 64),
+            (64, Bytes::mib(64), 64),
+        ] {
+            let (case, fabric) = case(rails, size);
+            assert_eq!(window(&case, &fabric, usize::MAX), expected, "{rails} {size}");
+            assert_eq!(window(&case, &fabric, 3), expected.min(3));
+            let given = Fabric { window: 100, is_window_given: true, ..fabric };
+            assert_eq!(window(&case, &given, usize::MAX), 100);
+            assert!(slots(&case, expected, None).is_multiple_of(u64::from(rails)));
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     lane::{Count, Target},
     signal::Signal,
-    stage::Stage,
+    stage::{Chunks, Stage},
     transfer::{POLLS, Streams},
 };
 use crate::{
@@ -68,9 +68,11 @@ impl Streams {
             std::mem::forget(std::mem::take(&mut self.ports));
         }
         self.watchdog = None;
-        let own = self.lanes.iter().filter(|lane| lane.initiates);
-        let operations = own.map(|lane| lane.count.completed).sum();
-        self.moved = self.moved.plus(self.size.times(operations));
+        for lane in self.lanes.iter().filter(|lane| lane.initiates) {
+            let whole = Chunks::new(self.size, self.size, 1);
+            let chunks = lane.stage.as_ref().map_or(whole, |stage| stage.chunks);
+            self.moved = self.moved.plus(chunks.total(lane.count.completed));
+        }
         result
     }
 

@@ -57,6 +57,12 @@ impl Chunks {
         let left = Bytes::new(self.size.get() - offset.get());
         (operation, offset, left.min(self.chunk))
     }
+
+    /// What the first `count` chunks are together.
+    pub(super) fn total(self, count: u64) -> Bytes {
+        let (operations, chunks) = (count / self.count(), count % self.count());
+        self.size.times(operations).plus(self.chunk.times(chunks))
+    }
 }
 
 /// One end of a flow that is staged: how far the GPU's copies are. The slots are in the lane's
@@ -294,6 +300,7 @@ mod tests {
         };
         assert_eq!([0, 1, 2].map(part), [(0, 0, 1000), (0, 1000, 1000), (0, 2000, 500)]);
         assert_eq!(part(7), (2, 1000, 1000));
+        assert_eq!([0, 2, 3, 7].map(|count| chunks.total(count).get()), [0, 2000, 2500, 6000]);
         let one = Chunks::new(Bytes::new(8), Bytes::mib(1), 4);
         assert_eq!((one.count(), one.chunk), (1, Bytes::new(8)));
         assert_eq!(one.part(5), (5, Bytes::new(0), Bytes::new(8)));

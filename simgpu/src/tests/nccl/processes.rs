@@ -7,7 +7,7 @@ fn id_of(nonce: u64) -> UniqueId {
     UniqueId { nonce, ..new_id() }
 }
 
-fn new_id() -> UniqueId {
+pub(super) fn new_id() -> UniqueId {
     let mut id = UniqueId { magic: 0, nonce: 0, rest: [0; 14] };
     good(nccl::ncclGetUniqueId(Out::to(&mut id)));
     id

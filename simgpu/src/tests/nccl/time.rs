@@ -121,6 +121,59 @@ fn without_peer_access_it_goes_through_host_memory() {
     });
 }
 
+/// What each GPU has carried since, if `work` is all that is done.
+fn carried(gpus: u32, work: impl FnOnce()) -> Vec<crate::state::Traffic> {
+    work();
+    (0..gpus).map(crate::state::traffic).collect()
+}
+
+#[test]
+fn a_detour_takes_the_time_of_pcie_and_is_counted_there() {
+    alone(|| {
+        set("NCCL_ALGO", "Ring");
+        set("NCCL_PROTO", "Simple");
+        let mut machine = machine_of(2);
+        for pair in machine.pairs.iter_mut().filter(|pair| pair.source == 0) {
+            pair.detour = true;
+        }
+        machine.gpus[0].pcie_up_gb_s = Some(20.0);
+        let all = Ranks::begin(machine);
+        let bytes = 4 * 300_000;
+        let seen = carried(2, || {
+            // Steps as over NVLink: nothing says so to the library.
+            equal(
+                lasts_ns(&all, Function::Broadcast, 300_000),
+                8400.0 + 3400.0 + bytes as f64 / 20.0,
+            );
+        });
+        assert_eq!((seen[0].pcie_tx_bytes, seen[0].nvlink_tx_bytes), (bytes, 0));
+        assert_eq!((seen[1].pcie_rx_bytes, seen[1].nvlink_rx_bytes), (bytes, 0));
+        assert_eq!((seen[1].pcie_tx_bytes, seen[1].nvlink_tx_bytes), (0, bytes));
+    });
+}
+
+#[test]
+fn what_ranks_of_one_gpu_send_each_other_leaves_no_gpu() {
+    alone(|| {
+        set("NCCL_MULTI_RANK_GPU_ENABLE", "1");
+        let contexts = begin(machine_of(1));
+        let id = processes::new_id();
+        let mut communicators = vec![0_u64; 2];
+        good(nccl::ncclGroupStart());
+        for (rank, communicator) in (0..).zip(&mut communicators) {
+            good(nccl::ncclCommInitRank(Out::to(communicator), 2, id, rank));
+        }
+        good(nccl::ncclGroupEnd());
+        let streams = vec![stream(), stream()];
+        let all = Ranks { communicators, streams, contexts: vec![contexts[0]; 2] };
+        let seen = carried(1, || {
+            lasts_ns(&all, Function::AllReduce, 1000);
+            lasts_ns(&all, Function::AlltoAll, 1000);
+        });
+        assert_eq!(seen, [crate::state::Traffic::default()]);
+    });
+}
+
 #[test]
 fn between_hosts_it_goes_over_the_network() {
     alone(|| {
