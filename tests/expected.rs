@@ -207,6 +207,19 @@ fn a_generation_of_pcie_without_a_known_rate_is_named() {
 }
 
 #[test]
+fn without_nvml_the_kernel_tells_the_pcie_link() {
+    let machine = "schema = 1\nname = \"lab\"\n\n[[gpu]]\nmemory_mib = 4096\n\
+                   pcie_generation = 1\npcie_generation_max = 4\n\n\
+                   [[fault.call]]\nname = \"nvmlInit\"\ncode = 999\nalways = true\n";
+    let line = format!("local --gpus 0 --engine ce --pattern one-way --sizes 16M {QUICK}");
+    let rows = Simulated::run(machine, &line).rows();
+    let told = |column| (0..rows.len()).map(|row| rows.cell(row, column)).collect::<Vec<&str>>();
+    let ways = told("expected_from");
+    let has_link = ways.iter().any(|way| way.starts_with("PCIe 4 x16"));
+    assert!(has_link, "{ways:?} {:?}", told("verdict_reason"));
+}
+
+#[test]
 fn a_number_without_an_interval_is_not_judged() {
     let line = "p2p --gpus 0,1 --engine ce --issuer write --sizes 16M --samples 1 --operation copy";
     let rows = Simulated::run(&instance("p4d.24xlarge", ""), line).rows();
