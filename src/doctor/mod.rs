@@ -225,10 +225,8 @@ fn beyond(facts: &Facts) -> Vec<String> {
     let log =
         "as root, g2g could also see errors of GPUs since the start (Xid) in the kernel's log";
     let is_denied = matches!(facts.host.xids, Err(Unread::Denied(_))) && facts.gpu_count() > 0;
-    [(facts.acs.denied > 0, acs), (is_denied, log)]
-        .into_iter()
-        .filter_map(|(is_it, said)| is_it.then(|| said.to_owned()))
-        .collect()
+    let sentences = [(facts.acs.denied > 0, acs), (is_denied, log)].into_iter();
+    sentences.filter(|(is_it, _)| *is_it).map(|(_, said)| said.to_owned()).collect()
 }
 
 #[cfg(test)]
