@@ -78,11 +78,13 @@ fn healthy_machines_have_no_problem() {
         "p3dn.24xlarge",
         "p4d.24xlarge",
         "p5.48xlarge",
+        "p5.4xlarge",
         "p5en.48xlarge",
         "p6-b200.48xlarge",
         "g5.48xlarge",
         "g6.48xlarge",
         "g6e.48xlarge",
+        "g7e.8xlarge",
         "p6e-gb200.36xlarge",
     ] {
         let answer = Answer::on(machine, "--json", &[]);
