@@ -47,6 +47,38 @@ fn loads_of_a_real_gpus_memory_last_as_long_as_such_loads_do() {
 }
 
 #[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_real_gpu_is_described_and_examined() {
+    let json = |line: &str| -> serde_json::Value {
+        let result = run(g2g(), line);
+        assert!(result.status.code().is_some_and(|code| code < 2), "{}", text(&result.stderr));
+        serde_json::from_str(&text(&result.stdout)).unwrap()
+    };
+    let topology = json("topo --format json");
+    assert_eq!(topology["simulated"], false);
+    let gpu = &topology["gpus"][0];
+    assert!(gpu["uuid"].as_str().unwrap().starts_with("GPU-"), "{gpu:#}");
+    assert!(gpu["nvml"].is_object() && gpu["condition"].is_object(), "{gpu:#}");
+    let doctor = json("doctor --json");
+    let findings = doctor["findings"].as_array().unwrap();
+    let driver = findings.iter().find(|finding| finding["check"] == "driver").unwrap();
+    assert_eq!(driver["verdict"], "ok", "{driver:#}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn what_counters_say_of_a_real_gpus_copies_does_not_contradict_them() {
+    let rows = rows("local --gpus 0 --sizes 64M --operation copy");
+    for row in 0..rows.len() {
+        let reason = rows.cell(row, "path_reason");
+        assert!(!reason.is_empty());
+        assert_ne!(rows.cell(row, "path_verdict"), "contradicted", "{reason}");
+        assert_ne!(rows.cell(row, "verdict"), "above", "{}", rows.cell(row, "verdict_reason"));
+        assert!(!rows.cell(row, "flags").contains("xid"), "{}", rows.cell(row, "flags"));
+    }
+}
+
+#[test]
 #[ignore = "needs two NVIDIA GPUs"]
 fn two_real_gpus_reach_each_other_through_the_host_and_directly_if_they_can() {
     rows("shm --gpus 0,1 --ranks 1 --sizes 1M,64M");
