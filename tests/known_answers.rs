@@ -247,7 +247,7 @@ fn the_way_through_host_memory_is_measured_in_one_process_and_between_two() {
     for ranks in ["1", "2", "4"] {
         let line = format!(
             "shm --gpus 0,1 --ranks {ranks} --sizes 2M --slot-size 128K --pattern one-way \
-             --time-limit 200ms --numa 0:0"
+             --time-limit 20ms --numa 0:0"
         );
         let rows = Simulated::run(&four_gpus("", ""), &line).rows();
         let of_gpus: Vec<usize> =
