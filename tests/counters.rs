@@ -73,7 +73,9 @@ fn without_nvlinks_it_is_pcie_and_through_the_host_it_is_host_memory() {
     assert!(!of_gpus.is_empty());
     for row in of_gpus {
         let told = ["path", "path_verdict"].map(|column| rows.cell(row, column));
-        assert_eq!(told, ["host-memory", "proven"], "{}", rows.cell(row, "path_reason"));
+        let reason = rows.cell(row, "path_reason");
+        assert_eq!(told, ["host-memory", "proven"], "{reason}");
+        assert!(reason.contains("; /dev/shm held "), "{reason}");
     }
     let line = "local --gpus 0 --sizes 4M --operation copy --time-limit 50ms --quiet";
     let rows = Simulated::run(&machine("from = 'p4d.24xlarge'"), line).rows();

@@ -169,7 +169,7 @@ mod tests {
             pcie: Err("not supported".to_owned()),
             health,
         };
-        Reading { gpus: BTreeMap::from([(Gpu(3), Ok(gpu))]), interfaces: BTreeMap::new() }
+        Reading { gpus: BTreeMap::from([(Gpu(3), Ok(gpu))]), ..Reading::default() }
     }
 
     /// The flags of what changes from a GPU that is well.

@@ -184,6 +184,28 @@ pub fn lockable() -> Option<Bytes> {
 ///
 /// `statvfs`'s refusal, most often because the path does not exist.
 pub fn free_space(path: &std::ffi::CStr) -> Result<Bytes, CallError> {
+    let answer = space(path)?;
+    if answer.f_blocks == 0 {
+        return Ok(Bytes::new(u64::MAX));
+    }
+    #[allow(clippy::unnecessary_cast, reason = "the fields are 32 bits wide on some targets")]
+    Ok(Bytes::new(answer.f_bavail as u64).times(answer.f_frsize as u64))
+}
+
+/// Bytes in use on the file system that holds `path`; `None` of a tmpfs without a limit, which does
+/// not tell.
+///
+/// # Errors
+///
+/// As [`free_space`].
+pub fn used_space(path: &std::ffi::CStr) -> Result<Option<Bytes>, CallError> {
+    let answer = space(path)?;
+    #[allow(clippy::unnecessary_cast, reason = "the fields are 32 bits wide on some targets")]
+    let (all, free, unit) = (answer.f_blocks as u64, answer.f_bfree as u64, answer.f_frsize as u64);
+    Ok((all > 0).then(|| Bytes::new(all.saturating_sub(free)).times(unit)))
+}
+
+fn space(path: &std::ffi::CStr) -> Result<libc::statvfs, CallError> {
     // SAFETY: an all-zero `statvfs` is a valid value of that plain C struct.
     let mut answer: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: `path` ends in NUL, and `answer` is a live local that the call only writes.
@@ -191,11 +213,7 @@ pub fn free_space(path: &std::ffi::CStr) -> Result<Bytes, CallError> {
     if code != 0 {
         return Err(CallError::last("statvfs", path.to_string_lossy()));
     }
-    if answer.f_blocks == 0 {
-        return Ok(Bytes::new(u64::MAX));
-    }
-    #[allow(clippy::unnecessary_cast, reason = "the fields are 32 bits wide on some targets")]
-    Ok(Bytes::new(answer.f_bavail as u64).times(answer.f_frsize as u64))
+    Ok(answer)
 }
 
 #[cfg(test)]

@@ -13,8 +13,12 @@ use super::{
     system::System,
 };
 use crate::{
-    ffi::nvml::{self, Counters, Nvml, Watch},
+    ffi::{
+        host,
+        nvml::{self, Counters, Nvml, Watch},
+    },
     plan::{Gpu, topology::Topology},
+    units::Bytes,
 };
 
 pub use crate::ffi::nvml::{LinkBytes, PcieBytes};
@@ -34,6 +38,8 @@ pub struct Reading {
     pub gpus: BTreeMap<Gpu, Result<OfGpu, String>>,
     /// Of each network interface, by its name.
     pub interfaces: BTreeMap<String, Interface>,
+    /// What `/dev/shm` of this process holds, whoever's it is; `None`: it does not tell.
+    pub shared_memory: Option<Bytes>,
 }
 
 /// What one GPU says.
@@ -148,6 +154,7 @@ impl Reader {
         Reading {
             gpus: gpus.iter().map(read).collect(),
             interfaces: if with_network { interfaces(System::here()) } else { BTreeMap::new() },
+            shared_memory: host::used_space(c"/dev/shm").ok().flatten(),
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{ALL, BYTES_MIN, CountedPath, Moved, NONE, Seen, TOO_FEW, grown, name, ratio};
+use super::{
+    ALL, BYTES_MIN, CountedPath, HOST_MEMORY, Moved, NONE, Seen, TOO_FEW, grown, name, ratio,
+};
 use crate::{
     evidence::nccl_log::Verdict,
     machine::counters::OfGpu,
@@ -55,7 +57,7 @@ pub(super) fn asked(case: &Case, seen: &[Seen]) -> &'static str {
         }
     }
     match (case.transport, has_nvlink, has_pcie) {
-        (TransportKind::Shm, ..) => "host-memory",
+        (TransportKind::Shm, ..) => HOST_MEMORY,
         (_, true, true) => "nvlink + pcie",
         (_, true, false) => "nvlink",
         (_, false, true) => "pcie",

@@ -70,6 +70,9 @@ impl CountedPath {
     }
 }
 
+/// The name of the way through memory of the host.
+const HOST_MEMORY: &str = "host-memory";
+
 /// Below so many bytes what others do on the machine is as much as the data.
 const BYTES_MIN: u64 = 16 << 20;
 
@@ -85,18 +88,24 @@ const NONE: f64 = 0.05;
 /// Which way the data of a case went; `None` where counters say nothing of such a case. NCCL's own
 /// log says it of collectives, to which [`nvlink_bytes_per_byte`] adds.
 pub fn path(case: &Case, moved: Moved, seen: &[Seen]) -> Option<CountedPath> {
-    match case.transport {
-        TransportKind::Nccl => None,
-        TransportKind::Rdma => Some(network::path(case, moved, seen)),
-        TransportKind::Shm if case.engine == Engine::Cpu => {
-            Some(network::silence(case, moved, seen))
-        }
-        _ if case.operation == Operation::Chase => Some(CountedPath::unknown(
+    let found = match case.transport {
+        TransportKind::Nccl => return None,
+        TransportKind::Rdma => network::path(case, moved, seen),
+        TransportKind::Shm if case.engine == Engine::Cpu => network::silence(case, moved, seen),
+        _ if case.operation == Operation::Chase => CountedPath::unknown(
             gpu::asked(case, seen),
             "single loads move too few bytes for counters".to_owned(),
-        )),
-        _ => Some(gpu::path(case, moved, seen)),
-    }
+        ),
+        _ => gpu::path(case, moved, seen),
+    };
+    let held = seen.iter().filter_map(|host| host.after.shared_memory).max();
+    Some(match held.filter(|_| found.path.as_deref() == Some(HOST_MEMORY)) {
+        Some(held) => CountedPath {
+            reason: format!("{}; /dev/shm held {}", found.reason, held.rounded()),
+            ..found
+        },
+        None => found,
+    })
 }
 
 /// Of a collective: bytes that each of its GPUs has sent over NVLink for each byte of the operation's

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ALL, BYTES_MIN, CountedPath, Moved, NONE, Seen, TOO_FEW, grown, ratio};
+use super::{ALL, BYTES_MIN, CountedPath, HOST_MEMORY, Moved, NONE, Seen, TOO_FEW, grown, ratio};
 use crate::{
     evidence::nccl_log::Verdict,
     machine::counters::InterfaceKind,
@@ -17,9 +17,6 @@ const BYTES_OF_OPERATION: f64 = 1024.0;
 
 /// The provider that moves data within a host.
 const OF_ONE_HOST: &str = "shm";
-
-/// The name of the way through memory that two processes share.
-const HOST_MEMORY: &str = "host-memory";
 
 /// What an interface has carried on all hosts on which it is named.
 #[derive(Clone, Copy, Debug)]

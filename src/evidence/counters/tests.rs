@@ -93,7 +93,7 @@ fn seen(joined: bool, all: &[Counted]) -> Seen {
     let before = counted((BEFORE, BEFORE), (BEFORE, BEFORE));
     let read = |of: &dyn Fn(&Counted) -> Counted| {
         let gpus = gpus.iter().zip(all).map(|(&gpu, counted)| (gpu, Ok(of_gpu(&of(counted)))));
-        Reading { gpus: gpus.collect(), interfaces: BTreeMap::new() }
+        Reading { gpus: gpus.collect(), ..Reading::default() }
     };
     let begin = |counted: &Counted| Counted {
         nvlink: counted.nvlink.clone().and(before.nvlink.clone()),
@@ -313,6 +313,7 @@ fn rdma(provider: &str, nic: &str) -> Case {
 fn hosted(ranks: &[u32], interfaces: &[(&str, InterfaceKind, u64, u64)]) -> Seen {
     let read = |share: u64| Reading {
         gpus: BTreeMap::new(),
+        shared_memory: Some(Bytes::mib(3)),
         interfaces: interfaces
             .iter()
             .map(|&(name, kind, sent, received)| {
