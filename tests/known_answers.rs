@@ -64,7 +64,7 @@ fn assert_pairs(run: &Simulated, sizes: usize) {
 
 #[test]
 fn every_way_between_four_gpus_is_measured_by_both_engines_and_issuers() {
-    let run = Simulated::run(&four_gpus("", ""), "p2p --sizes 1M,8M,64M --time-limit 200ms");
+    let run = Simulated::run(&four_gpus("", ""), "p2p --sizes 1M,8M,64M --time-limit 20ms");
     assert_pairs(&run, 3);
     // The ratio of reads to writes stands in the matrix of the largest size.
     for engine in ["ce", "sm"] {
@@ -89,7 +89,7 @@ fn every_way_between_four_gpus_is_measured_by_both_engines_and_issuers() {
 #[test]
 fn four_ranks_measure_the_same_by_ipc_and_by_cumem() {
     for handle in ["ipc", "cumem"] {
-        let line = format!("p2p --ranks 4 --handle {handle} --sizes 1M,64M --time-limit 50ms");
+        let line = format!("p2p --ranks 4 --handle {handle} --sizes 1M,64M --time-limit 10ms");
         let run = Simulated::run(&four_gpus("", ""), &line);
         assert_pairs(&run, 2);
         let rows = run.rows();
@@ -131,7 +131,7 @@ fn what_goes_at_once_shares_what_the_model_shares() {
     const LINK: Rate = Rate::new(250.0, 1000.0);
     for (ranks, issuers) in [("1", "read,write"), ("4", "read,write")] {
         let line = format!(
-            "p2p --ranks {ranks} --issuer {issuers} --operation copy --sizes 16M --time-limit 100ms \
+            "p2p --ranks {ranks} --issuer {issuers} --operation copy --sizes 16M --time-limit 20ms \
              --pattern both-ways,one-to-all,all-to-one,bisection"
         );
         let run = Simulated::run(&with_ports(), &line);
@@ -178,7 +178,7 @@ fn jitter_on_one_percent_shows_at_the_top_percentiles_only() {
 #[test]
 fn a_gpu_by_itself_and_its_host_memory_are_measured() {
     for ranks in [1, 4] {
-        let line = format!("local --gpus 2 --ranks {ranks} --sizes 1M,64M --time-limit 100ms");
+        let line = format!("local --gpus 2 --ranks {ranks} --sizes 1M,64M --time-limit 20ms");
         assert_local(&Simulated::run(&four_gpus("", ""), &line).rows());
     }
 }
@@ -219,7 +219,7 @@ fn assert_local(rows: &Rows) {
 
 #[test]
 fn kernels_that_only_read_or_only_write_are_measured() {
-    let line = "p2p --gpus 0,3 --operation read-only,write-only --sizes 3M --time-limit 100ms";
+    let line = "p2p --gpus 0,3 --operation read-only,write-only --sizes 3M --time-limit 20ms";
     let rows = Simulated::run(&four_gpus("", ""), line).rows();
     assert_eq!(rows.len(), 4);
     for row in 0..4 {

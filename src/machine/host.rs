@@ -44,8 +44,6 @@ pub struct Host {
     pub product: Fact<String>,
     /// The kernel's release, such as `6.8.0-1021-aws`.
     pub kernel: Fact<String>,
-    /// What the kernel was started with.
-    pub command_line: Fact<String>,
     /// All memory.
     pub memory: Fact<Bytes>,
     /// The most memory that the control group may have; `None`: no limit.
@@ -129,7 +127,6 @@ impl Host {
             },
             product: line("/sys/devices/virtual/dmi/id/product_name"),
             kernel: line("/proc/sys/kernel/osrelease"),
-            command_line: line("/proc/cmdline"),
             memory,
             memory_limit: memory_limit(system),
             cpu_limit: cpu_limit(system),

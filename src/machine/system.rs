@@ -18,7 +18,7 @@ use crate::ffi::simulation;
 /// The most that is read of a file; what describes a machine is shorter.
 const LENGTH_MAX: u64 = 16 << 20;
 
-/// The most sentences that are read of the kernel's log, which holds fewer as a rule.
+/// The most records that are asked of the kernel's log, which holds fewer as a rule.
 const RECORDS_MAX: usize = 1 << 17;
 
 /// As many links as the kernel follows on the way to a file.
@@ -171,7 +171,7 @@ impl System {
         let mut file = open.map_err(|err| refused(Path::new(LOG), &err))?;
         let mut sentences = Vec::new();
         let mut record = [0; RECORD_MAX];
-        while sentences.len() < RECORDS_MAX {
+        for _ in 0..RECORDS_MAX {
             match file.read(&mut record) {
                 Ok(0) => break,
                 Ok(length) => sentences.extend(said(&String::from_utf8_lossy(&record[..length]))),

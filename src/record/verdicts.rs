@@ -85,37 +85,38 @@ pub(super) fn text(rows: &[Row]) -> String {
 /// Which way the data of rows went, as a line for each way: how many of them went it, with the
 /// first as `which` names it.
 pub(super) fn paths(rows: &[&Row], which: &dyn Fn(&Row) -> String) -> String {
-    let told: Vec<(PathVerdict, &Row)> =
-        rows.iter().filter_map(|row| Some((row.path_verdict?, *row))).collect();
-    let path = |row: &'_ Row| row.path.clone().unwrap_or_default();
-    let reason = |row: &'_ Row| row.path_reason.clone().unwrap_or_default();
-    let is_alike = |(verdict, first): &(PathVerdict, &Row), other: &(_, &Row)| {
-        *verdict == other.0
-            && match verdict {
-                PathVerdict::Proven => path(first) == path(other.1),
-                _ => table::is_alike(&reason(first), &reason(other.1)),
-            }
-    };
-    let mut text = String::new();
-    for (place, one) in told.iter().enumerate() {
-        if told[..place].iter().any(|before| is_alike(before, one)) {
-            continue;
-        }
-        let (verdict, row) = *one;
-        text.push_str(&match (verdict, row.transport) {
-            (PathVerdict::Proven, TransportKind::Nccl) => {
-                format!("path proven by NCCL's log: {}", path(row))
-            }
-            (PathVerdict::Proven, _) => format!("path proven by counters: {}", path(row)),
-            (PathVerdict::Contradicted, _) => format!("path CONTRADICTED: {}", reason(row)),
-            (PathVerdict::Unknown, _) => format!("path unknown: {}", reason(row)),
-        });
-        let count = told.iter().filter(|other| is_alike(one, other)).count();
-        text.push_str(&match count {
-            _ if count == told.len() => "\n".to_owned(),
-            1 => format!(" ({})\n", which(row)),
-            _ => format!(" ({count} of {} rows, the first {})\n", told.len(), which(row)),
-        });
+    struct Way<'a> {
+        said: String,
+        first: &'a Row,
+        count: usize,
     }
-    text
+    let mut ways: Vec<Way<'_>> = Vec::new();
+    for row in rows {
+        let Some(verdict) = row.path_verdict else { continue };
+        let path = row.path.as_deref().unwrap_or_default();
+        let reason = row.path_reason.as_deref().unwrap_or_default();
+        let said = match (verdict, row.transport) {
+            (PathVerdict::Proven, TransportKind::Nccl) => {
+                format!("path proven by NCCL's log: {path}")
+            }
+            (PathVerdict::Proven, _) => format!("path proven by counters: {path}"),
+            (PathVerdict::Contradicted, _) => format!("path CONTRADICTED: {reason}"),
+            (PathVerdict::Unknown, _) => format!("path unknown: {reason}"),
+        };
+        // The numbers of a path count, those of a reason do not.
+        let is_alike = |way: &&mut Way<'_>| {
+            way.said == said || verdict != PathVerdict::Proven && table::is_alike(&way.said, &said)
+        };
+        match ways.iter_mut().find(is_alike) {
+            Some(way) => way.count += 1,
+            None => ways.push(Way { said, first: row, count: 1 }),
+        }
+    }
+    let told: usize = ways.iter().map(|way| way.count).sum();
+    let line = |Way { said, first, count }: &Way<'_>| match *count {
+        count if count == told => format!("{said}\n"),
+        1 => format!("{said} ({})\n", which(first)),
+        count => format!("{said} ({count} of {told} rows, the first {})\n", which(first)),
+    };
+    ways.iter().map(line).collect()
 }

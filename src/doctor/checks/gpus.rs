@@ -173,13 +173,12 @@ pub(super) fn xids(facts: &Facts) -> Vec<Finding> {
     for (address, number) in all {
         *counts.entry((*number, address)).or_insert(0) += 1;
     }
-    let is_of_hardware = |number: u64| HARDWARE.contains(&number);
     let listed = counts.iter().map(|((number, address), times)| {
         format!("Xid {number} of the GPU at {address}, {}", count(*times, "time"))
     });
     let seen = format!("the kernel's log has {}", listed.collect::<Vec<String>>().join("; "));
     let source = "NVIDIA, XID Errors; /dev/kmsg";
-    if counts.keys().any(|(number, _)| is_of_hardware(*number)) {
+    if counts.keys().any(|(number, _)| HARDWARE.contains(number)) {
         return vec![
             Finding::problem(seen)
                 .means("a GPU, its memory or its links have failed since the machine was started")
