@@ -3,6 +3,7 @@
 //! Owns the columns and the files of a run's folder. Knows nothing of how a number came about.
 
 mod catalogue;
+mod columns;
 mod csv;
 mod doctor;
 mod files;
@@ -28,6 +29,7 @@ use crate::{machine::health::HostHealth, measure::Latency, plan::Rank};
 use provenance::Provenance;
 
 pub use catalogue::{catalogue_entry_json, catalogue_entry_text, catalogue_json, catalogue_text};
+pub use columns::Columns;
 pub use csv::text as csv_text;
 pub use doctor::{doctor_json, doctor_text};
 pub use json::text as json_text;
@@ -54,6 +56,14 @@ pub enum Error {
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
+    },
+    /// A file holds something else than it should.
+    #[error("cannot read {path}: {reason}", path = .path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with the line.
+        reason: String,
     },
     /// A file in it cannot be written.
     #[error("cannot write {path}: {source}", path = .path.display())]

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::{
-    plan::{Engine, Issuer, Operation, Rank, topology::Host},
-    record::{Row, Status},
+    plan::{Rank, topology::Host},
+    record::Columns,
+    units::Bytes,
 };
 
 /// The chance that a run in which all are alike has any finding.
@@ -93,17 +94,21 @@ struct Cell {
 
 /// What is slower than its like in these rows. Flows are alike that have the same `class`, such as
 /// the kind of way between the two.
-pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Finding> {
-    let hosts = rows.iter().flat_map(|row| [&row.source_host, &row.target_host]);
-    let hosts: BTreeSet<&Option<String>> = hosts.filter(|host| host.is_some()).collect();
+pub fn find(rows: &Columns, class: &dyn Fn(usize) -> String) -> Vec<Finding> {
+    let single = (0..rows.len()).filter(|row| is_single_flow(rows, *row));
+    let single: Vec<usize> = single.collect();
+    let hosts = single.iter().flat_map(|row| {
+        ["source_host", "target_host"].map(|column| rows.text(*row, column))
+    });
+    let hosts: BTreeSet<&str> = hosts.filter(|host| !host.is_empty()).collect();
     let has_hosts = hosts.len() > 1;
-    let mut matrices: BTreeMap<String, Vec<&Row>> = BTreeMap::new();
-    for row in rows.iter().filter(|row| is_single_flow(row)) {
-        matrices.entry(what(row)).or_default().push(row);
+    let mut matrices: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for row in single {
+        matrices.entry(what(rows, row)).or_default().push(row);
     }
     let level = MISS / matrices.len().max(1) as f64;
-    let of_matrix = |(what, rows): (&String, &Vec<&Row>)| {
-        let found = suspects(cells(rows, class, has_hosts), level);
+    let of_matrix = |(what, members): (&String, &Vec<usize>)| {
+        let found = suspects(cells(rows, members, class, has_hosts), level);
         let named = found.into_iter().map(|finding| Finding { what: what.clone(), ..finding });
         named.collect::<Vec<Finding>>()
     };
@@ -112,13 +117,15 @@ pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Finding> {
 
 /// The kind of way that a flow takes: what it is expected to reach, and whether it goes between hosts or,
 /// on one, how near two GPUs are to each other.
-pub fn way(row: &Row, hosts: &[Host]) -> String {
-    let expected = row.expected_gb_s.map_or_else(String::new, |gb_s| format!(", {gb_s:.3} GB/s"));
-    format!("{}{expected}", nearness(row, hosts))
+pub fn way(rows: &Columns, row: usize, hosts: &[Host]) -> String {
+    let expected = rows.number(row, "expected_gb_s");
+    let expected = expected.map_or_else(String::new, |gb_s| format!(", {gb_s:.3} GB/s"));
+    format!("{}{expected}", nearness(rows, row, hosts))
 }
 
-fn nearness(row: &Row, hosts: &[Host]) -> String {
-    let (Some(source), Some(target)) = (row.source_rank, row.target_rank) else {
+fn nearness(rows: &Columns, row: usize, hosts: &[Host]) -> String {
+    let number = |column| Some(u32::try_from(rows.count(row, column)?).unwrap_or(u32::MAX));
+    let (Some(source), Some(target)) = (number("source_rank"), number("target_rank")) else {
         return String::new();
     };
     let host = |rank| hosts.iter().position(|host| host.ranks.contains(&Rank(rank)));
@@ -126,11 +133,12 @@ fn nearness(row: &Row, hosts: &[Host]) -> String {
     if from != to {
         return "between hosts".to_owned();
     }
-    let gpu = |gpu: Option<u32>| {
+    let gpu = |column| {
+        let gpu = number(column)?;
         let gpus = &hosts.get(from?)?.topology.gpus;
-        gpus.iter().find(|node| Some(node.gpu.0) == gpu)
+        gpus.iter().find(|node| node.gpu.0 == gpu)
     };
-    let Some((source, target)) = gpu(row.source_gpu).zip(gpu(row.target_gpu)) else {
+    let Some((source, target)) = gpu("source_gpu").zip(gpu("target_gpu")) else {
         return "on a host".to_owned();
     };
     let steps = source.pcie_path.iter().zip(&target.pcie_path);
@@ -140,61 +148,62 @@ fn nearness(row: &Row, hosts: &[Host]) -> String {
 }
 
 /// Whether a row is the bandwidth of one flow from one place to another, with nothing beside it.
-fn is_single_flow(row: &Row) -> bool {
-    row.status == Status::Ok
-        && row.flows == Some(1)
-        && row.bandwidth_gb_s.is_some()
-        && ends(row, true).is_some_and(|[source, target]| source.first() != target.first())
+fn is_single_flow(rows: &Columns, row: usize) -> bool {
+    rows.text(row, "status") == "ok"
+        && rows.text(row, "flows") == "1"
+        && rows.number(row, "bandwidth_gb_s").is_some()
+        && ends(rows, row, true).is_some_and(|[source, target]| source.first() != target.first())
 }
 
 /// What two rows must have in common to be of one matrix.
-fn what(row: &Row) -> String {
-    let words = [
-        Some(row.transport.name()),
-        row.operation.map(Operation::name),
-        row.issuer.map(Issuer::name),
-        row.engine.map(Engine::name),
-        row.source_memory,
-        row.provider.as_deref(),
-    ];
-    let words: Vec<&str> = words.into_iter().flatten().collect();
-    let size = row.size_bytes.map(|size| format!(", {}", size.rounded())).unwrap_or_default();
-    format!("{}{size}", words.join(" "))
+fn what(rows: &Columns, row: usize) -> String {
+    let columns = ["transport", "operation", "issuer", "engine", "source_memory", "provider"];
+    let words = columns.map(|column| rows.text(row, column));
+    let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+    let size = rows.count(row, "size_bytes").map(|size| format!(", {}", Bytes::new(size).rounded()));
+    format!("{}{}", words.join(" "), size.unwrap_or_default())
 }
 
 /// What is at the source and at the target; with its host, if that is to be told.
-fn ends(row: &Row, has_hosts: bool) -> Option<[Vec<String>; 2]> {
-    let end = |gpu: Option<u32>, rank: Option<u32>, nic: &Option<String>, host: &Option<String>| {
-        let narrow = match (gpu, rank) {
+fn ends(rows: &Columns, row: usize, has_hosts: bool) -> Option<[Vec<String>; 2]> {
+    let end = |[gpu, rank, nic, host]: [&str; 4]| {
+        let told = |column| Some(rows.text(row, column)).filter(|cell| !cell.is_empty());
+        let narrow = match (told(gpu), told(rank)) {
             (Some(gpu), _) => format!("GPU {gpu}"),
             (None, Some(rank)) => format!("rank {rank}"),
             (None, None) => return None,
         };
-        let host = host.as_ref().filter(|_| has_hosts);
+        let host = told(host).filter(|_| has_hosts);
         let on = |name: String| match host {
             Some(host) => format!("{name} of {host}"),
             None => name,
         };
-        let nic = nic.as_ref().map(|nic| on(format!("interface {nic}")));
+        let nic = told(nic).map(|nic| on(format!("interface {nic}")));
         let host = host.map(|host| format!("host {host}"));
         Some([Some(on(narrow)), nic, host].into_iter().flatten().collect())
     };
     Some([
-        end(row.source_gpu, row.source_rank, &row.source_nic, &row.source_host)?,
-        end(row.target_gpu, row.target_rank, &row.target_nic, &row.target_host)?,
+        end(["source_gpu", "source_rank", "source_nic", "source_host"])?,
+        end(["target_gpu", "target_rank", "target_nic", "target_host"])?,
     ])
 }
 
-fn cells(rows: &[&Row], class: &dyn Fn(&Row) -> String, has_hosts: bool) -> Vec<Cell> {
+fn cells(
+    rows: &Columns,
+    members: &[usize],
+    class: &dyn Fn(usize) -> String,
+    has_hosts: bool,
+) -> Vec<Cell> {
     let mut classes: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for row in rows {
-        classes.entry(class(row)).or_default().extend(row.bandwidth_gb_s);
+    for &row in members {
+        classes.entry(class(row)).or_default().extend(rows.number(row, "bandwidth_gb_s"));
     }
-    let cell = |row: &&Row| {
-        let [source, target] = ends(row, has_hosts)?;
-        let gb_s = row.bandwidth_gb_s.filter(|gb_s| *gb_s > 0.0)?;
-        let width = row.bandwidth_gb_s_high.zip(row.bandwidth_gb_s_low);
-        let deviation = width.map(|(high, low)| (high - low) / 2.0 / NORMAL_95 / gb_s);
+    let cell = |&row: &usize| {
+        let [source, target] = ends(rows, row, has_hosts)?;
+        let gb_s = rows.number(row, "bandwidth_gb_s").filter(|gb_s| *gb_s > 0.0)?;
+        let [low, high] =
+            ["bandwidth_gb_s_low", "bandwidth_gb_s_high"].map(|end| rows.number(row, end));
+        let deviation = high.zip(low).map(|(high, low)| (high - low) / 2.0 / NORMAL_95 / gb_s);
         let like = upper_quartile(classes.get(&class(row))?);
         Some(Cell {
             source,
@@ -203,7 +212,7 @@ fn cells(rows: &[&Row], class: &dyn Fn(&Row) -> String, has_hosts: bool) -> Vec<
             deviation: deviation.unwrap_or(UNTOLD_DEVIATION).max(DEVIATION_MIN),
         })
     };
-    rows.iter().filter_map(cell).collect()
+    members.iter().filter_map(cell).collect()
 }
 
 /// Of the values the one that a quarter reach: a place that many slow flows do not move.

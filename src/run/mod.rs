@@ -39,7 +39,7 @@ use crate::{
     },
     progress::Progress,
     record::{
-        self, NcclTests, Recorder, Status,
+        self, Columns, NcclTests, Recorder, Status,
         provenance::{Provenance, Settings},
     },
     report::attribution,
@@ -268,9 +268,9 @@ fn lead(
 
     let printed = match options.format {
         Format::Table => {
-            let rows = recorder.rows();
-            let slow = attribution::find(rows, &|row| attribution::way(row, &hosts));
-            record::tables(rows) + &attribution::text(&slow)
+            let rows = Columns::of_rows(recorder.rows().iter().cloned());
+            let slow = attribution::find(&rows, &|row| attribution::way(&rows, row, &hosts));
+            record::tables(recorder.rows()) + &attribution::text(&slow)
         }
         Format::Csv => record::csv_text(recorder.rows()),
         Format::Json => record::json_text(&provenance, recorder.rows(), recorder.health()),

@@ -1,7 +1,11 @@
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::*;
-use crate::{plan::TransportKind, units::Bytes};
+use crate::{
+    plan::{Operation, TransportKind},
+    record::{Row, Status},
+    units::Bytes,
+};
 
 /// Rows of all pairs of so many GPUs, at the rates that `gb_s` gives.
 fn matrix(gpus: u32, gb_s: &mut dyn FnMut(u32, u32) -> f64) -> Vec<Row> {
@@ -28,13 +32,17 @@ fn matrix(gpus: u32, gb_s: &mut dyn FnMut(u32, u32) -> f64) -> Vec<Row> {
     pairs.map(row).collect()
 }
 
-fn alike(_: &Row) -> String {
+fn find(rows: Vec<Row>, class: &dyn Fn(usize) -> String) -> Vec<Finding> {
+    super::find(&Columns::of_rows(rows), class)
+}
+
+fn alike(_: usize) -> String {
     String::new()
 }
 
 /// What is said of a matrix, without the lines' heads and ends.
 fn said(gpus: u32, gb_s: &mut dyn FnMut(u32, u32) -> f64) -> Vec<String> {
-    let text = text(&find(&matrix(gpus, gb_s), &alike));
+    let text = text(&find(matrix(gpus, gb_s), &alike));
     let lines = text.lines().skip(1);
     lines.map(|line| line.split(" (p ").next().unwrap().trim().to_owned()).collect()
 }
@@ -70,7 +78,7 @@ fn a_gpu_with_flows_in_one_role_is_slow_in_that() {
         .flat_map(|row| [0, 1].map(|rank| Row { target_rank: Some(rank), ..row.clone() }))
         .map(|row| Row { target_gpu: None, ..row })
         .collect();
-    let text = text(&find(&rows, &alike));
+    let text = text(&find(rows, &alike));
     let lines: Vec<&str> = text.lines().skip(1).collect();
     assert_eq!(lines.len(), 1, "{text}");
     assert!(lines[0].starts_with("  GPU 3 is 50 % slower as a source to all (p "), "{text}");
@@ -86,7 +94,7 @@ fn a_gpu_that_is_slow_in_both_roles_is_normal_in_none() {
     rows.extend(of(Operation::ReadOnly, &mut |from, to| {
         if from == 3 || to == 3 { 50.0 } else { 100.0 }
     }));
-    let text = text(&find(&rows, &alike));
+    let text = text(&find(rows, &alike));
     assert!(text.contains("GPU 3 is 50 % slower as a source to all (p"), "{text}");
     assert!(text.contains("GPU 3 is 50 % slower as a source and as a target"), "{text}");
 }
@@ -138,8 +146,8 @@ fn ways_of_different_kinds_are_not_compared() {
     };
     let rows = matrix(8, &mut gb_s);
     let near = |row: &Row| (row.source_gpu < Some(4), row.target_gpu < Some(4));
-    let class = |row: &Row| (near(row).0 == near(row).1).to_string();
-    let found = find(&rows, &class);
+    let class = |row: usize| (near(&rows[row]).0 == near(&rows[row]).1).to_string();
+    let found = find(rows.clone(), &class);
     let [Finding { suspect, .. }] = &found[..] else { panic!("{found:?}") };
     assert_eq!(*suspect, Suspect::Part { role: Role::Source, name: "GPU 5".to_owned() });
 }
@@ -154,7 +162,7 @@ fn a_host_with_several_gpus_is_named_as_one() {
         let host = |gpu: Option<u32>| gpu.map(|gpu| format!("node-{}", gpu / 4));
         (row.source_host, row.target_host) = (host(row.source_gpu), host(row.target_gpu));
     }
-    let found = find(&rows, &alike);
+    let found = find(rows, &alike);
     let [Finding { suspect, flows, .. }] = &found[..] else { panic!("{found:?}") };
     assert_eq!(*suspect, Suspect::Part { role: Role::Source, name: "host node-1".to_owned() });
     assert_eq!(*flows, 28);
@@ -168,7 +176,7 @@ fn noise_is_no_defect() {
     let mut alarms = 0;
     for _ in 0..400 {
         let rows = matrix(8, &mut |_, _| 100.0 * random.sample::<f64, _>(noise).exp());
-        alarms += u32::from(!find(&rows, &alike).is_empty());
+        alarms += u32::from(!find(rows, &alike).is_empty());
     }
     assert!(alarms <= 20, "{alarms}");
 }
@@ -194,7 +202,7 @@ fn what_is_no_single_flow_or_has_no_number_is_passed_over() {
     for row in &mut rows {
         row.flows = Some(2);
     }
-    assert_eq!(text(&find(&rows, &alike)), "");
-    assert_eq!(find(&matrix(2, &mut |_, _| 0.0), &alike), []);
-    assert_eq!(find(&[], &alike), []);
+    assert_eq!(text(&find(rows, &alike)), "");
+    assert_eq!(find(matrix(2, &mut |_, _| 0.0), &alike), []);
+    assert_eq!(find(Vec::new(), &alike), []);
 }

@@ -1,0 +1,261 @@
+//! Rows read back, a column at a time: a million of them fit into memory.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::FileExt,
+    path::Path,
+};
+
+use super::{Error, Row, csv};
+
+/// Columns that hold a number of its own in nearly every row; all others have few different cells.
+fn is_measured(column: &str) -> bool {
+    column.contains("gb_s")
+        || column.starts_with("latency_ns_")
+        || ["case", "wire_bytes_per_payload_byte", "expected_fraction", "bandwidth_variation"]
+            .contains(&column)
+}
+
+/// Rows, as columns of cells. A cell that is empty says nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Columns {
+    names: HashMap<String, usize>,
+    columns: Vec<Column>,
+    length: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Column {
+    /// What was measured: NaN where the cell is empty.
+    Numbers(Vec<f64>),
+    /// Each different text once, and which of them stands in each row.
+    Texts { different: Vec<Box<str>>, places: HashMap<Box<str>, u32>, cells: Vec<u32> },
+}
+
+impl Column {
+    fn new(name: &str) -> Self {
+        if is_measured(name) {
+            return Self::Numbers(Vec::new());
+        }
+        let empty: Box<str> = "".into();
+        let places = HashMap::from([(empty.clone(), 0)]);
+        Self::Texts { different: vec![empty], places, cells: Vec::new() }
+    }
+
+    /// Appends a cell; `None` if it is no number where one must stand.
+    fn push(&mut self, cell: &str) -> Option<()> {
+        match self {
+            Self::Numbers(numbers) => {
+                let number = if cell.is_empty() { f64::NAN } else { cell.parse().ok()? };
+                numbers.push(number);
+            }
+            Self::Texts { different, places, cells } => {
+                let before = cells.last().copied().unwrap_or(0);
+                let place = if *different[before as usize] == *cell {
+                    before
+                } else if let Some(place) = places.get(cell) {
+                    *place
+                } else {
+                    let place = u32::try_from(different.len()).ok()?;
+                    different.push(cell.into());
+                    places.insert(cell.into(), place);
+                    place
+                };
+                cells.push(place);
+            }
+        }
+        Some(())
+    }
+}
+
+impl Columns {
+    /// The rows of a run's `run.csv`. A last line without its line break, which a kill may leave, is no
+    /// row.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or holds something else.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let lines = File::open(path).and_then(whole_lines);
+        let lines = lines.map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        Self::of(lines).map_err(|reason| Error::Content { path: path.to_owned(), reason })
+    }
+
+    /// The same of rows that are at hand.
+    pub fn of_rows(rows: impl IntoIterator<Item = Row>) -> Self {
+        let mut text = csv::text(&[]);
+        for row in rows {
+            text.extend(csv::lines(&[row]).split_inclusive('\n').skip(1));
+        }
+        Self::of(text.as_bytes()).expect("what is written reads back")
+    }
+
+    /// The rows of the text of a `run.csv`.
+    ///
+    /// # Errors
+    ///
+    /// It is something else: a sentence, with the line.
+    pub fn of(text: impl Read) -> Result<Self, String> {
+        let mut reader = ::csv::Reader::from_reader(text);
+        let header = reader.headers().map_err(|err| told(&err))?.clone();
+        let mut rows = Self {
+            names: header.iter().enumerate().map(|(at, name)| (name.to_owned(), at)).collect(),
+            columns: header.iter().map(Column::new).collect(),
+            length: 0,
+        };
+        for column in ["case", "transport", "status", "simulated"] {
+            if !rows.names.contains_key(column) {
+                return Err(format!("its first line has no column {column}"));
+            }
+        }
+        let mut record = ::csv::StringRecord::new();
+        while reader.read_record(&mut record).map_err(|err| told(&err))? {
+            for ((column, cell), name) in rows.columns.iter_mut().zip(&record).zip(&header) {
+                column.push(cell).ok_or_else(|| {
+                    let line = record.position().map_or(0, ::csv::Position::line);
+                    format!("line {line} has {cell:?} for {name}, which is a number")
+                })?;
+            }
+            rows.length += 1;
+        }
+        Ok(rows)
+    }
+
+    /// How many rows there are.
+    pub const fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The cell of a row as it stands in the file; of a measured number as it is printed. Empty too where
+    /// the file, an older one, has no such column.
+    pub fn text(&self, row: usize, column: &str) -> &str {
+        match self.column(column) {
+            Some(Column::Texts { different, cells, .. }) => &different[cells[row] as usize],
+            _ => "",
+        }
+    }
+
+    /// The number in a cell, if one stands there.
+    pub fn number(&self, row: usize, column: &str) -> Option<f64> {
+        match self.column(column)? {
+            Column::Numbers(numbers) => Some(numbers[row]).filter(|number| !number.is_nan()),
+            Column::Texts { different, cells, .. } => different[cells[row] as usize].parse().ok(),
+        }
+    }
+
+    /// The whole number in a cell, if one stands there.
+    pub fn count(&self, row: usize, column: &str) -> Option<u64> {
+        self.text(row, column).parse().ok()
+    }
+
+    fn column(&self, name: &str) -> Option<&Column> {
+        debug_assert!(!name.is_empty());
+        self.columns.get(*self.names.get(name)?)
+    }
+}
+
+/// A file up to its last line break.
+fn whole_lines(file: File) -> io::Result<impl Read> {
+    let mut end = file.metadata()?.len();
+    let mut piece = [0; 4096];
+    while end > 0 {
+        let start = end.saturating_sub(piece.len() as u64);
+        let piece = &mut piece[..usize::try_from(end - start).unwrap_or_default()];
+        file.read_exact_at(piece, start)?;
+        if let Some(last) = piece.iter().rposition(|byte| *byte == b'\n') {
+            end = start + last as u64 + 1;
+            break;
+        }
+        end = start;
+    }
+    Ok(file.take(end))
+}
+
+/// What is wrong with a line, in one sentence.
+fn told(err: &::csv::Error) -> String {
+    let line = err.position().map_or(0, ::csv::Position::line);
+    match err.kind() {
+        ::csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            format!("line {line} has {len} cells, and the first line {expected_len}")
+        }
+        ::csv::ErrorKind::Utf8 { .. } => format!("line {line} is no text"),
+        _ => err.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{plan::TransportKind, units::Bytes};
+
+    fn row(case: usize, size: u64, gb_s: f64) -> Row {
+        Row {
+            bandwidth_gb_s: Some(gb_s),
+            size_bytes: Some(Bytes::new(size)),
+            ..Row::absent(case, TransportKind::P2p, "because")
+        }
+    }
+
+    #[test]
+    fn rows_are_what_they_were() {
+        let rows = Columns::of_rows([row(1, 64, 0.1), row(2, 128, 1e-9), row(3, 64, 450.25)]);
+        assert_eq!(rows.len(), 3);
+        for (at, (size, gb_s)) in [(64, 0.1), (128, 1e-9), (64, 450.25)].into_iter().enumerate() {
+            assert_eq!(rows.number(at, "case"), Some(at as f64 + 1.0));
+            assert_eq!(rows.text(at, "transport"), "p2p");
+            assert_eq!(rows.text(at, "reason"), "because");
+            assert_eq!(rows.count(at, "size_bytes"), Some(size));
+            assert_eq!(rows.number(at, "bandwidth_gb_s"), Some(gb_s));
+            assert_eq!(rows.number(at, "bandwidth_gb_s_low"), None);
+            assert_eq!(rows.text(at, "issuer"), "");
+        }
+    }
+
+    #[test]
+    fn what_is_measured_is_a_number_and_nothing_else_is() {
+        let header = include_str!("../../tests/golden/header.csv").trim_end();
+        let measured: Vec<&str> = header.split(',').filter(|name| is_measured(name)).collect();
+        let expected = "case,wire_bytes_per_payload_byte,bandwidth_gb_s,bandwidth_gb_s_low,\
+            bandwidth_gb_s_high,bandwidth_gb_s_total,bandwidth_gb_s_bus,expected_gb_s,\
+            expected_gb_s_low,expected_gb_s_high,expected_fraction,slowest_rank_gb_s,\
+            bandwidth_variation,latency_ns_min,latency_ns_p50,latency_ns_p90,latency_ns_p99,\
+            latency_ns_p999,latency_ns_max";
+        assert_eq!(measured.join(","), expected);
+    }
+
+    #[test]
+    fn a_line_that_a_kill_has_cut_is_no_row() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run.csv");
+        let text = csv::text(&[row(1, 64, 0.1), row(2, 128, 0.2)]);
+        let last = text.trim_end().rfind('\n').unwrap() + 1;
+        for end in last..text.len() {
+            std::fs::write(&path, &text[..end]).unwrap();
+            assert_eq!(Columns::read(&path).unwrap().len(), 1, "{end} bytes");
+        }
+        std::fs::write(&path, &text).unwrap();
+        assert_eq!(Columns::read(&path).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_is_no_run_is_refused_with_the_line() {
+        let header = csv::text(&[]);
+        let cells = header.matches(',').count();
+        let refused = |text: &[u8]| Columns::of(text).unwrap_err();
+        assert_eq!(refused(b""), "its first line has no column case");
+        assert_eq!(refused(b"name,value\na,1\n"), "its first line has no column case");
+        let short = format!("{header}1,p2p\n");
+        assert_eq!(refused(short.as_bytes()), "line 2 has 2 cells, and the first line 95");
+        let wrong = format!("{header}one{}\n", ",".repeat(cells));
+        assert_eq!(refused(wrong.as_bytes()), "line 2 has \"one\" for case, which is a number");
+        let binary = [header.as_bytes(), b"\xff", ",".repeat(cells).as_bytes(), b"\n"].concat();
+        assert_eq!(refused(&binary), "line 2 is no text");
+    }
+}
