@@ -9,6 +9,12 @@ use crate::machine::health::HostHealth;
 
 const ENDING: &str = "\n]\n}\n";
 
+/// How the line begins behind which the rows stand.
+pub(super) const ROWS: &str = "\"rows\": [";
+
+/// How the line of a row begins.
+pub(super) const ROW: &str = "{\"case\":";
+
 /// The open file.
 #[derive(Debug)]
 pub(super) struct Json {
@@ -54,7 +60,7 @@ fn ending(health: &[HostHealth]) -> String {
 fn beginning(provenance: &Provenance) -> String {
     let provenance = serde_json::to_string_pretty(provenance)
         .expect("provenance is text, numbers and lists, which all have a form in JSON");
-    format!("{{\n\"provenance\": {provenance},\n\"rows\": [")
+    format!("{{\n\"provenance\": {provenance},\n{ROWS}")
 }
 
 fn compact(row: &impl Serialize) -> String {

@@ -4,11 +4,12 @@
 //! people's secrets.
 
 use std::{
+    borrow::Cow,
     env, fs,
     path::{Path, PathBuf},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     machine::{self, Library},
@@ -21,14 +22,14 @@ use crate::{
 const VARIABLES: [&str; 4] = ["NCCL_", "FI_", "OFI_", "CUDA_"];
 
 /// What is recorded beside the rows.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Provenance {
     /// The program's version.
-    pub version: &'static str,
+    pub version: Cow<'static, str>,
     /// The revision that it was built from; `-dirty` with changes that are in none.
-    pub git_revision: &'static str,
+    pub git_revision: Cow<'static, str>,
     /// The architecture that it was built for.
-    pub architecture: &'static str,
+    pub architecture: Cow<'static, str>,
     /// When the run began, in UTC.
     pub started: String,
     /// The command as it was given.
@@ -55,7 +56,7 @@ pub struct Provenance {
 }
 
 /// What of the machine changes results. `null`: the machine does not say.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Machine {
     /// Its name in the network.
     pub hostname: Option<String>,
@@ -101,9 +102,9 @@ impl Provenance {
             version: version.lines().next().unwrap_or_default().to_owned(),
         });
         Self {
-            version: env!("CARGO_PKG_VERSION"),
-            git_revision: env!("G2G_GIT_REVISION"),
-            architecture: env::consts::ARCH,
+            version: env!("CARGO_PKG_VERSION").into(),
+            git_revision: env!("G2G_GIT_REVISION").into(),
+            architecture: env::consts::ARCH.into(),
             started: now(),
             command: command(),
             seed: settings.seed,

@@ -1,0 +1,147 @@
+//! A run's folder, read back.
+
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
+
+use super::{Columns, Error, Provenance, json};
+use crate::machine::health::HostHealth;
+
+/// The end of run.json is looked for in so many bytes, and in more if it is not there.
+const ENDING_USUAL: u64 = 64 << 10;
+
+/// What stands before the rows.
+#[derive(Deserialize)]
+struct Beginning {
+    provenance: Provenance,
+}
+
+/// What stands behind them.
+#[derive(Deserialize)]
+struct Ending {
+    #[serde(default)]
+    health: Vec<HostHealth>,
+}
+
+/// What stands in the folder of a run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Where the rows come from.
+    pub provenance: Provenance,
+    /// The rows.
+    pub rows: Columns,
+    /// How the GPUs of each host have done; empty if the run was killed, or has no GPUs.
+    pub health: Vec<HostHealth>,
+}
+
+impl Run {
+    /// Reads a folder.
+    ///
+    /// # Errors
+    ///
+    /// One of its files is not there, cannot be read, or holds something else.
+    pub fn read(folder: &Path) -> Result<Self, Error> {
+        let path = folder.join("run.json");
+        let read = |source| Error::Read { path: path.clone(), source };
+        let content = |reason: String| Error::Content { path: path.clone(), reason };
+        let mut file = BufReader::new(File::open(&path).map_err(read)?);
+        let [beginning, ending] =
+            [beginning(&mut file).map_err(read)?, ending(&mut file).map_err(read)?];
+        let unknown =
+            |err: serde_json::Error| content(format!("no run of this version of g2g: {err}"));
+        let Beginning { provenance } = serde_json::from_str(&beginning).map_err(unknown)?;
+        let Ending { health } = serde_json::from_str(&ending).map_err(unknown)?;
+        let rows = Columns::read(&folder.join("run.csv"))?;
+        Ok(Self { folder: folder.to_owned(), provenance, rows, health })
+    }
+}
+
+/// What stands before the rows, of which there may be a million, as JSON.
+fn beginning(file: &mut impl BufRead) -> io::Result<String> {
+    let mut text = String::new();
+    loop {
+        let start = text.len();
+        if file.read_line(&mut text)? == 0 {
+            return Ok(text);
+        }
+        if text[start..].starts_with(json::ROWS) {
+            text.truncate(start);
+            return Ok(text.trim_end().trim_end_matches(',').to_owned() + "}");
+        }
+    }
+}
+
+/// What stands behind the rows, as JSON.
+fn ending(file: &mut (impl Read + Seek)) -> io::Result<String> {
+    let length = file.seek(SeekFrom::End(0))?;
+    let mut size = ENDING_USUAL;
+    loop {
+        let start = length.saturating_sub(size);
+        file.seek(SeekFrom::Start(start))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let last = [json::ROW, json::ROWS].iter().filter_map(|mark| {
+            let (_, behind) = text.rsplit_once(&format!("\n{mark}"))?;
+            Some(behind.split_once("\n]").map_or("", |(_, ending)| ending))
+        });
+        match last.min_by_key(|ending| ending.len()) {
+            Some(ending) => return Ok(format!("{{{}", ending.trim_start_matches(','))),
+            None if start == 0 => return Ok("{}".to_owned()),
+            None => size *= 2,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        plan::TransportKind,
+        record::{Recorder, Row},
+    };
+
+    fn health(host: String) -> HostHealth {
+        HostHealth { host, start: Vec::new(), end: Vec::new(), xids: None }
+    }
+
+    #[test]
+    fn what_a_run_has_written_is_read_whatever_its_length() {
+        for (rows, hosts) in [(0, 0), (0, 1), (1, 0), (2, 3), (900, 2), (3, 4000)] {
+            let folder = tempfile::tempdir().unwrap();
+            let provenance = Provenance::example();
+            let mut recorder = Recorder::create(folder.path(), &provenance).unwrap();
+            for row in 1..=rows {
+                let row = Row::absent(row, TransportKind::P2p, "\n]\n\"rows\": [ {\"case\": }");
+                recorder.append(row, &[]).unwrap();
+            }
+            let names: Vec<String> = (0..hosts).map(|host| format!("host-{host}")).collect();
+            recorder.conclude(names.iter().cloned().map(health).collect()).unwrap();
+            let run = Run::read(folder.path()).unwrap();
+            assert_eq!(run.rows.len(), rows);
+            assert_eq!(run.provenance.started, provenance.started);
+            assert_eq!(run.provenance.hosts, provenance.hosts);
+            let read: Vec<String> = run.health.into_iter().map(|health| health.host).collect();
+            assert_eq!(read, names, "{rows} rows");
+        }
+    }
+
+    #[test]
+    fn what_is_no_run_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = |text: &str| {
+            std::fs::write(folder.path().join("run.json"), text).unwrap();
+            Run::read(folder.path()).unwrap_err().to_string()
+        };
+        for text in ["", "{", "[]", "{\"provenance\": {}\n}", "\n\"rows\": [\n]\n}\n"] {
+            let said = refused(text);
+            assert!(said.contains("run.json: no run of this version of g2g"), "{text:?}: {said}");
+        }
+    }
+}
