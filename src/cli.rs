@@ -3,6 +3,7 @@
 //! Knows only the plan and the units; refuses what cannot be meant.
 
 mod catalogue;
+mod compare;
 mod doctor;
 mod fabric;
 mod nccl;
@@ -14,6 +15,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum, error::ErrorKind};
 
 pub use catalogue::CatalogueOptions;
+pub use compare::{Across, CompareFormat, CompareOptions};
 pub use doctor::DoctorOptions;
 pub use fabric::FabricOptions;
 pub use nccl::NcclOptions;
@@ -68,6 +70,8 @@ pub enum Command {
     Doctor(DoctorOptions),
     /// Run a plan of many settings, each in processes of its own, and say which differences count
     Sweep(SweepOptions),
+    /// Compare the results of two runs, or the parts of one, and say which differences are no chance
+    Compare(CompareOptions),
     /// Read NCCL's log and say which way its data took, why, and what to change
     Explain(ExplainOptions),
     /// Show what is known of EC2 instance types and GPUs, and where from; measures nothing

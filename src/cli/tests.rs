@@ -16,7 +16,8 @@ fn options(line: &str) -> Options {
         | Command::Shm(options)
         | Command::Nccl(options)
         | Command::Rdma(options) => options,
-        Command::Topo(_)
+        Command::Compare(_)
+        | Command::Topo(_)
         | Command::Doctor(_)
         | Command::Sweep(_)
         | Command::Explain(_)

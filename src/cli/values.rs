@@ -66,6 +66,14 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
+pub(super) fn threshold(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    match number.parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
+        _ => Err("write a percentage from 0% to 100%, such as 5%".to_owned()),
+    }
+}
+
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     let refused = || "write a time with its unit, such as 500ms, 2s or 1m; 1ms to 30d".to_owned();
     let time: jiff::SignedDuration = text.parse().map_err(|_| refused())?;

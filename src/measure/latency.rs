@@ -8,6 +8,7 @@ use hdrhistogram::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 
+use super::{SAMPLES_FOR_INTERVAL, summary::interval_place};
 use crate::units::nanoseconds;
 
 /// Longest latency that a histogram holds: 1 hour; a longer one counts as that.
@@ -59,6 +60,15 @@ impl Latency {
         self.histogram.value_at_quantile(quantile)
     }
 
+    /// The 95 % confidence interval of the median, in nanoseconds, as [`super::Summary::of`] makes it; `None`
+    /// of fewer than [`SAMPLES_FOR_INTERVAL`].
+    pub fn median_interval_ns(&self) -> Option<(f64, f64)> {
+        let count = usize::try_from(self.count()).ok()?;
+        let place = interval_place(count) as f64;
+        let at = |place: f64| self.quantile_ns(place / count as f64) as f64;
+        (count >= SAMPLES_FOR_INTERVAL).then(|| (at(place + 1.0), at(count as f64 - place)))
+    }
+
     /// The histogram itself, to be written out or merged.
     pub fn histogram(&self) -> &Histogram<u64> {
         &self.histogram
@@ -79,6 +89,12 @@ impl<'de> Deserialize<'de> for Latency {
         let bytes: Vec<u8> = Vec::deserialize(deserializer)?;
         let read = HistogramReader::new().deserialize(&mut &bytes[..]);
         read.map(|histogram| Self { histogram }).map_err(|err| D::Error::custom(err.to_string()))
+    }
+}
+
+impl From<Histogram<u64>> for Latency {
+    fn from(histogram: Histogram<u64>) -> Self {
+        Self { histogram }
     }
 }
 
@@ -115,6 +131,16 @@ mod tests {
                 assert!((read - exact).abs() <= exact * 1e-3, "{quantile}: {read} for {exact}");
             }
         }
+    }
+
+    #[test]
+    fn the_interval_of_the_median_is_that_of_the_samples() {
+        let times = |count: u64| (1..=count).map(Duration::from_nanos).collect::<Vec<Duration>>();
+        // Conover's table A3 with p = 0.5: of 20 the sixth smallest and the sixth largest.
+        assert_eq!(Latency::of(&times(20)).median_interval_ns(), Some((6.0, 15.0)));
+        assert_eq!(Latency::of(&times(100)).median_interval_ns(), Some((40.0, 61.0)));
+        assert_eq!(Latency::of(&times(5)).median_interval_ns(), None);
+        assert_eq!(Latency::of(&[]).median_interval_ns(), None);
     }
 
     #[test]

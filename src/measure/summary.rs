@@ -85,7 +85,7 @@ fn variation(samples: &[f64]) -> f64 {
 }
 
 /// How many samples lie below the lower end of the interval, and as many above the upper end.
-fn interval_place(count: usize) -> usize {
+pub(super) fn interval_place(count: usize) -> usize {
     let Ok(below) = Binomial::new(0.5, count as u64) else { return 0 };
     // The smallest k whose chance of k or fewer samples below the median is 2.5 % or more: then
     // k - 1 or fewer has less, and the k-th smallest sample is the end.

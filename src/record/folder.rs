@@ -1,6 +1,7 @@
 //! A run's folder, read back.
 
 use std::{
+    collections::HashMap,
     fs::File,
     io::{self, BufRead, BufReader, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
@@ -8,8 +9,8 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{Columns, Error, Provenance, json};
-use crate::machine::health::HostHealth;
+use super::{Columns, Error, Provenance, hlog, json};
+use crate::{machine::health::HostHealth, measure::Latency};
 
 /// The end of run.json is looked for in so many bytes, and in more if it is not there.
 const ENDING_USUAL: u64 = 64 << 10;
@@ -59,6 +60,26 @@ impl Run {
         let Ending { health } = serde_json::from_str(&ending).map_err(unknown)?;
         let rows = Columns::read(&folder.join("run.csv"))?;
         Ok(Self { folder: folder.to_owned(), provenance, rows, health })
+    }
+}
+
+impl Run {
+    /// The latencies of rows over all ranks, by the rows' places.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or holds something else.
+    pub fn latencies(&self, rows: &[usize]) -> Result<HashMap<usize, Latency>, Error> {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it counts")]
+        let number = |row: usize| self.rows.number(row, "case").map(|case| case as u64);
+        let places = rows.iter().filter_map(|row| Some((number(*row)?, *row)));
+        let places: HashMap<u64, usize> = places.collect();
+        if places.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let wanted = places.keys().copied().collect();
+        let found = hlog::read(&self.folder.join("latency.hlog"), &wanted)?;
+        Ok(found.into_iter().map(|(case, latency)| (places[&case], latency)).collect())
     }
 }
 

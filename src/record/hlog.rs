@@ -1,13 +1,20 @@
 //! `latency.hlog`: a histogram for each row, in HdrHistogram's interval log format.
 
 use std::{
+    collections::{HashMap, HashSet},
+    fs::File,
+    io::{BufRead, BufReader},
     path::Path,
     time::{Instant, SystemTime},
 };
 
-use hdrhistogram::serialization::{
-    V2DeflateSerializer,
-    interval_log::{IntervalLogWriterBuilder, Tag},
+use base64::prelude::{BASE64_STANDARD, Engine};
+use hdrhistogram::{
+    Histogram,
+    serialization::{
+        Deserializer, V2DeflateSerializer,
+        interval_log::{IntervalLogIterator, IntervalLogWriterBuilder, LogEntry, Tag},
+    },
 };
 
 use super::{Error, Row, files::RecordFile};
@@ -75,50 +82,76 @@ impl Hlog {
     }
 }
 
+/// The histograms over all ranks of the rows with these numbers, as far as the log has them.
+///
+/// # Errors
+///
+/// The file cannot be read, or holds something else.
+pub(super) fn read(path: &Path, wanted: &HashSet<u64>) -> Result<HashMap<u64, Latency>, Error> {
+    let cannot = |source| Error::Read { path: path.to_owned(), source };
+    let content = |reason: String| Error::Content { path: path.to_owned(), reason };
+    let mut found = HashMap::new();
+    let mut file = BufReader::new(File::open(path).map_err(cannot)?);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        file.read_until(b'\n', &mut line).map_err(cannot)?;
+        // A kill may cut the last line.
+        if line.last() != Some(&b'\n') {
+            return Ok(found);
+        }
+        let tag = line.strip_prefix(b"Tag=case-").and_then(|tag| tag.split(|b| *b == b',').next());
+        let Some(tag) = tag.and_then(|tag| std::str::from_utf8(tag).ok()) else { continue };
+        let number = tag.split('_').next().and_then(|number| number.parse().ok());
+        let Some(number) = number.filter(|number| wanted.contains(number)) else { continue };
+        if tag.contains("_rank-") {
+            continue;
+        }
+        let histogram = histogram(&line)
+            .ok_or_else(|| content(format!("the histogram of row {number} is damaged")))?;
+        found.insert(number, histogram.into());
+    }
+}
+
+fn histogram(line: &[u8]) -> Option<Histogram<u64>> {
+    let interval = IntervalLogIterator::new(line).next()?.ok()?;
+    let LogEntry::Interval(interval) = interval else { return None };
+    let bytes = BASE64_STANDARD.decode(interval.encoded_histogram()).ok()?;
+    Deserializer::new().deserialize(&mut bytes.as_slice()).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan::TransportKind;
-    use base64::prelude::{BASE64_STANDARD, Engine};
-    use hdrhistogram::{
-        Histogram,
-        serialization::{
-            Deserializer,
-            interval_log::{IntervalLogIterator, LogEntry},
-        },
-    };
     use std::time::Duration;
 
     #[test]
-    fn every_row_reads_back_by_its_tag() {
+    fn every_row_reads_back_by_its_number() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("latency.hlog");
         let mut hlog = Hlog::create(&path).unwrap();
-        for (case, ns) in [(1, 100), (2, 200)] {
+        for (case, ns) in [(1, 100), (2, 200), (3, 300)] {
             let times = vec![Duration::from_nanos(ns); 50];
             let row = Row::absent(case, TransportKind::Shm, "");
             hlog.append(&row, None, &Latency::of(&times)).unwrap();
+            hlog.append(&row, Some(Rank(1)), &Latency::of(&times[..1])).unwrap();
         }
+        let found = read(&path, &HashSet::from([1, 3, 4])).unwrap();
+        let mut found: Vec<(u64, u64, u64)> = found
+            .iter()
+            .map(|(case, latency)| (*case, latency.count(), latency.max_ns()))
+            .collect();
+        found.sort_unstable();
+        assert_eq!(found, [(1, 50, 100), (3, 50, 300)]);
+
+        // What a kill has cut is not there; what is damaged is told.
         let text = std::fs::read_to_string(&path).unwrap();
-        // The legend is for readers in other languages; this one knows only the lines themselves.
-        let lines: String =
-            text.split_inclusive('\n').filter(|line| !line.starts_with('"')).collect();
-        let mut found = Vec::new();
-        for entry in IntervalLogIterator::new(lines.as_bytes()) {
-            if let LogEntry::Interval(interval) = entry.unwrap() {
-                let bytes = BASE64_STANDARD.decode(interval.encoded_histogram()).unwrap();
-                let histogram: Histogram<u64> =
-                    Deserializer::new().deserialize(&mut bytes.as_slice()).unwrap();
-                let tag = interval.tag().unwrap().as_str().to_owned();
-                found.push((tag, histogram.len(), histogram.max()));
-            }
-        }
-        assert_eq!(
-            found,
-            [
-                ("case-1_shm_none_0B".to_owned(), 50, 100),
-                ("case-2_shm_none_0B".to_owned(), 50, 200)
-            ]
-        );
+        let third = text.find("Tag=case-3").unwrap();
+        std::fs::write(&path, &text[..third + 60]).unwrap();
+        assert_eq!(read(&path, &HashSet::from([1, 3])).unwrap().len(), 1);
+        std::fs::write(&path, text.replace("HISTFAAA", "HISTFAA,")).unwrap();
+        let told = read(&path, &HashSet::from([1])).unwrap_err().to_string();
+        assert!(told.ends_with("the histogram of row 1 is damaged"), "{told}");
     }
 }

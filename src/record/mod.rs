@@ -25,9 +25,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{machine::health::HostHealth, measure::Latency, plan::Rank};
+use crate::{machine::health::HostHealth, plan::Rank};
 
 use provenance::Provenance;
+
+pub use crate::measure::Latency;
 
 pub use catalogue::{catalogue_entry_json, catalogue_entry_text, catalogue_json, catalogue_text};
 pub use columns::Columns;

@@ -97,9 +97,9 @@ struct Cell {
 pub fn find(rows: &Columns, class: &dyn Fn(usize) -> String) -> Vec<Finding> {
     let single = (0..rows.len()).filter(|row| is_single_flow(rows, *row));
     let single: Vec<usize> = single.collect();
-    let hosts = single.iter().flat_map(|row| {
-        ["source_host", "target_host"].map(|column| rows.text(*row, column))
-    });
+    let hosts = single
+        .iter()
+        .flat_map(|row| ["source_host", "target_host"].map(|column| rows.text(*row, column)));
     let hosts: BTreeSet<&str> = hosts.filter(|host| !host.is_empty()).collect();
     let has_hosts = hosts.len() > 1;
     let mut matrices: BTreeMap<String, Vec<usize>> = BTreeMap::new();
@@ -160,7 +160,8 @@ fn what(rows: &Columns, row: usize) -> String {
     let columns = ["transport", "operation", "issuer", "engine", "source_memory", "provider"];
     let words = columns.map(|column| rows.text(row, column));
     let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
-    let size = rows.count(row, "size_bytes").map(|size| format!(", {}", Bytes::new(size).rounded()));
+    let size =
+        rows.count(row, "size_bytes").map(|size| format!(", {}", Bytes::new(size).rounded()));
     format!("{}{}", words.join(" "), size.unwrap_or_default())
 }
 

@@ -1,5 +1,7 @@
-//! What the rows of a run say together.
+//! What the rows of runs say together.
 //!
 //! Owns conclusions from many rows. Knows nothing of how they were measured or where they are kept.
 
 pub mod attribution;
+pub mod compare;
+mod words;

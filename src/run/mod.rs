@@ -1,6 +1,7 @@
 //! A whole run: from the command line to the exit code.
 
 mod catalogue;
+mod compare;
 mod doctor;
 mod explain;
 mod items;
@@ -95,6 +96,8 @@ pub fn main(open: Open) -> ExitCode {
             }
             Command::Sweep(options) if answers => sweep::sweep(&options, launcher.as_ref()),
             Command::Sweep(_) => Ok(true),
+            Command::Compare(options) if answers => compare::compare(&options),
+            Command::Compare(_) => Ok(true),
             Command::Explain(options) if answers => explain::explain(&options),
             Command::Explain(_) => Ok(true),
             Command::Catalogue(options) if answers => catalogue::catalogue(&options),

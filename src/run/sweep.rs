@@ -118,7 +118,8 @@ fn measuring(words: &[String]) -> Result<Options, String> {
             | cli::Command::Shm(options)
             | cli::Command::Nccl(options)
             | cli::Command::Rdma(options) => Ok(options),
-            cli::Command::Topo(_)
+            cli::Command::Compare(_)
+            | cli::Command::Topo(_)
             | cli::Command::Sweep(_)
             | cli::Command::Explain(_)
             | cli::Command::Catalogue(_)

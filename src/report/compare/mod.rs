@@ -1,0 +1,412 @@
+//! Two runs, or parts of one, held against each other.
+//!
+//! `docs/measurement.md`, "Comparing", has the method, and what it cannot tell.
+
+mod matching;
+mod statistics;
+mod text;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    ops::Range,
+};
+
+use crate::{
+    plan::topology::Topology,
+    record::{Columns, Error, Latency, Run, provenance::Provenance},
+};
+
+use matching::{Matched, Member, matched};
+use statistics::{MISS, corrected};
+
+pub use matching::By;
+pub use statistics::{Change, Estimate, Known};
+pub use text::{csv, json, markdown, tables};
+
+/// A run, or what another tool has left.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// The rows.
+    pub rows: Columns,
+    /// Its hosts, in their order.
+    pub hosts: Vec<String>,
+    /// What its numbers depend on beside the case; empty for another tool, which does not say.
+    pub traits: Vec<(Trait, String)>,
+    /// The 95 % confidence intervals of the medians of rows with a latency only, in nanoseconds.
+    pub latencies: HashMap<usize, (f64, f64)>,
+    /// The tool, if it is another.
+    pub tool: Option<String>,
+}
+
+/// What numbers depend on beside the case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Trait {
+    /// Whether a machine is simulated, and which.
+    Simulated,
+    /// Its type or processor, and its GPUs.
+    Machine,
+    /// The version of NCCL.
+    Nccl,
+    /// The version of libfabric.
+    Libfabric,
+}
+
+impl Trait {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Simulated, Self::Machine, Self::Nccl, Self::Libfabric];
+
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Simulated => "simulated",
+            Self::Machine => "machine",
+            Self::Nccl => "nccl",
+            Self::Libfabric => "libfabric",
+        }
+    }
+
+    /// Whether the rows of a transport depend on it.
+    fn matters_to(self, transport: &str) -> bool {
+        match self {
+            Self::Simulated | Self::Machine => true,
+            Self::Nccl => transport == "nccl",
+            Self::Libfabric => transport == "rdma",
+        }
+    }
+}
+
+impl Source {
+    /// A run of g2g.
+    ///
+    /// # Errors
+    ///
+    /// Its `latency.hlog` cannot be read, where rows have nothing else.
+    pub fn of_run(run: Run) -> Result<Self, Error> {
+        let without_bandwidth = |row: &usize| {
+            let has = |column| run.rows.number(*row, column).is_some();
+            has("latency_ns_p50") && !has("bandwidth_gb_s")
+        };
+        let wanted: Vec<usize> = (0..run.rows.len()).filter(without_bandwidth).collect();
+        let latencies = run.latencies(&wanted)?;
+        let interval = |row: usize| latencies.get(&row).and_then(Latency::median_interval_ns);
+        let latencies: HashMap<usize, (f64, f64)> =
+            wanted.iter().filter_map(|row| Some((*row, interval(*row)?))).collect();
+        let Run { provenance, rows, .. } = run;
+        let version = |name| {
+            let library = provenance.libraries.iter().find(|library| library.name == name);
+            library.map_or("none".to_owned(), |library| library.version.clone())
+        };
+        let simulated = if provenance.simulated { "simulated" } else { "real" };
+        let traits = vec![
+            (Trait::Simulated, simulated.to_owned()),
+            (Trait::Machine, machine(&provenance)),
+            (Trait::Nccl, version("NCCL")),
+            (Trait::Libfabric, version("libfabric")),
+        ];
+        let hosts = provenance.hosts.iter().map(|host| host.name.clone()).collect();
+        Ok(Self { rows, hosts, traits, latencies, tool: None })
+    }
+
+    /// What another tool has left.
+    pub fn of_tool(tool: &str, rows: Columns) -> Self {
+        Self { rows, tool: Some(tool.to_owned()), ..Self::default() }
+    }
+
+    /// How well a row's number is known.
+    fn interval(&self, row: usize, quantity: Quantity) -> Option<(f64, f64)> {
+        match quantity {
+            Quantity::Bandwidth => self
+                .rows
+                .number(row, "bandwidth_gb_s_low")
+                .zip(self.rows.number(row, "bandwidth_gb_s_high")),
+            Quantity::Latency => self.latencies.get(&row).copied(),
+        }
+    }
+
+    const fn is_foreign(&self) -> bool {
+        self.tool.is_some()
+    }
+
+    fn members(&self, source: usize) -> impl Iterator<Item = Member> {
+        (0..self.rows.len()).map(move |row| (source, row))
+    }
+}
+
+/// What a machine is, as far as numbers depend on it.
+fn machine(provenance: &Provenance) -> String {
+    let machine = &provenance.machine;
+    // Of a simulated machine the one that it runs on is another.
+    let named = [&machine.product, &machine.cpu_model].into_iter().filter_map(Option::as_deref);
+    let named = named.filter(|_| !provenance.simulated);
+    let hosts = provenance.hosts.iter().map(|host| gpus(&host.topology));
+    let mut hosts: Vec<String> = hosts.filter(|gpus| !gpus.is_empty()).collect();
+    hosts.dedup();
+    named.map(str::to_owned).chain(hosts).collect::<Vec<String>>().join(", ")
+}
+
+/// `8 x NVIDIA H100 80GB HBM3`
+pub(super) fn gpus(topology: &Topology) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for gpu in &topology.gpus {
+        match counts.iter_mut().find(|(name, _)| *name == gpu.name) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((&gpu.name, 1)),
+        }
+    }
+    let counted = counts.into_iter().map(|(name, count)| format!("{count} x {name}"));
+    counted.collect::<Vec<String>>().join(" + ")
+}
+
+/// What is thought of a case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// B is better than A, and not by chance.
+    Faster,
+    /// B is worse than A, and not by chance.
+    Slower,
+    /// They differ by no more than chance can do.
+    Same,
+    /// One of them does not say how well its number is known.
+    Unknown,
+    /// They cannot be held against each other, for this reason.
+    NotComparable(String),
+}
+
+impl Verdict {
+    /// As it is written.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+            Self::Same => "same within noise",
+            Self::Unknown => "unknown",
+            Self::NotComparable(_) => "not comparable",
+        }
+    }
+}
+
+/// What is compared of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantity {
+    /// `bandwidth_gb_s`: more is better.
+    Bandwidth,
+    /// `latency_ns_p50`, of cases without a bandwidth: less is better.
+    Latency,
+}
+
+impl Quantity {
+    /// The column.
+    pub const fn column(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "bandwidth_gb_s",
+            Self::Latency => "latency_ns_p50",
+        }
+    }
+}
+
+/// A case on both sides.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// One of its rows: which of the sources, and the row there.
+    pub example: (usize, usize),
+    /// What is compared of it.
+    pub quantity: Quantity,
+    /// What A has measured, if it has.
+    pub a: Option<Estimate>,
+    /// What B has measured.
+    pub b: Option<Estimate>,
+    /// From A to B.
+    pub change: Option<Change>,
+    /// What is thought of it.
+    pub verdict: Verdict,
+}
+
+impl Case {
+    /// How much worse B is than A: 0.05 is 5 % less bandwidth or 5 % more latency.
+    pub fn loss(&self) -> Option<f64> {
+        let share = self.change?.share;
+        Some(if self.quantity == Quantity::Bandwidth { -share } else { share })
+    }
+}
+
+/// Two sides held against each other.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// What A is.
+    pub a: String,
+    /// What B is.
+    pub b: String,
+    /// Every case that either has.
+    pub cases: Vec<Case>,
+    /// Runs of the side that has fewer.
+    pub runs: usize,
+    /// What differs between the sides beside the case, and is not to be overlooked.
+    pub differences: Vec<String>,
+    /// The column in which the sides differ, if they are parts of the same runs.
+    by: &'static str,
+}
+
+/// Holds the first `count` sources, which are A, against the others, which are B. Cases are judged although
+/// what `across` names differs.
+pub fn sides(
+    sources: &[Source],
+    count: usize,
+    (a, b): (&str, &str),
+    across: &[Trait],
+) -> Vec<Comparison> {
+    let members = |range: Range<usize>| -> Vec<Member> {
+        range.flat_map(|source| sources[source].members(source)).collect()
+    };
+    let (of_a, of_b) = (members(0..count), members(count..sources.len()));
+    judged(vec![compared(sources, (a, &of_a), (b, &of_b), (None, across))])
+}
+
+/// Holds the parts of the same sources against each other: all against the first.
+pub fn parts(sources: &[Source], by: &By) -> Vec<Comparison> {
+    let mut parts: Vec<(&str, Vec<Member>)> = Vec::new();
+    for (at, source) in sources.iter().enumerate() {
+        for member in source.members(at) {
+            let Some(value) = by.value(source, member.1) else { continue };
+            match parts.iter_mut().find(|(of, _)| *of == value) {
+                Some((_, members)) => members.push(member),
+                None => parts.push((value, vec![member])),
+            }
+        }
+    }
+    let Some(((a, first), others)) = parts.split_first() else { return Vec::new() };
+    let against = |(b, members): &(&str, Vec<Member>)| {
+        compared(sources, (*a, first), (*b, members), (Some(by), &[]))
+    };
+    judged(others.iter().map(against).collect())
+}
+
+/// All cases of two sides, with the reasons why some cannot be compared.
+fn compared(
+    sources: &[Source],
+    (a, of_a): (&str, &[Member]),
+    (b, of_b): (&str, &[Member]),
+    (by, across): (Option<&By>, &[Trait]),
+) -> Comparison {
+    let differs = |kind: &Trait| {
+        let values = |side: &[Member]| -> BTreeSet<&str> {
+            let traits = side.iter().flat_map(|(source, _)| &sources[*source].traits);
+            traits.filter(|(of, _)| of == kind).map(|(_, value)| value.as_str()).collect()
+        };
+        let (in_a, in_b) = (values(of_a), values(of_b));
+        // Another tool does not say what it ran on.
+        let is_other = in_a != in_b && !in_a.is_empty() && !in_b.is_empty();
+        let told = |values: BTreeSet<&str>| values.into_iter().collect::<Vec<&str>>().join(" and ");
+        (is_other && !across.contains(kind)).then(|| (*kind, [told(in_a), told(in_b)]))
+    };
+    let others: Vec<(Trait, [String; 2])> = Trait::ALL.iter().filter_map(differs).collect();
+    let differences = others.iter().map(|(kind, [a, b])| difference(*kind, a, b)).collect();
+    let runs = |side: &[Member]| side.iter().map(|(source, _)| *source).collect::<BTreeSet<_>>();
+    Comparison {
+        a: a.to_owned(),
+        b: b.to_owned(),
+        runs: runs(of_a).len().min(runs(of_b).len()),
+        differences,
+        by: by.map_or("", By::column),
+        cases: matched(sources, (of_a, of_b), by)
+            .into_iter()
+            // Parts of a run need not have the same cases.
+            .filter(|matched| by.is_none() || !matched.a.is_empty() && !matched.b.is_empty())
+            .filter_map(|matched| case(sources, &matched, &others))
+            .collect(),
+    }
+}
+
+fn difference(kind: Trait, a: &str, b: &str) -> String {
+    let what = match kind {
+        Trait::Simulated => "real and simulated",
+        Trait::Machine => "other machine",
+        Trait::Nccl => "other NCCL",
+        Trait::Libfabric => "other libfabric",
+    };
+    format!("{what}: {a} against {b} (--across {})", kind.name())
+}
+
+/// What both sides have of a case; `None` where neither was to be measured.
+fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) -> Option<Case> {
+    let Matched { a, b, is_ambiguous } = matched;
+    let example = *a.iter().chain(b).next()?;
+    let text = |(source, row): Member, column| sources[source].rows.text(row, column);
+    if a.iter().chain(b).all(|member| text(*member, "status") == "skipped") {
+        return None;
+    }
+    let number = |(source, row): Member, quantity: Quantity| {
+        let number = sources[source].rows.number(row, quantity.column());
+        number.filter(|number| *number > 0.0 && text((source, row), "status") == "ok")
+    };
+    let has = |quantity| {
+        let is_there =
+            |side: &[Member]| side.iter().any(|member| number(*member, quantity).is_some());
+        is_there(a) && is_there(b)
+    };
+    let has_bandwidth = a.iter().chain(b).any(|m| number(*m, Quantity::Bandwidth).is_some());
+    let quantity = match has(Quantity::Bandwidth) || has_bandwidth && !has(Quantity::Latency) {
+        true => Quantity::Bandwidth,
+        false => Quantity::Latency,
+    };
+    let estimate = |side: &[Member]| {
+        let told: Vec<Member> =
+            side.iter().copied().filter(|member| number(*member, quantity).is_some()).collect();
+        let values: Vec<f64> = told.iter().filter_map(|member| number(*member, quantity)).collect();
+        match told[..] {
+            [] => None,
+            [(source, row)] => {
+                Some(Estimate::of_run(values[0], sources[source].interval(row, quantity)))
+            }
+            _ => Some(Estimate::of_runs(&values)),
+        }
+    };
+    let (in_a, in_b) = (estimate(a), estimate(b));
+    let missing = |side: &[Member], name: &str| {
+        let Some(first) = side.iter().find(|member| number(**member, quantity).is_none()) else {
+            return format!("not in {name}");
+        };
+        let status = Some(text(*first, "status")).filter(|status| *status != "ok");
+        let reason = Some(text(*first, "reason")).filter(|reason| !reason.is_empty());
+        let told: Vec<&str> = status.into_iter().chain(reason).collect();
+        format!(
+            "in {name}: {}",
+            if told.is_empty() { "no number".to_owned() } else { told.join(": ") }
+        )
+    };
+    let other = others.iter().find(|(kind, _)| kind.matters_to(text(example, "transport")));
+    let verdict = match (in_a, in_b, other) {
+        (None, _, _) => Verdict::NotComparable(missing(a, "A")),
+        (_, None, _) => Verdict::NotComparable(missing(b, "B")),
+        _ if *is_ambiguous => Verdict::NotComparable(
+            "several rows of one side fit one of the other: the tool does not tell them apart"
+                .to_owned(),
+        ),
+        (_, _, Some((kind, [a, b]))) => Verdict::NotComparable(difference(*kind, a, b)),
+        _ => Verdict::Unknown,
+    };
+    let change = in_a.zip(in_b).filter(|_| !is_ambiguous).map(|(a, b)| Change::between(a, b));
+    Some(Case { example, quantity, a: in_a, b: in_b, change, verdict })
+}
+
+/// The same with what is thought of each case, in view of how many there are.
+fn judged(mut comparisons: Vec<Comparison>) -> Vec<Comparison> {
+    let mut cases: Vec<&mut Case> = comparisons
+        .iter_mut()
+        .flat_map(|comparison| &mut comparison.cases)
+        .filter(|case| case.verdict == Verdict::Unknown)
+        .collect();
+    let known = cases.iter_mut().filter_map(|case| case.change.as_mut()?.known.as_mut());
+    corrected(&mut known.collect::<Vec<&mut Known>>());
+    for case in cases {
+        let Some(known) = case.change.and_then(|change| change.known) else { continue };
+        case.verdict = match case.loss() {
+            _ if known.q > MISS => Verdict::Same,
+            Some(loss) if loss > 0.0 => Verdict::Slower,
+            _ => Verdict::Faster,
+        };
+    }
+    comparisons
+}
+
+#[cfg(test)]
+mod tests;

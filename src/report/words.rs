@@ -1,0 +1,76 @@
+//! A row in a person's words.
+
+use crate::{
+    record::Columns,
+    units::{Bytes, readable_gb_s, readable_nanoseconds},
+};
+
+/// What a row is about: `p2p copy read ce`, `nccl all_reduce float sum in place`; but for what stands in
+/// the column `without`.
+pub(super) fn kind(rows: &Columns, row: usize, without: &str) -> String {
+    let told = |column: &str| {
+        Some(rows.text(row, column)).filter(|cell| !cell.is_empty() && column != without)
+    };
+    let unusual = |column: &str, usual: &[&str]| told(column).filter(|cell| !usual.contains(cell));
+    let named = |column: &str, name: &str, usual: &[&str]| {
+        unusual(column, usual).map(|cell| format!("{name} {cell}"))
+    };
+    let plain = ["transport", "operation", "data_type", "reduction", "issuer"];
+    let mut words: Vec<String> =
+        plain.iter().filter_map(|column| told(column).map(str::to_owned)).collect();
+    words.extend(unusual("engine", &["cpu", "nic"]).map(str::to_owned));
+    words.extend(told("provider").map(str::to_owned));
+    words.extend(named("root", "root", &[]));
+    words.extend(told("in_place").filter(|cell| *cell == "true").map(|_| "in place".to_owned()));
+    words.extend(named("buffer", "memory of", &["cuda"]));
+    words.extend(named("registration", "registered", &["none"]));
+    words.extend(named("graph", "graphs of", &["0"]));
+    words.extend(named("split", "split", &[]));
+    words.extend(unusual("gpu_path", &["host"]).map(str::to_owned));
+    words.extend(unusual("pattern", &["one-way"]).map(str::to_owned));
+    words.extend(unusual("handle", &["ipc"]).map(str::to_owned));
+    words.join(" ")
+}
+
+/// Between what it is: `GPU 0 -> GPU 3`, `8 ranks`.
+pub(super) fn ends(rows: &Columns, row: usize, has_hosts: bool) -> String {
+    let told = |column: &str| Some(rows.text(row, column)).filter(|cell| !cell.is_empty());
+    let end = |side: &str| {
+        let of = |what: &str| told(&format!("{side}_{what}"));
+        let place = match (of("gpu"), of("memory"), of("rank"), of("numa_node")) {
+            (Some(gpu), ..) => format!("GPU {gpu}"),
+            (None, Some("host"), _, Some(node)) => format!("NUMA node {node}"),
+            (None, _, Some(rank), _) => format!("rank {rank}"),
+            _ => return None,
+        };
+        let host = of("host").filter(|_| has_hosts);
+        Some(host.map_or(place.clone(), |host| format!("{place} of {host}")))
+    };
+    match (end("source"), end("target"), told("communicator_ranks")) {
+        (Some(source), Some(target), _) => format!("{source} -> {target}"),
+        (_, _, Some(ranks)) => format!("{ranks} ranks"),
+        _ => String::new(),
+    }
+}
+
+/// The size, where there is one.
+pub(super) fn size(rows: &Columns, row: usize) -> String {
+    let size = rows.count(row, "size_bytes");
+    size.map_or_else(String::new, |size| Bytes::new(size).to_string())
+}
+
+/// `388 GB/s`, `2.1 µs`
+pub(super) fn gb_s(value: f64) -> String {
+    format!("{} GB/s", readable_gb_s(value))
+}
+
+/// A time of so many nanoseconds.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole nanoseconds")]
+pub(super) fn nanoseconds(value: f64) -> String {
+    readable_nanoseconds(value.round() as u64)
+}
+
+/// `+3.1 %`
+pub(super) fn percent(share: f64) -> String {
+    format!("{:+.1} %", 100.0 * share)
+}
