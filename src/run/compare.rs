@@ -52,8 +52,11 @@ pub(super) fn compare(options: &CompareOptions) -> Result<bool, Failure> {
     let worse = worse.filter(|case| case.loss().is_some_and(|loss| loss > most)).count();
     shown(&text)?;
     if worse > 0 {
-        let cases = crate::units::count(worse, "case");
-        say(&format!("error: {cases} slower by more than {:.3} %", 100.0 * most));
+        let all = cases().count();
+        say(&format!(
+            "error: {worse} of {all} cases slower by more than {:.3} % (--fail-on)",
+            100.0 * most
+        ));
     }
     Ok(worse == 0)
 }
