@@ -7,6 +7,7 @@ mod compare;
 mod doctor;
 mod fabric;
 mod nccl;
+mod report;
 mod sweep;
 mod values;
 
@@ -19,6 +20,7 @@ pub use compare::{Across, CompareFormat, CompareOptions};
 pub use doctor::DoctorOptions;
 pub use fabric::FabricOptions;
 pub use nccl::NcclOptions;
+pub use report::ReportOptions;
 pub use sweep::{SweepFormat, SweepOptions};
 use values::{Gpus, deadline, each_once, gpus, node_pair, percent, slot_size, time};
 
@@ -70,6 +72,8 @@ pub enum Command {
     Doctor(DoctorOptions),
     /// Run a plan of many settings, each in processes of its own, and say which differences count
     Sweep(SweepOptions),
+    /// Write the results of runs as a page that needs nothing but itself
+    Report(ReportOptions),
     /// Compare the results of two runs, or the parts of one, and say which differences are no chance
     Compare(CompareOptions),
     /// Read NCCL's log and say which way its data took, why, and what to change

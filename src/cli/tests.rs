@@ -17,6 +17,7 @@ fn options(line: &str) -> Options {
         | Command::Nccl(options)
         | Command::Rdma(options) => options,
         Command::Compare(_)
+        | Command::Report(_)
         | Command::Topo(_)
         | Command::Doctor(_)
         | Command::Sweep(_)

@@ -39,6 +39,13 @@ impl Latency {
         self.histogram.saturating_record(nanoseconds(time).max(1));
     }
 
+    /// Counts all of `other` too.
+    pub fn add(&mut self, other: &Self) {
+        // One that was read may hold less or more than ours.
+        self.histogram.auto(true);
+        self.histogram.add(&other.histogram).expect("it grows as far as it must");
+    }
+
     /// How many were counted.
     pub fn count(&self) -> u64 {
         self.histogram.len()

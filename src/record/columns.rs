@@ -155,6 +155,14 @@ impl Columns {
         self.text(row, column).parse().ok()
     }
 
+    /// Whether two rows have the same texts in these columns.
+    pub fn are_alike(&self, one: usize, other: usize, columns: &[&str]) -> bool {
+        columns.iter().all(|column| match self.column(column) {
+            Some(Column::Texts { cells, .. }) => cells[one] == cells[other],
+            _ => true,
+        })
+    }
+
     fn column(&self, name: &str) -> Option<&Column> {
         debug_assert!(!name.is_empty());
         self.columns.get(*self.names.get(name)?)

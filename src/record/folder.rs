@@ -64,22 +64,26 @@ impl Run {
 }
 
 impl Run {
-    /// The latencies of rows over all ranks, by the rows' places.
+    /// Gives `each` the place of every one of these rows, with its latencies over all ranks.
     ///
     /// # Errors
     ///
     /// The file cannot be read, or holds something else.
-    pub fn latencies(&self, rows: &[usize]) -> Result<HashMap<usize, Latency>, Error> {
+    pub fn latencies(
+        &self,
+        rows: impl Iterator<Item = usize>,
+        mut each: impl FnMut(usize, Latency),
+    ) -> Result<(), Error> {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it counts")]
         let number = |row: usize| self.rows.number(row, "case").map(|case| case as u64);
-        let places = rows.iter().filter_map(|row| Some((number(*row)?, *row)));
+        let places = rows.filter_map(|row| Some((number(row)?, row)));
         let places: HashMap<u64, usize> = places.collect();
         if places.is_empty() {
-            return Ok(HashMap::new());
+            return Ok(());
         }
         let wanted = places.keys().copied().collect();
-        let found = hlog::read(&self.folder.join("latency.hlog"), &wanted)?;
-        Ok(found.into_iter().map(|(case, latency)| (places[&case], latency)).collect())
+        let path = self.folder.join("latency.hlog");
+        hlog::read(&path, &wanted, &mut |case, latency| each(places[&case], latency))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `latency.hlog`: a histogram for each row, in HdrHistogram's interval log format.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     fs::File,
     io::{BufRead, BufReader},
     path::Path,
@@ -82,15 +82,19 @@ impl Hlog {
     }
 }
 
-/// The histograms over all ranks of the rows with these numbers, as far as the log has them.
+/// Gives `each` the histogram over all ranks of every row with one of these numbers, as far as the log has
+/// them.
 ///
 /// # Errors
 ///
 /// The file cannot be read, or holds something else.
-pub(super) fn read(path: &Path, wanted: &HashSet<u64>) -> Result<HashMap<u64, Latency>, Error> {
+pub(super) fn read(
+    path: &Path,
+    wanted: &HashSet<u64>,
+    each: &mut dyn FnMut(u64, Latency),
+) -> Result<(), Error> {
     let cannot = |source| Error::Read { path: path.to_owned(), source };
     let content = |reason: String| Error::Content { path: path.to_owned(), reason };
-    let mut found = HashMap::new();
     let mut file = BufReader::new(File::open(path).map_err(cannot)?);
     let mut line = Vec::new();
     loop {
@@ -98,7 +102,7 @@ pub(super) fn read(path: &Path, wanted: &HashSet<u64>) -> Result<HashMap<u64, La
         file.read_until(b'\n', &mut line).map_err(cannot)?;
         // A kill may cut the last line.
         if line.last() != Some(&b'\n') {
-            return Ok(found);
+            return Ok(());
         }
         let tag = line.strip_prefix(b"Tag=case-").and_then(|tag| tag.split(|b| *b == b',').next());
         let Some(tag) = tag.and_then(|tag| std::str::from_utf8(tag).ok()) else { continue };
@@ -109,7 +113,7 @@ pub(super) fn read(path: &Path, wanted: &HashSet<u64>) -> Result<HashMap<u64, La
         }
         let histogram = histogram(&line)
             .ok_or_else(|| content(format!("the histogram of row {number} is damaged")))?;
-        found.insert(number, histogram.into());
+        each(number, histogram.into());
     }
 }
 
@@ -149,9 +153,9 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         let third = text.find("Tag=case-3").unwrap();
         std::fs::write(&path, &text[..third + 60]).unwrap();
-        assert_eq!(read(&path, &HashSet::from([1, 3])).unwrap().len(), 1);
+        assert_eq!(found(&[1, 3]).unwrap().len(), 1);
         std::fs::write(&path, text.replace("HISTFAAA", "HISTFAA,")).unwrap();
-        let told = read(&path, &HashSet::from([1])).unwrap_err().to_string();
+        let told = found(&[1]).unwrap_err().to_string();
         assert!(told.ends_with("the histogram of row 1 is damaged"), "{told}");
     }
 }

@@ -33,6 +33,9 @@ const ERRORS_OF_MEDIAN: f64 = 1.2533;
 /// Quantile of the standard normal distribution within which 95 % lie on both sides.
 const NORMAL_95: f64 = 1.96;
 
+/// So many of what a suspect was seen in are named; more are counted.
+const WHAT_MAX: usize = 3;
+
 /// On which side of a flow something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
@@ -116,7 +119,7 @@ pub fn find(rows: &Columns, class: &dyn Fn(usize) -> String) -> Vec<Finding> {
 }
 
 /// The kind of way that a flow takes: what it is expected to reach, and whether it goes between hosts or,
-/// on one, how near two GPUs are to each other.
+/// on one, between processes, and how near two GPUs are to each other.
 pub fn way(rows: &Columns, row: usize, hosts: &[Host]) -> String {
     let expected = rows.number(row, "expected_gb_s");
     let expected = expected.map_or_else(String::new, |gb_s| format!(", {gb_s:.3} GB/s"));
@@ -141,10 +144,13 @@ fn nearness(rows: &Columns, row: usize, hosts: &[Host]) -> String {
     let Some((source, target)) = gpu("source_gpu").zip(gpu("target_gpu")) else {
         return "on a host".to_owned();
     };
+    let is_one_process = rows.text(row, "source_rank") == rows.text(row, "target_rank");
     let steps = source.pcie_path.iter().zip(&target.pcie_path);
     let shared = steps.take_while(|(here, there)| here == there).count();
     let is_near = source.numa_node == target.numa_node;
-    format!("{shared} PCIe steps in common, one NUMA node: {is_near}")
+    format!(
+        "{shared} PCIe steps in common, one NUMA node: {is_near}, one process: {is_one_process}"
+    )
 }
 
 /// Whether a row is the bandwidth of one flow from one place to another, with nothing beside it.
@@ -404,7 +410,13 @@ pub fn text(findings: &[Finding]) -> String {
                 format!("{name} is {share} % slower as a source and as a target")
             }
         };
-        let what: Vec<&str> = findings.iter().map(|finding| finding.what.as_str()).collect();
+        let mut worst = findings.clone();
+        worst.sort_by(|a, b| b.slower.total_cmp(&a.slower));
+        let mut what: Vec<String> =
+            worst.iter().take(WHAT_MAX).map(|finding| finding.what.clone()).collect();
+        if let Some(left @ 1..) = worst.len().checked_sub(WHAT_MAX) {
+            what.push(format!("and {left} more"));
+        }
         let p = findings.iter().map(|finding| finding.p).fold(0.0, f64::max);
         text.push_str(&format!("  {said} (p {}; {})\n", readable_p(p), what.join("; ")));
     }

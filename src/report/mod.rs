@@ -4,4 +4,7 @@
 
 pub mod attribution;
 pub mod compare;
+mod page;
 mod words;
+
+pub use page::html;

@@ -5,6 +5,27 @@ use crate::{
     units::{Bytes, readable_gb_s, readable_nanoseconds},
 };
 
+/// The columns that [`kind`] looks at.
+pub(super) const KIND: [&str; 17] = [
+    "transport",
+    "operation",
+    "data_type",
+    "reduction",
+    "issuer",
+    "engine",
+    "provider",
+    "root",
+    "in_place",
+    "buffer",
+    "registration",
+    "graph",
+    "split",
+    "gpu_path",
+    "pattern",
+    "source_memory",
+    "target_memory",
+];
+
 /// What a row is about: `p2p copy read ce`, `nccl all_reduce float sum in place`; but for what stands in
 /// the column `without`.
 pub(super) fn kind(rows: &Columns, row: usize, without: &str) -> String {
@@ -28,7 +49,11 @@ pub(super) fn kind(rows: &Columns, row: usize, without: &str) -> String {
     words.extend(named("split", "split", &[]));
     words.extend(unusual("gpu_path", &["host"]).map(str::to_owned));
     words.extend(unusual("pattern", &["one-way"]).map(str::to_owned));
-    words.extend(unusual("handle", &["ipc"]).map(str::to_owned));
+    words.extend(match (told("source_memory"), told("target_memory")) {
+        (Some(source), Some(target)) if source != target => Some(format!("{source} -> {target}")),
+        (Some("host"), _) => Some("host memory".to_owned()),
+        _ => None,
+    });
     words.join(" ")
 }
 
@@ -57,6 +82,13 @@ pub(super) fn ends(rows: &Columns, row: usize, has_hosts: bool) -> String {
 pub(super) fn size(rows: &Columns, row: usize) -> String {
     let size = rows.count(row, "size_bytes");
     size.map_or_else(String::new, |size| Bytes::new(size).to_string())
+}
+
+/// A size with few letters: exact where that is short, otherwise rounded.
+pub(super) fn short_size(size: u64) -> String {
+    let size = Bytes::new(size);
+    let exact = size.to_string();
+    if exact.len() <= "1000 KiB".len() { exact } else { size.rounded() }
 }
 
 /// `388 GB/s`, `2.1 µs`

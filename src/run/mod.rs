@@ -10,6 +10,7 @@ mod leader;
 mod lookout;
 mod proof;
 mod ranks;
+mod report;
 mod steps;
 mod sweep;
 mod topo;
@@ -96,6 +97,8 @@ pub fn main(open: Open) -> ExitCode {
             }
             Command::Sweep(options) if answers => sweep::sweep(&options, launcher.as_ref()),
             Command::Sweep(_) => Ok(true),
+            Command::Report(options) if answers => report::report(&options),
+            Command::Report(_) => Ok(true),
             Command::Compare(options) if answers => compare::compare(&options),
             Command::Compare(_) => Ok(true),
             Command::Explain(options) if answers => explain::explain(&options),

@@ -119,6 +119,7 @@ fn measuring(words: &[String]) -> Result<Options, String> {
             | cli::Command::Nccl(options)
             | cli::Command::Rdma(options) => Ok(options),
             cli::Command::Compare(_)
+            | cli::Command::Report(_)
             | cli::Command::Topo(_)
             | cli::Command::Sweep(_)
             | cli::Command::Explain(_)

@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     plan::topology::Topology,
-    record::{Columns, Error, Latency, Run, provenance::Provenance},
+    record::{Columns, Error, Run, provenance::Provenance},
 };
 
 use matching::{Matched, Member, matched};
@@ -86,11 +86,11 @@ impl Source {
             let has = |column| run.rows.number(*row, column).is_some();
             has("latency_ns_p50") && !has("bandwidth_gb_s")
         };
-        let wanted: Vec<usize> = (0..run.rows.len()).filter(without_bandwidth).collect();
-        let latencies = run.latencies(&wanted)?;
-        let interval = |row: usize| latencies.get(&row).and_then(Latency::median_interval_ns);
-        let latencies: HashMap<usize, (f64, f64)> =
-            wanted.iter().filter_map(|row| Some((*row, interval(*row)?))).collect();
+        let wanted = (0..run.rows.len()).filter(without_bandwidth);
+        let mut latencies = HashMap::new();
+        run.latencies(wanted, |row, latency| {
+            latencies.extend(latency.median_interval_ns().map(|interval| (row, interval)));
+        })?;
         let Run { provenance, rows, .. } = run;
         let version = |name| {
             let library = provenance.libraries.iter().find(|library| library.name == name);

@@ -1,0 +1,200 @@
+//! What was measured, with what, and how the GPUs have done.
+
+use super::{Section, Table};
+use crate::{
+    machine::health::{GpuHealth, HostHealth},
+    record::{Columns, Run},
+    report::compare::gpus,
+    units::count,
+};
+
+/// Rows of the table of all rows; the others are in run.csv.
+const ROWS_MAX: usize = 2000;
+
+/// The columns of the table of all rows that every run has.
+const COLUMNS: [&str; 26] = [
+    "case",
+    "transport",
+    "pattern",
+    "operation",
+    "data_type",
+    "reduction",
+    "issuer",
+    "engine",
+    "provider",
+    "source_gpu",
+    "target_gpu",
+    "source_rank",
+    "target_rank",
+    "size_bytes",
+    "status",
+    "bandwidth_gb_s",
+    "bandwidth_gb_s_low",
+    "bandwidth_gb_s_high",
+    "bandwidth_gb_s_bus",
+    "expected_gb_s",
+    "verdict",
+    "path",
+    "path_verdict",
+    "latency_ns_p50",
+    "latency_ns_p99",
+    "flags",
+];
+
+/// The machine in a few words.
+pub(super) fn machine(run: &Run) -> String {
+    let provenance = &run.provenance;
+    let named = match &provenance.simulated_machine {
+        Some(machine) => Some(machine),
+        None => provenance.machine.product.as_ref().or(provenance.machine.cpu_model.as_ref()),
+    };
+    let hosts = &provenance.hosts;
+    let several = (hosts.len() > 1).then(|| count(hosts.len(), "host"));
+    let gpus = hosts.first().map(|host| gpus(&host.topology)).filter(|gpus| !gpus.is_empty());
+    let parts = [several, named.cloned(), gpus, Some(count(provenance.ranks, "rank"))];
+    parts.into_iter().flatten().collect::<Vec<String>>().join(", ")
+}
+
+pub(super) fn sections(run: &Run) -> [Section; 3] {
+    [
+        Section {
+            title: "Health of the GPUs",
+            about: "When the run began and when it ended. What happened in between is a flag of a row.",
+            tables: run.health.iter().map(health).collect(),
+            ..Section::default()
+        },
+        Section {
+            title: "Where the numbers come from",
+            tables: vec![origin(run), libraries(run), environment(run)]
+                .into_iter()
+                .filter(|table| !table.rows.is_empty())
+                .collect(),
+            ..Section::default()
+        },
+        Section { title: "All rows", tables: vec![rows(&run.rows)], ..Section::default() },
+    ]
+}
+
+fn health(host: &HostHealth) -> Table {
+    let head = [
+        "GPU",
+        "°C",
+        "W",
+        "SM clock, MHz",
+        "memory clock, MHz",
+        "PCIe",
+        "clocks held down by",
+    ];
+    let pair = |value: &dyn Fn(&GpuHealth) -> Option<String>, start: &GpuHealth, end: &GpuHealth| {
+        let [start, end] = [start, end].map(|at| value(at).unwrap_or_else(|| "-".to_owned()));
+        if start == end { start } else { format!("{start} → {end}") }
+    };
+    let row = |start: &GpuHealth| {
+        let end = host.end.iter().find(|end| end.gpu == start.gpu).unwrap_or(start);
+        let condition = |of: &GpuHealth| of.health.as_ref().map(|health| health.condition.clone());
+        let number = |value: fn(&crate::machine::health::Condition) -> Option<u32>| {
+            pair(&|at| Some(value(&condition(at)?)?.to_string()), start, end)
+        };
+        vec![
+            start.gpu.0.to_string(),
+            number(|now| now.temperature_c),
+            number(|now| now.power_mw.map(|power| power / 1000)),
+            number(|now| now.sm_clock_mhz),
+            number(|now| now.memory_clock_mhz),
+            pair(
+                &|at| {
+                    let now = condition(at)?;
+                    Some(format!("{} x{}", now.pcie_generation?, now.pcie_lanes?))
+                },
+                start,
+                end,
+            ),
+            pair(&|at| Some(condition(at)?.throttle_reasons?.join(" ")), start, end),
+        ]
+    };
+    Table {
+        title: format!("{}: at the beginning → at the end", host.host),
+        head: head.map(str::to_owned).to_vec(),
+        rows: host.start.iter().map(row).collect(),
+        ..Table::default()
+    }
+}
+
+fn origin(run: &Run) -> Table {
+    let provenance = &run.provenance;
+    let machine = &provenance.machine;
+    let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "not told".to_owned());
+    let memory = machine.memory_bytes.map_or("not told".to_owned(), |bytes| bytes.rounded());
+    let simulated = provenance.simulated_machine.as_ref().map_or("no".to_owned(), |machine| {
+        format!("yes: {machine}, on the machine below")
+    });
+    let hosts = provenance.hosts.iter().map(|host| {
+        format!("{} ({})", host.name, count(host.ranks.len(), "rank"))
+    });
+    let rows = [
+        ("simulated", simulated),
+        ("command", provenance.command.join(" ")),
+        ("began", provenance.started.clone()),
+        ("g2g", format!("{} ({})", provenance.version, provenance.git_revision)),
+        ("hosts", hosts.collect::<Vec<String>>().join(", ")),
+        ("machine", text(&machine.product)),
+        ("processor", text(&machine.cpu_model)),
+        ("kernel", text(&machine.kernel)),
+        ("memory", memory),
+        ("huge pages", text(&machine.huge_pages)),
+        ("seed", provenance.seed.to_string()),
+    ];
+    Table {
+        title: "Run".to_owned(),
+        head: vec!["what".to_owned(), "value".to_owned()],
+        rows: rows.map(|(what, value)| vec![what.to_owned(), value]).to_vec(),
+        ..Table::default()
+    }
+}
+
+fn libraries(run: &Run) -> Table {
+    let of = |library: &crate::machine::Library| {
+        vec![library.name.clone(), library.version.clone(), library.path.clone()]
+    };
+    Table {
+        title: "Libraries".to_owned(),
+        head: ["library", "version", "file"].map(str::to_owned).to_vec(),
+        rows: run.provenance.libraries.iter().map(of).collect(),
+        ..Table::default()
+    }
+}
+
+fn environment(run: &Run) -> Table {
+    let of = |(name, value): &(String, String)| vec![name.clone(), value.clone()];
+    Table {
+        title: "Variables of the libraries".to_owned(),
+        head: ["variable", "value"].map(str::to_owned).to_vec(),
+        rows: run.provenance.environment.iter().map(of).collect(),
+        ..Table::default()
+    }
+}
+
+/// The rows with the columns in which something stands.
+fn rows(rows: &Columns) -> Table {
+    let shown = rows.len().min(ROWS_MAX);
+    let cell = |row: usize, column: &str| {
+        let text = rows.text(row, column);
+        match rows.number(row, column) {
+            Some(number) if text.is_empty() => format!("{}", (number * 1e6).round() / 1e6),
+            _ => text.to_owned(),
+        }
+    };
+    let is_told = |column: &&&str| (0..shown).any(|row| !cell(row, column).is_empty());
+    let columns: Vec<&str> = COLUMNS.iter().filter(is_told).copied().collect();
+    Table {
+        title: match rows.len() - shown {
+            0 => count(shown, "row"),
+            left => format!("The first {shown} rows; {left} more are in run.csv"),
+        },
+        head: columns.iter().map(|column| (*column).to_owned()).collect(),
+        rows: (0..shown)
+            .map(|row| columns.iter().map(|column| cell(row, column)).collect())
+            .collect(),
+        ..Table::default()
+    }
+}

@@ -1,0 +1,205 @@
+//! `report.html`: a page that needs nothing but itself.
+
+mod facts;
+mod latency;
+mod pairs;
+mod sizes;
+mod summary;
+
+use askama::Template;
+use plotly::Plot;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::record::{Columns, Error, Run};
+
+use super::words;
+
+/// A run of more bytes than these is not carried along in the page: the browser would have to hold it.
+const CSV_MAX: u64 = 16 << 20;
+
+#[derive(Template)]
+#[template(path = "page.html", config = "src/report/page/askama.toml")]
+struct Page<'a> {
+    title: String,
+    is_simulated: bool,
+    version: &'static str,
+    runs: Vec<RunPage>,
+    plotly: &'a str,
+}
+
+/// A run on the page.
+struct RunPage {
+    /// Its number on the page, from 1.
+    number: usize,
+    name: String,
+    is_simulated: bool,
+    machine: String,
+    started: String,
+    sentences: Vec<Sentence>,
+    sections: Vec<Section>,
+    /// The text of run.csv as JSON, if it is not too long.
+    csv: Option<String>,
+    csv_name: String,
+}
+
+/// What a person reads first.
+struct Sentence {
+    /// `good`, `bad` or `note`.
+    kind: &'static str,
+    text: String,
+}
+
+/// A part of the page.
+#[derive(Default)]
+struct Section {
+    title: &'static str,
+    about: &'static str,
+    charts: Vec<Chart>,
+    tables: Vec<Table>,
+}
+
+/// A chart in one or more variants, of which one is shown at a time.
+struct Chart {
+    title: String,
+    /// What can be seen, for those who cannot see it.
+    about: String,
+    /// What tells the variants apart, such as sizes; the last is shown first.
+    variants: Vec<String>,
+    /// For each variant what Plotly draws and the table of its numbers, as JSON.
+    data: String,
+    /// Whether it takes the whole width.
+    is_wide: bool,
+}
+
+/// A table.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Table {
+    title: String,
+    about: &'static str,
+    head: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+/// What a variant of a chart is made of.
+#[derive(Serialize)]
+struct Variant {
+    traces: Vec<Value>,
+    layout: Value,
+    table: Table,
+}
+
+impl Chart {
+    fn new(title: String, about: String, variants: Vec<(String, Variant)>) -> Self {
+        let (names, variants): (Vec<String>, Vec<Variant>) = variants.into_iter().unzip();
+        Self { title, about, variants: names, data: script(&variants), is_wide: false }
+    }
+}
+
+/// Ticks for a logarithmic axis from `low` to `high`: 1, 2 and 5 of each decade, or where that would be too
+/// many the decades alone.
+fn ticks(low: f64, high: f64) -> Vec<f64> {
+    let decades = (low.log10().floor(), high.log10().ceil());
+    let firsts: &[f64] = if decades.1 - decades.0 > 4.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    let mut ticks = Vec::new();
+    let mut decade = decades.0;
+    while decade <= decades.1 {
+        ticks.extend(firsts.iter().map(|first| first * 10f64.powf(decade)));
+        decade += 1.0;
+    }
+    ticks
+}
+
+/// Where the legend is: below, whatever the height.
+fn legend() -> Value {
+    json!({ "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom" })
+}
+
+/// JSON that may stand in a script element, whatever the texts in it are.
+fn script(value: &impl Serialize) -> String {
+    let json = serde_json::to_string(value).expect("it is text, numbers and lists");
+    json.replace('<', "\\u003c")
+}
+
+/// Rows that are alike but for their ends and sizes, in the order of the first of each.
+struct Kind {
+    name: String,
+    rows: Vec<usize>,
+}
+
+/// All measured rows by their kinds.
+fn kinds(rows: &Columns, without: &str) -> Vec<Kind> {
+    let mut kinds: Vec<Kind> = Vec::new();
+    let mut places = std::collections::HashMap::new();
+    let mut before: Option<(usize, usize)> = None;
+    for row in (0..rows.len()).filter(|row| rows.text(*row, "status") == "ok") {
+        // Rows of a kind mostly stand together.
+        let place = match before {
+            Some((other, place)) if rows.are_alike(other, row, &words::KIND) => place,
+            _ => {
+                let name = words::kind(rows, row, without);
+                *places.entry(name.clone()).or_insert_with(|| {
+                    kinds.push(Kind { name, rows: Vec::new() });
+                    kinds.len() - 1
+                })
+            }
+        };
+        kinds[place].rows.push(row);
+        before = Some((row, place));
+    }
+    kinds
+}
+
+/// The page of some runs.
+///
+/// # Errors
+///
+/// A file of theirs cannot be read.
+pub fn html(runs: &[Run]) -> Result<String, Error> {
+    let pages = (1..).zip(runs).map(|(number, run)| of_run(number, run));
+    let pages = pages.collect::<Result<Vec<RunPage>, Error>>()?;
+    let sources = Plot::offline_js_sources();
+    // The first script is Plotly, the other one sets formulas, of which there are none.
+    let plotly = sources.split_once('>').and_then(|(_, rest)| rest.split_once("</script>"));
+    let page = Page {
+        title: match &pages[..] {
+            [page] => page.name.clone(),
+            pages => crate::units::count(pages.len(), "run"),
+        },
+        is_simulated: pages.iter().any(|page| page.is_simulated),
+        version: env!("CARGO_PKG_VERSION"),
+        runs: pages,
+        plotly: plotly.map_or("", |(script, _)| script),
+    };
+    Ok(page.render().expect("memory takes every write"))
+}
+
+fn of_run(number: usize, run: &Run) -> Result<RunPage, Error> {
+    let rows = &run.rows;
+    let is_simulated = run.provenance.simulated;
+    let path = run.folder.join("run.csv");
+    let read = |source| Error::Read { path: path.clone(), source };
+    let is_short = std::fs::metadata(&path).map_err(read)?.len() <= CSV_MAX;
+    let csv = match is_short {
+        true => Some(script(&std::fs::read_to_string(&path).map_err(read)?)),
+        false => None,
+    };
+    let mut sections = vec![pairs::section(rows)];
+    sections.extend(sizes::sections(rows));
+    sections.push(latency::section(run)?);
+    sections.extend(facts::sections(run));
+    sections.retain(|section| !section.charts.is_empty() || !section.tables.is_empty());
+    let name = run.folder.file_name().unwrap_or(run.folder.as_os_str());
+    let name = name.to_string_lossy().into_owned();
+    Ok(RunPage {
+        number,
+        csv_name: format!("{name}.csv"),
+        name,
+        is_simulated,
+        machine: facts::machine(run),
+        started: run.provenance.started.clone(),
+        sentences: summary::sentences(run),
+        sections,
+        csv,
+    })
+}

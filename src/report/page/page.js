@@ -1,0 +1,84 @@
+"use strict";
+(() => {
+  const charts = new Map();
+  const read = (id) => JSON.parse(document.getElementById(id).textContent);
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  // What every chart has in common, in the colours of the page.
+  const themed = (layout) => {
+    const axis = (own) => ({
+      automargin: true, gridcolor: colour("--line"), linecolor: colour("--line"),
+      zerolinecolor: colour("--line"), ...own,
+    });
+    return {
+      margin: { l: 50, r: 10, t: 10, b: 40 },
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: colour("--ink"), family: getComputedStyle(document.body).fontFamily, size: 12 },
+      hoverlabel: { align: "left" },
+      ...layout,
+      xaxis: axis(layout.xaxis), yaxis: axis(layout.yaxis),
+    };
+  };
+  const config = { responsive: true, displaylogo: false, displayModeBar: false };
+
+  const draw = (chart) => {
+    const { layout, traces } = chart.variants[chart.shown];
+    chart.drawn = true;
+    return Plotly.react(chart.div, structuredClone(traces), themed(structuredClone(layout)), config);
+  };
+
+  const cell = (name, text) => {
+    const made = document.createElement(name);
+    made.textContent = text;
+    return made;
+  };
+  const tabulate = (chart) => {
+    const { head, rows } = chart.variants[chart.shown].table;
+    const table = document.createElement("table");
+    const titles = table.createTHead().insertRow();
+    for (const text of head) titles.append(Object.assign(cell("th", text), { scope: "col" }));
+    const body = table.createTBody();
+    for (const row of rows) body.insertRow().append(...row.map((text) => cell("td", text)));
+    chart.details.querySelector(".table").replaceChildren(table);
+  };
+
+  // Charts are drawn when they come near the window: a page can have a hundred.
+  const seen = new IntersectionObserver((entries) => {
+    for (const entry of entries.filter((entry) => entry.isIntersecting)) {
+      seen.unobserve(entry.target);
+      draw(charts.get(entry.target.id));
+    }
+  }, { rootMargin: "400px" });
+
+  for (const div of document.querySelectorAll(".chart")) {
+    const variants = read(`${div.id}-data`);
+    const details = document.querySelector(`[data-table="${div.id}"]`);
+    const chart = { div, details, variants, shown: variants.length - 1, drawn: false };
+    charts.set(div.id, chart);
+    details.addEventListener("toggle", () => details.open && tabulate(chart));
+    seen.observe(div);
+  }
+  for (const select of document.querySelectorAll("select[data-chart]")) {
+    const chart = charts.get(select.dataset.chart);
+    select.selectedIndex = chart.shown;
+    select.addEventListener("change", () => {
+      chart.shown = Number(select.value);
+      draw(chart);
+      if (chart.details.open) tabulate(chart);
+    });
+  }
+
+  const again = () => {
+    for (const chart of charts.values()) if (chart.drawn) draw(chart);
+  };
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
+  matchMedia("print").addEventListener("change", () => charts.forEach(draw));
+
+  for (const button of document.querySelectorAll("[data-save]")) {
+    button.addEventListener("click", () => {
+      const url = URL.createObjectURL(new Blob([read(button.dataset.save)], { type: "text/csv" }));
+      Object.assign(document.createElement("a"), { href: url, download: button.dataset.name }).click();
+      setTimeout(() => URL.revokeObjectURL(url), 1000);
+    });
+  }
+})();
