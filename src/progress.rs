@@ -98,7 +98,7 @@ impl Progress {
 /// `p2p one-way copy read ce GPU 0 -> GPU 1 64 MiB`
 fn what(row: &Row) -> String {
     let mut words = vec![row.transport.name().to_owned()];
-    words.extend(row.pattern.map(str::to_owned));
+    words.extend(row.pattern.map(|pattern| pattern.name().to_owned()));
     if let Some(provider) = &row.provider {
         words.extend(row.operation.map(|operation| operation.name().to_owned()));
         words.push(provider.clone());

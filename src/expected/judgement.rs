@@ -1,6 +1,6 @@
 //! What to think of a number.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Expected, rate};
 use crate::units::{Bytes, microseconds_at};
@@ -10,7 +10,7 @@ use crate::units::{Bytes, microseconds_at};
 const DATA_SHARE_MIN: f64 = 0.75;
 
 /// Whether a number is what it should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It is what a healthy machine reaches.

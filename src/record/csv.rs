@@ -1,6 +1,6 @@
 //! `run.csv`: the rows for spreadsheets and data frames.
 
-use std::path::Path;
+use std::{fs::File, path::Path};
 
 use super::{Error, Row, files::RecordFile};
 use crate::plan::TransportKind;
@@ -16,11 +16,32 @@ impl Csv {
         Ok(Self { file: RecordFile::create(path, text(&[]).as_bytes(), "")? })
     }
 
-    pub(super) fn append(&mut self, row: &Row) -> Result<(), Error> {
-        let text = lines(std::slice::from_ref(row));
-        let line = text.split_inclusive('\n').nth(1).unwrap_or_default();
-        self.file.append(line.as_bytes())
+    /// Takes up the open `file` again, which has no row.
+    pub(super) fn begin(path: &Path, file: File) -> Result<Self, Error> {
+        let mut file = RecordFile::cut(path, file, 0)?;
+        file.append(text(&[]).as_bytes())?;
+        Ok(Self { file })
     }
+
+    /// Takes up the open `file` again, of which `end` bytes stay.
+    pub(super) fn resume(path: &Path, file: File, end: u64) -> Result<Self, Error> {
+        Ok(Self { file: RecordFile::cut(path, file, end)? })
+    }
+
+    /// The file itself.
+    pub(super) fn file(&self) -> &File {
+        self.file.file()
+    }
+
+    pub(super) fn append(&mut self, row: &Row) -> Result<(), Error> {
+        self.file.append(line(row).as_bytes())
+    }
+}
+
+/// The line of a row.
+pub(super) fn line(row: &Row) -> String {
+    let text = lines(std::slice::from_ref(row));
+    text.split_inclusive('\n').nth(1).unwrap_or_default().to_owned()
 }
 
 /// The header and a line for each row. No cell holds a comma, a quote or a line break, so that

@@ -37,6 +37,26 @@ impl RecordFile {
         Ok(Self { path: path.to_owned(), file, end: beginning.len() as u64, ending })
     }
 
+    /// The open `file` at `path`, whose records end at `end`.
+    pub(super) fn of(path: &Path, file: File, end: u64, ending: &'static str) -> Self {
+        Self { path: path.to_owned(), file, end, ending }
+    }
+
+    /// The same of a file without an ending, cut behind `end` if there is more.
+    pub(super) fn cut(path: &Path, file: File, end: u64) -> Result<Self, Error> {
+        let cut = || match file.metadata()?.len() == end {
+            true => Ok(()),
+            false => file.set_len(end).and_then(|()| file.sync_data()),
+        };
+        cut().map_err(|source| Error::Write { path: path.to_owned(), source })?;
+        Ok(Self::of(path, file, end, ""))
+    }
+
+    /// The file itself.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Writes `record` before the ending. On failure the file is as it was.
     pub(super) fn append(&mut self, record: &[u8]) -> Result<(), Error> {
         let mut bytes = record.to_vec();

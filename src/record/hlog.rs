@@ -2,10 +2,10 @@
 
 use std::{
     collections::HashSet,
-    fs::File,
-    io::{BufRead, BufReader},
+    fs::{File, OpenOptions},
+    io::{self, BufRead, BufReader},
     path::Path,
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use base64::prelude::{BASE64_STANDARD, Engine};
@@ -17,19 +17,24 @@ use hdrhistogram::{
     },
 };
 
-use super::{Error, Row, files::RecordFile};
+use super::{
+    Error, Row, Status,
+    files::RecordFile,
+    past::{Lines, lacks},
+};
 use crate::{
     measure::Latency,
-    plan::{Operation, Rank},
+    plan::{Operation, Pattern, Rank},
 };
 
 /// The open file.
 #[derive(Debug)]
 pub(super) struct Hlog {
     file: RecordFile,
-    began: Instant,
-    /// When the last line was written.
-    last: Instant,
+    /// When this process opened it, and how long after the time in its head that was.
+    opened: (Instant, Duration),
+    /// When the last line was written, from that time on.
+    last: Duration,
 }
 
 impl Hlog {
@@ -45,8 +50,21 @@ impl Hlog {
             b"\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\
               \"Interval_Compressed_Histogram\"\n",
         );
-        let now = Instant::now();
-        Ok(Self { file: RecordFile::create(path, &beginning, "")?, began: now, last: now })
+        let file = RecordFile::create(path, &beginning, "")?;
+        Ok(Self { file, opened: (Instant::now(), Duration::ZERO), last: Duration::ZERO })
+    }
+
+    /// Takes up the file again, with the lines of `rows` alone.
+    pub(super) fn resume(path: &Path, rows: &[Row]) -> Result<Self, Error> {
+        let read = |source| Error::Read { path: path.to_owned(), source };
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(read)?;
+        let found = find(&file, rows).map_err(read)?;
+        let found = found.map_err(|row| lacks(path.parent().unwrap_or(path), row));
+        let Found { end, start, last } = found?;
+        // A clock that was set back makes no line older than the one before.
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(start);
+        let opened = (Instant::now(), since.max(last));
+        Ok(Self { file: RecordFile::cut(path, file, end)?, opened, last: opened.1 })
     }
 
     /// Appends the histogram of `row`, over all ranks or of one, tagged with the row's number and
@@ -57,23 +75,18 @@ impl Hlog {
         rank: Option<Rank>,
         latency: &Latency,
     ) -> Result<(), Error> {
-        let tag = format!(
-            "case-{}_{}_{}_{}B{}",
-            row.case,
-            row.transport.name(),
-            row.pattern.or(row.operation.map(Operation::name)).unwrap_or("none"),
-            row.size_bytes.unwrap_or_default().get(),
-            rank.map_or_else(String::new, |rank| format!("_rank-{}", rank.0))
-        );
+        let of_rank = rank.map_or_else(String::new, |rank| format!("{OF_RANK}{}", rank.0));
+        let tag = format!("{}{of_rank}", tag(row));
         let mut line = Vec::new();
-        let now = Instant::now();
+        let (opened, before) = self.opened;
+        let now = before + opened.elapsed();
         IntervalLogWriterBuilder::new()
             .begin_log_with(&mut line, &mut V2DeflateSerializer::new())
             .expect("memory takes every write")
             .write_histogram(
                 latency.histogram(),
-                self.last - self.began,
-                now - self.last,
+                self.last,
+                now.saturating_sub(self.last),
                 Tag::new(&tag),
             )
             .expect("memory takes every write, and the histogram's counts are in range");
@@ -124,11 +137,70 @@ fn histogram(line: &[u8]) -> Option<Histogram<u64>> {
     Deserializer::new().deserialize(&mut bytes.as_slice()).ok()
 }
 
+/// What stands between a row's tag and the number of a rank.
+const OF_RANK: &str = "_rank-";
+
+/// What a row's lines begin with.
+fn tag(row: &Row) -> String {
+    let pattern = row.pattern.map(Pattern::name);
+    format!(
+        "case-{}_{}_{}_{}B",
+        row.case,
+        row.transport.name(),
+        pattern.or(row.operation.map(Operation::name)).unwrap_or("none"),
+        row.size_bytes.unwrap_or_default().get()
+    )
+}
+
+/// What a file holds of a run's rows.
+struct Found {
+    /// Bytes up to the end of the last row's lines.
+    end: u64,
+    /// The time in its head, since 1970.
+    start: Duration,
+    /// When the last row's line was written, from then on.
+    last: Duration,
+}
+
+/// Finds the lines of `rows`, one of each that was measured and those of ranks behind it; `Err` is the
+/// number of the row that lacks its own.
+fn find(file: &File, rows: &[Row]) -> io::Result<Result<Found, usize>> {
+    let mut found = Found { end: 0, start: Duration::ZERO, last: Duration::ZERO };
+    let mut measured = rows.iter().filter(|row| row.status == Status::Ok).peekable();
+    let mut ranks = None;
+    let mut lines = Lines::of(file);
+    while let Some(text) = lines.next_whole()? {
+        match IntervalLogIterator::new(&[text, b"\n"].concat()).next() {
+            Some(Ok(LogEntry::StartTime(start))) => found.start = start,
+            Some(Ok(LogEntry::Interval(interval))) => {
+                let own = interval.tag().map(|tag| tag.as_str().to_owned()).unwrap_or_default();
+                let is_of_rank = ranks.as_ref().is_some_and(|ranks| own.starts_with(ranks));
+                match measured.peek() {
+                    _ if is_of_rank => {}
+                    Some(row) if own == tag(row) => {
+                        ranks = Some(format!("{own}{OF_RANK}"));
+                        measured.next();
+                    }
+                    _ => break,
+                }
+                found.last = interval.start_timestamp().saturating_add(interval.duration());
+            }
+            _ if text.starts_with(b"#") || text.starts_with(b"\"") => {}
+            _ => break,
+        }
+        found.end = lines.at;
+    }
+    if found.start.is_zero() {
+        // Its head is gone.
+        return Ok(Err(1));
+    }
+    Ok(measured.next().map_or(Ok(found), |row| Err(row.case)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan::TransportKind;
-    use std::time::Duration;
 
     #[test]
     fn every_row_reads_back_by_its_number() {

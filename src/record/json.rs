@@ -1,10 +1,16 @@
 //! `run.json`: where the rows come from, and the rows again.
 
-use std::path::Path;
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Seek, SeekFrom, Write},
+    path::Path,
+};
 
 use serde::Serialize;
 
-use super::{Error, Provenance, Row, files::RecordFile};
+use super::{
+    Error, Provenance, Row, files::RecordFile, past::Places, provenance::Resumption, resume::remove,
+};
 use crate::machine::health::HostHealth;
 
 const ENDING: &str = "\n]\n}\n";
@@ -24,8 +30,44 @@ pub(super) struct Json {
 
 impl Json {
     pub(super) fn create(path: &Path, provenance: &Provenance) -> Result<Self, Error> {
-        let file = RecordFile::create(path, beginning(provenance).as_bytes(), ENDING)?;
+        let file = RecordFile::create(path, beginning(provenance, &[]).as_bytes(), ENDING)?;
         Ok(Self { file, is_empty: true })
+    }
+
+    /// Takes up the file again. It is written anew with `resumed` before the rows, where no half row
+    /// can take its place, and gets its name when it is whole; with `None` it stays as it is.
+    pub(super) fn resume(
+        path: &Path,
+        provenance: &Provenance,
+        resumed: Option<&[Resumption]>,
+        places: &Places,
+    ) -> Result<Self, Error> {
+        let write = |source| Error::Write { path: path.to_owned(), source };
+        let mut old = OpenOptions::new().read(true).write(true).open(path).map_err(write)?;
+        let Some(resumed) = resumed else {
+            return Ok(Self {
+                file: RecordFile::of(path, old, places.json_end, ENDING),
+                is_empty: false,
+            });
+        };
+        let part = path.with_extension("json.part");
+        remove(&part)?;
+        let beginning = beginning(provenance, resumed);
+        let rows = places.json_end - places.json_begin;
+        let copy = || {
+            let mut new = OpenOptions::new().write(true).create_new(true).open(&part)?;
+            new.write_all(beginning.as_bytes())?;
+            old.seek(SeekFrom::Start(places.json_begin))?;
+            io::copy(&mut old.take(rows), &mut new)?;
+            new.write_all(ENDING.as_bytes())?;
+            new.sync_all()?;
+            fs::rename(&part, path)?;
+            File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
+            Ok(new)
+        };
+        let new = copy().map_err(write)?;
+        let end = beginning.len() as u64 + rows;
+        Ok(Self { file: RecordFile::of(path, new, end, ENDING), is_empty: false })
     }
 
     pub(super) fn append(&mut self, row: &Row) -> Result<(), Error> {
@@ -42,10 +84,15 @@ impl Json {
 }
 
 /// What `--format json` prints: the same as the file.
-pub fn text(provenance: &Provenance, rows: &[Row], health: &[HostHealth]) -> String {
+pub fn text(
+    (provenance, resumed): (&Provenance, &[Resumption]),
+    rows: &[Row],
+    health: &[HostHealth],
+) -> String {
     let rows: Vec<String> = rows.iter().map(compact).collect();
     let separator = if rows.is_empty() { "" } else { "\n" };
-    format!("{}{separator}{}{}", beginning(provenance), rows.join(",\n"), ending(health))
+    let beginning = beginning(provenance, resumed);
+    format!("{beginning}{separator}{}{}", rows.join(",\n"), ending(health))
 }
 
 /// What stands behind the rows.
@@ -57,10 +104,16 @@ fn ending(health: &[HostHealth]) -> String {
     format!("\n],\n\"health\": [\n{}{ENDING}", hosts.join(",\n"))
 }
 
-fn beginning(provenance: &Provenance) -> String {
+/// What stands before the rows.
+fn beginning(provenance: &Provenance, resumed: &[Resumption]) -> String {
     let provenance = serde_json::to_string_pretty(provenance)
         .expect("provenance is text, numbers and lists, which all have a form in JSON");
-    format!("{{\n\"provenance\": {provenance},\n{ROWS}")
+    let resumed: Vec<String> = resumed.iter().map(compact).collect();
+    let resumed = match resumed.is_empty() {
+        true => String::new(),
+        false => format!("\"resumed\": [\n{}\n],\n", resumed.join(",\n")),
+    };
+    format!("{{\n\"provenance\": {provenance},\n{resumed}{ROWS}")
 }
 
 fn compact(row: &impl Serialize) -> String {
@@ -83,7 +136,7 @@ mod tests {
             let text = std::fs::read_to_string(&path).unwrap();
             let value: serde_json::Value = serde_json::from_str(&text).unwrap();
             assert_eq!(value["rows"].as_array().unwrap().len(), number - 1);
-            assert_eq!(text, super::text(&provenance, &rows, &[]));
+            assert_eq!(text, super::text((&provenance, &[]), &rows, &[]));
             rows.push(Row::absent(number, TransportKind::P2p, "no \"GPU\", here"));
             json.append(&rows[number - 1]).unwrap();
         }

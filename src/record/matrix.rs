@@ -2,9 +2,9 @@
 
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
-use super::{Row, Status, table, verdicts};
+use super::{MemoryKind, Row, Status, table, verdicts};
 use crate::{
-    plan::{Engine, Issuer, Operation, TransportKind},
+    plan::{Engine, Issuer, Operation, Pattern, TransportKind},
     transport::GpuPath,
     units::{Bytes, readable_gb_s, readable_nanoseconds},
 };
@@ -12,7 +12,7 @@ use crate::{
 /// Whether `row` is one pair of GPUs, or of ranks that RDMA joins, one way.
 pub(super) fn is_pair(row: &Row) -> bool {
     let is_of_gpus = row.source_gpu.is_some() && row.target_gpu.is_some();
-    row.pattern == Some("one-way")
+    row.pattern == Some(Pattern::OneWay)
         && row.transport != TransportKind::Local
         && (is_of_gpus || row.transport == TransportKind::Rdma)
 }
@@ -24,7 +24,7 @@ struct Kind {
     operation: Option<Operation>,
     engine: Option<Engine>,
     provider: Option<String>,
-    memory: Option<&'static str>,
+    memory: Option<MemoryKind>,
     gpu_path: Option<GpuPath>,
     /// What NCCL works on.
     elements: String,
@@ -58,7 +58,8 @@ impl Kind {
         }
         let engine = self.engine.map_or("-", Engine::name);
         let how = self.provider.as_deref().unwrap_or(engine);
-        let memory = self.memory.map_or_else(String::new, |memory| format!(" {memory} memory"));
+        let memory =
+            self.memory.map_or_else(String::new, |memory| format!(" {} memory", memory.name()));
         let path = table::gpu_path(self.gpu_path);
         format!("{} {operation} {how}{memory}{path}", self.transport.name())
     }
@@ -427,7 +428,7 @@ mod tests {
     fn row(issuer: Issuer, source: u32, target: u32, summary: &Summary) -> Row {
         Row {
             status: Status::Ok,
-            pattern: Some("one-way"),
+            pattern: Some(Pattern::OneWay),
             operation: Some(Operation::Copy),
             engine: Some(Engine::Ce),
             issuer: Some(issuer),

@@ -12,7 +12,9 @@ mod hlog;
 mod json;
 mod matrix;
 mod nccl_tests;
+mod past;
 pub mod provenance;
+mod resume;
 mod row;
 pub mod sweep;
 mod table;
@@ -27,7 +29,7 @@ use std::{
 
 use crate::{machine::health::HostHealth, plan::Rank};
 
-use provenance::Provenance;
+use provenance::{Provenance, Resumption};
 
 pub use crate::measure::Latency;
 
@@ -38,7 +40,9 @@ pub use doctor::{doctor_json, doctor_text};
 pub use folder::Run;
 pub use json::text as json_text;
 pub use nccl_tests::{NcclTests, text as nccl_tests_text};
-pub use row::{CollectivePath, Row, Status};
+pub use past::Past;
+pub use resume::Held;
+pub use row::{CollectivePath, MemoryKind, Row, Status};
 pub use table::{print, tables};
 pub use topology::{picture, topology_json, topology_text};
 
@@ -82,12 +86,15 @@ pub enum Error {
 /// The files of a run.
 const FILES: [&str; 3] = ["run.csv", "run.json", "latency.hlog"];
 
-/// Removes the files of a run that were just made; what cannot be removed stays.
-fn remove(folder: &Path, is_new: bool) {
+/// Removes what was just made for a run; what cannot be removed stays.
+fn remove(folder: &Path, made: Made) {
+    if matches!(made, Made::Nothing) {
+        return;
+    }
     for file in FILES {
         let _ = fs::remove_file(folder.join(file));
     }
-    if is_new {
+    if matches!(made, Made::Folder) {
         let _ = fs::remove_dir(folder);
     }
 }
@@ -96,13 +103,21 @@ fn remove(folder: &Path, is_new: bool) {
 #[derive(Debug)]
 pub struct Recorder {
     folder: PathBuf,
-    /// Whether the folder was made for this run.
-    is_new: bool,
+    made: Made,
     csv: csv::Csv,
     json: json::Json,
     hlog: hlog::Hlog,
     rows: Vec<Row>,
     health: Vec<HostHealth>,
+    resumed: Vec<Resumption>,
+}
+
+/// What was made for this run.
+#[derive(Clone, Copy, Debug)]
+enum Made {
+    Folder,
+    Files,
+    Nothing,
 }
 
 impl Recorder {
@@ -116,7 +131,7 @@ impl Recorder {
         if folder.exists() && !folder.is_dir() {
             return Err(refuse("it is a file: name a folder with --output".to_owned()));
         }
-        let is_new = !folder.exists();
+        let made = if folder.exists() { Made::Files } else { Made::Folder };
         fs::create_dir_all(folder)
             .map_err(|err| refuse(format!("{err}; name another with --output")))?;
         for file in FILES {
@@ -127,24 +142,17 @@ impl Recorder {
         }
         let files = || {
             let csv = csv::Csv::create(&folder.join("run.csv"))?;
+            resume::lock(csv.file(), folder)?;
             let json = json::Json::create(&folder.join("run.json"), provenance)?;
             let hlog = hlog::Hlog::create(&folder.join("latency.hlog"))?;
             Ok((csv, json, hlog))
         };
         match files() {
-            Ok((csv, json, hlog)) => Ok(Self {
-                folder: folder.to_owned(),
-                is_new,
-                csv,
-                json,
-                hlog,
-                rows: Vec::new(),
-                health: Vec::new(),
-            }),
+            Ok(files) => Ok(Self { made, ..Self::over(folder, files) }),
             Err(Error::Write { path, source }) => {
                 // Another run that has just taken the folder keeps its files.
                 if source.kind() != io::ErrorKind::AlreadyExists {
-                    remove(folder, is_new);
+                    remove(folder, made);
                 }
                 let reason = format!("cannot write {}: {source}", path.display());
                 Err(refuse(format!("{reason}; name another with --output")))
@@ -153,9 +161,23 @@ impl Recorder {
         }
     }
 
-    /// Takes the files away again: nothing was measured.
+    /// Takes away again what was made for the run: nothing was measured.
     pub fn discard(self) {
-        remove(&self.folder, self.is_new);
+        remove(&self.folder, self.made);
+    }
+
+    /// Over open files, which have no row yet and were there before.
+    fn over(folder: &Path, (csv, json, hlog): (csv::Csv, json::Json, hlog::Hlog)) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            made: Made::Nothing,
+            csv,
+            json,
+            hlog,
+            rows: Vec::new(),
+            health: Vec::new(),
+            resumed: Vec::new(),
+        }
     }
 
     /// Appends a row to every file, with its latencies over all ranks and of each, and hands it to
@@ -204,6 +226,11 @@ impl Recorder {
     /// How the GPUs of each host have done, once it was said.
     pub fn health(&self) -> &[HostHealth] {
         &self.health
+    }
+
+    /// When the run was gone on with.
+    pub fn resumed(&self) -> &[Resumption] {
+        &self.resumed
     }
 
     /// The rows so far.

@@ -12,7 +12,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    machine::{self, Library},
+    machine::{self, Library, health::HostHealth},
     plan::{Effort, topology::Host},
     transport::environment::is_own,
     units::Bytes,
@@ -148,6 +148,21 @@ impl Provenance {
         let ranks = vec![Rank(0), Rank(1)];
         Self::collect(&settings, &[Host { name: "here".to_owned(), ranks, topology }])
     }
+}
+
+/// When a run was gone on with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Resumption {
+    /// When, in UTC.
+    pub time: String,
+    /// The command as it was given.
+    pub command: Vec<String>,
+    /// The rows before it.
+    pub rows: usize,
+    /// What was no longer as it had been when the run began, with the user's leave.
+    pub changed: Vec<String>,
+    /// How the GPUs of each host had done until then, where that was said at an end.
+    pub health: Vec<HostHealth>,
 }
 
 /// Where a sweep comes from; each of its runs has a provenance of its own.

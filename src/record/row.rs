@@ -1,21 +1,21 @@
 //! A row of the results, and how it comes from what became of a case.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     evidence::{counters::CountedPath, nccl_log::Verdict},
     expected::{self, Expected, Judgement},
     measure::{Bulk, Measurement, Outcome, SAMPLES_FOR_INTERVAL},
     plan::{
-        self, Allocator, Case, DataType, Engine, Flow, Handle, Issuer, NicName, Operation, Place,
-        Rank, Reduction, TransportKind, topology::Host,
+        self, Allocator, Case, DataType, Engine, Flow, Handle, Issuer, NicName, Operation, Pattern,
+        Place, Rank, Reduction, TransportKind, topology::Host,
     },
     transport::{Completion, GpuPath, Mismatch, Network, Registration, Staging, StoreKind, Wait},
     units::{Bytes, nanoseconds},
 };
 
 /// What became of a case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Measured, and every byte was right.
@@ -27,6 +27,26 @@ pub enum Status {
     Corrupt,
     /// Something went wrong on the way.
     Failed,
+}
+
+/// Where a buffer lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MemoryKind {
+    /// In a GPU.
+    Gpu,
+    /// In the host.
+    Host,
+}
+
+impl MemoryKind {
+    /// The name in columns.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "gpu",
+            Self::Host => "host",
+        }
+    }
 }
 
 /// Which way a collective's data went, by NCCL's own log.
@@ -50,14 +70,14 @@ pub struct CollectivePath {
 
 /// A row of `run.csv`: the columns in this order. What a case does not have is an empty cell.
 /// `results/README.md` explains each to its reader.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Number of the row, from 1.
     pub case: usize,
     /// `local`, `p2p`, `shm`, `nccl` or `rdma`.
     pub transport: TransportKind,
     /// Which flows go at the same time.
-    pub pattern: Option<&'static str>,
+    pub pattern: Option<Pattern>,
     /// How many flows.
     pub flows: Option<usize>,
     /// What is done with the data.
@@ -92,10 +112,10 @@ pub struct Row {
     pub issuer: Option<Issuer>,
     /// How memory of a GPU reaches another process.
     pub handle: Option<Handle>,
-    /// Where the first flow's source lies: `gpu` or `host`.
-    pub source_memory: Option<&'static str>,
+    /// Where the first flow's source lies.
+    pub source_memory: Option<MemoryKind>,
     /// Where the first flow's target lies.
-    pub target_memory: Option<&'static str>,
+    pub target_memory: Option<MemoryKind>,
     /// The GPU of the first flow's source.
     pub source_gpu: Option<u32>,
     /// The GPU of the first flow's target.
@@ -322,7 +342,7 @@ impl Row {
             let messages = case.messages();
             let first = messages.as_ref().and_then(|flows| flows.first());
             return Self {
-                pattern: messages.as_ref().map(|_| case.pattern.name()),
+                pattern: messages.as_ref().map(|_| case.pattern),
                 flows: messages.as_ref().map(Vec::len),
                 operation: Some(case.operation),
                 data_type: Some(nccl.data_type),
@@ -350,7 +370,7 @@ impl Row {
         let source_nics = nics(first.map(|flow| flow.source.rank));
         let target_nics = nics(first.map(|flow| flow.target.rank));
         Self {
-            pattern: Some(case.pattern.name()),
+            pattern: Some(case.pattern),
             flows: Some(case.flows.len()),
             operation: Some(case.operation),
             engine: Some(case.engine),
@@ -526,10 +546,10 @@ fn joined<'a>(names: impl Iterator<Item = Option<&'a String>>) -> Option<String>
     names.filter(|names| !names.is_empty()).map(|names| names.join("+"))
 }
 
-const fn memory(place: Place) -> &'static str {
+const fn memory(place: Place) -> MemoryKind {
     match place {
-        Place::Host { .. } | Place::Pinned { .. } => "host",
-        Place::Gpu(_) => "gpu",
+        Place::Host { .. } | Place::Pinned { .. } => MemoryKind::Host,
+        Place::Gpu(_) => MemoryKind::Gpu,
     }
 }
 

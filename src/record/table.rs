@@ -7,7 +7,8 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use super::{Row, Status, matrix, verdicts};
 use crate::{
     plan::{
-        Allocator, DataType, Engine, Issuer, Operation, Reduction, Registration, TransportKind,
+        Allocator, DataType, Engine, Issuer, Operation, Pattern, Reduction, Registration,
+        TransportKind,
     },
     transport::GpuPath,
     units::{Bytes, readable_gb_s, readable_nanoseconds},
@@ -67,11 +68,11 @@ pub(super) fn title(row: &Row) -> String {
         return collective(row, ranks);
     }
     let arrow = match row.pattern {
-        Some("both-ways") => "<->",
+        Some(Pattern::BothWays) => "<->",
         _ => "->",
     };
     let more = match (row.pattern, row.flows) {
-        (Some("both-ways"), _) | (_, None | Some(1)) => String::new(),
+        (Some(Pattern::BothWays), _) | (_, None | Some(1)) => String::new(),
         (_, Some(2)) => " and 1 more flow at once".to_owned(),
         (_, Some(flows)) => format!(" and {} more flows at once", flows - 1),
     };
@@ -88,7 +89,7 @@ pub(super) fn title(row: &Row) -> String {
     };
     let simulated = if row.simulated { " [SIMULATED]" } else { "" };
     let (source, target) = (source(row), target(row));
-    let (transport, pattern) = (row.transport.name(), row.pattern.unwrap_or("-"));
+    let (transport, pattern) = (row.transport.name(), row.pattern.map_or("-", Pattern::name));
     format!("{transport} {pattern}{how}: {source} {arrow} {target}{more}{simulated}")
 }
 
@@ -96,8 +97,8 @@ pub(super) fn title(row: &Row) -> String {
 fn collective(row: &Row, ranks: u32) -> String {
     let simulated = if row.simulated { " [SIMULATED]" } else { "" };
     let among = match row.pattern {
-        Some("one-way") => format!(" one-way: {} -> {}", source(row), target(row)),
-        Some("both-ways") => format!(" both-ways: {} <-> {}", source(row), target(row)),
+        Some(Pattern::OneWay) => format!(" one-way: {} -> {}", source(row), target(row)),
+        Some(Pattern::BothWays) => format!(" both-ways: {} <-> {}", source(row), target(row)),
         _ => format!(": {ranks} GPUs"),
     };
     let operation = row.operation.map_or("-", Operation::name);
@@ -187,7 +188,7 @@ fn sizes(rows: &[&Row]) -> String {
     let mut header = vec!["size", "GB/s", "95 % interval"];
     if several {
         header[1] = "GB/s each way";
-        if rows[0].pattern != Some("both-ways") {
+        if rows[0].pattern != Some(Pattern::BothWays) {
             header[1] = "GB/s each";
         }
         header.push("GB/s total");

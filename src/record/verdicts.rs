@@ -3,7 +3,9 @@
 
 use super::{Row, table};
 use crate::{
-    evidence::nccl_log::Verdict as PathVerdict, expected::Verdict, plan::TransportKind,
+    evidence::nccl_log::Verdict as PathVerdict,
+    expected::Verdict,
+    plan::{Pattern, TransportKind},
     units::readable_gb_s,
 };
 
@@ -17,7 +19,7 @@ fn kind(row: &Row) -> (String, Option<&str>) {
     let words = if row.communicator_ranks.is_some() {
         format!("{} {operation}", row.transport.name())
     } else {
-        let pattern = row.pattern.unwrap_or("-");
+        let pattern = row.pattern.map_or("-", Pattern::name);
         format!("{} {pattern} {operation} {engine}", row.transport.name())
     };
     (words, row.expected_from.as_deref())

@@ -279,7 +279,9 @@ fn lead(
             record::tables(recorder.rows()) + &attribution::text(&slow)
         }
         Format::Csv => record::csv_text(recorder.rows()),
-        Format::Json => record::json_text(&provenance, recorder.rows(), recorder.health()),
+        Format::Json => {
+            record::json_text((&provenance, recorder.resumed()), recorder.rows(), recorder.health())
+        }
         Format::NcclTests => {
             record::nccl_tests_text(&about, &provenance, &communicator, recorder.rows())
         }
