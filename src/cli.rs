@@ -85,6 +85,27 @@ pub enum Command {
     Rank(RankArgs),
 }
 
+impl Command {
+    /// What it measures, and over which transports; `None`: it measures nothing.
+    pub const fn measured(&self) -> Option<(&Options, &'static [TransportKind])> {
+        match self {
+            Self::Run(options) => Some((options, &TransportKind::ALL)),
+            Self::Local(options) => Some((options, &[TransportKind::Local])),
+            Self::P2p(options) => Some((options, &[TransportKind::P2p])),
+            Self::Shm(options) => Some((options, &[TransportKind::Shm])),
+            Self::Nccl(options) => Some((options, &[TransportKind::Nccl])),
+            Self::Rdma(options) => Some((options, &[TransportKind::Rdma])),
+            Self::Topo(_)
+            | Self::Doctor(_)
+            | Self::Sweep(_)
+            | Self::Compare(_)
+            | Self::Explain(_)
+            | Self::Catalogue(_)
+            | Self::Rank(_) => None,
+        }
+    }
+}
+
 /// The flags of `g2g topo`.
 #[derive(Clone, Debug, Args)]
 pub struct TopoOptions {
@@ -252,6 +273,16 @@ pub struct Options {
     /// with the time in UTC]
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
+
+    /// Go on with the run in this folder, which has ended early: measure the rows that it lacks. All
+    /// other words are those with which it began
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["output", "dry_run"])]
+    pub resume: Option<PathBuf>,
+
+    /// With --resume: go on although the machine or the version of g2g has changed; run.json tells
+    /// what has
+    #[arg(long, requires = "resume")]
+    pub resume_changed: bool,
 
     /// Print the cases and measure nothing
     #[arg(long, conflicts_with_all = ["format", "output"])]

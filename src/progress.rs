@@ -56,7 +56,10 @@ impl Progress {
     /// The run begins, and its files are in `folder`: whoever ends it early finds them.
     pub(crate) fn begin_run(&self, folder: &Path) {
         if !self.is_quiet {
-            self.say(&format!("results: {}", folder.display()));
+            self.say(&format!(
+                "results: {0}; if it is interrupted: the same command with --resume {0}",
+                folder.display()
+            ));
         }
     }
 

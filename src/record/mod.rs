@@ -109,6 +109,7 @@ pub struct Recorder {
     hlog: hlog::Hlog,
     rows: Vec<Row>,
     health: Vec<HostHealth>,
+    provenance: Provenance,
     resumed: Vec<Resumption>,
 }
 
@@ -148,7 +149,7 @@ impl Recorder {
             Ok((csv, json, hlog))
         };
         match files() {
-            Ok(files) => Ok(Self { made, ..Self::over(folder, files) }),
+            Ok(files) => Ok(Self { made, ..Self::over(folder, files, provenance) }),
             Err(Error::Write { path, source }) => {
                 // Another run that has just taken the folder keeps its files.
                 if source.kind() != io::ErrorKind::AlreadyExists {
@@ -167,7 +168,11 @@ impl Recorder {
     }
 
     /// Over open files, which have no row yet and were there before.
-    fn over(folder: &Path, (csv, json, hlog): (csv::Csv, json::Json, hlog::Hlog)) -> Self {
+    fn over(
+        folder: &Path,
+        (csv, json, hlog): (csv::Csv, json::Json, hlog::Hlog),
+        provenance: &Provenance,
+    ) -> Self {
         Self {
             folder: folder.to_owned(),
             made: Made::Nothing,
@@ -176,6 +181,7 @@ impl Recorder {
             hlog,
             rows: Vec::new(),
             health: Vec::new(),
+            provenance: provenance.clone(),
             resumed: Vec::new(),
         }
     }
@@ -226,6 +232,11 @@ impl Recorder {
     /// How the GPUs of each host have done, once it was said.
     pub fn health(&self) -> &[HostHealth] {
         &self.health
+    }
+
+    /// Where the run comes from.
+    pub fn provenance(&self) -> &Provenance {
+        &self.provenance
     }
 
     /// When the run was gone on with.

@@ -64,7 +64,7 @@ impl Held {
             let csv = csv::Csv::begin(&csv_path, csv)?;
             let json = json::Json::create(&json_path, provenance)?;
             let hlog = hlog::Hlog::create(&hlog_path)?;
-            return Ok(Recorder::over(&folder, (csv, json, hlog)));
+            return Ok(Recorder::over(&folder, (csv, json, hlog), provenance));
         };
         let Past { provenance, mut resumed, rows, mut health, places } = past;
         let hlog = hlog::Hlog::resume(&hlog_path, &rows)?;
@@ -80,7 +80,7 @@ impl Held {
         let anew = (is_told || !places.is_json_whole).then_some(&resumed[..]);
         let json = json::Json::resume(&json_path, &provenance, anew, &places)?;
         let csv = csv::Csv::resume(&csv_path, csv, places.csv_end)?;
-        let recorder = Recorder::over(&folder, (csv, json, hlog));
+        let recorder = Recorder::over(&folder, (csv, json, hlog), &provenance);
         Ok(Recorder { rows, health, resumed, ..recorder })
     }
 }

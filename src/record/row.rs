@@ -276,6 +276,11 @@ impl Row {
         Self { status: Status::Failed, ..Self::of_case(number, case, reason) }
     }
 
+    /// The row of a case as far as its plan goes.
+    pub fn planned(number: usize, case: &Case) -> Self {
+        Self::of_case(number, case, "")
+    }
+
     /// The row of what became of a case.
     pub fn new(number: usize, case: &Case, outcome: &Outcome) -> Self {
         match outcome {

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::{ranks::Site, steps::Step};
-use crate::plan::{self, BadRequest, Case, Engine, Rank, Request, TransportKind, topology::Host};
+use crate::{
+    plan::{self, BadRequest, Case, Engine, Rank, Request, TransportKind, topology::Host},
+    record::Row,
+};
 
 /// One row to be, or the rows of one case on each host.
 pub(super) enum Item {
@@ -21,6 +24,16 @@ impl Item {
         match self {
             Self::Absent { .. } => 1,
             Self::Within(_) | Self::Between(_) => self.cases().count(),
+        }
+    }
+
+    /// Its rows as far as the plan goes.
+    pub(super) fn planned(&self) -> Vec<Row> {
+        match self {
+            Self::Absent { kind, reason } => vec![Row::absent(0, *kind, reason)],
+            Self::Within(_) | Self::Between(_) => {
+                self.cases().map(|case| Row::planned(0, case)).collect()
+            }
         }
     }
 
@@ -46,6 +59,18 @@ impl Item {
             Self::Between(case) => Some(Step::Between((**case).clone())),
         }
     }
+}
+
+/// What is left of the items when `finished` rows are there: the number of the first row of the
+/// rest, the number of its first step, and the rest, which may begin with rows that are there too.
+pub(super) fn left(items: Vec<Item>, finished: usize) -> (usize, u64, Vec<Item>) {
+    let (mut row, mut step) = (1, 0);
+    let mut items = items.into_iter().peekable();
+    while let Some(item) = items.next_if(|item| row + item.rows() <= finished + 1) {
+        row += item.rows();
+        step += u64::from(!matches!(item, Item::Absent { .. }));
+    }
+    (row, step, items.collect())
 }
 
 /// How many ranks this process starts: as many as the user asks for, or as the cases name.

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// What rank 0 works with beside the other ranks.
-pub(super) struct Leader {
+pub(super) struct Leader<'a> {
     pub(super) items: Vec<Item>,
     pub(super) transports: Transports,
     pub(super) recorder: Recorder,
@@ -32,25 +32,43 @@ pub(super) struct Leader {
     /// Which way NCCL's data went.
     pub(super) proof: Proof,
     /// What is expected of rows.
-    pub(super) judge: Judge,
+    pub(super) judge: &'a Judge,
     /// Who reads the counters of this host.
     pub(super) lookout: Lookout,
     /// What was said of GPUs.
     pub(super) notes: Notes,
-    /// Number of the next row.
+    /// How many rows there are to be.
+    pub(super) rows: usize,
+    /// Number of the next row; of a run that goes on, those that come first may be there already.
     pub(super) next: usize,
 }
 
-impl Leader {
+impl Leader<'_> {
+    /// Measures and records all that is left, and gives the GPUs back; the files, and how it ended.
+    pub(super) fn lead(
+        mut self,
+        job: &Job,
+        ranks: &mut Ranks,
+        is_simulated: bool,
+    ) -> (Recorder, Result<(), Failure>) {
+        let measured = self.measure_all(job, ranks, is_simulated);
+        let measured = measured.and_then(|()| self.take_leave(ranks));
+        if measured.is_err() {
+            // Why it failed is told first.
+            let _ = self.break_off();
+        }
+        self.progress.finish();
+        (self.recorder, measured)
+    }
+
     /// Measures and records every item, until one cannot be recorded or a rank is out of reach.
-    pub(super) fn measure_all(
+    fn measure_all(
         &mut self,
         job: &Job,
         ranks: &mut Ranks,
         is_simulated: bool,
     ) -> Result<(), Failure> {
-        let rows: usize = self.items.iter().map(Item::rows).sum();
-        let mut index = 0;
+        let mut index = job.first;
         for item in std::mem::take(&mut self.items) {
             let Some(step) = item.step(self.own) else {
                 if let Item::Absent { kind, reason } = &item {
@@ -83,7 +101,7 @@ impl Leader {
                 self.record(row, &latencies)?;
             }
             if let Some(reason) = lost {
-                return Err(Failure::Middle(match rows + 1 - self.next {
+                return Err(Failure::Middle(match self.rows + 1 - self.next {
                     0 => reason,
                     1 => format!("{reason}; 1 row was not measured"),
                     left => format!("{reason}; {left} rows were not measured"),
@@ -95,7 +113,7 @@ impl Leader {
 
     /// Takes leave of the other ranks, with what their logs have that no row has brought, and with how
     /// their GPUs have done.
-    pub(super) fn take_leave(&mut self, ranks: &mut Ranks) -> Result<(), Failure> {
+    fn take_leave(&mut self, ranks: &mut Ranks) -> Result<(), Failure> {
         let middle = |err: world::Error| Failure::Middle(err.to_string());
         ranks.world.next_round();
         let own = (Rank(0), environment::take_log(), self.lookout.health());
@@ -111,7 +129,7 @@ impl Leader {
 
     /// Keeps what this rank alone knows of a run that has ended in the middle: what NCCL has said last,
     /// and how the GPUs of this host have done.
-    pub(super) fn break_off(&mut self) -> Result<(), Failure> {
+    fn break_off(&mut self) -> Result<(), Failure> {
         self.record_log(Rank(0), environment::take_log())?;
         let health = self.lookout.health().into_iter().collect();
         self.recorder.conclude(health).map_err(|err| Failure::Middle(err.to_string()))
@@ -136,10 +154,14 @@ impl Leader {
     }
 
     fn record(&mut self, row: Row, latencies: &[(Option<Rank>, Latency)]) -> Result<(), Failure> {
+        self.next += 1;
+        // Of a case that hosts have measured at the same time some rows may be there.
+        if row.case <= self.recorder.rows().len() {
+            return Ok(());
+        }
         let written = self.recorder.append(row.clone(), latencies);
         written.map_err(|err| Failure::Middle(err.to_string()))?;
         self.progress.row(&row);
-        self.next += 1;
         Ok(())
     }
 }

@@ -11,12 +11,13 @@ mod lookout;
 mod proof;
 mod ranks;
 mod report;
+mod resume;
 mod steps;
 mod sweep;
 mod topo;
 
 use std::{
-    env,
+    env, io,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -219,77 +220,98 @@ fn lead(
         Ok(judge) => judge,
         Err(failure) => return Err(dismiss(ranks, failure)),
     };
-    let job = Job { steps: Vec::new(), effort: options.effort(), seed: options.seed };
-    let settings = Settings {
-        seed: job.seed,
-        ranks: hosts.iter().map(|host| host.ranks.len()).sum(),
-        effort: job.effort,
-        simulated_machine: options.simulate.clone(),
-        mpi: ranks.world.library(),
-    };
-    let provenance = Provenance::collect(&settings, &hosts);
-    let folder = options.output.clone().unwrap_or_else(|| default_folder(&provenance));
-    let recorder = match Recorder::create(&folder, &provenance) {
+    let recorder = match files((options, kinds), &hosts, &items, ranks) {
         Ok(recorder) => recorder,
-        Err(err) => return Err(dismiss(ranks, start(&err))),
+        Err(failure) => return Err(dismiss(ranks, failure)),
     };
-    if let Err(failure) = begin(options, (&items, &job), &sites, ranks, is_launched) {
-        recorder.discard();
-        return Err(failure);
-    }
-    let rows = items.iter().map(Item::rows).sum();
-    let progress = Progress::new(rows, options.quiet, options.verbose);
-    progress.begin_run(recorder.folder());
-    let own = hosts.iter().position(|host| host.ranks.contains(&Rank(0))).unwrap_or(0);
     let communicator: Vec<Flow> =
         items.iter().flat_map(Item::cases).find_map(Case::communicator).unwrap_or_default();
     let about = about(options, &items);
-    let nccl_env = options.nccl.nccl_env.clone();
-    let proof = Proof::default();
-    let lookout = Lookout::new(ranks, &hosts[own].topology);
-    let mut leader = Leader {
-        items,
-        transports,
-        recorder,
-        progress,
-        hosts,
-        own,
-        nccl_env,
-        proof,
-        judge,
-        lookout,
-        notes: Notes::default(),
-        next: 1,
+    let (next, first, items) = items::left(items, recorder.rows().len());
+    let (effort, seed) = (options.effort(), options.seed);
+    let job = Job { steps: Vec::new(), first, effort, seed };
+    let (recorder, measured) = if items.is_empty() {
+        dismiss_well(ranks);
+        if !options.quiet {
+            say(&format!("all rows are there in {}", recorder.folder().display()));
+        }
+        (recorder, Ok(()))
+    } else {
+        if let Err(failure) = begin(options, (&items, &job), &sites, ranks, is_launched) {
+            recorder.discard();
+            return Err(failure);
+        }
+        let own = hosts.iter().position(|host| host.ranks.contains(&Rank(0))).unwrap_or(0);
+        let rows = next - 1 + items.iter().map(Item::rows).sum::<usize>();
+        let progress = Progress::new(rows, options.quiet, options.verbose);
+        progress.begin_run(recorder.folder());
+        let leader = Leader {
+            items,
+            transports,
+            recorder,
+            progress,
+            hosts: hosts.clone(),
+            own,
+            nccl_env: options.nccl.nccl_env.clone(),
+            proof: Proof::default(),
+            judge: &judge,
+            lookout: Lookout::new(ranks, &hosts[own].topology),
+            notes: Notes::default(),
+            rows,
+            next,
+        };
+        leader.lead(&job, ranks, options.simulate.is_some())
     };
-    let measured = leader.measure_all(&job, ranks, options.simulate.is_some());
-    let measured = measured.and_then(|()| leader.take_leave(ranks));
-    if measured.is_err() {
-        // Why it failed is told first.
-        let _ = leader.break_off();
-    }
-    // Dropping the transports gives the GPUs back.
-    let Leader { recorder, progress, hosts, judge, .. } = leader;
-    progress.finish();
     judge.conclude(recorder.rows(), &hosts, options.quiet);
-
-    let printed = match options.format {
-        Format::Table => {
-            let rows = Columns::of_rows(recorder.rows().iter().cloned());
-            let slow = attribution::find(&rows, &|row| attribution::way(&rows, row, &hosts));
-            record::tables(recorder.rows()) + &attribution::text(&slow)
-        }
-        Format::Csv => record::csv_text(recorder.rows()),
-        Format::Json => {
-            record::json_text((&provenance, recorder.resumed()), recorder.rows(), recorder.health())
-        }
-        Format::NcclTests => {
-            record::nccl_tests_text(&about, &provenance, &communicator, recorder.rows())
-        }
-    };
-    let shown = record::print(&printed);
+    let shown = show(options, &recorder, (&about, &communicator), &hosts);
     measured?;
     shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
     Ok(is_well(&recorder))
+}
+
+/// Opens the files of a new run, or of the one to go on with.
+fn files(
+    (options, kinds): (&Options, &[TransportKind]),
+    hosts: &[Host],
+    items: &[Item],
+    ranks: &Ranks,
+) -> Result<Recorder, Failure> {
+    let settings = Settings {
+        seed: options.seed,
+        ranks: hosts.iter().map(|host| host.ranks.len()).sum(),
+        effort: options.effort(),
+        simulated_machine: options.simulate.clone(),
+        mpi: ranks.world.library(),
+    };
+    let provenance = Provenance::collect(&settings, hosts);
+    if let Some(folder) = &options.resume {
+        return resume::take_up(folder, (options, kinds), &provenance, items);
+    }
+    let folder = options.output.clone().unwrap_or_else(|| default_folder(&provenance));
+    Recorder::create(&folder, &provenance).map_err(|err| Failure::Start(err.to_string()))
+}
+
+/// Prints the results in the form asked for.
+fn show(
+    options: &Options,
+    recorder: &Recorder,
+    (about, communicator): (&NcclTests, &[Flow]),
+    hosts: &[Host],
+) -> io::Result<()> {
+    let rows = recorder.rows();
+    let provenance = recorder.provenance();
+    record::print(&match options.format {
+        Format::Table => {
+            let columns = Columns::of_rows(rows.iter().cloned());
+            let slow = attribution::find(&columns, &|row| attribution::way(&columns, row, hosts));
+            record::tables(rows) + &attribution::text(&slow)
+        }
+        Format::Csv => record::csv_text(rows),
+        Format::Json => {
+            record::json_text((provenance, recorder.resumed()), rows, recorder.health())
+        }
+        Format::NcclTests => record::nccl_tests_text(about, provenance, communicator, rows),
+    })
 }
 
 /// What nccl-tests says of a run.
@@ -435,7 +457,7 @@ fn follow(
         Err(err) => return end(rank, err),
     };
     let mut lookout = Lookout::new(ranks, topology);
-    for (index, step) in (0..).zip(&job.steps) {
+    for (index, step) in (job.first..).zip(&job.steps) {
         match step.measure(ranks, &job, index, (&mut transports, topology, &mut lookout)) {
             Ok((_, None)) => {}
             // Rank 0 says why.

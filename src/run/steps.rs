@@ -22,6 +22,8 @@ use crate::{
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) steps: Vec<Step>,
+    /// The number of the first of them, by which its data differs from that of others.
+    pub(super) first: u64,
     pub(super) effort: Effort,
     pub(super) seed: u64,
 }

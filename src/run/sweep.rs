@@ -90,10 +90,10 @@ fn check(plan: &Plan, path: &Path) -> Result<(), Failure> {
         };
         let options = measuring(&combination.words).map_err(|reason| refuse(&reason))?;
         let is_own = options.output.is_some() || options.dry_run || options.format != Format::Table;
-        if is_own || options.quiet || options.verbose {
+        if is_own || options.resume.is_some() || options.quiet || options.verbose {
             return Err(refuse(
-                "--output, --dry-run, --format, --quiet and --verbose are the sweep's own: leave \
-                 them out of the plan",
+                "--output, --resume, --dry-run, --format, --quiet and --verbose are the sweep's own: \
+                 leave them out of the plan",
             ));
         }
         let mut command = command(plan, &combination.words)?;
@@ -111,25 +111,12 @@ fn check(plan: &Plan, path: &Path) -> Result<(), Failure> {
 fn measuring(words: &[String]) -> Result<Options, String> {
     let all = ["g2g".to_owned()].into_iter().chain(words.iter().cloned());
     match Cli::read(all.map(Into::into)) {
-        Ok(cli) => match cli.command {
-            cli::Command::Run(options)
-            | cli::Command::Local(options)
-            | cli::Command::P2p(options)
-            | cli::Command::Shm(options)
-            | cli::Command::Nccl(options)
-            | cli::Command::Rdma(options) => Ok(options),
-            cli::Command::Compare(_)
-            | cli::Command::Report(_)
-            | cli::Command::Topo(_)
-            | cli::Command::Sweep(_)
-            | cli::Command::Explain(_)
-            | cli::Command::Catalogue(_)
-            | cli::Command::Doctor(_)
-            | cli::Command::Rank(_) => Err(format!(
+        Ok(cli) => cli.command.measured().map(|(options, _)| options.clone()).ok_or_else(|| {
+            format!(
                 "`{}` measures nothing: write run, local, p2p, shm, nccl or rdma",
                 words.first().map_or("", String::as_str)
-            )),
-        },
+            )
+        }),
         Err(cli::Answer::Refused(sentence)) => Err(sentence),
         Err(_) => Err("its words ask for help: leave out --help and --version".to_owned()),
     }

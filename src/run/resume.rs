@@ -1,0 +1,222 @@
+//! `--resume`: what must be as it was before a run goes on, and what is left of it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Map, Value};
+
+use super::{Failure, items::Item};
+use crate::{
+    cli::{Cli, Options},
+    plan::{Effort, Request, TransportKind, topology::Host},
+    record::{
+        Held, Recorder, Row,
+        provenance::{Machine, Provenance, Resumption},
+    },
+};
+
+/// The columns that the plan has for a row. Hosts are not among them: one that was stopped may come
+/// back under another name.
+const PLANNED: [&str; 36] = [
+    "transport",
+    "pattern",
+    "flows",
+    "operation",
+    "engine",
+    "data_type",
+    "reduction",
+    "root",
+    "in_place",
+    "buffer",
+    "registration",
+    "graph",
+    "split",
+    "communicator_ranks",
+    "operations_per_group",
+    "blocking",
+    "issuer",
+    "handle",
+    "source_memory",
+    "target_memory",
+    "source_gpu",
+    "target_gpu",
+    "source_rank",
+    "target_rank",
+    "source_numa_node",
+    "target_numa_node",
+    "source_cpu",
+    "target_cpu",
+    "fabric",
+    "source_domain",
+    "target_domain",
+    "source_nic",
+    "target_nic",
+    "size_bytes",
+    "case",
+    "simulated",
+];
+
+/// What to do where nothing else helps.
+const ANEW: &str = "begin anew with --output";
+
+/// Opens the files of the run in `folder` for the rows that are missing; this run is `now`.
+///
+/// # Errors
+///
+/// What would come of it is no more of that run.
+pub(super) fn take_up(
+    folder: &Path,
+    (options, kinds): (&Options, &[TransportKind]),
+    now: &Provenance,
+    items: &[Item],
+) -> Result<Recorder, Failure> {
+    let start = |err: crate::record::Error| Failure::Start(err.to_string());
+    let held = Held::of(folder).map_err(start)?;
+    let Some(past) = held.past() else { return held.open(now, None).map_err(start) };
+    let refuse =
+        |reason: String| Failure::Start(format!("cannot go on in {}: {reason}", folder.display()));
+    if let Some(reason) = other_request(&past.provenance, (options, kinds), now) {
+        return Err(refuse(reason));
+    }
+    let changed = changes(&past.provenance, now);
+    if !changed.is_empty() && !options.resume_changed {
+        let reason = changed.join("; ");
+        return Err(refuse(format!("{reason}: {ANEW}, or allow it with --resume-changed")));
+    }
+    if let Some(reason) = other_plan(&past.rows, items, options.simulate.is_some()) {
+        return Err(refuse(reason));
+    }
+    let rows = past.rows.len();
+    let is_done = rows == items.iter().map(Item::rows).sum::<usize>();
+    let time = now.started.clone();
+    let resumption =
+        Resumption { time, command: now.command.clone(), rows, changed, health: Vec::new() };
+    held.open(now, (!is_done).then_some(resumption)).map_err(start)
+}
+
+/// Why this is not what was asked for when the run began, if it is not.
+fn other_request(
+    then: &Provenance,
+    (options, kinds): (&Options, &[TransportKind]),
+    now: &Provenance,
+) -> Option<String> {
+    let cli = Cli::read(then.command.iter().map(Into::into)).ok();
+    let before = cli.as_ref().and_then(|cli| cli.command.measured());
+    if before.map(|(options, kinds)| asked(options, kinds)) != Some(asked(options, kinds)) {
+        let words = then.command.get(1..).unwrap_or_default().join(" ");
+        return Some(format!(
+            "it was begun with other words: give `{words}` again, with --resume in place of --output"
+        ));
+    }
+    if then.ranks != now.ranks {
+        let (was, is) = (then.ranks, now.ranks);
+        return Some(format!("it has {was} ranks, and there are {is}: start as many as it has"));
+    }
+    let variables = |of: &Provenance| of.environment.iter().cloned().collect();
+    let reason = of_names(("the variable", "not set"), variables(then), variables(now))
+        .into_iter()
+        .next()?;
+    Some(format!("{reason}: set it as it was"))
+}
+
+/// What decides which numbers come of it.
+type Asked = (Result<Request, String>, Effort, u64, [Option<PathBuf>; 2]);
+
+fn asked(options: &Options, kinds: &[TransportKind]) -> Asked {
+    let files = [options.simulate.as_ref().map(PathBuf::from), options.catalogue.clone()];
+    (options.request(kinds), options.effort(), options.seed, files)
+}
+
+/// What of the program and the machine is no more as it was.
+fn changes(then: &Provenance, now: &Provenance) -> Vec<String> {
+    let told = |of: &Provenance| -> BTreeMap<String, String> {
+        let Machine {
+            product,
+            cpu_model,
+            kernel,
+            huge_pages,
+            shared_huge_pages,
+            cpu_governor,
+            // The first may change at a stop, the others from hour to hour.
+            hostname: _,
+            memory_bytes: _,
+            shared_memory_free_bytes: _,
+        } = of.machine.clone();
+        let of_all_hosts = |each: &dyn Fn(&Host) -> Vec<String>| {
+            let names: Vec<String> = of.hosts.iter().flat_map(each).collect();
+            Some(names.join(" ")).filter(|names| !names.is_empty())
+        };
+        let of_gpus = |host: &Host| host.topology.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+        let names = of_all_hosts(&|host| vec![host.name.clone()]);
+        [
+            ("version of g2g", Some(of.version.to_string())),
+            ("revision of g2g", Some(of.git_revision.to_string())),
+            ("architecture", Some(of.architecture.to_string())),
+            ("machine", product),
+            ("processor", cpu_model),
+            ("kernel", kernel),
+            ("kernel's choice of huge pages", huge_pages),
+            ("kernel's choice of huge pages for shared memory", shared_huge_pages),
+            ("governor of CPUs' clocks", cpu_governor),
+            ("list of hosts", names.filter(|_| of.hosts.len() > 1)),
+            ("list of GPUs", of_all_hosts(&of_gpus)),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect()
+    };
+    let libraries = |of: &Provenance| {
+        of.libraries.iter().map(|of| (of.name.clone(), of.version.clone())).collect()
+    };
+    let mut changes = of_names(("the", "unknown"), told(then), told(now));
+    changes.extend(of_names(("the version of", "unknown"), libraries(then), libraries(now)));
+    changes
+}
+
+/// A sentence for each name whose value is another.
+fn of_names(
+    (what, none): (&str, &str),
+    was: BTreeMap<String, String>,
+    is: BTreeMap<String, String>,
+) -> Vec<String> {
+    let names: BTreeSet<&String> = was.keys().chain(is.keys()).collect();
+    let differing = names.into_iter().filter(|name| was.get(*name) != is.get(*name));
+    let shown = |of: Option<&String>| of.map_or(none.to_owned(), |value| format!("`{value}`"));
+    let sentence = |name: &String| {
+        let (was, is) = (shown(was.get(name)), shown(is.get(name)));
+        format!("{what} {name} was {was} and is {is}")
+    };
+    differing.map(sentence).collect()
+}
+
+/// Where the rows are not those of the plan, if somewhere.
+fn other_plan(rows: &[Row], items: &[Item], is_simulated: bool) -> Option<String> {
+    let mut planned = items.iter().flat_map(Item::planned);
+    for (row, number) in rows.iter().zip(1..) {
+        let Some(planned) = planned.next() else {
+            let count = rows.len();
+            return Some(format!("it has {count} rows, and {} come of this: {ANEW}", number - 1));
+        };
+        let planned = Row { case: number, simulated: is_simulated, ..planned };
+        let [was, is] = [row, &planned].map(cells);
+        let differs = |name: &&&str| was.get(**name) != is.get(**name);
+        if let Some(name) = PLANNED.iter().find(differs) {
+            let shown = |cells: &Map<String, Value>| match cells.get(*name) {
+                None | Some(Value::Null) => "empty".to_owned(),
+                Some(value) => value.to_string(),
+            };
+            let (was, is) = (shown(&was), shown(&is));
+            return Some(format!("in row {number} {name} was {was} and would be {is}: {ANEW}"));
+        }
+    }
+    None
+}
+
+fn cells(row: &Row) -> Map<String, Value> {
+    match serde_json::to_value(row) {
+        Ok(Value::Object(cells)) => cells,
+        _ => Map::new(),
+    }
+}
