@@ -119,6 +119,27 @@ pub fn microseconds_at(size: Bytes, gb_s: f64) -> f64 {
     size.get() as f64 / gb_s / 1e3
 }
 
+/// What moves `size` in so many microseconds, in 10⁹ bytes per second; `None` for no time.
+pub fn gb_s_of_microseconds(size: Bytes, us: f64) -> Option<f64> {
+    (us > 0.0).then(|| size.get() as f64 / us / 1e3)
+}
+
+/// A rate in 10⁶ bytes per second, as fabtests and OSU's benchmarks print theirs, in 10⁹.
+pub fn gb_s_of_mb_s(mb_s: f64) -> f64 {
+    mb_s / 1e3
+}
+
+/// Microseconds in whole nanoseconds; `None` for what is no time.
+pub fn nanoseconds_of_microseconds(us: f64) -> Option<u64> {
+    whole_nanoseconds(us * 1e3)
+}
+
+/// Nanoseconds to the nearest whole one; `None` for what is no time.
+pub fn whole_nanoseconds(ns: f64) -> Option<u64> {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 2^53")]
+    (0.0..=(1u64 << f64::MANTISSA_DIGITS) as f64).contains(&ns).then(|| ns.round() as u64)
+}
+
 /// Whole nanoseconds; stays at the largest value rather than wrap (584 years).
 pub fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
@@ -236,6 +257,17 @@ mod tests {
         let rate = Bandwidth::of(Bytes::new(3_000_000), Duration::from_millis(1)).unwrap();
         assert_eq!(rate.gb_per_s(), 3.0);
         assert_eq!(Bandwidth::of(Bytes::new(1), Duration::ZERO), None);
+    }
+
+    #[test]
+    fn times_and_rates_of_other_programs_come_in_units_of_our_own() {
+        assert_eq!(gb_s_of_microseconds(Bytes::new(8_000_000), 100.0), Some(80.0));
+        assert_eq!(gb_s_of_microseconds(Bytes::new(8), 0.0), None);
+        assert_eq!(gb_s_of_mb_s(12_500.0), 12.5);
+        assert_eq!(nanoseconds_of_microseconds(1.2346), Some(1235));
+        for no_time in [-1.0, f64::NAN, f64::INFINITY, 1e30] {
+            assert_eq!(nanoseconds_of_microseconds(no_time), None);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod doctor;
 mod files;
 mod folder;
 mod hlog;
+pub mod import;
 mod json;
 mod matrix;
 mod nccl_tests;

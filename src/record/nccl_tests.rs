@@ -71,12 +71,13 @@ fn header(
     let Iterations { warm_up, groups, operations_per_group, is_blocking, graph } = about.iterations;
     let groups = groups.map_or_else(|| "auto".to_owned(), |count| count.to_string());
     let mut text = format!(
-        "# g2g {} in the form of nccl-tests version {VERSION} nccl-headers={} nccl-library={library}\n\
+        "# g2g {} in the form of nccl-tests version {VERSION} nccl-headers={} nccl-library={library}{}\n\
          # Collective test starting: {program}\n\
          # nThread 1 nGpus {own} minBytes {} maxBytes {} step: {step}({kind}) warmup iters: {} \
          iters: {} agg iters: {} validation: 1 graph: {graph} unalign: 0\n",
         provenance.version,
         NCCL_HEADERS,
+        if provenance.simulated { " [SIMULATED]" } else { "" },
         about.sizes.0.get(),
         about.sizes.1.get(),
         warm_up,

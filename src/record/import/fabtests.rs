@@ -1,0 +1,367 @@
+//! fabtests, and `fi_pingpong` of libfabric itself: `show_perf` and `show_perf_mr` in
+//! `fabtests/common/shared.c`, `show_perf` in `util/pingpong.c` of libfabric 2.6, unchanged since
+//! 1.5.
+//!
+//! Its MB are 10⁶ bytes: bytes over whole microseconds. A ping-pong counts both messages, so that
+//! its time of one is that of one way; elsewhere that time is the inverse of the rate, and no
+//! latency. Sizes are shortened to powers of 1024, counts to powers of 1000. A table does not say
+//! which program it is of: a command in the lines above does, or the program's own words in the
+//! machine-readable form (`-m`).
+
+use super::{
+    About, MEAN_LATENCY, Reader, Sink, Tool, UNVERIFIED, begins_with_number,
+    number::{Printed, rate},
+    quoted,
+};
+use crate::{
+    plan::{Engine, Issuer, Operation, Pattern, TransportKind},
+    record::{Row, Status},
+    units::{Bytes, count, gb_s_of_mb_s, nanoseconds_of_microseconds},
+};
+
+/// Whether only these programs print such a line.
+pub(super) fn is_own(line: &str) -> bool {
+    Table::headed(line).is_some() || line.trim_start().starts_with("- { xfer_size: ")
+}
+
+/// The tables that they print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Table {
+    /// `bytes iters total time MB/sec usec/xfer Mxfers/sec`
+    Fabtests,
+    /// The same with `#sent` and `#ack`.
+    PingPong,
+    /// With the name of an operation before all others, which g2g has nothing like.
+    Named,
+}
+
+impl Table {
+    fn headed(line: &str) -> Option<Self> {
+        let rest = "total time MB/sec usec/xfer Mxfers/sec";
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let is = |first: &str| words.join(" ") == format!("{first} {rest}");
+        if !line.trim_end().ends_with("Mxfers/sec") {
+            return None;
+        }
+        if is("bytes iters") {
+            Some(Self::Fabtests)
+        } else if is("bytes #sent #ack") {
+            Some(Self::PingPong)
+        } else if words.first() == Some(&"name") {
+            Some(Self::Named)
+        } else {
+            None
+        }
+    }
+
+    const fn columns(self) -> usize {
+        match self {
+            Self::Fabtests => 7,
+            Self::PingPong | Self::Named => 8,
+        }
+    }
+}
+
+/// A command that prints such a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Command {
+    kind: Kind,
+    provider: Option<String>,
+    window: Option<u32>,
+    is_verified: bool,
+}
+
+/// What a command measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    PingPong,
+    /// Messages to the other end, with a window.
+    Send,
+    /// Both ends at once write into or read from the other.
+    Rma(Issuer),
+    /// One end writes, and the other one sees each.
+    WriteData,
+    /// One write at a time there and back, or one read at a time.
+    RmaPingPong(Issuer),
+    /// Something that g2g has nothing like.
+    Other,
+}
+
+impl Command {
+    /// The command in a line, be it behind a prompt or launcher.
+    fn of(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        let program = words.find_map(|word| {
+            let name = word.rsplit('/').next().unwrap_or(word);
+            name.starts_with("fi_").then_some(name)
+        })?;
+        let words: Vec<&str> = words.collect();
+        let option = |flag: &str| {
+            let mut found = words.iter().enumerate().filter(|(_, word)| word.starts_with(flag));
+            let (at, word) = found.next()?;
+            let value = &word[flag.len()..];
+            if value.is_empty() { words.get(at + 1).copied() } else { Some(value) }
+        };
+        let issuer = match option("-o") {
+            Some("read") => Issuer::Read,
+            _ => Issuer::Write,
+        };
+        let has = |flag| words.contains(&flag);
+        let kind = match program {
+            "fi_pingpong"
+            | "fi_rdm_pingpong"
+            | "fi_rdm_tagged_pingpong"
+            | "fi_msg_pingpong"
+            | "fi_dgram_pingpong"
+            | "fi_rdm_cntr_pingpong" => Kind::PingPong,
+            "fi_msg_bw" | "fi_rdm_bw" | "fi_rdm_tagged_bw" => Kind::Send,
+            "fi_rma_bw" if option("-o") == Some("writedata") => Kind::WriteData,
+            "fi_rma_bw" => Kind::Rma(issuer),
+            "fi_rma_pingpong" => Kind::RmaPingPong(issuer),
+            "fi_rma_tx_completion"
+            | "fi_rdm_bw_mt"
+            | "fi_multi_recv"
+            | "fi_rdm_atomic"
+            | "fi_unmap_mem" => Kind::Other,
+            _ => return None,
+        };
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "_;-".contains(letter);
+        let provider = option("-p")
+            .map(|name| name.trim_matches(['"', '\'']))
+            .filter(|name| name.chars().all(plain));
+        Some(Self {
+            kind,
+            provider: provider.map(str::to_owned),
+            window: option("-W").and_then(|window| window.parse().ok()),
+            is_verified: if program == "fi_pingpong" { has("-c") } else { has("-v") },
+        })
+    }
+}
+
+/// What a row says of its transfers.
+struct Numbers {
+    size: u64,
+    /// Whether the size is one that was shortened to this.
+    is_rounded: bool,
+    mb_s: Option<Printed>,
+    us: Option<Printed>,
+    /// Transfers for each count, where no command says it: 2 of a ping-pong, otherwise 1.
+    transfers: Option<u32>,
+}
+
+/// Reads what fabtests prints.
+#[derive(Debug, Default)]
+pub(super) struct Text {
+    /// The last command before the next table.
+    next: Option<Command>,
+    /// The command of the table.
+    command: Option<Command>,
+    table: Option<Table>,
+    /// Whether the program's own words come next.
+    is_words: bool,
+}
+
+impl Reader for Text {
+    fn line(&mut self, line: &str, sink: &mut Sink<'_>) -> Result<(), String> {
+        if line == "---" {
+            self.command = None;
+            self.is_words = true;
+            return Ok(());
+        }
+        if let Some(fields) = line.trim_start().strip_prefix("- { ") {
+            let numbers = machine_readable(fields)
+                .ok_or_else(|| format!("{} is half a result", quoted(line)))?;
+            return self.row(&numbers, None, sink);
+        }
+        if let Some(table) = Table::headed(line) {
+            self.table = Some(table);
+            self.command = self.next.take();
+            return Ok(());
+        }
+        if let Some(command) = Command::of(line) {
+            if self.is_words && line.ends_with(':') {
+                self.command = Some(command);
+            } else {
+                self.next = Some(command);
+            }
+            self.is_words = false;
+            return Ok(());
+        }
+        match self.table {
+            Some(Table::Named) => match line.split_whitespace().nth(4) {
+                Some(time) if time.ends_with('s') => {
+                    Err(format!("g2g has nothing like {}", quoted(line)))
+                }
+                _ => Ok(()),
+            },
+            Some(table) if begins_with_number(line) => self.numbers(table, line, sink),
+            _ => Ok(()),
+        }
+    }
+
+    fn about(self: Box<Self>) -> About {
+        About { tool: Tool::Fabtests, version: None, library: None, notes: Vec::new() }
+    }
+}
+
+impl Text {
+    fn numbers(&self, table: Table, line: &str, sink: &mut Sink<'_>) -> Result<(), String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if words.len() != table.columns() {
+            let found = count(words.len(), "column");
+            return Err(format!("{} has {found} of {}", quoted(line), table.columns()));
+        }
+        let no_number = || format!("{} is no row", quoted(line));
+        let (size, is_short) = shortened(words[0], 1024).ok_or_else(no_number)?;
+        let (times, _) = shortened(words[1], 1000).ok_or_else(no_number)?;
+        let [total, time, mb_s, us, _] = words[table.columns() - 5..] else { return Ok(()) };
+        let (total, _) = shortened(total, 1024).ok_or_else(no_number)?;
+        time.strip_suffix('s').and_then(Printed::read).ok_or_else(no_number)?;
+        let mb_s = Printed::read(mb_s).ok_or_else(no_number)?;
+        let us = Printed::read(us).ok_or_else(no_number)?;
+        let numbers = Numbers {
+            size,
+            is_rounded: is_short && !is_near(mb_s, us, size),
+            mb_s: Some(mb_s),
+            us: Some(us),
+            transfers: match table {
+                Table::PingPong => Some(2),
+                _ => transfers(total, size, times),
+            },
+        };
+        let lost = words[2].strip_prefix(['-', '+']).filter(|_| table == Table::PingPong);
+        self.row(&numbers, lost, sink)
+    }
+
+    fn row(
+        &self,
+        numbers: &Numbers,
+        lost: Option<&str>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), String> {
+        let of_table = match numbers.transfers {
+            Some(2) => Some(Kind::PingPong),
+            _ => None,
+        };
+        let command = self.command.as_ref();
+        let kind = command.map(|command| command.kind).or(of_table);
+        let size = Bytes::new(numbers.size);
+        let row = Row {
+            transport: TransportKind::Rdma,
+            engine: Some(Engine::Nic),
+            size_bytes: Some(size),
+            provider: command.and_then(|command| command.provider.clone()),
+            window: command.and_then(|command| command.window),
+            status: Status::Ok,
+            ..Row::default()
+        };
+        if let Some(lost) = lost {
+            let reason = format!("{} messages were not acknowledged", quoted(lost));
+            let operation = Some(Operation::PingPong);
+            sink.row(Row { status: Status::Failed, operation, reason, ..row });
+            return Ok(());
+        }
+        let one_way = |row| Row { pattern: Some(Pattern::OneWay.name()), flows: Some(1), ..row };
+        let latency = |operation, row| Row {
+            operation: Some(operation),
+            latency_ns_p50: numbers.us.and_then(|us| nanoseconds_of_microseconds(us.value)),
+            ..one_way(row)
+        };
+        let rate = rate(size, numbers.mb_s.map(|mb_s| mb_s.map(gb_s_of_mb_s)), numbers.us);
+        let rate = rate.map(|rate| rate.gb_s);
+        let bandwidth = |operation: Option<Operation>, row| Row {
+            operation,
+            bandwidth_gb_s: rate,
+            bandwidth_gb_s_total: rate,
+            ..one_way(row)
+        };
+        let of = |issuer| match issuer {
+            Issuer::Read => Operation::Read,
+            Issuer::Write => Operation::Write,
+        };
+        let row = match kind {
+            Some(Kind::PingPong) => latency(Operation::PingPong, row),
+            Some(Kind::RmaPingPong(issuer)) => {
+                Row { issuer: Some(issuer), ..latency(of(issuer), row) }
+            }
+            Some(Kind::Send) => bandwidth(Some(Operation::Send), row),
+            Some(Kind::WriteData) => {
+                Row { issuer: Some(Issuer::Write), ..bandwidth(Some(Operation::Write), row) }
+            }
+            // Each end says its own rate, while the other one does the same.
+            Some(Kind::Rma(issuer)) => Row {
+                operation: Some(of(issuer)),
+                issuer: Some(issuer),
+                pattern: Some(Pattern::BothWays.name()),
+                flows: Some(2),
+                bandwidth_gb_s: rate,
+                ..row
+            },
+            Some(Kind::Other) => return Err("g2g has nothing like its program".to_owned()),
+            None => bandwidth(None, row),
+        };
+        let flags = [
+            (!command.is_some_and(|command| command.is_verified), UNVERIFIED),
+            (row.latency_ns_p50.is_some(), MEAN_LATENCY),
+            (numbers.is_rounded, "size_rounded"),
+        ];
+        let flags = flags.into_iter().filter_map(|(raised, flag)| raised.then_some(flag));
+        sink.row(row.with_flags(&flags.collect::<Vec<&str>>()));
+        Ok(())
+    }
+}
+
+/// `xfer_size: 64, iterations: 10000, total: 1280000, time: 0.1, MB/sec: 6.4, usec/xfer: 10.0, …`
+fn machine_readable(fields: &str) -> Option<Numbers> {
+    let fields = fields.strip_suffix('}')?;
+    let value = |name: &str| {
+        fields.split(", ").find_map(|field| field.strip_prefix(name)?.strip_prefix(": "))
+    };
+    let whole = |name| value(name)?.trim().parse::<u64>().ok();
+    let (size, times, total) = (whole("xfer_size")?, whole("iterations")?, whole("total")?);
+    value("Mxfers/sec")?;
+    Some(Numbers {
+        size,
+        is_rounded: false,
+        mb_s: Printed::read(value("MB/sec")?),
+        us: Printed::read(value("usec/xfer")?),
+        transfers: transfers(total, size, times),
+    })
+}
+
+/// How many transfers each count stands for; `None` where two shortened numbers leave it open.
+fn transfers(total: u64, size: u64, times: u64) -> Option<u32> {
+    let each = total as f64 / size as f64 / times as f64;
+    let is_near = |count: f64| (0.85 * count..1.15 * count).contains(&each);
+    if is_near(1.0) {
+        Some(1)
+    } else if is_near(2.0) {
+        Some(2)
+    } else {
+        None
+    }
+}
+
+/// `1.5k` in steps of 1024 or 1000, and whether it was shortened.
+fn shortened(text: &str, base: u64) -> Option<(u64, bool)> {
+    let unit = text.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
+    let scale = match unit {
+        "" => 1,
+        "k" => base,
+        "m" => base.pow(2),
+        "g" | "b" => base.pow(3),
+        _ => return None,
+    };
+    let number = &text[..text.len() - unit.len()];
+    let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
+    let tenths: u64 = tenths.parse().ok().filter(|&tenths| tenths < 10)?;
+    let whole = whole.parse::<u64>().ok()?.checked_mul(scale)?;
+    Some((whole.checked_add((tenths * scale).div_ceil(10))?, scale > 1))
+}
+
+/// Whether rate and time together say this size, as far as they have digits.
+fn is_near(mb_s: Printed, us: Printed, size: u64) -> bool {
+    let said = mb_s.value * us.value;
+    let tolerance = 0.01 + mb_s.uncertainty() + us.uncertainty();
+    (said / size as f64 - 1.0).abs() <= tolerance
+}

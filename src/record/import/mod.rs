@@ -1,0 +1,237 @@
+//! Results of other programs, read as rows of our own: the text and the JSON of nccl-tests, the
+//! JSON of nvbandwidth, the text of fabtests and of OSU's micro-benchmarks.
+//!
+//! Owns the forms of those files. A row has what the file says and nothing else; `docs/formats.md`
+//! tells a reader what becomes of each column. What is no row, or is damaged, is counted and named.
+
+mod fabtests;
+mod json;
+mod nccl_tests;
+mod number;
+mod nvbandwidth;
+mod osu;
+
+use std::{borrow::Cow, fmt};
+
+use super::Row;
+use crate::units::count;
+
+/// The flag of a row whose data nobody has compared, as far as the file says.
+const UNVERIFIED: &str = "unverified";
+
+/// The flag of a row whose median latency is a mean, since the file has no median.
+const MEAN_LATENCY: &str = "mean_latency";
+
+/// Reasons that are kept; more are counted.
+const REASONS_MAX: usize = 5;
+
+/// Characters of a line that a reason quotes.
+const QUOTED_MAX: usize = 60;
+
+/// The programs whose results can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// NVIDIA's tests of NCCL's collectives.
+    NcclTests,
+    /// NVIDIA's tests of copies by GPUs.
+    Nvbandwidth,
+    /// libfabric's tests, and its `fi_pingpong`.
+    Fabtests,
+    /// The micro-benchmarks of Ohio State University, for MPI and NCCL.
+    Osu,
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::NcclTests => "nccl-tests",
+            Self::Nvbandwidth => "nvbandwidth",
+            Self::Fabtests => "fabtests",
+            Self::Osu => "OSU micro-benchmarks",
+        })
+    }
+}
+
+/// What was read beside the rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// What wrote the file.
+    pub tool: Tool,
+    /// Its version, where the file says so.
+    pub version: Option<String>,
+    /// The version of the library that it measured, where the file says so: `NCCL 2.32.3`.
+    pub library: Option<String>,
+    /// Rows that were read.
+    pub rows: usize,
+    /// Lines or results that would be rows and are damaged, or have no counterpart here.
+    pub left_out: usize,
+    /// Why, of the first of them.
+    pub reasons: Vec<String>,
+    /// What the file says of the whole run: that it was cut off, or ended with an error.
+    pub notes: Vec<String>,
+}
+
+impl Imported {
+    /// A sentence for each thing that the rows do not show.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = self.notes.clone();
+        if self.left_out > 0 {
+            let what = count(self.left_out, "result");
+            let are = if self.left_out == 1 { "is" } else { "are" };
+            let reasons = self.reasons.join("; ");
+            let more = if self.left_out > self.reasons.len() { "; …" } else { "" };
+            remarks.push(format!("{what} of {} {are} left out: {reasons}{more}", self.tool));
+        }
+        remarks
+    }
+}
+
+/// A file whose rows cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Nothing in it is of a program that is known.
+    #[error(
+        "it is not the output of nccl-tests (text, or -J), nvbandwidth (--json), fabtests or OSU's \
+         micro-benchmarks: keep the lines above the table, by which each is known"
+    )]
+    Unknown,
+    /// It is of a program that is known, and has no row.
+    #[error("it has no result of {tool} that can be read: {reason}")]
+    NoRow {
+        /// What wrote the file.
+        tool: Tool,
+        /// What stands against it.
+        reason: String,
+    },
+}
+
+/// Reads the results of whichever program wrote `bytes`, and hands over each row as it is read.
+///
+/// # Errors
+///
+/// There is no row in it.
+pub fn read(bytes: &[u8], row: &mut dyn FnMut(Row)) -> Result<Imported, Error> {
+    let mut sink = Sink::new(row);
+    let about = match json::beginning(bytes) {
+        Some(bytes) => json::read(bytes, &mut sink),
+        None => text(bytes, &mut sink),
+    };
+    let About { tool, version, library, notes } = about.ok_or(Error::Unknown)?;
+    if sink.rows == 0 {
+        let nothing = || "it ends before the first one".to_owned();
+        let reason = notes.first().or(sink.reasons.first()).cloned().unwrap_or_else(nothing);
+        return Err(Error::NoRow { tool, reason });
+    }
+    let Sink { rows, left_out, reasons, .. } = sink;
+    Ok(Imported { tool, version, library, rows, left_out, reasons, notes })
+}
+
+/// What a file says of itself.
+struct About {
+    tool: Tool,
+    version: Option<String>,
+    library: Option<String>,
+    notes: Vec<String>,
+}
+
+/// Where rows go, and what would have been one.
+struct Sink<'a> {
+    row: &'a mut dyn FnMut(Row),
+    rows: usize,
+    left_out: usize,
+    reasons: Vec<String>,
+}
+
+impl<'a> Sink<'a> {
+    fn new(row: &'a mut dyn FnMut(Row)) -> Self {
+        Self { row, rows: 0, left_out: 0, reasons: Vec::new() }
+    }
+
+    fn row(&mut self, row: Row) {
+        self.rows += 1;
+        (self.row)(Row { case: self.rows, ..row });
+    }
+
+    fn leave_out(&mut self, reason: impl FnOnce() -> String) {
+        self.left_out += 1;
+        if self.reasons.len() < REASONS_MAX {
+            self.reasons.push(reason());
+        }
+    }
+}
+
+/// A program that prints lines.
+trait Reader {
+    /// Takes the next line; `Err` says why what would be a row is none.
+    fn line(&mut self, line: &str, sink: &mut Sink<'_>) -> Result<(), String>;
+
+    /// What was said of the whole, once all lines are read.
+    fn about(self: Box<Self>) -> About;
+}
+
+/// Reads lines; `None` where they are of no program that is known.
+fn text(bytes: &[u8], sink: &mut Sink<'_>) -> Option<About> {
+    let mut reader = lines(bytes).find_map(|line| reader(&line))?;
+    for (number, line) in (1..).zip(lines(bytes)) {
+        if let Err(reason) = reader.line(&line, sink) {
+            sink.leave_out(|| format!("line {number}: {reason}"));
+        }
+    }
+    Some(reader.about())
+}
+
+/// The reader of what prints such a line; `None` where several could.
+fn reader(line: &str) -> Option<Box<dyn Reader>> {
+    if nccl_tests::is_own(line) {
+        Some(Box::<nccl_tests::Text>::default())
+    } else if osu::is_own(line) {
+        Some(Box::<osu::Text>::default())
+    } else if fabtests::is_own(line) {
+        Some(Box::<fabtests::Text>::default())
+    } else {
+        None
+    }
+}
+
+fn lines(bytes: &[u8]) -> impl Iterator<Item = Cow<'_, str>> {
+    bytes.split(|&byte| byte == b'\n').map(|line| match String::from_utf8_lossy(line) {
+        Cow::Borrowed(line) => Cow::Borrowed(untagged(line)),
+        Cow::Owned(line) => Cow::Owned(untagged(&line).to_owned()),
+    })
+}
+
+/// The line without what a launcher puts before it, and without space behind it: `[1,0]<stdout>: `
+/// of `mpirun --tag-output`, `0: ` of `srun --label`.
+fn untagged(line: &str) -> &str {
+    let line = line.trim_end();
+    let of_mpirun = || {
+        let (job, rest) = line.strip_prefix('[')?.split_once("]<std")?;
+        job.bytes().all(|byte| byte.is_ascii_digit() || byte == b',').then_some(())?;
+        let (_, rest) = rest.split_once(">:")?;
+        Some(rest.strip_prefix(' ').unwrap_or(rest))
+    };
+    let of_srun = || {
+        let (rank, rest) = line.trim_start().split_once(": ")?;
+        let is_rank = !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
+        is_rank.then_some(rest)
+    };
+    of_mpirun().or_else(of_srun).unwrap_or(line)
+}
+
+/// The beginning of a line for a sentence, without what a terminal would obey.
+fn quoted(line: &str) -> String {
+    let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
+    // A line can be as long as the file.
+    let text: String = line.trim_start().chars().map(plain).take(2 * QUOTED_MAX).collect();
+    let text = text.split_whitespace().collect::<Vec<&str>>().join(" ");
+    let more = if text.chars().nth(QUOTED_MAX).is_some() { "…" } else { "" };
+    format!("`{}{more}`", text.chars().take(QUOTED_MAX).collect::<String>())
+}
+
+/// Whether a line begins as a row does: with a number.
+fn begins_with_number(line: &str) -> bool {
+    line.trim_start().starts_with(|letter: char| letter.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,447 @@
+//! nccl-tests, whose lines are printed by `writeDeviceReport`, `writeResultHeader`,
+//! `writeBenchmarkLine*`, `writePerIterReport` and `writeResultFooter` (`src/util.cu` of 2.19.6),
+//! and before 2.17 by `src/common.cu` and, up to 2.11, by each collective's own file. What the
+//! columns are is therefore read from their heads: older versions have fewer of them.
+//!
+//! Its GB are 10⁹ bytes (`getBw` of each collective), its sizes those of the larger buffer, as
+//! ours; its time is a mean over all operations, so that only `-I` has a latency of one.
+
+use std::collections::BTreeSet;
+
+use super::number::{Printed, rate};
+use super::{About, Reader, Sink, Tool, UNVERIFIED, begins_with_number, quoted};
+use crate::{
+    plan::{DataType, Operation, Pattern, Reduction, TransportKind},
+    record::{Row, Status},
+    units::{Bytes, count, nanoseconds_of_microseconds},
+};
+
+/// Whether only nccl-tests, or what takes its form, prints such a line.
+pub(super) fn is_own(line: &str) -> bool {
+    let Some(comment) = line.strip_prefix('#') else { return false };
+    let begins = ["nccl-tests version ", "Collective test starting: ", "nThread "]
+        .iter()
+        .any(|beginning| comment.trim_start().starts_with(beginning));
+    begins || comment.contains("in the form of nccl-tests version ") || heads(comment).is_some()
+}
+
+/// What one program of nccl-tests says of its run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Run {
+    /// What it measures, where it says so.
+    pub(super) program: Option<String>,
+    /// How many ranks its communicator has.
+    pub(super) ranks: Option<u32>,
+    /// `agg iters`.
+    pub(super) operations_per_group: Option<u64>,
+    /// Launches of a graph.
+    pub(super) graph: Option<u32>,
+    /// `-z`: 0 for none, 1 with a barrier in the time, 2 and 3 without.
+    pub(super) blocking: Option<u32>,
+    /// Whether a simulated machine was measured, which only g2g prints.
+    pub(super) is_simulated: bool,
+}
+
+/// One place of a line: out of place, or in place.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
+    /// Microseconds; `None` where the time is that of the CPU.
+    pub(super) time: Option<Printed>,
+    pub(super) algbw: Option<Printed>,
+    pub(super) busbw: Option<Printed>,
+    pub(super) wrong: Wrong,
+    /// Microseconds of the single operations, of `-I`.
+    pub(super) min: Option<f64>,
+    pub(super) p50: Option<f64>,
+    pub(super) p99: Option<f64>,
+    pub(super) max: Option<f64>,
+}
+
+/// What became of the data.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum Wrong {
+    /// Nobody has compared it.
+    #[default]
+    NotChecked,
+    /// So many elements are not what they must be.
+    Elements(f64),
+    /// No element is further from what it must be; how far it may be is not said.
+    Difference(f64),
+}
+
+/// What a line says of both places.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Line {
+    pub(super) size: Bytes,
+    pub(super) data_type: Option<DataType>,
+    pub(super) reduction: Option<Reduction>,
+    pub(super) root: Option<u32>,
+}
+
+impl Line {
+    /// The words of a line, of which older versions print some only.
+    pub(super) fn new(
+        size: u64,
+        data_type: Option<&str>,
+        reduction: Option<&str>,
+        root: Option<&str>,
+    ) -> Result<Self, String> {
+        let of_type = |name: &str| {
+            // Before 2.10.
+            let name = match name {
+                "char" => "int8",
+                "int" => "int32",
+                other => other,
+            };
+            let found = DataType::ALL.into_iter().find(|data_type| data_type.name() == name);
+            found.ok_or_else(|| format!("{} is no data type", quoted(name)))
+        };
+        let of_reduction = |name: &str| {
+            let found = Reduction::ALL.into_iter().find(|reduction| reduction.name() == name);
+            found
+                .map(Some)
+                .or_else(|| (name == "none").then_some(None))
+                .ok_or_else(|| format!("{} is no operation on elements", quoted(name)))
+        };
+        let of_root = |root: &str| match root.trim() {
+            "-1" => Ok(None),
+            root => root.parse().map(Some).map_err(|_| format!("{} is no root", quoted(root))),
+        };
+        Ok(Self {
+            size: Bytes::new(size),
+            data_type: data_type.map(of_type).transpose()?,
+            reduction: reduction.map(of_reduction).transpose()?.flatten(),
+            root: root.map(of_root).transpose()?.flatten(),
+        })
+    }
+}
+
+impl Run {
+    /// What it measures; `None` where it does not say so, as before 2.16.
+    fn operation(&self) -> Result<Option<Operation>, String> {
+        let Some(program) = &self.program else { return Ok(None) };
+        let name = program.rsplit('/').next().unwrap_or(program);
+        let name = name.split("_perf").next().unwrap_or(name);
+        let found = Operation::OF_NCCL.into_iter().find(|operation| operation.name() == name);
+        found.map(Some).ok_or_else(|| format!("g2g has nothing like {}", quoted(program)))
+    }
+
+    /// The row of one place of a line.
+    pub(super) fn row(&self, line: &Line, place: &Place, in_place: bool) -> Result<Row, String> {
+        let operation = self.operation()?;
+        let collective = operation.and_then(Operation::collective);
+        let reduces = collective.is_none_or(|collective| collective.has_reduction());
+        let is_around = operation == Some(Operation::SendRecv);
+        let row = Row {
+            transport: TransportKind::Nccl,
+            operation,
+            pattern: is_around.then(|| Pattern::Neighbours.name()),
+            data_type: line.data_type,
+            // It names one for sendrecv too, which reduces nothing.
+            reduction: line.reduction.filter(|_| reduces),
+            root: line.root.filter(|_| collective.is_none_or(|of| of.has_root())),
+            in_place: Some(in_place),
+            graph: self.graph,
+            communicator_ranks: self.ranks,
+            operations_per_group: self.operations_per_group,
+            blocking: self.blocking.map(|mode| mode > 0),
+            size_bytes: Some(line.size),
+            simulated: self.is_simulated,
+            ..Row::default()
+        };
+        let is_checked = match place.wrong {
+            Wrong::Elements(wrong) if wrong > 0.0 => {
+                let wrong = format!("nccl-tests counted {wrong} wrong elements");
+                return Ok(Row { status: Status::Corrupt, reason: wrong, ..row });
+            }
+            Wrong::Elements(_) => true,
+            Wrong::Difference(difference) => difference == 0.0,
+            Wrong::NotChecked => false,
+        };
+        let rate = rate(line.size, place.algbw, place.time);
+        let factor = collective.zip(self.ranks).and_then(|(of, ranks)| of.busbw_factor(ranks));
+        let bus = match (rate, factor) {
+            (Some(rate), Some(factor)) if rate.is_by_time => Some(factor * rate.gb_s),
+            _ => place.busbw.map(|gb_s| gb_s.value).filter(|&gb_s| gb_s > 0.0),
+        };
+        let flags = [(!is_checked, UNVERIFIED), (self.blocking == Some(1), "barriers_timed")];
+        let flags = flags.into_iter().filter_map(|(raised, flag)| raised.then_some(flag));
+        let latency = |us: Option<f64>| us.and_then(nanoseconds_of_microseconds);
+        Ok(Row {
+            status: Status::Ok,
+            flags: flags.collect::<Vec<&str>>().join(" "),
+            bandwidth_gb_s: rate.map(|rate| rate.gb_s),
+            // Of one rank nccl-tests prints 0, as its formulas say.
+            bandwidth_gb_s_bus: bus.filter(|_| rate.is_some() && self.ranks != Some(1)),
+            latency_ns_min: latency(place.min),
+            latency_ns_p50: latency(place.p50),
+            latency_ns_p99: latency(place.p99),
+            latency_ns_max: latency(place.max),
+            ..row
+        })
+    }
+}
+
+/// The columns of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Size,
+    Count,
+    Type,
+    Reduction,
+    Root,
+    Time,
+    CpuTime,
+    Algbw,
+    Busbw,
+    Wrong,
+    Difference,
+    Min,
+    Max,
+    P99,
+    Variation,
+    Timestamp,
+}
+
+impl Column {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "size" => Self::Size,
+            "count" => Self::Count,
+            "type" => Self::Type,
+            "redop" => Self::Reduction,
+            "root" => Self::Root,
+            "time" => Self::Time,
+            "cputime" => Self::CpuTime,
+            "algbw" => Self::Algbw,
+            "busbw" => Self::Busbw,
+            "#wrong" => Self::Wrong,
+            // Before 2.13: the largest difference.
+            "error" => Self::Difference,
+            "i_min" => Self::Min,
+            "i_max" => Self::Max,
+            "i_p99" => Self::P99,
+            "i_cv%" => Self::Variation,
+            "timestamp" => Self::Timestamp,
+            _ => return None,
+        })
+    }
+
+    const fn is_time(self) -> bool {
+        matches!(self, Self::Time | Self::CpuTime)
+    }
+}
+
+/// The columns before the numbers, those of each place, and how many words follow them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Columns {
+    before: Vec<Column>,
+    place: Vec<Column>,
+    words_behind: usize,
+}
+
+/// The columns, if `comment` is their heads.
+fn heads(comment: &str) -> Option<Columns> {
+    let mut columns = Vec::new();
+    let mut words = comment.split_whitespace();
+    if words.clone().next() != Some("size") {
+        return None;
+    }
+    let own = words.by_ref().map_while(Column::named);
+    columns.extend(own);
+    let mut times = (0..).zip(&columns).filter(|(_, column)| column.is_time());
+    let (first, second) = (times.next()?.0, times.next()?.0);
+    let length = second - first;
+    let place = columns[first..second].to_vec();
+    let has_both = columns.get(second..second + length)? == place;
+    let words_behind = match columns.get(second + length) {
+        // A date and a time of day.
+        Some(Column::Timestamp) => 2,
+        _ => 0,
+    };
+    (has_both && place.contains(&Column::Algbw)).then(|| Columns {
+        before: columns[..first].to_vec(),
+        place,
+        words_behind,
+    })
+}
+
+/// Reads what nccl-tests prints.
+#[derive(Debug, Default)]
+pub(super) struct Text {
+    version: Option<String>,
+    library: Option<String>,
+    run: Run,
+    /// Group and rank of each device of the run.
+    devices: BTreeSet<(u32, u32)>,
+    /// Whether the list of devices has more than was printed.
+    has_more_devices: bool,
+    columns: Option<Columns>,
+    /// Lines of the run that were read and not yet summed up.
+    open_lines: usize,
+    notes: Vec<String>,
+}
+
+impl Reader for Text {
+    fn line(&mut self, line: &str, sink: &mut Sink<'_>) -> Result<(), String> {
+        if let Some(comment) = line.strip_prefix('#') {
+            self.comment(comment);
+            return Ok(());
+        }
+        if begins_with_number(line) && self.columns.is_some() {
+            return self.numbers(line, sink);
+        }
+        // A row that something else was printed into.
+        let numbers = line.split_whitespace().filter(|word| word.parse::<f64>().is_ok());
+        if self.columns.is_some() && numbers.count() >= 6 {
+            return Err(format!("{} is half a row", quoted(line)));
+        }
+        Ok(())
+    }
+
+    fn about(mut self: Box<Self>) -> About {
+        if self.open_lines > 0 {
+            self.notes.push(CUT_OFF.to_owned());
+        }
+        let Self { version, library, notes, .. } = *self;
+        About { tool: Tool::NcclTests, version, library, notes }
+    }
+}
+
+const CUT_OFF: &str = "a run of nccl-tests ends without its last lines: it was cut off";
+
+impl Text {
+    fn comment(&mut self, comment: &str) {
+        let text = comment.trim();
+        // A process's list of devices that is too long for its buffer.
+        self.has_more_devices |= text.ends_with("...");
+        if let Some((_, rest)) = text.split_once("nccl-tests version ") {
+            self.version = rest.split_whitespace().next().map(quoted_version);
+            let code = value(rest, "nccl-library=").and_then(|code| code.parse().ok());
+            self.library = code.map(library);
+            self.begin();
+            self.run.is_simulated = rest.ends_with("[SIMULATED]");
+        } else if let Some(program) = text.strip_prefix("Collective test starting: ") {
+            self.begin();
+            self.run.program = Some(program.to_owned());
+        } else if text.starts_with("nThread ") {
+            self.begin();
+            let number = |name| value(text, name).and_then(|number| number.parse().ok());
+            self.run.operations_per_group = number("agg iters: ");
+            self.run.graph = number("graph: ").and_then(|graph| u32::try_from(graph).ok());
+            self.run.blocking = Some(0);
+        } else if let Some(how) = text.strip_prefix("Blocking Enabled: ") {
+            let has_barrier = how.contains("barrier") && !how.contains("no barrier");
+            let is_timed = has_barrier && !how.contains("time excludes barrier");
+            self.run.blocking = Some(if is_timed { 1 } else { 2 });
+        } else if text == "Using devices" {
+            self.devices.clear();
+            self.has_more_devices = false;
+        } else if let Some(device) = text.strip_prefix("Rank ") {
+            let group = value(device, "Group ").and_then(|group| group.parse().ok());
+            let rank = device.split_whitespace().next().and_then(|rank| rank.parse().ok());
+            self.devices.extend(rank.map(|rank| (group.unwrap_or(0), rank)));
+        } else if let Some(sum) = text.strip_prefix("Out of bounds values") {
+            let sum = sum.trim_start_matches([' ', ':']);
+            if sum.ends_with("FAILED") {
+                self.notes.push(format!("nccl-tests found wrong data: {}", quoted(sum)));
+            }
+        } else if text.starts_with("Avg bus bandwidth") {
+            self.open_lines = 0;
+            // What follows without a beginning of its own says nothing of its program.
+            self.run = Run { program: None, ..self.run.clone() };
+        } else if let Some(columns) = heads(comment) {
+            self.columns = Some(columns);
+            self.run.ranks = self.ranks();
+        }
+    }
+
+    /// A run begins, unless it has begun already.
+    fn begin(&mut self) {
+        if self.columns.take().is_none() {
+            return;
+        }
+        if self.open_lines > 0 {
+            self.notes.push(CUT_OFF.to_owned());
+        }
+        self.open_lines = 0;
+        self.run = Run::default();
+    }
+
+    /// How many ranks each communicator has; `None` where that differs, or is not said.
+    fn ranks(&self) -> Option<u32> {
+        let devices: Vec<&(u32, u32)> = self.devices.iter().collect();
+        let mut sizes = devices.chunk_by(|one, other| one.0 == other.0).map(<[_]>::len);
+        let first = sizes.next().filter(|_| !self.has_more_devices)?;
+        sizes.all(|size| size == first).then(|| u32::try_from(first).ok()).flatten()
+    }
+
+    fn numbers(&mut self, line: &str, sink: &mut Sink<'_>) -> Result<(), String> {
+        let Some(columns) = &self.columns else { return Ok(()) };
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let before = columns.before.len();
+        let length = columns.place.len();
+        let expected = before + 2 * length + columns.words_behind;
+        if words.len() != expected {
+            let found = count(words.len(), "column");
+            return Err(format!("{} has {found} of {expected}", quoted(line)));
+        }
+        let word = |name| columns.before.iter().position(|of| *of == name).map(|at| words[at]);
+        let size = word(Column::Size).and_then(|size| size.parse().ok());
+        let size = size.ok_or_else(|| format!("{} begins with no size", quoted(line)))?;
+        let about =
+            Line::new(size, word(Column::Type), word(Column::Reduction), word(Column::Root))?;
+        let mut rows = Vec::with_capacity(2);
+        for (in_place, words) in [false, true].into_iter().zip(words[before..].chunks(length)) {
+            if let Some(place) = place(&columns.place, words)? {
+                rows.push(self.run.row(&about, &place, in_place)?);
+            }
+        }
+        self.open_lines += 1;
+        rows.into_iter().for_each(|row| sink.row(row));
+        Ok(())
+    }
+}
+
+/// The numbers of one place; `None` where nothing was measured in it.
+fn place(columns: &[Column], words: &[&str]) -> Result<Option<Place>, String> {
+    let mut place = Place::default();
+    for (column, word) in columns.iter().zip(words) {
+        if *word == "N/A" {
+            continue;
+        }
+        let number = Printed::read(word).ok_or_else(|| format!("{} is no number", quoted(word)));
+        match column {
+            Column::Time => place.time = Some(number?),
+            Column::Algbw => place.algbw = Some(number?),
+            Column::Busbw => place.busbw = Some(number?),
+            Column::Wrong => place.wrong = Wrong::Elements(number?.value),
+            Column::Difference => {
+                place.wrong = number.map_or(Wrong::NotChecked, |of| Wrong::Difference(of.value));
+            }
+            Column::Min => place.min = Some(number?.value),
+            Column::Max => place.max = Some(number?.value),
+            Column::P99 => place.p99 = Some(number?.value),
+            _ => {}
+        }
+    }
+    let is_empty = place.algbw.is_none() && place.wrong == Wrong::NotChecked;
+    Ok(Some(place).filter(|_| !is_empty))
+}
+
+/// The word behind `name`.
+fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(name)?;
+    rest.split_whitespace().next()
+}
+
+/// What a file says its version is.
+fn quoted_version(version: &str) -> String {
+    version.chars().filter(|letter| !letter.is_control()).take(40).collect()
+}
+
+/// The version in NCCL's own count: 10000 × major + 100 × minor, up to 2.8 1000 × major.
+pub(super) fn library(code: u32) -> String {
+    let major = if code < 10_000 { 1_000 } else { 10_000 };
+    format!("NCCL {}.{}.{}", code / major, code % major / 100, code % 100)
+}
