@@ -25,6 +25,9 @@ const MEAN_LATENCY: &str = "mean_latency";
 /// Reasons that are kept; more are counted.
 const REASONS_MAX: usize = 5;
 
+/// Characters of a version.
+const VERSION_MAX: usize = 40;
+
 /// Characters of a line that a reason quotes.
 const QUOTED_MAX: usize = 60;
 
@@ -122,6 +125,7 @@ pub fn read(bytes: &[u8], row: &mut dyn FnMut(Row)) -> Result<Imported, Error> {
         let reason = notes.first().or(sink.reasons.first()).cloned().unwrap_or_else(nothing);
         return Err(Error::NoRow { tool, reason });
     }
+    let version = version.map(|version| plain(&version, VERSION_MAX));
     let Sink { rows, left_out, reasons, .. } = sink;
     Ok(Imported { tool, version, library, rows, left_out, reasons, notes })
 }
@@ -218,14 +222,19 @@ fn untagged(line: &str) -> &str {
     of_mpirun().or_else(of_srun).unwrap_or(line)
 }
 
-/// The beginning of a line for a sentence, without what a terminal would obey.
+/// The beginning of a line for a sentence.
 fn quoted(line: &str) -> String {
-    let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
     // A line can be as long as the file.
-    let text: String = line.trim_start().chars().map(plain).take(2 * QUOTED_MAX).collect();
+    let text = plain(line.trim_start(), 2 * QUOTED_MAX);
     let text = text.split_whitespace().collect::<Vec<&str>>().join(" ");
     let more = if text.chars().nth(QUOTED_MAX).is_some() { "…" } else { "" };
     format!("`{}{more}`", text.chars().take(QUOTED_MAX).collect::<String>())
+}
+
+/// So many characters of a text, without what a terminal would obey.
+fn plain(text: &str, most: usize) -> String {
+    let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
+    text.chars().map(plain).take(most).collect()
 }
 
 /// Whether a line begins as a row does: with a number.

@@ -316,7 +316,7 @@ impl Text {
         // A process's list of devices that is too long for its buffer.
         self.has_more_devices |= text.ends_with("...");
         if let Some((_, rest)) = text.split_once("nccl-tests version ") {
-            self.version = rest.split_whitespace().next().map(quoted_version);
+            self.version = rest.split_whitespace().next().map(str::to_owned);
             let code = value(rest, "nccl-library=").and_then(|code| code.parse().ok());
             self.library = code.map(library);
             self.begin();
@@ -433,11 +433,6 @@ fn place(columns: &[Column], words: &[&str]) -> Result<Option<Place>, String> {
 fn value<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(name)?;
     rest.split_whitespace().next()
-}
-
-/// What a file says its version is.
-fn quoted_version(version: &str) -> String {
-    version.chars().filter(|letter| !letter.is_control()).take(40).collect()
 }
 
 /// The version in NCCL's own count: 10000 × major + 100 × minor, up to 2.8 1000 × major.

@@ -373,6 +373,8 @@ fn what_nothing_is_known_of_is_refused() {
 
 #[test]
 fn a_hostile_line_is_quoted_without_what_a_terminal_obeys() {
+    let (about, _) = import(b"# OSU MPI Latency Test v7\x1b[0m\n# Size  Latency (us)\n8  1.0\n");
+    assert_eq!(about.unwrap().version.as_deref(), Some("7 [0m"));
     let text = format!("# OSU MPI \u{1b}[31mRed{} v7\n8 1.0\n", "d".repeat(100));
     let refused = import(text.as_bytes()).0.unwrap_err().to_string();
     assert!(
