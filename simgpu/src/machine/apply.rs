@@ -9,8 +9,8 @@ use super::{
     FailingCall, FailingRank, Faults, Flip, GPUS_MAX, Gpu, Health, Host, Jitter, Link, Machine,
     Nccl, NvLinks, Pair, RankFault, Rate, Rates, apply_host,
     file::{
-        Count, FaultKeys, File, GpuKeys, Limit, PairKeys, Problem, RankKeys, RankWhat, RateKeys,
-        SlowKeys, Whole,
+        Count, FaultKeys, File, GpuKeys, Latency, Limit, PairKeys, Problem, RankKeys, RankWhat,
+        RateKeys, Share, SlowKeys, Whole,
     },
     health, instance, nearest_instance, nvlinks, pairs_of,
 };
@@ -376,10 +376,22 @@ fn slow_down(machine: &mut Machine, keys: &SlowKeys) -> Result<(), Problem> {
 /// The faults that happen while the machine runs.
 fn faults(machine: &Machine, keys: FaultKeys) -> Result<Faults, Problem> {
     let mut faults = Faults::default();
-    for keys in keys.jitter {
+    for entry in keys.jitter {
+        let keys = entry.get_ref();
         let (source, target) = ends(machine, [&keys.source, &keys.target], "fault.jitter")?;
-        let (share, extra_ns) = (keys.share.get(), keys.extra_ns.get());
-        faults.jitter.push(Jitter { source, target, share, extra_ns, seed: 0 });
+        if keys.extra_ns.is_none() && keys.extra_share.is_none() {
+            let text = "one of `extra_ns` and `extra_share` must be given".to_owned();
+            return Err(Problem::new(&entry, "fault.jitter", text));
+        }
+        faults.jitter.push(Jitter {
+            source,
+            target,
+            share: keys.share.get(),
+            extra_ns: keys.extra_ns.map_or(0.0, Latency::get),
+            extra_share: keys.extra_share.map_or(0.0, Share::get),
+            lasts_ns: keys.lasts_ns.map_or(0.0, Latency::get),
+            seed: 0,
+        });
     }
     let count = |count: Option<Count>| count.map_or(0, Count::get);
     for keys in keys.flip {

@@ -187,7 +187,7 @@ pub(super) struct FaultKeys {
     #[serde(default)]
     pub slow: Vec<SlowKeys>,
     #[serde(default)]
-    pub jitter: Vec<JitterKeys>,
+    pub jitter: Vec<Spanned<JitterKeys>>,
     #[serde(default)]
     pub flip: Vec<FlipKeys>,
     #[serde(default)]
@@ -218,7 +218,9 @@ pub(super) struct JitterKeys {
     pub source: Option<Spanned<i64>>,
     pub target: Option<Spanned<i64>>,
     pub share: Share,
-    pub extra_ns: Latency,
+    pub extra_ns: Option<Latency>,
+    pub extra_share: Option<Share>,
+    pub lasts_ns: Option<Latency>,
 }
 
 /// `[[fault.flip]]`

@@ -458,6 +458,10 @@ pub struct Jitter {
     pub share: f64,
     /// How much longer.
     pub extra_ns: f64,
+    /// By how much more, as a share of its own time: uniform from 0 to twice this.
+    pub extra_share: f64,
+    /// For how long transfers share what was drawn; 0: each has its own.
+    pub lasts_ns: f64,
     /// What chance begins with: the run's seed.
     pub seed: u64,
 }

@@ -110,7 +110,7 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 /// Malformed files; of each the line, the key and the sentence.
-const MALFORMED: [(&str, usize, &str, &str); 60] = [
+const MALFORMED: [(&str, usize, &str, &str); 61] = [
     ("", 1, "", "missing field `schema`"),
     ("schema = 2", 1, "schema", "2 is not 1, the only value there is"),
     ("schema = 1\nshema = 1", 2, "", "unknown field `shema`"),
@@ -188,6 +188,12 @@ const MALFORMED: [(&str, usize, &str, &str); 60] = [
         4,
         "fault.jitter.share",
         "1.1 is not a share, which is between 0 and 1",
+    ),
+    (
+        "schema = 1\n[[fault.jitter]]\nshare = 1\nlasts_ns = 5",
+        2,
+        "fault.jitter",
+        "one of `extra_ns` and `extra_share` must be given",
     ),
     (
         "schema = 1\n[[fault.call]]\ncode = 2\nname = 'cuMemAlloc_v2'",
@@ -380,19 +386,33 @@ fn with_a_switch_a_pair_has_the_links_of_the_gpu_with_fewer() {
 fn faults_are_carried_over() {
     let machine = file(
         "schema = 1\n[[fault.jitter]]\nsource = 1\nshare = 0.25\nextra_ns = 700\n\
+         [[fault.jitter]]\nshare = 1\nextra_share = 0.01\nlasts_ns = 5e6\n\
          [[fault.flip]]\ntarget = 0\noffset = 8\nafter = 2\nalways = true\n\
          [[fault.call]]\nname = 'cuMemAlloc'\ncode = 2\nafter = 3\n",
     );
     let faults = Faults {
         health: Vec::new(),
         ranks: Vec::new(),
-        jitter: vec![Jitter {
-            source: Some(1),
-            target: None,
-            share: 0.25,
-            extra_ns: 700.0,
-            seed: 0,
-        }],
+        jitter: vec![
+            Jitter {
+                source: Some(1),
+                target: None,
+                share: 0.25,
+                extra_ns: 700.0,
+                extra_share: 0.0,
+                lasts_ns: 0.0,
+                seed: 0,
+            },
+            Jitter {
+                source: None,
+                target: None,
+                share: 1.0,
+                extra_ns: 0.0,
+                extra_share: 0.01,
+                lasts_ns: 5e6,
+                seed: 0,
+            },
+        ],
         flips: vec![Flip { source: None, target: Some(0), offset: 8, after: 2, always: true }],
         calls: vec![FailingCall {
             name: "cuMemAlloc".to_owned(),

@@ -300,34 +300,102 @@ fn times_are_rounded_down_to_the_resolution() {
     });
 }
 
+/// Jitter that hits nothing.
+const NO_JITTER: Jitter = Jitter {
+    source: None,
+    target: None,
+    share: 0.0,
+    extra_ns: 0.0,
+    extra_share: 0.0,
+    lasts_ns: 0.0,
+    seed: 0,
+};
+
+/// When 1000 copies of `bytes` from GPU 0 to `target` began, and how long each lasted; the first lies
+/// behind what was timed before.
+fn thousand(memory: &[u64], target: usize, bytes: usize) -> Vec<(u64, u64)> {
+    let stream = stream();
+    let start = mark(stream);
+    let ends: Vec<u64> =
+        (0..1000).map(|_| copy(memory[target], memory[0], bytes, stream)).collect();
+    synchronize();
+    let times: Vec<u64> = [start].iter().chain(&ends).map(|event| time_ps(*event)).collect();
+    times.windows(2).map(|pair| (pair[0], pair[1] - pair[0])).collect()
+}
+
 #[test]
 fn jitter_hits_its_share_and_adds_to_the_duration_only() {
     alone(|| {
         let mut machine = machine();
         let (source, target) = (Some(0), Some(1));
         machine.faults.jitter =
-            vec![Jitter { source, target, share: 0.25, extra_ns: 700.0, seed: 0 }];
+            vec![Jitter { source, target, share: 0.25, extra_ns: 700.0, ..NO_JITTER }];
         let contexts = begin(machine);
         let memory = everywhere(&contexts, MB);
-        let stream = stream();
-        let ends = |target: usize| {
-            let start = mark(stream);
-            let ends: Vec<u64> =
-                (0..1000).map(|_| copy(memory[target], memory[0], 1000, stream)).collect();
-            synchronize();
-            let mut before_ps = time_ps(start);
-            let later = ends.iter().map(|end| {
-                let duration_ps = time_ps(*end) - before_ps;
-                before_ps = time_ps(*end);
-                duration_ps
-            });
-            later.collect::<Vec<u64>>()
-        };
-        let hit = ends(1);
-        assert!(hit.iter().all(|ps| [2_010_000, 2_710_000].contains(ps)));
-        let count = hit.iter().filter(|ps| **ps == 2_710_000).count();
+        let hit = thousand(&memory, 1, 1000);
+        assert!(hit.iter().all(|(_, ps)| [2_010_000, 2_710_000].contains(ps)));
+        let count = hit.iter().filter(|(_, ps)| *ps == 2_710_000).count();
         assert!((200..300).contains(&count), "{count} of 1000");
-        assert!(ends(2).iter().all(|ps| *ps == 2_010_000), "another target is spared");
+        let spared = thousand(&memory, 2, 1000);
+        assert!(spared.iter().all(|(_, ps)| *ps == 2_010_000), "another target is spared");
+    });
+}
+
+#[test]
+fn jitter_by_a_share_of_the_time_is_uniform_from_none_to_twice_that() {
+    alone(|| {
+        let mut machine = machine();
+        let whole = Jitter { share: 1.0, extra_share: 0.01, ..NO_JITTER };
+        let half = Jitter { share: 0.5, target: Some(2), ..whole };
+        machine.faults.jitter = vec![Jitter { target: Some(1), ..whole }, half];
+        let contexts = begin(machine);
+        let memory = everywhere(&contexts, MB);
+        let all = thousand(&memory, 1, MB);
+        // SplitMix64 from seed 0 begins with these (test vectors of its authors' C code).
+        let drawn: [u64; 3] = [0xE220_A839_7B1D_CDAF, 0x6E78_9E6A_A1B9_65F4, 0x06C4_5D18_8009_454F];
+        for ((_, ps), drawn) in all.iter().zip(drawn) {
+            let wanted = 12e6 * (1.0 + 0.02 * drawn as f64 / 2_f64.powi(64));
+            assert!((*ps as f64 - wanted).abs() <= 1.0, "{ps} ps, not {wanted}");
+        }
+        let extra = |all: &[(u64, u64)]| {
+            let mut extra: Vec<f64> = all.iter().map(|(_, ps)| *ps as f64 / 12e6 - 1.0).collect();
+            extra.sort_unstable_by(f64::total_cmp);
+            extra
+        };
+        let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-3, "{found}");
+        let quantiles = extra(&all);
+        for (place, wanted) in [(0, 0.0), (250, 0.005), (500, 0.01), (750, 0.015), (999, 0.02)] {
+            near(quantiles[place], wanted);
+        }
+        // Of those that are hit as well; the others last no longer.
+        let quantiles = extra(&thousand(&memory, 2, MB));
+        let first = quantiles.iter().position(|extra| *extra > 0.0).unwrap();
+        assert!((450..550).contains(&first), "{first} of 1000 are not hit");
+        near(quantiles[(first + 1000) / 2], 0.01);
+    });
+}
+
+#[test]
+fn jitter_that_lasts_is_the_same_for_all_that_begins_meanwhile() {
+    alone(|| {
+        let mut machine = machine();
+        let lasts_ns = 100_000.0;
+        machine.faults.jitter =
+            vec![Jitter { share: 1.0, extra_share: 0.01, lasts_ns, ..NO_JITTER }];
+        let contexts = begin(machine);
+        let memory = everywhere(&contexts, MB);
+        let all = thousand(&memory, 1, MB);
+        let mut drawn: Vec<u64> = Vec::new();
+        for pair in all.windows(2) {
+            let [(start, ps), (next, next_ps)] = pair else { unreachable!() };
+            // Of 12 µs each, some eight begin in 100 µs.
+            let is_same = start / 100_000_000 == next / 100_000_000;
+            assert_eq!(ps == next_ps, is_same, "{pair:?}");
+            drawn.extend((!is_same).then_some(*next_ps));
+        }
+        assert!((115..125).contains(&drawn.len()), "{}", drawn.len());
+        let (least, most) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
+        assert!(*least < 12_024_000 && *most > 12_216_000, "{least} to {most}");
     });
 }
 

@@ -216,9 +216,21 @@ impl Guard<'_> {
         for leg in cost.legs.iter().filter(|leg| leg.medium != Medium::None) {
             self.shared.count_traffic(*leg, cost.bytes);
         }
+        let ends = [(cost.source, cost.target)];
+        start_ps + self.jittered_ps(&ends, start_ps, cost.duration_ps)
+    }
+
+    /// Counts a transfer, from end to end or over several such ways at once, that begins at `start_ps` and
+    /// should last `duration_ps`; how long it lasts by chance.
+    pub(super) fn jittered_ps(
+        &mut self,
+        ends: &[(u16, u16)],
+        start_ps: u64,
+        duration_ps: u64,
+    ) -> u64 {
         let number = self.transfers;
         self.transfers += 1;
-        start_ps + cost.duration_ps + jitter_ps(self.jitter, &[(cost.source, cost.target)], number)
+        duration_ps + jitter_ps(self.jitter, ends, number, (start_ps, duration_ps))
     }
 
     /// The stream writes the word now: notes it and opens what waits for it.
@@ -337,21 +349,32 @@ impl Write {
 }
 
 /// By how much transfer `number` of the machine, from end to end or over several such ways at once,
-/// lasts longer than it should.
-pub(super) fn jitter_ps(jitter: &[Jitter], ends: &[(u16, u16)], number: u64) -> u64 {
+/// lasts longer than `duration_ps` if it begins at `start_ps`.
+fn jitter_ps(
+    jitter: &[Jitter],
+    ends: &[(u16, u16)],
+    number: u64,
+    (start_ps, duration_ps): (u64, u64),
+) -> u64 {
     let is = |wanted: Option<u32>, found: u16| {
         wanted.is_none_or(|gpu| found != HOST && gpu == u32::from(found))
     };
     let fits = |fault: &Jitter| {
         ends.iter().any(|&(source, target)| is(fault.source, source) && is(fault.target, target))
     };
-    let hit = |at: usize, fault: &Jitter| {
+    let extra_ps = |(at, fault): (usize, &Jitter)| {
+        let number = start_ps.checked_div(ps_of_ns(fault.lasts_ns)).unwrap_or(number);
         // Faults that fit the same transfer are drawn independently.
         let drawn = split_mix_from(fault.seed, number ^ (at as u64) << 48);
-        (drawn >> 11) as f64 / ((1_u64 << 53) as f64) < fault.share
+        let drawn = (drawn >> 11) as f64 / ((1_u64 << 53) as f64);
+        if drawn >= fault.share {
+            return 0;
+        }
+        // What is drawn below `share` is uniform there.
+        let share = 2.0 * fault.extra_share * drawn / fault.share;
+        ps_of_ns(fault.extra_ns) + (share * duration_ps as f64).round() as u64
     };
-    let fitting = jitter.iter().enumerate().filter(|(_, fault)| fits(fault));
-    fitting.filter(|(at, fault)| hit(*at, fault)).map(|(_, f)| ps_of_ns(f.extra_ns)).sum()
+    jitter.iter().enumerate().filter(|(_, fault)| fits(fault)).map(extra_ps).sum()
 }
 
 /// SplitMix64's output number `number` from seed 0.

@@ -287,6 +287,8 @@ fn jitter_and_the_counters_of_links_see_collectives() {
             target: Some(0),
             share: 1.0,
             extra_ns: 700.0,
+            extra_share: 0.0,
+            lasts_ns: 0.0,
             seed: 0,
         };
         let elsewhere = crate::machine::Jitter { source: Some(2), target: Some(0), ..jitter };
