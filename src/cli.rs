@@ -99,6 +99,7 @@ impl Command {
             | Self::Doctor(_)
             | Self::Sweep(_)
             | Self::Compare(_)
+            | Self::Report(_)
             | Self::Explain(_)
             | Self::Catalogue(_)
             | Self::Rank(_) => None,

@@ -37,7 +37,7 @@ const LAYERS: [(&str, &[&str]); 17] = [
             "units",
         ],
     ),
-    ("report", &["plan", "record", "units"]),
+    ("report", &["machine", "measure", "plan", "record", "units"]),
     ("cli", &["plan", "units"]),
     ("progress", &["plan", "record", "stderr", "units"]),
     (

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 pub use latency::Latency;
-pub use summary::{SAMPLES_FOR_INTERVAL, Summary};
+pub use summary::{SAMPLES_FOR_INTERVAL, Scale, Summary};
 use times::Times;
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, StudentsT};
+use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, Normal, StudentsT};
 
 use crate::units::{Bandwidth, Bytes};
 
@@ -60,11 +60,10 @@ impl Summary {
         let all = times.iter().sum::<Duration>();
         let estimate = Bandwidth::of(bytes.times(count as u64), all)?.gb_per_s();
         let times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
-        let length = (count / PARTS).max(1);
-        let parts: Vec<f64> = times.chunks_exact(length).map(|part| part.iter().sum()).collect();
-        let freedom = (parts.len().max(2) - 1) as f64;
-        let far = StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - MISS / 2.0);
-        let share = far * variation(&parts) / (parts.len() as f64).sqrt();
+        let parts: Vec<f64> =
+            times.chunks_exact(part_length(count)).map(|part| part.iter().sum()).collect();
+        let share =
+            Scale::of_stream(count)?.errors * variation(&parts) / (parts.len() as f64).sqrt();
         let (low, high) = (estimate * (1.0 - share).max(0.0), estimate * (1.0 + share));
         Some(Self { count, estimate, low, high, variation: variation(&times) })
     }
@@ -74,6 +73,48 @@ impl Summary {
         let distance = (self.high - self.estimate).max(self.estimate - self.low);
         if distance == 0.0 { 0.0 } else { distance / self.estimate }
     }
+}
+
+/// What a 95 % confidence interval says of its estimate's standard error.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// So many standard errors is half of the interval.
+    pub errors: f64,
+    /// Degrees of freedom of Student's distribution: how well the interval tells the standard error.
+    pub freedom: f64,
+}
+
+impl Scale {
+    /// Of an interval that [`Summary::of`] makes from `count` samples; `None` below 6.
+    ///
+    /// The interval misses with a chance of its own, below 5 %, and so many standard errors it is
+    /// (McKean and Schrader, "A Comparison of Methods for Studentizing the Sample Median",
+    /// Communications in Statistics B 13, 1984; Bonett and Price, "Statistical Inference for a Linear
+    /// Function of Medians", Psychological Methods 7, 2002). Its width varies as the sum of the gaps
+    /// between the samples in it does, each of which is about exponential: what is divided by a sum of
+    /// *g* of them has the tails of Student's distribution with *g* degrees of freedom.
+    pub fn of_median(count: usize) -> Option<Self> {
+        if count < SAMPLES_FOR_INTERVAL {
+            return None;
+        }
+        let place = interval_place(count);
+        let below = Binomial::new(0.5, count as u64).ok()?.cdf(place as u64);
+        let errors = Normal::standard().inverse_cdf(1.0 - below);
+        Some(Self { errors, freedom: (count - 1 - 2 * place) as f64 })
+    }
+
+    /// Of an interval that [`Summary::of_stream`] makes from `count` samples.
+    pub fn of_stream(count: usize) -> Option<Self> {
+        let parts = count / part_length(count);
+        let freedom = (parts.max(2) - 1) as f64;
+        let errors = StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - MISS / 2.0);
+        Some(Self { errors, freedom })
+    }
+}
+
+/// How many samples of a stream make a part.
+fn part_length(count: usize) -> usize {
+    (count / PARTS).max(1)
 }
 
 /// Standard deviation (of count - 1) over mean.
@@ -105,6 +146,20 @@ mod tests {
         for (count, place) in [(1, 0), (5, 0), (6, 0), (9, 1), (20, 5), (25, 7), (100, 39)] {
             assert_eq!(interval_place(count), place, "{count} samples");
         }
+    }
+
+    #[test]
+    fn intervals_have_the_published_scale() {
+        // P(X ≤ 5) of 20 is 0.02069, P(X ≤ 0) of 6 is 1/64; and so much is beyond these of a normal distribution.
+        for (count, errors, freedom) in [(20, 2.0396, 9.0), (6, 2.1539, 5.0)] {
+            let scale = Scale::of_median(count).unwrap();
+            assert!((scale.errors - errors).abs() < 1e-4, "{scale:?}");
+            assert_eq!(scale.freedom, freedom);
+        }
+        assert_eq!(Scale::of_median(5), None);
+        // Of 47 samples, 23 parts of two: Student's quantile for 22 is 2.0739.
+        let stream = Scale::of_stream(47).unwrap();
+        assert!((stream.errors - 2.0739).abs() < 1e-4 && stream.freedom == 22.0, "{stream:?}");
     }
 
     #[test]

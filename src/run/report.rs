@@ -32,7 +32,7 @@ pub(super) fn write(path: &Path, runs: &[Run]) -> Result<(), record::Error> {
     let mut new = path.as_os_str().to_owned();
     new.push(".new");
     let new = PathBuf::from(new);
-    fs::write(&new, page).and_then(|()| fs::rename(&new, path)).map_err(|source| {
-        record::Error::Write { path: path.to_owned(), source }
-    })
+    fs::write(&new, page)
+        .and_then(|()| fs::rename(&new, path))
+        .map_err(|source| record::Error::Write { path: path.to_owned(), source })
 }

@@ -261,7 +261,7 @@ impl Text {
             sink.row(Row { status: Status::Failed, operation, reason, ..row });
             return Ok(());
         }
-        let one_way = |row| Row { pattern: Some(Pattern::OneWay.name()), flows: Some(1), ..row };
+        let one_way = |row| Row { pattern: Some(Pattern::OneWay), flows: Some(1), ..row };
         let latency = |operation, row| Row {
             operation: Some(operation),
             latency_ns_p50: numbers.us.and_then(|us| nanoseconds_of_microseconds(us.value)),
@@ -292,7 +292,7 @@ impl Text {
             Some(Kind::Rma(issuer)) => Row {
                 operation: Some(of(issuer)),
                 issuer: Some(issuer),
-                pattern: Some(Pattern::BothWays.name()),
+                pattern: Some(Pattern::BothWays),
                 flows: Some(2),
                 bandwidth_gb_s: rate,
                 ..row

@@ -135,7 +135,7 @@ impl Run {
         let row = Row {
             transport: TransportKind::Nccl,
             operation,
-            pattern: is_around.then(|| Pattern::Neighbours.name()),
+            pattern: is_around.then_some(Pattern::Neighbours),
             data_type: line.data_type,
             // It names one for sendrecv too, which reduces nothing.
             reduction: line.reduction.filter(|_| reduces),

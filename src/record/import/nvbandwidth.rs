@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::{Sink, quoted};
 use crate::{
     plan::{Engine, Issuer, Operation, Pattern, TransportKind},
-    record::{Row, Status},
+    record::{MemoryKind, Row, Status},
     units::whole_nanoseconds,
 };
 
@@ -168,11 +168,11 @@ impl Kind {
 
     /// What all of its rows say.
     fn row(self) -> Row {
-        let memory = |is_host| Some(if is_host { "host" } else { "gpu" });
+        let memory = |is_host| Some(if is_host { MemoryKind::Host } else { MemoryKind::Gpu });
         let is_local = matches!(self.ends, Ends::Within | Ends::HostToGpu | Ends::GpuToHost);
         Row {
             transport: if is_local { TransportKind::Local } else { TransportKind::P2p },
-            pattern: Some(self.pattern.name()),
+            pattern: Some(self.pattern),
             flows: match self.pattern {
                 Pattern::OneWay => Some(1),
                 Pattern::BothWays => Some(2),

@@ -10,7 +10,7 @@
 use super::{About, MEAN_LATENCY, Reader, Sink, Tool, UNVERIFIED, begins_with_number, quoted};
 use crate::{
     plan::{DataType, Issuer, Operation, Pattern, TransportKind},
-    record::{Row, Status},
+    record::{MemoryKind, Row, Status},
     units::{Bytes, count, gb_s_of_mb_s, nanoseconds_of_microseconds},
 };
 
@@ -27,7 +27,7 @@ struct Benchmark {
     issuer: Option<Issuer>,
     pattern: Option<Pattern>,
     /// Where both buffers lie, if the title says so.
-    memory: Option<&'static str>,
+    memory: Option<MemoryKind>,
 }
 
 impl Benchmark {
@@ -75,8 +75,8 @@ impl Benchmark {
             memory: match accelerator {
                 // Its title has no place for the accelerator.
                 None if pattern == pairs => None,
-                None => Some("host"),
-                Some(_) if is_nccl || operation.collective().is_some() => Some("gpu"),
+                None => Some(MemoryKind::Host),
+                Some(_) if is_nccl || operation.collective().is_some() => Some(MemoryKind::Gpu),
                 Some(_) => None,
             },
         })
@@ -126,7 +126,7 @@ pub(super) struct Text {
     /// The title of the benchmark at hand, for a reason.
     title: String,
     benchmark: Option<Benchmark>,
-    memory: Option<(&'static str, &'static str)>,
+    memory: Option<(MemoryKind, MemoryKind)>,
     data_type: Option<DataType>,
     pairs: Option<usize>,
     window: Option<u32>,
@@ -166,7 +166,7 @@ impl Reader for Text {
 impl Text {
     fn comment(&mut self, comment: &str) {
         let memory = |text: &str| {
-            [("DEVICE", "gpu"), ("HOST", "host")]
+            [("DEVICE", MemoryKind::Gpu), ("HOST", MemoryKind::Host)]
                 .into_iter()
                 .find_map(|(word, memory)| text.starts_with(word).then_some(memory))
         };
@@ -263,7 +263,7 @@ impl Text {
             protocol: is_mpi.then(|| "mpi".to_owned()),
             operation: Some(benchmark.operation),
             issuer: benchmark.issuer,
-            pattern: pattern.map(Pattern::name),
+            pattern: pattern,
             flows: match pattern {
                 Some(Pattern::OneWay) => Some(1),
                 Some(Pattern::BothWays) => Some(2),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
-    plan::{DataType, Engine, Issuer, Operation, Reduction, TransportKind},
-    record::Status,
+    plan::{DataType, Engine, Issuer, Operation, Pattern, Reduction, TransportKind},
+    record::{MemoryKind, Status},
     units::Bytes,
 };
 
@@ -169,7 +169,10 @@ fn a_cell_of_nvbandwidth_is_the_flow_that_its_code_measures() {
     assert_eq!((both.bandwidth_gb_s, both.bandwidth_gb_s_total), (Some(352.0), Some(704.0)));
     let to_gpu = find(copy, None, Engine::Ce, "one-way", None, Some(3));
     assert_eq!((to_gpu.transport, to_gpu.bandwidth_gb_s), (TransportKind::Local, Some(55.4)));
-    assert_eq!((to_gpu.source_memory, to_gpu.target_memory), (Some("host"), Some("gpu")));
+    assert_eq!(
+        (to_gpu.source_memory, to_gpu.target_memory),
+        (Some(MemoryKind::Host), Some(MemoryKind::Gpu))
+    );
     let to_host = find(copy, None, Engine::Sm, "both-ways", Some(0), None);
     assert_eq!((to_host.bandwidth_gb_s, to_host.bandwidth_gb_s_total), (Some(38.5), None));
     let pulled_by_one = find(copy, read, Engine::Sm, "all-to-one", None, Some(2));
@@ -218,11 +221,11 @@ fn a_command_above_a_table_of_fabtests_says_what_it_measures() {
     assert_eq!(rows[2].size_bytes, Some(Bytes::new(1536)));
     let read = &rows[7];
     assert_eq!((read.operation, read.issuer), (Some(Operation::Read), Some(Issuer::Read)));
-    assert_eq!((read.pattern, read.window), (Some("both-ways"), Some(128)));
+    assert_eq!((read.pattern, read.window), (Some(Pattern::BothWays), Some(128)));
     assert!(is_near(read.bandwidth_gb_s, 11.95));
     assert_eq!((read.latency_ns_p50, read.bandwidth_gb_s_total), (None, None));
     let send = &rows[8];
-    assert_eq!((send.operation, send.pattern), (Some(Operation::Send), Some("one-way")));
+    assert_eq!((send.operation, send.pattern), (Some(Operation::Send), Some(Pattern::OneWay)));
     assert_eq!((send.flags.as_str(), send.provider.as_deref()), ("", Some("efa")));
     assert_eq!(about.left_out, 1);
     assert!(
@@ -242,7 +245,7 @@ fn the_machine_readable_form_of_fabtests_names_its_program() {
     let write_data = &rows[2];
     assert_eq!(
         (write_data.operation, write_data.pattern),
-        (Some(Operation::Write), Some("one-way"))
+        (Some(Operation::Write), Some(Pattern::OneWay))
     );
     assert_eq!((write_data.size_bytes, write_data.flags.as_str()), (Some(Bytes::kib(64)), ""));
     assert_eq!((rows[3].operation, rows[3].latency_ns_p50), (Some(Operation::Write), Some(15_600)));
@@ -300,8 +303,14 @@ fn titles_and_heads_of_osu_say_what_the_numbers_are() {
         (bandwidth.transport, bandwidth.protocol.as_deref()),
         (TransportKind::Rdma, Some("mpi"))
     );
-    assert_eq!((bandwidth.operation, bandwidth.pattern), (Some(Operation::Send), Some("one-way")));
-    assert_eq!((bandwidth.source_memory, bandwidth.target_memory), (Some("gpu"), Some("host")));
+    assert_eq!(
+        (bandwidth.operation, bandwidth.pattern),
+        (Some(Operation::Send), Some(Pattern::OneWay))
+    );
+    assert_eq!(
+        (bandwidth.source_memory, bandwidth.target_memory),
+        (Some(MemoryKind::Gpu), Some(MemoryKind::Host))
+    );
     assert!(is_near(bandwidth.bandwidth_gb_s, 9.82144));
     assert_eq!(bandwidth.flags, "");
     assert_eq!((rows[2].status, rows[2].bandwidth_gb_s), (Status::Corrupt, None));
@@ -316,7 +325,10 @@ fn titles_and_heads_of_osu_say_what_the_numbers_are() {
     assert_eq!((latency.latency_ns_p50, latency.latency_ns_p99), (Some(1570), Some(3500)));
     assert_eq!(latency.flags, "unverified");
     let pairs = &rows[6];
-    assert_eq!((pairs.pattern, pairs.flows, pairs.window), (Some("pairs"), Some(4), Some(64)));
+    assert_eq!(
+        (pairs.pattern, pairs.flows, pairs.window),
+        (Some(Pattern::Pairs), Some(4), Some(64))
+    );
     assert_eq!((pairs.bandwidth_gb_s, pairs.bandwidth_gb_s_total), (Some(12.0), Some(48.0)));
     assert_eq!(pairs.source_memory, None);
     let reduced = &rows[7];
@@ -328,7 +340,10 @@ fn titles_and_heads_of_osu_say_what_the_numbers_are() {
     assert_eq!((reduced.latency_ns_p50, reduced.latency_ns_max), (Some(18_340), None));
     assert_eq!(reduced.flags, "unverified mean_latency");
     assert_eq!((rows[8].operation, rows[8].issuer), (Some(Operation::Write), Some(Issuer::Write)));
-    assert_eq!((rows[9].transport, rows[9].source_memory), (TransportKind::Nccl, Some("gpu")));
+    assert_eq!(
+        (rows[9].transport, rows[9].source_memory),
+        (TransportKind::Nccl, Some(MemoryKind::Gpu))
+    );
     assert_eq!(about.left_out, 1);
     assert!(
         about.reasons[0].ends_with("g2g has nothing like `MPI Barrier Latency Test`"),

@@ -12,12 +12,13 @@ use std::{
 };
 
 use crate::{
+    measure::Scale,
     plan::topology::Topology,
     record::{Columns, Error, Run, provenance::Provenance},
 };
 
 use matching::{Matched, Member, matched};
-use statistics::{MISS, corrected};
+use statistics::{Interval, MISS, corrected};
 
 pub use matching::By;
 pub use statistics::{Change, Estimate, Known};
@@ -113,14 +114,24 @@ impl Source {
     }
 
     /// How well a row's number is known.
-    fn interval(&self, row: usize, quantity: Quantity) -> Option<(f64, f64)> {
-        match quantity {
-            Quantity::Bandwidth => self
-                .rows
-                .number(row, "bandwidth_gb_s_low")
-                .zip(self.rows.number(row, "bandwidth_gb_s_high")),
-            Quantity::Latency => self.latencies.get(&row).copied(),
-        }
+    fn interval(&self, row: usize, quantity: Quantity) -> Option<Interval> {
+        let samples = |column| usize::try_from(self.rows.count(row, column)?).ok();
+        let ((low, high), scale) = match quantity {
+            Quantity::Bandwidth => {
+                let [low, high] = ["bandwidth_gb_s_low", "bandwidth_gb_s_high"]
+                    .map(|column| self.rows.number(row, column));
+                let count = samples("bandwidth_samples")?;
+                let scale = match self.rows.text(row, "transport") {
+                    "rdma" => Scale::of_stream(count),
+                    _ => Scale::of_median(count),
+                };
+                (low.zip(high)?, scale?)
+            }
+            Quantity::Latency => {
+                (self.latencies.get(&row).copied()?, Scale::of_median(samples("latency_samples")?)?)
+            }
+        };
+        Some(Interval { low, high, scale })
     }
 
     const fn is_foreign(&self) -> bool {

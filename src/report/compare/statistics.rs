@@ -2,6 +2,8 @@
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
+use crate::measure::Scale;
+
 /// What one side has measured of a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
@@ -11,12 +13,20 @@ pub struct Estimate {
     pub(super) spread: Option<Spread>,
 }
 
+/// The 95 % confidence interval of a run's estimate.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Interval {
+    pub(super) low: f64,
+    pub(super) high: f64,
+    pub(super) scale: Scale,
+}
+
 /// How far the logarithm of an estimate is from the truth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Spread {
     /// Standard error.
     error: f64,
-    /// Degrees of freedom; infinite where the error is known by many samples.
+    /// Degrees of freedom: how well the error itself is known.
     freedom: f64,
 }
 
@@ -47,19 +57,17 @@ pub struct Known {
 /// The chance that an interval misses the truth, on both sides together.
 pub(super) const MISS: f64 = 0.05;
 
-/// Half the width of a 95 % interval in standard errors, for a normal distribution.
-const NORMAL_95: f64 = 1.96;
-
 /// No median is known better than within this standard error, as a share: what changes from run to run, such as
 /// where memory lies, is in no interval of one run.
 const ERROR_MIN: f64 = 0.001;
 
 impl Estimate {
     /// One run's median with its 95 % confidence interval, if it has one.
-    pub(super) fn of_run(value: f64, interval: Option<(f64, f64)>) -> Self {
-        let spread = interval.filter(|(low, _)| *low > 0.0).map(|(low, high)| {
-            let error = (high / low).ln() / 2.0 / NORMAL_95;
-            Spread { error: error.max(ERROR_MIN), freedom: f64::INFINITY }
+    pub(super) fn of_run(value: f64, interval: Option<Interval>) -> Self {
+        let interval = interval.filter(|interval| interval.low > 0.0);
+        let spread = interval.map(|Interval { low, high, scale }| {
+            let error = (high / low).ln() / 2.0 / scale.errors;
+            Spread { error: error.max(ERROR_MIN), freedom: scale.freedom }
         });
         Self { value, spread }
     }
@@ -110,20 +118,15 @@ pub(super) fn corrected(all: &mut [&mut Known]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::Summary;
     use rand::{RngExt, SeedableRng, rngs::StdRng};
     use rand_distr::{Distribution, Normal};
 
-    /// The median of samples with its interval, by the ranks of a table (Conover's table A3).
-    fn median(samples: &mut [f64]) -> Estimate {
-        samples.sort_unstable_by(f64::total_cmp);
-        let place = match samples.len() {
-            20 => 5,
-            100 => 39,
-            _ => unreachable!(),
-        };
-        let middle = samples.len() / 2;
-        let value = (samples[middle - 1] + samples[middle]) / 2.0;
-        Estimate::of_run(value, Some((samples[place], samples[samples.len() - 1 - place])))
+    /// The median of samples with its interval.
+    fn median(samples: &[f64]) -> Estimate {
+        let Summary { count, estimate, low, high, .. } = Summary::of(samples).unwrap();
+        let scale = Scale::of_median(count).unwrap();
+        Estimate::of_run(estimate, Some(Interval { low, high, scale }))
     }
 
     fn coverage(mut side: impl FnMut(f64, &mut StdRng) -> Estimate) -> f64 {
@@ -145,7 +148,7 @@ mod tests {
         for count in [20, 100] {
             let covered = coverage(|truth, random| {
                 let sample = |_| truth * (1.0 + noise.sample(random));
-                median(&mut (0..count).map(sample).collect::<Vec<f64>>())
+                median(&(0..count).map(sample).collect::<Vec<f64>>())
             });
             assert!((0.93..0.97).contains(&covered), "{count} samples: {covered}");
         }
@@ -158,24 +161,28 @@ mod tests {
         }
     }
 
+    /// In how many of so many comparisons of cases that are alike one is called different.
+    fn wrong(comparisons: u32, cases: usize, sample: impl Fn(&mut StdRng) -> f64) -> u32 {
+        let mut random = StdRng::seed_from_u64(2);
+        let mut side = || median(&[(); 20].map(|()| 50.0 / (1.0 + sample(&mut random))));
+        let mut is_wrong = |_: &u32| {
+            let mut changes: Vec<Change> =
+                (0..cases).map(|_| Change::between(side(), side())).collect();
+            corrected(&mut changes.iter_mut().filter_map(|c| c.known.as_mut()).collect::<Vec<_>>());
+            changes.iter().any(|change| change.known.unwrap().q <= MISS)
+        };
+        (0..comparisons).filter(&mut is_wrong).count() as u32
+    }
+
     #[test]
     fn what_is_alike_is_seldom_called_different() {
-        let noise = Normal::new(0.0, 0.01).unwrap();
-        let mut random = StdRng::seed_from_u64(2);
-        let mut wrong = 0;
-        for _ in 0..400 {
-            let mut changes: Vec<Change> = (0..50)
-                .map(|_| {
-                    let mut side =
-                        || median(&mut [(); 20].map(|()| 50.0 * (1.0 + noise.sample(&mut random))));
-                    Change::between(side(), side())
-                })
-                .collect();
-            corrected(&mut changes.iter_mut().filter_map(|c| c.known.as_mut()).collect::<Vec<_>>());
-            wrong += u32::from(changes.iter().any(|change| change.known.unwrap().q <= MISS));
-        }
-        // 5 % of 400, and what chance adds to it.
-        assert!(wrong <= 32, "{wrong} of 400 comparisons of what is alike found a difference");
+        // 5 % of 200 and of 40, and what chance adds to it. Of many differences the greatest count, for
+        // which it matters that 20 samples do not tell their error well.
+        let normal = Normal::new(0.0, 0.01).unwrap();
+        let few = wrong(200, 50, |random| normal.sample(random));
+        assert!(few <= 18, "{few} of 200 comparisons of what is alike found a difference");
+        let many = wrong(40, 1000, |random| random.random_range(0.0..0.02));
+        assert!(many <= 6, "{many} of 40 comparisons of 1000 cases each");
     }
 
     #[test]
@@ -196,11 +203,13 @@ mod tests {
 
     #[test]
     fn an_estimate_without_an_interval_has_a_change_that_nothing_vouches_for() {
-        let told = Estimate::of_run(10.0, Some((9.9, 10.1)));
+        let scale = Scale::of_median(20).unwrap();
+        let interval = |low, high| Some(Interval { low, high, scale });
+        let told = Estimate::of_run(10.0, interval(9.9, 10.1));
         for untold in [
             Estimate::of_run(11.0, None),
             Estimate::of_runs(&[11.0]),
-            Estimate::of_run(11.0, Some((0.0, 12.0))),
+            Estimate::of_run(11.0, interval(0.0, 12.0)),
         ] {
             let change = Change::between(told, untold);
             assert!((change.share - 0.1).abs() < 1e-12);

@@ -21,6 +21,7 @@ fn row(source: u32, target: u32, gb_s: f64) -> Row {
         bandwidth_gb_s: Some(gb_s),
         bandwidth_gb_s_low: Some(gb_s * 0.995),
         bandwidth_gb_s_high: Some(gb_s * 1.005),
+        bandwidth_samples: Some(20),
         ..Row::default()
     }
 }
@@ -164,6 +165,7 @@ fn latencies_count_where_there_is_no_bandwidth() {
         operation: Some(Operation::PingPong),
         bandwidth_gb_s: None,
         latency_ns_p50: Some(ns),
+        latency_samples: Some(1000),
         ..row(0, 1, 0.0)
     };
     let known = |ns: u64| Source {

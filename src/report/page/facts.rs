@@ -76,19 +76,13 @@ pub(super) fn sections(run: &Run) -> [Section; 3] {
 }
 
 fn health(host: &HostHealth) -> Table {
-    let head = [
-        "GPU",
-        "°C",
-        "W",
-        "SM clock, MHz",
-        "memory clock, MHz",
-        "PCIe",
-        "clocks held down by",
-    ];
-    let pair = |value: &dyn Fn(&GpuHealth) -> Option<String>, start: &GpuHealth, end: &GpuHealth| {
-        let [start, end] = [start, end].map(|at| value(at).unwrap_or_else(|| "-".to_owned()));
-        if start == end { start } else { format!("{start} → {end}") }
-    };
+    let head =
+        ["GPU", "°C", "W", "SM clock, MHz", "memory clock, MHz", "PCIe", "clocks held down by"];
+    let pair =
+        |value: &dyn Fn(&GpuHealth) -> Option<String>, start: &GpuHealth, end: &GpuHealth| {
+            let [start, end] = [start, end].map(|at| value(at).unwrap_or_else(|| "-".to_owned()));
+            if start == end { start } else { format!("{start} → {end}") }
+        };
     let row = |start: &GpuHealth| {
         let end = host.end.iter().find(|end| end.gpu == start.gpu).unwrap_or(start);
         let condition = |of: &GpuHealth| of.health.as_ref().map(|health| health.condition.clone());
@@ -125,12 +119,14 @@ fn origin(run: &Run) -> Table {
     let machine = &provenance.machine;
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "not told".to_owned());
     let memory = machine.memory_bytes.map_or("not told".to_owned(), |bytes| bytes.rounded());
-    let simulated = provenance.simulated_machine.as_ref().map_or("no".to_owned(), |machine| {
-        format!("yes: {machine}, on the machine below")
-    });
-    let hosts = provenance.hosts.iter().map(|host| {
-        format!("{} ({})", host.name, count(host.ranks.len(), "rank"))
-    });
+    let simulated = provenance
+        .simulated_machine
+        .as_ref()
+        .map_or("no".to_owned(), |machine| format!("yes: {machine}, on the machine below"));
+    let hosts = provenance
+        .hosts
+        .iter()
+        .map(|host| format!("{} ({})", host.name, count(host.ranks.len(), "rank")));
     let rows = [
         ("simulated", simulated),
         ("command", provenance.command.join(" ")),

@@ -15,8 +15,14 @@ use crate::{
 };
 
 /// Shares of the latencies that a line goes through, and how they are written.
-const SHARES: [(f64, &str); 6] =
-    [(0.0, "0"), (0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %")];
+const SHARES: [(f64, &str); 6] = [
+    (0.0, "0"),
+    (0.5, "50 %"),
+    (0.9, "90 %"),
+    (0.99, "99 %"),
+    (0.999, "99.9 %"),
+    (0.9999, "99.99 %"),
+];
 
 /// Points of a line within each tenth of what is left.
 const POINTS_PER_DECADE: i32 = 12;

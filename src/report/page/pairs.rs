@@ -5,11 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::{Chart, Section, Table, Variant, kinds};
-use crate::{
-    record::Columns,
-    report::words,
-    units::readable_gb_s,
-};
+use crate::{record::Columns, report::words, units::readable_gb_s};
 
 /// With fewer ends a heat map shows nothing that a line does not.
 const ENDS_MIN: usize = 3;
@@ -210,7 +206,8 @@ fn map(
     let of = |source: &End, target: &End| cells.get(&(source.clone(), target.clone()));
     let matrix = |value: &dyn Fn(&Cell) -> Value, none: Value| -> Vec<Vec<Value>> {
         let row = |source: &End| {
-            let cell = |(target, _): &(&End, String)| of(source, target).map_or(none.clone(), value);
+            let cell =
+                |(target, _): &(&End, String)| of(source, target).map_or(none.clone(), value);
             ends.iter().map(cell).collect()
         };
         ends.iter().map(|(source, _)| row(source)).collect()
@@ -231,9 +228,8 @@ fn map(
     if let (Value::Object(trace), Value::Object(unit)) = (&mut trace, unit) {
         trace.extend(unit);
     }
-    let axis = |title: &str| {
-        json!({ "title": { "text": title }, "type": "category", "showgrid": false })
-    };
+    let axis =
+        |title: &str| json!({ "title": { "text": title }, "type": "category", "showgrid": false });
     let mut sources = axis("source");
     sources["autorange"] = json!("reversed");
     let row = |(source, name): &(&End, String)| {
@@ -267,7 +263,9 @@ pub(super) fn short(gb_s: f64) -> String {
 }
 
 fn range(values: &[f64]) -> (f64, f64) {
-    values.iter().fold((f64::INFINITY, 0.0), |(low, high), value| (low.min(*value), high.max(*value)))
+    values
+        .iter()
+        .fold((f64::INFINITY, 0.0), |(low, high), value| (low.min(*value), high.max(*value)))
 }
 
 /// The middle value, of an even count the upper of two; 0 of none.

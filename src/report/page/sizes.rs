@@ -26,16 +26,8 @@ pub(super) const COLOURS: [&str; LINES_MAX] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a", "#8c6d1f"];
 
 /// What else tells lines apart.
-pub(super) const MARKS: [&str; LINES_MAX] = [
-    "circle",
-    "square",
-    "diamond",
-    "triangle-up",
-    "x",
-    "triangle-down",
-    "cross",
-    "star",
-];
+pub(super) const MARKS: [&str; LINES_MAX] =
+    ["circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross", "star"];
 
 /// All rows of a kind and size together.
 struct Point {
@@ -66,8 +58,9 @@ struct Fit {
 }
 
 pub(super) fn sections(rows: &Columns) -> [Section; 2] {
-    let (collectives, copies): (Vec<Kind>, Vec<Kind>) =
-        kinds(rows, "").into_iter().partition(|kind| rows.text(kind.rows[0], "transport") == "nccl");
+    let (collectives, copies): (Vec<Kind>, Vec<Kind>) = kinds(rows, "")
+        .into_iter()
+        .partition(|kind| rows.text(kind.rows[0], "transport") == "nccl");
     let lines = |kinds: &[Kind], column| -> Vec<Line> {
         kinds.iter().filter_map(|kind| line(rows, kind, column)).collect()
     };
@@ -137,7 +130,8 @@ fn line(rows: &Columns, kind: &Kind, column: &str) -> Option<Line> {
             seconds: size as f64 / (gb_s * 1e9),
         }
     };
-    let points: Vec<Point> = sizes.into_iter().map(point).filter(|point| point.gb_s > 0.0).collect();
+    let points: Vec<Point> =
+        sizes.into_iter().map(point).filter(|point| point.gb_s > 0.0).collect();
     (!points.is_empty()).then(|| Line { name: kind.name.replace("->", "→"), points })
 }
 
@@ -309,7 +303,10 @@ impl Fit {
             return None;
         }
         let sum = |term: &dyn Fn(f64, f64) -> f64| -> f64 {
-            points.iter().map(|point| term(1.0 / point.seconds, point.size as f64 / point.seconds)).sum()
+            points
+                .iter()
+                .map(|point| term(1.0 / point.seconds, point.size as f64 / point.seconds))
+                .sum()
         };
         // Of start · u + size · v = 1, u = 1 / time and v = size / time.
         let (uu, uv, vv) = (sum(&|u, _| u * u), sum(&|u, v| u * v), sum(&|_, v| v * v));
@@ -324,8 +321,11 @@ impl Fit {
         let time = |point: &Point| start_s + point.size as f64 * per_byte;
         let misses = points.iter().map(|point| (time(point) / point.seconds - 1.0).abs());
         let largest_miss = misses.fold(0.0, f64::max);
-        (per_byte > 0.0 && largest_miss.is_finite())
-            .then(|| Self { start_s, bytes_per_s: 1.0 / per_byte, largest_miss })
+        (per_byte > 0.0 && largest_miss.is_finite()).then(|| Self {
+            start_s,
+            bytes_per_s: 1.0 / per_byte,
+            largest_miss,
+        })
     }
 }
 

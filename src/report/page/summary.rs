@@ -23,7 +23,8 @@ pub(super) fn sentences(run: &Run) -> Vec<Sentence> {
     let rows = &run.rows;
     let mut sentences = vec![outcome(rows)];
     sentences.extend(against(run));
-    sentences.extend(limited(kinds(rows, "").iter().filter_map(|kind| reached(rows, kind)), "note"));
+    sentences
+        .extend(limited(kinds(rows, "").iter().filter_map(|kind| reached(rows, kind)), "note"));
     sentences.extend(limited(not_measured(rows).into_iter(), "note"));
     sentences
 }
@@ -41,7 +42,8 @@ fn limited(all: impl Iterator<Item = String>, kind: &'static str) -> Vec<Sentenc
 
 /// Whether what was to be measured was measured.
 fn outcome(rows: &Columns) -> Sentence {
-    let of = |status: &str| (0..rows.len()).filter(|row| rows.text(*row, "status") == status).count();
+    let of =
+        |status: &str| (0..rows.len()).filter(|row| rows.text(*row, "status") == status).count();
     let [ok, skipped, corrupt, failed] = ["ok", "skipped", "corrupt", "failed"].map(of);
     let mut text = format!("{} measured, every byte verified", count(ok, "row"));
     for (number, what) in [(skipped, "skipped"), (corrupt, "CORRUPT"), (failed, "FAILED")] {
@@ -106,11 +108,8 @@ fn reached(rows: &Columns, kind: &Kind) -> Option<String> {
 fn against(run: &Run) -> Vec<Sentence> {
     let rows = &run.rows;
     let slow = attribution::find(rows, &|row| attribution::way(rows, row, &run.provenance.hosts));
-    let mut all: Vec<String> = attribution::text(&slow)
-        .lines()
-        .skip(1)
-        .map(|line| format!("{}.", line.trim()))
-        .collect();
+    let mut all: Vec<String> =
+        attribution::text(&slow).lines().skip(1).map(|line| format!("{}.", line.trim())).collect();
     let of_status = |status: &'static str| {
         let found = (0..rows.len()).filter(move |row| rows.text(*row, "status") == status);
         found.map(move |row| (row, rows.text(row, "reason").to_owned()))
@@ -121,8 +120,16 @@ fn against(run: &Run) -> Vec<Sentence> {
         let found = (0..rows.len()).filter(move |row| rows.text(*row, column) == verdict);
         found.map(move |row| (row, rows.text(row, reason).to_owned()))
     };
-    all.extend(grouped(rows, of_verdict("below", "verdict", "verdict_reason"), "below what is expected"));
-    all.extend(grouped(rows, of_verdict("above", "verdict", "verdict_reason"), "above what is possible"));
+    all.extend(grouped(
+        rows,
+        of_verdict("below", "verdict", "verdict_reason"),
+        "below what is expected",
+    ));
+    all.extend(grouped(
+        rows,
+        of_verdict("above", "verdict", "verdict_reason"),
+        "above what is possible",
+    ));
     let contradicted = of_verdict("contradicted", "path_verdict", "path_reason");
     all.extend(grouped(rows, contradicted, "took another path"));
     let mut flags: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
@@ -157,7 +164,8 @@ fn grouped(
         }
     }
     let sentence = |(_, row, reason, number): (String, usize, String, usize)| {
-        let ends = [words::kind(rows, row, ""), words::ends(rows, row, false), words::size(rows, row)];
+        let ends =
+            [words::kind(rows, row, ""), words::ends(rows, row, false), words::size(rows, row)];
         let ends: Vec<String> = ends.into_iter().filter(|part| !part.is_empty()).collect();
         let more = match number {
             1 => String::new(),
