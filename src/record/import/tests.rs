@@ -149,7 +149,7 @@ fn a_cell_of_nvbandwidth_is_the_flow_that_its_code_measures() {
             row.operation == Some(operation)
                 && row.issuer == issuer
                 && row.engine == Some(engine)
-                && row.pattern == Some(pattern)
+                && row.pattern.map(Pattern::name) == Some(pattern)
                 && (row.source_gpu, row.target_gpu) == (source, target)
         };
         let found: Vec<&Row> = rows.iter().filter(of).collect();
