@@ -285,6 +285,10 @@ pub struct Options {
     #[arg(long, requires = "resume")]
     pub resume_changed: bool,
 
+    /// Write no page of the results; `g2g report` can do so later
+    #[arg(long)]
+    pub no_report: bool,
+
     /// Print the cases and measure nothing
     #[arg(long, conflicts_with_all = ["format", "output"])]
     pub dry_run: bool,

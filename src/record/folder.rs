@@ -2,18 +2,24 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
+    fs::{self, File},
     io::{self, BufRead, BufReader, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
 use serde::Deserialize;
 
-use super::{Columns, Error, Provenance, hlog, json};
-use crate::{machine::health::HostHealth, measure::Latency};
+use super::{Columns, Error, Provenance, hlog, json, topology_json};
+use crate::{
+    machine::{health::HostHealth, survey::Survey},
+    measure::Latency,
+};
 
 /// The end of run.json is looked for in so many bytes, and in more if it is not there.
 const ENDING_USUAL: u64 = 64 << 10;
+
+/// The file of what rank 0's host consists of.
+const TOPOLOGY: &str = "topology.json";
 
 /// What stands before the rows.
 #[derive(Deserialize)]
@@ -37,6 +43,8 @@ pub struct Run {
     pub provenance: Provenance,
     /// The rows.
     pub rows: Columns,
+    /// What rank 0's host consists of, if that was written down.
+    pub topology: Option<Survey>,
     /// How the GPUs of each host have done; empty if the run was killed, or has no GPUs.
     pub health: Vec<HostHealth>,
 }
@@ -59,8 +67,28 @@ impl Run {
         let Beginning { provenance } = serde_json::from_str(&beginning).map_err(unknown)?;
         let Ending { health } = serde_json::from_str(&ending).map_err(unknown)?;
         let rows = Columns::read(&folder.join("run.csv"))?;
-        Ok(Self { folder: folder.to_owned(), provenance, rows, health })
+        let topology = topology(&folder.join(TOPOLOGY))?;
+        Ok(Self { folder: folder.to_owned(), provenance, rows, topology, health })
     }
+}
+
+/// Writes down what rank 0's host consists of, beside the results of a run.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn keep_topology(folder: &Path, survey: &Survey) -> Result<(), Error> {
+    let path = folder.join(TOPOLOGY);
+    fs::write(&path, topology_json(survey)).map_err(|source| Error::Write { path, source })
+}
+
+fn topology(path: &Path) -> Result<Option<Survey>, Error> {
+    let text = match fs::read_to_string(path) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(|source| Error::Read { path: path.to_owned(), source })?,
+    };
+    let read = serde_json::from_str(&text);
+    read.map(Some).map_err(|err| Error::Content { path: path.to_owned(), reason: err.to_string() })
 }
 
 impl Run {

@@ -38,7 +38,7 @@ pub use catalogue::{catalogue_entry_json, catalogue_entry_text, catalogue_json, 
 pub use columns::Columns;
 pub use csv::text as csv_text;
 pub use doctor::{doctor_json, doctor_text};
-pub use folder::Run;
+pub use folder::{Run, keep_topology};
 pub use json::text as json_text;
 pub use nccl_tests::{NcclTests, text as nccl_tests_text};
 pub use past::Past;

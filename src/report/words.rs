@@ -72,6 +72,7 @@ pub(super) fn ends(rows: &Columns, row: usize, has_hosts: bool) -> String {
         Some(host.map_or(place.clone(), |host| format!("{place} of {host}")))
     };
     match (end("source"), end("target"), told("communicator_ranks")) {
+        (Some(source), Some(target), _) if source == target => format!("within {source}"),
         (Some(source), Some(target), _) => format!("{source} -> {target}"),
         (_, _, Some(ranks)) => format!("{ranks} ranks"),
         _ => String::new(),

@@ -31,18 +31,19 @@ use leader::Leader;
 use lookout::{Lookout, Notes};
 use proof::Proof;
 use ranks::{Ranks, Site};
+use report::PAGE;
 use steps::{Job, Transports};
 
 use crate::{
     cli::{Answer, Cli, Command, Format, Options, RankArgs},
-    machine,
+    machine::{self, survey},
     plan::{
         Case, Flow, Rank, TransportKind,
         topology::{Host, Topology},
     },
     progress::Progress,
     record::{
-        self, Columns, NcclTests, Recorder, Status,
+        self, Columns, NcclTests, Recorder, Run, Status,
         provenance::{Provenance, Settings},
     },
     report::attribution,
@@ -241,6 +242,11 @@ fn lead(
             recorder.discard();
             return Err(failure);
         }
+        if options.resume.is_none()
+            && let Err(err) = record::keep_topology(recorder.folder(), &survey::told().0)
+        {
+            say(&format!("warning: {err}"));
+        }
         let own = hosts.iter().position(|host| host.ranks.contains(&Rank(0))).unwrap_or(0);
         let rows = next - 1 + items.iter().map(Item::rows).sum::<usize>();
         let progress = Progress::new(rows, options.quiet, options.verbose);
@@ -263,6 +269,9 @@ fn lead(
         leader.lead(&job, ranks, options.simulate.is_some())
     };
     judge.conclude(recorder.rows(), &hosts, options.quiet);
+    if !options.no_report {
+        write_report(&recorder);
+    }
     let shown = show(options, &recorder, (&about, &communicator), &hosts);
     measured?;
     shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
@@ -312,6 +321,15 @@ fn show(
         }
         Format::NcclTests => record::nccl_tests_text(about, provenance, communicator, rows),
     })
+}
+
+/// Writes the page of a run. Its results are there without it.
+fn write_report(recorder: &Recorder) {
+    let folder = recorder.folder();
+    let written = Run::read(folder).and_then(|run| report::write(&folder.join(PAGE), &[run]));
+    if let Err(err) = written {
+        say(&format!("warning: no page of the results: {err}"));
+    }
 }
 
 /// What nccl-tests says of a run.

@@ -12,6 +12,9 @@ use crate::{
     report,
 };
 
+/// The page's name in the folder of a run.
+pub(super) const PAGE: &str = "report.html";
+
 /// Writes the page and prints its name.
 pub(super) fn report(options: &ReportOptions) -> Result<bool, Failure> {
     let start = |err: record::Error| Failure::Start(err.to_string());
@@ -19,7 +22,7 @@ pub(super) fn report(options: &ReportOptions) -> Result<bool, Failure> {
     for folder in &options.runs {
         runs.push(Run::read(folder).map_err(start)?);
     }
-    let path = options.output.clone().unwrap_or_else(|| options.runs[0].join("report.html"));
+    let path = options.output.clone().unwrap_or_else(|| options.runs[0].join(PAGE));
     write(&path, &runs).map_err(start)?;
     let printed = record::print(&format!("{}\n", path.display()));
     printed.map_err(|err| Failure::Start(format!("cannot print the page's name: {err}")))?;

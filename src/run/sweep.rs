@@ -330,7 +330,7 @@ impl Sweep {
         }
         let log = unfinished.join("stderr.log");
         let mut command = command(&self.plan, &words(&self.plan, run))?;
-        command.args(["--quiet", "--output"]).arg(&unfinished).stdout(Stdio::null());
+        command.args(["--quiet", "--no-report", "--output"]).arg(&unfinished).stdout(Stdio::null());
         command.stderr(File::create(&log).map_err(cannot)?);
         let status = match child::run(command) {
             Ok((status, _)) => status,

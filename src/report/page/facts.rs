@@ -3,7 +3,7 @@
 use super::{Section, Table};
 use crate::{
     machine::health::{GpuHealth, HostHealth},
-    record::{Columns, Run},
+    record::{self, Columns, Run},
     report::compare::gpus,
     units::count,
 };
@@ -53,6 +53,17 @@ pub(super) fn machine(run: &Run) -> String {
     let gpus = hosts.first().map(|host| gpus(&host.topology)).filter(|gpus| !gpus.is_empty());
     let parts = [several, named.cloned(), gpus, Some(count(provenance.ranks, "rank"))];
     parts.into_iter().flatten().collect::<Vec<String>>().join(", ")
+}
+
+/// What the machine consists of.
+pub(super) fn picture(run: &Run) -> Section {
+    Section {
+        title: "Machine",
+        about: "The host of rank 0 when the run began: its GPUs, what connects them, and its network \
+                interfaces.",
+        picture: run.topology.as_ref().map(record::picture).unwrap_or_default(),
+        ..Section::default()
+    }
 }
 
 pub(super) fn sections(run: &Run) -> [Section; 3] {

@@ -15,14 +15,8 @@ use crate::{
 };
 
 /// Shares of the latencies that a line goes through, and how they are written.
-const SHARES: [(f64, &str); 6] = [
-    (0.0, "0"),
-    (0.5, "50 %"),
-    (0.9, "90 %"),
-    (0.99, "99 %"),
-    (0.999, "99.9 %"),
-    (0.9999, "99.99 %"),
-];
+const SHARES: [(f64, &str); 5] =
+    [(0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %")];
 
 /// Points of a line within each tenth of what is left.
 const POINTS_PER_DECADE: i32 = 12;
@@ -135,11 +129,11 @@ fn short(ns: u64) -> String {
 fn table(lines: &[(String, u64, Latency)]) -> Table {
     let row = |line: &(String, u64, Latency)| {
         let (_, _, latency) = line;
-        let quantiles = SHARES[1..].iter().map(|(share, _)| latency.quantile_ns(*share));
+        let quantiles = SHARES.iter().map(|(share, _)| latency.quantile_ns(*share));
         let shown = quantiles.chain([latency.max_ns()]).map(|ns| words::nanoseconds(ns as f64));
         [named(line), latency.count().to_string()].into_iter().chain(shown).collect()
     };
-    let quantiles = SHARES[1..].iter().map(|(_, name)| (*name).to_owned());
+    let quantiles = SHARES.iter().map(|(_, name)| (*name).to_owned());
     let head = ["what", "latencies"].map(str::to_owned).into_iter().chain(quantiles);
     Table {
         head: head.chain(["largest".to_owned()]).collect(),

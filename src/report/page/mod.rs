@@ -57,6 +57,8 @@ struct Section {
     about: &'static str,
     charts: Vec<Chart>,
     tables: Vec<Table>,
+    /// A picture, in SVG.
+    picture: String,
 }
 
 /// A chart in one or more variants, of which one is shown at a time.
@@ -184,11 +186,13 @@ fn of_run(number: usize, run: &Run) -> Result<RunPage, Error> {
         true => Some(script(&std::fs::read_to_string(&path).map_err(read)?)),
         false => None,
     };
-    let mut sections = vec![pairs::section(rows)];
+    let mut sections = vec![facts::picture(run), pairs::section(rows)];
     sections.extend(sizes::sections(rows));
     sections.push(latency::section(run)?);
     sections.extend(facts::sections(run));
-    sections.retain(|section| !section.charts.is_empty() || !section.tables.is_empty());
+    sections.retain(|section| {
+        !section.charts.is_empty() || !section.tables.is_empty() || !section.picture.is_empty()
+    });
     let name = run.folder.file_name().unwrap_or(run.folder.as_os_str());
     let name = name.to_string_lossy().into_owned();
     Ok(RunPage {

@@ -4,15 +4,16 @@
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  // What every chart has in common, in the colours of the page.
-  const themed = (layout) => {
+  // What every chart has in common, in the colours of the page. The cells of a heat map that are empty
+  // must not look like dark ones.
+  const themed = (layout, isHeatMap) => {
     const axis = (own) => ({
       automargin: true, gridcolor: colour("--line"), linecolor: colour("--line"),
       zerolinecolor: colour("--line"), ...own,
     });
     return {
       margin: { l: 50, r: 10, t: 10, b: 40 },
-      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: isHeatMap ? colour("--line") : "rgba(0,0,0,0)",
       font: { color: colour("--ink"), family: getComputedStyle(document.body).fontFamily, size: 12 },
       hoverlabel: { align: "left" },
       ...layout,
@@ -24,7 +25,8 @@
   const draw = (chart) => {
     const { layout, traces } = chart.variants[chart.shown];
     chart.drawn = true;
-    return Plotly.react(chart.div, structuredClone(traces), themed(structuredClone(layout)), config);
+    const theme = themed(structuredClone(layout), traces[0].type === "heatmap");
+    return Plotly.react(chart.div, structuredClone(traces), theme, config);
   };
 
   const cell = (name, text) => {

@@ -84,6 +84,7 @@ pub(super) fn sections(rows: &Columns) -> [Section; 2] {
                     Dashes: what a healthy machine is expected to reach with large transfers.",
             charts: transports.iter().flat_map(of_transport).collect(),
             tables: fits(&copies).into_iter().collect(),
+            ..Section::default()
         },
         Section {
             title: "Collectives",
@@ -91,6 +92,7 @@ pub(super) fn sections(rows: &Columns) -> [Section; 2] {
                     went around a ring. With NVLS or trees it can be more than a link can carry.",
             charts: charts("nccl", &busses.iter().collect::<Vec<&Line>>(), "GB/s (bus)"),
             tables: fits(&algorithms).into_iter().collect(),
+            ..Section::default()
         },
     ]
 }
@@ -275,7 +277,7 @@ fn fits(lines: &[Line]) -> Option<Table> {
         let fit = Fit::of(&line.points)?;
         let knee = fit.start_s * fit.bytes_per_s;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
-        let knee = words::short_size(knee as u64);
+        let knee = Bytes::new(knee as u64).rounded();
         Some(vec![
             line.name.clone(),
             words::nanoseconds(fit.start_s * 1e9),

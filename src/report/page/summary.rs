@@ -88,13 +88,16 @@ fn reached(rows: &Columns, kind: &Kind) -> Option<String> {
     ) && values.len() > 1
     {
         let has_hosts = rows.text(*slow, "source_host") != rows.text(*slow, "target_host");
-        text.push_str(&format!(
-            " at the median of {} pairs, {} ({}) to {}",
-            values.len(),
-            short(*low),
-            words::ends(rows, *slow, has_hosts),
-            short(*high),
-        ));
+        text.push_str(&match short(*low) == short(*high) {
+            true => format!(" each of {}", values.len()),
+            false => format!(
+                " at the median of {}, {} ({}) to {}",
+                values.len(),
+                short(*low),
+                words::ends(rows, *slow, has_hosts),
+                short(*high),
+            ),
+        });
     }
     let shares: Vec<f64> =
         values.iter().filter_map(|(row, _)| rows.number(*row, "expected_fraction")).collect();
