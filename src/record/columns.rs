@@ -85,11 +85,25 @@ impl Columns {
 
     /// The same of rows that are at hand.
     pub fn of_rows(rows: impl IntoIterator<Item = Row>) -> Self {
-        let mut text = csv::text(&[]);
-        for row in rows {
-            text.extend(csv::lines(&[row]).split_inclusive('\n').skip(1));
+        let mut columns = Self::new();
+        rows.into_iter().for_each(|row| columns.push(&row));
+        columns
+    }
+
+    /// The columns, and no row.
+    pub fn new() -> Self {
+        Self::of(csv::text(&[]).as_bytes()).expect("what is written reads back")
+    }
+
+    /// Appends a row.
+    pub fn push(&mut self, row: &Row) {
+        let line = csv::line(row);
+        // No cell has a comma in it.
+        let cells = line.trim_end_matches('\n').split(',');
+        for (column, cell) in self.columns.iter_mut().zip(cells) {
+            column.push(cell).expect("what is written reads back");
         }
-        Self::of(text.as_bytes()).expect("what is written reads back")
+        self.length += 1;
     }
 
     /// The rows of the text of a `run.csv`.

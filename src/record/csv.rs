@@ -40,14 +40,17 @@ impl Csv {
 
 /// The line of a row.
 pub(super) fn line(row: &Row) -> String {
-    let text = lines(std::slice::from_ref(row));
-    text.split_inclusive('\n').nth(1).unwrap_or_default().to_owned()
+    written(std::slice::from_ref(row), false)
 }
 
 /// The header and a line for each row. No cell holds a comma, a quote or a line break, so that
 /// none needs quotes.
-pub(super) fn lines(rows: &[Row]) -> String {
-    let mut writer = ::csv::Writer::from_writer(Vec::new());
+fn lines(rows: &[Row]) -> String {
+    written(rows, true)
+}
+
+fn written(rows: &[Row], has_header: bool) -> String {
+    let mut writer = ::csv::WriterBuilder::new().has_headers(has_header).from_writer(Vec::new());
     for row in rows {
         let plain = |text: &Option<String>| text.as_deref().map(without_quotes);
         let plain = Row {

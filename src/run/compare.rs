@@ -8,7 +8,7 @@ use std::{
 use super::Failure;
 use crate::{
     cli::{Across, CompareFormat, CompareOptions},
-    record::{self, Run},
+    record::{self, Columns, Run, import},
     report::compare::{self, By, Comparison, Source, Trait, Verdict},
     stderr::say,
 };
@@ -17,6 +17,13 @@ use crate::{
 pub(super) fn compare(options: &CompareOptions) -> Result<bool, Failure> {
     let mut sources = sources(&options.a)?;
     let comparisons = match (&options.b, &options.by) {
+        (Some(b), _) if is_same(&options.a, b) => {
+            return Err(Failure::Start(format!(
+                "{} and {} are the same results: nothing can differ",
+                options.a.display(),
+                b.display()
+            )));
+        }
         (Some(b), _) => {
             let count = sources.len();
             sources.extend(self::sources(b)?);
@@ -25,8 +32,16 @@ pub(super) fn compare(options: &CompareOptions) -> Result<bool, Failure> {
             compare::sides(&sources, count, (&names[0], &names[1]), &across)
         }
         (None, by) => {
-            let by: By = by.as_deref().unwrap_or_default().parse().map_err(Failure::Start)?;
-            compare::parts(&sources, &by)
+            let name = by.as_deref().unwrap_or_default();
+            let by: By = name.parse().map_err(Failure::Start)?;
+            let parts = compare::parts(&sources, &by);
+            if parts.is_empty() {
+                return Err(Failure::Start(format!(
+                    "no rows of {} differ by {name}: there is nothing to compare",
+                    options.a.display()
+                )));
+            }
+            parts
         }
     };
     let text = match options.format {
@@ -61,6 +76,11 @@ pub(super) fn compare(options: &CompareOptions) -> Result<bool, Failure> {
     Ok(worse == 0)
 }
 
+/// Whether two paths lead to the same place.
+fn is_same(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
 fn shown(text: &str) -> Result<(), Failure> {
     record::print(text).map_err(|err| Failure::Start(format!("cannot print the comparison: {err}")))
 }
@@ -91,10 +111,26 @@ fn sources(path: &Path) -> Result<Vec<Source>, Failure> {
             false => runs.iter().map(|folder| of_run(folder)).collect(),
         };
     }
-    let text = fs::read_to_string(path)
-        .map_err(|err| Failure::Start(format!("cannot read {shown}: {err}")))?;
-    let _ = text;
-    Err(Failure::Start(format!("{shown} is no folder of a run")))
+    of_tool(path).map(|source| vec![source])
+}
+
+/// The results of another tool in a file; what of it was not understood is said.
+fn of_tool(path: &Path) -> Result<Source, Failure> {
+    let shown = path.display();
+    let unread = |reason: String| Failure::Start(format!("cannot read {shown}: {reason}"));
+    let kind = fs::metadata(path).map_err(|err| unread(err.to_string()))?;
+    if !kind.is_file() {
+        return Err(unread("it is neither a folder nor a file".to_owned()));
+    }
+    let bytes = fs::read(path).map_err(|err| unread(err.to_string()))?;
+    let mut rows = Columns::new();
+    let imported =
+        import::read(&bytes, &mut |row| rows.push(&row)).map_err(|err| unread(err.to_string()))?;
+    for remark in imported.remarks() {
+        say(&format!("warning: {shown}: {remark}"));
+    }
+    let nccl = imported.library.as_deref().and_then(|library| library.strip_prefix("NCCL "));
+    Ok(Source::of_tool(&imported.tool.to_string(), rows, nccl))
 }
 
 /// The folders of a sweep's runs that have ended well, in their order.

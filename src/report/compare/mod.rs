@@ -31,7 +31,7 @@ pub struct Source {
     pub rows: Columns,
     /// Its hosts, in their order.
     pub hosts: Vec<String>,
-    /// What its numbers depend on beside the case; empty for another tool, which does not say.
+    /// What its numbers depend on beside the case, as far as it says so.
     pub traits: Vec<(Trait, String)>,
     /// The 95 % confidence intervals of the medians of rows with a latency only, in nanoseconds.
     pub latencies: HashMap<usize, (f64, f64)>,
@@ -108,9 +108,12 @@ impl Source {
         Ok(Self { rows, hosts, traits, latencies, tool: None })
     }
 
-    /// What another tool has left.
-    pub fn of_tool(tool: &str, rows: Columns) -> Self {
-        Self { rows, tool: Some(tool.to_owned()), ..Self::default() }
+    /// What another tool has left, which measures what is there; and the version of NCCL, if it says it.
+    pub fn of_tool(tool: &str, rows: Columns, nccl: Option<&str>) -> Self {
+        let real = Some((Trait::Simulated, "real".to_owned()));
+        let nccl = nccl.map(|version| (Trait::Nccl, version.to_owned()));
+        let traits = real.into_iter().chain(nccl).collect();
+        Self { rows, traits, tool: Some(tool.to_owned()), ..Self::default() }
     }
 
     /// How well a row's number is known.
@@ -132,6 +135,11 @@ impl Source {
             }
         };
         Some(Interval { low, high, scale })
+    }
+
+    /// Whether it was taken on a simulated machine.
+    fn is_simulated(&self) -> bool {
+        !self.rows.is_empty() && self.rows.text(0, "simulated") == "true"
     }
 
     const fn is_foreign(&self) -> bool {
@@ -192,6 +200,15 @@ impl Verdict {
             Self::Same => "same within noise",
             Self::Unknown => "unknown",
             Self::NotComparable(_) => "not comparable",
+        }
+    }
+
+    /// Why nothing can be said; empty where something is.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Faster | Self::Slower | Self::Same => "",
+            Self::Unknown => "A or B does not say how well its number is known",
+            Self::NotComparable(reason) => reason,
         }
     }
 }

@@ -100,19 +100,27 @@ fn other_machines_and_libraries_are_not_compared_unless_asked_for() {
         .to_vec(),
         ..old.clone()
     };
-    let other = "other NCCL: 2.27.3 against 2.28.1 (--across nccl)";
+    let other_nccl = "other NCCL: 2.27.3 against 2.28.1 (--across nccl)";
     let sources = [old.clone(), newer.clone()];
-    assert_eq!(verdicts(&sources, 1, &[]), [Verdict::Same, because(other)]);
+    assert_eq!(verdicts(&sources, 1, &[]), [Verdict::Same, because(other_nccl)]);
     assert_eq!(verdicts(&sources, 1, &[Trait::Nccl]), [Verdict::Same, Verdict::Same]);
-    assert_eq!(sides(&sources, 1, ("", ""), &[])[0].differences, [other]);
+    assert_eq!(sides(&sources, 1, ("", ""), &[])[0].differences, [other_nccl]);
 
     let mut simulated = old.clone();
     simulated.traits[0].1 = "simulated".to_owned();
     let other = because("real and simulated: real against simulated (--across simulated)");
     assert_eq!(verdicts(&[old.clone(), simulated], 1, &[Trait::Nccl]), [other.clone(), other]);
     // Another tool does not say what it ran on.
-    let foreign = Source::of_tool("nccl-tests", newer.rows);
-    assert_eq!(verdicts(&[old, foreign], 1, &[]), [Verdict::Same, Verdict::Same]);
+    let foreign = |nccl| Source::of_tool("nccl-tests", newer.rows.clone(), nccl);
+    let found = verdicts(&[old.clone(), foreign(None)], 1, &[]);
+    assert_eq!(found, [Verdict::Same, Verdict::Same]);
+    let found = verdicts(&[old.clone(), foreign(Some("2.28.1"))], 1, &[]);
+    assert_eq!(found, [Verdict::Same, because(other_nccl)]);
+    let mut simulated = old;
+    simulated.traits[0].1 = "simulated".to_owned();
+    let reason = "real and simulated: simulated against real (--across simulated)";
+    let found = verdicts(&[simulated, foreign(None)], 1, &[]);
+    assert_eq!(found, [because(reason), because(reason)]);
 }
 
 #[test]
@@ -136,7 +144,7 @@ fn rows_that_nothing_tells_apart_are_matched_in_their_order() {
     let new = source([row(0, 1, 100.0), row(0, 1, 60.0)]);
     assert_eq!(verdicts(&[old.clone(), new.clone()], 1, &[]), [Verdict::Same, Verdict::Faster]);
     // Of another tool nobody knows which is which.
-    let foreign = Source::of_tool("nvbandwidth", new.rows);
+    let foreign = Source::of_tool("nvbandwidth", new.rows, None);
     let reason = "several rows of one side fit one of the other: the tool does not tell them apart";
     assert_eq!(verdicts(&[old, foreign], 1, &[]), [because(reason)]);
 }
@@ -145,7 +153,8 @@ fn rows_that_nothing_tells_apart_are_matched_in_their_order() {
 fn another_tool_is_matched_by_what_it_says() {
     let old = source([row(0, 1, 100.0), row(1, 0, 100.0)]);
     let foreign = |source, target| Row { issuer: None, flows: None, ..row(source, target, 90.0) };
-    let foreign = Source::of_tool("nvbandwidth", Columns::of_rows([foreign(0, 1), foreign(1, 0)]));
+    let rows = Columns::of_rows([foreign(0, 1), foreign(1, 0)]);
+    let foreign = Source::of_tool("nvbandwidth", rows, None);
     assert_eq!(verdicts(&[old, foreign], 1, &[]), [Verdict::Slower, Verdict::Slower]);
 }
 

@@ -55,7 +55,11 @@ fn table(sources: &[Source], comparison: &Comparison, is_whole: bool, is_markdow
     let mut shown: Vec<&Case> = comparison
         .cases
         .iter()
-        .filter(|case| is_whole || matches!(case.verdict, Verdict::Slower | Verdict::Faster))
+        .filter(|case| {
+            let is_told =
+                matches!(case.verdict, Verdict::Slower | Verdict::Faster | Verdict::Unknown);
+            is_whole || is_told
+        })
         .collect();
     if !is_whole {
         let loss = |case: &Case| case.loss().unwrap_or_default();
@@ -90,8 +94,7 @@ fn add(text: &mut String, mut table: Table, numbers: usize) {
 /// What is compared, and what stands against it.
 fn heading(sources: &[Source], comparison: &Comparison, is_markdown: bool) -> String {
     let Comparison { a, b, cases, runs, differences, .. } = comparison;
-    let simulated = |case: &Case| sources[case.example.0].rows.text(case.example.1, "simulated");
-    let is_simulated = cases.iter().any(|case| simulated(case) == "true");
+    let is_simulated = sources.iter().any(Source::is_simulated);
     let simulated = if is_simulated { " [SIMULATED]" } else { "" };
     let cases = crate::units::count(cases.len(), "case");
     let mut lines =
@@ -116,7 +119,8 @@ fn groups<'a>(sources: &[Source], comparison: &'a Comparison) -> Vec<(String, Ve
     for case in &comparison.cases {
         let (source, row) = case.example;
         let rows = &sources[source].rows;
-        let title = [words::kind(rows, row, comparison.by), words::size(rows, row)].join(", ");
+        let title = [words::kind(rows, row, comparison.by), words::size(rows, row)];
+        let title = title.join(", ").trim_end_matches(", ").to_owned();
         let place = *places.entry(title.clone()).or_insert(groups.len());
         if place == groups.len() {
             groups.push((title, Vec::new()));
@@ -149,12 +153,12 @@ fn group(sources: &[Source], title: String, cases: &[&Case]) -> [String; 7] {
     [title, cases.len().to_string(), slower, faster, same, median, worst]
 }
 
-/// Why cases cannot be compared, each reason once.
+/// Why nothing can be said of cases, each reason once.
 fn reasons(comparison: &Comparison) -> String {
     let mut reasons: Vec<(&str, usize)> = Vec::new();
-    for case in &comparison.cases {
-        let Verdict::NotComparable(reason) = &case.verdict else { continue };
-        match reasons.iter_mut().find(|(of, _)| of == reason) {
+    let told = comparison.cases.iter().map(|case| case.verdict.reason());
+    for reason in told.filter(|reason| !reason.is_empty()) {
+        match reasons.iter_mut().find(|(of, _)| *of == reason) {
             Some((_, count)) => *count += 1,
             None => reasons.push((reason, 1)),
         }
@@ -163,7 +167,7 @@ fn reasons(comparison: &Comparison) -> String {
         return String::new();
     }
     let lines = reasons.iter().take(SHOWN).map(|(reason, count)| format!("  {count}: {reason}\n"));
-    format!("Not comparable:\n{}", lines.collect::<String>())
+    format!("No verdict:\n{}", lines.collect::<String>())
 }
 
 fn cells(sources: &[Source], comparison: &Comparison, case: &Case) -> [String; 6] {
@@ -228,10 +232,6 @@ fn object(sources: &[Source], comparison: &Comparison, case: &Case) -> Value {
     let (source, row) = case.example;
     let rows = &sources[source].rows;
     let known = case.change.and_then(|change| change.known);
-    let reason = match &case.verdict {
-        Verdict::NotComparable(reason) => reason.as_str(),
-        _ => "",
-    };
     let title = [words::kind(rows, row, comparison.by), words::ends(rows, row, true)];
     json!({
         "a": comparison.a,
@@ -247,7 +247,7 @@ fn object(sources: &[Source], comparison: &Comparison, case: &Case) -> Value {
         "p": known.map(|known| known.p),
         "q": known.map(|known| known.q),
         "verdict": case.verdict.name(),
-        "reason": reason,
-        "simulated": rows.text(row, "simulated") == "true",
+        "reason": case.verdict.reason(),
+        "simulated": sources.iter().any(Source::is_simulated),
     })
 }
