@@ -7,9 +7,10 @@ use std::{
 };
 
 use comfy_table::{CellAlignment, Table, presets};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Error, csv, files::RecordFile};
+use super::{Error, csv, files::RecordFile, provenance::Machine};
 use crate::{
     sweep::{Case, Effect, Findings, Line, MISS, Plan, Quantity, Run, RunLines},
     units::{readable_gb_s, readable_nanoseconds},
@@ -103,6 +104,117 @@ pub struct Results<'a> {
     pub findings: &'a [Findings],
     /// Whether a simulated machine was measured.
     pub simulated: bool,
+}
+
+/// A sweep that was run, as far as a page shows it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Past {
+    /// Its folder.
+    #[serde(skip)]
+    pub folder: PathBuf,
+    /// Where it comes from.
+    pub provenance: PastProvenance,
+    /// Whether a simulated machine was measured.
+    pub simulated: bool,
+    /// What was tried together.
+    pub combinations: Vec<PastCombination>,
+    /// What became of the runs.
+    pub runs: Vec<PastRun>,
+    /// What the numbers of each case say.
+    pub cases: Vec<PastCase>,
+}
+
+/// Where a sweep that was run comes from.
+#[derive(Clone, Debug, Deserialize)]
+pub struct PastProvenance {
+    /// When it began, in UTC.
+    pub started: String,
+    /// The machine that it was run from.
+    pub machine: Machine,
+}
+
+/// What was tried together.
+#[derive(Clone, Debug, Deserialize)]
+pub struct PastCombination {
+    /// The value of each axis.
+    pub values: serde_json::Map<String, Value>,
+}
+
+/// What became of a run.
+#[derive(Clone, Debug, Deserialize)]
+pub struct PastRun {
+    /// `ok`, or `failed`.
+    pub status: String,
+}
+
+/// What the numbers of a case say.
+#[derive(Clone, Debug, Deserialize)]
+pub struct PastCase {
+    /// What it is.
+    pub case: String,
+    /// The column that was compared.
+    pub quantity: String,
+    /// The combinations, the best first.
+    pub ranking: Vec<PastPlace>,
+    /// What each value of an axis changes.
+    pub effects: Vec<PastEffect>,
+}
+
+/// What a combination has reached.
+#[derive(Clone, Debug, Deserialize)]
+pub struct PastPlace {
+    /// Its number, from 1.
+    pub combination: usize,
+    /// Median of the repetitions.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+/// What a value of an axis changes.
+#[derive(Clone, Debug, Deserialize)]
+pub struct PastEffect {
+    /// The axis.
+    pub axis: String,
+    /// The value.
+    pub value: String,
+    /// The value that it is held against.
+    pub against: String,
+    /// How much it changes.
+    pub effect: PastRatio,
+}
+
+/// A ratio of what two values reach.
+#[derive(Clone, Debug, Deserialize)]
+pub struct PastRatio {
+    /// Above 1: more.
+    pub ratio: f64,
+    /// Lower end of its interval.
+    pub ratio_low: Option<f64>,
+    /// Upper end of its interval.
+    pub ratio_high: Option<f64>,
+    /// `faster`, `slower`, `noise`, …
+    pub verdict: String,
+}
+
+impl Past {
+    /// Reads the `sweep.json` of a folder.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read, or holds something else.
+    pub fn read(folder: &Path) -> Result<Self, Error> {
+        let path = folder.join("sweep.json");
+        let text = fs::read_to_string(&path)
+            .map_err(|source| Error::Read { path: path.clone(), source })?;
+        let read: Self = serde_json::from_str(&text).map_err(|err| {
+            let reason = format!("no sweep of this version of g2g: {err}");
+            Error::Content { path, reason }
+        })?;
+        Ok(Self { folder: folder.to_owned(), ..read })
+    }
 }
 
 /// Writes `sweep.json` in place of the one that is there, at once.

@@ -7,4 +7,4 @@ pub mod compare;
 mod page;
 mod words;
 
-pub use page::html;
+pub use page::{Part, html};

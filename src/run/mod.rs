@@ -31,7 +31,6 @@ use leader::Leader;
 use lookout::{Lookout, Notes};
 use proof::Proof;
 use ranks::{Ranks, Site};
-use report::PAGE;
 use steps::{Job, Transports};
 
 use crate::{
@@ -43,7 +42,7 @@ use crate::{
     },
     progress::Progress,
     record::{
-        self, Columns, NcclTests, Recorder, Run, Status,
+        self, Columns, NcclTests, Recorder, Status,
         provenance::{Provenance, Settings},
     },
     report::attribution,
@@ -270,7 +269,7 @@ fn lead(
     };
     judge.conclude(recorder.rows(), &hosts, options.quiet);
     if !options.no_report {
-        write_report(&recorder);
+        report::write_own(recorder.folder());
     }
     let shown = show(options, &recorder, (&about, &communicator), &hosts);
     measured?;
@@ -321,15 +320,6 @@ fn show(
         }
         Format::NcclTests => record::nccl_tests_text(about, provenance, communicator, rows),
     })
-}
-
-/// Writes the page of a run. Its results are there without it.
-fn write_report(recorder: &Recorder) {
-    let folder = recorder.folder();
-    let written = Run::read(folder).and_then(|run| report::write(&folder.join(PAGE), &[run]));
-    if let Err(err) = written {
-        say(&format!("warning: no page of the results: {err}"));
-    }
 }
 
 /// What nccl-tests says of a run.

@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{Failure, free_folder};
+use super::{Failure, free_folder, report};
 use crate::{
     cli::{self, Cli, Format, Options, SweepFormat, SweepOptions},
     progress::Runs,
@@ -309,6 +309,7 @@ impl Sweep {
         let results = self.results(&ended, &findings, is_simulated);
         let json = results.json();
         write_json(&self.folder.join("sweep.json"), &json).map_err(middle)?;
+        report::write_own(&self.folder);
         let text = match options.format {
             SweepFormat::Table => Ok(results.tables()),
             SweepFormat::Csv => fs::read_to_string(&csv),

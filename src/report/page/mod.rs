@@ -5,13 +5,16 @@ mod latency;
 mod pairs;
 mod sizes;
 mod summary;
+mod sweep;
 
 use askama::Template;
 use plotly::Plot;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::record::{Columns, Error, Run};
+use std::path::Path;
+
+use crate::record::{Columns, Error, Run, sweep::Past};
 
 use super::words;
 
@@ -24,12 +27,12 @@ struct Page<'a> {
     title: String,
     is_simulated: bool,
     version: &'static str,
-    runs: Vec<RunPage>,
+    parts: Vec<Part>,
     plotly: &'a str,
 }
 
-/// A run on the page.
-struct RunPage {
+/// A run or a sweep on the page.
+pub struct Part {
     /// Its number on the page, from 1.
     number: usize,
     name: String,
@@ -62,11 +65,14 @@ struct Section {
 }
 
 /// A chart in one or more variants, of which one is shown at a time.
+#[derive(Default)]
 struct Chart {
     title: String,
     /// What can be seen, for those who cannot see it.
     about: String,
-    /// What tells the variants apart, such as sizes; the last is shown first.
+    /// What tells the variants apart.
+    by: &'static str,
+    /// The variants' names; the last is shown first.
     variants: Vec<String>,
     /// For each variant what Plotly draws and the table of its numbers, as JSON.
     data: String,
@@ -94,7 +100,7 @@ struct Variant {
 impl Chart {
     fn new(title: String, about: String, variants: Vec<(String, Variant)>) -> Self {
         let (names, variants): (Vec<String>, Vec<Variant>) = variants.into_iter().unzip();
-        Self { title, about, variants: names, data: script(&variants), is_wide: false }
+        Self { title, about, variants: names, data: script(&variants), ..Self::default() }
     }
 }
 
@@ -152,58 +158,81 @@ fn kinds(rows: &Columns, without: &str) -> Vec<Kind> {
     kinds
 }
 
-/// The page of some runs.
-///
-/// # Errors
-///
-/// A file of theirs cannot be read.
-pub fn html(runs: &[Run]) -> Result<String, Error> {
-    let pages = (1..).zip(runs).map(|(number, run)| of_run(number, run));
-    let pages = pages.collect::<Result<Vec<RunPage>, Error>>()?;
+/// The page of some runs and sweeps.
+pub fn html(mut parts: Vec<Part>) -> String {
+    for (number, part) in (1..).zip(&mut parts) {
+        part.number = number;
+    }
     let sources = Plot::offline_js_sources();
     // The first script is Plotly, the other one sets formulas, of which there are none.
     let plotly = sources.split_once('>').and_then(|(_, rest)| rest.split_once("</script>"));
     let page = Page {
-        title: match &pages[..] {
-            [page] => page.name.clone(),
-            pages => crate::units::count(pages.len(), "run"),
+        title: match &parts[..] {
+            [part] => part.name.clone(),
+            parts => format!("{} sets of results", parts.len()),
         },
-        is_simulated: pages.iter().any(|page| page.is_simulated),
+        is_simulated: parts.iter().any(|part| part.is_simulated),
         version: env!("CARGO_PKG_VERSION"),
-        runs: pages,
+        parts,
         plotly: plotly.map_or("", |(script, _)| script),
     };
-    Ok(page.render().expect("memory takes every write"))
+    page.render().expect("memory takes every write")
 }
 
-fn of_run(number: usize, run: &Run) -> Result<RunPage, Error> {
-    let rows = &run.rows;
-    let is_simulated = run.provenance.simulated;
-    let path = run.folder.join("run.csv");
-    let read = |source| Error::Read { path: path.clone(), source };
-    let is_short = std::fs::metadata(&path).map_err(read)?.len() <= CSV_MAX;
-    let csv = match is_short {
-        true => Some(script(&std::fs::read_to_string(&path).map_err(read)?)),
-        false => None,
-    };
-    let mut sections = vec![facts::picture(run), pairs::section(rows)];
-    sections.extend(sizes::sections(rows));
-    sections.push(latency::section(run)?);
-    sections.extend(facts::sections(run));
-    sections.retain(|section| {
-        !section.charts.is_empty() || !section.tables.is_empty() || !section.picture.is_empty()
-    });
-    let name = run.folder.file_name().unwrap_or(run.folder.as_os_str());
-    let name = name.to_string_lossy().into_owned();
-    Ok(RunPage {
-        number,
-        csv_name: format!("{name}.csv"),
-        name,
-        is_simulated,
-        machine: facts::machine(run),
-        started: run.provenance.started.clone(),
-        sentences: summary::sentences(run),
-        sections,
-        csv,
-    })
+/// The last name of a path.
+fn name(folder: &Path) -> String {
+    folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
+}
+
+impl Part {
+    /// A run.
+    ///
+    /// # Errors
+    ///
+    /// A file of it cannot be read.
+    pub fn of_run(run: &Run) -> Result<Self, Error> {
+        let rows = &run.rows;
+        let is_simulated = run.provenance.simulated;
+        let path = run.folder.join("run.csv");
+        let read = |source| Error::Read { path: path.clone(), source };
+        let is_short = std::fs::metadata(&path).map_err(read)?.len() <= CSV_MAX;
+        let csv = match is_short {
+            true => Some(script(&std::fs::read_to_string(&path).map_err(read)?)),
+            false => None,
+        };
+        let mut sections = vec![facts::picture(run), pairs::section(rows)];
+        sections.extend(sizes::sections(rows));
+        sections.push(latency::section(run)?);
+        sections.extend(facts::sections(run));
+        sections.retain(|section| {
+            !section.charts.is_empty() || !section.tables.is_empty() || !section.picture.is_empty()
+        });
+        let name = name(&run.folder);
+        Ok(Self {
+            number: 0,
+            csv_name: format!("{name}.csv"),
+            name,
+            is_simulated,
+            machine: facts::machine(run),
+            started: run.provenance.started.clone(),
+            sentences: summary::sentences(run),
+            sections,
+            csv,
+        })
+    }
+
+    /// A sweep.
+    pub fn of_sweep(sweep: &Past) -> Self {
+        Self {
+            number: 0,
+            csv: None,
+            csv_name: String::new(),
+            name: name(&sweep.folder),
+            is_simulated: sweep.simulated,
+            machine: sweep::machine(sweep),
+            started: sweep.provenance.started.clone(),
+            sentences: sweep::sentences(sweep),
+            sections: sweep::sections(sweep),
+        }
+    }
 }

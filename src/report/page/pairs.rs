@@ -147,7 +147,7 @@ fn rates(title: String, sizes: &BTreeMap<u64, Cells>) -> Option<Chart> {
             name(&slowest.1),
         ),
     };
-    Some(Chart::new(title, about, chosen(sizes).map(variant).collect()))
+    Some(Chart { by: "Size", ..Chart::new(title, about, chosen(sizes).map(variant).collect()) })
 }
 
 fn ratios(
@@ -191,7 +191,7 @@ fn ratios(
          are faster",
         median(&values)
     );
-    Some(Chart::new(title, about, chosen(&sizes).map(variant).collect()))
+    Some(Chart { by: "Size", ..Chart::new(title, about, chosen(&sizes).map(variant).collect()) })
 }
 
 /// A heat map of cells, and the table of its numbers.
