@@ -321,6 +321,10 @@ pub enum Format {
     Json,
     /// Collectives as nccl-tests 2.19 prints them
     NcclTests,
+    /// The tables in Markdown, for GitHub
+    Markdown,
+    /// Metrics of Prometheus, for the textfile collector of its node exporter
+    Prometheus,
 }
 
 /// Why there is nothing to run.

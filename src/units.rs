@@ -20,6 +20,7 @@ const SUFFIXES: [(&str, u64); 6] =
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Bytes(u64);
 
 /// A rate of transfer.
@@ -127,6 +128,16 @@ pub fn gb_s_of_microseconds(size: Bytes, us: f64) -> Option<f64> {
 /// A rate in 10⁶ bytes per second, as fabtests and OSU's benchmarks print theirs, in 10⁹.
 pub fn gb_s_of_mb_s(mb_s: f64) -> f64 {
     mb_s / 1e3
+}
+
+/// A rate in 10⁹ bytes per second in bytes per second.
+pub fn bytes_per_s_of_gb_s(gb_s: f64) -> f64 {
+    gb_s * 1e9
+}
+
+/// Nanoseconds in seconds.
+pub fn seconds_of_nanoseconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
 }
 
 /// Microseconds in whole nanoseconds; `None` for what is no time.

@@ -11,6 +11,7 @@ const DATA_SHARE_MIN: f64 = 0.75;
 
 /// Whether a number is what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// It is what a healthy machine reaches.

@@ -8,6 +8,7 @@ pub use crate::ffi::nvml::{Condition, Errors};
 
 /// How a GPU is doing at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Health {
     /// What changes from moment to moment.
     #[serde(flatten)]
@@ -19,6 +20,7 @@ pub struct Health {
 
 /// An error that the driver has told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Xid {
     /// The GPU.
     pub gpu: Gpu,
@@ -28,6 +30,7 @@ pub struct Xid {
 
 /// The health of a host's GPUs when the run began and when it ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HostHealth {
     /// The host's name.
     pub host: String,
@@ -41,6 +44,7 @@ pub struct HostHealth {
 
 /// The health of a GPU.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GpuHealth {
     /// Its ordinal.
     pub gpu: Gpu,

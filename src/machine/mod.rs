@@ -154,6 +154,7 @@ fn is_loopback(nic: &NicName) -> bool {
 
 /// A foreign library that is used.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Library {
     /// What it is for.
     pub name: String,

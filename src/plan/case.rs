@@ -9,11 +9,13 @@ use crate::units::Bytes;
 
 /// One process of a run, by its number from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Rank(pub u32);
 
 /// A GPU of this machine by its ordinal, as the driver counts those that g2g may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Gpu(pub u32);
 
@@ -100,6 +102,7 @@ impl Flow {
 
 /// Which flows go at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
     /// One flow, from one end to another.
@@ -164,6 +167,7 @@ impl Pattern {
 
 /// Who asks for a copy between two GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Issuer {
     /// The target pulls.
@@ -187,6 +191,7 @@ impl Issuer {
 
 /// What moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// CPUs.
@@ -224,6 +229,7 @@ impl Engine {
 
 /// How one process lets another reach its GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Handle {
     /// CUDA IPC (`cuIpcGetMemHandle`).
@@ -264,6 +270,7 @@ pub struct Fabric {
 
 /// A network interface by libfabric's names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NicName {
     /// Domain, such as `rdmap79s0-rdm` or `eth0`.
     pub domain: String,

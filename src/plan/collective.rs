@@ -35,6 +35,7 @@ pub enum Collective {
 
 /// What elements are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lower")]
 pub enum DataType {
@@ -66,6 +67,7 @@ pub enum DataType {
 
 /// What becomes of the elements of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lower")]
 pub enum Reduction {

@@ -31,6 +31,7 @@ use crate::units::Bytes;
 
 /// A way of moving bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum TransportKind {
     /// Within one GPU, and between it and its host.
@@ -134,6 +135,7 @@ pub const SIZE_OF_CHASE: Bytes = Bytes::mib(2);
 
 /// How long a case is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Effort {
     /// Sampling stops when the 95 % interval of the median is within this share of the median, on
     /// each side; 0.01 is 1 %.

@@ -6,6 +6,7 @@ use super::{Collective, Issuer};
 
 /// What is done with the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// It is read at the source and written at the target.

@@ -9,11 +9,13 @@ use crate::units::Bytes;
 
 /// A NUMA node by the kernel's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct NumaNode(pub u32);
 
 /// One NUMA node, as the kernel describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Node {
     /// Its number.
     pub id: NumaNode,
@@ -25,6 +27,7 @@ pub struct Node {
 
 /// A GPU, as far as cases depend on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GpuNode {
     /// Its ordinal.
     pub gpu: Gpu,
@@ -44,6 +47,7 @@ pub struct GpuNode {
 
 /// A network interface, or what stands in its place, as one provider of libfabric offers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NicNode {
     /// The provider: `efa`, `verbs;ofi_rxm`, `tcp`, `shm`, …
     pub provider: String,
@@ -63,6 +67,7 @@ pub struct NicNode {
 
 /// A host with the ranks on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Host {
     /// Its name in the network.
     pub name: String,
@@ -74,6 +79,7 @@ pub struct Host {
 
 /// A machine, as far as cases depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Topology {
     /// All NUMA nodes in the order of their numbers; at least one on a real machine.
     pub nodes: Vec<Node>,

@@ -10,6 +10,45 @@ use std::{
 
 use super::{Error, Row, csv};
 
+/// The columns that say what a case is.
+pub const CASE_COLUMNS: [&str; 35] = [
+    "transport",
+    "operation",
+    "data_type",
+    "reduction",
+    "root",
+    "in_place",
+    "buffer",
+    "registration",
+    "graph",
+    "split",
+    "communicator_ranks",
+    "operations_per_group",
+    "blocking",
+    "nccl_env",
+    "issuer",
+    "engine",
+    "handle",
+    "provider",
+    "gpu_path",
+    "window",
+    "pattern",
+    "flows",
+    "source_memory",
+    "source_gpu",
+    "source_rank",
+    "source_host",
+    "source_numa_node",
+    "source_domain",
+    "target_memory",
+    "target_gpu",
+    "target_rank",
+    "target_host",
+    "target_numa_node",
+    "target_domain",
+    "size_bytes",
+];
+
 /// Columns that hold a number of its own in nearly every row; all others have few different cells.
 fn is_measured(column: &str) -> bool {
     column.contains("gb_s")

@@ -122,8 +122,40 @@ fn compact(row: &impl Serialize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use schemars::{JsonSchema, generate::SchemaSettings};
+
     use super::*;
     use crate::plan::TransportKind;
+
+    /// What stands in a run.json.
+    #[derive(JsonSchema)]
+    #[schemars(title = "run.json of g2g", deny_unknown_fields)]
+    #[allow(dead_code, reason = "its fields are named by the schema")]
+    struct Run {
+        /// Where the rows come from.
+        provenance: Provenance,
+        /// Each time that the run was gone on with after an early end.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        resumed: Vec<Resumption>,
+        /// The rows, in their order. A key is a column of run.csv, an empty cell is `null`.
+        rows: Vec<Row>,
+        /// How the GPUs of each host have done; behind the last row of a run with GPUs.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        health: Vec<HostHealth>,
+    }
+
+    #[test]
+    fn the_published_schema_is_what_the_types_say() {
+        let schema = SchemaSettings::draft2020_12().for_serialize().into_generator();
+        let schema = schema.into_root_schema_for::<Run>();
+        let schema = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        let published = include_str!("../../docs/run.schema.json");
+        if schema != published {
+            let made = concat!(env!("CARGO_MANIFEST_DIR"), "/target/run.schema.json");
+            std::fs::write(made, schema).unwrap();
+            panic!("docs/run.schema.json is not what the types say: compare it with {made}");
+        }
+    }
 
     #[test]
     fn the_file_is_whole_after_every_row_and_equals_what_is_printed() {

@@ -1,8 +1,10 @@
 //! Pairs of GPUs or ranks at a glance: a matrix for reads, one for writes, and their ratio.
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
-
-use super::{MemoryKind, Row, Status, table, verdicts};
+use super::{
+    MemoryKind, Row, Status,
+    page::{Grid, Page},
+    table, verdicts,
+};
 use crate::{
     plan::{Engine, Issuer, Operation, Pattern, TransportKind},
     transport::GpuPath,
@@ -67,20 +69,19 @@ impl Kind {
 
 /// For each kind of transfer: the matrices of its largest size, and, where there are several
 /// sizes, a table by size for each pair.
-pub(super) fn matrices(rows: &[&Row]) -> String {
+pub(super) fn matrices(rows: &[&Row], page: &mut Page) {
     let mut kinds: Vec<Kind> = Vec::new();
     for row in rows {
         if !kinds.contains(&Kind::of(row)) {
             kinds.push(Kind::of(row));
         }
     }
-    let mut text = String::new();
     let has_several_hosts = kinds.iter().any(|kind| kind.host != kinds[0].host);
     for kind in &kinds {
         let of_kind: Vec<&Row> =
             rows.iter().copied().filter(|row| Kind::of(row) == *kind).collect();
         if let Some(host) = kind.host.as_ref().filter(|_| has_several_hosts) {
-            text.push_str(&format!("On {host}:\n"));
+            page.lines(&format!("On {host}:\n"));
         }
         let largest = |is_wanted: &dyn Fn(&Row) -> bool| {
             let wanted = of_kind.iter().filter(|row| is_wanted(row));
@@ -90,34 +91,32 @@ pub(super) fn matrices(rows: &[&Row]) -> String {
         let size = largest(&|row| row.status == Status::Ok).or_else(|| largest(&|_| true));
         let at_largest: Vec<&Row> =
             of_kind.iter().copied().filter(|row| row.size_bytes == size).collect();
-        text.push_str(&at_size(kind, size.unwrap_or_default(), &at_largest));
-        text.push_str(&notes(&of_kind));
+        at_size(kind, size.unwrap_or_default(), &at_largest, page);
+        page.lines(&notes(&of_kind));
         let paths = verdicts::paths(&of_kind, &|row| which(row, &of_kind));
         if !paths.is_empty() {
-            text.push_str(&format!("{paths}\n"));
+            page.lines(&format!("{paths}\n"));
         }
         if at_largest.len() < of_kind.len() {
-            text.push_str(&by_size(kind, &of_kind));
+            by_size(kind, &of_kind, page);
         }
     }
-    text
 }
 
 /// The matrices of rows of one kind and size.
-fn at_size(kind: &Kind, size: Bytes, rows: &[&Row]) -> String {
+fn at_size(kind: &Kind, size: Bytes, rows: &[&Row], page: &mut Page) {
     let end = kind.end();
     let axis = format!("rows: source {end}, columns: target {end}");
     let ending = ending(rows);
-    let title = |what: &str| format!("{} {size}, {what}; {axis}{ending}\n", kind.name());
+    let title = |what: &str| format!("{} {size}, {what}; {axis}{ending}", kind.name());
     let bandwidth = |row: &Row| row.bandwidth_gb_s.map(short_gb_s);
-    let mut text = String::new();
     if kind.operation.is_some_and(Operation::is_latency_only) {
         let latency = |row: &Row| row.latency_ns_p50.map(readable_nanoseconds);
-        text.push_str(&title(match kind.operation {
+        page.title(title(match kind.operation {
             Some(Operation::Chase) => "median latency of one load by the target",
             _ => "median latency one way",
         }));
-        text.push_str(&square(rows, &|row| cell(row, latency)));
+        square(page, rows, &|row| cell(row, latency));
     } else if kind.transport == TransportKind::P2p && kind.operation == Some(Operation::Copy) {
         let by = |issuer| -> Vec<&Row> {
             rows.iter().copied().filter(|row| row.issuer == Some(issuer)).collect()
@@ -125,8 +124,8 @@ fn at_size(kind: &Kind, size: Bytes, rows: &[&Row]) -> String {
         let (reads, writes) = (by(Issuer::Read), by(Issuer::Write));
         for (of, name) in [(&reads, "read by the target"), (&writes, "written by the source")] {
             if !of.is_empty() {
-                text.push_str(&title(&format!("GB/s {name}")));
-                text.push_str(&square(of, &|row| cell(row, bandwidth)));
+                page.title(title(&format!("GB/s {name}")));
+                square(page, of, &|row| cell(row, bandwidth));
             }
         }
         let ratio = |read: &Row| {
@@ -135,18 +134,17 @@ fn at_size(kind: &Kind, size: Bytes, rows: &[&Row]) -> String {
         };
         if reads.iter().any(|read| ratio(read).is_some()) {
             let text_of = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-            text.push_str(&title("ratio read / write"));
+            page.title(title("ratio read / write"));
             let median = |ratio: Ratio| format!("{:.3}", ratio.median);
-            text.push_str(&square(&reads, &|read| text_of(ratio(read).map(median))));
-            text.push_str(&title("95 % interval of the ratio, ± % of it"));
+            square(page, &reads, &|read| text_of(ratio(read).map(median)));
+            page.title(title("95 % interval of the ratio, ± % of it"));
             let width = |ratio: Ratio| Some(format!("{:.2}", 100.0 * ratio.half_width()?));
-            text.push_str(&square(&reads, &|read| text_of(ratio(read).and_then(width))));
+            square(page, &reads, &|read| text_of(ratio(read).and_then(width)));
         }
     } else {
-        text.push_str(&title("GB/s"));
-        text.push_str(&square(rows, &|row| cell(row, bandwidth)));
+        page.title(title("GB/s"));
+        square(page, rows, &|row| cell(row, bandwidth));
     }
-    text
 }
 
 /// The end of a title: what the rows have in common beside their kind.
@@ -199,30 +197,26 @@ fn cell(row: &Row, number: impl Fn(&Row) -> Option<String>) -> String {
 }
 
 /// A matrix of sources and targets, with what `text` says of each pair.
-fn square(rows: &[&Row], text: &dyn Fn(&Row) -> String) -> String {
+fn square(page: &mut Page, rows: &[&Row], text: &dyn Fn(&Row) -> String) {
     let name = rows.first().map_or("", |row| Kind::of(row).end());
     let mut gpus: Vec<End<'_>> =
         rows.iter().flat_map(|row| <[Option<End<'_>>; 2]>::from(ends(row))).flatten().collect();
     gpus.sort_unstable();
     gpus.dedup();
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
     let has_one_host = has_one_host(rows);
     let label = |end: &End<'_>| label(name, *end, has_one_host);
     let heads = gpus.iter().map(label);
-    table.set_header(std::iter::once(String::new()).chain(heads).map(Cell::new));
+    let mut grid = Grid::new(std::iter::once(String::new()).chain(heads));
     for source in &gpus {
         let pair = |target: &End<'_>| {
             let found = rows.iter().find(|row| ends(row) == (Some(*source), Some(*target)));
             found.map_or_else(|| "-".to_owned(), |row| text(row))
         };
         let cells = gpus.iter().map(pair);
-        table.add_row(std::iter::once(label(source)).chain(cells).map(Cell::new));
+        grid.row(std::iter::once(label(source)).chain(cells));
     }
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    format!("{}\n\n", table.trim_fmt())
+    page.grid(grid);
+    page.lines("\n");
 }
 
 /// What the numbers do not say: why a row has none, and what is in doubt about one that has. Each
@@ -297,12 +291,11 @@ fn label(name: &str, (host, number): End<'_>, has_one_host: bool) -> String {
 }
 
 /// A table by size for each pair, reads beside writes.
-fn by_size(kind: &Kind, rows: &[&Row]) -> String {
+fn by_size(kind: &Kind, rows: &[&Row], page: &mut Page) {
     let mut pairs: Vec<(Option<End<'_>>, Option<End<'_>>)> =
         rows.iter().map(|row| ends(row)).collect();
     pairs.sort_unstable();
     pairs.dedup();
-    let mut text = String::new();
     for ends_of_pair in pairs {
         let of_pair: Vec<&Row> =
             rows.iter().copied().filter(|row| ends(row) == ends_of_pair).collect();
@@ -313,21 +306,19 @@ fn by_size(kind: &Kind, rows: &[&Row]) -> String {
             }
         }
         let ending = ending(&of_pair);
-        text.push_str(&format!("{}: {}{ending}\n", kind.name(), pair(of_pair[0], rows)));
-        text.push_str(&sizes_of_pair(&sizes, &of_pair));
+        page.title(format!("{}: {}{ending}", kind.name(), pair(of_pair[0], rows)));
+        page.grid(sizes_of_pair(&sizes, &of_pair));
+        page.lines("\n");
     }
-    text
 }
 
-fn sizes_of_pair(sizes: &[Bytes], rows: &[&Row]) -> String {
+fn sizes_of_pair(sizes: &[Bytes], rows: &[&Row]) -> Grid {
     let mut issuers: Vec<Option<Issuer>> = Vec::new();
     for row in rows {
         if !issuers.contains(&row.issuer) {
             issuers.push(row.issuer);
         }
     }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
     let mut header = vec!["size".to_owned()];
     for issuer in &issuers {
         let name = issuer.map_or(String::new(), |issuer| format!("{} ", issuer.name()));
@@ -337,7 +328,7 @@ fn sizes_of_pair(sizes: &[Bytes], rows: &[&Row]) -> String {
     if has_ratio {
         header.extend(["read / write".to_owned()]);
     }
-    table.set_header(header);
+    let mut grid = Grid::new(header);
     for &size in sizes {
         let find = |issuer: Option<Issuer>| {
             rows.iter().find(|row| row.size_bytes == Some(size) && row.issuer == issuer)
@@ -362,12 +353,9 @@ fn sizes_of_pair(sizes: &[Bytes], rows: &[&Row]) -> String {
             let ratio = both.and_then(|(read, write)| Ratio::of(read, write));
             cells.push(ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.to_string()));
         }
-        table.add_row(cells.into_iter().map(Cell::new));
+        grid.row(cells);
     }
-    for column in table.column_iter_mut() {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    format!("{}\n\n", table.trim_fmt())
+    grid
 }
 
 /// How many times as fast one row is as another, with its 95 % interval.
@@ -447,6 +435,12 @@ mod tests {
         Summary::of(&[rate; 20]).unwrap()
     }
 
+    fn text(rows: &[Row]) -> String {
+        let mut page = Page::default();
+        matrices(&rows.iter().collect::<Vec<&Row>>(), &mut page);
+        page.text()
+    }
+
     #[test]
     fn reads_writes_and_their_ratio_stand_at_source_and_target() {
         let rows = [
@@ -460,7 +454,7 @@ mod tests {
             },
             row(Issuer::Write, 1, 0, &exactly(200.0)),
         ];
-        let text = matrices(&rows.iter().collect::<Vec<&Row>>());
+        let text = text(&rows);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         assert_eq!(
             lines[0],
@@ -486,7 +480,7 @@ mod tests {
             Issuer::ALL.map(|issuer| row(issuer, source, target, &rate))
         };
         let rows: Vec<Row> = (0..64).filter(|&n| pair(n).0 != pair(n).1).flat_map(both).collect();
-        let text = matrices(&rows.iter().collect::<Vec<&Row>>());
+        let text = text(&rows);
         for line in text.lines().filter(|line| line.starts_with(" GPU")) {
             assert!(line.len() <= 80, "{line}");
         }
@@ -512,7 +506,7 @@ mod tests {
             flagged(small(row(Issuer::Write, 0, 1, &exactly(300.0)))),
             huge,
         ];
-        let text = matrices(&rows.iter().collect::<Vec<&Row>>());
+        let text = text(&rows);
         for line in [
             "  CORRUPT: 3 of 6 rows, the first GPU 0 -> GPU 1 read 4 KiB: rank 1 found 3 wrong bytes",
             "  short samples: 2 of 6 rows, the first GPU 0 -> GPU 1 write 64 MiB",
@@ -533,7 +527,7 @@ mod tests {
             handle: Some(crate::plan::Handle::Cumem),
             ..one
         };
-        assert!(matrices(&[&ranks]).contains("target GPU; between ranks by cumem [SIMULATED]\n"));
+        assert!(text(&[ranks]).contains("target GPU; between ranks by cumem [SIMULATED]\n"));
     }
 
     #[test]

@@ -23,6 +23,7 @@ const VARIABLES: [&str; 4] = ["NCCL_", "FI_", "OFI_", "CUDA_"];
 
 /// What is recorded beside the rows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Provenance {
     /// The program's version.
     pub version: Cow<'static, str>,
@@ -57,6 +58,7 @@ pub struct Provenance {
 
 /// What of the machine changes results. `null`: the machine does not say.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Machine {
     /// Its name in the network.
     pub hostname: Option<String>,
@@ -152,6 +154,7 @@ impl Provenance {
 
 /// When a run was gone on with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Resumption {
     /// When, in UTC.
     pub time: String,

@@ -16,6 +16,7 @@ use crate::{
 
 /// What became of a case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Measured, and every byte was right.
@@ -31,6 +32,7 @@ pub enum Status {
 
 /// Where a buffer lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum MemoryKind {
     /// In a GPU.
@@ -71,6 +73,7 @@ pub struct CollectivePath {
 /// A row of `run.csv`: the columns in this order. What a case does not have is an empty cell.
 /// `results/README.md` explains each to its reader.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Row {
     /// Number of the row, from 1.
     pub case: usize,

@@ -2,9 +2,11 @@
 
 use std::io::{self, Write};
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
-
-use super::{Row, Status, matrix, verdicts};
+use super::{
+    Row, Status, matrix,
+    page::{Grid, Page},
+    verdicts,
+};
 use crate::{
     plan::{
         Allocator, DataType, Engine, Issuer, Operation, Pattern, Reduction, Registration,
@@ -29,8 +31,8 @@ pub fn print(text: &str) -> io::Result<()> {
 
 /// Matrices for pairs of GPUs, a table for each other set of rows that differ only in their size,
 /// and a list of what was skipped.
-pub fn tables(rows: &[Row]) -> String {
-    let mut text = String::new();
+pub fn tables(rows: &[Row]) -> Page {
+    let mut page = Page::default();
     let (absent, measured): (Vec<&Row>, Vec<&Row>) =
         rows.iter().partition(|row| row.size_bytes.is_none());
     let of_rdma = measured.iter().filter(|row| row.transport == TransportKind::Rdma);
@@ -44,23 +46,18 @@ pub fn tables(rows: &[Row]) -> String {
     };
     let (pairs, others): (Vec<&Row>, Vec<&Row>) = measured.into_iter().partition(is_pair);
     for rows in others.chunk_by(|a, b| title(a) == title(b)) {
-        text.push_str(&title(rows[0]));
-        text.push('\n');
-        text.push_str(&sizes(rows));
-        text.push('\n');
+        page.title(title(rows[0]));
+        page.grid(sizes(rows));
         let of_size = |row: &Row| row.size_bytes.unwrap_or_default().to_string();
-        text.push_str(&verdicts::paths(rows, &of_size));
-        text.push('\n');
+        page.lines(&format!("{}\n", verdicts::paths(rows, &of_size)));
     }
-    text.push_str(&matrix::matrices(&pairs));
-    text.push_str(&verdicts::text(rows));
+    matrix::matrices(&pairs, &mut page);
+    page.lines(&verdicts::text(rows));
     if !absent.is_empty() {
-        text.push_str("Not measured:\n");
-        for row in absent {
-            text.push_str(&format!("  {:<5}  {}\n", row.transport.name(), row.reason));
-        }
+        let reason = |row: &&Row| format!("  {:<5}  {}\n", row.transport.name(), row.reason);
+        page.lines(&format!("Not measured:\n{}", absent.iter().map(reason).collect::<String>()));
     }
-    text
+    page
 }
 
 pub(super) fn title(row: &Row) -> String {
@@ -180,11 +177,9 @@ fn end(
     }
 }
 
-fn sizes(rows: &[&Row]) -> String {
+fn sizes(rows: &[&Row]) -> Grid {
     let several = rows.iter().any(|row| row.flows > Some(1));
     let is_collective = rows[0].communicator_ranks.is_some();
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
     let mut header = vec!["size", "GB/s", "95 % interval"];
     if several {
         header[1] = "GB/s each way";
@@ -202,7 +197,7 @@ fn sizes(rows: &[&Row]) -> String {
         header.push("of expected");
     }
     header.extend(["p50", "p90", "p99", "p99.9", "max", "status"]);
-    table.set_header(header);
+    let mut grid = Grid::new(header).ending_in_words();
     for row in rows {
         let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), readable_gb_s);
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), readable_nanoseconds);
@@ -231,15 +226,9 @@ fn sizes(rows: &[&Row]) -> String {
         ];
         cells.extend(latencies.map(time));
         cells.push(status(row));
-        table.add_row(cells.into_iter().map(Cell::new));
+        grid.row(cells);
     }
-    let status_column = table.column_count().saturating_sub(1);
-    for (index, column) in table.column_iter_mut().enumerate() {
-        if index != status_column {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.trim_fmt()
+    grid
 }
 
 fn size(size: Option<Bytes>) -> String {

@@ -309,16 +309,19 @@ fn show(
     let rows = recorder.rows();
     let provenance = recorder.provenance();
     record::print(&match options.format {
-        Format::Table => {
+        Format::Table | Format::Markdown => {
             let columns = Columns::of_rows(rows.iter().cloned());
             let slow = attribution::find(&columns, &|row| attribution::way(&columns, row, hosts));
-            record::tables(rows) + &attribution::text(&slow)
+            let mut page = record::tables(rows);
+            page.lines(&attribution::text(&slow));
+            if options.format == Format::Markdown { page.markdown() } else { page.text() }
         }
         Format::Csv => record::csv_text(rows),
         Format::Json => {
             record::json_text((provenance, recorder.resumed()), rows, recorder.health())
         }
         Format::NcclTests => record::nccl_tests_text(about, provenance, communicator, rows),
+        Format::Prometheus => record::prometheus_text(provenance, rows),
     })
 }
 

@@ -236,6 +236,7 @@ pub struct Network {
 
 /// How an interface came to reach memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Registration {
     /// Host memory by its address.
@@ -248,6 +249,7 @@ pub enum Registration {
 
 /// How data of a GPU comes to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuPath {
     /// The interface reaches it: GPUDirect. The provider has promised that it makes no copies in
@@ -261,6 +263,7 @@ pub enum GpuPath {
 
 /// What a clock took for the end of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Completion {
     /// The target's own word that all of it had arrived; while it went on, operations were
@@ -338,6 +341,7 @@ pub struct Staging {
 
 /// How bytes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum StoreKind {
     /// Through the caches.
@@ -348,6 +352,7 @@ pub enum StoreKind {
 
 /// How an end waits for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Wait {
     /// It keeps its CPU.

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Checks that the three files of a results folder agree with each other, read as a user of pandas
-and HdrHistogram reads them: check_results.py FOLDER"""
+and HdrHistogram reads them, and that run.json is as its schema says: check_results.py FOLDER"""
 
 import json
 import math
 import sys
 from pathlib import Path
 
+import jsonschema
 import pandas
 from hdrh.log import HistogramLogReader
 
+SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "run.schema.json"
 BANDWIDTHS = ["bandwidth_gb_s_low", "bandwidth_gb_s", "bandwidth_gb_s_high"]
 QUANTILES = {
     "latency_ns_p50": 0.5,
@@ -49,7 +51,10 @@ def check_row(row):
             bandwidths = []
         for names in filter(None, (bandwidths, LATENCIES)):
             values = [row[name] for name in names]
-            require(values[0] > 0, f"{where}: {names[0]} is {values[0]}, not positive")
+            require(values[0] >= 0, f"{where}: {names[0]} is {values[0]}, negative")
+            # The interval of a rate that scatters widely begins at 0.
+            least = names[1] if names is BANDWIDTHS else names[0]
+            require(row[least] > 0, f"{where}: {least} is {row[least]}, not positive")
             rising = all(low <= high for low, high in zip(values, values[1:]))
             require(rising, f"{where}: {', '.join(names)} do not rise: {values}")
     else:
@@ -128,8 +133,17 @@ def same_number(cell, value):
     return math.isclose(cell, value, rel_tol=1e-12)
 
 
+def check_schema(run):
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for error in jsonschema.Draft202012Validator(schema).iter_errors(run):
+        sys.exit(f"run.json: {error.json_path}: {error.message}")
+
+
 def check_json(path, rows):
-    found = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    run = json.loads(path.read_text(encoding="utf-8"))
+    check_schema(run)
+    found = run["rows"]
     require(len(found) == len(rows), f"run.json has {len(found)} rows and run.csv {len(rows)}")
     for row, other in zip(rows, found):
         for name in BANDWIDTHS:

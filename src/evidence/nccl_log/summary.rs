@@ -24,6 +24,7 @@ pub enum Path {
 
 /// What a log is worth as a proof.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// All ranks say that it was this path.

@@ -7,6 +7,7 @@ use super::Nvml;
 
 /// What changes from moment to moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Condition {
     /// The PCI Express generation in use; an idle GPU goes back to an older one.
     pub pcie_generation: Option<u32>,

@@ -49,6 +49,7 @@ pub struct PcieBytes {
 
 /// Errors of a GPU, and how long its clocks were held down; `None`: not told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Errors {
     /// Errors of memory that were mended, since the driver was loaded.
     pub ecc_corrected: Option<u64>,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Where memory of a GPU comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Allocator {
     /// `cuMemAlloc`.
@@ -14,6 +15,7 @@ pub enum Allocator {
 
 /// What NCCL is told of memory before it works on it; the numbers are nccl-tests'.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Registration {
     /// 0: nothing.

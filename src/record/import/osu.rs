@@ -263,7 +263,7 @@ impl Text {
             protocol: is_mpi.then(|| "mpi".to_owned()),
             operation: Some(benchmark.operation),
             issuer: benchmark.issuer,
-            pattern: pattern,
+            pattern,
             flows: match pattern {
                 Some(Pattern::OneWay) => Some(1),
                 Some(Pattern::BothWays) => Some(2),

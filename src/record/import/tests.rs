@@ -158,7 +158,7 @@ fn a_cell_of_nvbandwidth_is_the_flow_that_its_code_measures() {
     };
     let copy = Operation::Copy;
     let (read, write) = (Some(Issuer::Read), Some(Issuer::Write));
-    // Row 1, column 2 is 412 in the matrix of reads and 412 + 10 in that of writes.
+    // Row 1, column 2 is 402 in the matrix of reads and 412 in that of writes.
     let pulled = find(copy, read, Engine::Ce, "one-way", Some(2), Some(1));
     assert_eq!(pulled.bandwidth_gb_s, Some(402.0));
     let pushed = find(copy, write, Engine::Ce, "one-way", Some(1), Some(2));

@@ -8,45 +8,7 @@ use std::{
 };
 
 use super::Source;
-
-/// The columns that say what a case is.
-const CASE: [&str; 35] = [
-    "transport",
-    "operation",
-    "data_type",
-    "reduction",
-    "root",
-    "in_place",
-    "buffer",
-    "registration",
-    "graph",
-    "split",
-    "communicator_ranks",
-    "operations_per_group",
-    "blocking",
-    "nccl_env",
-    "issuer",
-    "engine",
-    "handle",
-    "provider",
-    "gpu_path",
-    "window",
-    "pattern",
-    "flows",
-    "source_memory",
-    "source_gpu",
-    "source_rank",
-    "source_host",
-    "source_numa_node",
-    "source_domain",
-    "target_memory",
-    "target_gpu",
-    "target_rank",
-    "target_host",
-    "target_numa_node",
-    "target_domain",
-    "size_bytes",
-];
+use crate::record::CASE_COLUMNS;
 
 /// What of a run is held against the rest of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,7 +97,7 @@ pub(super) fn matched(
     by: Option<&By>,
 ) -> Vec<Matched> {
     let is_foreign = a.iter().chain(b).any(|(source, _)| sources[*source].is_foreign());
-    let columns: Vec<&str> = CASE
+    let columns: Vec<&str> = CASE_COLUMNS
         .into_iter()
         .filter(|column| by.is_none_or(|by| !by.ignores(column)))
         .filter(|column| {
