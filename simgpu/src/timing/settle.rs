@@ -372,7 +372,9 @@ fn jitter_ps(
         }
         // What is drawn below `share` is uniform there.
         let share = 2.0 * fault.extra_share * drawn / fault.share;
-        ps_of_ns(fault.extra_ns) + (share * duration_ps as f64).round() as u64
+        #[allow(clippy::cast_sign_loss, reason = "neither is below 0")]
+        let extra_ps = (share * duration_ps as f64).round() as u64;
+        ps_of_ns(fault.extra_ns) + extra_ps
     };
     jitter.iter().enumerate().filter(|(_, fault)| fits(fault)).map(extra_ps).sum()
 }

@@ -162,7 +162,7 @@ mod tests {
     }
 
     /// In how many of so many comparisons of cases that are alike one is called different.
-    fn wrong(comparisons: u32, cases: usize, sample: impl Fn(&mut StdRng) -> f64) -> u32 {
+    fn wrong(comparisons: u32, cases: usize, sample: impl Fn(&mut StdRng) -> f64) -> usize {
         let mut random = StdRng::seed_from_u64(2);
         let mut side = || median(&[(); 20].map(|()| 50.0 / (1.0 + sample(&mut random))));
         let mut is_wrong = |_: &u32| {
@@ -171,7 +171,7 @@ mod tests {
             corrected(&mut changes.iter_mut().filter_map(|c| c.known.as_mut()).collect::<Vec<_>>());
             changes.iter().any(|change| change.known.unwrap().q <= MISS)
         };
-        (0..comparisons).filter(&mut is_wrong).count() as u32
+        (0..comparisons).filter(&mut is_wrong).count()
     }
 
     #[test]

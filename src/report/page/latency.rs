@@ -110,19 +110,19 @@ fn layout(scale: &Range<u64>) -> Value {
             "title": { "text": "latency" },
             "range": [(scale.start as f64).log10() - 0.1, (scale.end as f64).log10() + 0.1],
             "tickvals": times,
-            "ticktext": times.iter().map(|time| short(time.round() as u64)).collect::<Vec<String>>(),
+            "ticktext": times.iter().map(|time| short(*time)).collect::<Vec<String>>(),
         },
         "legend": super::legend(),
     })
 }
 
 /// `10 µs`
-fn short(ns: u64) -> String {
+fn short(ns: f64) -> String {
     match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{} µs", ns / 1_000),
-        1_000_000..1_000_000_000 => format!("{} ms", ns / 1_000_000),
-        _ => format!("{} s", ns / 1_000_000_000),
+        ..1e3 => format!("{ns} ns"),
+        ..1e6 => format!("{} µs", ns / 1e3),
+        ..1e9 => format!("{} ms", ns / 1e6),
+        _ => format!("{} s", ns / 1e9),
     }
 }
 
