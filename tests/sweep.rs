@@ -328,7 +328,7 @@ fn what_g2g_refuses_is_named_before_anything_runs() {
         (axis("--samples", "0"), "combination --samples=0: "),
         (
             axis("--output", "x"),
-            "--output, --dry-run, --format, --quiet and --verbose are the sweep's own",
+            "--output, --resume, --dry-run, --format, --quiet and --verbose are the sweep's own",
         ),
         (
             format!("{nccl}[[axis]]\nname = \"NCCL_P2P_DISABLE\"\nvalues = [\"yes\"]\n"),
