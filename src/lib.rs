@@ -9,6 +9,7 @@ pub mod units;
 
 #[allow(unsafe_code, reason = "the one place where foreign calls and shared memory are touched")]
 pub mod ffi;
+pub mod interrupt;
 pub mod plan;
 pub mod sweep;
 

@@ -57,7 +57,7 @@ impl Progress {
     pub(crate) fn begin_run(&self, folder: &Path) {
         if !self.is_quiet {
             self.say(&format!(
-                "results: {0}; if it is interrupted: the same command with --resume {0}",
+                "results: {0}; if it is interrupted, the same command with --resume {0} goes on",
                 folder.display()
             ));
         }

@@ -9,16 +9,17 @@ use std::{
 };
 
 /// A module and the modules it may import; `docs/architecture.md` explains the table.
-const LAYERS: [(&str, &[&str]); 17] = [
+const LAYERS: [(&str, &[&str]); 18] = [
     ("stderr", &[]),
     ("units", &[]),
     ("ffi", &["stderr", "units"]),
+    ("interrupt", &["ffi", "stderr"]),
     ("plan", &["units"]),
     ("sweep", &["units"]),
     ("machine", &["ffi", "plan", "units"]),
-    ("world", &["ffi", "plan", "units"]),
+    ("world", &["ffi", "interrupt", "plan", "units"]),
     ("transport", &["ffi", "machine", "plan", "units", "world"]),
-    ("measure", &["plan", "transport", "units", "world"]),
+    ("measure", &["interrupt", "plan", "transport", "units", "world"]),
     ("evidence", &["machine", "plan", "units"]),
     ("expected", &["machine", "plan", "units"]),
     ("doctor", &["evidence", "expected", "machine", "plan", "units"]),
@@ -47,6 +48,7 @@ const LAYERS: [(&str, &[&str]); 17] = [
             "doctor",
             "evidence",
             "expected",
+            "interrupt",
             "machine",
             "measure",
             "plan",

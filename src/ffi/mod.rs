@@ -14,6 +14,7 @@ pub mod nccl;
 pub mod nvml;
 pub mod process;
 pub mod shm;
+pub mod signal;
 pub mod simulation;
 pub mod watchdog;
 

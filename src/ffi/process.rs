@@ -7,10 +7,10 @@ use std::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
         unix::process::CommandExt,
     },
-    process::Command,
+    process::{Child, Command},
 };
 
-use super::CallError;
+use super::{CallError, signal::unblock};
 
 /// Asks the kernel to kill this process when the thread that started it ends, however it ends.
 ///
@@ -36,12 +36,21 @@ pub fn end_with_parent(command: &mut Command) {
         // SAFETY: the call takes nothing and cannot fail.
         let is_orphan = u32::try_from(unsafe { libc::getppid() }) != Ok(parent);
         match code == 0 && !is_orphan {
-            true => Ok(()),
+            // A launcher may not expect to start with signals blocked.
+            true => unblock(),
             false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
         }
     };
-    // SAFETY: between fork and exec it makes two system calls and allocates nothing.
+    // SAFETY: between fork and exec it makes system calls and allocates nothing.
     unsafe { command.pre_exec(end_with_parent) };
+}
+
+/// Tells a process that was not waited for yet to end (`SIGTERM`).
+pub fn end(child: &Child) {
+    let Ok(pid) = libc::pid_t::try_from(child.id()) else { return };
+    // SAFETY: the call takes two integers; the process is our own, and its number nobody else's before
+    // it is waited for.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
 }
 
 /// Sets variables in the environment of this process, in place of what they were.

@@ -17,6 +17,7 @@ pub use summary::{SAMPLES_FOR_INTERVAL, Scale, Summary};
 use times::Times;
 
 use crate::{
+    interrupt,
     plan::{Case, Effort, Operation, Rank},
     transport::{
         Clock, Error, Mismatch, Network, Span, Staging, Support, Transfer, Transport,
@@ -279,6 +280,7 @@ fn warm_up(
     let mut each = Duration::ZERO;
     let mut count = 0;
     loop {
+        may_go_on()?;
         count += trial.operations.unwrap_or(1) * trial.samples as u64;
         let mut spans = vec![Span::default(); trial.samples];
         match trial.operations {
@@ -297,6 +299,11 @@ fn warm_up(
             None => return Ok((trial.operations.unwrap_or(1), each, count)),
         }
     }
+}
+
+/// Ends the case on the first rank if a signal has asked for it; the others hear of it from there.
+fn may_go_on() -> Result<(), Error> {
+    if interrupt::asked().is_some() { Err(Error::Interrupted) } else { Ok(()) }
 }
 
 /// How long one of these samples lasts. The shortest: a machine that is busy elsewhere makes others
@@ -357,6 +364,7 @@ impl Pass<'_> {
         let wanted = |times: &Times, each| next(&times.all, each, began.elapsed());
         let mut decision = wanted(&times, self.each).map_or(Decision::Enough, Decision::Sample);
         for batch in 0.. {
+            may_go_on()?;
             let count = match self.world.broadcast(Some(decision))? {
                 Decision::Sample(count) => count,
                 Decision::Enough => return Ok(Samples::Right(times)),

@@ -1,5 +1,7 @@
 //! Rank 0 between the first case and the last: what becomes of each is judged and recorded.
 
+use std::path::Path;
+
 use super::{
     Failure,
     items::Item,
@@ -10,6 +12,7 @@ use super::{
     steps::{Job, Transports},
 };
 use crate::{
+    interrupt,
     measure::{Latency, Outcome},
     plan::{Case, Rank, topology::Host},
     progress::Progress,
@@ -43,6 +46,11 @@ pub(super) struct Leader<'a> {
     pub(super) next: usize,
 }
 
+/// How to go on with a run that has ended early.
+pub(super) fn remedy(folder: &Path) -> String {
+    format!("the same command with --resume {} goes on", folder.display())
+}
+
 impl Leader<'_> {
     /// Measures and records all that is left, and gives the GPUs back; the files, and how it ended.
     pub(super) fn lead(
@@ -70,6 +78,7 @@ impl Leader<'_> {
     ) -> Result<(), Failure> {
         let mut index = job.first;
         for item in std::mem::take(&mut self.items) {
+            self.may_go_on()?;
             let Some(step) = item.step(self.own) else {
                 if let Item::Absent { kind, reason } = &item {
                     let row = Row::absent(self.next, *kind, reason);
@@ -84,9 +93,16 @@ impl Leader<'_> {
             let with = (&mut self.transports, &topology, &mut self.lookout);
             let measured = step.measure(ranks, job, index, with);
             index += 1;
-            let (results, lost) = measured.map_err(|err| Failure::Middle(err.to_string()))?;
+            let (results, lost) = match measured {
+                Ok(measured) => measured,
+                Err(err) => (Vec::new(), Some(err.to_string())),
+            };
             for (case, result) in item.all_cases().zip(results) {
                 let Some((case, found)) = case.zip(result) else { continue };
+                if found.outcome.is_err() {
+                    // What ends a case then is no fault of it.
+                    self.may_go_on()?;
+                }
                 let (row, latencies) = match &found.outcome {
                     Ok(outcome) => {
                         let row = Row::new(self.next, case, outcome);
@@ -101,14 +117,29 @@ impl Leader<'_> {
                 self.record(row, &latencies)?;
             }
             if let Some(reason) = lost {
-                return Err(Failure::Middle(match self.rows + 1 - self.next {
-                    0 => reason,
-                    1 => format!("{reason}; 1 row was not measured"),
-                    left => format!("{reason}; {left} rows were not measured"),
-                }));
+                self.may_go_on()?;
+                return Err(self.end(reason));
             }
         }
         Ok(())
+    }
+
+    /// Ends the run if a signal has asked for it.
+    fn may_go_on(&self) -> Result<(), Failure> {
+        match interrupt::asked() {
+            Some(signal) => Err(self.end(format!("interrupted by {}", signal.name()))),
+            None => Ok(()),
+        }
+    }
+
+    /// The end of the run before its last row.
+    fn end(&self, reason: String) -> Failure {
+        let remedy = remedy(self.recorder.folder());
+        Failure::Middle(match self.rows - self.recorder.rows().len() {
+            0 => reason,
+            1 => format!("{reason}; 1 row was not measured: {remedy}"),
+            left => format!("{reason}; {left} rows were not measured: {remedy}"),
+        })
     }
 
     /// Takes leave of the other ranks, with what their logs have that no row has brought, and with how

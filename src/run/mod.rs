@@ -35,6 +35,7 @@ use steps::{Job, Transports};
 
 use crate::{
     cli::{Answer, Cli, Command, Format, Options, RankArgs},
+    interrupt,
     machine::{self, survey},
     plan::{
         Case, Flow, Rank, TransportKind,
@@ -50,6 +51,9 @@ use crate::{
     transport::{self, Transport, environment},
     world::{self, Launcher, Local, World},
 };
+
+/// How long a run may take to end when a signal asks for it.
+const END: Duration = Duration::from_secs(4);
 
 /// How a transport is opened; [`transport::open`] but in tests of what the pipeline refuses.
 pub type Open = fn(TransportKind, &Topology) -> Result<Box<dyn Transport>, String>;
@@ -76,6 +80,8 @@ pub fn main(open: Open) -> ExitCode {
         let own = Rank(launcher.as_ref().map_or(0, |launcher| launcher.rank));
         let keeps_log = kinds.contains(&TransportKind::Nccl);
         environment::set(&options.nccl.request(), own, keeps_log).map_err(Failure::Start)?;
+        let watched = if answers { interrupt::watch() } else { interrupt::leave_to_first_rank() };
+        watched.map_err(unwatched)?;
         match &launcher {
             Some(launcher) => on_launched_ranks(options, kinds, open, launcher, &mut ranks),
             None => on_own_ranks(options, kinds, open, &mut ranks),
@@ -96,7 +102,9 @@ pub fn main(open: Open) -> ExitCode {
                     Ok(true)
                 }
             }
-            Command::Sweep(options) if answers => sweep::sweep(&options, launcher.as_ref()),
+            Command::Sweep(options) if answers => interrupt::watch()
+                .map_err(unwatched)
+                .and_then(|()| sweep::sweep(&options, launcher.as_ref())),
             Command::Sweep(_) => Ok(true),
             Command::Report(options) if answers => report::report(&options),
             Command::Report(_) => Ok(true),
@@ -134,11 +142,18 @@ pub fn main(open: Open) -> ExitCode {
             }
         }
     }
+    if let Some(signal) = interrupt::asked() {
+        return ExitCode::from(signal.exit_code());
+    }
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) | Err(Failure::Middle(_)) => ExitCode::from(1),
         Err(Failure::Start(_)) => ExitCode::from(2),
     }
+}
+
+fn unwatched(err: io::Error) -> Failure {
+    Failure::Start(format!("cannot wait for signals: {err}"))
 }
 
 /// Measures on the ranks of a launcher, as the one of them that this process is.
@@ -227,6 +242,7 @@ fn lead(
     let communicator: Vec<Flow> =
         items.iter().flat_map(Item::cases).find_map(Case::communicator).unwrap_or_default();
     let about = about(options, &items);
+    interrupt::has_to_lose(END, leader::remedy(recorder.folder()));
     let (next, first, items) = items::left(items, recorder.rows().len());
     let (effort, seed) = (options.effort(), options.seed);
     let job = Job { steps: Vec::new(), first, effort, seed };
@@ -429,6 +445,7 @@ struct Here {
 /// A rank that rank 0 has started: measures with the others until rank 0 is done.
 fn join(args: RankArgs, open: Open, ranks: &mut Ranks) -> Result<bool, Failure> {
     environment::set_of_rank().map_err(Failure::Start)?;
+    interrupt::leave_to_first_rank().map_err(unwatched)?;
     let deadline = Duration::from_millis(args.deadline_ms);
     let world = Local::started(Rank(args.rank), args.size, deadline).and_then(World::local);
     *ranks = Ranks::of(world.map_err(|err| Failure::Start(err.to_string()))?);

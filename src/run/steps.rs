@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     evidence::counters::Seen,
+    interrupt,
     measure::{Outcome, measure},
     plan::{Case, Effort, Rank, TransportKind, topology::Topology},
     stderr,
@@ -135,6 +136,10 @@ impl Ranks {
         effort: Effort,
     ) -> Result<(Results, Option<String>), transport::Error> {
         let Some(part) = &mut self.part else { return Ok((Vec::new(), None)) };
+        // Other hosts may still be measuring, and are not waited for.
+        if interrupt::asked().is_some() {
+            return Ok((Vec::new(), Some(transport::Error::Interrupted.to_string())));
+        }
         // What is left of a failure is dropped where it happened.
         part.next_round();
         let (is_first, met) = (part.is_root(), part.barrier());

@@ -7,6 +7,7 @@ use std::{
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -14,6 +15,7 @@ use serde_json::Value;
 use super::{Failure, free_folder, report};
 use crate::{
     cli::{self, Cli, Format, Options, SweepFormat, SweepOptions},
+    interrupt,
     progress::Runs,
     record::{
         self,
@@ -68,7 +70,15 @@ pub(super) fn sweep(options: &SweepOptions, launcher: Option<&Launcher>) -> Resu
         }
         (None, None) => return Err(Failure::Start("no plan was given".to_owned())),
     };
+    // A run has its own time to end, which is shorter.
+    let remedy = remedy(&sweep.folder);
+    interrupt::has_to_lose(super::END + Duration::from_millis(500), remedy);
     sweep.run(options)
+}
+
+/// How to go on with a sweep that has ended early.
+fn remedy(folder: &Path) -> String {
+    format!("`g2g sweep --resume {}` goes on", folder.display())
 }
 
 /// Reads a plan.
@@ -278,7 +288,7 @@ impl Sweep {
         let missing = runs.iter().filter(|run| !self.finished(run).is_dir()).count();
         if !options.quiet {
             let shown = self.folder.display();
-            say(&format!("results: {shown}; if it is interrupted: g2g sweep --resume {shown}"));
+            say(&format!("results: {shown}; if it is interrupted, {}", remedy(&self.folder)));
         }
         let progress = Runs::new(missing, options.quiet);
         let csv = self.folder.join("sweep.csv");
@@ -288,9 +298,13 @@ impl Sweep {
             let finished = self.finished(&run);
             let failure = match finished.is_dir() {
                 true => None,
+                false if interrupt::asked().is_some() => continue,
                 false => {
                     progress.begin(&self.plan.describe(run.combination));
                     let failure = self.run_one(&run)?;
+                    if failure.is_some() && interrupt::asked().is_some() {
+                        continue;
+                    }
                     progress.end(failure.as_deref());
                     failure
                 }
@@ -317,6 +331,10 @@ impl Sweep {
         };
         let shown = text.and_then(|text| record::print(&text));
         shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
+        if let Some(signal) = interrupt::asked().filter(|_| ended.len() < self.plan.runs().len()) {
+            let (name, remedy) = (signal.name(), remedy(&self.folder));
+            return Err(Failure::Middle(format!("interrupted by {name}: {remedy}")));
+        }
         Ok(ended.iter().all(|ended| ended.failure.is_none()))
     }
 

@@ -45,6 +45,9 @@ pub enum Error {
          g2g's file must be readable): {0}"
     )]
     Open(ffi::CallError),
+    /// A signal has asked for the end.
+    #[error("the run was interrupted")]
+    Interrupted,
     /// Another rank.
     #[error(transparent)]
     World(#[from] world::Error),

@@ -13,6 +13,7 @@ use std::{
 use super::{Error, Launcher, star::Star};
 use crate::{
     ffi::mpi::{Family, Library, Mpi},
+    interrupt,
     plan::Rank,
 };
 
@@ -117,7 +118,7 @@ impl Drop for Joined {
     fn drop(&mut self) {
         let Some(network) = self.network.take() else { return };
         thread::sleep(if network.mpi.rank() == 0 { LAST_WORDS } else { FAREWELL });
-        network.mpi.abort();
+        network.mpi.abort(interrupt::asked().map_or(1, |signal| signal.exit_code().into()));
     }
 }
 

@@ -236,12 +236,12 @@ impl Mpi {
         self.library.session.finalize()
     }
 
-    /// Ends all ranks, this one too, with exit code 1 and without order, and does not come back.
-    pub fn abort(&self) -> ! {
+    /// Ends all ranks, this one too, with the exit code and without order, and does not come back.
+    pub fn abort(&self, code: i32) -> ! {
         let sentence = format!("rank {}: MPI_Abort has not come back", self.rank);
         let _watchdog = Watchdog::start(ABORT_LIMIT, sentence);
-        self.library.session.abort(1);
-        std::process::exit(1)
+        self.library.session.abort(code);
+        std::process::exit(code)
     }
 }
 
