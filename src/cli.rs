@@ -42,7 +42,8 @@ const RANKS_MAX: i64 = 1024;
 /// nanoseconds. A run leaves a folder with run.csv, run.json and latency.hlog. Standard output
 /// carries the results, standard error everything else.
 ///
-/// Exit code: 0 all well, 1 a case was corrupt or failed, 2 cannot start or bad arguments.
+/// Exit code: 0 all well, 1 a case was corrupt or failed, 2 cannot start or bad arguments, 130 and
+/// 143 ended by SIGINT and SIGTERM.
 #[derive(Debug, Parser)]
 #[command(name = "g2g", version, next_line_help = true, term_width = 80)]
 pub struct Cli {

@@ -30,7 +30,7 @@ use topology::{GpuNode, Host, NumaNode, Topology};
 use crate::units::Bytes;
 
 /// A way of moving bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum TransportKind {

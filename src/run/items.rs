@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{ranks::Site, steps::Step};
 use crate::{
     plan::{self, BadRequest, Case, Engine, Rank, Request, TransportKind, topology::Host},
+    progress::Weight,
     record::Row,
 };
 
@@ -25,6 +26,12 @@ impl Item {
             Self::Absent { .. } => 1,
             Self::Within(_) | Self::Between(_) => self.cases().count(),
         }
+    }
+
+    /// What its time depends on; `None`: it takes none.
+    pub(super) fn weight(&self) -> Option<Weight> {
+        let case = self.cases().max_by_key(|case| case.size)?;
+        Some((case.transport, case.size))
     }
 
     /// Its rows as far as the plan goes.
@@ -260,4 +267,31 @@ pub(super) fn listing(items: &[Item]) -> String {
         item => item.cases().map(|case| format!("{case}\n")).collect(),
     });
     (1..).zip(lines).map(|(number, line)| format!("{number} {line}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::topology::tests::machine;
+
+    #[test]
+    fn what_is_left_begins_with_the_first_item_that_lacks_a_row() {
+        let cases = plan::cases(&Request::of(&[TransportKind::Shm]), &machine(&[&[0, 1]]));
+        let case = || cases.as_ref().unwrap().first().cloned();
+        let items = || {
+            vec![
+                Item::Within(vec![case(), case()]),
+                Item::Absent { kind: TransportKind::P2p, reason: String::new() },
+                Item::Within(vec![case(), None, case()]),
+                Item::Between(Box::new(case().unwrap())),
+            ]
+        };
+        // Rows 1 and 2 are of one step, 3 of none, 4 and 5 of the next, 6 of the last.
+        let expected =
+            [(1, 0, 4), (1, 0, 4), (3, 1, 3), (4, 1, 2), (4, 1, 2), (6, 2, 1), (7, 3, 0)];
+        for (finished, expected) in (0..).zip(expected) {
+            let (row, step, left) = left(items(), finished);
+            assert_eq!((row, step, left.len()), expected, "{finished} rows");
+        }
+    }
 }

@@ -86,13 +86,14 @@ impl Leader<'_> {
                 }
                 continue;
             };
-            if let Some(case) = item.cases().next() {
-                self.progress.begin(case);
+            if let Some((case, weight)) = item.cases().next().zip(item.weight()) {
+                self.progress.begin(case, weight);
             }
             let topology = self.hosts[self.own].topology.clone();
             let with = (&mut self.transports, &topology, &mut self.lookout);
             let measured = step.measure(ranks, job, index, with);
             index += 1;
+            self.progress.end();
             let (results, lost) = match measured {
                 Ok(measured) => measured,
                 Err(err) => (Vec::new(), Some(err.to_string())),

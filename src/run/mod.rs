@@ -242,7 +242,6 @@ fn lead(
     let communicator: Vec<Flow> =
         items.iter().flat_map(Item::cases).find_map(Case::communicator).unwrap_or_default();
     let about = about(options, &items);
-    interrupt::has_to_lose(END, leader::remedy(recorder.folder()));
     let (next, first, items) = items::left(items, recorder.rows().len());
     let (effort, seed) = (options.effort(), options.seed);
     let job = Job { steps: Vec::new(), first, effort, seed };
@@ -257,14 +256,20 @@ fn lead(
             recorder.discard();
             return Err(failure);
         }
-        if options.resume.is_none()
+        // With other GPUs than it began with, the run has those that it began with.
+        if !options.resume_changed
             && let Err(err) = record::keep_topology(recorder.folder(), &survey::told().0)
         {
             say(&format!("warning: {err}"));
         }
         let own = hosts.iter().position(|host| host.ranks.contains(&Rank(0))).unwrap_or(0);
         let rows = next - 1 + items.iter().map(Item::rows).sum::<usize>();
-        let progress = Progress::new(rows, options.quiet, options.verbose);
+        let progress = Progress::new(
+            (rows, recorder.rows().len()),
+            items.iter().filter_map(Item::weight),
+            effort.time_limit,
+            (options.quiet, options.verbose),
+        );
         progress.begin_run(recorder.folder());
         let leader = Leader {
             items,
@@ -284,10 +289,11 @@ fn lead(
         leader.lead(&job, ranks, options.simulate.is_some())
     };
     judge.conclude(recorder.rows(), &hosts, options.quiet);
-    if !options.no_report {
+    let shown = show(options, &recorder, (&about, &communicator), &hosts);
+    // Whoever asks for the end has no time for a page, which `g2g report` makes too.
+    if !options.no_report && interrupt::asked().is_none() {
         report::write_own(recorder.folder());
     }
-    let shown = show(options, &recorder, (&about, &communicator), &hosts);
     measured?;
     shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
     Ok(is_well(&recorder))
@@ -308,10 +314,12 @@ fn files(
         mpi: ranks.world.library(),
     };
     let provenance = Provenance::collect(&settings, hosts);
-    if let Some(folder) = &options.resume {
-        return resume::take_up(folder, (options, kinds), &provenance, items);
+    let given = options.resume.as_ref().or(options.output.as_ref());
+    let folder = given.cloned().unwrap_or_else(|| default_folder(&provenance));
+    interrupt::has_to_lose(END, leader::remedy(&folder));
+    if options.resume.is_some() {
+        return resume::take_up(&folder, (options, kinds), &provenance, items);
     }
-    let folder = options.output.clone().unwrap_or_else(|| default_folder(&provenance));
     Recorder::create(&folder, &provenance).map_err(|err| Failure::Start(err.to_string()))
 }
 

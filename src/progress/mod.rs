@@ -1,8 +1,18 @@
 //! What a person sees while it runs, on standard error.
 
-use std::{io::IsTerminal, path::Path, time::Instant};
+mod left;
+
+use std::{
+    env,
+    io::{self, IsTerminal},
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use left::Left;
+pub(crate) use left::Weight;
 
 use crate::{
     plan::{Case, Engine},
@@ -20,35 +30,56 @@ pub(crate) struct Progress {
     /// Whether each row gets a line of its own.
     has_lines: bool,
     is_verbose: bool,
+    left: Left,
+    /// The case under way, and when it began.
+    under_way: Option<(Weight, Instant)>,
 }
 
 impl Progress {
-    /// Of a run of `rows` rows.
-    pub(crate) fn new(rows: usize, is_quiet: bool, is_verbose: bool) -> Self {
-        let is_terminal = std::io::stderr().is_terminal();
+    /// Of a run of `rows` rows, of which the first are there, with these cases to come.
+    pub(crate) fn new(
+        (rows, finished): (usize, usize),
+        cases: impl IntoIterator<Item = Weight>,
+        limit: Duration,
+        (is_quiet, is_verbose): (bool, bool),
+    ) -> Self {
+        let has_bar = !is_quiet && is_terminal();
         let bar = ProgressBar::new(rows as u64);
-        if is_quiet || !is_terminal {
+        if !has_bar {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
         // The message takes what is left of the line: a line that wraps cannot be redrawn.
-        let style =
-            ProgressStyle::with_template("{bar:20} {pos}/{len} rows, {eta} left  {wide_msg}");
+        let style = ProgressStyle::with_template("{bar:20} {pos}/{len} rows{prefix}  {wide_msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        let has_lines = !is_quiet && (is_verbose || !is_terminal);
-        Self { bar, rows, is_quiet, has_lines, is_verbose }
+        bar.set_position(finished as u64);
+        let has_lines = !is_quiet && (is_verbose || !has_bar);
+        let left = Left::new(cases, limit);
+        let progress = Self { bar, rows, is_quiet, has_lines, is_verbose, left, under_way: None };
+        progress.bar.set_prefix(progress.time_left());
+        progress
     }
 
-    /// `case` begins.
-    pub(crate) fn begin(&self, case: &Case) {
+    /// `case` begins, or one like it on each host.
+    pub(crate) fn begin(&mut self, case: &Case, weight: Weight) {
         // A row's own words are known when it is: of a case with many flows the first is enough.
         let first = Case { flows: case.flows[..1].to_vec(), ..case.clone() };
         self.bar.set_message(first.to_string());
+        self.under_way = Some((weight, Instant::now()));
+    }
+
+    /// It has ended, and its rows come.
+    pub(crate) fn end(&mut self) {
+        if let Some((weight, began)) = self.under_way.take() {
+            self.left.ended(weight, began.elapsed());
+            self.bar.set_prefix(self.time_left());
+        }
     }
 
     /// `row` is known.
     pub(crate) fn row(&self, row: &Row) {
         if self.has_lines {
-            self.say(&format!("[{}/{}] {}", row.case, self.rows, self.line(row)));
+            let (number, rows, left) = (row.case, self.rows, self.time_left());
+            self.say(&format!("[{number}/{rows}{left}] {}", self.line(row)));
         }
         self.bar.inc(1);
     }
@@ -66,6 +97,12 @@ impl Progress {
     /// The run is over.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
+    }
+
+    /// `, 40 s left`; nothing behind the last case.
+    fn time_left(&self) -> String {
+        let left = self.left.seconds();
+        left.map_or_else(String::new, |seconds| format!(", {} left", readable_wait(seconds)))
     }
 
     fn say(&self, line: &str) {
@@ -96,6 +133,11 @@ impl Progress {
             Status::Failed => format!("{what}: FAILED: {}", row.reason),
         }
     }
+}
+
+/// Whether standard error is a terminal that can draw a line anew.
+fn is_terminal() -> bool {
+    io::stderr().is_terminal() && env::var_os("TERM").is_none_or(|name| name != "dumb")
 }
 
 /// `p2p one-way copy read ce GPU 0 -> GPU 1 64 MiB`
@@ -147,7 +189,7 @@ impl Runs {
     /// So many are to be run.
     pub(crate) fn new(count: usize, is_quiet: bool) -> Self {
         let bar = ProgressBar::new(count as u64);
-        if is_quiet || !std::io::stderr().is_terminal() {
+        if is_quiet || !is_terminal() {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         }
         let style = ProgressStyle::with_template("{bar:20} {wide_msg}");
