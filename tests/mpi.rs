@@ -13,7 +13,7 @@ use std::{
 use common::{
     Rows,
     mpi::{environment, every_launcher, every_mpi, mpich, open_mpi},
-    text,
+    signal, text,
 };
 
 fn count(said: &str, sentence: &str) -> usize {
@@ -104,6 +104,57 @@ fn every_rank_says_that_rank_0_has_stopped_before_all_end() {
         assert!(is_error(&result, "rank 2: rank 0 did not answer"), "{said}");
         assert_eq!(Rows::read(&output).cell(0, "status"), "ok", "{said}");
     }
+}
+
+#[test]
+fn a_launcher_that_is_told_to_end_ends_all_ranks_and_the_rows_are_kept() {
+    for mpi in every_launcher() {
+        for (name, code) in [("INT", 130), ("TERM", 143)] {
+            let folder = tempfile::tempdir().unwrap();
+            let output = folder.path().join("run");
+            let started = mpi.g2g(3, &two_rows(&output));
+            started.wait_for_a_row(&output);
+            signal(name, started.launcher());
+            let (result, said) = started.wait();
+            // Open MPI has a code of its own for it, and passes SIGTERM on whatever it was told.
+            let expected = if mpi.is_mpich() { code } else { 1 };
+            assert_eq!(result.status.code(), Some(expected), "{said}");
+            assert_eq!(whole_rows(&output), ["ok"], "{said}");
+        }
+    }
+}
+
+#[test]
+fn rank_0_that_is_told_to_end_ends_all_ranks_with_its_exit_code() {
+    for mpi in every_launcher() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("run");
+        let started = mpi.g2g(3, &two_rows(&output));
+        started.signal_after_a_row(&output, "TERM", 0);
+        let (result, said) = started.wait();
+        assert_eq!(result.status.code(), Some(143), "{said}");
+        assert!(is_error(&result, "interrupted by SIGTERM; "), "{said}");
+        assert!(text(&result.stdout).contains("shm one-way: "), "{said}");
+        assert_eq!(whole_rows(&output), ["ok"], "{said}");
+    }
+}
+
+/// A case of some seconds, and one that lasts long enough to be interrupted.
+fn two_rows(output: &Path) -> String {
+    format!(
+        "shm --numa 0:0 --pattern one-way --sizes 64,4K --slot-size 4K --time-limit 4s --precision \
+         0.0001 --output {}",
+        output.display()
+    )
+}
+
+/// What the rows of a folder have become, by both of its files.
+fn whole_rows(output: &Path) -> Vec<String> {
+    let json = fs::read_to_string(output.join("run.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let rows = Rows::read(output);
+    assert_eq!(json["rows"].as_array().unwrap().len(), rows.len());
+    (0..rows.len()).map(|row| rows.cell(row, "status").to_owned()).collect()
 }
 
 /// Whether a line of standard error is an error that names `part`.

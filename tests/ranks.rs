@@ -14,26 +14,9 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use common::{
-    Rows, SOON, children, eventually, group_members, shared_memory_names, signal, start, text, wait,
+    Rows, SOON, assert_nothing_stays, children, eventually, group_members, shared_memory_names,
+    signal, start, text, wait,
 };
-
-/// The ranks that `parent` has started.
-fn assert_nothing_stays(group: u32, names: &[std::path::PathBuf]) {
-    let is_empty = eventually(SOON, || group_members(group).is_empty());
-    assert!(is_empty, "processes stay: {:?}", group_members(group));
-    let new = || -> Vec<_> {
-        let is_new = |name: &std::path::PathBuf| !names.contains(name) && !is_of_mpi(name);
-        shared_memory_names().into_iter().filter(is_new).collect()
-    };
-    // Other programs of this machine make and remove names too.
-    assert!(eventually(SOON, || new().is_empty()), "shared memory stays: {:?}", new());
-}
-
-/// Whether an MPI library has made it: other tests run beside these.
-fn is_of_mpi(name: &Path) -> bool {
-    let name = name.file_name().unwrap_or_default().to_string_lossy();
-    ["mpich_", "vader_segment", "sm_segment", "psm"].iter().any(|begin| name.starts_with(begin))
-}
 
 /// Every file of the folder reads back whole, however the run ended; how many rows it has.
 fn whole(folder: &Path) -> usize {

@@ -160,3 +160,22 @@ pub(crate) fn signal(name: &str, pid: u32) {
     let status = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
     assert!(status.unwrap().success() || group_members(pid).is_empty());
 }
+
+/// Fails unless the processes of the group end, and with them what they had in `/dev/shm`, where
+/// `names` were before.
+pub(crate) fn assert_nothing_stays(group: u32, names: &[PathBuf]) {
+    let is_empty = eventually(SOON, || group_members(group).is_empty());
+    assert!(is_empty, "processes stay: {:?}", group_members(group));
+    let new = || -> Vec<_> {
+        let is_new = |name: &PathBuf| !names.contains(name) && !is_of_mpi(name);
+        shared_memory_names().into_iter().filter(is_new).collect()
+    };
+    // Other programs of this machine make and remove names too.
+    assert!(eventually(SOON, || new().is_empty()), "shared memory stays: {:?}", new());
+}
+
+/// Whether an MPI library has made it: other tests run beside these.
+fn is_of_mpi(name: &Path) -> bool {
+    let name = name.file_name().unwrap_or_default().to_string_lossy();
+    ["mpich_", "vader_segment", "sm_segment", "psm"].iter().any(|begin| name.starts_with(begin))
+}

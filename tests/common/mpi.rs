@@ -103,10 +103,20 @@ impl Started {
         processes(&self.mark).into_iter().find(is_it)
     }
 
-    /// Waits for a row, then sends a signal to a rank.
-    pub(crate) fn signal_after_a_row(&self, output: &Path, name: &str, rank: u32) {
+    /// The process that starts the ranks.
+    pub(crate) fn launcher(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for a row.
+    pub(crate) fn wait_for_a_row(&self, output: &Path) {
         let lines = || fs::read_to_string(output.join("run.csv")).unwrap_or_default();
         assert!(eventually(SOON, || lines().lines().count() > 1), "{}: no row", self.what);
+    }
+
+    /// Waits for a row, then sends a signal to a rank.
+    pub(crate) fn signal_after_a_row(&self, output: &Path, name: &str, rank: u32) {
+        self.wait_for_a_row(output);
         signal(name, self.rank(rank).unwrap());
     }
 
