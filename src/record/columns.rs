@@ -49,7 +49,7 @@ pub const CASE_COLUMNS: [&str; 35] = [
     "size_bytes",
 ];
 
-/// Columns that hold a number of its own in nearly every row; all others have few different cells.
+/// Columns that hold a number of its own in nearly every row; all others are texts.
 fn is_measured(column: &str) -> bool {
     column.contains("gb_s")
         || column.starts_with("latency_ns_")
@@ -65,61 +65,106 @@ pub struct Columns {
     length: usize,
 }
 
+/// The cells of a column.
 #[derive(Clone, Debug)]
 enum Column {
-    /// What was measured: NaN where the cell is empty.
+    /// What was measured: NaN where the cell is empty, and beyond the end.
     Numbers(Vec<f64>),
-    /// Each different text once, and which of them stands in each row.
-    Texts { different: Vec<Box<str>>, places: HashMap<Box<str>, u32>, cells: Vec<u32> },
+    /// Each different text once, and which of them stands in each row; beyond the end the first.
+    Few { different: Vec<Box<str>>, places: HashMap<Box<str>, u16>, cells: Vec<u16> },
+    /// The texts of all rows one behind the other, and where each ends.
+    Many { text: String, ends: Vec<usize> },
+    /// Nobody asks for it.
+    Unread,
 }
 
 impl Column {
     fn new(name: &str) -> Self {
-        if is_measured(name) {
-            return Self::Numbers(Vec::new());
+        match is_measured(name) {
+            true => Self::Numbers(Vec::new()),
+            false => Self::Few { different: Vec::new(), places: HashMap::new(), cells: Vec::new() },
         }
-        let empty: Box<str> = "".into();
-        let places = HashMap::from([(empty.clone(), 0)]);
-        Self::Texts { different: vec![empty], places, cells: Vec::new() }
     }
 
-    /// Appends a cell; `None` if it is no number where one must stand.
-    fn push(&mut self, cell: &str) -> Option<()> {
+    /// Puts a cell into the row behind all others; `None` if it is no number where one must stand.
+    fn push(&mut self, row: usize, cell: &str) -> Option<()> {
         match self {
+            // Columns that are empty, and there are many, take no room.
+            Self::Numbers(_) if cell.is_empty() => {}
             Self::Numbers(numbers) => {
-                let number = if cell.is_empty() { f64::NAN } else { cell.parse().ok()? };
-                numbers.push(number);
+                numbers.resize(row, f64::NAN);
+                numbers.push(cell.parse().ok()?);
             }
-            Self::Texts { different, places, cells } => {
-                let before = cells.last().copied().unwrap_or(0);
-                let place = if *different[before as usize] == *cell {
-                    before
-                } else if let Some(place) = places.get(cell) {
-                    *place
-                } else {
-                    let place = u32::try_from(different.len()).ok()?;
-                    different.push(cell.into());
-                    places.insert(cell.into(), place);
-                    place
+            Self::Few { different, places, cells } => {
+                let before = cells.get(row.wrapping_sub(1)).copied().unwrap_or(0);
+                let is_before = different.get(usize::from(before)).is_some_and(|of| **of == *cell);
+                let place = match is_before.then_some(before).or_else(|| places.get(cell).copied())
+                {
+                    Some(place) => place,
+                    None => match u16::try_from(different.len()) {
+                        Ok(place) => {
+                            different.push(cell.into());
+                            places.insert(cell.into(), place);
+                            place
+                        }
+                        Err(_) => {
+                            *self = self.every_one(row);
+                            return self.push(row, cell);
+                        }
+                    },
                 };
-                cells.push(place);
+                // A column that has one text only takes no room either.
+                if place > 0 {
+                    cells.resize(row, 0);
+                    cells.push(place);
+                }
             }
+            Self::Many { text, ends } => {
+                text.push_str(cell);
+                ends.push(text.len());
+            }
+            Self::Unread => {}
         }
         Some(())
+    }
+
+    /// The same with the text of each row by itself.
+    fn every_one(&self, rows: usize) -> Self {
+        let mut text = String::new();
+        let ends = (0..rows).map(|row| {
+            text.push_str(self.text(row));
+            text.len()
+        });
+        let ends = ends.collect();
+        Self::Many { text, ends }
+    }
+
+    fn text(&self, row: usize) -> &str {
+        match self {
+            Self::Numbers(_) | Self::Unread => "",
+            Self::Few { different, cells, .. } => {
+                &different[usize::from(cells.get(row).copied().unwrap_or(0))]
+            }
+            Self::Many { text, ends } => {
+                let start = row.checked_sub(1).map_or(0, |before| ends[before]);
+                &text[start..ends[row]]
+            }
+        }
     }
 }
 
 impl Columns {
-    /// The rows of a run's `run.csv`. A last line without its line break, which a kill may leave, is no
+    /// The rows of a run's `run.csv`, of which nobody will ask for another column. A last line without its line break, which a kill may leave, is no
     /// row.
     ///
     /// # Errors
     ///
     /// The file cannot be read, or holds something else.
-    pub fn read(path: &Path) -> Result<Self, Error> {
+    pub fn read(path: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Self, Error> {
         let lines = File::open(path).and_then(whole_lines);
         let lines = lines.map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        Self::of(lines).map_err(|reason| Error::Content { path: path.to_owned(), reason })
+        Self::of(lines, is_wanted)
+            .map_err(|reason| Error::Content { path: path.to_owned(), reason })
     }
 
     /// The same of rows that are at hand.
@@ -131,7 +176,7 @@ impl Columns {
 
     /// The columns, and no row.
     pub fn new() -> Self {
-        Self::of(csv::text(&[]).as_bytes()).expect("what is written reads back")
+        Self::of(csv::text(&[]).as_bytes(), |_| true).expect("what is written reads back")
     }
 
     /// Appends a row.
@@ -140,7 +185,7 @@ impl Columns {
         // No cell has a comma in it.
         let cells = line.trim_end_matches('\n').split(',');
         for (column, cell) in self.columns.iter_mut().zip(cells) {
-            column.push(cell).expect("what is written reads back");
+            column.push(self.length, cell).expect("what is written reads back");
         }
         self.length += 1;
     }
@@ -150,12 +195,15 @@ impl Columns {
     /// # Errors
     ///
     /// It is something else: a sentence, with the line.
-    pub fn of(text: impl Read) -> Result<Self, String> {
+    pub fn of(text: impl Read, is_wanted: impl Fn(&str) -> bool) -> Result<Self, String> {
         let mut reader = ::csv::Reader::from_reader(text);
         let header = reader.headers().map_err(|err| told(&err))?.clone();
         let mut rows = Self {
             names: header.iter().enumerate().map(|(at, name)| (name.to_owned(), at)).collect(),
-            columns: header.iter().map(Column::new).collect(),
+            columns: header
+                .iter()
+                .map(|name| if is_wanted(name) { Column::new(name) } else { Column::Unread })
+                .collect(),
             length: 0,
         };
         for column in ["case", "transport", "status", "simulated"] {
@@ -166,7 +214,7 @@ impl Columns {
         let mut record = ::csv::StringRecord::new();
         while reader.read_record(&mut record).map_err(|err| told(&err))? {
             for ((column, cell), name) in rows.columns.iter_mut().zip(&record).zip(&header) {
-                column.push(cell).ok_or_else(|| {
+                column.push(rows.length, cell).ok_or_else(|| {
                     let line = record.position().map_or(0, ::csv::Position::line);
                     format!("line {line} has {cell:?} for {name}, which is a number")
                 })?;
@@ -186,20 +234,22 @@ impl Columns {
         self.length == 0
     }
 
-    /// The cell of a row as it stands in the file; of a measured number as it is printed. Empty too where
-    /// the file, an older one, has no such column.
+    /// The text of a row as it stands in the file. Empty of a measured number, and where the file, an older
+    /// one, has no such column.
     pub fn text(&self, row: usize, column: &str) -> &str {
-        match self.column(column) {
-            Some(Column::Texts { different, cells, .. }) => &different[cells[row] as usize],
-            _ => "",
-        }
+        self.column(column).map_or("", |column| column.text(row))
+    }
+
+    /// The texts of a column, to be looked at row by row.
+    pub fn texts(&self, column: &str) -> Texts<'_> {
+        Texts(self.column(column))
     }
 
     /// The number in a cell, if one stands there.
     pub fn number(&self, row: usize, column: &str) -> Option<f64> {
         match self.column(column)? {
-            Column::Numbers(numbers) => Some(numbers[row]).filter(|number| !number.is_nan()),
-            Column::Texts { different, cells, .. } => different[cells[row] as usize].parse().ok(),
+            Column::Numbers(numbers) => numbers.get(row).copied().filter(|number| !number.is_nan()),
+            texts => texts.text(row).parse().ok(),
         }
     }
 
@@ -210,15 +260,36 @@ impl Columns {
 
     /// Whether two rows have the same texts in these columns.
     pub fn are_alike(&self, one: usize, other: usize, columns: &[&str]) -> bool {
-        columns.iter().all(|column| match self.column(column) {
-            Some(Column::Texts { cells, .. }) => cells[one] == cells[other],
-            _ => true,
-        })
+        columns.iter().all(|column| self.text(one, column) == self.text(other, column))
     }
 
     fn column(&self, name: &str) -> Option<&Column> {
-        debug_assert!(!name.is_empty());
-        self.columns.get(*self.names.get(name)?)
+        let column = self.columns.get(*self.names.get(name)?)?;
+        debug_assert!(!matches!(column, Column::Unread), "{name} was not wanted");
+        Some(column)
+    }
+}
+
+/// The texts of a column.
+#[derive(Clone, Copy, Debug)]
+pub struct Texts<'a>(Option<&'a Column>);
+
+impl<'a> Texts<'a> {
+    /// As [`Columns::text`].
+    pub fn text(self, row: usize) -> &'a str {
+        self.0.map_or("", |column| column.text(row))
+    }
+
+    /// The text that all rows have; `None` where they differ, or may.
+    pub fn only(self) -> Option<&'a str> {
+        match self.0 {
+            None => Some(""),
+            Some(Column::Few { different, .. }) => match &different[..] {
+                [only] => Some(only),
+                _ => None,
+            },
+            Some(_) => None,
+        }
     }
 }
 
@@ -280,6 +351,26 @@ mod tests {
     }
 
     #[test]
+    fn cells_are_what_they_were_however_many_differ() {
+        let row = |case: usize| {
+            // Empty at first, then all different, more than a column counts, then alike again.
+            let reason =
+                if (10..70_000).contains(&case) { format!("case {case}") } else { String::new() };
+            let mut row = Row { reason, ..row(case, 64, 0.1) };
+            row.bandwidth_gb_s = (case == 5).then_some(0.5);
+            row
+        };
+        let rows = Columns::of_rows((0..70_010).map(row));
+        for at in [0, 4, 5, 6, 9, 10, 11, 65_535, 65_536, 65_545, 65_546, 69_999, 70_000, 70_009] {
+            let Row { reason, bandwidth_gb_s, .. } = row(at);
+            assert_eq!(rows.text(at, "reason"), reason, "{at}");
+            assert_eq!(rows.number(at, "bandwidth_gb_s"), bandwidth_gb_s, "{at}");
+            assert_eq!(rows.number(at, "case"), Some(at as f64));
+            assert_eq!((rows.text(at, "transport"), rows.text(at, "issuer")), ("p2p", ""));
+        }
+    }
+
+    #[test]
     fn what_is_measured_is_a_number_and_nothing_else_is() {
         let header = include_str!("../../tests/golden/header.csv").trim_end();
         let measured: Vec<&str> = header.split(',').filter(|name| is_measured(name)).collect();
@@ -299,17 +390,17 @@ mod tests {
         let last = text.trim_end().rfind('\n').unwrap() + 1;
         for end in last..text.len() {
             std::fs::write(&path, &text[..end]).unwrap();
-            assert_eq!(Columns::read(&path).unwrap().len(), 1, "{end} bytes");
+            assert_eq!(Columns::read(&path, |_| true).unwrap().len(), 1, "{end} bytes");
         }
         std::fs::write(&path, &text).unwrap();
-        assert_eq!(Columns::read(&path).unwrap().len(), 2);
+        assert_eq!(Columns::read(&path, |_| true).unwrap().len(), 2);
     }
 
     #[test]
     fn what_is_no_run_is_refused_with_the_line() {
         let header = csv::text(&[]);
         let cells = header.matches(',').count();
-        let refused = |text: &[u8]| Columns::of(text).unwrap_err();
+        let refused = |text: &[u8]| Columns::of(text, |_| true).unwrap_err();
         assert_eq!(refused(b""), "its first line has no column case");
         assert_eq!(refused(b"name,value\na,1\n"), "its first line has no column case");
         let short = format!("{header}1,p2p\n");

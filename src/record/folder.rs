@@ -56,6 +56,15 @@ impl Run {
     ///
     /// One of its files is not there, cannot be read, or holds something else.
     pub fn read(folder: &Path) -> Result<Self, Error> {
+        Self::read_columns(folder, |_| true)
+    }
+
+    /// Reads a folder, but of its rows only those columns; nobody may ask for others.
+    ///
+    /// # Errors
+    ///
+    /// As [`Run::read`].
+    pub fn read_columns(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Self, Error> {
         let path = folder.join("run.json");
         let read = |source| Error::Read { path: path.clone(), source };
         let content = |reason: String| Error::Content { path: path.clone(), reason };
@@ -66,7 +75,7 @@ impl Run {
             |err: serde_json::Error| content(format!("no run of this version of g2g: {err}"));
         let Beginning { provenance } = serde_json::from_str(&beginning).map_err(unknown)?;
         let Ending { health } = serde_json::from_str(&ending).map_err(unknown)?;
-        let rows = Columns::read(&folder.join("run.csv"))?;
+        let rows = Columns::read(&folder.join("run.csv"), is_wanted)?;
         let topology = topology(&folder.join(TOPOLOGY))?;
         Ok(Self { folder: folder.to_owned(), provenance, rows, topology, health })
     }

@@ -37,7 +37,7 @@ use provenance::{Provenance, Resumption};
 pub use crate::measure::Latency;
 
 pub use catalogue::{catalogue_entry_json, catalogue_entry_text, catalogue_json, catalogue_text};
-pub use columns::{CASE_COLUMNS, Columns};
+pub use columns::{CASE_COLUMNS, Columns, Texts};
 pub use csv::text as csv_text;
 pub use doctor::{doctor_json, doctor_text};
 pub use folder::{Run, keep_topology};

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    thread,
 };
 
 use super::Failure;
@@ -15,34 +16,9 @@ use crate::{
 
 /// Compares and prints; whether nothing has become slower than is allowed.
 pub(super) fn compare(options: &CompareOptions) -> Result<bool, Failure> {
-    let mut sources = sources(&options.a)?;
-    let comparisons = match (&options.b, &options.by) {
-        (Some(b), _) if is_same(&options.a, b) => {
-            return Err(Failure::Start(format!(
-                "{} and {} are the same results: nothing can differ",
-                options.a.display(),
-                b.display()
-            )));
-        }
-        (Some(b), _) => {
-            let count = sources.len();
-            sources.extend(self::sources(b)?);
-            let across: Vec<Trait> = options.across.iter().map(|across| kind(*across)).collect();
-            let names = [&options.a, b].map(|path| path.display().to_string());
-            compare::sides(&sources, count, (&names[0], &names[1]), &across)
-        }
-        (None, by) => {
-            let name = by.as_deref().unwrap_or_default();
-            let by: By = name.parse().map_err(Failure::Start)?;
-            let parts = compare::parts(&sources, &by);
-            if parts.is_empty() {
-                return Err(Failure::Start(format!(
-                    "no rows of {} differ by {name}: there is nothing to compare",
-                    options.a.display()
-                )));
-            }
-            parts
-        }
+    let (sources, comparisons) = match &options.b {
+        Some(b) => sides(&options.a, b, &options.across)?,
+        None => parts(&options.a, options.by.as_deref().unwrap_or_default())?,
     };
     let text = match options.format {
         CompareFormat::Table => compare::tables(&sources, &comparisons, options.all),
@@ -76,6 +52,45 @@ pub(super) fn compare(options: &CompareOptions) -> Result<bool, Failure> {
     Ok(worse == 0)
 }
 
+/// What is compared, and what came of it.
+type Compared = (Vec<Source>, Vec<Comparison>);
+
+/// Two runs, or two sweeps.
+fn sides(a: &Path, b: &Path, across: &[Across]) -> Result<Compared, Failure> {
+    let names = [a, b].map(|path| path.display().to_string());
+    if is_same(a, b) {
+        let [a, b] = names;
+        return Err(Failure::Start(format!(
+            "{a} and {b} are the same results: nothing can differ"
+        )));
+    }
+    // A million rows take seconds to read.
+    let (of_a, of_b) = thread::scope(|scope| {
+        let of_b = scope.spawn(|| sources(b));
+        (sources(a), of_b.join().expect("what is wrong is an error"))
+    });
+    let mut sources = of_a?;
+    let count = sources.len();
+    sources.extend(of_b?);
+    let across: Vec<Trait> = across.iter().map(|across| kind(*across)).collect();
+    let comparisons = compare::sides(&sources, count, (&names[0], &names[1]), &across);
+    Ok((sources, comparisons))
+}
+
+/// The parts of one.
+fn parts(path: &Path, by: &str) -> Result<Compared, Failure> {
+    let kind: By = by.parse().map_err(Failure::Start)?;
+    let sources = sources(path)?;
+    let comparisons = compare::parts(&sources, &kind);
+    if comparisons.is_empty() {
+        let shown = path.display();
+        return Err(Failure::Start(format!(
+            "no rows of {shown} differ by {by}: there is nothing to compare"
+        )));
+    }
+    Ok((sources, comparisons))
+}
+
 /// Whether two paths lead to the same place.
 fn is_same(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
@@ -97,7 +112,9 @@ const fn kind(across: Across) -> Trait {
 /// What stands under a path: a run, all runs of a sweep that have ended well, or another tool's file.
 fn sources(path: &Path) -> Result<Vec<Source>, Failure> {
     let start = |err: record::Error| Failure::Start(err.to_string());
-    let of_run = |folder: &Path| Run::read(folder).and_then(Source::of_run).map_err(start);
+    let of_run = |folder: &Path| {
+        Run::read_columns(folder, compare::is_wanted).and_then(Source::of_run).map_err(start)
+    };
     let shown = path.display();
     if path.join("run.json").is_file() {
         return Ok(vec![of_run(path)?]);

@@ -8,7 +8,26 @@ use std::{
 };
 
 use super::Source;
-use crate::record::CASE_COLUMNS;
+use crate::record::{CASE_COLUMNS, Texts};
+
+/// What is asked of a case beside that.
+const RESULT: [&str; 10] = [
+    "case",
+    "status",
+    "reason",
+    "simulated",
+    "bandwidth_gb_s",
+    "bandwidth_gb_s_low",
+    "bandwidth_gb_s_high",
+    "bandwidth_samples",
+    "latency_ns_p50",
+    "latency_samples",
+];
+
+/// Whether a comparison asks for a column.
+pub fn is_wanted(column: &str) -> bool {
+    CASE_COLUMNS.contains(&column) || RESULT.contains(&column)
+}
 
 /// What of a run is held against the rest of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,63 +115,99 @@ pub(super) fn matched(
     (a, b): (&[Member], &[Member]),
     by: Option<&By>,
 ) -> Vec<Matched> {
-    let is_foreign = a.iter().chain(b).any(|(source, _)| sources[*source].is_foreign());
-    let columns: Vec<&str> = CASE_COLUMNS
-        .into_iter()
-        .filter(|column| by.is_none_or(|by| !by.ignores(column)))
-        .filter(|column| {
-            // What another tool does not tell of its cases cannot tell them apart.
-            let is_told = |side: &[Member]| {
-                side.iter()
-                    .any(|(source, row)| !sources[*source].rows.text(*row, column).is_empty())
-            };
-            // Its hosts have no place among ours.
-            !is_foreign || !column.ends_with("_host") && is_told(a) && is_told(b)
-        })
-        .collect();
-    let cells = |(source, row): Member| {
-        let source = &sources[source];
-        columns.iter().map(move |column| cell(source, row, column, by))
+    let is_foreign = a.iter().chain(b).any(|member| source(sources, *member).is_foreign());
+    let columns = telling(sources, (a, b), by, is_foreign);
+    let cells = |member: Member| {
+        let (source, row) = (source(sources, member), member.1);
+        let texts = &columns[member.0];
+        texts.iter().map(move |(column, texts)| cell(source, texts.text(row), column, by))
     };
-    let mut places: HashMap<u64, Vec<usize>> = HashMap::new();
     let mut found: Vec<Matched> = Vec::new();
-    // Rows of one run that nothing tells apart come in the same order in every run.
-    let mut counts: HashMap<(usize, usize, bool), usize> = HashMap::new();
+    // Of those with equal cells the first, by the hash of the cells, or the next number that is free.
+    let mut firsts: HashMap<u64, usize> = HashMap::new();
+    // Rows of one run that nothing tells apart come in the same order in every run: how many there
+    // were of a run, on a side, and where the second and further ones are.
+    let mut counts: Vec<((usize, bool), usize)> = Vec::new();
+    let mut further: HashMap<(usize, usize), usize> = HashMap::new();
     for (side, is_a) in [(a, true), (b, false)] {
         for &member in side {
             let mut hasher = DefaultHasher::new();
             cells(member).for_each(|cell| cell.hash(&mut hasher));
-            let alike = places.entry(hasher.finish()).or_default();
-            let first =
-                |case: &Matched| *case.a.iter().chain(&case.b).next().expect("one at least");
-            let same: Vec<usize> = alike
-                .iter()
-                .copied()
-                .filter(|at| cells(first(&found[*at])).eq(cells(member)))
-                .collect();
-            let count =
-                counts.entry((same.first().copied().unwrap_or(found.len()), member.0, is_a));
-            let count = count.or_default();
-            let place = if is_foreign { 0 } else { *count };
-            *count += 1;
-            let at = match same.get(place) {
-                Some(at) => *at,
-                None => {
-                    alike.push(found.len());
-                    found.push(Matched::default());
-                    found.len() - 1
+            let mut hash = hasher.finish();
+            let first = loop {
+                let first = *firsts.entry(hash).or_insert(found.len());
+                let Some(known) = found.get(first) else { break first };
+                let known = *known.a.iter().chain(&known.b).next().expect("one at least");
+                if cells(known).eq(cells(member)) {
+                    break first;
                 }
+                hash = hash.wrapping_add(1);
             };
-            found[at].is_ambiguous |= is_foreign && *count > 1;
+            if first == found.len() {
+                found.push(Matched::default());
+                counts.resize(found.len(), ((usize::MAX, false), 0));
+            }
+            let (of, count) = &mut counts[first];
+            if *of != (member.0, is_a) {
+                (*of, *count) = ((member.0, is_a), 0);
+            }
+            let at = match *count {
+                0 => first,
+                _ if is_foreign => first,
+                count => *further.entry((first, count)).or_insert(found.len()),
+            };
+            *count += 1;
+            let is_ambiguous = is_foreign && *count > 1;
+            if at == found.len() {
+                found.push(Matched::default());
+                counts.resize(found.len(), ((usize::MAX, false), 0));
+            }
+            found[at].is_ambiguous |= is_ambiguous;
             if is_a { found[at].a.push(member) } else { found[at].b.push(member) }
         }
     }
     found
 }
 
+fn source(sources: &[Source], member: Member) -> &Source {
+    &sources[member.0]
+}
+
+/// The columns that tell cases apart, as each source has them.
+fn telling<'a>(
+    sources: &'a [Source],
+    (a, b): (&[Member], &[Member]),
+    by: Option<&By>,
+    is_foreign: bool,
+) -> Vec<Vec<(&'static str, Texts<'a>)>> {
+    let is_host = |column: &str| column.ends_with("_host");
+    // What another tool does not tell of its cases cannot tell them apart.
+    let is_told = |column: &str, side: &[Member]| {
+        let mut texts =
+            side.iter().map(|member| source(sources, *member).rows.text(member.1, column));
+        texts.any(|text| !text.is_empty())
+    };
+    // Nor what is the same everywhere.
+    let is_one = |column: &str| {
+        let mut texts = sources.iter().map(|source| source.rows.texts(column).only());
+        let first = texts.next().flatten();
+        first.is_some() && texts.all(|text| text == first)
+    };
+    let columns = CASE_COLUMNS.into_iter().filter(|column| {
+        by.is_none_or(|by| !by.ignores(column))
+            && (is_host(column) || !is_one(column))
+            // Hosts of another tool have no place among ours.
+            && (!is_foreign || !is_host(column) && is_told(column, a) && is_told(column, b))
+    });
+    let columns: Vec<&str> = columns.collect();
+    let of = |source: &'a Source| {
+        columns.iter().map(|column| (*column, source.rows.texts(column))).collect()
+    };
+    sources.iter().map(of).collect()
+}
+
 /// What a row has in a column, in words that are the same in every run.
-fn cell<'a>(source: &'a Source, row: usize, column: &str, by: Option<&By>) -> Cow<'a, str> {
-    let text = source.rows.text(row, column);
+fn cell<'a>(source: &'a Source, text: &'a str, column: &str, by: Option<&By>) -> Cow<'a, str> {
     match (column, by) {
         // A cluster's hosts have other names the next time.
         ("source_host" | "target_host", _) => {

@@ -18,9 +18,9 @@ use crate::{
 };
 
 use matching::{Matched, Member, matched};
-use statistics::{Interval, MISS, corrected};
+use statistics::{Interval, MISS, Quantiles, corrected};
 
-pub use matching::By;
+pub use matching::{By, is_wanted};
 pub use statistics::{Change, Estimate, Known};
 pub use text::{csv, json, markdown, tables};
 
@@ -315,12 +315,15 @@ fn compared(
     (b, of_b): (&str, &[Member]),
     (by, across): (Option<&By>, &[Trait]),
 ) -> Comparison {
+    let runs =
+        |side: &[Member]| -> BTreeSet<usize> { side.iter().map(|(source, _)| *source).collect() };
+    let (runs_of_a, runs_of_b) = (runs(of_a), runs(of_b));
     let differs = |kind: &Trait| {
-        let values = |side: &[Member]| -> BTreeSet<&str> {
-            let traits = side.iter().flat_map(|(source, _)| &sources[*source].traits);
+        let values = |side: &BTreeSet<usize>| -> BTreeSet<&str> {
+            let traits = side.iter().flat_map(|source| &sources[*source].traits);
             traits.filter(|(of, _)| of == kind).map(|(_, value)| value.as_str()).collect()
         };
-        let (in_a, in_b) = (values(of_a), values(of_b));
+        let (in_a, in_b) = (values(&runs_of_a), values(&runs_of_b));
         // Another tool does not say what it ran on.
         let is_other = in_a != in_b && !in_a.is_empty() && !in_b.is_empty();
         let told = |values: BTreeSet<&str>| values.into_iter().collect::<Vec<&str>>().join(" and ");
@@ -328,18 +331,18 @@ fn compared(
     };
     let others: Vec<(Trait, [String; 2])> = Trait::ALL.iter().filter_map(differs).collect();
     let differences = others.iter().map(|(kind, [a, b])| difference(*kind, a, b)).collect();
-    let runs = |side: &[Member]| side.iter().map(|(source, _)| *source).collect::<BTreeSet<_>>();
+    let mut quantiles = Quantiles::default();
     Comparison {
         a: a.to_owned(),
         b: b.to_owned(),
-        runs: runs(of_a).len().min(runs(of_b).len()),
+        runs: runs_of_a.len().min(runs_of_b.len()),
         differences,
         by: by.map_or("", By::column),
         cases: matched(sources, (of_a, of_b), by)
             .into_iter()
             // Parts of a run need not have the same cases.
             .filter(|matched| by.is_none() || !matched.a.is_empty() && !matched.b.is_empty())
-            .filter_map(|matched| case(sources, &matched, &others))
+            .filter_map(|matched| case(sources, &matched, &others, &mut quantiles))
             .collect(),
     }
 }
@@ -355,7 +358,12 @@ fn difference(kind: Trait, a: &str, b: &str) -> String {
 }
 
 /// What both sides have of a case; `None` where neither was to be measured.
-fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) -> Option<Case> {
+fn case(
+    sources: &[Source],
+    matched: &Matched,
+    others: &[(Trait, [String; 2])],
+    quantiles: &mut Quantiles,
+) -> Option<Case> {
     let Matched { a, b, is_ambiguous } = matched;
     let example = *a.iter().chain(b).next()?;
     let text = |(source, row): Member, column| sources[source].rows.text(row, column);
@@ -412,7 +420,8 @@ fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) 
         (_, _, Some((kind, [a, b]))) => Verdict::NotComparable(difference(*kind, a, b)),
         _ => Verdict::Unknown,
     };
-    let change = in_a.zip(in_b).filter(|_| !is_ambiguous).map(|(a, b)| Change::between(a, b));
+    let both = in_a.zip(in_b).filter(|_| !is_ambiguous);
+    let change = both.map(|(a, b)| Change::between(a, b, quantiles));
     Some(Case { example, quantity, a: in_a, b: in_b, change, verdict })
 }
 

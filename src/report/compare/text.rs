@@ -220,12 +220,14 @@ pub fn csv(sources: &[Source], comparisons: &[Comparison]) -> String {
 
 /// The same as a list in JSON.
 pub fn json(sources: &[Source], comparisons: &[Comparison]) -> String {
-    let mut lines = Vec::new();
+    let mut text = String::from("[");
     for comparison in comparisons {
-        let of_case = |case| object(sources, comparison, case).to_string();
-        lines.extend(comparison.cases.iter().map(of_case));
+        for case in &comparison.cases {
+            text.push_str(if text.len() > 1 { ",\n" } else { "\n" });
+            text.push_str(&object(sources, comparison, case).to_string());
+        }
     }
-    format!("[\n{}\n]\n", lines.join(",\n"))
+    text + "\n]\n"
 }
 
 fn object(sources: &[Source], comparison: &Comparison, case: &Case) -> Value {
