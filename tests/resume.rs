@@ -148,7 +148,10 @@ fn assert_whole(output: &Path, rows: usize) -> Value {
 /// Kills a run of `rows` rows, and often the one that goes on too, at so many random moments.
 fn kill_at(moments: usize, rows: usize, place: impl Fn() -> Place) {
     let seed: u64 = rand::random();
-    println!("seed {seed}");
+    #[allow(clippy::print_stderr, reason = "who sees it fail needs it")]
+    {
+        eprintln!("seed {seed}");
+    }
     let mut random = StdRng::seed_from_u64(seed);
     let names = shared_memory_names();
     let mut kills = 0;
