@@ -11,7 +11,7 @@ use std::{
 use crate::{
     cuda,
     execute::lock,
-    machine::{FailingCall, FailingRank, Flip},
+    machine::{CallFault, FailingCall, FailingRank, Flip},
     nccl, nvml,
     timing::cost::Place,
 };
@@ -33,12 +33,15 @@ pub fn check(name: &str) -> Option<u32> {
 
 /// The calls of `name`; `None` as long as there is no machine.
 fn calls(name: &str) -> Option<&'static Calls> {
-    let machine = crate::state::machine()?;
+    let world = crate::state::world()?;
     let mut all = lock(&CALLS);
     if let Some(calls) = all.get(name) {
         return Some(calls);
     }
-    let failing = machine.faults.calls.iter().filter(|call| call.name == name).cloned().collect();
+    let is_here = |call: &&FailingCall| {
+        call.name == name && call.process.is_none_or(|process| process == world.place)
+    };
+    let failing = world.machine.faults.calls.iter().filter(is_here).cloned().collect();
     let calls = &*Box::leak(Box::new(Calls { count: AtomicU64::new(0), failing }));
     all.insert(name.to_owned(), calls);
     Some(calls)
@@ -56,8 +59,22 @@ impl Calls {
         let hit = |call: &&FailingCall| {
             if call.always { before >= call.after } else { before == call.after }
         };
-        self.failing.iter().find(hit).map(|call| call.code)
+        match self.failing.iter().find(hit)?.what {
+            CallFault::Refused { code } => return Some(code),
+            CallFault::Killed => raise(libc::SIGKILL),
+            CallFault::Stopped => raise(libc::SIGSTOP),
+            CallFault::Hung => loop {
+                std::thread::park();
+            },
+        }
+        None
     }
+}
+
+/// Sends this process a signal that no process can refuse.
+fn raise(signal: libc::c_int) {
+    // SAFETY: the call takes integers only.
+    unsafe { libc::kill(libc::getpid(), signal) };
 }
 
 /// What is wrong with faults of calls that there are not: they would never happen.

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use toml::Spanned;
 
 use super::{
-    FailingCall, FailingRank, Faults, Flip, GPUS_MAX, Gpu, Health, Host, Jitter, Link, Machine,
-    Nccl, NvLinks, Pair, RankFault, Rate, Rates, apply_host,
+    CallFault, FailingCall, FailingRank, Faults, Flip, GPUS_MAX, Gpu, Health, Host, Jitter, Link,
+    Machine, Nccl, NvLinks, Pair, RankFault, Rate, Rates, apply_host,
     file::{
-        Count, FaultKeys, File, GpuKeys, Latency, Limit, PairKeys, Problem, RankKeys, RankWhat,
-        RateKeys, Share, SlowKeys, Whole,
+        CallKeys, CallWhat, Count, FaultKeys, File, GpuKeys, Latency, Limit, PairKeys, Problem,
+        RankKeys, RankWhat, RateKeys, Share, SlowKeys, Whole,
     },
     health, instance, nearest_instance, nvlinks, pairs_of,
 };
@@ -399,16 +399,39 @@ fn faults(machine: &Machine, keys: FaultKeys) -> Result<Faults, Problem> {
         let (offset, after) = (count(keys.offset), count(keys.after));
         faults.flips.push(Flip { source, target, offset, after, always: keys.always });
     }
-    for keys in keys.call {
-        let (after, code) = (count(keys.after), keys.code.get_u32());
-        faults.calls.push(FailingCall { name: keys.name.0, after, code, always: keys.always });
-    }
+    faults.calls = keys.call.into_iter().map(failing_call).collect::<Result<_, _>>()?;
     for entry in keys.health {
         let (gpu, _) = ends(machine, [&entry.get_ref().gpu, &None], "fault.health")?;
         faults.health.push(health::fault(&entry, gpu)?);
     }
     faults.ranks = keys.rank.into_iter().map(failing_rank).collect::<Result<_, _>>()?;
     Ok(faults)
+}
+
+/// What an entry says of a call that fails: one thing, and what belongs to it.
+fn failing_call(entry: Spanned<CallKeys>) -> Result<FailingCall, Problem> {
+    let keys = entry.get_ref();
+    let what = match (keys.what, keys.code.map(Whole::get_u32)) {
+        (CallWhat::Refused, Some(code)) => CallFault::Refused { code },
+        (CallWhat::Hung, None) => CallFault::Hung,
+        (CallWhat::Killed, None) => CallFault::Killed,
+        (CallWhat::Stopped, None) => CallFault::Stopped,
+        (CallWhat::Refused, None) => {
+            let text = "`code` must be given, or another `what` than \"refused\"".to_owned();
+            return Err(Problem::new(&entry, "fault.call", text));
+        }
+        (_, Some(_)) => {
+            let text = "`code` is for `what = \"refused\"`".to_owned();
+            return Err(Problem::new(&entry, "fault.call", text));
+        }
+    };
+    Ok(FailingCall {
+        name: keys.name.0.clone(),
+        process: keys.process.map(|process| process.get_u32() as usize),
+        after: keys.after.map_or(0, Count::get),
+        what,
+        always: keys.always,
+    })
 }
 
 /// What an entry says of a rank that fails: one thing, and what belongs to it.

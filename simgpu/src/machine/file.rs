@@ -191,7 +191,7 @@ pub(super) struct FaultKeys {
     #[serde(default)]
     pub flip: Vec<FlipKeys>,
     #[serde(default)]
-    pub call: Vec<CallKeys>,
+    pub call: Vec<Spanned<CallKeys>>,
     #[serde(default)]
     pub rank: Vec<Spanned<RankKeys>>,
     #[serde(default)]
@@ -240,10 +240,24 @@ pub(super) struct FlipKeys {
 #[serde(deny_unknown_fields)]
 pub(super) struct CallKeys {
     pub name: CallName,
+    pub process: Option<Whole<0, 63>>,
+    #[serde(default)]
+    pub what: CallWhat,
     pub after: Option<Count>,
-    pub code: Whole<1, 99_999>,
+    pub code: Option<Whole<1, 99_999>>,
     #[serde(default)]
     pub always: bool,
+}
+
+/// The values of `what` of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum CallWhat {
+    #[default]
+    Refused,
+    Hung,
+    Killed,
+    Stopped,
 }
 
 /// `[[fault.rank]]`

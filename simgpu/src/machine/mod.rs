@@ -486,12 +486,30 @@ pub struct Flip {
 pub struct FailingCall {
     /// Name without a version suffix, such as `cuMemAlloc`; NVML's too.
     pub name: String,
+    /// In which process, in the order in which they came to the machine; `None`: in each.
+    pub process: Option<usize>,
     /// How many calls go well before it; counted in each process.
     pub after: u64,
-    /// The code that it answers.
-    pub code: u32,
-    /// Whether every later call fails too, or only that one.
+    /// What happens.
+    pub what: CallFault,
+    /// Whether it happens at every later call too, or only at that one.
     pub always: bool,
+}
+
+/// How a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CallFault {
+    /// It answers this code, and does nothing.
+    Refused {
+        /// The library's code.
+        code: u32,
+    },
+    /// It never comes back.
+    Hung,
+    /// Its process is killed in it.
+    Killed,
+    /// Its process is stopped in it.
+    Stopped,
 }
 
 #[cfg(test)]

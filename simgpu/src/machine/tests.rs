@@ -416,12 +416,37 @@ fn faults_are_carried_over() {
         flips: vec![Flip { source: None, target: Some(0), offset: 8, after: 2, always: true }],
         calls: vec![FailingCall {
             name: "cuMemAlloc".to_owned(),
+            process: None,
             after: 3,
-            code: 2,
+            what: CallFault::Refused { code: 2 },
             always: false,
         }],
     };
     assert_eq!(machine.faults, faults);
+}
+
+#[test]
+fn a_call_may_be_the_end_of_a_process() {
+    let machine = file(
+        "schema = 1\n[[fault.call]]\nname = 'cuInit'\nwhat = 'killed'\nprocess = 1\n\
+         [[fault.call]]\nname = 'cuInit'\nwhat = 'hung'\nalways = true\n\
+         [[fault.call]]\nname = 'cuInit'\nwhat = 'stopped'\n",
+    );
+    let found = machine.faults.calls.iter().map(|call| (call.process, call.what, call.always));
+    let expected = [
+        (Some(1), CallFault::Killed, false),
+        (None, CallFault::Hung, true),
+        (None, CallFault::Stopped, false),
+    ];
+    assert_eq!(found.collect::<Vec<_>>(), expected);
+    for (entry, sentence) in [
+        ("what = 'refused'", "`code` must be given, or another `what` than \"refused\""),
+        ("what = 'killed'\ncode = 2", "`code` is for `what = \"refused\"`"),
+    ] {
+        let text = format!("schema = 1\n[[fault.call]]\nname = 'cuInit'\n{entry}\n");
+        let problem = load_text(&text).unwrap_err();
+        assert!(problem.to_string().contains(sentence), "{problem}");
+    }
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! Calls that fail on purpose, and what a process says of itself when it ends.
 
 use super::*;
-use crate::{cuda::abi::*, machine::FailingCall};
+use crate::{
+    cuda::abi::*,
+    machine::{CallFault, FailingCall},
+};
 
 fn failing(name: &str, after: u64, code: u32, always: bool) -> FailingCall {
-    FailingCall { name: name.to_owned(), after, code, always }
+    let what = CallFault::Refused { code };
+    FailingCall { name: name.to_owned(), process: None, after, what, always }
 }
 
 #[test]

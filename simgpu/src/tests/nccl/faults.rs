@@ -211,8 +211,9 @@ fn a_call_fails_with_a_code_and_calls_are_counted() {
         let mut machine = machine_of(2);
         machine.faults.calls = vec![crate::machine::FailingCall {
             name: "ncclAllReduce".to_owned(),
+            process: None,
             after: 1,
-            code: 3,
+            what: crate::machine::CallFault::Refused { code: 3 },
             always: false,
         }];
         let all = Ranks::begin(machine);
