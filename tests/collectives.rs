@@ -139,7 +139,7 @@ fn a_rank_that_never_comes_is_named_within_the_deadline_and_the_rows_before_it_s
         assert_eq!(rows.cell(good, "status"), "failed", "{said}");
         let reason = rows.cell(good, "reason");
         assert!(reason.starts_with(&format!("cannot {action}")), "{said}");
-        assert!(reason.ends_with("not done within 2 s; rank 1 has not come to it"), "{said}");
+        assert!(reason.contains("not done within 2 s; rank 1 has not come to it ("), "{said}");
 
         // One process alone hangs itself, and knows in which call.
         let run = Simulated::run(&machine(&fault), line);

@@ -148,7 +148,7 @@ fn a_rank_that_never_comes_to_what_all_do_together_is_named_within_the_deadline(
         assert_eq!((run.code, rows.len(), rows.cell(0, "status")), (1, 1, "failed"), "{said}");
         let reason = rows.cell(0, "reason");
         assert!(reason.starts_with(&format!("cannot {action}")), "{said}");
-        assert!(reason.ends_with("not done within 2 s; rank 1 has not come to it"), "{said}");
+        assert!(reason.contains("not done within 2 s; rank 1 has not come to it ("), "{said}");
 
         // One process alone hangs itself.
         let run = Simulated::run(&machine(&fault), &line);
@@ -314,7 +314,7 @@ fn what_goes_wrong_in_a_graph_is_found() {
     let rows = run.rows_whatever_happened();
     let said = format!("{}{}", run.stdout, run.stderr);
     assert_eq!((run.code, rows.cell(0, "status"), rows.cell(1, "status")), (1, "ok", "failed"));
-    assert!(rows.cell(1, "reason").ends_with("rank 1 has not come to it"), "{said}");
+    assert!(rows.cell(1, "reason").contains("rank 1 has not come to it ("), "{said}");
     let run = fault("what = \"refused\"\nafter = 10\ncode = 3\nreason = \"no\"\n");
     let rows = run.rows_whatever_happened();
     assert_eq!((run.code, rows.cell(0, "status"), rows.cell(1, "status")), (1, "ok", "failed"));

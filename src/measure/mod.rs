@@ -24,7 +24,7 @@ use crate::{
         pattern::part_seed,
     },
     units::{Bandwidth, Bytes},
-    world::World,
+    world::{self, World},
 };
 
 /// What became of a case.
@@ -89,6 +89,64 @@ impl Witness for () {
     fn look_after(&mut self) {}
 }
 
+/// Where in a case something ended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Memory, peers and endpoints are made ready.
+    Preparation,
+    /// It is found how many operations make a sample.
+    WarmUp,
+    /// Single operations are proven.
+    Proof,
+    /// Many operations at once are timed, and proven.
+    Bandwidth,
+    /// Single operations are timed, and proven.
+    Latency,
+    /// All is measured; what was acquired is given back.
+    Conclusion,
+}
+
+impl std::fmt::Display for Phase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Preparation => "while it was prepared",
+            Self::WarmUp => "in the warm-up",
+            Self::Proof => "in the proof of single operations",
+            Self::Bandwidth => "in the bandwidth pass",
+            Self::Latency => "in the latency pass",
+            Self::Conclusion => "after the last sample",
+        })
+    }
+}
+
+/// Why a case has no outcome.
+#[derive(Debug, thiserror::Error)]
+pub struct Failed {
+    /// Where; `None`: between two cases.
+    pub phase: Option<Phase>,
+    /// What ended it.
+    #[source]
+    pub source: Error,
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (&self.source, self.phase) {
+            // Another rank has said so of itself.
+            (Error::World(world::Error::Failed { .. }) | Error::Interrupted, _) | (_, None) => {
+                self.source.fmt(f)
+            }
+            (source, Some(phase)) => write!(f, "{source} ({phase})"),
+        }
+    }
+}
+
+impl From<world::Error> for Failed {
+    fn from(source: world::Error) -> Self {
+        Self { phase: None, source: source.into() }
+    }
+}
+
 /// The numbers of the bandwidth pass.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Bulk {
@@ -117,8 +175,21 @@ pub fn measure(
     world: &mut World,
     transport: &dyn Transport,
     case: &Case,
-    (effort, seed): (Effort, u64),
+    how: (Effort, u64),
     witness: &mut dyn Witness,
+) -> Result<Option<Outcome>, Failed> {
+    let mut phase = Phase::Preparation;
+    let outcome = phases(world, transport, case, how, (witness, &mut phase));
+    outcome.map_err(|source| Failed { phase: Some(phase), source })
+}
+
+/// All phases, one after the other.
+fn phases(
+    world: &mut World,
+    transport: &dyn Transport,
+    case: &Case,
+    (effort, seed): (Effort, u64),
+    (witness, phase): (&mut dyn Witness, &mut Phase),
 ) -> Result<Option<Outcome>, Error> {
     // What the case before has held is free on every rank now.
     world.barrier()?;
@@ -131,6 +202,7 @@ pub fn measure(
     witness.look_before();
     // A rank without a part in the case may be the one that looks.
     world.barrier()?;
+    *phase = Phase::WarmUp;
     let has_bandwidth = !case.operation.is_latency_only();
     let iterations = case.collective().map(|(_, nccl, _)| nccl.iterations).unwrap_or_default();
     if iterations.warm_up > 0 {
@@ -143,6 +215,7 @@ pub fn measure(
     let mut bandwidth = None;
     // What a pointer chase has read is proven by each of its samples.
     if case.operation != Operation::Chase {
+        *phase = Phase::Proof;
         pass.seed = part_seed(seed, 0);
         if let Some(mismatch) = prove(&mut pass)? {
             return Ok(pass.corrupt(mismatch));
@@ -150,11 +223,13 @@ pub fn measure(
         pass.seed = seed;
     }
     if has_bandwidth {
+        *phase = Phase::Bandwidth;
         match bulk(&mut pass, stop, operations)? {
             Ok(bulk) => bandwidth = bulk,
             Err(mismatch) => return Ok(pass.corrupt(mismatch)),
         }
     }
+    *phase = Phase::Latency;
     pass.seed = part_seed(seed, 2);
     pass.each = each.div_f64(operations as f64);
     let next = |times: &[Duration], each, elapsed| stop.latency(times.len(), each, elapsed);
@@ -162,6 +237,7 @@ pub fn measure(
         Samples::Right(times) => times,
         Samples::Wrong(mismatch) => return Ok(pass.corrupt(mismatch)),
     };
+    *phase = Phase::Conclusion;
     let count = pass.count;
     witness.look_after();
     transfer.conclude(world)?;

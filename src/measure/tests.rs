@@ -110,7 +110,7 @@ fn tell(operation: Operation, support: Support, wrong: bool) -> (Outcome, Vec<&'
     (outcome, notes)
 }
 
-fn outcome(diary: &Diary, operation: Operation) -> Result<Option<Outcome>, Error> {
+fn outcome(diary: &Diary, operation: Operation) -> Result<Option<Outcome>, Failed> {
     let mut onlooker = Onlooker(Rc::clone(&diary.notes));
     measure(&mut World::single(), diary, &case(operation), (EFFORT, 1), &mut onlooker)
 }

@@ -98,6 +98,7 @@ impl Leader<'_> {
                 Ok(measured) => measured,
                 Err(err) => (Vec::new(), Some(err.to_string())),
             };
+            let before = self.recorder.rows().len();
             for (case, result) in item.all_cases().zip(results) {
                 let Some((case, found)) = case.zip(result) else { continue };
                 if found.outcome.is_err() {
@@ -119,7 +120,11 @@ impl Leader<'_> {
             }
             if let Some(reason) = lost {
                 self.may_go_on()?;
-                return Err(self.end(reason));
+                let place = match self.recorder.rows().len() {
+                    rows if rows > before => format!(", in row {rows}"),
+                    _ => String::new(),
+                };
+                return Err(self.end(reason + &place));
             }
         }
         Ok(())

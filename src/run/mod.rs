@@ -37,6 +37,7 @@ use crate::{
     cli::{Answer, Cli, Command, Format, Options, RankArgs},
     interrupt,
     machine::{self, survey},
+    measure::Failed,
     plan::{
         Case, Flow, Rank, TransportKind,
         topology::{Host, Topology},
@@ -498,7 +499,9 @@ fn follow(
             Ok((_, None)) => {}
             // Rank 0 says why.
             Ok((_, Some(_))) => return Ok(true),
-            Err(transport::Error::World(err)) => return end(rank, err),
+            Err(Failed { source: transport::Error::World(err), .. }) if has_ended(&err) => {
+                return Ok(true);
+            }
             Err(err) => return Err(Failure::Middle(format!("rank {}: {err}", rank.0))),
         }
     }
@@ -511,11 +514,15 @@ fn follow(
 
 /// The end of a rank that hears no more.
 fn end(rank: Rank, err: world::Error) -> Result<bool, Failure> {
-    match err {
-        // Rank 0 has said why, or was killed.
-        world::Error::Gone(0) | world::Error::Failed { .. } => Ok(true),
-        err => Err(Failure::Middle(format!("rank {}: {err}", rank.0))),
+    if has_ended(&err) {
+        return Ok(true);
     }
+    Err(Failure::Middle(format!("rank {}: {err}", rank.0)))
+}
+
+/// Whether rank 0 has said why, or was killed.
+const fn has_ended(err: &world::Error) -> bool {
+    matches!(err, world::Error::Gone(0) | world::Error::Failed { .. })
 }
 
 /// `results/<UTC time>-<machine>`, with a number behind it if that is taken.

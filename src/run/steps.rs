@@ -12,7 +12,7 @@ use super::{
 use crate::{
     evidence::counters::Seen,
     interrupt,
-    measure::{Outcome, measure},
+    measure::{Failed, Outcome, measure},
     plan::{Case, Effort, Rank, TransportKind, topology::Topology},
     stderr,
     transport::{self, Transport, pattern::part_seed},
@@ -69,7 +69,7 @@ impl Step {
         job: &Job,
         index: u64,
         (transports, topology, lookout): (&mut Transports, &Topology, &mut Lookout),
-    ) -> Result<(Results, Option<String>), transport::Error> {
+    ) -> Result<(Results, Option<String>), Failed> {
         let how = (job.effort, part_seed(job.seed, index));
         let with = (transports, topology, lookout);
         let case = match self {
@@ -134,7 +134,7 @@ impl Ranks {
         &mut self,
         (result, seen): One,
         effort: Effort,
-    ) -> Result<(Results, Option<String>), transport::Error> {
+    ) -> Result<(Results, Option<String>), Failed> {
         let Some(part) = &mut self.part else { return Ok((Vec::new(), None)) };
         // Other hosts may still be measuring, and are not waited for.
         if interrupt::asked().is_some() {
@@ -213,9 +213,9 @@ impl Transports {
 /// What ended a case before its numbers.
 pub(super) enum CaseError {
     /// This case only; the ranks meet again in the next.
-    Case(transport::Error),
+    Case(Failed),
     /// The other ranks are out of reach.
-    Lost(transport::Error),
+    Lost(Failed),
 }
 
 /// One case on this rank, whatever becomes of it.
@@ -229,14 +229,17 @@ fn measure_one(
     let mut look = lookout.around(case);
     let result = match transports.get(case.transport, topology) {
         Ok(transport) => measure(world, transport, case, (effort, seed), &mut look),
-        Err(reason) => Err(transport::Error::Unavailable(reason.to_owned())),
+        Err(reason) => {
+            let source = transport::Error::Unavailable(reason.to_owned());
+            Err(Failed { phase: None, source })
+        }
     };
     (result.map_err(|err| told(world, err)), look.seen())
 }
 
 /// Tells the other ranks of a failure, where they do not know; whether they meet again.
-fn told(world: &mut World, mut err: transport::Error) -> CaseError {
-    let own_links_hold = match &err {
+fn told(world: &mut World, mut err: Failed) -> CaseError {
+    let own_links_hold = match &err.source {
         transport::Error::World(world::Error::Failed { .. }) => return CaseError::Case(err),
         // The root is connected to every rank, the others to the root alone.
         transport::Error::World(world::Error::Gone(rank) | world::Error::Late { rank, .. }) => {
@@ -246,19 +249,19 @@ fn told(world: &mut World, mut err: transport::Error) -> CaseError {
         transport::Error::Stalled { .. } => !world.is_root(),
         _ => true,
     };
-    if let transport::Error::Stalled { .. } = err {
+    if let transport::Error::Stalled { .. } = err.source {
         say(world, &err);
     }
     if own_links_hold {
-        if !err.may_be_a_consequence() {
+        if !err.source.may_be_a_consequence() {
             world.abandon(&err.to_string());
             return CaseError::Case(err);
         }
         let Heard { cause, silent } = world.abandon_after(&err.to_string());
-        if let transport::Error::Unfinished { missing, .. } = &mut err {
+        if let transport::Error::Unfinished { missing, .. } = &mut err.source {
             *missing = silent;
         }
-        CaseError::Case(cause.map_or(err, transport::Error::World))
+        CaseError::Case(cause.map_or(err, Failed::from))
     } else {
         CaseError::Lost(err)
     }
@@ -266,7 +269,7 @@ fn told(world: &mut World, mut err: transport::Error) -> CaseError {
 
 /// Has each rank say whom it has lost. Rank 0's own words end the run, and all ranks with it: it
 /// gives the others time, whose patience ends when its own does.
-fn say(world: &World, err: &transport::Error) {
+fn say(world: &World, err: &Failed) {
     const GRACE: Duration = Duration::from_secs(1);
     if world.is_root() {
         std::thread::sleep(GRACE);
