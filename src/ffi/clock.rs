@@ -3,7 +3,7 @@
 //! It is not steered by NTP, and every process on one host reads the same one, so a moment taken
 //! in one process can be subtracted from a moment taken in another.
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 /// A point in time, comparable between the processes of one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +28,23 @@ impl Moment {
     }
 }
 
+thread_local! {
+    /// The last reading of this thread.
+    static LAST: Cell<u64> = const { Cell::new(0) };
+    /// How far readings of this thread have gone back, at most.
+    static BACK: Cell<u64> = const { Cell::new(0) };
+}
+
+/// How far the clock has gone back at most between two readings of this thread since it was last
+/// asked, if it has. A kernel promises that it never does; where a hypervisor or a processor breaks
+/// that, nothing that was timed meanwhile is right.
+pub fn went_back() -> Option<Duration> {
+    match BACK.take() {
+        0 => None,
+        ns => Some(Duration::from_nanos(ns)),
+    }
+}
+
 /// The current moment.
 pub fn now() -> Moment {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -36,7 +53,12 @@ pub fn now() -> Moment {
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_RAW, &raw mut time) };
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
-    Moment { ns: seconds * 1_000_000_000 + nanoseconds }
+    let ns = seconds * 1_000_000_000 + nanoseconds;
+    let last = LAST.replace(ns);
+    if ns < last {
+        BACK.set(BACK.get().max(last - ns));
+    }
+    Moment { ns }
 }
 
 /// What two readings of the clock can tell apart: the median step between readings that differ,

@@ -7,11 +7,12 @@
 
 use std::{
     ffi::CString,
+    io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     sync::atomic::AtomicU64,
 };
 
-use super::CallError;
+use super::{CallError, Cause};
 use crate::units::Bytes;
 
 /// How the bytes of a copy are stored.
@@ -66,14 +67,18 @@ impl Segment {
                 0o600,
             )
         };
-        let file = own(descriptor, "open", object)?;
+        let file = own(descriptor, "open", object).map_err(with_remedy)?;
         let length = libc::off_t::try_from(size.get()).unwrap_or(libc::off_t::MAX);
         // Without this, a full /dev/shm would be a SIGBUS at the first touch.
         // SAFETY: `file` is open for writing, and the call takes no pointer.
         let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) };
         if code != 0 {
             let source = std::io::Error::from_raw_os_error(code).into();
-            return Err(CallError { call: "posix_fallocate", object: object(), source });
+            return Err(with_remedy(CallError {
+                call: "posix_fallocate",
+                object: object(),
+                source,
+            }));
         }
         Self::map(file, size)
     }
@@ -216,6 +221,27 @@ impl Drop for Segment {
             super::warn(&CallError::last("munmap", "a shared segment"));
         }
     }
+}
+
+/// What can be done about a place that is missing or too small.
+fn with_remedy(err: CallError) -> CallError {
+    use io::ErrorKind as Kind;
+    let Cause::System(source) = &err.source else { return err };
+    let kinds = [
+        Kind::NotFound,
+        Kind::PermissionDenied,
+        Kind::ReadOnlyFilesystem,
+        Kind::StorageFull,
+        Kind::Unsupported,
+        Kind::IsADirectory,
+    ];
+    if !kinds.contains(&source.kind()) {
+        return err;
+    }
+    let remedy = "a tmpfs must be mounted on it, writable and large enough (`mount -t tmpfs tmpfs \
+                  /dev/shm`; of containers --shm-size)";
+    let source = io::Error::new(source.kind(), format!("{source}: {remedy}"));
+    CallError { source: source.into(), ..err }
 }
 
 fn own(

@@ -12,7 +12,7 @@ use std::{
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 
-use super::library::reason_of;
+use super::library;
 
 /// The library's file.
 const FILE: &str = "libsimgpu.so";
@@ -87,11 +87,8 @@ pub fn system() -> Option<String> {
 /// Loads the library for the life of the process, and attaches.
 fn load(machine: Option<&str>, state: Option<&str>, seed: u64) -> Result<&'static Library, String> {
     let path = find()?;
-    // SAFETY: the library has no initialiser of its own, and it is never unloaded.
-    let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
-    let library = library.map_err(|err| {
-        format!("cannot load the simulated machine's library: {}", reason_of(&err))
-    })?;
+    let library = library::load(&path, RTLD_NOW | RTLD_LOCAL)
+        .map_err(|err| format!("cannot load the simulated machine's library: {err}"))?;
     let library = LOADED.get_or_init(|| library);
     // SAFETY: simgpu declares the function with this signature.
     let attach: Result<Symbol<Attach>, _> = unsafe { library.get(b"simgpu_attach") };

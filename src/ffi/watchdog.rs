@@ -3,11 +3,11 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicPtr, AtomicU64, Ordering},
         mpsc::{self, RecvTimeoutError, Sender},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::CallError;
@@ -61,4 +61,66 @@ impl Watchdog {
         // Only that thread counts.
         self.beats.store(self.beats.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
+}
+
+/// How long a call of the driver may take: to start a machine's GPUs takes seconds for each, and to
+/// register memory seconds for each 10 GB.
+const CALL_LIMIT: Duration = Duration::from_secs(120);
+
+/// How often it is looked whether a call comes back.
+const CALL_LOOK: Duration = Duration::from_secs(5);
+
+/// The call that was begun last, until it ends, and how many were begun.
+static CALL: AtomicPtr<&'static str> = AtomicPtr::new(std::ptr::null_mut());
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// A call of the driver that is under way. One that never comes back ends the process, as a
+/// [`Watchdog`] does, once [`watch_calls`] was called.
+pub(super) struct Call;
+
+impl Call {
+    /// Of the function `name`.
+    #[inline]
+    pub(super) fn of(name: &'static &'static str) -> Self {
+        // Where two threads call at the same time one is watched, and none taken for the other.
+        CALLS.store(CALLS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        CALL.store(std::ptr::from_ref(name).cast_mut(), Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Call {
+    #[inline]
+    fn drop(&mut self) {
+        CALL.store(std::ptr::null_mut(), Ordering::Relaxed);
+    }
+}
+
+/// Watches over every [`Call`] of this process from now on.
+///
+/// # Errors
+///
+/// The system gives no thread.
+pub(super) fn watch_calls() -> std::io::Result<()> {
+    let watch = || {
+        let mut standing = (0, Instant::now());
+        loop {
+            thread::sleep(CALL_LOOK);
+            let (call, count) = (CALL.load(Ordering::Relaxed), CALLS.load(Ordering::Relaxed));
+            if call.is_null() || count != standing.0 {
+                standing = (count, Instant::now());
+            } else if standing.1.elapsed() >= CALL_LIMIT {
+                // SAFETY: a pointer that is not null is one to a static.
+                let name = unsafe { *call };
+                let limit = CALL_LIMIT.as_secs();
+                stderr::say(&format!(
+                    "error: {name} has not come back within {limit} s: the driver hangs; `dmesg` and \
+                     `nvidia-smi -q` may tell why"
+                ));
+                // SAFETY: as above, the call ends the process and touches no memory.
+                unsafe { libc::_exit(1) }
+            }
+        }
+    };
+    thread::Builder::new().name("calls".to_owned()).spawn(watch).map(drop)
 }

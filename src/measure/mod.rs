@@ -20,7 +20,7 @@ use crate::{
     interrupt,
     plan::{Case, Effort, Operation, Rank},
     transport::{
-        Clock, Error, Mismatch, Network, Span, Staging, Support, Transfer, Transport,
+        self, Clock, Error, Mismatch, Network, Span, Staging, Support, Transfer, Transport,
         pattern::part_seed,
     },
     units::{Bandwidth, Bytes},
@@ -454,6 +454,7 @@ impl Pass<'_> {
                 Some(operations) => self.transfer.run(operations, &mut spans)?,
                 None => self.transfer.run_singly(&mut spans)?,
             }
+            transport::check_clock()?;
             let mismatch = self.transfer.verify(seed)?;
             decision = Decision::Enough;
             let own = Batch { rank: self.world.rank(), spans, mismatch };

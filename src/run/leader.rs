@@ -197,7 +197,7 @@ impl Leader<'_> {
             return Ok(());
         }
         let written = self.recorder.append(row.clone(), latencies);
-        written.map_err(|err| Failure::Middle(err.to_string()))?;
+        written.map_err(|err| self.end(err.to_string()))?;
         self.progress.row(&row);
         Ok(())
     }

@@ -80,6 +80,13 @@ pub enum Error {
     /// A GPU was told to wait for the host, and the host did not come back to it.
     #[error("the GPU was held for {} s before its work began: nothing was timed", .0.as_secs_f64())]
     HeldTooLong(Duration),
+    /// The clock by which all is timed went back.
+    #[error(
+        "the clock (CLOCK_MONOTONIC_RAW) went back by {} ns: what it timed is not right; the kernel, the \
+         hypervisor or a library in LD_PRELOAD is at fault",
+        .0.as_nanos()
+    )]
+    ClockWentBack(Duration),
     /// What the ranks tell each other does not fit together.
     #[error("what the ranks report does not fit together: {0}")]
     Disagreement(&'static str),
@@ -104,6 +111,15 @@ impl Error {
     pub const fn may_be_a_consequence(&self) -> bool {
         matches!(self, Self::Open(_) | Self::Abandoned(_) | Self::Unfinished { .. })
     }
+}
+
+/// Whether the clock of this thread has only gone forward since it was last asked.
+///
+/// # Errors
+///
+/// It has not: what was timed meanwhile is not right.
+pub fn check_clock() -> Result<(), Error> {
+    ffi::clock::went_back().map_or(Ok(()), |step| Err(Error::ClockWentBack(step)))
 }
 
 fn who_is_missing(ranks: &Option<Vec<Rank>>) -> String {

@@ -14,6 +14,8 @@ use cudarc::driver::sys::{
     CUmemGenericAllocationHandle, CUmemRangeHandleType, CUmodule, CUstream, CUuuid,
 };
 
+use crate::ffi::watchdog::Call;
+
 macro_rules! calls {
     ($(#[$text:meta])* $table:ident: $($name:ident($($argument:ty),*);)*) => {
         $(#[$text])*
@@ -22,6 +24,7 @@ macro_rules! calls {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> u32,)*
         }
 
+        #[allow(non_snake_case, reason = "as above")]
         impl $table {
             const NAMES: &[&str] = &[$(stringify!($name)),*];
 
@@ -30,7 +33,30 @@ macro_rules! calls {
                 // SAFETY: each name has the signature that NVIDIA's `cuda.h` declares for it.
                 Ok(Self { $($name: unsafe { find(stringify!($name)) }?,)* })
             }
+
+            $(watched! { $name [a b c d e f g h i j k] [] $($argument,)* })*
         }
+    };
+}
+
+/// A method that calls the function of the same name, and is watched meanwhile.
+macro_rules! watched {
+    ($name:ident [$($left:ident)*] [$($letter:ident: $given:ty,)*]) => {
+        /// # Safety
+        ///
+        /// That of the driver's function.
+        #[allow(clippy::too_many_arguments, reason = "the driver's own")]
+        #[allow(dead_code, reason = "some are handed on and not called here")]
+        #[inline]
+        pub(super) unsafe fn $name(&self, $($letter: $given),*) -> u32 {
+            static NAME: &str = stringify!($name);
+            let _call = Call::of(&NAME);
+            // SAFETY: the caller promises what the function asks for.
+            unsafe { (self.$name)($($letter),*) }
+        }
+    };
+    ($name:ident [$letter:ident $($left:ident)*] [$($done:tt)*] $next:ty, $($rest:ty,)*) => {
+        watched! { $name [$($left)*] [$($done)* $letter: $next,] $($rest,)* }
     };
 }
 

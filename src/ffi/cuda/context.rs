@@ -62,8 +62,7 @@ impl Context {
         }
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is a live local that the call only writes.
-        let code =
-            unsafe { (driver.calls.cuDevicePrimaryCtxRetain)(&raw mut handle, device.handle) };
+        let code = unsafe { driver.calls.cuDevicePrimaryCtxRetain(&raw mut handle, device.handle) };
         driver.check("cuDevicePrimaryCtxRetain", code, || device.to_string())?;
         let id = IDS.fetch_add(1, Ordering::Relaxed);
         let inner =
@@ -87,7 +86,7 @@ impl Context {
         const ALREADY: u32 = CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as u32;
         let driver = self.current()?;
         // SAFETY: `peer` is a live context, and the flags must be 0.
-        let code = unsafe { (driver.calls.cuCtxEnablePeerAccess)(peer.inner.handle.0, 0) };
+        let code = unsafe { driver.calls.cuCtxEnablePeerAccess(peer.inner.handle.0, 0) };
         if code == ALREADY {
             return Ok(());
         }
@@ -104,7 +103,7 @@ impl Context {
         let driver = self.current()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are live locals that the call only writes.
-        let code = unsafe { (driver.calls.cuMemGetInfo_v2)(&raw mut free, &raw mut total) };
+        let code = unsafe { driver.calls.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
         driver.check("cuMemGetInfo", code, || self.device().to_string())?;
         Ok(Bytes::of_len(free))
     }
@@ -132,7 +131,7 @@ impl Context {
     #[cold]
     fn make_current(&self, driver: &Driver) -> Result<(), CallError> {
         // SAFETY: the context is retained as long as `self` lives.
-        let code = unsafe { (driver.calls.cuCtxSetCurrent)(self.inner.handle.0) };
+        let code = unsafe { driver.calls.cuCtxSetCurrent(self.inner.handle.0) };
         driver.check("cuCtxSetCurrent", code, || self.device().to_string())?;
         CURRENT.set(self.inner.id);
         Ok(())
@@ -176,7 +175,7 @@ impl Drop for Inner {
         let driver = self.device.driver;
         // SAFETY: the context was retained once when this value was made, and all that was made
         // in it is gone: it holds this value.
-        let code = unsafe { (driver.calls.cuDevicePrimaryCtxRelease_v2)(self.device.handle) };
+        let code = unsafe { driver.calls.cuDevicePrimaryCtxRelease_v2(self.device.handle) };
         let released = driver.check("cuDevicePrimaryCtxRelease", code, || self.device.to_string());
         if let Err(err) = released {
             crate::ffi::warn(&err);

@@ -24,7 +24,7 @@ impl Device {
     pub(super) fn new(driver: &'static Driver, ordinal: u32) -> Result<Self, CallError> {
         let mut handle = 0;
         // SAFETY: `handle` is a live local that the call only writes.
-        let code = unsafe { (driver.calls.cuDeviceGet)(&raw mut handle, ordinal.cast_signed()) };
+        let code = unsafe { driver.calls.cuDeviceGet(&raw mut handle, ordinal.cast_signed()) };
         driver.check("cuDeviceGet", code, || format!("GPU {ordinal}"))?;
         Ok(Self { driver, handle, ordinal })
     }
@@ -52,7 +52,7 @@ impl Device {
     pub fn uuid(self) -> Result<String, CallError> {
         let mut uuid = CUuuid { bytes: [0; 16] };
         // SAFETY: `uuid` is a live local that the call only writes.
-        let code = unsafe { (self.driver.calls.cuDeviceGetUuid_v2)(&raw mut uuid, self.handle) };
+        let code = unsafe { self.driver.calls.cuDeviceGetUuid_v2(&raw mut uuid, self.handle) };
         self.check("cuDeviceGetUuid", code)?;
         let digits: String = uuid.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let groups = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20]];
@@ -79,7 +79,7 @@ impl Device {
     pub fn total_memory(self) -> Result<Bytes, CallError> {
         let mut size = 0;
         // SAFETY: `size` is a live local that the call only writes.
-        let code = unsafe { (self.driver.calls.cuDeviceTotalMem_v2)(&raw mut size, self.handle) };
+        let code = unsafe { self.driver.calls.cuDeviceTotalMem_v2(&raw mut size, self.handle) };
         self.check("cuDeviceTotalMem", code)?;
         Ok(Bytes::of_len(size))
     }
@@ -133,7 +133,7 @@ impl Device {
         let mut answer = 0;
         // SAFETY: `answer` is a live local that the call only writes.
         let code = unsafe {
-            (self.driver.calls.cuDeviceCanAccessPeer)(&raw mut answer, self.handle, peer.handle)
+            self.driver.calls.cuDeviceCanAccessPeer(&raw mut answer, self.handle, peer.handle)
         };
         let pair = || format!("{self}, {peer}");
         self.driver.check("cuDeviceCanAccessPeer", code, pair)?;
@@ -152,7 +152,7 @@ impl Device {
         let mut answer = 0;
         // SAFETY: `answer` is a live local that the call only writes.
         let code = unsafe {
-            (calls.cuDeviceGetP2PAttribute)(&raw mut answer, QUESTION, self.handle, peer.handle)
+            calls.cuDeviceGetP2PAttribute(&raw mut answer, QUESTION, self.handle, peer.handle)
         };
         let pair = || format!("{QUESTION:?} of {self}, {peer}");
         self.driver.check("cuDeviceGetP2PAttribute", code, pair)?;
@@ -177,7 +177,7 @@ impl Device {
         let mut answer = 0;
         // SAFETY: `answer` is a live local that the call only writes.
         let code = unsafe {
-            (self.driver.calls.cuDeviceGetAttribute)(&raw mut answer, question, self.handle)
+            self.driver.calls.cuDeviceGetAttribute(&raw mut answer, question, self.handle)
         };
         let object = || format!("{question:?} of {self}");
         self.driver.check("cuDeviceGetAttribute", code, object)?;

@@ -31,7 +31,7 @@ impl<'a> Capture<'a> {
         let mut captured = stream.captured();
         assert!(!*captured, "{stream} is captured");
         // SAFETY: the handle is alive.
-        let code = unsafe { (calls.cuStreamBeginCapture_v2)(stream.captured_handle(), MODE) };
+        let code = unsafe { calls.cuStreamBeginCapture_v2(stream.captured_handle(), MODE) };
         driver.check("cuStreamBeginCapture", code, || stream.to_string())?;
         *captured = true;
         drop(captured);
@@ -48,7 +48,7 @@ impl<'a> Capture<'a> {
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is a live local that the call only writes; the template is alive.
         let code =
-            unsafe { (calls.cuGraphInstantiateWithFlags)(&raw mut handle, template.handle.0, 0) };
+            unsafe { calls.cuGraphInstantiateWithFlags(&raw mut handle, template.handle.0, 0) };
         driver.check("cuGraphInstantiateWithFlags", code, || stream.to_string())?;
         Ok(Graph { context: context.clone(), handle: Handle(handle) })
     }
@@ -79,7 +79,7 @@ impl Template {
         let calls = driver.graph_calls.as_ref()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is a live local that the call only writes; the stream's is alive.
-        let code = unsafe { (calls.cuStreamEndCapture)(stream.captured_handle(), &raw mut handle) };
+        let code = unsafe { calls.cuStreamEndCapture(stream.captured_handle(), &raw mut handle) };
         drop(captured);
         driver.check("cuStreamEndCapture", code, || stream.to_string())?;
         Ok(Self { context: context.clone(), handle: Handle(handle) })
@@ -90,7 +90,7 @@ impl Drop for Template {
     fn drop(&mut self) {
         let destroyed = self.context.current().and_then(|driver| {
             // SAFETY: the handle came from `cuStreamEndCapture` and is destroyed only here.
-            let code = unsafe { (driver.graph_calls.as_ref()?.cuGraphDestroy)(self.handle.0) };
+            let code = unsafe { driver.graph_calls.as_ref()?.cuGraphDestroy(self.handle.0) };
             driver.check("cuGraphDestroy", code, || format!("a graph of {}", self.context.device()))
         });
         if let Err(err) = destroyed {
@@ -106,7 +106,7 @@ impl Graph {
         // SAFETY: both handles are alive; whoever has the graph keeps its memory until now, and the
         // memory's owner waits for this stream.
         let code =
-            unsafe { (driver.graph_calls.as_ref()?.cuGraphLaunch)(self.handle.0, stream.handle()) };
+            unsafe { driver.graph_calls.as_ref()?.cuGraphLaunch(self.handle.0, stream.handle()) };
         driver.check("cuGraphLaunch", code, || format!("a graph in {stream}"))
     }
 }
@@ -116,7 +116,7 @@ impl Drop for Graph {
         let destroyed = self.context.current().and_then(|driver| {
             // SAFETY: the handle came from `cuGraphInstantiateWithFlags` and is destroyed only here; a launch
             // that is still under way keeps what it needs ("CUDA Driver API", cuGraphExecDestroy).
-            let code = unsafe { (driver.graph_calls.as_ref()?.cuGraphExecDestroy)(self.handle.0) };
+            let code = unsafe { driver.graph_calls.as_ref()?.cuGraphExecDestroy(self.handle.0) };
             driver.check("cuGraphExecDestroy", code, || {
                 format!("a graph of {}", self.context.device())
             })

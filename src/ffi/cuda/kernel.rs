@@ -418,7 +418,7 @@ impl Kernels {
         // memory that is alive and whole, whose owners wait for this stream before they let go of
         // it. The call copies the parameters before it returns.
         let code = unsafe {
-            (driver.calls.cuLaunchKernel)(
+            driver.calls.cuLaunchKernel(
                 function.handle.0,
                 grid.blocks,
                 1,
@@ -459,8 +459,7 @@ impl Module {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the text is PTX that ends in NUL; `handle` is a live local that the call only
         // writes.
-        let code =
-            unsafe { (driver.calls.cuModuleLoadData)(&raw mut handle, text.as_ptr().cast()) };
+        let code = unsafe { driver.calls.cuModuleLoadData(&raw mut handle, text.as_ptr().cast()) };
         driver.check("cuModuleLoadData", code, || format!("kernels on {}", context.device()))?;
         Ok(Self { context: context.clone(), handle: Handle(handle) })
     }
@@ -472,7 +471,7 @@ impl Module {
         // SAFETY: the module is loaded, `name` ends in NUL, and `handle` is a live local that the
         // call only writes.
         let code = unsafe {
-            (driver.calls.cuModuleGetFunction)(&raw mut handle, self.handle.0, name.as_ptr())
+            driver.calls.cuModuleGetFunction(&raw mut handle, self.handle.0, name.as_ptr())
         };
         driver.check("cuModuleGetFunction", code, object)?;
         let function = Function { handle: Handle(handle), name };
@@ -489,7 +488,7 @@ impl Function {
         // SAFETY: the function's module is loaded; `answer` is a live local that the call only
         // writes.
         let code =
-            unsafe { (driver.calls.cuFuncGetAttribute)(&raw mut answer, registers, self.handle.0) };
+            unsafe { driver.calls.cuFuncGetAttribute(&raw mut answer, registers, self.handle.0) };
         driver.check("cuFuncGetAttribute", code, || self.name.to_string_lossy().into_owned())
     }
 }
@@ -499,7 +498,7 @@ impl Drop for Module {
         self.context.give_back(|driver| {
             // SAFETY: the handle came from `cuModuleLoadData`, no stream runs its kernels any
             // more, and it is unloaded only here.
-            let code = unsafe { (driver.calls.cuModuleUnload)(self.handle.0) };
+            let code = unsafe { driver.calls.cuModuleUnload(self.handle.0) };
             driver.check("cuModuleUnload", code, || self.context.device().to_string())
         });
     }

@@ -127,7 +127,7 @@ impl Buffer {
         let driver = context.current()?;
         let mut address = 0;
         // SAFETY: `address` is a live local that the call only writes.
-        let code = unsafe { (driver.calls.cuMemAlloc_v2)(&raw mut address, length(size)) };
+        let code = unsafe { driver.calls.cuMemAlloc_v2(&raw mut address, length(size)) };
         driver.check("cuMemAlloc", code, || format!("{size} on {}", context.device()))?;
         Ok(Self { context: context.clone(), address, size })
     }
@@ -157,7 +157,7 @@ impl Drop for Buffer {
         self.context.give_back(|driver| {
             // SAFETY: the memory came from `cuMemAlloc`, no stream uses it any more, and it is
             // freed only here.
-            let code = unsafe { (driver.calls.cuMemFree_v2)(self.address) };
+            let code = unsafe { driver.calls.cuMemFree_v2(self.address) };
             driver
                 .check("cuMemFree", code, || format!("{} on {}", self.size, self.context.device()))
         });
@@ -192,7 +192,7 @@ impl HostMemory {
         let object = || format!("{size} of pinned host memory");
         let mut pointer: *mut c_void = std::ptr::null_mut();
         // SAFETY: `pointer` is a live local that the call only writes.
-        let code = unsafe { (driver.calls.cuMemHostAlloc)(&raw mut pointer, length(size), FLAGS) };
+        let code = unsafe { driver.calls.cuMemHostAlloc(&raw mut pointer, length(size), FLAGS) };
         driver.check("cuMemHostAlloc", code, object)?;
         // From here on a failure frees it.
         let pointer = pointer.cast::<u8>();
@@ -248,7 +248,7 @@ impl Drop for HostMemory {
         self.context.give_back(|driver| {
             // SAFETY: the memory came from `cuMemHostAlloc`, no stream uses it any more, and it is
             // freed only here.
-            let code = unsafe { (driver.calls.cuMemFreeHost)(self.pointer.cast()) };
+            let code = unsafe { driver.calls.cuMemFreeHost(self.pointer.cast()) };
             driver.check("cuMemFreeHost", code, || format!("{} of pinned host memory", self.size))
         });
     }
@@ -274,7 +274,7 @@ impl Registered {
         let driver = context.current()?;
         let (pointer, length) = segment.memory();
         // SAFETY: the range is the segment's mapping, which outlives its registration.
-        let code = unsafe { (driver.calls.cuMemHostRegister_v2)(pointer.cast(), length, FLAGS) };
+        let code = unsafe { driver.calls.cuMemHostRegister_v2(pointer.cast(), length, FLAGS) };
         let object = || format!("a shared segment of {}", Bytes::of_len(length));
         driver.check("cuMemHostRegister", code, object)?;
         // From here on a failure unregisters it.
@@ -305,7 +305,7 @@ impl Drop for Registered {
         let unregistered = self.context.give_back(|driver| {
             // SAFETY: the range was registered in `new`, no stream uses it any more, and it is
             // unregistered only here.
-            let code = unsafe { (driver.calls.cuMemHostUnregister)(pointer.cast()) };
+            let code = unsafe { driver.calls.cuMemHostUnregister(pointer.cast()) };
             let object = || format!("a shared segment of {}", Bytes::of_len(length));
             driver.check("cuMemHostUnregister", code, object)
         });
@@ -323,7 +323,7 @@ fn device_address(context: &Context, pointer: *mut u8) -> Result<u64, CallError>
     // SAFETY: `pointer` is the beginning of memory pinned with a device mapping; `address` is a
     // live local that the call only writes.
     let code =
-        unsafe { (driver.calls.cuMemHostGetDevicePointer_v2)(&raw mut address, pointer.cast(), 0) };
+        unsafe { driver.calls.cuMemHostGetDevicePointer_v2(&raw mut address, pointer.cast(), 0) };
     driver.check("cuMemHostGetDevicePointer", code, || "pinned host memory".to_owned())?;
     Ok(address)
 }

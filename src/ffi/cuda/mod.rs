@@ -34,7 +34,7 @@ use std::{
 
 use cudarc::driver::sys;
 
-use super::{CallError, Cause, library, simulation};
+use super::{CallError, Cause, library, simulation, watchdog};
 use calls::{Calls, DescriptorCalls, GraphCalls, IpcCalls, PairCalls, RangeCalls, ValueCalls};
 
 pub use calls::CALLS;
@@ -112,6 +112,7 @@ pub fn driver() -> Result<&'static Driver, Absent> {
 
 impl Driver {
     fn load() -> Result<Self, Absent> {
+        let loading = library::Loading::of("libcuda.so.1");
         // SAFETY: loading the driver, or trying to, runs only the initialisers of a library that
         // is made to be loaded like this.
         if !unsafe { sys::is_culib_present() } {
@@ -120,6 +121,7 @@ impl Driver {
         }
         // SAFETY: the driver has just been found, so this loads it and does not panic.
         let loaded = unsafe { sys::culib() };
+        drop(loading);
         // SAFETY: the symbol is only asked about, never called or read.
         let simulated = unsafe { loaded.get::<*const ()>(b"simgpu_state") }.is_ok();
         match (simulated, simulation::library().is_some()) {
@@ -149,6 +151,9 @@ impl Driver {
             simulated,
             contexts: Mutex::default(),
         };
+        if let Err(err) = watchdog::watch_calls() {
+            crate::stderr::say(&format!("warning: nobody watches over the driver's calls: {err}"));
+        }
         driver.initialise().map_err(|err| Absent {
             reason: err.to_string() + remedy(&err.source),
             code: err.code(),
@@ -158,11 +163,11 @@ impl Driver {
 
     fn initialise(&mut self) -> Result<(), CallError> {
         // SAFETY: the call takes one integer, which must be 0.
-        let code = unsafe { (self.calls.cuInit)(0) };
+        let code = unsafe { self.calls.cuInit(0) };
         self.check("cuInit", code, || self.library.display().to_string())?;
         let mut version = 0;
         // SAFETY: `version` is a live local that the call only writes.
-        let code = unsafe { (self.calls.cuDriverGetVersion)(&raw mut version) };
+        let code = unsafe { self.calls.cuDriverGetVersion(&raw mut version) };
         self.check("cuDriverGetVersion", code, String::new)?;
         self.version = version.unsigned_abs();
         Ok(())
@@ -203,7 +208,7 @@ impl Driver {
     pub fn devices(&'static self) -> Result<Vec<Device>, CallError> {
         let mut count = 0;
         // SAFETY: `count` is a live local that the call only writes.
-        let code = unsafe { (self.calls.cuDeviceGetCount)(&raw mut count) };
+        let code = unsafe { self.calls.cuDeviceGetCount(&raw mut count) };
         self.check("cuDeviceGetCount", code, String::new)?;
         (0..count.unsigned_abs()).map(|ordinal| Device::new(self, ordinal)).collect()
     }

@@ -55,9 +55,8 @@ impl Buffer {
         let driver = self.context.current()?;
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: the memory is alive; `handle` is a live local that the call only writes.
-        let code = unsafe {
-            (driver.ipc_calls.as_ref()?.cuIpcGetMemHandle)(&raw mut handle, self.address)
-        };
+        let code =
+            unsafe { driver.ipc_calls.as_ref()?.cuIpcGetMemHandle(&raw mut handle, self.address) };
         let object = || format!("{} on {}", self.size(), self.context.device());
         driver.check("cuIpcGetMemHandle", code, object)?;
         let bytes = handle.reserved.iter().map(|byte| byte.to_ne_bytes()[0]).collect();
@@ -116,7 +115,7 @@ impl Imported {
         // SAFETY: `address` is a live local that the call only writes; the handle is passed by
         // value, and the driver looks at what it says before it trusts it.
         let code = unsafe {
-            (driver.ipc_calls.as_ref()?.cuIpcOpenMemHandle_v2)(&raw mut address, bytes, FLAGS)
+            driver.ipc_calls.as_ref()?.cuIpcOpenMemHandle_v2(&raw mut address, bytes, FLAGS)
         };
         let object = || format!("{} for {}", handle.size, context.device());
         driver.check("cuIpcOpenMemHandle", code, object)?;
@@ -135,7 +134,7 @@ impl Drop for Imported {
         self.context.give_back(|driver| {
             // SAFETY: the memory was opened in `open`, no stream uses it any more, and it is
             // closed only here.
-            let code = unsafe { (driver.ipc_calls.as_ref()?.cuIpcCloseMemHandle)(self.address) };
+            let code = unsafe { driver.ipc_calls.as_ref()?.cuIpcCloseMemHandle(self.address) };
             let object = || format!("{} for {}", self.size, self.context.device());
             driver.check("cuIpcCloseMemHandle", code, object)
         });
@@ -175,7 +174,7 @@ impl SharedBuffer {
         let mut grain = 0;
         // SAFETY: `properties` and `grain` are live locals; the call reads one, writes the other.
         let code = unsafe {
-            (driver.descriptor_calls.as_ref()?.cuMemGetAllocationGranularity)(
+            driver.descriptor_calls.as_ref()?.cuMemGetAllocationGranularity(
                 &raw mut grain,
                 &raw const properties,
                 CUmemAllocationGranularity_flags_enum::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
@@ -186,7 +185,7 @@ impl SharedBuffer {
         let mut handle = 0;
         // SAFETY: as above.
         let code = unsafe {
-            (driver.descriptor_calls.as_ref()?.cuMemCreate)(
+            driver.descriptor_calls.as_ref()?.cuMemCreate(
                 &raw mut handle,
                 whole,
                 &raw const properties,
@@ -219,7 +218,7 @@ impl SharedBuffer {
             std::ptr::without_provenance_mut::<c_void>(fetched.as_raw_fd().unsigned_abs() as usize);
         // SAFETY: the descriptor is open; `handle` is a live local that the call only writes.
         let code = unsafe {
-            (driver.descriptor_calls.as_ref()?.cuMemImportFromShareableHandle)(
+            driver.descriptor_calls.as_ref()?.cuMemImportFromShareableHandle(
                 &raw mut handle,
                 number,
                 DESCRIPTOR,
@@ -271,7 +270,7 @@ impl Drop for Allocation {
         self.context.give_back(|driver| {
             // SAFETY: the handle came from `cuMemCreate` or from an import, and is released only
             // here, after its mapping is gone.
-            let code = unsafe { (driver.descriptor_calls.as_ref()?.cuMemRelease)(self.handle) };
+            let code = unsafe { driver.descriptor_calls.as_ref()?.cuMemRelease(self.handle) };
             driver.check("cuMemRelease", code, || self.context.device().to_string())
         });
     }
@@ -294,20 +293,14 @@ impl Mapping {
         let mut address = 0;
         // SAFETY: `address` is a live local that the call only writes.
         let code = unsafe {
-            (driver.descriptor_calls.as_ref()?.cuMemAddressReserve)(
-                &raw mut address,
-                length,
-                0,
-                0,
-                0,
-            )
+            driver.descriptor_calls.as_ref()?.cuMemAddressReserve(&raw mut address, length, 0, 0, 0)
         };
         driver.check("cuMemAddressReserve", code, object)?;
         // From here on a failure gives back what there is.
         let mut mapping = Self { address, length, mapped: false, allocation };
         // SAFETY: the range was just reserved and has nothing mapped in it.
         let code = unsafe {
-            (driver.descriptor_calls.as_ref()?.cuMemMap)(
+            driver.descriptor_calls.as_ref()?.cuMemMap(
                 address,
                 length,
                 0,
@@ -325,7 +318,7 @@ impl Mapping {
             std::iter::once(&context).chain(peers.iter().copied()).map(allow).collect();
         // SAFETY: the range is mapped, and `allowed` is as long as is said.
         let code = unsafe {
-            (driver.descriptor_calls.as_ref()?.cuMemSetAccess)(
+            driver.descriptor_calls.as_ref()?.cuMemSetAccess(
                 address,
                 length,
                 allowed.as_ptr(),
@@ -340,15 +333,14 @@ impl Mapping {
         let object = || Bytes::of_len(self.length).to_string();
         if self.mapped {
             // SAFETY: the range was mapped as a whole in `new`, and no stream uses it any more.
-            let code = unsafe {
-                (driver.descriptor_calls.as_ref()?.cuMemUnmap)(self.address, self.length)
-            };
+            let code =
+                unsafe { driver.descriptor_calls.as_ref()?.cuMemUnmap(self.address, self.length) };
             driver.check("cuMemUnmap", code, object)?;
         }
         // SAFETY: the range was reserved in `new`, has nothing mapped in it, and is freed only
         // here.
         let code = unsafe {
-            (driver.descriptor_calls.as_ref()?.cuMemAddressFree)(self.address, self.length)
+            driver.descriptor_calls.as_ref()?.cuMemAddressFree(self.address, self.length)
         };
         driver.check("cuMemAddressFree", code, object)
     }
@@ -397,7 +389,7 @@ impl Export {
         let mut descriptor: c_int = -1;
         // SAFETY: for this kind of handle the call writes one integer, a live local.
         let code = unsafe {
-            (driver.descriptor_calls.as_ref()?.cuMemExportToShareableHandle)(
+            driver.descriptor_calls.as_ref()?.cuMemExportToShareableHandle(
                 (&raw mut descriptor).cast(),
                 allocation.handle,
                 DESCRIPTOR,

@@ -62,7 +62,7 @@ impl Stream {
         let driver = context.current()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is a live local that the call only writes.
-        let code = unsafe { (driver.calls.cuStreamCreate)(&raw mut handle, FLAGS) };
+        let code = unsafe { driver.calls.cuStreamCreate(&raw mut handle, FLAGS) };
         driver.check("cuStreamCreate", code, || context.device().to_string())?;
         let inner = Arc::new(Inner {
             context: context.clone(),
@@ -119,7 +119,7 @@ impl Stream {
         // SAFETY: both ranges are whole and alive, and their owners wait for this stream before
         // they let go of them.
         let code = unsafe {
-            (driver.calls.cuMemcpyAsync)(
+            driver.calls.cuMemcpyAsync(
                 target.address(),
                 source.address(),
                 source.length(),
@@ -138,7 +138,7 @@ impl Stream {
         let driver = self.context().current()?;
         // SAFETY: as in `copy`.
         let code = unsafe {
-            (driver.calls.cuMemsetD8Async)(target.address(), value, target.length(), self.handle())
+            driver.calls.cuMemsetD8Async(target.address(), value, target.length(), self.handle())
         };
         driver.check("cuMemsetD8Async", code, || format!("{} in {self}", target.size()))
     }
@@ -151,7 +151,7 @@ impl Stream {
     pub fn record(&self, event: &Event) -> Result<(), CallError> {
         let driver = self.context().current()?;
         // SAFETY: both handles are alive.
-        let code = unsafe { (driver.calls.cuEventRecord)(event.handle.0, self.handle()) };
+        let code = unsafe { driver.calls.cuEventRecord(event.handle.0, self.handle()) };
         driver.check("cuEventRecord", code, || format!("an event in {self}"))
     }
 
@@ -164,7 +164,7 @@ impl Stream {
     pub fn wait(&self, event: &Event) -> Result<(), CallError> {
         let driver = self.context().current()?;
         // SAFETY: both handles are alive.
-        let code = unsafe { (driver.calls.cuStreamWaitEvent)(self.handle(), event.handle.0, 0) };
+        let code = unsafe { driver.calls.cuStreamWaitEvent(self.handle(), event.handle.0, 0) };
         driver.check("cuStreamWaitEvent", code, || format!("an event in {self}"))
     }
 
@@ -182,7 +182,7 @@ impl Stream {
         let driver = self.context().current()?;
         // SAFETY: the word is aligned and alive, and its owner waits for this stream.
         let code = unsafe {
-            (driver.value_calls.as_ref()?.cuStreamWriteValue32_v2)(
+            driver.value_calls.as_ref()?.cuStreamWriteValue32_v2(
                 self.handle(),
                 word.value(4),
                 value,
@@ -207,7 +207,7 @@ impl Stream {
         let driver = self.context().current()?;
         // SAFETY: as in `write_value`.
         let code = unsafe {
-            (driver.value_calls.as_ref()?.cuStreamWaitValue32_v2)(
+            driver.value_calls.as_ref()?.cuStreamWaitValue32_v2(
                 self.handle(),
                 word.value(4),
                 value,
@@ -241,7 +241,7 @@ impl Inner {
             // the graph invalid.
             if !*captured {
                 // SAFETY: the stream is destroyed only when the last owner of this value is gone.
-                let code = unsafe { (driver.calls.cuStreamQuery)(self.handle.0) };
+                let code = unsafe { driver.calls.cuStreamQuery(self.handle.0) };
                 if code != BUSY {
                     return driver.check(QUERY, code, || self.to_string());
                 }
@@ -306,7 +306,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let destroyed = self.context.current().and_then(|driver| {
             // SAFETY: the handle came from `cuStreamCreate` and is destroyed only here.
-            let code = unsafe { (driver.calls.cuStreamDestroy_v2)(self.handle.0) };
+            let code = unsafe { driver.calls.cuStreamDestroy_v2(self.handle.0) };
             driver.check("cuStreamDestroy", code, || self.to_string())
         });
         if let Err(err) = destroyed {
@@ -333,7 +333,7 @@ impl Event {
         let driver = context.current()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is a live local that the call only writes.
-        let code = unsafe { (driver.calls.cuEventCreate)(&raw mut handle, FLAGS) };
+        let code = unsafe { driver.calls.cuEventCreate(&raw mut handle, FLAGS) };
         driver.check("cuEventCreate", code, || context.device().to_string())?;
         Ok(Self { context: context.clone(), handle: Handle(handle) })
     }
@@ -346,7 +346,7 @@ impl Event {
     pub fn is_reached(&self) -> Result<bool, CallError> {
         let driver = self.context.current()?;
         // SAFETY: the handle is alive.
-        let code = unsafe { (driver.calls.cuEventQuery)(self.handle.0) };
+        let code = unsafe { driver.calls.cuEventQuery(self.handle.0) };
         if code == BUSY {
             return Ok(false);
         }
@@ -364,7 +364,7 @@ impl Event {
         let mut ms = 0_f32;
         // SAFETY: `ms` is a live local that the call only writes; both handles are alive.
         let code = unsafe {
-            (driver.calls.cuEventElapsedTime)(&raw mut ms, earlier.handle.0, self.handle.0)
+            driver.calls.cuEventElapsedTime(&raw mut ms, earlier.handle.0, self.handle.0)
         };
         driver.check("cuEventElapsedTime", code, || self.to_string())?;
         // The one place where the driver's milliseconds become a time.
@@ -383,7 +383,7 @@ impl Drop for Event {
         let destroyed = self.context.current().and_then(|driver| {
             // SAFETY: the handle came from `cuEventCreate` and is destroyed only here; a record
             // that is still queued keeps what it needs ("CUDA Driver API", cuEventDestroy).
-            let code = unsafe { (driver.calls.cuEventDestroy_v2)(self.handle.0) };
+            let code = unsafe { driver.calls.cuEventDestroy_v2(self.handle.0) };
             driver.check("cuEventDestroy", code, || self.to_string())
         });
         if let Err(err) = destroyed {

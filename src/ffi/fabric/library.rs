@@ -7,13 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use libloading::os::unix::{Library as Loaded, RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix::{RTLD_LOCAL, RTLD_NOW};
 
 use super::{
     bindings::{self, fi_fabric_attr, fi_info, fid_fabric},
     grown,
 };
-use crate::ffi::{CallError, Cause, library::reason_of};
+use crate::ffi::{CallError, Cause, library::load};
 
 /// Where the library is looked for: AWS's installer has folders of its own.
 const PLACES: [&str; 3] = [
@@ -76,11 +76,9 @@ impl Library {
         };
         let mut reason = String::new();
         for place in places {
-            // SAFETY: loading runs the library's initialisers; the names are those of a library
-            // that is made to be loaded like this, or what the user asked for.
-            match unsafe { Loaded::open(Some(place), RTLD_NOW | RTLD_LOCAL) } {
+            match load(place, RTLD_NOW | RTLD_LOCAL) {
                 Ok(loaded) => return Self::new(place, loaded.into_raw()),
-                Err(err) => reason = reason_of(&err),
+                Err(err) => reason = err,
             }
         }
         Err(Absent(format!(

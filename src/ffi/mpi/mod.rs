@@ -19,7 +19,7 @@ use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
 
 pub use messages::{MessageError, Outgoing};
 
-use super::{CallError, watchdog::Watchdog};
+use super::{CallError, library, watchdog::Watchdog};
 use calls::{Calls, find};
 use messages::{Messages, Session};
 
@@ -98,13 +98,7 @@ impl Library {
     /// It cannot be loaded, or is no MPI that g2g knows.
     pub fn load(path: &Path) -> Result<Self, String> {
         // Components that Open MPI loads later look for its symbols among the global ones.
-        // SAFETY: loading runs the library's initialisers; the file is one that the user names or
-        // an MPI's usual one, made to be loaded.
-        let library = unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
-        let library = library.map_err(|err| {
-            // The loader's own sentence is the cause of this one.
-            std::error::Error::source(&err).map_or_else(|| err.to_string(), ToString::to_string)
-        })?;
+        let library = library::load(path, RTLD_NOW | RTLD_GLOBAL)?;
         let version = version(&library)?;
         let is_open_mpi = address(&library, "ompi_mpi_comm_world").is_some();
         let session = if is_standard(&library) {

@@ -8,7 +8,7 @@ use std::{
     sync::OnceLock,
 };
 
-use libloading::os::unix::{Library as Loaded, RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix::{RTLD_LOCAL, RTLD_NOW};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::{
@@ -16,9 +16,7 @@ use super::{
     calls::Calls,
     names,
 };
-use crate::ffi::{
-    CallError, Cause, library::reason_of, process::with_output_on_stderr, simulation,
-};
+use crate::ffi::{CallError, Cause, library::load, process::with_output_on_stderr, simulation};
 
 /// The library's file, by the name that its makers gave it.
 const FILE: &str = "libnccl.so.2";
@@ -103,11 +101,9 @@ impl Library {
         };
         let mut reason = String::new();
         for place in &places {
-            // SAFETY: loading runs the library's initialisers; the names are those of a library
-            // that is made to be loaded like this, or what the user asked for.
-            match unsafe { Loaded::open(Some(place), RTLD_NOW | RTLD_LOCAL) } {
+            match load(place, RTLD_NOW | RTLD_LOCAL) {
                 Ok(loaded) => return Self::new(place, loaded.into_raw()),
-                Err(err) if reason.is_empty() => reason = reason_of(&err),
+                Err(err) if reason.is_empty() => reason = err,
                 Err(_) => {}
             }
         }

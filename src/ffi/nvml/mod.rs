@@ -31,7 +31,7 @@ pub use self::{
     link::{NvLink, Remote},
     pair::{CommonAncestor, Pair, PeerStatus},
 };
-use super::simulation;
+use super::{library::Loading, simulation};
 
 /// The library, as its package names it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
@@ -108,6 +108,7 @@ impl Nvml {
         static NVML: OnceLock<Result<Nvml, String>> = OnceLock::new();
         let load = || {
             let path = simulation::library().unwrap_or(Path::new(LIBRARY));
+            let _loading = Loading::of(path);
             let library = wrapper::Nvml::builder().lib_path(path.as_os_str()).init();
             library.map(|library| Self { library }).map_err(|err| match err {
                 NvmlError::LibloadingError(err) => format!("{err}: it comes with NVIDIA's driver"),

@@ -1,0 +1,181 @@
+//! Disks that fill up, folders that go away, and files that were cut or changed.
+
+use std::{fs, os::unix::process::CommandExt, path::Path, process::Command};
+
+use crate::common::{Rows, SOON, eventually, g2g, start, text, wait};
+
+/// Rows between two ranks that take some 100 ms each.
+const LINE: &str = "shm --numa 0:0 --pattern one-way --time-limit 100ms --precision 0.0001 --sizes";
+
+const QUICK: &str = "shm --numa 0:0 --pattern one-way --time-limit 10ms --sizes";
+
+/// The program behind words of a shell that make a file system of its own for it.
+fn in_own_mounts(before: &str, line: &str) -> Command {
+    let script = format!("{before} && exec {} {line}", env!("CARGO_BIN_EXE_g2g"));
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", &script]).process_group(0);
+    command
+}
+
+#[test]
+fn a_full_disk_ends_the_run_and_every_row_before_it_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let kept = folder.path().join("kept");
+    // What is on the disk goes with the namespace.
+    let script = format!(
+        "mount -t tmpfs -o size=60k tmpfs {0} && {{ {1} {QUICK} 64..16M --output {0}/run; code=$?; \
+         cp -r {0}/run {2}; exit $code; }}",
+        disk.display(),
+        env!("CARGO_BIN_EXE_g2g"),
+        kept.display()
+    );
+    let mut command = Command::new("unshare");
+    let result =
+        command.args(["--map-root-user", "--mount", "sh", "-c", &script]).output().unwrap();
+    let said = text(&result.stderr);
+    assert_eq!(result.status.code(), Some(1), "{said}");
+    let told = format!("error: cannot write {}/run/", disk.display());
+    assert!(said.contains(&told), "{said}");
+    assert!(said.contains("No space left on device (os error 28); "), "{said}");
+    assert!(said.contains("rows were not measured: the same command with --resume"), "{said}");
+    let rows = Rows::read(&kept);
+    assert!(rows.len() > 3, "{said}");
+    assert!((0..rows.len()).all(|row| rows.cell(row, "status") == "ok"));
+    let json = fs::read_to_string(kept.join("run.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!(json["rows"].as_array().unwrap().len() >= rows.len());
+    assert!(fs::read_to_string(kept.join("latency.hlog")).unwrap().ends_with('\n'));
+    // All that was measured is shown as well.
+    let shown = text(&result.stdout);
+    assert_eq!(shown.matches("verified").count(), rows.len(), "{shown}");
+    // With room it goes on.
+    let line = format!("{QUICK} 64..16M --resume {} --quiet", kept.display());
+    let result = g2g().args(line.split_whitespace()).output().unwrap();
+    assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
+    assert_eq!(Rows::read(&kept).len(), 19);
+}
+
+#[test]
+fn a_disk_that_is_full_from_the_start_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = folder.path().display();
+    let before = format!(
+        "mount -t tmpfs -o size=4k tmpfs {disk} && head -c 4096 /dev/zero >{disk}/full 2>&1"
+    );
+    let mut command = in_own_mounts(&before, &format!("{LINE} 64 --output {disk}/run"));
+    let result = command.output().unwrap();
+    let said = text(&result.stderr);
+    assert_eq!(result.status.code(), Some(2), "{said}");
+    assert!(said.contains("No space left on device"), "{said}");
+    assert!(said.contains("name another with --output"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn an_output_folder_that_is_removed_is_made_anew_with_every_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let run = start(&format!("{LINE} 64,128,256,512,1K,2K,4K --output {}", output.display()));
+    let lines = || fs::read_to_string(output.join("run.csv")).unwrap_or_default();
+    assert!(eventually(SOON, || lines().lines().count() > 2), "no row");
+    fs::remove_dir_all(&output).unwrap();
+    let result = wait(run);
+    let said = text(&result.stderr);
+    assert_eq!(result.status.code(), Some(0), "{said}");
+    for file in ["run.csv", "run.json", "latency.hlog"] {
+        let told = format!("/run/{file} was removed meanwhile: it is made anew, whole");
+        assert_eq!(said.matches(&told).count(), 1, "{said}");
+    }
+    let rows = Rows::read(&output);
+    assert_eq!(rows.len(), 7);
+    assert!((0..7).all(|row| rows.cell(row, "status") == "ok"));
+    let json = fs::read_to_string(output.join("run.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["rows"].as_array().unwrap().len(), 7);
+    let hlog = fs::read_to_string(output.join("latency.hlog")).unwrap();
+    assert!((1..=7).all(|case| hlog.contains(&format!("Tag=case-{case}_"))), "{hlog}");
+}
+
+#[test]
+fn an_output_folder_that_cannot_be_made_again_costs_no_row_that_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let run = start(&format!("{LINE} 64,128,256,512,1K,2K,4K --output {}", output.display()));
+    let lines = || fs::read_to_string(output.join("run.csv")).unwrap_or_default();
+    assert!(eventually(SOON, || lines().lines().count() > 2), "no row");
+    let moved = folder.path().join("moved");
+    fs::rename(&output, &moved).unwrap();
+    fs::write(&output, "a file now").unwrap();
+    fs::remove_dir_all(&moved).unwrap();
+    let result = wait(run);
+    let said = text(&result.stderr);
+    assert_eq!(result.status.code(), Some(1), "{said}");
+    assert!(said.contains("error: cannot write "), "{said}");
+    assert!(said.contains("not measured"), "{said}");
+    assert!(text(&result.stdout).matches("verified").count() >= 2, "{}", text(&result.stdout));
+    assert_eq!(fs::read_to_string(&output).unwrap(), "a file now");
+}
+
+#[test]
+fn two_runs_do_not_work_in_one_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let first = start(&format!("{LINE} 64,128,256,512,1K,2K,4K --output {}", output.display()));
+    assert!(eventually(SOON, || output.join("run.csv").exists()), "it does not begin");
+    for flag in ["--output", "--resume"] {
+        let line = format!("{LINE} 64,128,256,512,1K,2K,4K {flag} {}", output.display());
+        let second = g2g().args(line.split_whitespace()).output().unwrap();
+        assert_eq!(second.status.code(), Some(2), "{}", text(&second.stderr));
+        assert_eq!(text(&second.stderr).lines().count(), 1, "{}", text(&second.stderr));
+    }
+    assert_eq!(wait(first).status.code(), Some(0));
+    assert_eq!(Rows::read(&output).len(), 7);
+}
+
+/// A run of four rows in `folder`.
+fn small_run(folder: &Path) {
+    let line = format!(
+        "p2p --simulate p4d.24xlarge --gpus 0,1 --engine ce --operation copy --sizes 4K,64K \
+         --pattern one-way --samples 6 --time-limit 1ms --quiet --output {}",
+        folder.display()
+    );
+    let result = g2g().args(line.split_whitespace()).output().unwrap();
+    assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
+}
+
+#[test]
+fn results_that_were_cut_or_changed_are_read_to_the_last_whole_row_or_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let [good, bad] = ["good", "bad"].map(|name| folder.path().join(name));
+    small_run(&good);
+    for file in ["run.csv", "run.json", "latency.hlog", "topology.json"] {
+        let whole = fs::read(good.join(file)).unwrap();
+        let half = whole[..whole.len() / 2].to_vec();
+        let zeros = [&half[..], &[0; 4096][..]].concat();
+        for content in [half, zeros, b"{\"rows\": 1}".to_vec(), b"\xff\xfe".to_vec(), Vec::new()] {
+            let _ = fs::remove_dir_all(&bad);
+            fs::create_dir(&bad).unwrap();
+            for entry in fs::read_dir(&good).unwrap() {
+                let entry = entry.unwrap();
+                fs::copy(entry.path(), bad.join(entry.file_name())).unwrap();
+            }
+            fs::write(bad.join(file), &content).unwrap();
+            let page = folder.path().join("page.html");
+            for words in [
+                vec!["report", bad.to_str().unwrap(), "-o", page.to_str().unwrap()],
+                vec!["compare", good.to_str().unwrap(), bad.to_str().unwrap()],
+            ] {
+                let result = g2g().args(&words).output().unwrap();
+                let said = text(&result.stderr);
+                let code = result.status.code();
+                assert!(code == Some(0) || code == Some(2), "{file} {words:?}: {code:?} {said}");
+                if code == Some(2) {
+                    assert!(said.starts_with("error: "), "{file}: {said}");
+                    assert_eq!(said.lines().count(), 1, "{file}: {said}");
+                }
+            }
+        }
+    }
+}
