@@ -7,6 +7,8 @@ mod common;
 
 use std::{collections::BTreeMap, fs, path::Path};
 
+use serde_json::Value;
+
 use common::{
     Rows, g2g, run,
     simulation::{Simulated, four_gpus, four_plain_gpus},
@@ -113,12 +115,18 @@ const RELEASES: [&str; 13] = [
     "cuStreamQuery",
 ];
 
-/// Lets `call` fail once, after it went well `after` times, and looks at what becomes of it.
-fn assert_failing_call(line: &str, call: &str, after: u64) {
+/// Lets `call` fail once, after it went well `after` times, and looks at what becomes of it; whether
+/// it was called so often.
+fn assert_failing_call(line: &str, call: &str, after: u64) -> bool {
     let fault = format!("\n[[fault.call]]\nname = \"{call}\"\nafter = {after}\ncode = 719\n");
     let run = Simulated::run(&four_gpus("", &fault), line);
     let what = format!("{line}: {call} after {after}: {} {}{}", run.code, run.stdout, run.stderr);
     assert!((0..=2).contains(&run.code), "{what}");
+    let so_often = |process: &Value| process["calls"][call].as_u64() > Some(after);
+    if !run.report().iter().any(so_often) {
+        run.rows();
+        return false;
+    }
     let told = if run.code == 2 {
         // Nothing could be measured, and nothing was left behind.
         assert!(!run.folder.path().join("run").exists(), "{what}");
@@ -129,7 +137,9 @@ fn assert_failing_call(line: &str, call: &str, after: u64) {
         let bad = (0..rows.len()).filter(|&row| rows.cell(row, "status") == "failed").count();
         assert_eq!(run.code, i32::from(bad > 0), "{what}");
         let reasons = (0..rows.len()).map(|row| rows.cell(row, "reason").to_owned());
-        reasons.collect::<Vec<String>>().join("\n") + &run.stderr
+        // What is not known of the machine is listed beside what is.
+        let topology = fs::read_to_string(run.folder.path().join("run/topology.json"));
+        reasons.collect::<Vec<String>>().join("\n") + &run.stderr + &topology.unwrap_or_default()
     };
     // NVML's answers are facts that a table shows, and one that is missing is shown as such.
     if !call.starts_with("nvml") {
@@ -140,12 +150,14 @@ fn assert_failing_call(line: &str, call: &str, after: u64) {
         let lost = lost(&process);
         assert!(lost.is_empty() || RELEASES.contains(&call), "{what}: {lost:?} not given back");
     }
+    true
 }
 
 #[test]
-fn every_driver_call_may_fail_at_its_first_and_at_a_later_use() {
+fn every_driver_call_may_fail_at_its_first_at_a_later_and_at_its_last_use() {
     let common = "--sizes 64K --time-limit 1ms --numa 0:0";
     let mut seen: Vec<String> = Vec::new();
+    let mut last = 0;
     // The cheapest first: each call is made to fail where it is met first.
     for line in [
         format!("p2p --gpus 0,1 --issuer read {common}"),
@@ -161,14 +173,18 @@ fn every_driver_call_may_fail_at_its_first_and_at_a_later_use() {
             if call.starts_with("cuGetError") || seen.contains(&call) {
                 continue;
             }
-            assert_failing_call(&line, &call, 0);
+            assert!(assert_failing_call(&line, &call, 0));
             // How often a call is made varies with the time that things take, but not so much.
             if count > 1 {
-                assert_failing_call(&line, &call, (count / 4).clamp(1, 10));
+                assert!(assert_failing_call(&line, &call, (count / 4).clamp(1, 10)));
+            }
+            if count > 2 && assert_failing_call(&line, &call, count - 1) {
+                last += 1;
             }
             seen.push(call);
         }
     }
+    assert!(last > 30, "{last} of {} calls failed at their last use", seen.len());
     for needed in
         ["cuLaunchKernel", "cuMemcpyAsync", "cuIpcOpenMemHandle", "cuMemMap", "cuMemHostRegister"]
     {
