@@ -73,8 +73,9 @@ impl Calls {
 
 /// Sends this process a signal that no process can refuse.
 fn raise(signal: libc::c_int) {
+    let own = std::process::id().cast_signed();
     // SAFETY: the call takes integers only.
-    unsafe { libc::kill(libc::getpid(), signal) };
+    unsafe { libc::kill(own, signal) };
 }
 
 /// What is wrong with faults of calls that there are not: they would never happen.

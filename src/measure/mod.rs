@@ -125,13 +125,12 @@ pub struct Failed {
     /// Where; `None`: between two cases.
     pub phase: Option<Phase>,
     /// What ended it.
-    #[source]
-    pub source: Error,
+    pub source: Box<Error>,
 }
 
 impl std::fmt::Display for Failed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (&self.source, self.phase) {
+        match (&*self.source, self.phase) {
             // Another rank has said so of itself.
             (Error::World(world::Error::Failed { .. }) | Error::Interrupted, _) | (_, None) => {
                 self.source.fmt(f)
@@ -143,7 +142,7 @@ impl std::fmt::Display for Failed {
 
 impl From<world::Error> for Failed {
     fn from(source: world::Error) -> Self {
-        Self { phase: None, source: source.into() }
+        Self { phase: None, source: Box::new(source.into()) }
     }
 }
 
@@ -180,7 +179,7 @@ pub fn measure(
 ) -> Result<Option<Outcome>, Failed> {
     let mut phase = Phase::Preparation;
     let outcome = phases(world, transport, case, how, (witness, &mut phase));
-    outcome.map_err(|source| Failed { phase: Some(phase), source })
+    outcome.map_err(|source| Failed { phase: Some(phase), source: Box::new(source) })
 }
 
 /// All phases, one after the other.

@@ -499,7 +499,8 @@ fn follow(
             Ok((_, None)) => {}
             // Rank 0 says why.
             Ok((_, Some(_))) => return Ok(true),
-            Err(Failed { source: transport::Error::World(err), .. }) if has_ended(&err) => {
+            Err(Failed { source, .. }) if matches!(&*source, transport::Error::World(err) if has_ended(err)) =>
+            {
                 return Ok(true);
             }
             Err(err) => return Err(Failure::Middle(format!("rank {}: {err}", rank.0))),

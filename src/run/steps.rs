@@ -230,7 +230,7 @@ fn measure_one(
     let result = match transports.get(case.transport, topology) {
         Ok(transport) => measure(world, transport, case, (effort, seed), &mut look),
         Err(reason) => {
-            let source = transport::Error::Unavailable(reason.to_owned());
+            let source = Box::new(transport::Error::Unavailable(reason.to_owned()));
             Err(Failed { phase: None, source })
         }
     };
@@ -239,7 +239,7 @@ fn measure_one(
 
 /// Tells the other ranks of a failure, where they do not know; whether they meet again.
 fn told(world: &mut World, mut err: Failed) -> CaseError {
-    let own_links_hold = match &err.source {
+    let own_links_hold = match &*err.source {
         transport::Error::World(world::Error::Failed { .. }) => return CaseError::Case(err),
         // The root is connected to every rank, the others to the root alone.
         transport::Error::World(world::Error::Gone(rank) | world::Error::Late { rank, .. }) => {
@@ -249,7 +249,7 @@ fn told(world: &mut World, mut err: Failed) -> CaseError {
         transport::Error::Stalled { .. } => !world.is_root(),
         _ => true,
     };
-    if let transport::Error::Stalled { .. } = err.source {
+    if let transport::Error::Stalled { .. } = *err.source {
         say(world, &err);
     }
     if own_links_hold {
@@ -258,7 +258,7 @@ fn told(world: &mut World, mut err: Failed) -> CaseError {
             return CaseError::Case(err);
         }
         let Heard { cause, silent } = world.abandon_after(&err.to_string());
-        if let transport::Error::Unfinished { missing, .. } = &mut err.source {
+        if let transport::Error::Unfinished { missing, .. } = &mut *err.source {
             *missing = silent;
         }
         CaseError::Case(cause.map_or(err, Failed::from))
