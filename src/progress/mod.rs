@@ -17,7 +17,7 @@ pub(crate) use left::Weight;
 use crate::{
     plan::{Case, Engine},
     record::{Row, Status},
-    stderr::say,
+    stderr::{say, visible},
     units::{readable_gb_s, readable_nanoseconds},
 };
 
@@ -63,7 +63,7 @@ impl Progress {
     pub(crate) fn begin(&mut self, case: &Case, weight: Weight) {
         // A row's own words are known when it is: of a case with many flows the first is enough.
         let first = Case { flows: case.flows[..1].to_vec(), ..case.clone() };
-        self.bar.set_message(first.to_string());
+        self.bar.set_message(visible(&first.to_string()).into_owned());
         self.under_way = Some((weight, Instant::now()));
     }
 
@@ -109,7 +109,7 @@ impl Progress {
         if self.bar.is_hidden() || self.bar.is_finished() {
             say(line);
         } else {
-            self.bar.println(line);
+            self.bar.println(visible(line));
         }
     }
 
@@ -209,7 +209,7 @@ impl Runs {
         if self.bar.is_hidden() && !self.is_quiet {
             say(&line);
         } else {
-            self.bar.set_message(line);
+            self.bar.set_message(visible(&line).into_owned());
         }
     }
 
@@ -217,7 +217,7 @@ impl Runs {
     pub(crate) fn end(&self, failure: Option<&str>) {
         if let Some(reason) = failure {
             let line = format!("error: {reason}");
-            if self.bar.is_hidden() { say(&line) } else { self.bar.println(line) }
+            if self.bar.is_hidden() { say(&line) } else { self.bar.println(visible(&line)) }
         }
         self.bar.inc(1);
     }

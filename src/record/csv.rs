@@ -56,6 +56,18 @@ fn written(rows: &[Row], has_header: bool) -> String {
         let plain = Row {
             reason: without_quotes(&row.reason),
             nccl_env: plain(&row.nccl_env),
+            source_host: plain(&row.source_host),
+            target_host: plain(&row.target_host),
+            provider: plain(&row.provider),
+            protocol: plain(&row.protocol),
+            fabric: plain(&row.fabric),
+            source_domain: plain(&row.source_domain),
+            target_domain: plain(&row.target_domain),
+            source_nic: plain(&row.source_nic),
+            target_nic: plain(&row.target_nic),
+            algorithm: plain(&row.algorithm),
+            algorithm_protocol: plain(&row.algorithm_protocol),
+            plugin_protocol: plain(&row.plugin_protocol),
             path: plain(&row.path),
             path_reason: plain(&row.path_reason),
             expected_from: plain(&row.expected_from),
@@ -70,7 +82,13 @@ fn written(rows: &[Row], has_header: bool) -> String {
 }
 
 fn without_quotes(reason: &str) -> String {
-    reason.replace(',', ";").replace('"', "'").replace(['\n', '\r'], " ")
+    let plain = |letter| match letter {
+        ',' => ';',
+        '"' => '\'',
+        letter if letter.is_control() => ' ',
+        letter => letter,
+    };
+    reason.chars().map(plain).collect()
 }
 
 /// What `--format csv` prints: the same as the file.

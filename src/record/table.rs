@@ -12,18 +12,19 @@ use crate::{
         Allocator, DataType, Engine, Issuer, Operation, Pattern, Reduction, Registration,
         TransportKind,
     },
+    stderr::visible,
     transport::GpuPath,
     units::{Bytes, readable_gb_s, readable_nanoseconds},
 };
 
-/// Prints `text` as it is. A reader that has gone away, such as `head`, is no error.
+/// Prints `text`, with what a terminal would obey as escapes. A reader that has gone away, such as `head`, is no error.
 ///
 /// # Errors
 ///
 /// Standard output cannot be written.
 pub fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(visible(text).as_bytes()).and_then(|()| stdout.flush()) {
         Err(err) if err.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
     }
