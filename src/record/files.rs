@@ -1,14 +1,91 @@
-//! A file that grows by whole records.
+//! How files and folders are made, and a file that grows by whole records.
+//!
+//! A folder may be in a place where others write too, such as `/tmp`. So nothing is written through
+//! a symbolic link that may be theirs, and nothing that is made can be written by all, whatever the
+//! umask.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
 };
 
 use super::Error;
 use crate::stderr;
+
+/// The most that others may do with a file, and with a folder.
+const FILE_MODE: u32 = 0o664;
+const FOLDER_MODE: u32 = 0o775;
+
+/// Makes a file where nothing is, not even a link.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(path)
+}
+
+/// Opens a file that is there, for reading and writing; no link to one.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    unlinked(OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path))
+}
+
+/// Opens a file to write at its end, and makes it if it is not there; no link to one.
+pub(super) fn open_end(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let options = options.append(true).create(true).mode(FILE_MODE);
+    unlinked(options.custom_flags(libc::O_NOFOLLOW).open(path))
+}
+
+/// Puts a file with these `bytes` in the place of what is there, at once. A link is replaced and what
+/// it leads to stays; what is no file, such as a pipe or a terminal, is written to, and so is
+/// `/dev/stdout` whatever it is.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let is_no_file = fs::metadata(path).is_ok_and(|there| !there.is_file());
+    if is_no_file || fs::read_link(path).is_ok_and(|target| target.starts_with("/proc/self/fd")) {
+        return OpenOptions::new().write(true).open(path)?.write_all(bytes);
+    }
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    remove(&new)?;
+    let mut file = create(&new)?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_data());
+    written.and_then(|()| fs::rename(&new, path)).inspect_err(|_| {
+        // What there is of it helps nobody.
+        let _ = fs::remove_file(&new);
+    })
+}
+
+/// Removes a file or a link, if there is one.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a folder and those above it, as far as they are not there. A link to one is taken if it is
+/// this user's or root's.
+pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
+    let own = fs::metadata("/proc/self").map(|process| process.uid());
+    let is_trusted =
+        |link: &fs::Metadata| link.uid() == 0 || own.as_ref().ok() == Some(&link.uid());
+    if fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink() && !is_trusted(&there)) {
+        let reason = "it is a symbolic link that belongs to another user";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, reason));
+    }
+    DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
+}
+
+/// Says in words why a link was not followed.
+fn unlinked(opened: io::Result<File>) -> io::Result<File> {
+    opened.map_err(|err| match err.raw_os_error() {
+        Some(libc::ELOOP) => {
+            let reason = "it is a symbolic link, and g2g writes through none: remove it";
+            io::Error::new(io::ErrorKind::PermissionDenied, reason)
+        }
+        _ => err,
+    })
+}
 
 /// A file whose records are written with one system call each, before an ending that always
 /// stands behind the last one.
@@ -29,7 +106,7 @@ impl RecordFile {
         ending: &'static str,
     ) -> Result<Self, Error> {
         let write = |source| Error::Write { path: path.to_owned(), source };
-        let mut file = make(path).map_err(write)?;
+        let mut file = create(path).map_err(write)?;
         file.write_all(beginning)
             .and_then(|()| file.write_all(ending.as_bytes()))
             .and_then(|()| file.sync_data())
@@ -91,11 +168,11 @@ impl RecordFile {
         let removed = || Ok::<bool, io::Error>(self.file.metadata()?.nlink() == 0);
         let again = || {
             if let Some(folder) = path.parent() {
-                fs::create_dir_all(folder)?;
+                make_folder(folder)?;
             }
             let mut content = vec![0; usize::try_from(self.file.metadata()?.len()).unwrap_or(0)];
             self.file.read_exact_at(&mut content, 0)?;
-            let mut file = make(path)?;
+            let mut file = create(path)?;
             file.write_all(&content)?;
             file.sync_data()?;
             Ok(file)
@@ -127,13 +204,10 @@ impl RecordFile {
     }
 }
 
-/// Makes a file that is not there.
-fn make(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create_new(true).open(path)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{lchown, symlink};
+
     use super::*;
 
     #[test]
@@ -181,5 +255,51 @@ mod tests {
         fs::write(&path, "old").unwrap();
         assert!(RecordFile::create(&path, b"", "").is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+    }
+
+    #[test]
+    fn no_link_is_written_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("victim"), "precious").unwrap();
+        for target in ["victim", "nothing"] {
+            symlink(at(target), at("link")).unwrap();
+            assert!(create(&at("link")).is_err());
+            for opened in [open(&at("link")), open_end(&at("link"))] {
+                let told = opened.unwrap_err().to_string();
+                assert_eq!(told, "it is a symbolic link, and g2g writes through none: remove it");
+            }
+            // One that stands where the new file is made, too.
+            symlink(at(target), at("link.new")).unwrap();
+            replace(&at("link"), b"new").unwrap();
+            assert!(!at("link").is_symlink() && !at("link.new").is_symlink());
+            assert_eq!(fs::read(at("link")).unwrap(), b"new");
+            fs::remove_file(at("link")).unwrap();
+            assert_eq!(fs::read(at("victim")).unwrap(), b"precious");
+            assert!(!at("nothing").exists());
+        }
+    }
+
+    #[test]
+    fn a_link_to_a_folder_is_taken_unless_it_is_somebody_elses() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("folder")).unwrap();
+        symlink(at("folder"), at("link")).unwrap();
+        make_folder(&at("link")).unwrap();
+        // Only root can give a link away.
+        if lchown(at("link"), Some(12_345), None).is_ok() {
+            let told = make_folder(&at("link")).unwrap_err().to_string();
+            assert_eq!(told, "it is a symbolic link that belongs to another user");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_is_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        symlink("/dev/null", &link).unwrap();
+        replace(&link, b"anything").unwrap();
+        assert!(link.is_symlink());
     }
 }

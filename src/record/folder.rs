@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{Columns, Error, Provenance, hlog, json, topology_json};
+use super::{Columns, Error, Provenance, files, hlog, json, topology_json};
 use crate::{
     machine::{health::HostHealth, survey::Survey},
     measure::Latency,
@@ -88,7 +88,8 @@ impl Run {
 /// The file cannot be written.
 pub fn keep_topology(folder: &Path, survey: &Survey) -> Result<(), Error> {
     let path = folder.join(TOPOLOGY);
-    fs::write(&path, topology_json(survey)).map_err(|source| Error::Write { path, source })
+    files::replace(&path, topology_json(survey).as_bytes())
+        .map_err(|source| Error::Write { path, source })
 }
 
 fn topology(path: &Path) -> Result<Option<Survey>, Error> {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashSet,
-    fs::{File, OpenOptions},
+    fs::File,
     io::{self, BufRead, BufReader},
     path::Path,
     time::{Duration, Instant, SystemTime},
@@ -19,7 +19,7 @@ use hdrhistogram::{
 
 use super::{
     Error, Row, Status,
-    files::RecordFile,
+    files::{self, RecordFile},
     past::{Lines, lacks},
 };
 use crate::{
@@ -57,7 +57,7 @@ impl Hlog {
     /// Takes up the file again, with the lines of `rows` alone.
     pub(super) fn resume(path: &Path, rows: &[Row]) -> Result<Self, Error> {
         let read = |source| Error::Read { path: path.to_owned(), source };
-        let file = OpenOptions::new().read(true).write(true).open(path).map_err(read)?;
+        let file = files::open(path).map_err(read)?;
         let found = find(&file, rows).map_err(read)?;
         let found = found.map_err(|row| lacks(path.parent().unwrap_or(path), row));
         let Found { end, start, last } = found?;

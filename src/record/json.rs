@@ -1,7 +1,7 @@
 //! `run.json`: where the rows come from, and the rows again.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, Read, Seek, SeekFrom, Write},
     path::Path,
 };
@@ -9,7 +9,11 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    Error, Provenance, Row, files::RecordFile, past::Places, provenance::Resumption, resume::remove,
+    Error, Provenance, Row,
+    files::{self, RecordFile},
+    past::Places,
+    provenance::Resumption,
+    resume::remove,
 };
 use crate::machine::health::HostHealth;
 
@@ -43,7 +47,7 @@ impl Json {
         places: &Places,
     ) -> Result<Self, Error> {
         let write = |source| Error::Write { path: path.to_owned(), source };
-        let mut old = OpenOptions::new().read(true).write(true).open(path).map_err(write)?;
+        let mut old = files::open(path).map_err(write)?;
         let Some(resumed) = resumed else {
             return Ok(Self {
                 file: RecordFile::of(path, old, places.json_end, ENDING),
@@ -55,7 +59,7 @@ impl Json {
         let beginning = beginning(provenance, resumed);
         let rows = places.json_end - places.json_begin;
         let copy = || {
-            let mut new = OpenOptions::new().write(true).create_new(true).open(&part)?;
+            let mut new = files::create(&part)?;
             new.write_all(beginning.as_bytes())?;
             old.seek(SeekFrom::Start(places.json_begin))?;
             io::copy(&mut old.take(rows), &mut new)?;

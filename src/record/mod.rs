@@ -6,7 +6,7 @@ mod catalogue;
 mod columns;
 mod csv;
 mod doctor;
-mod files;
+pub(crate) mod files;
 mod folder;
 mod hlog;
 pub mod import;
@@ -25,7 +25,7 @@ mod topology;
 mod verdicts;
 
 use std::{
-    fs::{self, OpenOptions},
+    fs,
     io::{self, Write},
     path::{Path, PathBuf},
 };
@@ -138,10 +138,10 @@ impl Recorder {
             return Err(refuse("it is a file: name a folder with --output".to_owned()));
         }
         let made = if folder.exists() { Made::Files } else { Made::Folder };
-        fs::create_dir_all(folder)
+        files::make_folder(folder)
             .map_err(|err| refuse(format!("{err}; name another with --output")))?;
         for file in FILES {
-            if folder.join(file).exists() {
+            if folder.join(file).symlink_metadata().is_ok() {
                 let reason = format!("it already holds {file}: name another with --output");
                 return Err(refuse(reason));
             }
@@ -217,9 +217,8 @@ impl Recorder {
     pub fn append_nccl_log(&self, rank: Rank, text: &str) -> Result<(), Error> {
         let folder = self.folder.join("nccl");
         let path = folder.join(format!("rank-{}.log", rank.0));
-        let open = || OpenOptions::new().create(true).append(true).open(&path);
-        let written = fs::create_dir_all(&folder)
-            .and_then(|()| open())
+        let written = files::make_folder(&folder)
+            .and_then(|()| files::open_end(&path))
             .and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|source| Error::Write { path, source })
     }

@@ -3,13 +3,13 @@
 //! Rows that were finished stay byte for byte. What a crash has left behind them is cut off.
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{File, TryLockError},
     io,
     path::{Path, PathBuf},
 };
 
 use super::{
-    Error, Past, Recorder, csv, hlog, json,
+    Error, Past, Recorder, csv, files, hlog, json,
     past::bad,
     provenance::{Provenance, Resumption},
 };
@@ -30,7 +30,7 @@ impl Held {
     /// There is no run, its files are not as g2g writes them, or another g2g works there.
     pub fn of(folder: &Path) -> Result<Self, Error> {
         let path = folder.join("run.csv");
-        let csv = OpenOptions::new().read(true).write(true).open(&path).map_err(|err| {
+        let csv = files::open(&path).map_err(|err| {
             let reason = match err.kind() {
                 io::ErrorKind::NotFound => "it has no run.csv: name the folder of a run".to_owned(),
                 _ => format!("cannot open run.csv: {err}"),
@@ -98,17 +98,12 @@ pub(super) fn lock(csv: &File, folder: &Path) -> Result<(), Error> {
 
 /// Removes a file, if it is there.
 pub(super) fn remove(path: &Path) -> Result<(), Error> {
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(Error::Write { path: path.to_owned(), source })
-        }
-        _ => Ok(()),
-    }
+    files::remove(path).map_err(|source| Error::Write { path: path.to_owned(), source })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{fs, time::Duration};
 
     use tempfile::TempDir;
 

@@ -1,8 +1,7 @@
 //! The files of a sweep, and what is printed of it.
 
 use std::{
-    fs,
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -10,7 +9,12 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Error, csv, files::RecordFile, provenance::Machine};
+use super::{
+    Error, csv,
+    files::{self, RecordFile},
+    provenance::Machine,
+    resume,
+};
 use crate::{
     sweep::{Case, Effect, Findings, Line, MISS, Plan, Quantity, Run, RunLines},
     units::{readable_gb_s, readable_nanoseconds},
@@ -38,12 +42,7 @@ impl Csv {
     ///
     /// It cannot be written.
     pub fn create(path: &Path, plan: &Plan) -> Result<Self, Error> {
-        match fs::remove_file(path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::Write { path: path.to_owned(), source });
-            }
-            _ => {}
-        }
+        resume::remove(path)?;
         let axes: String = plan.axes.iter().map(|axis| format!("axis_{},", axis.name)).collect();
         let header = format!("run,repetition,combination,run_status,{axes}{}", csv::text(&[]));
         Ok(Self { file: RecordFile::create(path, header.as_bytes(), "")? })
@@ -223,14 +222,8 @@ impl Past {
 ///
 /// It cannot be written.
 pub fn write_json(path: &Path, text: &str) -> Result<(), Error> {
-    let new: PathBuf = path.with_extension("json.new");
-    let write = || {
-        let mut file = fs::File::create(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_data()?;
-        fs::rename(&new, path)
-    };
-    write().map_err(|source| Error::Write { path: path.to_owned(), source })
+    files::replace(path, text.as_bytes())
+        .map_err(|source| Error::Write { path: path.to_owned(), source })
 }
 
 impl Results<'_> {

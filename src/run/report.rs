@@ -1,14 +1,11 @@
 //! `g2g report`: the results of runs and sweeps as a page.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::Path;
 
 use super::Failure;
 use crate::{
     cli::ReportOptions,
-    record::{self, Run, sweep::Past},
+    record::{self, Run, files, sweep::Past},
     report::{self, Part},
     stderr::say,
 };
@@ -51,13 +48,6 @@ fn part(folder: &Path) -> Result<Part, record::Error> {
 /// Writes the page, whole or not at all.
 fn write(path: &Path, parts: Vec<Part>) -> Result<(), record::Error> {
     let page = report::html(parts);
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let new = PathBuf::from(new);
-    let written = fs::write(&new, page).and_then(|()| fs::rename(&new, path));
-    written.map_err(|source| {
-        // What there is of it helps nobody.
-        let _ = fs::remove_file(&new);
-        record::Error::Write { path: path.to_owned(), source }
-    })
+    files::replace(path, page.as_bytes())
+        .map_err(|source| record::Error::Write { path: path.to_owned(), source })
 }

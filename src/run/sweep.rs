@@ -3,7 +3,7 @@
 use std::{
     env,
     fs::{self, File},
-    io,
+    io::{self, Write},
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
@@ -18,7 +18,7 @@ use crate::{
     interrupt,
     progress::Runs,
     record::{
-        self,
+        self, files,
         provenance::SweepProvenance,
         sweep::{Csv, Ended, Results, sound, write_json},
     },
@@ -198,13 +198,14 @@ fn begin(plan: Plan, text: String, output: Option<&Path>) -> Result<Sweep, Failu
         Failure::Start(format!("cannot use {shown} for the results: {reason}"))
     };
     let path = folder.join("sweep.toml");
-    if path.exists() {
+    if path.symlink_metadata().is_ok() {
         let reason = "it already holds a sweep: go on with --resume, or name another with --output";
         return Err(refuse(reason.to_owned()));
     }
     let make = || {
-        fs::create_dir_all(folder.join("runs"))?;
-        fs::write(&path, &text)
+        files::make_folder(&folder)?;
+        files::make_folder(&folder.join("runs"))?;
+        files::create(&path)?.write_all(text.as_bytes())
     };
     make().map_err(|err| refuse(format!("{err}; name another with --output")))?;
     let provenance = serde_json::to_value(provenance);
@@ -345,12 +346,12 @@ impl Sweep {
             |err: io::Error| Failure::Middle(format!("cannot use {}: {err}", unfinished.display()));
         match fs::remove_dir_all(&unfinished) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(cannot(err)),
-            _ => fs::create_dir(&unfinished).map_err(cannot)?,
+            _ => files::make_folder(&unfinished).map_err(cannot)?,
         }
         let log = unfinished.join("stderr.log");
         let mut command = command(&self.plan, &words(&self.plan, run))?;
         command.args(["--quiet", "--no-report", "--output"]).arg(&unfinished).stdout(Stdio::null());
-        command.stderr(File::create(&log).map_err(cannot)?);
+        command.stderr(files::create(&log).map_err(cannot)?);
         let status = match child::run(command) {
             Ok((status, _)) => status,
             Err(err) => return Ok(Some(cannot_start(&self.plan, &err))),
