@@ -167,6 +167,9 @@ pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number < CPUS_MAX);
         cpus.extend(number(from)?..=number(to)?);
+        if cpus.len() > CPUS_MAX as usize {
+            return None;
+        }
     }
     Some(cpus)
 }

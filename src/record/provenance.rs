@@ -13,13 +13,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     machine::{self, Library, health::HostHealth},
-    plan::{Effort, topology::Host},
+    plan::{Effort, nccl_env::is_setting, topology::Host},
     transport::environment::is_own,
     units::Bytes,
 };
 
 /// Variables that are recorded: those that steer the libraries g2g measures.
 const VARIABLES: [&str; 4] = ["NCCL_", "FI_", "OFI_", "CUDA_"];
+
+/// What stands for the value of one that is not known to be a setting.
+const UNTOLD: &str = "(value not recorded)";
 
 /// What is recorded beside the rows.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,8 +54,8 @@ pub struct Provenance {
     pub machine: Machine,
     /// All hosts with their ranks, as far as cases depend on them; that of rank 0 first.
     pub hosts: Vec<Host>,
-    /// Variables with the beginnings `NCCL_`, `FI_`, `OFI_` and `CUDA_`, as they were set; but for
-    /// those by which g2g keeps NCCL's log.
+    /// Variables with the beginnings `NCCL_`, `FI_`, `OFI_` and `CUDA_`, but for those by which g2g
+    /// keeps NCCL's log: as they were set where they are known settings, others by their names alone.
     pub environment: Vec<(String, String)>,
 }
 
@@ -183,7 +186,7 @@ pub struct SweepProvenance {
     pub command: Vec<String>,
     /// The machine that the sweep is run from.
     pub machine: Machine,
-    /// Variables with the beginnings `NCCL_`, `FI_`, `OFI_` and `CUDA_`, as they were set.
+    /// Variables, as in [`Provenance`].
     pub environment: Vec<(String, String)>,
 }
 
@@ -225,6 +228,10 @@ fn environment() -> Vec<(String, String)> {
     let mut environment: Vec<(String, String)> = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| listed(name) && !is_own(name))
+        .map(|(name, value)| {
+            let value = if is_setting(&name) { value } else { UNTOLD.to_owned() };
+            (name, value)
+        })
         .collect();
     environment.sort_unstable();
     environment

@@ -6,6 +6,7 @@
 //! library knows and against the catalogue of what NCCL's source does with their values.
 
 mod catalogue;
+mod recorded;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use std::fmt;
 
 use super::Rank;
 use catalogue::{CATALOGUE, Variable};
+pub use recorded::is_setting;
 pub use settings::{Origin, Setting, settings};
 
 /// What the user asks of NCCL.
@@ -182,7 +184,13 @@ fn judged(variable: &Variable, setting: &Setting) -> Option<(Gravity, String)> {
 
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={} ({})", self.name, self.value, self.origin)
+        // What the user has typed may be shown to the user.
+        match self.origin {
+            Origin::Inherited | Origin::File(_) if !is_setting(&self.name) => {
+                write!(f, "{} ({})", self.name, self.origin)
+            }
+            _ => write!(f, "{}={} ({})", self.name, self.value, self.origin),
+        }
     }
 }
 
