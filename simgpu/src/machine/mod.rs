@@ -518,6 +518,8 @@ pub(crate) fn of_file(text: &str) -> Machine {
 }
 
 #[cfg(test)]
+mod damaged;
+#[cfg(test)]
 mod documentation;
 #[cfg(test)]
 mod tests;

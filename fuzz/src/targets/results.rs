@@ -1,0 +1,104 @@
+//! The folders of runs.
+
+use std::{fs, path::PathBuf, sync::OnceLock};
+
+use g2g::{
+    record::{Error, Held, Run, Status},
+    report::{
+        self, Part,
+        compare::{self, By, Source},
+    },
+};
+
+use super::{assert_sentence, files, html};
+
+/// The files of a run in the order in which an input has them.
+pub(crate) const FILES: [&str; 4] = ["run.csv", "run.json", "latency.hlog", "topology.json"];
+
+/// A folder in memory for this process.
+pub(crate) fn folder() -> &'static PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = PathBuf::from(format!("/dev/shm/g2g-fuzz-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("memory takes a folder");
+        folder
+    })
+}
+
+/// Removes what the inputs of this process have left.
+pub(crate) fn clean() {
+    let _ = fs::remove_dir_all(folder());
+}
+
+/// Read as `g2g report` and `g2g compare` read it, and gone on with as `--resume` does: no panic,
+/// one sentence of what is wrong, a page without foreign tags; and what cannot be gone on with stays
+/// as it was.
+pub(crate) fn take(input: &[u8]) -> bool {
+    let contents: [&[u8]; 4] = files(input);
+    let write = || {
+        for (name, bytes) in FILES.iter().zip(contents) {
+            fs::write(folder().join(name), bytes).expect("memory takes every write");
+        }
+    };
+    write();
+    let shown = Run::read(folder()).and_then(|run| Part::of_run(&run));
+    if let Some(part) = told(shown) {
+        html::assert_is_safe(&report::html(vec![part]));
+    }
+    let source = || told(Run::read_columns(folder(), compare::is_wanted).and_then(Source::of_run));
+    if let (Some(a), Some(b)) = (source(), source()) {
+        let sources = [a, b];
+        compared(&sources, &compare::sides(&sources, 1, ("a", "b"), &[]));
+        for by in ["issuer", "engine", "host", "nccl-env:NCCL_ALGO"] {
+            let by: By = by.parse().expect("it is one of them");
+            compared(&sources[..1], &compare::parts(&sources[..1], &by));
+        }
+    }
+    gone_on_with(contents)
+}
+
+fn compared(sources: &[Source], comparisons: &[compare::Comparison]) {
+    for text in [
+        compare::tables(sources, comparisons, true),
+        compare::markdown(sources, comparisons, true),
+        compare::csv(sources, comparisons),
+    ] {
+        assert!(text.is_empty() || text.ends_with('\n'));
+    }
+    let json = compare::json(sources, comparisons);
+    serde_json::from_str::<serde_json::Value>(&json).expect("it is JSON");
+}
+
+fn gone_on_with(contents: [&[u8]; 4]) -> bool {
+    let unchanged = || {
+        FILES
+            .iter()
+            .zip(contents)
+            .all(|(name, bytes)| fs::read(folder().join(name)).is_ok_and(|now| now == bytes))
+    };
+    let Some(held) = told(Held::of(folder())) else {
+        assert!(unchanged(), "it was refused and changed");
+        return false;
+    };
+    let Some(past) = held.past() else { return false };
+    let (provenance, rows) = (past.provenance.clone(), past.rows.clone());
+    let Some(mut recorder) = told(held.open(&provenance, None)) else {
+        assert!(unchanged(), "it was refused and changed");
+        return false;
+    };
+    assert_eq!(recorder.rows().len(), rows.len());
+    let Some(last) = rows.last() else { return false };
+    let mut next = last.clone();
+    next.case += 1;
+    next.status = Status::Failed;
+    recorder.append(next, &[]).expect("memory takes it");
+    drop(recorder);
+    // What is finished stays, and one more is there.
+    let held = Held::of(folder()).expect("what was gone on with can be gone on with");
+    assert_eq!(held.past().map(|past| past.rows.len()), Some(rows.len() + 1));
+    true
+}
+
+fn told<T>(result: Result<T, Error>) -> Option<T> {
+    result.map_err(|err| assert_sentence(&err.to_string())).ok()
+}
