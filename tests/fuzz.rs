@@ -136,7 +136,7 @@ fn seeds() {
 
 #[test]
 fn command_lines_and_files_of_variables() {
-    feed("words", &files("fuzz/seeds/words"), INPUTS, targets::words::take);
+    feed("words", &files("fuzz/seeds/words"), INPUTS / 2, targets::words::take);
 }
 
 #[test]
@@ -153,4 +153,23 @@ fn logs_of_nccl() {
 #[test]
 fn results_of_other_programs() {
     feed("import", &files("tests/fixtures/import"), INPUTS, targets::import::take);
+}
+
+#[test]
+fn every_target_is_named_where_it_is_looked_for() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let (script, document) = (read("scripts/fuzz"), read("docs/security.md"));
+    let mut count = 0;
+    for entry in fs::read_dir(root.join("fuzz/src")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        if path.is_file() {
+            count += 1;
+            assert!(script.contains(&format!("{name}:")), "scripts/fuzz: {name}");
+            assert!(document.contains(&format!("| `{name}` |")), "docs/security.md: {name}");
+            assert!(read("fuzz/Cargo.toml").contains(&format!("name = \"{name}\"")), "{name}");
+        }
+    }
+    assert_eq!(count, 8);
 }

@@ -7,14 +7,17 @@
 compile_error!("addresses, sizes and handles of the driver have 64 bits here");
 
 pub mod attach;
+#[forbid(unsafe_code)]
 mod contents;
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits; counts are small")]
 #[allow(clippy::cast_sign_loss, reason = "what is cast has been found to be positive")]
 mod cuda;
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits")]
 mod execute;
+#[forbid(unsafe_code)]
 pub mod faults;
 pub mod kernels;
+#[forbid(unsafe_code)]
 pub mod machine;
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits")]
 mod memory;
@@ -22,8 +25,10 @@ mod memory;
 #[allow(clippy::cast_sign_loss, reason = "what is cast has been found to be positive")]
 mod nccl;
 pub mod nvml;
+#[forbid(unsafe_code)]
 mod report;
 pub mod state;
+#[forbid(unsafe_code)]
 mod system;
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits; counts are small")]
 mod timing;
