@@ -14,9 +14,6 @@ use crate::units::nanoseconds;
 /// Longest latency that a histogram holds: 1 hour; a longer one counts as that.
 const NS_MAX: u64 = 3_600_000_000_000;
 
-/// Relative error of a value read from a histogram: below 1 in 1000.
-const SIGNIFICANT_DIGITS: u8 = 3;
-
 /// Latencies in nanoseconds, each within 0.1 %; from 1 ns to 1 hour.
 #[derive(Clone, Debug)]
 pub struct Latency {
@@ -24,6 +21,9 @@ pub struct Latency {
 }
 
 impl Latency {
+    /// Relative error of a value read from a histogram: below 1 in 1000.
+    pub const SIGNIFICANT_DIGITS: u8 = 3;
+
     /// A histogram of `times`.
     pub fn of(times: &[Duration]) -> Self {
         let mut latency = Self::default();
@@ -39,11 +39,11 @@ impl Latency {
         self.histogram.saturating_record(nanoseconds(time).max(1));
     }
 
-    /// Counts all of `other` too.
-    pub fn add(&mut self, other: &Self) {
-        // One that was read may hold less or more than ours.
-        self.histogram.auto(true);
-        self.histogram.add(&other.histogram).expect("it grows as far as it must");
+    /// Counts each of these values, in nanoseconds, so many times.
+    pub fn count_all(&mut self, counts: &[(u64, u64)]) {
+        for &(ns, count) in counts {
+            self.histogram.saturating_record_n(ns, count);
+        }
     }
 
     /// How many were counted.
@@ -99,15 +99,9 @@ impl<'de> Deserialize<'de> for Latency {
     }
 }
 
-impl From<Histogram<u64>> for Latency {
-    fn from(histogram: Histogram<u64>) -> Self {
-        Self { histogram }
-    }
-}
-
 impl Default for Latency {
     fn default() -> Self {
-        let histogram = Histogram::new_with_bounds(1, NS_MAX, SIGNIFICANT_DIGITS)
+        let histogram = Histogram::new_with_bounds(1, NS_MAX, Self::SIGNIFICANT_DIGITS)
             .expect("1 ≤ 1, 2 × 1 ≤ NS_MAX and 3 ≤ 5 are all that the bounds must meet");
         Self { histogram }
     }

@@ -97,7 +97,9 @@ impl Column {
             }
             Self::Few { different, places, cells } => {
                 let before = cells.get(row.wrapping_sub(1)).copied().unwrap_or(0);
-                let is_before = different.get(usize::from(before)).is_some_and(|of| **of == *cell);
+                // Most cells are empty.
+                let is_same = |of: &str| of.len() == cell.len() && (cell.is_empty() || of == cell);
+                let is_before = different.get(usize::from(before)).is_some_and(|of| is_same(of));
                 let place = match is_before.then_some(before).or_else(|| places.get(cell).copied())
                 {
                     Some(place) => place,
@@ -149,6 +151,13 @@ impl Column {
                 let start = row.checked_sub(1).map_or(0, |before| ends[before]);
                 &text[start..ends[row]]
             }
+        }
+    }
+
+    fn number(&self, row: usize) -> Option<f64> {
+        match self {
+            Self::Numbers(numbers) => numbers.get(row).copied().filter(|number| !number.is_nan()),
+            texts => texts.text(row).parse().ok(),
         }
     }
 }
@@ -240,17 +249,14 @@ impl Columns {
         self.column(column).map_or("", |column| column.text(row))
     }
 
-    /// The texts of a column, to be looked at row by row.
+    /// The cells of a column, to be looked at row by row.
     pub fn texts(&self, column: &str) -> Texts<'_> {
         Texts(self.column(column))
     }
 
     /// The number in a cell, if one stands there.
     pub fn number(&self, row: usize, column: &str) -> Option<f64> {
-        match self.column(column)? {
-            Column::Numbers(numbers) => numbers.get(row).copied().filter(|number| !number.is_nan()),
-            texts => texts.text(row).parse().ok(),
-        }
+        self.column(column)?.number(row)
     }
 
     /// The whole number in a cell, if one stands there.
@@ -258,9 +264,22 @@ impl Columns {
         self.text(row, column).parse().ok()
     }
 
-    /// Whether two rows have the same texts in these columns.
-    pub fn are_alike(&self, one: usize, other: usize, columns: &[&str]) -> bool {
-        columns.iter().all(|column| self.text(one, column) == self.text(other, column))
+    /// The rows that have this text in a column.
+    pub fn with<'a>(
+        &'a self,
+        column: &str,
+        text: &'a str,
+    ) -> impl Iterator<Item = usize> + use<'a> {
+        let texts = self.texts(column);
+        let rows = if texts.may_have(text) { self.length } else { 0 };
+        (0..rows).filter(move |row| texts.text(*row) == text)
+    }
+
+    /// What tells whether two rows have the same texts in these columns.
+    pub fn alike(&self, columns: &[&str]) -> impl Fn(usize, usize) -> bool {
+        let columns = columns.iter().map(|column| self.texts(column));
+        let differing: Vec<Texts> = columns.filter(|texts| texts.only().is_none()).collect();
+        move |one, other| differing.iter().all(|texts| texts.are_same(one, other))
     }
 
     fn column(&self, name: &str) -> Option<&Column> {
@@ -270,7 +289,7 @@ impl Columns {
     }
 }
 
-/// The texts of a column.
+/// The texts, or the numbers, of a column.
 #[derive(Clone, Copy, Debug)]
 pub struct Texts<'a>(Option<&'a Column>);
 
@@ -278,6 +297,35 @@ impl<'a> Texts<'a> {
     /// As [`Columns::text`].
     pub fn text(self, row: usize) -> &'a str {
         self.0.map_or("", |column| column.text(row))
+    }
+
+    /// As [`Columns::number`].
+    pub fn number(self, row: usize) -> Option<f64> {
+        self.0?.number(row)
+    }
+
+    /// As [`Columns::count`].
+    pub fn count(self, row: usize) -> Option<u64> {
+        self.text(row).parse().ok()
+    }
+
+    /// Whether two rows have the same text.
+    fn are_same(self, one: usize, other: usize) -> bool {
+        match self.0 {
+            Some(Column::Few { cells, .. }) => {
+                let place = |row: usize| cells.get(row).copied().unwrap_or(0);
+                place(one) == place(other)
+            }
+            _ => self.text(one) == self.text(other),
+        }
+    }
+
+    /// Whether it is possible that a row has this text.
+    fn may_have(self, text: &str) -> bool {
+        match self.0 {
+            Some(Column::Few { different, .. }) => different.iter().any(|of| **of == *text),
+            _ => true,
+        }
     }
 
     /// The text that all rows have; `None` where they differ, or may.

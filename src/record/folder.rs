@@ -10,10 +10,7 @@ use std::{
 use serde::Deserialize;
 
 use super::{Columns, Error, Provenance, files, hlog, json, topology_json};
-use crate::{
-    machine::{health::HostHealth, survey::Survey},
-    measure::Latency,
-};
+use crate::machine::{health::HostHealth, survey::Survey};
 
 /// The end of run.json is looked for in so many bytes, and in more if it is not there.
 const ENDING_USUAL: u64 = 64 << 10;
@@ -102,7 +99,8 @@ fn topology(path: &Path) -> Result<Option<Survey>, Error> {
 }
 
 impl Run {
-    /// Gives `each` the place of every one of these rows, with its latencies over all ranks.
+    /// Gives `each` the place of every one of these rows, with its latencies over all ranks: in nanoseconds, each
+    /// with how often it was seen.
     ///
     /// # Errors
     ///
@@ -110,7 +108,7 @@ impl Run {
     pub fn latencies(
         &self,
         rows: impl Iterator<Item = usize>,
-        mut each: impl FnMut(usize, Latency),
+        mut each: impl FnMut(usize, &[(u64, u64)]),
     ) -> Result<(), Error> {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it counts")]
         let number = |row: usize| self.rows.number(row, "case").map(|case| case as u64);
@@ -121,7 +119,7 @@ impl Run {
         }
         let wanted = places.keys().copied().collect();
         let path = self.folder.join("latency.hlog");
-        hlog::read(&path, &wanted, &mut |case, latency| each(places[&case], latency))
+        hlog::read(&path, &wanted, &mut |case, counts| each(places[&case], counts))
     }
 }
 

@@ -8,17 +8,14 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use base64::prelude::{BASE64_STANDARD, Engine};
-use hdrhistogram::{
-    Histogram,
-    serialization::{
-        Deserializer, V2DeflateSerializer,
-        interval_log::{IntervalLogIterator, IntervalLogWriterBuilder, LogEntry, Tag},
-    },
+use hdrhistogram::serialization::{
+    V2DeflateSerializer,
+    interval_log::{IntervalLogIterator, IntervalLogWriterBuilder, LogEntry, Tag},
 };
 
 use super::{
     Error, Row, Status,
+    counts::Counts,
     files::{self, RecordFile},
     past::{Lines, lacks},
 };
@@ -95,8 +92,8 @@ impl Hlog {
     }
 }
 
-/// Gives `each` the histogram over all ranks of every row with one of these numbers, as far as the log has
-/// them.
+/// Gives `each` what was counted over all ranks of every row with one of these numbers, as far as the log has
+/// them: latencies in nanoseconds, each with how often it was seen.
 ///
 /// # Errors
 ///
@@ -104,11 +101,12 @@ impl Hlog {
 pub(super) fn read(
     path: &Path,
     wanted: &HashSet<u64>,
-    each: &mut dyn FnMut(u64, Latency),
+    each: &mut dyn FnMut(u64, &[(u64, u64)]),
 ) -> Result<(), Error> {
     let cannot = |source| Error::Read { path: path.to_owned(), source };
     let content = |reason: String| Error::Content { path: path.to_owned(), reason };
     let mut file = BufReader::new(File::open(path).map_err(cannot)?);
+    let mut counts = Counts::new();
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -124,17 +122,11 @@ pub(super) fn read(
         if tag.contains("_rank-") {
             continue;
         }
-        let histogram = histogram(&line)
-            .ok_or_else(|| content(format!("the histogram of row {number} is damaged")))?;
-        each(number, histogram.into());
+        let histogram = line.trim_ascii_end().rsplit(|byte| *byte == b',').next();
+        let counted = histogram.and_then(|text| counts.read(text));
+        let damaged = || content(format!("the histogram of row {number} is damaged"));
+        each(number, counted.ok_or_else(damaged)?);
     }
-}
-
-fn histogram(line: &[u8]) -> Option<Histogram<u64>> {
-    let interval = IntervalLogIterator::new(line).next()?.ok()?;
-    let LogEntry::Interval(interval) = interval else { return None };
-    let bytes = BASE64_STANDARD.decode(interval.encoded_histogram()).ok()?;
-    Deserializer::new().deserialize(&mut bytes.as_slice()).ok()
 }
 
 /// What stands between a row's tag and the number of a rank.
@@ -215,7 +207,9 @@ mod tests {
         }
         let found = |wanted: &[u64]| {
             let mut found = Vec::new();
-            read(&path, &wanted.iter().copied().collect(), &mut |case, latency| {
+            read(&path, &wanted.iter().copied().collect(), &mut |case, counts| {
+                let mut latency = Latency::default();
+                latency.count_all(counts);
                 found.push((case, latency.count(), latency.max_ns()));
             })?;
             Ok::<_, Error>(found)

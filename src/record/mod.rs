@@ -4,6 +4,7 @@
 
 mod catalogue;
 mod columns;
+mod counts;
 mod csv;
 mod doctor;
 pub(crate) mod files;

@@ -2,9 +2,9 @@
 //!
 //! `docs/measurement.md`, "Attribution", has the method, and what it cannot tell.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod suspects;
 
-use statrs::distribution::{ContinuousCDF, StudentsT};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::{
     plan::{Rank, topology::Host},
@@ -12,23 +12,16 @@ use crate::{
     units::Bytes,
 };
 
+use suspects::Matrix;
+
 /// The chance that a run in which all are alike has any finding.
 const MISS: f64 = 0.05;
-
-/// What differs by less is not told of, however certain: a share.
-const DIFFERENCE_MIN: f64 = 0.05;
 
 /// Standard deviation of a value that says nothing of its own, as a share of it.
 const UNTOLD_DEVIATION: f64 = 0.02;
 
 /// The smallest standard deviation that is believed, as a share.
 const DEVIATION_MIN: f64 = 0.002;
-
-/// From the median absolute deviation to the standard deviation of a normal distribution.
-const DEVIATIONS_PER_MEDIAN: f64 = 1.4826;
-
-/// Standard errors of a median in those of a mean, for a normal distribution: √(π / 2).
-const ERRORS_OF_MEDIAN: f64 = 1.2533;
 
 /// Quantile of the standard normal distribution within which 95 % lie on both sides.
 const NORMAL_95: f64 = 1.96;
@@ -83,18 +76,6 @@ pub struct Finding {
     pub what: String,
 }
 
-/// One flow of a matrix.
-#[derive(Clone, Debug)]
-struct Cell {
-    /// What is at its source, from the narrowest to the widest: a GPU, an interface, a host.
-    source: Vec<String>,
-    target: Vec<String>,
-    /// Logarithm of its bandwidth over that of its like.
-    value: f64,
-    /// Standard deviation of `value` by the measurement itself.
-    deviation: f64,
-}
-
 /// What is slower than its like in these rows. Flows are alike that have the same `class`, such as
 /// the kind of way between the two.
 pub fn find(rows: &Columns, class: &dyn Fn(usize) -> String) -> Vec<Finding> {
@@ -111,7 +92,7 @@ pub fn find(rows: &Columns, class: &dyn Fn(usize) -> String) -> Vec<Finding> {
     }
     let level = MISS / matrices.len().max(1) as f64;
     let of_matrix = |(what, members): (&String, &Vec<usize>)| {
-        let found = suspects(cells(rows, members, class, has_hosts), level);
+        let found = matrix(rows, members, class, has_hosts).suspects(level);
         let named = found.into_iter().map(|finding| Finding { what: what.clone(), ..finding });
         named.collect::<Vec<Finding>>()
     };
@@ -195,177 +176,41 @@ fn ends(rows: &Columns, row: usize, has_hosts: bool) -> Option<[Vec<String>; 2]>
     ])
 }
 
-fn cells(
+fn matrix(
     rows: &Columns,
     members: &[usize],
     class: &dyn Fn(usize) -> String,
     has_hosts: bool,
-) -> Vec<Cell> {
-    let mut classes: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-    for &row in members {
-        classes.entry(class(row)).or_default().extend(rows.number(row, "bandwidth_gb_s"));
-    }
-    let cell = |&row: &usize| {
-        let [source, target] = ends(rows, row, has_hosts)?;
-        let gb_s = rows.number(row, "bandwidth_gb_s").filter(|gb_s| *gb_s > 0.0)?;
+) -> Matrix {
+    let mut names: HashMap<String, usize> = HashMap::new();
+    let mut classes: Vec<Vec<f64>> = Vec::new();
+    let mut class_of = |row: usize| {
+        let class = *names.entry(class(row)).or_insert_with(|| {
+            classes.push(Vec::new());
+            classes.len() - 1
+        });
+        classes[class].extend(rows.number(row, "bandwidth_gb_s"));
+        class
+    };
+    let of_members: Vec<usize> = members.iter().map(|row| class_of(*row)).collect();
+    let likes: Vec<f64> = classes.into_iter().map(upper_quartile).collect();
+    let mut matrix = Matrix::default();
+    for (&row, class) in members.iter().zip(of_members) {
+        let gb_s = rows.number(row, "bandwidth_gb_s").filter(|gb_s| *gb_s > 0.0);
+        let Some((ends, gb_s)) = ends(rows, row, has_hosts).zip(gb_s) else { continue };
         let [low, high] =
             ["bandwidth_gb_s_low", "bandwidth_gb_s_high"].map(|end| rows.number(row, end));
         let deviation = high.zip(low).map(|(high, low)| (high - low) / 2.0 / NORMAL_95 / gb_s);
-        let like = upper_quartile(classes.get(&class(row))?);
-        Some(Cell {
-            source,
-            target,
-            value: (gb_s / like).ln(),
-            deviation: deviation.unwrap_or(UNTOLD_DEVIATION).max(DEVIATION_MIN),
-        })
-    };
-    members.iter().filter_map(cell).collect()
+        let deviation = deviation.unwrap_or(UNTOLD_DEVIATION).max(DEVIATION_MIN);
+        matrix.push(ends, (gb_s / likes[class]).ln(), deviation);
+    }
+    matrix
 }
 
 /// Of the values the one that a quarter reach: a place that many slow flows do not move.
-fn upper_quartile(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted[(sorted.len() * 3).div_ceil(4).min(sorted.len() - 1)]
-}
-
-/// What the slow cells have in common, the plainest first; every cell is explained once.
-fn suspects(mut cells: Vec<Cell>, level: f64) -> Vec<Finding> {
-    let mut found = Vec::new();
-    while let Some((suspect, finding)) = slowest_part(&cells, level) {
-        cells.retain(|cell| !suspect.has(cell));
-        found.push(finding);
-    }
-    found.extend(slow_flows(&cells, level));
-    found
-}
-
-/// A part in a role.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Part {
-    role: Role,
-    name: String,
-}
-
-impl Part {
-    fn has(&self, cell: &Cell) -> bool {
-        let (from, to) = (cell.source.contains(&self.name), cell.target.contains(&self.name));
-        match self.role {
-            Role::Source => from,
-            Role::Target => to,
-            Role::Either => from || to,
-        }
-    }
-}
-
-/// The part whose flows differ the most from all others, if it is no chance.
-fn slowest_part(cells: &[Cell], level: f64) -> Option<(Part, Finding)> {
-    let names: BTreeSet<&String> =
-        cells.iter().flat_map(|cell| cell.source.iter().chain(&cell.target)).collect();
-    let roles = [Role::Source, Role::Target, Role::Either];
-    let parts =
-        names.into_iter().flat_map(|name| roles.map(|role| Part { role, name: name.clone() }));
-    let parts: Vec<Part> = parts.collect();
-    let count = parts.len() as f64;
-    let tested = parts.into_iter().filter_map(|part| {
-        let (own, others): (Vec<&Cell>, Vec<&Cell>) = cells.iter().partition(|cell| part.has(cell));
-        // One flow is a flow, and one that is left is no norm.
-        let difference = (own.len() > 1 && others.len() > 1).then(|| compare(&own, &others))?;
-        Some((part, own.len(), difference))
-    });
-    // What explains the difference best; of equals the narrower, whose name comes first in a cell.
-    let width = |part: &Part| {
-        let place = |cell: &Cell| {
-            cell.source.iter().chain(&cell.target).position(|name| *name == part.name)
-        };
-        cells.iter().filter_map(place).min()
-    };
-    // Where a part has flows in one role only, these are all there are in either.
-    let is_one_role = |part: &Part| part.role != Role::Either;
-    let better = |a: &(Part, usize, Difference), b: &(Part, usize, Difference)| {
-        let narrower = || width(&b.0).cmp(&width(&a.0));
-        let plainer = || is_one_role(&a.0).cmp(&is_one_role(&b.0));
-        a.2.t.total_cmp(&b.2.t).then_with(narrower).then_with(plainer)
-    };
-    let (part, flows, difference) = tested.max_by(better)?;
-    // Bonferroni: as many were tried.
-    let p = (difference.p * count).min(1.0);
-    (p < level && difference.slower > DIFFERENCE_MIN).then(|| {
-        let suspect = Suspect::Part { role: part.role, name: part.name.clone() };
-        let either = Part { role: Role::Either, name: part.name.clone() };
-        let left = cells.iter().filter(|cell| !part.has(cell));
-        let (other, rest): (Vec<&Cell>, Vec<&Cell>) = left.partition(|cell| either.has(cell));
-        let has_other_role = other.len() > 1 && rest.len() > 1;
-        let slower = difference.slower;
-        (part, Finding { suspect, slower, flows, p, has_other_role, what: String::new() })
-    })
-}
-
-/// Flows that differ from all others.
-fn slow_flows(cells: &[Cell], level: f64) -> Vec<Finding> {
-    let mut found = Vec::new();
-    let mut left: Vec<&Cell> = cells.iter().collect();
-    loop {
-        let tested = (0..left.len()).filter_map(|place| {
-            let others: Vec<&Cell> =
-                (0..left.len()).filter(|other| *other != place).map(|other| left[other]).collect();
-            (!others.is_empty()).then(|| (place, compare(&[left[place]], &others)))
-        });
-        let Some((place, difference)) = tested.max_by(|a, b| a.1.t.total_cmp(&b.1.t)) else {
-            return found;
-        };
-        let p = (difference.p * cells.len() as f64).min(1.0);
-        if p >= level || difference.slower <= DIFFERENCE_MIN {
-            return found;
-        }
-        let cell = left.remove(place);
-        let suspect =
-            Suspect::Flow { source: cell.source[0].clone(), target: cell.target[0].clone() };
-        found.push(Finding {
-            suspect,
-            slower: difference.slower,
-            flows: 1,
-            p,
-            has_other_role: false,
-            what: String::new(),
-        });
-    }
-}
-
-/// How much slower some cells are than others.
-struct Difference {
-    slower: f64,
-    /// The difference of the medians in its standard errors; above 0: slower.
-    t: f64,
-    /// The chance of such a `t` or a greater one if both are alike.
-    p: f64,
-}
-
-fn compare(own: &[&Cell], others: &[&Cell]) -> Difference {
-    let middle = |cells: &[&Cell]| median(cells.iter().map(|cell| cell.value).collect());
-    let (here, there) = (middle(own), middle(others));
-    let from = |cells: &[&Cell], middle: f64| {
-        cells.iter().map(|cell| (cell.value - middle).abs()).collect::<Vec<f64>>()
-    };
-    let mut apart = from(own, here);
-    apart.extend(from(others, there));
-    let measured: Vec<f64> = own.iter().chain(others).map(|cell| cell.deviation).collect();
-    let deviation = (DEVIATIONS_PER_MEDIAN * median(apart)).max(median(measured));
-    let count = |cells: &[&Cell]| cells.len() as f64;
-    let error = ERRORS_OF_MEDIAN * deviation * (1.0 / count(own) + 1.0 / count(others)).sqrt();
-    let t = (there - here) / error;
-    let freedom = (count(own) + count(others) - 2.0).max(1.0);
-    let student = StudentsT::new(0.0, 1.0, freedom).ok();
-    let p = student.map_or(1.0, |student| student.sf(t));
-    Difference { slower: 1.0 - (here - there).exp(), t, p }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
+fn upper_quartile(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
-    match values.len() {
-        0 => 0.0,
-        count => (values[(count - 1) / 2] + values[count / 2]) / 2.0,
-    }
+    values[(values.len() * 3).div_ceil(4).min(values.len() - 1)]
 }
 
 /// What was found, as lines for a person; empty where nothing was.

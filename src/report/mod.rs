@@ -7,4 +7,4 @@ pub mod compare;
 mod page;
 mod words;
 
-pub use page::{Part, html};
+pub use page::{Part, html, is_wanted};

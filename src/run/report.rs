@@ -37,7 +37,9 @@ fn part(folder: &Path) -> Result<Part, record::Error> {
     let has = |file: &str| folder.join(file).is_file();
     match (has("sweep.json"), has("run.json")) {
         (true, _) => Past::read(folder).map(|sweep| Part::of_sweep(&sweep)),
-        (_, true) => Run::read(folder).and_then(|run| Part::of_run(&run)),
+        (_, true) => {
+            Run::read_columns(folder, report::is_wanted).and_then(|run| Part::of_run(&run))
+        }
         _ => Err(record::Error::Content {
             path: folder.to_owned(),
             reason: "it holds neither a run (run.json) nor a sweep (sweep.json)".to_owned(),

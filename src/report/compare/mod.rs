@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::{
-    measure::Scale,
+    measure::{Latency, Scale},
     plan::topology::Topology,
     record::{Columns, Error, Run, provenance::Provenance},
 };
@@ -89,7 +89,9 @@ impl Source {
         };
         let wanted = (0..run.rows.len()).filter(without_bandwidth);
         let mut latencies = HashMap::new();
-        run.latencies(wanted, |row, latency| {
+        run.latencies(wanted, |row, counts| {
+            let mut latency = Latency::default();
+            latency.count_all(counts);
             latencies.extend(latency.median_interval_ns().map(|interval| (row, interval)));
         })?;
         let Run { provenance, rows, .. } = run;

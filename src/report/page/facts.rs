@@ -12,7 +12,7 @@ use crate::{
 const ROWS_MAX: usize = 2000;
 
 /// The columns of the table of all rows that every run has.
-const COLUMNS: [&str; 26] = [
+pub(super) const COLUMNS: [&str; 26] = [
     "case",
     "transport",
     "pattern",

@@ -5,7 +5,7 @@ use std::{collections::HashMap, ops::Range};
 use serde_json::{Value, json};
 
 use super::{
-    Chart, Section, Table, Variant, kinds,
+    Chart, Kind, Section, Table, Variant,
     sizes::{COLOURS, MARKS},
 };
 use crate::{
@@ -21,18 +21,18 @@ const SHARES: [(f64, &str); 5] =
 /// Points of a line within each tenth of what is left.
 const POINTS_PER_DECADE: i32 = 12;
 
-pub(super) fn section(run: &Run) -> Result<Section, Error> {
-    let rows = &run.rows;
+pub(super) fn section(run: &Run, kinds: &[Kind]) -> Result<Section, Error> {
+    let sizes = run.rows.texts("size_bytes");
     let mut lines: Vec<(String, u64, Latency)> = Vec::new();
     let mut places: HashMap<usize, usize> = HashMap::new();
-    for kind in kinds(rows, "") {
-        let size = |row: &usize| rows.count(*row, "size_bytes");
+    for kind in kinds {
+        let size = |row: &usize| sizes.count(*row);
         let Some(smallest) = kind.rows.iter().filter_map(size).min() else { continue };
         let members = kind.rows.iter().filter(|row| size(row) == Some(smallest));
         places.extend(members.map(|row| (*row, lines.len())));
-        lines.push((kind.name, smallest, Latency::default()));
+        lines.push((kind.name.clone(), smallest, Latency::default()));
     }
-    run.latencies(places.keys().copied(), |row, latency| lines[places[&row]].2.add(&latency))?;
+    run.latencies(places.keys().copied(), |row, counts| lines[places[&row]].2.count_all(counts))?;
     lines.retain(|(_, _, latency)| latency.count() > 0);
     let low = lines.iter().map(|(_, _, latency)| latency.min_ns()).min().unwrap_or(1);
     let high = lines.iter().map(|(_, _, latency)| latency.max_ns()).max().unwrap_or(1);
@@ -48,7 +48,7 @@ pub(super) fn section(run: &Run) -> Result<Section, Error> {
         let variant = Variant {
             traces: lines.iter().enumerate().map(trace).collect(),
             layout: layout(&scale),
-            table: table(lines),
+            table: Some(table(lines)),
         };
         Chart { is_wide: true, ..Chart::new(title, about, vec![(String::new(), variant)]) }
     };

@@ -12,7 +12,7 @@ use plotly::Plot;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use std::path::Path;
+use std::{path::Path, thread};
 
 use crate::record::{Columns, Error, Run, sweep::Past};
 
@@ -29,6 +29,28 @@ struct Page<'a> {
     version: &'static str,
     parts: Vec<Part>,
     plotly: &'a str,
+}
+
+/// What is asked of rows beside what their kind is and what the table of all rows shows.
+const ASKED: [&str; 13] = [
+    "simulated",
+    "reason",
+    "verdict_reason",
+    "path_reason",
+    "flows",
+    "communicator_ranks",
+    "expected_fraction",
+    "source_host",
+    "source_nic",
+    "source_numa_node",
+    "target_host",
+    "target_nic",
+    "target_numa_node",
+];
+
+/// Whether a page asks for a column.
+pub fn is_wanted(column: &str) -> bool {
+    [&words::KIND[..], &facts::COLUMNS, &ASKED].iter().any(|columns| columns.contains(&column))
 }
 
 /// A run or a sweep on the page.
@@ -78,6 +100,8 @@ struct Chart {
     data: String,
     /// Whether it takes the whole width.
     is_wide: bool,
+    /// Whether it is as high as it is wide, as far as there is room.
+    is_square: bool,
 }
 
 /// A table.
@@ -94,7 +118,9 @@ struct Table {
 struct Variant {
     traces: Vec<Value>,
     layout: Value,
-    table: Table,
+    /// Of a heat map there is none: the page makes it of the trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    table: Option<Table>,
 }
 
 impl Chart {
@@ -140,10 +166,11 @@ fn kinds(rows: &Columns, without: &str) -> Vec<Kind> {
     let mut kinds: Vec<Kind> = Vec::new();
     let mut places = std::collections::HashMap::new();
     let mut before: Option<(usize, usize)> = None;
-    for row in (0..rows.len()).filter(|row| rows.text(*row, "status") == "ok") {
+    let are_alike = rows.alike(&words::KIND);
+    for row in rows.with("status", "ok") {
         // Rows of a kind mostly stand together.
         let place = match before {
-            Some((other, place)) if rows.are_alike(other, row, &words::KIND) => place,
+            Some((other, place)) if are_alike(other, row) => place,
             _ => {
                 let name = words::kind(rows, row, without);
                 *places.entry(name.clone()).or_insert_with(|| {
@@ -200,9 +227,17 @@ impl Part {
             true => Some(script(&std::fs::read_to_string(&path).map_err(read)?)),
             false => None,
         };
-        let mut sections = vec![facts::picture(run), pairs::section(rows)];
-        sections.extend(sizes::sections(rows));
-        sections.push(latency::section(run)?);
+        let kinds = kinds(rows, "");
+        // A million rows take seconds to look at.
+        let (sentences, sections) = thread::scope(|scope| {
+            let sentences = scope.spawn(|| summary::sentences(run, &kinds));
+            let mut sections = vec![facts::picture(run), pairs::section(rows)];
+            sections.extend(sizes::sections(rows, &kinds));
+            sections.push(latency::section(run, &kinds)?);
+            let sentences = sentences.join().expect("it panics on no input");
+            Ok::<_, Error>((sentences, sections))
+        })?;
+        let mut sections: Vec<Section> = sections;
         sections.extend(facts::sections(run));
         sections.retain(|section| {
             !section.charts.is_empty() || !section.tables.is_empty() || !section.picture.is_empty()
@@ -215,7 +250,7 @@ impl Part {
             is_simulated,
             machine: facts::machine(run),
             started: run.provenance.started.clone(),
-            sentences: summary::sentences(run),
+            sentences,
             sections,
             csv,
         })

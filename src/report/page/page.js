@@ -34,8 +34,13 @@
     made.textContent = text;
     return made;
   };
+  // Of a heat map its cells are the table.
+  const matrix = ([{ x, y, z }]) => ({
+    head: ["source \\ target", ...x], rows: y.map((name, at) => [name, ...z[at].map((n) => n ?? "")]),
+  });
   const tabulate = (chart) => {
-    const { head, rows } = chart.variants[chart.shown].table;
+    const { table: told, traces } = chart.variants[chart.shown];
+    const { head, rows } = told ?? matrix(traces);
     const table = document.createElement("table");
     const titles = table.createTHead().insertRow();
     for (const text of head) titles.append(Object.assign(cell("th", text), { scope: "col" }));

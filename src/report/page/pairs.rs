@@ -1,11 +1,15 @@
 //! Heat maps: what every pair reaches.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Value, json};
 
-use super::{Chart, Section, Table, Variant, kinds};
-use crate::{record::Columns, report::words, units::readable_gb_s};
+use super::{Chart, Section, Variant, kinds};
+use crate::{
+    record::{Columns, Texts},
+    report::words,
+    units::readable_gb_s,
+};
 
 /// With fewer ends a heat map shows nothing that a line does not.
 const ENDS_MIN: usize = 3;
@@ -13,8 +17,17 @@ const ENDS_MIN: usize = 3;
 /// With more ends the numbers do not fit into the cells; they are in the table, and under the pointer.
 const ENDS_WITH_NUMBERS: usize = 12;
 
+/// With more ends a heat map takes the whole width.
+const ENDS_NARROW: usize = 32;
+
+/// With more ends neighbours share a cell: smaller ones could not be seen.
+const ENDS_MAX: usize = 128;
+
 /// Sizes that can be chosen.
 const SIZES_MAX: usize = 12;
+
+/// Cells of all sizes of a heat map together; with many ends fewer sizes can be chosen.
+const CELLS_MAX: usize = 1 << 16;
 
 /// A scale of rates ends at least this far below the median, so that what is all alike looks alike.
 const RANGE_MIN: f64 = 0.1;
@@ -22,8 +35,8 @@ const RANGE_MIN: f64 = 0.1;
 /// A scale of ratios reaches at least this far to both sides of 1.
 const RATIO_RANGE_MIN: f64 = 0.25;
 
-/// An end of a flow: its host, and its number there.
-type End = (String, u64);
+/// An end of a flow: its place in the order of all ends.
+type End = usize;
 
 /// One number for each ordered pair.
 type Cells = BTreeMap<(End, End), Cell>;
@@ -34,16 +47,122 @@ struct Cell {
     expected: Option<f64>,
 }
 
+/// All ends of flows, and which of them each row has.
+struct Ends<'a> {
+    /// The host of each, and its number there, in their order.
+    all: Vec<(&'a str, u64)>,
+    places: HashMap<(&'a str, u64), End>,
+    /// The columns of both sides.
+    sides: [Side<'a>; 2],
+}
+
+/// What tells where a flow begins or ends.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    host: Texts<'a>,
+    gpu: Texts<'a>,
+    rank: Texts<'a>,
+}
+
+impl<'a> Ends<'a> {
+    fn of(rows: &'a Columns) -> Self {
+        let side = |side: &str| {
+            let of = |what: &str| rows.texts(&format!("{side}_{what}"));
+            Side { host: of("host"), gpu: of("gpu"), rank: of("rank") }
+        };
+        let sides = ["source", "target"].map(side);
+        let mut ends = Self { all: Vec::new(), places: HashMap::new(), sides };
+        for row in 0..rows.len() {
+            for end in ends.named(row).into_iter().flatten() {
+                // Their order is known at the end only.
+                ends.places.entry(end).or_insert(0);
+            }
+        }
+        ends.all = ends.places.keys().copied().collect();
+        ends.all.sort_unstable();
+        ends.places = ends.all.iter().enumerate().map(|(place, end)| (*end, place)).collect();
+        ends
+    }
+
+    /// Where a row's flow begins and ends: GPUs, or ranks where neither end is a GPU.
+    fn named(&self, row: usize) -> Option<[(&'a str, u64); 2]> {
+        let is_between_ranks = self.sides.iter().all(|side| side.gpu.text(row).is_empty());
+        let end = |side: Side<'a>| {
+            let number = if is_between_ranks { side.rank } else { side.gpu };
+            Some((side.host.text(row), number.count(row)?))
+        };
+        let [source, target] = self.sides.map(end);
+        Some([source?, target?])
+    }
+
+    fn name(&self, end: End, has_host: bool) -> String {
+        match self.all[end] {
+            (host, number) if has_host => format!("{number} of {host}"),
+            (_, number) => number.to_string(),
+        }
+    }
+
+    /// The pair of a row, if its flow goes from one place to another.
+    fn pair(&self, row: usize) -> Option<(End, End)> {
+        let [source, target] = self.named(row)?.map(|end| self.places.get(&end).copied());
+        let pair = (source?, target?);
+        (pair.0 != pair.1).then_some(pair)
+    }
+}
+
+/// What stands at an axis of a heat map.
+struct Axis {
+    /// Of each end the place on the axis.
+    places: BTreeMap<End, usize>,
+    names: Vec<String>,
+    /// How many ends share a place.
+    shared: usize,
+    has_hosts: bool,
+}
+
+impl Axis {
+    fn of(cells: &Cells, ends: &Ends) -> Self {
+        let own: BTreeSet<End> =
+            cells.keys().flat_map(|(source, target)| [*source, *target]).collect();
+        let own: Vec<End> = own.into_iter().collect();
+        let hosts: BTreeSet<&str> = own.iter().map(|end| ends.all[*end].0).collect();
+        let has_hosts = hosts.len() > 1;
+        let shared = own.len().div_ceil(ENDS_MAX).max(1);
+        let name = |end: &End| ends.name(*end, has_hosts);
+        let name_all = |group: &[End]| match group {
+            [first, .., last] => format!("{} to {}", name(first), name(last)),
+            group => group.iter().map(name).collect(),
+        };
+        Self {
+            names: own.chunks(shared).map(name_all).collect(),
+            places: own.iter().enumerate().map(|(at, end)| (*end, at / shared)).collect(),
+            shared,
+            has_hosts,
+        }
+    }
+}
+
 pub(super) fn section(rows: &Columns) -> Section {
     let mut charts = Vec::new();
+    let ends = Ends::of(rows);
+    let has = |transport| rows.with("transport", transport).next().is_some();
+    let has_both = has("shm") && has("p2p");
+    let [values, expected, sizes, flows, issuer, gpu] =
+        ["bandwidth_gb_s", "expected_gb_s", "size_bytes", "flows", "issuer", "source_gpu"]
+            .map(|column| rows.texts(column));
+    let cell = |row: usize| {
+        let pair = ends.pair(row)?;
+        let cell = Cell { value: values.number(row)?, expected: expected.number(row) };
+        Some((pair, sizes.count(row)?, cell))
+    };
     let mut of_gpus: BTreeMap<&str, BTreeMap<u64, Cells>> = BTreeMap::new();
     for kind in kinds(rows, "issuer") {
         let mut issuers: BTreeMap<&str, BTreeMap<u64, Cells>> = BTreeMap::new();
-        for row in kind.rows.into_iter().filter(|row| rows.text(*row, "flows") == "1") {
-            let Some((pair, size, cell)) = cell(rows, row) else { continue };
-            let sizes = issuers.entry(rows.text(row, "issuer")).or_default();
-            sizes.entry(size).or_default().insert(pair.clone(), cell);
-            if !rows.text(row, "source_gpu").is_empty() {
+        for row in kind.rows.into_iter().filter(|row| flows.text(*row) == "1") {
+            let Some((pair, size, cell)) = cell(row) else { continue };
+            let sizes = issuers.entry(issuer.text(row)).or_default();
+            sizes.entry(size).or_default().insert(pair, cell);
+            if has_both && !gpu.text(row).is_empty() {
                 let best = of_gpus.entry(rows.text(row, "transport")).or_default();
                 let best = best.entry(size).or_default().entry(pair).or_insert(cell);
                 best.value = best.value.max(cell.value);
@@ -51,16 +170,16 @@ pub(super) fn section(rows: &Columns) -> Section {
         }
         for (issuer, sizes) in &issuers {
             let what = if issuer.is_empty() { String::new() } else { format!(", {issuer}") };
-            charts.extend(rates(format!("{}{what}", kind.name.replace("->", "→")), sizes));
+            charts.extend(rates(format!("{}{what}", kind.name.replace("->", "→")), sizes, &ends));
         }
         if let (Some(read), Some(write)) = (issuers.get("read"), issuers.get("write")) {
             let title = format!("{}: read over write", kind.name);
-            charts.extend(ratios(title, ("reads", read), ("writes", write)));
+            charts.extend(ratios(title, ("reads", read), ("writes", write), &ends));
         }
     }
     if let (Some(shm), Some(p2p)) = (of_gpus.get("shm"), of_gpus.get("p2p")) {
         let title = "p2p over shm, each by its best way".to_owned();
-        charts.extend(ratios(title, ("p2p", p2p), ("shm", shm)));
+        charts.extend(ratios(title, ("p2p", p2p), ("shm", shm), &ends));
     }
     Section {
         title: "Pairs",
@@ -71,71 +190,71 @@ pub(super) fn section(rows: &Columns) -> Section {
     }
 }
 
-/// A row's pair, its size and what it has reached, if it goes from one place to another.
-fn cell(rows: &Columns, row: usize) -> Option<((End, End), u64, Cell)> {
-    let end = |side: &str| {
-        let of = |what: &str| format!("{side}_{what}");
-        let number = rows
-            .count(row, &of("gpu"))
-            .or_else(|| rows.count(row, &of("rank")).filter(|_| is_between_ranks(rows, row)))?;
-        Some((rows.text(row, &of("host")).to_owned(), number))
-    };
-    let pair = (end("source")?, end("target")?);
-    let value = rows.number(row, "bandwidth_gb_s")?;
-    let expected = rows.number(row, "expected_gb_s");
-    let size = rows.count(row, "size_bytes")?;
-    (pair.0 != pair.1).then_some((pair, size, Cell { value, expected }))
-}
-
-/// Whether both ends are known by their ranks.
-fn is_between_ranks(rows: &Columns, row: usize) -> bool {
-    ["source_gpu", "target_gpu"].iter().all(|column| rows.text(row, column).is_empty())
-}
-
-/// The names of all ends, in their order.
-fn ends(cells: &Cells) -> Vec<(&End, String)> {
-    let ends: BTreeSet<&End> = cells.keys().flat_map(|(source, target)| [source, target]).collect();
-    let hosts: BTreeSet<&str> = ends.iter().map(|(host, _)| host.as_str()).collect();
-    let name = |(host, number): &End| match hosts.len() {
-        1 => number.to_string(),
-        _ => format!("{number} of {host}"),
-    };
-    ends.into_iter().map(|end| (end, name(end))).collect()
-}
-
 /// The sizes that can be chosen: the largest, of which transfers' start weighs the least.
-fn chosen<T>(sizes: &BTreeMap<u64, T>) -> impl Iterator<Item = (u64, &T)> {
-    let left_out = sizes.len().saturating_sub(SIZES_MAX);
+fn chosen<'a, T>(
+    sizes: &'a BTreeMap<u64, T>,
+    axis: &Axis,
+) -> impl Iterator<Item = (u64, &'a T)> + use<'a, T> {
+    let cells = axis.names.len() * axis.names.len();
+    let most = SIZES_MAX.min(CELLS_MAX / cells.max(1)).max(1);
+    let left_out = sizes.len().saturating_sub(most);
     sizes.iter().skip(left_out).map(|(size, cells)| (*size, cells))
 }
 
-fn rates(title: String, sizes: &BTreeMap<u64, Cells>) -> Option<Chart> {
+/// A chart of the sizes that can be chosen.
+fn chart<'a>(
+    title: String,
+    mut about: String,
+    axis: &Axis,
+    sizes: &'a BTreeMap<u64, Cells>,
+    variant: impl FnMut((u64, &'a Cells)) -> (String, Variant),
+) -> Chart {
+    let chosen: Vec<(u64, &Cells)> = chosen(sizes, axis).collect();
+    if axis.shared > 1 {
+        about.push_str(&format!(
+            "; up to {0} by {0} pairs share a cell, which shows the one that stands out most",
+            axis.shared
+        ));
+    }
+    if chosen.len() < sizes.len() {
+        about.push_str(&format!("; the largest {} of {} sizes", chosen.len(), sizes.len()));
+    }
+    let is_wide = axis.names.len() > ENDS_NARROW;
+    let variants = chosen.into_iter().map(variant).collect();
+    Chart { by: "Size", is_wide, is_square: is_wide, ..Chart::new(title, about, variants) }
+}
+
+fn rates(title: String, sizes: &BTreeMap<u64, Cells>, ends: &Ends) -> Option<Chart> {
     let variant = |(size, cells): (u64, &Cells)| {
         let values: Vec<f64> = cells.values().map(|cell| cell.value).collect();
         let median = median(&values);
         let (low, high) = range(&values);
+        let has_expected = cells.values().any(|cell| cell.expected.is_some());
+        let share = if has_expected { "<br>of what is expected: %{customdata}" } else { "" };
         let unit = json!({
             "colorscale": "Cividis",
             "zmin": low.min(median * (1.0 - RANGE_MIN)),
             "zmax": high,
             "colorbar": { "title": { "text": "GB/s" }, "thickness": 12 },
-            "hovertemplate": "%{y} → %{x}<br>%{text} GB/s%{customdata}<extra></extra>",
+            "texttemplate": "%{z:.3r}",
+            "hovertemplate": format!("%{{y}} → %{{x}}<br>%{{z:.4r}} GB/s{share}<extra></extra>"),
         });
         let share = |cell: &Cell| match cell.expected {
-            Some(expected) => format!("<br>{:.0} % of expected", 100.0 * cell.value / expected),
-            None => String::new(),
+            Some(expected) => format!("{:.0} %", 100.0 * cell.value / expected),
+            None => "unknown".to_owned(),
         };
-        (words::short_size(size), map(cells, unit, &|cell| short(cell.value), &share))
+        let share: Option<&dyn Fn(&Cell) -> String> = has_expected.then_some(&share);
+        let slower = |one: &Cell, other: &Cell| one.value < other.value;
+        (words::short_size(size), map(cells, ends, unit, share, &slower))
     };
     let (_, largest) = sizes.iter().next_back()?;
-    if ends(largest).len() < ENDS_MIN {
+    let axis = Axis::of(largest, ends);
+    if axis.places.len() < ENDS_MIN {
         return None;
     }
     let values: Vec<f64> = largest.values().map(|cell| cell.value).collect();
     let (low, high) = range(&values);
     let (slowest, _) = largest.iter().min_by(|a, b| a.1.value.total_cmp(&b.1.value))?;
-    let names = ends(largest);
-    let name = |end: &End| names.iter().find(|(of, _)| *of == end).map_or("", |(_, name)| name);
     let about = match short(low) == short(high) {
         true => format!("{} pairs, all at {} GB/s", values.len(), short(high)),
         false => format!(
@@ -143,29 +262,31 @@ fn rates(title: String, sizes: &BTreeMap<u64, Cells>) -> Option<Chart> {
             values.len(),
             short(low),
             short(high),
-            name(&slowest.0),
-            name(&slowest.1),
+            ends.name(slowest.0, axis.has_hosts),
+            ends.name(slowest.1, axis.has_hosts),
         ),
     };
-    Some(Chart { by: "Size", ..Chart::new(title, about, chosen(sizes).map(variant).collect()) })
+    Some(chart(title, about, &axis, sizes, variant))
 }
 
 fn ratios(
     title: String,
     (name, above): (&str, &BTreeMap<u64, Cells>),
     (other, below): (&str, &BTreeMap<u64, Cells>),
+    ends: &Ends,
 ) -> Option<Chart> {
     let mut sizes: BTreeMap<u64, Cells> = BTreeMap::new();
     for (size, cells) in above {
         let Some(others) = below.get(size) else { continue };
         let ratio = |(pair, cell): (&(End, End), &Cell)| {
             let value = cell.value / others.get(pair)?.value;
-            Some((pair.clone(), Cell { value, expected: None }))
+            Some((*pair, Cell { value, expected: None }))
         };
         sizes.insert(*size, cells.iter().filter_map(ratio).collect());
     }
     let (_, largest) = sizes.iter().next_back()?;
-    if ends(largest).len() < ENDS_MIN {
+    let axis = Axis::of(largest, ends);
+    if axis.places.len() < ENDS_MIN {
         return None;
     }
     let variant = |(size, cells): (u64, &Cells)| {
@@ -179,10 +300,11 @@ fn ratios(
             "zmin": low,
             "zmax": high,
             "colorbar": { "title": { "text": "ratio" }, "thickness": 12 },
-            "hovertemplate": "%{y} → %{x}<br>%{text}<extra></extra>",
+            "texttemplate": "%{z:.3f}",
+            "hovertemplate": "%{y} → %{x}<br>%{z:.3f}<extra></extra>",
         });
-        let text = |cell: &Cell| format!("{:.3}", cell.value);
-        (words::short_size(size), map(cells, unit, &text, &|_| String::new()))
+        let farther = |one: &Cell, other: &Cell| one.value.ln().abs() > other.value.ln().abs();
+        (words::short_size(size), map(cells, ends, unit, None, &farther))
     };
     let values: Vec<f64> = largest.values().map(|cell| cell.value).collect();
     let (low, high) = range(&values);
@@ -191,65 +313,63 @@ fn ratios(
          are faster",
         median(&values)
     );
-    Some(Chart { by: "Size", ..Chart::new(title, about, chosen(&sizes).map(variant).collect()) })
+    Some(chart(title, about, &axis, &sizes, variant))
 }
 
-/// A heat map of cells, and the table of its numbers.
+/// A heat map of cells; the table of its numbers is made of it on the page. Where pairs share a place, the
+/// one is shown that `stands_out` from the others.
 fn map(
     cells: &Cells,
+    ends: &Ends,
     unit: Value,
-    text: &dyn Fn(&Cell) -> String,
-    more: &dyn Fn(&Cell) -> String,
+    share: Option<&dyn Fn(&Cell) -> String>,
+    stands_out: &dyn Fn(&Cell, &Cell) -> bool,
 ) -> Variant {
-    let ends = ends(cells);
-    let names: Vec<&str> = ends.iter().map(|(_, name)| name.as_str()).collect();
-    let of = |source: &End, target: &End| cells.get(&(source.clone(), target.clone()));
-    let matrix = |value: &dyn Fn(&Cell) -> Value, none: Value| -> Vec<Vec<Value>> {
-        let row = |source: &End| {
-            let cell =
-                |(target, _): &(&End, String)| of(source, target).map_or(none.clone(), value);
-            ends.iter().map(cell).collect()
-        };
-        ends.iter().map(|(source, _)| row(source)).collect()
+    let axis = Axis::of(cells, ends);
+    let count = axis.names.len();
+    let mut shown: Vec<Vec<Option<Cell>>> = vec![vec![None; count]; count];
+    for ((source, target), cell) in cells {
+        let place = &mut shown[axis.places[source]][axis.places[target]];
+        if place.as_ref().is_none_or(|other| stands_out(cell, other)) {
+            *place = Some(*cell);
+        }
+    }
+    let matrix = |value: &dyn Fn(&Cell) -> Value| -> Vec<Vec<Value>> {
+        let of = |cell: &Option<Cell>| cell.as_ref().map_or(Value::Null, value);
+        shown.iter().map(|row| row.iter().map(of).collect()).collect()
     };
-    let numbers = if names.len() <= ENDS_WITH_NUMBERS { "%{text}" } else { "" };
     let mut trace = json!({
         "type": "heatmap",
-        "x": names,
-        "y": names,
-        "z": matrix(&|cell| json!(cell.value), Value::Null),
-        "text": matrix(&|cell| json!(text(cell)), json!("")),
-        "customdata": matrix(&|cell| json!(more(cell)), json!("")),
-        "texttemplate": numbers,
+        "x": axis.names,
+        "y": axis.names,
+        "z": matrix(&|cell| json!(rounded(cell.value))),
         "xgap": 1,
         "ygap": 1,
         "hoverongaps": false,
     });
     if let (Value::Object(trace), Value::Object(unit)) = (&mut trace, unit) {
         trace.extend(unit);
+        if count > ENDS_WITH_NUMBERS {
+            trace.remove("texttemplate");
+        }
+        if let Some(share) = share {
+            trace.insert("customdata".to_owned(), json!(matrix(&|cell| json!(share(cell)))));
+        }
     }
-    let axis =
+    let label =
         |title: &str| json!({ "title": { "text": title }, "type": "category", "showgrid": false });
-    let mut sources = axis("source");
+    let mut sources = label("source");
     sources["autorange"] = json!("reversed");
-    let row = |(source, name): &(&End, String)| {
-        let cell = |(target, _): &(&End, String)| {
-            of(source, target).map(|cell| readable_gb_s(cell.value)).unwrap_or_default()
-        };
-        [name.clone()].into_iter().chain(ends.iter().map(cell)).collect()
-    };
     Variant {
         traces: vec![trace],
-        layout: json!({ "xaxis": axis("target"), "yaxis": sources }),
-        table: Table {
-            head: ["source \\ target".to_owned()]
-                .into_iter()
-                .chain(names.iter().map(|name| (*name).to_owned()))
-                .collect(),
-            rows: ends.iter().map(row).collect(),
-            ..Table::default()
-        },
+        layout: json!({ "xaxis": label("target"), "yaxis": sources }),
+        table: None,
     }
+}
+
+/// A number with as many digits as a page needs: all of them are in run.csv.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
 }
 
 /// A rate with three digits that count.

@@ -1,10 +1,10 @@
 //! Bandwidth by size, with what the start of a transfer costs.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
 use serde_json::{Value, json};
 
-use super::{Chart, Kind, Section, Table, Variant, kinds, pairs::median};
+use super::{Chart, Kind, Section, Table, Variant, pairs::median};
 use crate::{
     record::Columns,
     report::words,
@@ -13,6 +13,12 @@ use crate::{
 
 /// Lines that one chart can hold and still be read; more stand in further charts.
 const LINES_MAX: usize = 8;
+
+/// Points of all lines together; more could neither be seen nor be held by a browser.
+const POINTS_MAX: usize = 20_000;
+
+/// Points that a line has at least, if it has so many, and at most.
+const POINTS_OF_LINE: RangeInclusive<usize> = 64..=512;
 
 /// Names that fit below an axis.
 const TICKS_MAX: f64 = 9.0;
@@ -46,6 +52,11 @@ struct Point {
 /// Rows that differ in their size and their ends only.
 struct Line {
     name: String,
+    /// What its transfers cost, by all sizes.
+    fit: Option<Fit>,
+    /// How many sizes there are.
+    sizes: usize,
+    /// Those that are drawn.
     points: Vec<Point>,
 }
 
@@ -57,12 +68,13 @@ struct Fit {
     largest_miss: f64,
 }
 
-pub(super) fn sections(rows: &Columns) -> [Section; 2] {
-    let (collectives, copies): (Vec<Kind>, Vec<Kind>) = kinds(rows, "")
-        .into_iter()
-        .partition(|kind| rows.text(kind.rows[0], "transport") == "nccl");
-    let lines = |kinds: &[Kind], column| -> Vec<Line> {
-        kinds.iter().filter_map(|kind| line(rows, kind, column)).collect()
+pub(super) fn sections(rows: &Columns, kinds: &[Kind]) -> [Section; 2] {
+    let (collectives, copies): (Vec<&Kind>, Vec<&Kind>) =
+        kinds.iter().partition(|kind| rows.text(kind.rows[0], "transport") == "nccl");
+    let most = POINTS_MAX / kinds.len().max(1);
+    let most = most.clamp(*POINTS_OF_LINE.start(), *POINTS_OF_LINE.end());
+    let lines = |kinds: &[&Kind], column| -> Vec<Line> {
+        kinds.iter().filter_map(|kind| line(rows, kind, column, most)).collect()
     };
     let copies = lines(&copies, "bandwidth_gb_s");
     let mut transports: Vec<(&str, Vec<&Line>)> = Vec::new();
@@ -97,15 +109,17 @@ pub(super) fn sections(rows: &Columns) -> [Section; 2] {
     ]
 }
 
-fn line(rows: &Columns, kind: &Kind, column: &str) -> Option<Line> {
+fn line(rows: &Columns, kind: &Kind, column: &str, most: usize) -> Option<Line> {
+    let [numbers, bytes, expectations] =
+        [column, "size_bytes", "expected_gb_s"].map(|column| rows.texts(column));
     let mut sizes: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for &row in &kind.rows {
-        if rows.number(row, column).is_some() {
-            sizes.entry(rows.count(row, "size_bytes")?).or_default().push(row);
+        if numbers.number(row).is_some() {
+            sizes.entry(bytes.count(row)?).or_default().push(row);
         }
     }
     let point = |(size, members): (u64, Vec<usize>)| {
-        let values: Vec<f64> = members.iter().filter_map(|row| rows.number(*row, column)).collect();
+        let values: Vec<f64> = members.iter().filter_map(|row| numbers.number(*row)).collect();
         let gb_s = median(&values);
         let number = |column: &str| rows.number(members[0], column);
         let (low, high) = match &values[..] {
@@ -121,7 +135,7 @@ fn line(rows: &Columns, kind: &Kind, column: &str) -> Option<Line> {
             ),
         };
         let expected: Vec<f64> =
-            members.iter().filter_map(|row| rows.number(*row, "expected_gb_s")).collect();
+            members.iter().filter_map(|row| expectations.number(*row)).collect();
         Point {
             size,
             gb_s,
@@ -134,7 +148,34 @@ fn line(rows: &Columns, kind: &Kind, column: &str) -> Option<Line> {
     };
     let points: Vec<Point> =
         sizes.into_iter().map(point).filter(|point| point.gb_s > 0.0).collect();
-    (!points.is_empty()).then(|| Line { name: kind.name.replace("->", "→"), points })
+    (!points.is_empty()).then(|| Line {
+        name: kind.name.replace("->", "→"),
+        fit: Fit::of(&points),
+        sizes: points.len(),
+        points: drawn(points, most),
+    })
+}
+
+/// Of points in the order of their sizes as many as can be drawn, evenly over a logarithmic axis.
+fn drawn(points: Vec<Point>, most: usize) -> Vec<Point> {
+    let [Some(first), Some(last)] = [points.first(), points.last()].map(|p| Some(p?.size as f64))
+    else {
+        return points;
+    };
+    if points.len() <= most {
+        return points;
+    }
+    let step = (last / first).ln() / (most - 1) as f64;
+    let mut next = first;
+    let is_next = |point: &Point| {
+        let size = point.size as f64;
+        let is_due = size >= next;
+        while is_due && next <= size {
+            next *= step.exp();
+        }
+        is_due || size >= last
+    };
+    points.into_iter().filter(is_next).collect()
 }
 
 /// The lines of one transport, in as many charts as they need.
@@ -146,15 +187,19 @@ fn charts(transport: &str, lines: &[&Line], unit: &str) -> Vec<Chart> {
             _ => format!("{transport} ({} of {parts})", part + 1),
         };
         let best = lines.iter().flat_map(|line| &line.points).map(|point| point.gb_s);
-        let about = format!(
+        let mut about = format!(
             "{} of bandwidth by size, up to {} {unit}",
             count(lines.len(), "line"),
             readable_gb_s(best.fold(0.0, f64::max))
         );
+        let sizes = lines.iter().map(|line| (line.sizes, line.points.len()));
+        if let Some((all, drawn)) = sizes.max().filter(|(all, drawn)| all > drawn) {
+            about.push_str(&format!("; {drawn} of {all} sizes, all are in run.csv"));
+        }
         let variant = Variant {
             traces: lines.iter().enumerate().flat_map(traces).collect(),
             layout: layout(lines, unit),
-            table: table(lines, unit),
+            table: Some(table(lines, unit)),
         };
         Chart { is_wide: true, ..Chart::new(title, about, vec![(String::new(), variant)]) }
     };
@@ -274,7 +319,7 @@ fn table(lines: &[&Line], unit: &str) -> Table {
 /// What the lines' transfers cost, where it can be told.
 fn fits(lines: &[Line]) -> Option<Table> {
     let row = |line: &Line| {
-        let fit = Fit::of(&line.points)?;
+        let fit = line.fit.as_ref()?;
         let knee = fit.start_s * fit.bytes_per_s;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
         let knee = Bytes::new(knee as u64).rounded();

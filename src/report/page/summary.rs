@@ -1,9 +1,9 @@
 //! What a person reads first: what was reached, and what stands against it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{
-    Kind, Sentence, kinds,
+    Kind, Sentence,
     pairs::{median, short},
 };
 use crate::{
@@ -19,12 +19,11 @@ const SENTENCES_MAX: usize = 12;
 const HEALTH: [&str; 6] =
     ["throttled", "new_ecc_errors", "new_nvlink_errors", "new_pcie_replays", "xid", "gpu_lost"];
 
-pub(super) fn sentences(run: &Run) -> Vec<Sentence> {
+pub(super) fn sentences(run: &Run, kinds: &[Kind]) -> Vec<Sentence> {
     let rows = &run.rows;
     let mut sentences = vec![outcome(rows)];
     sentences.extend(against(run));
-    sentences
-        .extend(limited(kinds(rows, "").iter().filter_map(|kind| reached(rows, kind)), "note"));
+    sentences.extend(limited(kinds.iter().filter_map(|kind| reached(rows, kind)), "note"));
     sentences.extend(limited(not_measured(rows).into_iter(), "note"));
     sentences
 }
@@ -42,9 +41,8 @@ fn limited(all: impl Iterator<Item = String>, kind: &'static str) -> Vec<Sentenc
 
 /// Whether what was to be measured was measured.
 fn outcome(rows: &Columns) -> Sentence {
-    let of =
-        |status: &str| (0..rows.len()).filter(|row| rows.text(*row, "status") == status).count();
-    let [ok, skipped, corrupt, failed] = ["ok", "skipped", "corrupt", "failed"].map(of);
+    let [ok, skipped, corrupt, failed] =
+        ["ok", "skipped", "corrupt", "failed"].map(|status| rows.with("status", status).count());
     let mut text = format!("{} measured, every byte verified", count(ok, "row"));
     for (number, what) in [(skipped, "skipped"), (corrupt, "CORRUPT"), (failed, "FAILED")] {
         if number > 0 {
@@ -61,9 +59,9 @@ fn outcome(rows: &Columns) -> Sentence {
 
 /// What a kind of transfer has reached with its largest size.
 fn reached(rows: &Columns, kind: &Kind) -> Option<String> {
-    let size = |row: &usize| rows.count(*row, "size_bytes");
-    let largest = kind.rows.iter().filter_map(size).max()?;
-    let members = || kind.rows.iter().copied().filter(|row| size(row) == Some(largest));
+    let sizes = rows.texts("size_bytes");
+    let largest = kind.rows.iter().filter_map(|row| sizes.count(*row)).max()?;
+    let members = || kind.rows.iter().copied().filter(|row| sizes.count(*row) == Some(largest));
     let is_collective = rows.text(kind.rows[0], "transport") == "nccl";
     let column = if is_collective { "bandwidth_gb_s_bus" } else { "bandwidth_gb_s" };
     let values: Vec<(usize, f64)> =
@@ -113,31 +111,23 @@ fn against(run: &Run) -> Vec<Sentence> {
     let slow = attribution::find(rows, &|row| attribution::way(rows, row, &run.provenance.hosts));
     let mut all: Vec<String> =
         attribution::text(&slow).lines().skip(1).map(|line| format!("{}.", line.trim())).collect();
-    let of_status = |status: &'static str| {
-        let found = (0..rows.len()).filter(move |row| rows.text(*row, "status") == status);
-        found.map(move |row| (row, rows.text(row, "reason").to_owned()))
-    };
-    all.extend(grouped(rows, of_status("corrupt"), "CORRUPT"));
-    all.extend(grouped(rows, of_status("failed"), "FAILED"));
-    let of_verdict = |verdict: &'static str, column: &'static str, reason: &'static str| {
-        let found = (0..rows.len()).filter(move |row| rows.text(*row, column) == verdict);
-        found.map(move |row| (row, rows.text(row, reason).to_owned()))
-    };
-    all.extend(grouped(
-        rows,
-        of_verdict("below", "verdict", "verdict_reason"),
-        "below what is expected",
-    ));
-    all.extend(grouped(
-        rows,
-        of_verdict("above", "verdict", "verdict_reason"),
-        "above what is possible",
-    ));
-    let contradicted = of_verdict("contradicted", "path_verdict", "path_reason");
-    all.extend(grouped(rows, contradicted, "took another path"));
+    for (column, text, reason, what) in [
+        ("status", "corrupt", "reason", "CORRUPT"),
+        ("status", "failed", "reason", "FAILED"),
+        ("verdict", "below", "verdict_reason", "below what is expected"),
+        ("verdict", "above", "verdict_reason", "above what is possible"),
+        ("path_verdict", "contradicted", "path_reason", "took another path"),
+    ] {
+        let reasons = rows.texts(reason);
+        let found = rows.with(column, text).map(|row| (row, reasons.text(row)));
+        all.extend(grouped(rows, found, what));
+    }
     let mut flags: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
-    for row in 0..rows.len() {
-        for flag in rows.text(row, "flags").split(' ').filter(|flag| HEALTH.contains(flag)) {
+    let told = rows.texts("flags");
+    let told =
+        (0..rows.len()).map(|row| (row, told.text(row))).filter(|(_, text)| !text.is_empty());
+    for (row, text) in told {
+        for flag in text.split(' ').filter(|flag| HEALTH.contains(flag)) {
             flags.entry(flag).or_insert((row, 0)).1 += 1;
         }
     }
@@ -152,21 +142,22 @@ fn against(run: &Run) -> Vec<Sentence> {
 }
 
 /// What rows have in common, as one sentence for each reason that differs in more than its numbers.
-fn grouped(
+fn grouped<'a>(
     rows: &Columns,
-    found: impl Iterator<Item = (usize, String)>,
+    found: impl Iterator<Item = (usize, &'a str)>,
     what: &str,
 ) -> Vec<String> {
     let unnumbered = |text: &str| text.replace(|letter: char| letter.is_ascii_digit(), "");
-    let mut groups: Vec<(String, usize, String, usize)> = Vec::new();
+    let mut groups: Vec<(usize, &str, usize)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     for (row, reason) in found {
-        let key = unnumbered(&reason);
-        match groups.iter_mut().find(|(of, ..)| *of == key) {
-            Some((.., number)) => *number += 1,
-            None => groups.push((key, row, reason, 1)),
-        }
+        let place = *places.entry(unnumbered(reason)).or_insert_with(|| {
+            groups.push((row, reason, 0));
+            groups.len() - 1
+        });
+        groups[place].2 += 1;
     }
-    let sentence = |(_, row, reason, number): (String, usize, String, usize)| {
+    let sentence = |(row, reason, number): (usize, &str, usize)| {
         let ends =
             [words::kind(rows, row, ""), words::ends(rows, row, false), words::size(rows, row)];
         let ends: Vec<String> = ends.into_iter().filter(|part| !part.is_empty()).collect();
@@ -181,14 +172,9 @@ fn grouped(
 
 /// Transports that could not run here.
 fn not_measured(rows: &Columns) -> Vec<String> {
-    let skipped = (0..rows.len()).filter(|row| rows.text(*row, "status") == "skipped");
-    let mut reasons: Vec<(String, usize)> = Vec::new();
-    for row in skipped {
-        let text = format!("{}: {}", rows.text(row, "transport"), rows.text(row, "reason"));
-        match reasons.iter_mut().find(|(of, _)| *of == text) {
-            Some((_, number)) => *number += 1,
-            None => reasons.push((text, 1)),
-        }
-    }
-    reasons.into_iter().map(|(text, _)| format!("Not measured: {text}.")).collect()
+    let [transports, reasons] = ["transport", "reason"].map(|column| rows.texts(column));
+    let of = |row: usize| (transports.text(row), reasons.text(row));
+    let mut known: HashSet<(&str, &str)> = HashSet::new();
+    let first = rows.with("status", "skipped").map(of).filter(|told| known.insert(*told));
+    first.map(|(transport, reason)| format!("Not measured: {transport}: {reason}.")).collect()
 }

@@ -133,11 +133,11 @@ fn ranking(sweep: &Past, case: &PastCase) -> Variant {
             "xaxis": { "title": { "text": unit } },
             "yaxis": { "type": "category", "autorange": "reversed" },
         }),
-        table: Table {
+        table: Some(Table {
             head: ["combination", unit, "smallest", "largest"].map(str::to_owned).to_vec(),
             rows: case.ranking.iter().zip(&names).map(row).collect(),
             ..Table::default()
-        },
+        }),
     }
 }
 
@@ -178,10 +178,10 @@ fn effects(_: &Past, case: &PastCase) -> Variant {
             "xaxis": { "title": { "text": "change, %" } },
             "yaxis": { "type": "category", "autorange": "reversed" },
         }),
-        table: Table {
+        table: Some(Table {
             head: ["what", "change", "from", "to", "verdict"].map(str::to_owned).to_vec(),
             rows: case.effects.iter().zip(&names).map(row).collect(),
             ..Table::default()
-        },
+        }),
     }
 }
