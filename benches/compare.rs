@@ -7,14 +7,14 @@ mod large;
 use std::{process::Stdio, time::Duration};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use large::{Shape, enlarge, g2g, measure, peak_mib};
+use large::{ROWS, Shape, enlarge, g2g, measure, peak_mib};
 
 fn compare(criterion: &mut Criterion) {
     let folder = tempfile::tempdir().expect("room");
     let [run, old, new] = ["run", "old", "new"].map(|name| folder.path().join(name));
     measure("p2p --simulate p5.48xlarge --sizes 256K --samples 6 --time-limit 1ms --quiet", &run);
     for (seed, to) in [&old, &new].into_iter().enumerate() {
-        enlarge(&run, to, Shape::Sizes, seed as u64).expect("room");
+        enlarge((&run, to), Shape::Sizes, ROWS, seed as u64).expect("room");
     }
     let command = || {
         let mut command = g2g();

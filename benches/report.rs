@@ -30,7 +30,7 @@ fn report(criterion: &mut Criterion) {
         let [run, large] =
             ["run", "large"].map(|name| folder.path().join(format!("{name}-{place}")));
         measure(&words, &run);
-        enlarge(&run, &large, shape, 0).expect("room");
+        enlarge((&run, &large), shape, ROWS, 0).expect("room");
         let command = || {
             let mut command = g2g();
             command.arg("report").arg(&large).stdout(Stdio::null());

@@ -73,6 +73,90 @@ fn the_page_of_a_machine_with_a_slow_gpu_shows_what_the_files_say() {
     assert!(look(&run, "changed").is_err());
 }
 
+/// The rows of one pair of GPUs for every pair of so many, of which one is slow as a source.
+fn spread(run: &Path, gpus: usize, slow: usize) {
+    let csv = fs::read_to_string(run.join("run.csv")).unwrap();
+    let (header, rows) = csv.split_once('\n').unwrap();
+    let place = |name: &str| header.split(',').position(|of| of == name).unwrap();
+    let ends = [place("source_gpu"), place("target_gpu")];
+    let is_of_pair = |row: &&str| ends.map(|end| row.split(',').nth(end).unwrap()) == ["0", "1"];
+    let rows: Vec<&str> = rows.lines().filter(is_of_pair).collect();
+    let pairs = (0..gpus).flat_map(|source| (0..gpus).map(move |target| (source, target)));
+    let mut text = format!("{header}\n");
+    let mut case = 0;
+    for (source, target) in pairs.filter(|(source, target)| source != target) {
+        for row in &rows {
+            case += 1;
+            let share = 1.0 - (target as f64) / 1e4;
+            let factor = if source == slow { 0.7 * share } else { share };
+            let cell = |(name, cell): (&str, &str)| match (name, cell.parse::<f64>()) {
+                ("case", _) => case.to_string(),
+                ("source_gpu", _) => source.to_string(),
+                ("target_gpu", _) => target.to_string(),
+                ("bandwidth_gb_s" | "bandwidth_gb_s_low" | "bandwidth_gb_s_high", Ok(gb_s)) => {
+                    (gb_s * factor).to_string()
+                }
+                _ => cell.to_owned(),
+            };
+            let cells: Vec<String> = header.split(',').zip(row.split(',')).map(cell).collect();
+            text.push_str(&(cells.join(",") + "\n"));
+        }
+    }
+    fs::write(run.join("run.csv"), text).unwrap();
+}
+
+#[test]
+fn the_page_of_many_gpus_shows_every_pair() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = "p2p --sizes 1M --operation copy --engine ce --pattern one-way";
+    let run = measure(folder.path(), "", words);
+    spread(&run, 72, 41);
+    let result = common::run(g2g(), &format!("report {}", run.display()));
+    assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
+    let page = fs::read_to_string(run.join("report.html")).unwrap();
+    let against = page.lines().find(|line| line.contains("slower as a source to all")).unwrap();
+    assert!(against.contains("GPU 41 is 30 %"), "{against}");
+    assert!(page.contains("The first 1000 rows; 9224 more are in run.csv"));
+    // Both issuers.
+    assert_eq!(look(&run, "many").unwrap()["cells"], 2 * 72 * 71);
+}
+
+#[test]
+fn what_cannot_be_seen_is_left_out_and_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = "p2p --sizes 1M --operation copy --engine ce --issuer write --pattern one-way";
+    let run = measure(folder.path(), "", words);
+    spread(&run, 200, 150);
+    let report = || {
+        let result = common::run(g2g(), &format!("report {}", run.display()));
+        assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
+        fs::read_to_string(run.join("report.html")).unwrap()
+    };
+    let page = report();
+    assert!(page.contains("GPU 150 is 30 % slower as a source to all"));
+    let told = "39800 pairs from ";
+    let about = page.lines().find(|line| line.contains(told)).unwrap();
+    assert!(about.contains("up to 2 by 2 pairs share a cell"), "{about}");
+    // The slow one is seen beside a fast one.
+    assert!(about.contains("the slowest 150 → 199"), "{about}");
+
+    // As many sizes as rows.
+    let csv = fs::read_to_string(run.join("run.csv")).unwrap();
+    let header = csv.lines().next().unwrap();
+    let place = header.split(',').position(|name| name == "size_bytes").unwrap();
+    let lines = csv.lines().skip(1).take(5000).enumerate().map(|(row, line)| {
+        let mut cells: Vec<String> = line.split(',').map(str::to_owned).collect();
+        cells[place] = (4096 * (row + 1)).to_string();
+        cells.join(",") + "\n"
+    });
+    let lines: String = lines.collect();
+    fs::write(run.join("run.csv"), format!("{header}\n{lines}")).unwrap();
+    let page = report();
+    let about = page.lines().find(|line| line.contains("of 5000 sizes")).unwrap();
+    assert!(about.contains("all are in run.csv"), "{about}");
+    assert!(page.len() < 12 << 20, "{}", page.len());
+}
+
 #[test]
 fn what_stands_in_the_results_is_text_and_never_run() {
     let folder = tempfile::tempdir().unwrap();

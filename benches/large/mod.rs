@@ -1,6 +1,8 @@
 //! Runs of a million rows: those of a run on a simulated machine, many times over with numbers of their
 //! own.
 
+#![allow(dead_code, reason = "each bench uses a part of it")]
+
 use std::{
     fs::{self, File},
     io::{BufWriter, Write},
@@ -13,7 +15,7 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 /// Rows of a large run.
-pub const ROWS: usize = 1_000_000;
+pub(crate) const ROWS: usize = 1_000_000;
 
 /// Bytes from a size to the next one of the same case.
 const STEP: usize = 4096;
@@ -23,7 +25,7 @@ const GPUS_PER_HOST: usize = 8;
 
 /// What rows with the same numbers differ in.
 #[derive(Clone, Copy)]
-pub enum Shape {
+pub(crate) enum Shape {
     /// Their sizes.
     Sizes,
     /// Their GPUs, of so many.
@@ -31,20 +33,25 @@ pub enum Shape {
 }
 
 /// The program.
-pub fn g2g() -> Command {
+pub(crate) fn g2g() -> Command {
     Command::new(env!("CARGO_BIN_EXE_g2g"))
 }
 
 /// Measures on a simulated machine.
-pub fn measure(words: &str, to: &Path) {
+pub(crate) fn measure(words: &str, to: &Path) {
     let mut command = g2g();
     command.args(words.split(' ')).arg("--output").arg(to).stdout(Stdio::null());
     let status = command.status().expect("the program starts");
     assert!(status.success(), "`cargo build --release --workspace` makes what simulates");
 }
 
-/// Writes the results in `from` so many times over that they are [`ROWS`] rows.
-pub fn enlarge(from: &Path, to: &Path, shape: Shape, seed: u64) -> std::io::Result<()> {
+/// Writes the results in `from` so many times over that they are so many rows.
+pub(crate) fn enlarge(
+    (from, to): (&Path, &Path),
+    shape: Shape,
+    count: usize,
+    seed: u64,
+) -> std::io::Result<()> {
     let mut random = StdRng::seed_from_u64(seed);
     fs::create_dir(to)?;
     fs::copy(from.join("run.json"), to.join("run.json"))?;
@@ -53,7 +60,7 @@ pub fn enlarge(from: &Path, to: &Path, shape: Shape, seed: u64) -> std::io::Resu
     let rows: Vec<&str> = rows.lines().collect();
     let mut file = BufWriter::new(File::create(to.join("run.csv"))?);
     writeln!(file, "{header}")?;
-    for row in 0..ROWS {
+    for row in 0..count {
         let factor = random.random_range(0.995..1.005);
         let round = row / rows.len();
         let cell = |(name, cell): (&str, &str)| match (name, cell.parse::<f64>(), shape) {
@@ -76,7 +83,7 @@ pub fn enlarge(from: &Path, to: &Path, shape: Shape, seed: u64) -> std::io::Resu
         hlog.lines().partition(|line| line.starts_with("Tag="));
     let mut file = BufWriter::new(File::create(to.join("latency.hlog"))?);
     head.iter().try_for_each(|line| writeln!(file, "{line}"))?;
-    for (row, line) in (0..ROWS).zip(lines.iter().cycle()) {
+    for (row, line) in (0..count).zip(lines.iter().cycle()) {
         let (_, rest) = line.split_once('_').unwrap_or_default();
         writeln!(file, "Tag=case-{}_{rest}", row + 1)?;
     }
@@ -84,8 +91,7 @@ pub fn enlarge(from: &Path, to: &Path, shape: Shape, seed: u64) -> std::io::Resu
 }
 
 fn is_end(name: &str) -> bool {
-    let names = ["gpu", "rank", "host"];
-    let is_one = |end: &str| names.iter().any(|name| end == *name);
+    let is_one = |end: &str| ["gpu", "rank", "host"].contains(&end);
     name.strip_prefix("source_").or(name.strip_prefix("target_")).is_some_and(is_one)
 }
 
@@ -105,7 +111,7 @@ fn end(name: &str, row: usize, gpus: usize) -> String {
 }
 
 /// The most memory that a program has had.
-pub fn peak_mib(mut command: Command) -> u64 {
+pub(crate) fn peak_mib(mut command: Command) -> u64 {
     let mut child = command.spawn().expect("the program starts");
     let status = format!("/proc/{}/status", child.id());
     let mut most = 0;

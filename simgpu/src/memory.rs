@@ -57,7 +57,7 @@ pub(crate) enum Kind {
     /// `cuIpcOpenMemHandle`: what undoes the mapping, the number of the export, how often it was opened.
     Imported { _mapping: Mapping, nonce: u64, opened: u32 },
     /// `cuMemMap`: the handle, and the GPUs that may reach it, a bit each.
-    Mapped { handle: u64, access: u64 },
+    Mapped { handle: u64, access: u128 },
     /// `cuMemHostAlloc`: what undoes the mapping.
     Pinned { _mapping: Mapping },
     /// `cuMemHostRegister`.

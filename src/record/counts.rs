@@ -19,8 +19,8 @@ const PLAIN: u32 = 0x1c84_9313;
 /// Bytes of the head of a plain one.
 const HEAD: usize = 40;
 
-/// No histogram of ours is longer: so many places of nine bytes.
-const LENGTH_MAX: usize = HEAD + 9 * 64 * HALF as usize;
+/// No histogram of ours is longer: 64 times as many places as [`HALF`], of nine bytes each.
+const LENGTH_MAX: usize = HEAD + 9 * 64 * 1024;
 
 /// From here on each place is of two values, from twice as much on of four: what three significant digits
 /// need.

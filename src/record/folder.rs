@@ -119,7 +119,7 @@ impl Run {
         }
         let wanted = places.keys().copied().collect();
         let path = self.folder.join("latency.hlog");
-        hlog::read(&path, &wanted, &mut |case, counts| each(places[&case], counts))
+        hlog::read(&path, &wanted, |case, counts| each(places[&case], counts))
     }
 }
 

@@ -101,7 +101,7 @@ impl Hlog {
 pub(super) fn read(
     path: &Path,
     wanted: &HashSet<u64>,
-    each: &mut dyn FnMut(u64, &[(u64, u64)]),
+    mut each: impl FnMut(u64, &[(u64, u64)]),
 ) -> Result<(), Error> {
     let cannot = |source| Error::Read { path: path.to_owned(), source };
     let content = |reason: String| Error::Content { path: path.to_owned(), reason };
@@ -207,7 +207,7 @@ mod tests {
         }
         let found = |wanted: &[u64]| {
             let mut found = Vec::new();
-            read(&path, &wanted.iter().copied().collect(), &mut |case, counts| {
+            read(&path, &wanted.iter().copied().collect(), |case, counts| {
                 let mut latency = Latency::default();
                 latency.count_all(counts);
                 found.push((case, latency.count(), latency.max_ns()));

@@ -55,7 +55,7 @@ pub(crate) struct Context {
     pub generation: u64,
     pub flags: u32,
     /// GPUs whose memory it may reach, a bit each.
-    pub peers: u64,
+    pub peers: u128,
     /// The stream 0, once there is one.
     pub legacy: Option<Stream>,
 }
@@ -265,4 +265,4 @@ pub(crate) fn with_current<R>(change: impl FnOnce(&mut Vec<u64>) -> R) -> R {
     CURRENT.with_borrow_mut(change)
 }
 
-const _: () = assert!(GPUS <= 64, "sets of GPUs are the bits of a u64");
+const _: () = assert!(GPUS <= 128, "sets of GPUs are the bits of a u128");

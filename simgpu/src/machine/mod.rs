@@ -26,8 +26,8 @@ pub use health::{
 pub(crate) use host::Host;
 pub(crate) use nics::Nic;
 
-/// Most GPUs that a machine has.
-pub const GPUS_MAX: u32 = 64;
+/// Most GPUs that a machine has: those of the largest NVLink domain that is sold.
+pub const GPUS_MAX: u32 = 72;
 
 /// Most NVLinks that a GPU has.
 pub const NVLINKS_MAX: u32 = 18;

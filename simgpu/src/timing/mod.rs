@@ -17,7 +17,7 @@ pub(crate) use shared::{Guard, Shared, State, WRITE_COUNTERS, memory_file, wait,
 pub(crate) use {plane::Stream, settle::Step};
 
 /// GPUs of a machine at most.
-pub(crate) const GPUS: usize = 64;
+pub(crate) const GPUS: usize = 72;
 /// Processes that may be attached to a machine at once.
 pub(crate) const PROCESSES: usize = 64;
 /// Streams of all processes together.

@@ -8,8 +8,8 @@ use crate::{
     units::count,
 };
 
-/// Rows of the table of all rows; the others are in run.csv.
-const ROWS_MAX: usize = 2000;
+/// Rows of the table of all rows, which a browser lays out at once; the others are in run.csv.
+const ROWS_MAX: usize = 1000;
 
 /// The columns of the table of all rows that every run has.
 pub(super) const COLUMNS: [&str; 26] = [

@@ -49,6 +49,12 @@
     chart.details.querySelector(".table").replaceChildren(table);
   };
 
+  // A machine with many GPUs is looked at part by part.
+  for (const picture of document.querySelectorAll(".picture")) {
+    const { width } = picture.firstElementChild.viewBox.baseVal;
+    picture.classList.toggle("long", width > 3 * picture.clientWidth);
+  }
+
   // Charts are drawn when they come near the window: a page can have a hundred.
   const seen = new IntersectionObserver((entries) => {
     for (const entry of entries.filter((entry) => entry.isIntersecting)) {

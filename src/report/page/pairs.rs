@@ -17,7 +17,7 @@ const ENDS_MIN: usize = 3;
 /// With more ends the numbers do not fit into the cells; they are in the table, and under the pointer.
 const ENDS_WITH_NUMBERS: usize = 12;
 
-/// With more ends a heat map takes the whole width.
+/// With more ends a heat map takes the whole width, and its cells leave no gaps.
 const ENDS_NARROW: usize = 32;
 
 /// With more ends neighbours share a cell: smaller ones could not be seen.
@@ -72,14 +72,17 @@ impl<'a> Ends<'a> {
         };
         let sides = ["source", "target"].map(side);
         let mut ends = Self { all: Vec::new(), places: HashMap::new(), sides };
+        // Hosts stand in the order of the rows, which is that of their ranks.
+        let mut hosts: HashMap<&str, usize> = HashMap::new();
         for row in 0..rows.len() {
             for end in ends.named(row).into_iter().flatten() {
-                // Their order is known at the end only.
+                let count = hosts.len();
+                hosts.entry(end.0).or_insert(count);
                 ends.places.entry(end).or_insert(0);
             }
         }
         ends.all = ends.places.keys().copied().collect();
-        ends.all.sort_unstable();
+        ends.all.sort_unstable_by_key(|(host, number)| (hosts[host], *number));
         ends.places = ends.all.iter().enumerate().map(|(place, end)| (*end, place)).collect();
         ends
     }
@@ -338,13 +341,14 @@ fn map(
         let of = |cell: &Option<Cell>| cell.as_ref().map_or(Value::Null, value);
         shown.iter().map(|row| row.iter().map(of).collect()).collect()
     };
+    let gap = u32::from(count <= ENDS_NARROW);
     let mut trace = json!({
         "type": "heatmap",
         "x": axis.names,
         "y": axis.names,
         "z": matrix(&|cell| json!(rounded(cell.value))),
-        "xgap": 1,
-        "ygap": 1,
+        "xgap": gap,
+        "ygap": gap,
         "hoverongaps": false,
     });
     if let (Value::Object(trace), Value::Object(unit)) = (&mut trace, unit) {
