@@ -2,6 +2,7 @@
 //! `scripts/fuzz` runs for long. The number of inputs is fixed; a failure names its seed.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![allow(clippy::print_stderr, reason = "a failure names its seed")]
 
 mod common;
 #[path = "common/mutation.rs"]

@@ -278,3 +278,15 @@ fn rows_of_runs_are_the_same_case_but_for_what_the_axes_vary() {
     assert_eq!((found.len(), found[0].quantity), (1, Quantity::Latency));
     assert_eq!(found[0].values[0], Some(vec![700.0]));
 }
+
+#[test]
+fn what_is_quoted_in_a_refusal_stays_on_its_line() {
+    for text in [
+        "command = \"a\\nb\"\n[[axis]]\nname = \"n\"\nvalues = [1, 2]\n",
+        "command = \"shm\"\n\"a\\nb\" = 1\n",
+        "command = \"shm\"\nflags = 3\n[[axis]]\nname = \"a\\nb\"\nvalues = [1, 2]\n",
+    ] {
+        let told = Plan::read(text).unwrap_err().to_string();
+        assert_eq!(told.lines().count(), 1, "{told}");
+    }
+}

@@ -40,7 +40,7 @@ impl Chance {
 
     /// Below `end`; 0 of nothing.
     fn below(&mut self, end: usize) -> usize {
-        (self.next() % (end.max(1) as u64)) as usize
+        usize::try_from(self.next() >> 1).unwrap_or_default() % end.max(1)
     }
 }
 

@@ -90,7 +90,7 @@ pub(crate) fn assert_is_safe(page: &str) {
 }
 
 /// Gives `each` the attributes of a tag; what stands behind the tag.
-fn attributes<'a>(mut rest: &'a str, mut each: impl FnMut(&str, &str)) -> &'a str {
+fn attributes(mut rest: &str, mut each: impl FnMut(&str, &str)) -> &str {
     loop {
         rest = rest.trim_start_matches(|letter: char| letter.is_whitespace() || letter == '/');
         if rest.is_empty() {

@@ -566,7 +566,7 @@ pub(super) struct Problem {
 
 impl Problem {
     pub(super) fn new<T>(value: &Spanned<T>, key: &str, text: String) -> Self {
-        Self { at: value.span().start, key: key.to_owned(), text }
+        Self { at: value.span().start, key: key.to_owned(), text: text.replace('\n', " ") }
     }
 
     /// Of the file as a whole.
@@ -582,7 +582,9 @@ impl From<toml::de::Error> for Problem {
         let shown = error.to_string();
         let key = shown.rsplit_once("in `").and_then(|(_, key)| key.trim_end().strip_suffix('`'));
         let at = error.span().map_or(0, |span| span.start);
-        Self { at, key: key.unwrap_or_default().to_owned(), text: error.message().to_owned() }
+        // A value or a key that is quoted in it may have line breaks.
+        let line = |text: &str| text.replace('\n', " ");
+        Self { at, key: line(key.unwrap_or_default()), text: line(error.message()) }
     }
 }
 

@@ -110,7 +110,7 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 /// Malformed files; of each the line, the key and the sentence.
-const MALFORMED: [(&str, usize, &str, &str); 61] = [
+const MALFORMED: [(&str, usize, &str, &str); 62] = [
     ("", 1, "", "missing field `schema`"),
     ("schema = 2", 1, "schema", "2 is not 1, the only value there is"),
     ("schema = 1\nshema = 1", 2, "", "unknown field `shema`"),
@@ -247,6 +247,7 @@ const MALFORMED: [(&str, usize, &str, &str); 61] = [
         "gpu.pci",
         "two devices are at 0000:40:00",
     ),
+    ("schema = 1\n[[nic]]\nstate = \"-1\\n\"\n", 3, "nic.state", "unknown variant `-1 `"),
 ];
 
 #[test]
