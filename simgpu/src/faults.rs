@@ -12,7 +12,7 @@ use crate::{
     cuda,
     execute::lock,
     machine::{CallFault, FailingCall, FailingRank, Flip},
-    nccl, nvml,
+    nccl, nvml, state,
     timing::cost::Place,
 };
 
@@ -61,21 +61,14 @@ impl Calls {
         };
         match self.failing.iter().find(hit)?.what {
             CallFault::Refused { code } => return Some(code),
-            CallFault::Killed => raise(libc::SIGKILL),
-            CallFault::Stopped => raise(libc::SIGSTOP),
+            CallFault::Killed => state::raise(libc::SIGKILL),
+            CallFault::Stopped => state::raise(libc::SIGSTOP),
             CallFault::Hung => loop {
                 std::thread::park();
             },
         }
         None
     }
-}
-
-/// Sends this process a signal that no process can refuse.
-fn raise(signal: libc::c_int) {
-    let own = std::process::id().cast_signed();
-    // SAFETY: the call takes integers only.
-    unsafe { libc::kill(own, signal) };
 }
 
 /// What is wrong with faults of calls that there are not: they would never happen.

@@ -43,6 +43,13 @@ pub struct Traffic {
     pub pcie_rx_bytes: u64,
 }
 
+/// Sends this process a signal that no process can refuse.
+pub(crate) fn raise(signal: libc::c_int) {
+    let own = std::process::id().cast_signed();
+    // SAFETY: the call takes integers only.
+    unsafe { libc::kill(own, signal) };
+}
+
 /// The machine that this process is attached to.
 pub fn machine() -> Option<&'static Machine> {
     world().map(|world| &world.machine)

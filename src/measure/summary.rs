@@ -1,6 +1,6 @@
 //! What samples say together, and how well it is known.
 
-use std::time::Duration;
+use std::{cell::RefCell, collections::HashMap, time::Duration};
 
 use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, Normal, StudentsT};
 
@@ -94,6 +94,11 @@ impl Scale {
     /// between the samples in it does, each of which is about exponential: what is divided by a sum of
     /// *g* of them has the tails of Student's distribution with *g* degrees of freedom.
     pub fn of_median(count: usize) -> Option<Self> {
+        thread_local!(static KNOWN: Known<Option<Scale>> = Known::default());
+        KNOWN.with(|known| known.get(count, Self::median))
+    }
+
+    fn median(count: usize) -> Option<Self> {
         if count < SAMPLES_FOR_INTERVAL {
             return None;
         }
@@ -105,6 +110,11 @@ impl Scale {
 
     /// Of an interval that [`Summary::of_stream`] makes from `count` samples.
     pub fn of_stream(count: usize) -> Option<Self> {
+        thread_local!(static KNOWN: Known<Option<Scale>> = Known::default());
+        KNOWN.with(|known| known.get(count, Self::stream))
+    }
+
+    fn stream(count: usize) -> Option<Self> {
         let parts = count / part_length(count);
         let freedom = (parts.max(2) - 1) as f64;
         let errors = StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - MISS / 2.0);
@@ -127,6 +137,32 @@ fn variation(samples: &[f64]) -> f64 {
 
 /// How many samples lie below the lower end of the interval, and as many above the upper end.
 pub(super) fn interval_place(count: usize) -> usize {
+    thread_local!(static KNOWN: Known<usize> = Known::default());
+    KNOWN.with(|known| known.get(count, place))
+}
+
+/// What follows from numbers of samples, each worked out once: quantiles take long, and a million rows
+/// have few different numbers.
+struct Known<T>(RefCell<HashMap<usize, T>>);
+
+impl<T> Default for Known<T> {
+    fn default() -> Self {
+        Self(RefCell::default())
+    }
+}
+
+impl<T: Copy> Known<T> {
+    fn get(&self, count: usize, of: impl FnOnce(usize) -> T) -> T {
+        if let Some(known) = self.0.borrow().get(&count) {
+            return *known;
+        }
+        let found = of(count);
+        self.0.borrow_mut().insert(count, found);
+        found
+    }
+}
+
+fn place(count: usize) -> usize {
     let Ok(below) = Binomial::new(0.5, count as u64) else { return 0 };
     // The smallest k whose chance of k or fewer samples below the median is 2.5 % or more: then
     // k - 1 or fewer has less, and the k-th smallest sample is the end.
