@@ -9,10 +9,11 @@ use super::{
     CallFault, FailingCall, FailingRank, Faults, Flip, GPUS_MAX, Gpu, Health, Host, Jitter, Link,
     Machine, Nccl, NvLinks, Pair, RankFault, Rate, Rates, apply_host,
     file::{
-        CallKeys, CallWhat, Count, FaultKeys, File, GpuKeys, Latency, Limit, PairKeys, Problem,
-        RankKeys, RankWhat, RateKeys, Share, SlowKeys, Whole,
+        CallKeys, CallWhat, Count, FaultKeys, File, GpuKeys, Latency, Limit, PairKeys, RankKeys,
+        RankWhat, RateKeys, Share, SlowKeys, Whole,
     },
     health, instance, nearest_instance, nvlinks, pairs_of,
+    problem::Problem,
 };
 
 /// GPUs of a machine that starts from nothing, if the file does not say.

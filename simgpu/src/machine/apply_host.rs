@@ -7,9 +7,10 @@ use toml::Spanned;
 use super::{
     Host, Machine,
     apply::set,
-    file::{File, FileKeys, NicKeys, Problem, Whole},
+    file::{File, FileKeys, NicKeys, Whole},
     host::{Plant, Planted},
     pci,
+    problem::Problem,
 };
 
 /// Makes the host what the file says; what it does not say follows from the rest.

@@ -6,7 +6,8 @@ use toml::Spanned;
 use super::{
     Gpu, Machine, Throttle,
     apply::set,
-    file::{Count, GpuKeys, HealthKeys, HealthWhat, Problem, Whole},
+    file::{Count, GpuKeys, HealthKeys, HealthWhat, Whole},
+    problem::Problem,
 };
 
 /// How a GPU is doing before it does anything.

@@ -14,6 +14,7 @@ mod models;
 pub(crate) mod nics;
 mod nvlinks;
 pub(crate) mod pci;
+mod problem;
 mod rates;
 
 use std::{io, path::Path};

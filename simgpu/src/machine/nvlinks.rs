@@ -7,7 +7,8 @@ use toml::Spanned;
 use super::{
     Gpu, Link, Machine, NVLINKS_MAX, NvLinkEnd, Pair,
     apply::{link, scale},
-    file::{File, Problem},
+    file::File,
+    problem::Problem,
 };
 
 /// Generation of NVLinks, where nothing says.
