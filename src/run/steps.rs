@@ -257,7 +257,12 @@ fn told(world: &mut World, mut err: Failed) -> CaseError {
             world.abandon(&err.to_string());
             return CaseError::Case(err);
         }
-        let Heard { cause, silent } = world.abandon_after(&err.to_string());
+        let Heard { cause, gone, silent } = world.abandon_after(&err.to_string());
+        // What a rank has shared is gone with it.
+        if let (transport::Error::Open(_), None, Some(rank)) = (&*err.source, &cause, gone) {
+            let source = Box::new(world::Error::Gone(rank.0).into());
+            return CaseError::Lost(Failed { source, ..err });
+        }
         if let transport::Error::Unfinished { missing, .. } = &mut *err.source {
             *missing = silent;
         }

@@ -92,6 +92,8 @@ pub enum Error {
 pub struct Heard {
     /// The cause.
     pub cause: Option<Error>,
+    /// A rank that has ended.
+    pub gone: Option<Rank>,
     /// Without a cause: the ranks that have not failed; `None` on other ranks than the root.
     pub silent: Option<Vec<Rank>>,
 }

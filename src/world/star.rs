@@ -283,34 +283,38 @@ impl Star {
 
     pub(super) fn abandon_after(&mut self, reason: &str) -> Heard {
         if let Err(cause) = self.check_failure() {
-            return Heard { cause: Some(cause), silent: None };
+            return Heard { cause: Some(cause), ..Heard::default() };
         }
-        let (cause, silent) = match self.is_root() {
+        let (cause, gone, silent) = match self.is_root() {
             true => {
-                let (cause, silent) = self.hear(None);
-                (cause, Some(silent))
+                let (cause, gone, silent) = self.hear(None);
+                (cause, gone, Some(silent))
             }
-            false => (None, None),
+            false => (None, None, None),
         };
         let (rank, reason) = (self.rank(), reason.to_owned());
         let own = Failure { rank, reason, is_consequence: true };
         self.relay(cause.clone().unwrap_or(own));
-        Heard { cause: cause.map(Error::from), silent }
+        Heard { cause: cause.map(Error::from), gone, silent }
     }
 
-    /// The root's search for a failure that came of no other, and the ranks that have not failed;
-    /// nothing was heard yet but on the link `heard`. A rank that fails says so in this round; one
+    /// The root's search for a failure that came of no other, for a rank that is gone, and for the
+    /// ranks that have not failed; nothing was heard yet but on the link `heard`. A rank that fails says so in this round; one
     /// that does not may be waiting.
-    fn hear(&mut self, heard: Option<usize>) -> (Option<Failure>, Vec<Rank>) {
+    fn hear(&mut self, heard: Option<usize>) -> (Option<Failure>, Option<Rank>, Vec<Rank>) {
         let due = Instant::now() + HEARING.min(self.deadline);
         let mut open: Vec<usize> =
             (0..self.links.len()).filter(|&link| Some(link) != heard).collect();
         let mut silent: Vec<Rank> = Vec::new();
         let mut cause = None;
+        let mut gone = None;
         while !open.is_empty() && cause.is_none() && Instant::now() < due {
             open.retain(|&link| {
                 let turn = Instant::now() + HEARING_TURN;
                 let answer = self.receive::<serde_json::Value>(link, turn);
+                if let Err(Error::Gone(rank)) = answer {
+                    gone.get_or_insert(Rank(rank));
+                }
                 // What comes behind a failure is of the next round.
                 let heard = self.progress.borrow_mut().failure.take();
                 let is_open = matches!(answer, Ok(_) | Err(Error::Late { .. }));
@@ -323,7 +327,7 @@ impl Star {
         }
         silent.extend(open.into_iter().map(|link| Rank(self.peer(link))));
         silent.sort_unstable();
-        (cause, silent)
+        (cause, gone, silent)
     }
 
     /// Sends a failure along; a link that is broken has no one to tell.

@@ -196,3 +196,19 @@ fn one_process_alone_hears_itself() {
     assert!(matches!(world.broadcast::<u32>(None), Err(Error::Protocol { .. })));
     world.finish().unwrap();
 }
+
+#[test]
+fn a_rank_that_is_gone_is_heard_of_behind_what_came_of_it() {
+    let heard = on_ranks(3, |mut world| {
+        world.next_round();
+        match world.rank().0 {
+            0 => world.abandon_after("no such file").gone,
+            1 => None,
+            _ => {
+                assert!(world.barrier().is_err());
+                None
+            }
+        }
+    });
+    assert_eq!(heard[0], Some(Rank(1)));
+}
