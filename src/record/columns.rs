@@ -93,7 +93,7 @@ impl Column {
             Self::Numbers(_) if cell.is_empty() => {}
             Self::Numbers(numbers) => {
                 numbers.resize(row, f64::NAN);
-                numbers.push(cell.parse().ok()?);
+                numbers.push(cell.parse().ok().filter(|number: &f64| number.is_finite())?);
             }
             Self::Few { different, places, cells } => {
                 let before = cells.get(row.wrapping_sub(1)).copied().unwrap_or(0);
@@ -157,7 +157,7 @@ impl Column {
     fn number(&self, row: usize) -> Option<f64> {
         match self {
             Self::Numbers(numbers) => numbers.get(row).copied().filter(|number| !number.is_nan()),
-            texts => texts.text(row).parse().ok(),
+            texts => texts.text(row).parse().ok().filter(|number: &f64| number.is_finite()),
         }
     }
 }
@@ -455,6 +455,8 @@ mod tests {
         assert_eq!(refused(short.as_bytes()), "line 2 has 2 cells, and the first line 95");
         let wrong = format!("{header}one{}\n", ",".repeat(cells));
         assert_eq!(refused(wrong.as_bytes()), "line 2 has \"one\" for case, which is a number");
+        let endless = wrong.replace("one", "inf");
+        assert_eq!(refused(endless.as_bytes()), "line 2 has \"inf\" for case, which is a number");
         let binary = [header.as_bytes(), b"\xff", ",".repeat(cells).as_bytes(), b"\n"].concat();
         assert_eq!(refused(&binary), "line 2 is no text");
     }

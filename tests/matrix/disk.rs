@@ -179,3 +179,34 @@ fn results_that_were_cut_or_changed_are_read_to_the_last_whole_row_or_refused_by
         }
     }
 }
+
+#[test]
+fn results_with_numbers_that_nothing_measures_are_shown_or_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    small_run(&run);
+    let csv = fs::read_to_string(run.join("run.csv")).unwrap();
+    let (header, rows) = csv.split_once('\n').unwrap();
+    let column = |name: &str| header.split(',').position(|column| column == name).unwrap();
+    for name in ["bandwidth_gb_s_low", "bandwidth_gb_s", "latency_ns_p50", "size_bytes"] {
+        for number in ["0", "-1", "inf", "nan", "1e308", "5e-324", "18446744073709551615"] {
+            let changed = rows.lines().map(|row| {
+                let mut cells: Vec<&str> = row.split(',').collect();
+                cells[column(name)] = number;
+                cells.join(",") + "\n"
+            });
+            let text = format!("{header}\n{}", changed.collect::<String>());
+            fs::write(run.join("run.csv"), text).unwrap();
+            // What has no end takes all memory: 4 GiB are enough for any page.
+            let mut command = Command::new("prlimit");
+            command.args(["--as=4294967296", env!("CARGO_BIN_EXE_g2g"), "report"]).arg(&run);
+            let result = command.arg("-o").arg(folder.path().join("page.html")).output().unwrap();
+            let said = text_of(&result);
+            assert!(matches!(result.status.code(), Some(0 | 2)), "{name} {number}: {said}");
+        }
+    }
+}
+
+fn text_of(result: &std::process::Output) -> String {
+    text(&result.stdout) + &text(&result.stderr)
+}

@@ -131,9 +131,12 @@ impl Chart {
 }
 
 /// Ticks for a logarithmic axis from `low` to `high`: 1, 2 and 5 of each decade, or where that would be too
-/// many the decades alone.
+/// many the decades alone. None where an end has no place on such an axis: an interval may reach down to 0.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let decades = (low.log10().floor(), high.log10().ceil());
+    if !decades.0.is_finite() || !decades.1.is_finite() {
+        return Vec::new();
+    }
     let firsts: &[f64] = if decades.1 - decades.0 > 4.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
     let mut ticks = Vec::new();
     let mut decade = decades.0;
@@ -268,6 +271,20 @@ impl Part {
             started: sweep.provenance.started.clone(),
             sentences: sweep::sentences(sweep),
             sections: sweep::sections(sweep),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_has_ticks_of_each_decade_or_none_where_it_has_no_end() {
+        assert_eq!(ticks(3.0, 40.0), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0]);
+        assert_eq!(ticks(0.5, 2e4).len(), 7);
+        for (low, high) in [(0.0, 1.0), (-1.0, 1.0), (1.0, f64::INFINITY), (f64::NAN, 1.0)] {
+            assert_eq!(ticks(low, high), [0.0; 0]);
         }
     }
 }

@@ -277,7 +277,9 @@ fn layout(lines: &[&Line], unit: &str) -> Value {
         }
     }
     let rates = || lines.iter().flat_map(|line| &line.points);
-    let low = rates().map(|point| point.low).fold(f64::INFINITY, f64::min);
+    // An interval that reaches down to 0 has no lower end on the axis.
+    let lows = rates().map(|point| if point.low > 0.0 { point.low } else { point.gb_s });
+    let low = lows.fold(f64::INFINITY, f64::min);
     let high = rates().map(|point| point.high).fold(0.0, f64::max);
     let rates = super::ticks(low, high);
     json!({
