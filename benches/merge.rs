@@ -1,5 +1,5 @@
-//! What 1024 histograms of ranks cost: made of their times and sent on, read by rank 0, and merged from a
-//! run's files for its page.
+//! What 1024 histograms of ranks cost: made of their times and sent on, read by rank 0, and merged
+//! from a run's files for its page.
 
 mod large;
 

@@ -1,5 +1,5 @@
-//! `g2g report` of a million rows: its time, the most memory that it takes, and the size of the page. The
-//! rows are of many sizes, or of all pairs of a thousand GPUs.
+//! `g2g report` of a million rows: its time, the most memory that it takes, and the size of the
+//! page. The rows are of many sizes, or of all pairs of a thousand GPUs.
 
 #![allow(clippy::print_stdout, reason = "the memory is a result too")]
 

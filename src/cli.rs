@@ -38,9 +38,9 @@ const RANKS_MAX: i64 = 1024;
 /// Measures how fast GPUs, and the host memory between them, reach each other.
 ///
 /// A number is recorded only after every byte of every target was compared with what the timed
-/// transfers must have left there. Bandwidth is in GB/s, 10^9 bytes per second; sizes are powers of 1024; latency is in
-/// nanoseconds. A run leaves a folder with run.csv, run.json and latency.hlog. Standard output
-/// carries the results, standard error everything else.
+/// transfers must have left there. Bandwidth is in GB/s, 10^9 bytes per second; sizes are powers of
+/// 1024; latency is in nanoseconds. A run leaves a folder with run.csv, run.json and latency.hlog.
+/// Standard output carries the results, standard error everything else.
 ///
 /// Exit code: 0 all well, 1 a case was corrupt or failed, 2 cannot start or bad arguments, 130 and
 /// 143 ended by SIGINT and SIGTERM.
@@ -75,7 +75,8 @@ pub enum Command {
     Sweep(SweepOptions),
     /// Write the results of runs as a page that needs nothing but itself
     Report(ReportOptions),
-    /// Compare the results of two runs, or the parts of one, and say which differences are no chance
+    /// Compare the results of two runs, or the parts of one, and say which differences are no
+    /// chance
     Compare(CompareOptions),
     /// Read NCCL's log and say which way its data took, why, and what to change
     Explain(ExplainOptions),
@@ -276,8 +277,8 @@ pub struct Options {
     #[arg(long, value_name = "FOLDER")]
     pub output: Option<PathBuf>,
 
-    /// Go on with the run in this folder, which has ended early: measure the rows that it lacks. All
-    /// other words are those with which it began
+    /// Go on with the run in this folder, which has ended early: measure the rows that it lacks.
+    /// All other words are those with which it began
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["output", "dry_run"])]
     pub resume: Option<PathBuf>,
 

@@ -1,8 +1,8 @@
 //! Signals that ask for the end: SIGINT and SIGTERM.
 //!
-//! The first one asks; whoever measures looks here and comes to an end in order, and the process ends
-//! itself if it does not. The second one ends the process at once. Only the first rank decides: a
-//! signal to a group or from a launcher reaches all of them.
+//! The first one asks; whoever measures looks here and comes to an end in order, and the process
+//! ends itself if it does not. The second one ends the process at once. Only the first rank
+//! decides: a signal to a group or from a launcher reaches all of them.
 
 use std::{
     io,
@@ -26,8 +26,8 @@ const EXIT_CODE: i32 = 128;
 /// timeout(1), send it twice.
 const SAME: Duration = Duration::from_millis(500);
 
-/// How long a rank other than the first stays after a signal. The first, if it was meant too, has ended
-/// by then, and all others with it.
+/// How long a rank other than the first stays after a signal. The first, if it was meant too, has
+/// ended by then, and all others with it.
 const OBEDIENCE: Duration = Duration::from_secs(6);
 
 /// How often a process that was asked looks whether its time is over.
@@ -64,7 +64,8 @@ impl Signal {
     }
 }
 
-/// From now on signals ask this process for the end. Until [`has_to_lose`] is called it ends at once.
+/// From now on signals ask this process for the end. Until [`has_to_lose`] is called it ends at
+/// once.
 ///
 /// # Errors
 ///

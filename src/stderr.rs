@@ -12,9 +12,9 @@ pub(crate) fn say(line: &str) {
     let _ = io::stderr().write_all(format!("{}\n", visible(line)).as_bytes());
 }
 
-/// The same text with nothing in it that a terminal would obey, whoever has named a host, a GPU or a
-/// file: control characters but line breaks and tabs, and those that turn the direction of writing,
-/// as JSON escapes them, in whose strings they stay what they were.
+/// The same text with nothing in it that a terminal would obey, whoever has named a host, a GPU or
+/// a file: control characters but line breaks and tabs, and those that turn the direction of
+/// writing, as JSON escapes them, in whose strings they stay what they were.
 pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);

@@ -1,5 +1,5 @@
-//! NCCL's collectives on simulated machines as they are rented: rates, latencies and paths are those
-//! of the model in docs/simulation.md, worked out here anew.
+//! NCCL's collectives on simulated machines as they are rented: rates, latencies and paths are
+//! those of the model in docs/simulation.md, worked out here anew.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 

@@ -22,8 +22,8 @@ const QUICK: &str = "--samples 6 --time-limit 5ms";
 
 const BYTES: f64 = (1 << 20) as f64;
 
-/// How long a message lasts by the model in docs/simulation.md: what begins it, its hop over NVLink,
-/// and its data.
+/// How long a message lasts by the model in docs/simulation.md: what begins it, its hop over
+/// NVLink, and its data.
 fn message_ns(gb_s: f64) -> f64 {
     8400.0 + 3400.0 + BYTES / gb_s
 }
@@ -217,8 +217,8 @@ fn parts_are_verified_in_every_operation_and_place() {
     let line = "nccl --sizes 4K --split MOD:2 --root all --samples 1 --time-limit 1ms --ranks 2";
     let run = Simulated::run(&machine(""), line);
     let rows = run.rows();
-    // Four collectives with a root, of which there are two, and five without; two of nine are not in
-    // place.
+    // Four collectives with a root, of which there are two, and five without; two of nine are not
+    // in place.
     assert_eq!(rows.len(), 2 * (4 * 2 + 3) + 2);
     for row in 0..rows.len() {
         let what = rows.cell(row, "operation");

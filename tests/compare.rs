@@ -15,8 +15,8 @@ use common::{Rows, g2g, run, simulation::assert_near, text};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What a copy of 4 KiB lasts on a healthy machine of [`machine`], by the model: its latency, and its
-/// bytes at 0.025 GB/s. One makes a sample, so that nothing averages out what it has by chance.
+/// What a copy of 4 KiB lasts on a healthy machine of [`machine`], by the model: its latency, and
+/// its bytes at 0.025 GB/s. One makes a sample, so that nothing averages out what it has by chance.
 const COPY_NS: f64 = 2000.0 + 4096.0 / 0.025;
 
 /// Every copy lasts longer by 0 to 2 % of its time.
@@ -35,8 +35,8 @@ fn machine(rest: &str) -> String {
     )
 }
 
-/// All ordered pairs, read and written: 24 rows. A number of samples does not depend on how busy this
-/// machine is.
+/// All ordered pairs, read and written: 24 rows. A number of samples does not depend on how busy
+/// this machine is.
 const PAIRS: &str = "p2p --engine ce --operation copy --sizes 4K --time-limit 1ms --quiet";
 
 /// A folder in which runs lie side by side.
@@ -65,7 +65,8 @@ impl Place {
         assert_eq!(output.status.code(), Some(0), "{line}: {}", text(&output.stderr));
     }
 
-    /// A run on each of so many seeds of the machine in `file`, some at the same time; their folders.
+    /// A run on each of so many seeds of the machine in `file`, some at the same time; their
+    /// folders.
     fn seeds(&self, file: &str, count: usize, words: &str) -> Vec<String> {
         let stem = Path::new(file).file_stem().unwrap().to_str().unwrap();
         let names: Vec<String> = (0..count).map(|seed| format!("{stem}-{seed}")).collect();
@@ -163,8 +164,8 @@ fn share(so: usize, all: usize) -> f64 {
 }
 
 impl Tally {
-    /// Each run of a healthy machine against the next one, in a ring; copies last longer by `extra` of
-    /// their time in the mean.
+    /// Each run of a healthy machine against the next one, in a ring; copies last longer by `extra`
+    /// of their time in the mean.
     fn of_healthy(place: &Place, runs: &[String], extra: f64) -> Self {
         let mut tally = Self::default();
         let truth = 4096.0 / (COPY_NS * (1.0 + extra));
@@ -490,7 +491,8 @@ fn results_of_other_tools_are_held_against_ours() {
     let (cases, _) = place.judged(&format!("p2p {file} --across simulated"));
     let matched: Vec<&Value> = cases.iter().filter(|case| !case["change"].is_null()).collect();
     assert_eq!(matched.len(), 24, "both matrices of 4 GPUs by their copy engines");
-    // Row 1, column 2 of what reads, where GPU 1 pulls; row 1, column 2 of what writes, where it pushes.
+    // Row 1, column 2 of what reads, where GPU 1 pulls; row 1, column 2 of what writes, where it
+    // pushes.
     for (name, gb_s) in
         [("p2p copy read ce GPU 2 of", 402.0), ("p2p copy write ce GPU 1 of", 412.0)]
     {

@@ -115,8 +115,8 @@ const RELEASES: [&str; 13] = [
     "cuStreamQuery",
 ];
 
-/// Lets `call` fail once, after it went well `after` times, and looks at what becomes of it; whether
-/// it was called so often.
+/// Lets `call` fail once, after it went well `after` times, and looks at what becomes of it;
+/// whether it was called so often.
 fn assert_failing_call(line: &str, call: &str, after: u64) -> bool {
     let fault = format!("\n[[fault.call]]\nname = \"{call}\"\nafter = {after}\ncode = 719\n");
     let run = Simulated::run(&four_gpus("", &fault), line);

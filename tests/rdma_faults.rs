@@ -1,7 +1,7 @@
 //! Ranks that die or stop in the middle of RDMA: who is named, what is kept, and that nobody stays.
 //!
-//! Over tcp: libfabric's shared memory has locks that a process may hold when it is killed, and then
-//! the others wait inside the library.
+//! Over tcp: libfabric's shared memory has locks that a process may hold when it is killed, and
+//! then the others wait inside the library.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 

@@ -161,8 +161,8 @@ fn kill_at(moments: usize, rows: usize, place: impl Fn() -> Place) {
         loop {
             let mut run = start(&place.line(flag));
             let before = place.whole_lines();
-            // Some while it starts; the others behind a row of their own, so that neither a fast nor
-            // a slow machine makes all moments alike.
+            // Some while it starts; the others behind a row of their own, so that neither a fast
+            // nor a slow machine makes all moments alike.
             let target = before.lines().count() + random.random_range(0..rows);
             let has_come = || place.whole_lines().lines().count() >= target;
             let mut is_over = || has_come() || run.try_wait().unwrap().is_some();

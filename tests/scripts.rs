@@ -117,8 +117,8 @@ impl Cluster {
     }
 }
 
-/// Open MPI 4 of Debian, and Open MPI 5 and MPICH 5 of the environments that scripts/test makes. Not
-/// Debian's MPICH 4.0.2: between hosts its `MPI_Finalize` waits for ever in one of ten runs.
+/// Open MPI 4 of Debian, and Open MPI 5 and MPICH 5 of the environments that scripts/test makes.
+/// Not Debian's MPICH 4.0.2: between hosts its `MPI_Finalize` waits for ever in one of ten runs.
 fn every_mpirun() -> [String; 3] {
     let environment = |name: &str| root().join("target").join(name).join("bin/mpirun");
     let [open_mpi, mpich] =

@@ -55,7 +55,8 @@ impl Run {
         self
     }
 
-    /// Waits for the end that a signal must have brought, `began` ago at most so long; what was said.
+    /// Waits for the end that a signal must have brought, `began` ago at most so long; what was
+    /// said.
     fn ended(self, began: Instant, code: i32) -> (String, TempDir) {
         let Self { child, folder, names } = self;
         let group = child.id();

@@ -100,9 +100,9 @@ const COPY: &str = "command = \"p2p\"\nflags = \"--issuer write --engine ce --op
 
 #[test]
 fn the_planted_best_setting_is_found() {
-    // By the model in docs/simulation.md four GPUs of a p4d reduce 512 KiB in a ring with the protocol
-    // LL, from memory to memory, in 10.2 µs and 8.97 µs for the data, and with Simple in 28.8 µs and
-    // more; Tree is slower with both.
+    // By the model in docs/simulation.md four GPUs of a p4d reduce 512 KiB in a ring with the
+    // protocol LL, from memory to memory, in 10.2 µs and 8.97 µs for the data, and with Simple in
+    // 28.8 µs and more; Tree is slower with both.
     let place = Place::with(
         r#"
 command = "nccl"

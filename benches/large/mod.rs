@@ -1,5 +1,5 @@
-//! Runs of a million rows: those of a run on a simulated machine, many times over with numbers of their
-//! own.
+//! Runs of a million rows: those of a run on a simulated machine, many times over with numbers of
+//! their own.
 
 #![allow(dead_code, reason = "each bench uses a part of it")]
 

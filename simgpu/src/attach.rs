@@ -53,8 +53,9 @@ pub unsafe extern "C" fn simgpu_state(path: *mut c_char, length: usize) -> c_int
     c_int::from(!whole)
 }
 
-/// Writes the kernel's files on this process's machine as JSON, and answers how long that is without
-/// its NUL; nothing, if there is no machine. What does not fit into `length` bytes is left out.
+/// Writes the kernel's files on this process's machine as JSON, and answers how long that is
+/// without its NUL; nothing, if there is no machine. What does not fit into `length` bytes is left
+/// out.
 ///
 /// # Safety
 ///

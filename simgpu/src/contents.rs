@@ -1,6 +1,7 @@
 //! Which copies would change nothing, because their bytes are there already. Pure.
 //!
-//! A benchmark repeats the same copy; moving the same bytes again would cost time and change nothing.
+//! A benchmark repeats the same copy; moving the same bytes again would cost time and change
+//! nothing.
 
 use std::collections::VecDeque;
 
@@ -53,8 +54,8 @@ impl Contents {
         self.copies.contains(&(copy, writes))
     }
 
-    /// The copy has been made, and nobody has written its ranges meanwhile. All writing is told here,
-    /// or, by other processes, counted.
+    /// The copy has been made, and nobody has written its ranges meanwhile. All writing is told
+    /// here, or, by other processes, counted.
     pub(crate) fn copied(&mut self, copy: Copied, writes: u64) {
         let itself =
             copy.target < copy.source + copy.bytes && copy.source < copy.target + copy.bytes;

@@ -1,7 +1,8 @@
 //! The memory that this process has or sees: where it lies, who may reach it.
 //!
-//! The memory of a GPU is one file in memory, as large as the GPU's, mapped as a whole; an allocation
-//! is a part of it. Pages exist from their first use, and those of freed memory are kept up to a limit.
+//! The memory of a GPU is one file in memory, as large as the GPU's, mapped as a whole; an
+//! allocation is a part of it. Pages exist from their first use, and those of freed memory are kept
+//! up to a limit.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -54,7 +55,8 @@ pub(crate) struct Region {
 pub(crate) enum Kind {
     /// `cuMemAlloc`, with the place in the list of exported memory, if it is there.
     Allocated { export: Option<(usize, u64)> },
-    /// `cuIpcOpenMemHandle`: what undoes the mapping, the number of the export, how often it was opened.
+    /// `cuIpcOpenMemHandle`: what undoes the mapping, the number of the export, how often it was
+    /// opened.
     Imported { _mapping: Mapping, nonce: u64, opened: u32 },
     /// `cuMemMap`: the handle, and the GPUs that may reach it, a bit each.
     Mapped { handle: u64, access: u128 },

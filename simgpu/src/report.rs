@@ -1,4 +1,5 @@
-//! What a process says of itself when it ends: how often it called what, and what it never gave back.
+//! What a process says of itself when it ends: how often it called what, and what it never gave
+//! back.
 
 use std::{collections::BTreeMap, fs::OpenOptions, io::Write};
 

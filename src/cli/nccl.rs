@@ -70,7 +70,8 @@ pub struct NcclOptions {
     )]
     pub place: Vec<Place>,
 
-    /// The smallest size; with --maxbytes and one of the next two in place of --sizes [default: 32M]
+    /// The smallest size; with --maxbytes and one of the next two in place of --sizes [default:
+    /// 32M]
     #[arg(short = 'b', long, value_name = "SIZE", conflicts_with = "sizes")]
     pub minbytes: Option<Bytes>,
 
@@ -132,8 +133,8 @@ pub struct NcclOptions {
     )]
     pub registration: Vec<Registration>,
 
-    /// Capture the operations of a sample in a CUDA graph that is launched so many times, 0 to 64; 0
-    /// queues them one by one
+    /// Capture the operations of a sample in a CUDA graph that is launched so many times, 0 to 64;
+    /// 0 queues them one by one
     #[arg(short = 'G', long, alias = "cudagraph", value_name = "LAUNCHES", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(0..=64))]
     pub graph: u32,

@@ -7,8 +7,8 @@ use clap::{Args, ValueEnum};
 /// The flags of `g2g sweep`.
 #[derive(Clone, Debug, Args)]
 pub struct SweepOptions {
-    /// What to run, as README.md explains; there are some in scripts/plans. Paths in it are from the
-    /// folder in which g2g is called
+    /// What to run, as README.md explains; there are some in scripts/plans. Paths in it are from
+    /// the folder in which g2g is called
     #[arg(value_name = "PLAN.toml", required_unless_present = "resume")]
     pub plan: Option<PathBuf>,
 

@@ -35,8 +35,9 @@ pub(super) fn can_load(name: &str) -> Result<(), String> {
     load(name, RTLD_LAZY | RTLD_LOCAL).map(drop)
 }
 
-/// As long as it is there, a bus error ends the process with a sentence and exit code 2. The dynamic
-/// loader trusts what a file says of its own length: of one that was cut off it reads behind the end.
+/// As long as it is there, a bus error ends the process with a sentence and exit code 2. The
+/// dynamic loader trusts what a file says of its own length: of one that was cut off it reads
+/// behind the end.
 #[derive(Debug)]
 pub(super) struct Loading {
     before: libc::sigaction,

@@ -1,5 +1,5 @@
-//! This process's environment, and other processes: ending with the parent, and noticing that a peer
-//! has died.
+//! This process's environment, and other processes: ending with the parent, and noticing that a
+//! peer has died.
 
 use std::{
     fs, io,
@@ -26,8 +26,8 @@ pub fn die_with_parent() -> Result<(), CallError> {
     Ok(())
 }
 
-/// Has the process that `command` starts told to end (`SIGTERM`) when the thread that starts it ends,
-/// however it ends.
+/// Has the process that `command` starts told to end (`SIGTERM`) when the thread that starts it
+/// ends, however it ends.
 pub fn end_with_parent(command: &mut Command) {
     let parent = std::process::id();
     let end_with_parent = move || {
@@ -48,8 +48,8 @@ pub fn end_with_parent(command: &mut Command) {
 /// Tells a process that was not waited for yet to end (`SIGTERM`).
 pub fn end(child: &Child) {
     let Ok(pid) = libc::pid_t::try_from(child.id()) else { return };
-    // SAFETY: the call takes two integers; the process is our own, and its number nobody else's before
-    // it is waited for.
+    // SAFETY: the call takes two integers; the process is our own, and its number nobody else's
+    // before it is waited for.
     unsafe { libc::kill(pid, libc::SIGTERM) };
 }
 

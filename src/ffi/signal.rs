@@ -1,7 +1,7 @@
 //! Signals that are waited for by one thread and interrupt no other.
 //!
-//! They are blocked and not handled: libraries put handlers of their own in place of others, as those
-//! of Intel's PSM do, which come with libfabric and end the process.
+//! They are blocked and not handled: libraries put handlers of their own in place of others, as
+//! those of Intel's PSM do, which come with libfabric and end the process.
 
 use std::{io, mem::MaybeUninit, ptr, time::Duration};
 
@@ -36,12 +36,14 @@ pub fn wait(limit: Duration) -> Option<i32> {
         tv_sec: limit.as_secs().try_into().unwrap_or(libc::time_t::MAX),
         tv_nsec: limit.subsec_nanos().into(),
     };
-    // SAFETY: `set` and `limit` are live locals, and a null pointer asks for no more than the number.
+    // SAFETY: `set` and `limit` are live locals, and a null pointer asks for no more than the
+    // number.
     let signal = unsafe { libc::sigtimedwait(&raw const set, ptr::null_mut(), &raw const limit) };
     (signal > 0).then_some(signal)
 }
 
-/// Ends this process at once: what libraries have to do at its end could wait for a thread that hangs.
+/// Ends this process at once: what libraries have to do at its end could wait for a thread that
+/// hangs.
 pub fn exit_now(code: u8) -> ! {
     // SAFETY: the call ends the process and touches no memory.
     unsafe { libc::_exit(code.into()) }

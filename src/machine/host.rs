@@ -83,8 +83,8 @@ pub struct Host {
     pub driver_gpus: Fact<Vec<String>>,
     /// The version of NVIDIA's kernel driver.
     pub driver_version: Fact<String>,
-    /// Errors that NVIDIA's kernel driver has told of in the kernel's log: the GPU's PCI address, as
-    /// far as the driver writes it, and its number for the kind of error.
+    /// Errors that NVIDIA's kernel driver has told of in the kernel's log: the GPU's PCI address,
+    /// as far as the driver writes it, and its number for the kind of error.
     pub xids: Fact<Vec<(String, u64)>>,
 }
 

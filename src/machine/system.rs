@@ -98,8 +98,8 @@ impl System {
         Self(Source::Kernel)
     }
 
-    /// A machine by its files: JSON, an object from paths to what lies there, such as
-    /// `{"/sys/a": {"text": "1\n"}, "/sys/b": {"link": "a"}, "/sys/c": "folder", "/sys/d": "denied"}`.
+    /// A machine by its files: JSON, an object from paths to what lies there, such as `{"/sys/a":
+    /// {"text": "1\n"}, "/sys/b": {"link": "a"}, "/sys/c": "folder", "/sys/d": "denied"}`.
     ///
     /// # Errors
     ///

@@ -67,8 +67,8 @@ impl Latency {
         self.histogram.value_at_quantile(quantile)
     }
 
-    /// The 95 % confidence interval of the median, in nanoseconds, as [`super::Summary::of`] makes it; `None`
-    /// of fewer than [`SAMPLES_FOR_INTERVAL`].
+    /// The 95 % confidence interval of the median, in nanoseconds, as [`super::Summary::of`] makes
+    /// it; `None` of fewer than [`SAMPLES_FOR_INTERVAL`].
     pub fn median_interval_ns(&self) -> Option<(f64, f64)> {
         let count = usize::try_from(self.count()).ok()?;
         let place = interval_place(count) as f64;

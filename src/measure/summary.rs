@@ -12,7 +12,8 @@ const MISS: f64 = 0.05;
 /// Below so many samples no two of them make a 95 % interval of the median.
 pub const SAMPLES_FOR_INTERVAL: usize = 6;
 
-/// The samples of a stream are put together to so many parts or more, whose means make its interval.
+/// The samples of a stream are put together to so many parts or more, whose means make its
+/// interval.
 const PARTS: usize = 20;
 
 /// What is kept of a list of samples.
@@ -80,7 +81,8 @@ impl Summary {
 pub struct Scale {
     /// So many standard errors is half of the interval.
     pub errors: f64,
-    /// Degrees of freedom of Student's distribution: how well the interval tells the standard error.
+    /// Degrees of freedom of Student's distribution: how well the interval tells the standard
+    /// error.
     pub freedom: f64,
 }
 
@@ -89,10 +91,10 @@ impl Scale {
     ///
     /// The interval misses with a chance of its own, below 5 %, and so many standard errors it is
     /// (McKean and Schrader, "A Comparison of Methods for Studentizing the Sample Median",
-    /// Communications in Statistics B 13, 1984; Bonett and Price, "Statistical Inference for a Linear
-    /// Function of Medians", Psychological Methods 7, 2002). Its width varies as the sum of the gaps
-    /// between the samples in it does, each of which is about exponential: what is divided by a sum of
-    /// *g* of them has the tails of Student's distribution with *g* degrees of freedom.
+    /// Communications in Statistics B 13, 1984; Bonett and Price, "Statistical Inference for a
+    /// Linear Function of Medians", Psychological Methods 7, 2002). Its width varies as the sum of
+    /// the gaps between the samples in it does, each of which is about exponential: what is divided
+    /// by a sum of *g* of them has the tails of Student's distribution with *g* degrees of freedom.
     pub fn of_median(count: usize) -> Option<Self> {
         thread_local!(static KNOWN: Known<Option<Scale>> = Known::default());
         KNOWN.with(|known| known.get(count, Self::median))
@@ -141,8 +143,8 @@ pub(super) fn interval_place(count: usize) -> usize {
     KNOWN.with(|known| known.get(count, place))
 }
 
-/// What follows from numbers of samples, each worked out once: quantiles take long, and a million rows
-/// have few different numbers.
+/// What follows from numbers of samples, each worked out once: quantiles take long, and a million
+/// rows have few different numbers.
 struct Known<T>(RefCell<HashMap<usize, T>>);
 
 impl<T> Default for Known<T> {
@@ -186,7 +188,8 @@ mod tests {
 
     #[test]
     fn intervals_have_the_published_scale() {
-        // P(X ≤ 5) of 20 is 0.02069, P(X ≤ 0) of 6 is 1/64; and so much is beyond these of a normal distribution.
+        // P(X ≤ 5) of 20 is 0.02069, P(X ≤ 0) of 6 is 1/64; and so much is beyond these of a normal
+        // distribution.
         for (count, errors, freedom) in [(20, 2.0396, 9.0), (6, 2.1539, 5.0)] {
             let scale = Scale::of_median(count).unwrap();
             assert!((scale.errors - errors).abs() < 1e-4, "{scale:?}");

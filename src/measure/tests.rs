@@ -140,8 +140,9 @@ fn case(operation: Operation) -> Case {
 fn a_number_comes_out_only_behind_fill_run_and_verify() {
     let (outcome, notes) = tell(Operation::Copy, Support::Yes, false);
     let Outcome::Measured(measured) = outcome else { panic!("{outcome:?}") };
-    // One operation is too short for a sample, eleven last 1.1 ms, which is confirmed. 16 operations are proven one by
-    // one, 20 samples come in one batch, 10 000 latencies of 100 µs in batches of 2000.
+    // One operation is too short for a sample, eleven last 1.1 ms, which is confirmed. 16
+    // operations are proven one by one, 20 samples come in one batch, 10 000 latencies of 100 µs in
+    // batches of 2000.
     let warm_up = ["support", "prepare", "look before", "run", "run", "run"];
     let batch = ["fill", "run", "verify"];
     let end = ["look after", "drop"];

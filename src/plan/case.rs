@@ -443,8 +443,8 @@ impl Fabric {
     }
 }
 
-/// The rounds of a dissemination barrier (Hensgen, Finkel and Manber, 1988) of `members` for the one
-/// at `place`: after round k it has heard, through others, of the 2^(k+1) before it.
+/// The rounds of a dissemination barrier (Hensgen, Finkel and Manber, 1988) of `members` for the
+/// one at `place`: after round k it has heard, through others, of the 2^(k+1) before it.
 fn meetings(members: &[Rank], place: usize) -> Vec<Meeting> {
     let count = members.len();
     let steps = std::iter::successors(Some(1), |step| Some(step * 2));

@@ -7,15 +7,15 @@ use crate::{plan::TransportKind, units::Bytes};
 /// What one case is, as far as its time depends on it.
 pub(crate) type Weight = (TransportKind, Bytes);
 
-/// No case takes more for another byte, in seconds: some fifty transfers over a way of 1 GB/s, twice
-/// that. What sizes of a few KiB differ by is chance.
+/// No case takes more for another byte, in seconds: some fifty transfers over a way of 1 GB/s,
+/// twice that. What sizes of a few KiB differ by is chance.
 const SECONDS_PER_BYTE_MAX: f64 = 1e-7;
 
 /// The time left.
 ///
-/// A case is measured for as long as the time limit lets it, or less, and is made ready and verified
-/// in a time that grows with its bytes: for each transport a straight line through what its cases have
-/// taken. Of one that had none yet the limit is all that is known.
+/// A case is measured for as long as the time limit lets it, or less, and is made ready and
+/// verified in a time that grows with its bytes: for each transport a straight line through what
+/// its cases have taken. Of one that had none yet the limit is all that is known.
 #[derive(Debug)]
 pub(super) struct Left {
     limit: Duration,
@@ -39,7 +39,8 @@ struct Work {
 }
 
 impl Left {
-    /// With these cases still to come, the bandwidth of each of which is sampled for `limit` at most.
+    /// With these cases still to come, the bandwidth of each of which is sampled for `limit` at
+    /// most.
     pub(super) fn new(cases: impl IntoIterator<Item = Weight>, limit: Duration) -> Self {
         let mut transports: HashMap<TransportKind, Work> = HashMap::new();
         for (transport, size) in cases {

@@ -163,8 +163,8 @@ impl Column {
 }
 
 impl Columns {
-    /// The rows of a run's `run.csv`, of which nobody will ask for another column. A last line without its line break, which a kill may leave, is no
-    /// row.
+    /// The rows of a run's `run.csv`, of which nobody will ask for another column. A last line
+    /// without its line break, which a kill may leave, is no row.
     ///
     /// # Errors
     ///
@@ -243,8 +243,8 @@ impl Columns {
         self.length == 0
     }
 
-    /// The text of a row as it stands in the file. Empty of a measured number, and where the file, an older
-    /// one, has no such column.
+    /// The text of a row as it stands in the file. Empty of a measured number, and where the file,
+    /// an older one, has no such column.
     pub fn text(&self, row: usize, column: &str) -> &str {
         self.column(column).map_or("", |column| column.text(row))
     }

@@ -1,8 +1,8 @@
-//! What a histogram in HdrHistogram's format holds, without the histogram: it would be nearly empty, and
-//! there can be a million.
+//! What a histogram in HdrHistogram's format holds, without the histogram: it would be nearly
+//! empty, and there can be a million.
 //!
-//! The format is that of `HdrHistogram`'s wiki, "Internal format of V2": after a head runs of empty places
-//! and the counts of others, as numbers of one to nine bytes.
+//! The format is that of `HdrHistogram`'s wiki, "Internal format of V2": after a head runs of empty
+//! places and the counts of others, as numbers of one to nine bytes.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
 use miniz_oxide::inflate::{
@@ -22,8 +22,8 @@ const HEAD: usize = 40;
 /// No histogram of ours is longer: 64 times as many places as [`HALF`], of nine bytes each.
 const LENGTH_MAX: usize = HEAD + 9 * 64 * 1024;
 
-/// From here on each place is of two values, from twice as much on of four: what three significant digits
-/// need.
+/// From here on each place is of two values, from twice as much on of four: what three significant
+/// digits need.
 const HALF: u64 = 1024;
 
 /// Reads one histogram after the other.
@@ -40,8 +40,8 @@ impl Counts {
         Self { inflate: Box::default(), packed: Vec::new(), plain, counts: Vec::new() }
     }
 
-    /// The values of a histogram of [`Latency`], in nanoseconds, and how often each was counted; `None` if the
-    /// text, in Base64, is none.
+    /// The values of a histogram of [`Latency`], in nanoseconds, and how often each was counted;
+    /// `None` if the text, in Base64, is none.
     pub(super) fn read(&mut self, text: &[u8]) -> Option<&[(u64, u64)]> {
         self.packed.clear();
         BASE64_STANDARD.decode_vec(text, &mut self.packed).ok()?;
@@ -85,8 +85,8 @@ impl Counts {
     }
 }
 
-/// The next number: seven bits from each byte as long as more follow, eight of the ninth; the lowest is the
-/// sign.
+/// The next number: seven bits from each byte as long as more follow, eight of the ninth; the
+/// lowest is the sign.
 fn number(bytes: &mut &[u8]) -> Option<i64> {
     let mut read = 0u64;
     for shift in (0..=56).step_by(7) {

@@ -35,8 +35,8 @@ pub(super) fn open_end(path: &Path) -> io::Result<File> {
     unlinked(options.custom_flags(libc::O_NOFOLLOW).open(path))
 }
 
-/// Puts a file with these `bytes` in the place of what is there, at once. A link is replaced and what
-/// it leads to stays; what is no file, such as a pipe or a terminal, is written to, and so is
+/// Puts a file with these `bytes` in the place of what is there, at once. A link is replaced and
+/// what it leads to stays; what is no file, such as a pipe or a terminal, is written to, and so is
 /// `/dev/stdout` whatever it is.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let is_no_file = fs::metadata(path).is_ok_and(|there| !there.is_file());
@@ -152,7 +152,8 @@ impl RecordFile {
         }
     }
 
-    /// Writes another ending, after which there is no record more. On failure the file is as it was.
+    /// Writes another ending, after which there is no record more. On failure the file is as it
+    /// was.
     pub(super) fn conclude(&mut self, ending: &[u8]) -> Result<(), Error> {
         self.keep()?;
         let written = self.file.write_all_at(ending, self.end).and_then(|()| self.file.sync_data());

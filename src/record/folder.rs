@@ -99,8 +99,8 @@ fn topology(path: &Path) -> Result<Option<Survey>, Error> {
 }
 
 impl Run {
-    /// Gives `each` the place of every one of these rows, with its latencies over all ranks: in nanoseconds, each
-    /// with how often it was seen.
+    /// Gives `each` the place of every one of these rows, with its latencies over all ranks: in
+    /// nanoseconds, each with how often it was seen.
     ///
     /// # Errors
     ///

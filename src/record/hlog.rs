@@ -92,8 +92,8 @@ impl Hlog {
     }
 }
 
-/// Gives `each` what was counted over all ranks of every row with one of these numbers, as far as the log has
-/// them: latencies in nanoseconds, each with how often it was seen.
+/// Gives `each` what was counted over all ranks of every row with one of these numbers, as far as
+/// the log has them: latencies in nanoseconds, each with how often it was seen.
 ///
 /// # Errors
 ///
@@ -154,8 +154,8 @@ struct Found {
     last: Duration,
 }
 
-/// Finds the lines of `rows`, one of each that was measured and those of ranks behind it; `Err` is the
-/// number of the row that lacks its own.
+/// Finds the lines of `rows`, one of each that was measured and those of ranks behind it; `Err` is
+/// the number of the row that lacks its own.
 fn find(file: &File, rows: &[Row]) -> io::Result<Result<Found, usize>> {
     let mut found = Found { end: 0, start: Duration::ZERO, last: Duration::ZERO };
     let mut measured = rows.iter().filter(|row| row.status == Status::Ok).peekable();

@@ -38,8 +38,8 @@ impl Json {
         Ok(Self { file, is_empty: true })
     }
 
-    /// Takes up the file again. It is written anew with `resumed` before the rows, where no half row
-    /// can take its place, and gets its name when it is whole; with `None` it stays as it is.
+    /// Takes up the file again. It is written anew with `resumed` before the rows, where no half
+    /// row can take its place, and gets its name when it is whole; with `None` it stays as it is.
     pub(super) fn resume(
         path: &Path,
         provenance: &Provenance,

@@ -1,6 +1,6 @@
 //! Rows of collectives in the form in which nccl-tests 2.19 prints its own (`writeDeviceReport`,
-//! `writeResultHeader`, `writeBenchmarkLine*` and `writeResultFooter` in its `src/util.cu`), so that
-//! what reads that reads this.
+//! `writeResultHeader`, `writeBenchmarkLine*` and `writeResultFooter` in its `src/util.cu`), so
+//! that what reads that reads this.
 
 use std::fmt::Write;
 
@@ -28,7 +28,8 @@ pub struct NcclTests {
 }
 
 /// All rows of NCCL, a table for each collective, as the programs of nccl-tests print theirs; other
-/// rows, and those without a number, are comments. `communicator` has the ways from each of its ranks.
+/// rows, and those without a number, are comments. `communicator` has the ways from each of its
+/// ranks.
 pub fn text(
     about: &NcclTests,
     provenance: &Provenance,

@@ -182,8 +182,8 @@ impl<'a> Lines<'a> {
         Ok(is_there.then(|| self.line.strip_suffix(b"\n").unwrap_or(&self.line)))
     }
 
-    /// The same of a line that has its break, and no zeros as a loss of power leaves them; `None` too
-    /// for all behind one that has not.
+    /// The same of a line that has its break, and no zeros as a loss of power leaves them; `None`
+    /// too for all behind one that has not.
     pub(super) fn next_whole(&mut self) -> io::Result<Option<&[u8]>> {
         if !self.is_cut {
             self.read()?;

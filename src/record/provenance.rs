@@ -55,7 +55,8 @@ pub struct Provenance {
     /// All hosts with their ranks, as far as cases depend on them; that of rank 0 first.
     pub hosts: Vec<Host>,
     /// Variables with the beginnings `NCCL_`, `FI_`, `OFI_` and `CUDA_`, but for those by which g2g
-    /// keeps NCCL's log: as they were set where they are known settings, others by their names alone.
+    /// keeps NCCL's log: as they were set where they are known settings, others by their names
+    /// alone.
     pub environment: Vec<(String, String)>,
 }
 

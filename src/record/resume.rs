@@ -47,9 +47,9 @@ impl Held {
         self.past.as_ref()
     }
 
-    /// Opens the files for the rows that are missing; `now` is told in run.json. Where there is no row
-    /// yet the run begins anew, and has `provenance`. With nothing `now` no row is missing, and files
-    /// that are whole are not touched.
+    /// Opens the files for the rows that are missing; `now` is told in run.json. Where there is no
+    /// row yet the run begins anew, and has `provenance`. With nothing `now` no row is missing, and
+    /// files that are whole are not touched.
     ///
     /// # Errors
     ///

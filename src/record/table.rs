@@ -17,7 +17,8 @@ use crate::{
     units::{Bytes, readable_gb_s, readable_nanoseconds},
 };
 
-/// Prints `text`, with what a terminal would obey as escapes. A reader that has gone away, such as `head`, is no error.
+/// Prints `text`, with what a terminal would obey as escapes. A reader that has gone away, such as
+/// `head`, is no error.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! What is to be thought of the numbers, in short: a line for each way, and one for each row that is
-//! not as it should be.
+//! What is to be thought of the numbers, in short: a line for each way, and one for each row that
+//! is not as it should be.
 
 use super::{Row, table};
 use crate::{

@@ -99,8 +99,8 @@ pub fn find(rows: &Columns, class: &dyn Fn(usize) -> String) -> Vec<Finding> {
     matrices.iter().flat_map(of_matrix).collect()
 }
 
-/// The kind of way that a flow takes: what it is expected to reach, and whether it goes between hosts or,
-/// on one, between processes, and how near two GPUs are to each other.
+/// The kind of way that a flow takes: what it is expected to reach, and whether it goes between
+/// hosts or, on one, between processes, and how near two GPUs are to each other.
 pub fn way(rows: &Columns, row: usize, hosts: &[Host]) -> String {
     let expected = rows.number(row, "expected_gb_s");
     let expected = expected.map_or_else(String::new, |gb_s| format!(", {gb_s:.3} GB/s"));

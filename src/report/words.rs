@@ -26,8 +26,8 @@ pub(super) const KIND: [&str; 17] = [
     "target_memory",
 ];
 
-/// What a row is about: `p2p copy read ce`, `nccl all_reduce float sum in place`; but for what stands in
-/// the column `without`.
+/// What a row is about: `p2p copy read ce`, `nccl all_reduce float sum in place`; but for what
+/// stands in the column `without`.
 pub(super) fn kind(rows: &Columns, row: usize, without: &str) -> String {
     let told = |column: &str| {
         Some(rows.text(row, column)).filter(|cell| !cell.is_empty() && column != without)

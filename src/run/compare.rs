@@ -109,7 +109,8 @@ const fn kind(across: Across) -> Trait {
     }
 }
 
-/// What stands under a path: a run, all runs of a sweep that have ended well, or another tool's file.
+/// What stands under a path: a run, all runs of a sweep that have ended well, or another tool's
+/// file.
 fn sources(path: &Path) -> Result<Vec<Source>, Failure> {
     let start = |err: record::Error| Failure::Start(err.to_string());
     let of_run = |folder: &Path| {

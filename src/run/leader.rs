@@ -148,8 +148,8 @@ impl Leader<'_> {
         })
     }
 
-    /// Takes leave of the other ranks, with what their logs have that no row has brought, and with how
-    /// their GPUs have done.
+    /// Takes leave of the other ranks, with what their logs have that no row has brought, and with
+    /// how their GPUs have done.
     fn take_leave(&mut self, ranks: &mut Ranks) -> Result<(), Failure> {
         let middle = |err: world::Error| Failure::Middle(err.to_string());
         ranks.world.next_round();
@@ -164,8 +164,8 @@ impl Leader<'_> {
         ranks.world.barrier().map_err(middle)
     }
 
-    /// Keeps what this rank alone knows of a run that has ended in the middle: what NCCL has said last,
-    /// and how the GPUs of this host have done.
+    /// Keeps what this rank alone knows of a run that has ended in the middle: what NCCL has said
+    /// last, and how the GPUs of this host have done.
     fn break_off(&mut self) -> Result<(), Failure> {
         self.record_log(Rank(0), environment::take_log())?;
         let health = self.lookout.health().into_iter().collect();

@@ -74,8 +74,8 @@ type Key<'a> = (Vec<&'a str>, usize);
 /// The rows of a case by their combination and repetition.
 type Rows<'a> = HashMap<(usize, usize), &'a Line>;
 
-/// The cases of a sweep, in the order of their rows. Where there are several bandwidths, what all of
-/// them are together comes first.
+/// The cases of a sweep, in the order of their rows. Where there are several bandwidths, what all
+/// of them are together comes first.
 pub fn cases(plan: &Plan, runs: &[RunLines]) -> Vec<Case> {
     let columns = columns(plan, runs);
     let mut places: HashMap<Key<'_>, usize> = HashMap::new();

@@ -62,8 +62,8 @@ pub struct AxisEffect {
 pub struct Effect {
     /// The quantity with the one over that with the other: of geometric means.
     pub ratio: f64,
-    /// Lower end of its interval, at the level of [`Effect::level`]; `None`: there is one repetition
-    /// only.
+    /// Lower end of its interval, at the level of [`Effect::level`]; `None`: there is one
+    /// repetition only.
     pub low: Option<f64>,
     /// Upper end.
     pub high: Option<f64>,
@@ -212,8 +212,8 @@ impl Effect {
 
 /// Holm's procedure: the smallest p is held against the chance of a miss over the number of
 /// differences, the next one against it over one less, and so on; from the first that is not below
-/// on, all are noise. Each interval has the level that its p was held against, so that it leaves out
-/// 1 exactly where the difference counts.
+/// on, all are noise. Each interval has the level that its p was held against, so that it leaves
+/// out 1 exactly where the difference counts.
 fn judge(all: &mut [Findings]) {
     let mut effects: Vec<(f64, Quantity, &mut Effect)> = Vec::new();
     for Findings { quantity, lead, effects: of_axes, .. } in all {

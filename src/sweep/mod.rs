@@ -1,5 +1,5 @@
-//! A sweep: many runs that differ in what a plan varies. What a plan's file says, in which order its
-//! runs come, and what their results say of each value; pure.
+//! A sweep: many runs that differ in what a plan varies. What a plan's file says, in which order
+//! its runs come, and what their results say of each value; pure.
 
 mod cases;
 mod effects;

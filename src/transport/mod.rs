@@ -97,7 +97,8 @@ impl Error {
         Self::Call { action: action.to_owned(), source }
     }
 
-    /// The same of what ranks do together through a library, which may wait for one of them in vain.
+    /// The same of what ranks do together through a library, which may wait for one of them in
+    /// vain.
     fn together(action: &str, source: ffi::CallError) -> Self {
         match source.source {
             ffi::Cause::Late(waited) => {
@@ -398,8 +399,8 @@ pub fn open(kind: TransportKind, topology: &Topology) -> Result<Box<dyn Transpor
     }
 }
 
-/// The library, where it works: else why not, as the library itself says it where it is here and the
-/// driver is not.
+/// The library, where it works: else why not, as the library itself says it where it is here and
+/// the driver is not.
 fn nccl() -> Result<nccl::Nccl, String> {
     let library = ffi::nccl::Library::load(None).map_err(|absent| absent.to_string())?;
     let gpus = gpu::Gpus::new().map_err(|absent| match library.refusal() {

@@ -15,8 +15,9 @@ use crate::{
 /// How often a look is taken at whether it has ended.
 const TURN: Duration = Duration::from_millis(5);
 
-/// Runs `command` to its end; how it ended, and what it wrote to standard error if that is a pipe. It is
-/// told to end (`SIGTERM`) when this process is, and when this process ends before, however it does.
+/// Runs `command` to its end; how it ended, and what it wrote to standard error if that is a pipe.
+/// It is told to end (`SIGTERM`) when this process is, and when this process ends before, however
+/// it does.
 ///
 /// # Errors
 ///

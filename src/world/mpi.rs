@@ -20,8 +20,8 @@ use crate::{
 /// The least time that all ranks have to start.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long rank 0 stays after a failure, with everything said: MPICH's launcher has been seen to end
-/// the ranks before it had passed on what they printed.
+/// How long rank 0 stays after a failure, with everything said: MPICH's launcher has been seen to
+/// end the ranks before it had passed on what they printed.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How much longer than rank 0 the others stay after a failure. Launchers end all ranks when one

@@ -299,8 +299,8 @@ impl Star {
     }
 
     /// The root's search for a failure that came of no other, for a rank that is gone, and for the
-    /// ranks that have not failed; nothing was heard yet but on the link `heard`. A rank that fails says so in this round; one
-    /// that does not may be waiting.
+    /// ranks that have not failed; nothing was heard yet but on the link `heard`. A rank that fails
+    /// says so in this round; one that does not may be waiting.
     fn hear(&mut self, heard: Option<usize>) -> (Option<Failure>, Option<Rank>, Vec<Rank>) {
         let due = Instant::now() + HEARING.min(self.deadline);
         let mut open: Vec<usize> =

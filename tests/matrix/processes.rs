@@ -57,8 +57,8 @@ impl Ended {
         failed.unwrap_or_else(|| self.said.clone())
     }
 
-    /// Fails unless every row is measured, or names `rank`; and unless what is left over of GPUs was
-    /// given back by those that came to their end.
+    /// Fails unless every row is measured, or names `rank`; and unless what is left over of GPUs
+    /// was given back by those that came to their end.
     fn assert_named(&self, rank: u32, what: &str) {
         let what = format!("{what}: {:?} {}{}", self.code, self.shown, self.said);
         let name = format!("rank {rank}");

@@ -11,8 +11,8 @@ use crate::common::{Rows, g2g, text};
 
 const LINE: &str = "shm --numa 0:0 --pattern one-way --sizes 64,4K --samples 50 --time-limit 10ms";
 
-/// A library that answers for the C library's clocks: `change` is C for what becomes of `*t`, the time of
-/// the clock `id`, at call number `n`.
+/// A library that answers for the C library's clocks: `change` is C for what becomes of `*t`, the
+/// time of the clock `id`, at call number `n`.
 fn other_clock(folder: &Path, change: &str) -> PathBuf {
     let source = folder.join("clock.c");
     let code = format!(

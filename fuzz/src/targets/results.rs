@@ -31,8 +31,8 @@ pub(crate) fn clean() {
 }
 
 /// Read as `g2g report` and `g2g compare` read it, and gone on with as `--resume` does: no panic,
-/// one sentence of what is wrong, a page without foreign tags; and what cannot be gone on with stays
-/// as it was.
+/// one sentence of what is wrong, a page without foreign tags; and what cannot be gone on with
+/// stays as it was.
 pub(crate) fn take(input: &[u8]) -> bool {
     let contents: [&[u8]; 4] = files(input);
     let write = || {

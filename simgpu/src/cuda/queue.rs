@@ -245,8 +245,8 @@ impl<'w> Queueing<'w> {
     }
 }
 
-/// Makes the next operation of `slot` wait for the last one of `other`: by a wait that is queued, if
-/// that has not been timed, else by the time that is returned.
+/// Makes the next operation of `slot` wait for the last one of `other`: by a wait that is queued,
+/// if that has not been timed, else by the time that is returned.
 fn after(plane: &mut Guard<'_>, slot: usize, other: usize, waits: &mut u64) -> u64 {
     let last = plane.streams[other];
     if last.timed == last.queued {

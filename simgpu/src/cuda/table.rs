@@ -1,4 +1,5 @@
-//! Handles that are never dangling: numbers of places in a table, each with the how manieth owner it has.
+//! Handles that are never dangling: numbers of places in a table, each with the how manieth owner
+//! it has.
 
 /// Values by handle.
 #[derive(Debug)]

@@ -222,7 +222,8 @@ pub struct Rate {
 /// What the library of collectives finds beside GPUs and pairs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nccl {
-    /// Whether the NVSwitch reduces; `None`: from NVLink 4 on, where GPUs have compute capability 9.0.
+    /// Whether the NVSwitch reduces; `None`: from NVLink 4 on, where GPUs have compute capability
+    /// 9.0.
     pub nvls: Option<bool>,
     /// What is reached of the NVSwitch's bound; `None`: by the compute capability.
     pub nvls_efficiency: Option<f64>,
@@ -414,7 +415,8 @@ pub struct Faults {
 pub struct FailingRank {
     /// `None`: any rank.
     pub rank: Option<u32>,
-    /// A function such as `ncclAllReduce`, or `ncclCommInitRank` for joining; `None`: any collective.
+    /// A function such as `ncclAllReduce`, or `ncclCommInitRank` for joining; `None`: any
+    /// collective.
     pub name: Option<String>,
     /// How many calls of it go well before; counted for each communicator.
     pub after: u64,

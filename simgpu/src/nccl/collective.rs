@@ -268,8 +268,8 @@ fn leg(machine: &Machine, model: &Model, source: usize, target: usize) -> Leg {
     Leg { source: number(from.gpu), target: number(to.gpu), medium }
 }
 
-/// Whether it is queued: the place of its stream and how many operations that has had; `None`: there
-/// is no room.
+/// Whether it is queued: the place of its stream and how many operations that has had; `None`:
+/// there is no room.
 type Queued = Result<Option<(usize, u64)>, Refused>;
 
 fn push(queueing: &mut Queueing<'_>, post: Post, messages: &[Posted], called: &str) -> Queued {
@@ -304,8 +304,8 @@ fn with_room(
     }
 }
 
-/// Queues the messages of one rank that belong together, or puts them into the graph of a stream that
-/// is captured.
+/// Queues the messages of one rank that belong together, or puts them into the graph of a stream
+/// that is captured.
 pub(super) fn post_or_capture_messages(
     world: &World,
     messages: Vec<Message>,

@@ -323,7 +323,8 @@ impl Ranks {
     }
 
     /// Moves blocks from every source to every target for which `blocks` says by how many blocks
-    /// for each number of the partner: in the source for the target's, in the target for the source's.
+    /// for each number of the partner: in the source for the target's, in the target for the
+    /// source's.
     fn exchange(&self, bytes: usize, blocks: impl Fn(usize, usize) -> Option<(usize, usize)>) {
         for source in 0..self.sends.len() {
             for target in 0..self.receives.len() {

@@ -1,5 +1,5 @@
-//! The names of variables that the real library knows, as it holds them: strings that end in NUL, in
-//! the read-only data of the library, where a program can look for them.
+//! The names of variables that the real library knows, as it holds them: strings that end in NUL,
+//! in the read-only data of the library, where a program can look for them.
 //!
 //! They are all strings of that form, six of them right behind another constant, in the section
 //! `.rodata` of `libnccl.so.2` 2.32.3 (wheel nvidia-nccl-cu13).

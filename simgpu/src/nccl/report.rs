@@ -1,4 +1,5 @@
-//! What the log tells of a communicator: who is where, by which ways, and how each collective is done.
+//! What the log tells of a communicator: who is where, by which ways, and how each collective is
+//! done.
 
 use super::{
     communicator::Communicator,

@@ -508,7 +508,8 @@ fn attaching_is_refused_in_a_sentence() {
             let mut sentence = [0; 200];
             let pointer = |text: Option<&CStr>| text.map_or(std::ptr::null(), CStr::as_ptr);
             let (machine, state) = (pointer(machine), pointer(state));
-            // SAFETY: the texts are C strings or null, and the array is as long as it is said to be.
+            // SAFETY: the texts are C strings or null, and the array is as long as it is said to
+            // be.
             let code =
                 unsafe { simgpu_attach(machine, state, 0, sentence.as_mut_ptr(), sentence.len()) };
             // SAFETY: the array is zeroed, or the call has written a C string.

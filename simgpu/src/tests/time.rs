@@ -311,8 +311,8 @@ const NO_JITTER: Jitter = Jitter {
     seed: 0,
 };
 
-/// When 1000 copies of `bytes` from GPU 0 to `target` began, and how long each lasted; the first lies
-/// behind what was timed before.
+/// When 1000 copies of `bytes` from GPU 0 to `target` began, and how long each lasted; the first
+/// lies behind what was timed before.
 fn thousand(memory: &[u64], target: usize, bytes: usize) -> Vec<(u64, u64)> {
     let stream = stream();
     let start = mark(stream);

@@ -220,8 +220,8 @@ impl Guard<'_> {
         start_ps + self.jittered_ps(&ends, start_ps, cost.duration_ps)
     }
 
-    /// Counts a transfer, from end to end or over several such ways at once, that begins at `start_ps` and
-    /// should last `duration_ps`; how long it lasts by chance.
+    /// Counts a transfer, from end to end or over several such ways at once, that begins at
+    /// `start_ps` and should last `duration_ps`; how long it lasts by chance.
     pub(super) fn jittered_ps(
         &mut self,
         ends: &[(u16, u16)],

@@ -108,8 +108,8 @@ pub fn path(case: &Case, moved: Moved, seen: &[Seen]) -> Option<CountedPath> {
     })
 }
 
-/// Of a collective: bytes that each of its GPUs has sent over NVLink for each byte of the operation's
-/// size, on average; `None` where NVLinks do not count.
+/// Of a collective: bytes that each of its GPUs has sent over NVLink for each byte of the
+/// operation's size, on average; `None` where NVLinks do not count.
 pub fn nvlink_bytes_per_byte(case: &Case, operations: u64, seen: &[Seen]) -> Option<f64> {
     let (_, nccl, layout) = case.collective()?;
     let own: BTreeSet<(Rank, Gpu)> =

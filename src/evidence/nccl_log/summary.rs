@@ -140,8 +140,8 @@ impl Communicator {
 }
 
 impl Log {
-    /// Leaves only the communicators that are told of behind a line of each file; `lines` has these,
-    /// by the places of the files.
+    /// Leaves only the communicators that are told of behind a line of each file; `lines` has
+    /// these, by the places of the files.
     pub fn keep_behind(&mut self, lines: &[u64]) {
         let begin = |file: u32| lines.get(file as usize).copied().unwrap_or(0);
         self.communicators
@@ -187,8 +187,8 @@ impl Log {
         all.filter(move |choice| of.is_none_or(|of| of.is_it(choice)))
     }
 
-    /// Whether the data went where it was asked to go, and the operation as it was asked to; without
-    /// wishes, whether the log says for all ranks where it went.
+    /// Whether the data went where it was asked to go, and the operation as it was asked to;
+    /// without wishes, whether the log says for all ranks where it went.
     #[must_use]
     pub fn path_verdict(&self, of: Option<&Asked>, wishes: &Wishes) -> PathVerdict {
         let links = || self.communicators.iter().flat_map(|communicator| &communicator.links);

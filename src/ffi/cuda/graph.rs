@@ -114,8 +114,9 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         let destroyed = self.context.current().and_then(|driver| {
-            // SAFETY: the handle came from `cuGraphInstantiateWithFlags` and is destroyed only here; a launch
-            // that is still under way keeps what it needs ("CUDA Driver API", cuGraphExecDestroy).
+            // SAFETY: the handle came from `cuGraphInstantiateWithFlags` and is destroyed only
+            // here; a launch that is still under way keeps what it needs ("CUDA Driver API",
+            // cuGraphExecDestroy).
             let code = unsafe { driver.graph_calls.as_ref()?.cuGraphExecDestroy(self.handle.0) };
             driver.check("cuGraphExecDestroy", code, || {
                 format!("a graph of {}", self.context.device())

@@ -132,9 +132,9 @@ impl Buffer {
         Ok(Self { context: context.clone(), address, size })
     }
 
-    /// Allocates `size` for [`Buffer::ipc_handle`] or [`Buffer::dma_buf`]: whole blocks, with nothing else in them. What
-    /// is smaller may share a block, and another process opens and closes blocks ("CUDA
-    /// Programming Guide", Interprocess Communication).
+    /// Allocates `size` for [`Buffer::ipc_handle`] or [`Buffer::dma_buf`]: whole blocks, with
+    /// nothing else in them. What is smaller may share a block, and another process opens and
+    /// closes blocks ("CUDA Programming Guide", Interprocess Communication).
     ///
     /// # Errors
     ///

@@ -45,9 +45,9 @@ pub(super) struct Inner {
     handle: Handle<CUstream_st>,
     /// Whether it was still busy when what it may use was to be freed.
     late: AtomicBool,
-    /// Whether what is queued goes into a graph, whose memory others answer for.
-    /// Held while that begins or ends, and while the driver is asked how far the stream is, which it
-    /// does not say of one that is captured.
+    /// Whether what is queued goes into a graph, whose memory others answer for. Held while that
+    /// begins or ends, and while the driver is asked how far the stream is, which it does not say
+    /// of one that is captured.
     captured: Mutex<bool>,
 }
 

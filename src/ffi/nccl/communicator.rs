@@ -36,8 +36,8 @@ pub struct Communicator {
 
 impl Communicator {
     /// Makes several ranks of the communicator `id` of `size` ranks at once: those of this process,
-    /// each with the context of its GPU. All ranks have to call it; `patience` is for each wait, here
-    /// and later: what is late is aborted, and the communicator with it.
+    /// each with the context of its GPU. All ranks have to call it; `patience` is for each wait,
+    /// here and later: what is late is aborted, and the communicator with it.
     ///
     /// # Errors
     ///
@@ -80,8 +80,8 @@ impl Communicator {
         self.context.current()?;
         let (size, rank) = (c_int_of(self.size), c_int_of(self.rank));
         let mut config = configuration();
-        // SAFETY: the handle lies in a box that this communicator owns until NCCL is done with it; the
-        // configuration is copied by the call.
+        // SAFETY: the handle lies in a box that this communicator owns until NCCL is done with it;
+        // the configuration is copied by the call.
         let code = unsafe {
             (self.library.calls.ncclCommInitRankConfig)(
                 self.handle.as_ptr(),
@@ -131,7 +131,8 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// The library cannot ([`Feature::Split`](super::Feature::Split)), or not all ranks have come in time.
+    /// The library cannot ([`Feature::Split`](super::Feature::Split)), or not all ranks have come
+    /// in time.
     pub fn divide(members: &[(&Self, (u32, u32))]) -> Result<Vec<Self>, CallError> {
         let Some((first, _)) = members.first() else { return Ok(Vec::new()) };
         let library = first.library;
@@ -227,8 +228,8 @@ impl Communicator {
         }
     }
 
-    /// Ends communicators of one process in order, after all that was queued is done; all ranks should
-    /// call it. If that is not so in time, they are aborted.
+    /// Ends communicators of one process in order, after all that was queued is done; all ranks
+    /// should call it. If that is not so in time, they are aborted.
     ///
     /// # Errors
     ///
@@ -370,7 +371,8 @@ const INIT: &str = "ncclCommInitRankConfig";
 const SPLIT: &str = "ncclCommSplit";
 const ASYNC: &str = "ncclCommGetAsyncError";
 
-/// A configuration that leaves all to NCCL but that calls return at once (`NCCL_CONFIG_INITIALIZER`).
+/// A configuration that leaves all to NCCL but that calls return at once
+/// (`NCCL_CONFIG_INITIALIZER`).
 fn configuration() -> ncclConfig_t {
     ncclConfig_t {
         size: size_of::<ncclConfig_t>(),

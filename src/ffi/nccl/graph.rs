@@ -8,9 +8,9 @@ use crate::ffi::{
 
 /// Groups of operations of this process's ranks, as a graph for each of their streams.
 ///
-/// It borrows the memory that they name, so that it is there at each launch; what is launched is then
-/// the streams' work. NCCL does not let go of a communicator before its graphs are gone: drop this
-/// first.
+/// It borrows the memory that they name, so that it is there at each launch; what is launched is
+/// then the streams' work. NCCL does not let go of a communicator before its graphs are gone: drop
+/// this first.
 #[derive(Debug)]
 pub struct Graph<'a> {
     parts: Vec<(&'a Stream, cuda::Graph)>,
@@ -18,7 +18,8 @@ pub struct Graph<'a> {
 }
 
 impl<'a> Graph<'a> {
-    /// Captures `groups` groups, each with what `queue` puts into it by its number, in these streams.
+    /// Captures `groups` groups, each with what `queue` puts into it by its number, in these
+    /// streams.
     ///
     /// # Errors
     ///

@@ -41,8 +41,8 @@ impl<'a> Group<'a> {
         Ok(Self { library, communicators, is_open: true, is_captured: false, memory })
     }
 
-    /// Opens a group in streams that are captured, for who keeps the memory as long as the graph. If
-    /// it fails, its communicators are to be aborted once the captures have ended.
+    /// Opens a group in streams that are captured, for who keeps the memory as long as the graph.
+    /// If it fails, its communicators are to be aborted once the captures have ended.
     pub(super) fn captured(library: &'static Library) -> Result<Self, CallError> {
         let mut group = Self::start(library)?;
         group.is_captured = true;
@@ -184,7 +184,8 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Queues the reduction of every rank's source into `root`'s target; the others' is not touched.
+    /// Queues the reduction of every rank's source into `root`'s target; the others' is not
+    /// touched.
     ///
     /// # Errors
     ///

@@ -183,15 +183,16 @@ impl Library {
         Ok(UniqueId(id))
     }
 
-    /// Why no communicator can be made where there is no driver, in the library's own words. `None`:
-    /// it has none against it.
+    /// Why no communicator can be made where there is no driver, in the library's own words.
+    /// `None`: it has none against it.
     pub fn refusal(&self) -> Option<CallError> {
         with_output_on_stderr(|| {
             // NCCL looks for a GPU before it looks at the id; an id of its own would come with a
             // thread, which may write to its log at any time.
             let nobodys = bindings::ncclUniqueId { internal: [0; 128] };
             let mut communicator = ptr::null_mut();
-            // SAFETY: `communicator` is a live local that the call only writes; an id is plain bytes.
+            // SAFETY: `communicator` is a live local that the call only writes; an id is plain
+            // bytes.
             let code =
                 unsafe { (self.calls.ncclCommInitRank)(&raw mut communicator, 1, nobodys, 0) };
             let refused = self.check("ncclCommInitRank", code, None, || "1 rank".to_owned()).err();

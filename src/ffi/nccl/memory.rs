@@ -223,8 +223,8 @@ impl Drop for Window {
             return;
         }
         self.communicator.context().give_back(|_| {
-            // SAFETY: the handle came from `ncclCommWindowRegister` for this communicator, no stream
-            // uses the memory any more, and it is given back only here.
+            // SAFETY: the handle came from `ncclCommWindowRegister` for this communicator, no
+            // stream uses the memory any more, and it is given back only here.
             let code = unsafe { deregister(of, self.handle) };
             Context::forget_current();
             self.communicator.settle(code, CALL)

@@ -1,7 +1,7 @@
 //! The variables that a library knows: their names in its file.
 //!
-//! NCCL has no call that lists them. Their names are strings of their own among the file's constants;
-//! the names of enumerations are not, nor what is said in messages.
+//! NCCL has no call that lists them. Their names are strings of their own among the file's
+//! constants; the names of enumerations are not, nor what is said in messages.
 
 use std::{fs::File, io, path::Path};
 

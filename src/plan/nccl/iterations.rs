@@ -14,8 +14,8 @@ pub struct Iterations {
     pub operations_per_group: u64,
     /// Whether the CPU waits for each group before it begins the next one.
     pub is_blocking: bool,
-    /// How often a graph of the operations of a bandwidth sample is launched; 0: they are queued one
-    /// by one.
+    /// How often a graph of the operations of a bandwidth sample is launched; 0: they are queued
+    /// one by one.
     pub graph: u32,
 }
 

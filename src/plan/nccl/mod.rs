@@ -16,8 +16,8 @@ pub use iterations::Iterations;
 pub use memory::{Allocator, Registration};
 pub use split::Split;
 
-/// What a collective of NCCL works on. Its flows are the ways from each member, in the order of their
-/// numbers, to the next one, around.
+/// What a collective of NCCL works on. Its flows are the ways from each member, in the order of
+/// their numbers, to the next one, around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Nccl {
     /// What the elements are.

@@ -27,8 +27,8 @@ pub enum Split {
 pub struct BadSplit(String);
 
 impl Split {
-    /// The numbers of the ranks of each communicator, of `ranks` in all; both in ascending order, of
-    /// the colors and of the numbers.
+    /// The numbers of the ranks of each communicator, of `ranks` in all; both in ascending order,
+    /// of the colors and of the numbers.
     pub fn parts(self, ranks: u32) -> Vec<Vec<u32>> {
         let mut parts: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for number in 0..ranks {

@@ -1,7 +1,7 @@
 //! Which variables are settings, so that their values may be written down.
 //!
-//! A beginning such as `NCCL_` says nothing: anybody may call a password so. So names are on a list:
-//! those of the catalogue, and these.
+//! A beginning such as `NCCL_` says nothing: anybody may call a password so. So names are on a
+//! list: those of the catalogue, and these.
 
 use super::CATALOGUE;
 
@@ -57,8 +57,8 @@ const PLUGIN: &str = "
     TUNER_NUM_CHANNELS TUNER_TYPE USE_IPV6_TCP USE_LOW_LATENCY_TC
 ";
 
-/// Of CUDA, behind `CUDA_`: the CUDA programming guide, environment variables; and where toolkits say
-/// that they are.
+/// Of CUDA, behind `CUDA_`: the CUDA programming guide, environment variables; and where toolkits
+/// say that they are.
 const CUDA: &str = "
     AUTO_BOOST BINARY_LOADER_THREAD_COUNT CACHE_DISABLE CACHE_MAXSIZE CACHE_PATH
     DEVICE_DEFAULT_PERSISTING_L2_CACHE_PERCENTAGE_LIMIT DEVICE_MAX_CONNECTIONS

@@ -1,6 +1,6 @@
 //! JSON of nccl-tests (`-J`, of which `src/util.cu` of 2.19.6 writes version 3) and of nvbandwidth
-//! (`--json`, `json_output.cpp` of 0.8), element by element: of a file that was cut off, what stands
-//! before the cut is read.
+//! (`--json`, `json_output.cpp` of 0.8), element by element: of a file that was cut off, what
+//! stands before the cut is read.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! Which part of a machine, or which flow of a matrix, is slower than the rest.
 //!
-//! A matrix can have a million flows and thousands of parts, so that nothing here looks at all flows once for
-//! each part: the flows are in the order of their values, and what is asked of them is found by halving.
+//! A matrix can have a million flows and thousands of parts, so that nothing here looks at all
+//! flows once for each part: the flows are in the order of their values, and what is asked of them
+//! is found by halving.
 
 use std::{cmp::Ordering, collections::HashMap};
 
@@ -24,7 +25,8 @@ pub(super) struct Matrix {
     /// What the ends consist of.
     names: Vec<String>,
     places: HashMap<String, usize>,
-    /// Of each end the places of its names, from the narrowest to the widest: a GPU, an interface, a host.
+    /// Of each end the places of its names, from the narrowest to the widest: a GPU, an interface,
+    /// a host.
     ends: Vec<Vec<usize>>,
     ends_by_names: HashMap<Vec<usize>, usize>,
     cells: Vec<Cell>,
@@ -72,8 +74,8 @@ impl Matrix {
         })
     }
 
-    /// What is slow in it. Parts are looked for first: what explains the most is put aside, and the rest is
-    /// looked at again; at the end single flows.
+    /// What is slow in it. Parts are looked for first: what explains the most is put aside, and the
+    /// rest is looked at again; at the end single flows.
     pub(super) fn suspects(mut self, level: f64) -> Vec<Finding> {
         self.cells.sort_by(|a, b| a.value.total_cmp(&b.value));
         let mut found = Vec::new();
@@ -149,7 +151,8 @@ impl Matrix {
         });
         // Where a part has flows in one role only, these are all there are in either.
         let is_one_role = |part: &Part| part.role != Role::Either;
-        // What explains the difference best; of equals the narrower, whose name comes first in a flow.
+        // What explains the difference best; of equals the narrower, whose name comes first in a
+        // flow.
         let better = |a: &(&Part, Difference), b: &(&Part, Difference)| -> Ordering {
             let narrower = || b.0.width.cmp(&a.0.width);
             let plainer = || is_one_role(a.0).cmp(&is_one_role(b.0));
@@ -204,8 +207,8 @@ struct Difference {
 }
 
 impl Difference {
-    /// Of the flows at the places `own` and all others, whose `values` are in order. `deviation` is the least
-    /// standard deviation that is believed.
+    /// Of the flows at the places `own` and all others, whose `values` are in order. `deviation` is
+    /// the least standard deviation that is believed.
     fn of(values: &[f64], own: &[usize], deviation: f64) -> Self {
         let own_values: Vec<f64> = own.iter().map(|place| values[*place]).collect();
         let others = values.len() - own.len();
@@ -232,7 +235,8 @@ impl Difference {
     }
 }
 
-/// How many of these places stand ahead of the one that has `others` places ahead of it that are none of them.
+/// How many of these places stand ahead of the one that has `others` places ahead of it that are
+/// none of them.
 fn ahead(own: &[usize], others: usize) -> usize {
     let (mut low, mut high) = (0, own.len());
     while low < high {

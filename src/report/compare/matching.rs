@@ -123,7 +123,8 @@ pub(super) fn matched(
         texts.iter().map(move |(column, texts)| cell(source, texts.text(row), column, by))
     };
     let mut found: Vec<Matched> = Vec::new();
-    // Of those with equal cells the first, by the hash of the cells, or the next number that is free.
+    // Of those with equal cells the first, by the hash of the cells, or the next number that is
+    // free.
     let mut firsts: HashMap<u64, usize> = HashMap::new();
     // Rows of one run that nothing tells apart come in the same order in every run: how many there
     // were of a run, on a side, and where the second and further ones are.

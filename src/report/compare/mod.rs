@@ -110,7 +110,8 @@ impl Source {
         Ok(Self { rows, hosts, traits, latencies, tool: None })
     }
 
-    /// What another tool has left, which measures what is there; and the version of NCCL, if it says it.
+    /// What another tool has left, which measures what is there; and the version of NCCL, if it
+    /// says it.
     pub fn of_tool(tool: &str, rows: Columns, nccl: Option<&str>) -> Self {
         let real = Some((Trait::Simulated, "real".to_owned()));
         let nccl = nccl.map(|version| (Trait::Nccl, version.to_owned()));
@@ -276,8 +277,8 @@ pub struct Comparison {
     by: &'static str,
 }
 
-/// Holds the first `count` sources, which are A, against the others, which are B. Cases are judged although
-/// what `across` names differs.
+/// Holds the first `count` sources, which are A, against the others, which are B. Cases are judged
+/// although what `across` names differs.
 pub fn sides(
     sources: &[Source],
     count: usize,

@@ -37,8 +37,8 @@ pub(super) struct Spread {
 pub struct Change {
     /// How much more B is than A: 0.05 is 5 % more.
     pub share: f64,
-    /// The 95 % confidence interval of `share`, and the chance of such a difference, or a greater one, if
-    /// both sides are alike; `None`: one side does not say how well it is known.
+    /// The 95 % confidence interval of `share`, and the chance of such a difference, or a greater
+    /// one, if both sides are alike; `None`: one side does not say how well it is known.
     pub known: Option<Known>,
 }
 
@@ -59,8 +59,8 @@ pub struct Known {
 /// The chance that an interval misses the truth, on both sides together.
 pub(super) const MISS: f64 = 0.05;
 
-/// No median is known better than within this standard error, as a share: what changes from run to run, such as
-/// where memory lies, is in no interval of one run.
+/// No median is known better than within this standard error, as a share: what changes from run to
+/// run, such as where memory lies, is in no interval of one run.
 const ERROR_MIN: f64 = 0.001;
 
 impl Estimate {
@@ -85,8 +85,8 @@ impl Estimate {
     }
 }
 
-/// Half of a 95 % interval in standard errors, by tenths of degrees of freedom: it takes long, and most
-/// cases of a run have the same.
+/// Half of a 95 % interval in standard errors, by tenths of degrees of freedom: it takes long, and
+/// most cases of a run have the same.
 #[derive(Debug, Default)]
 pub(super) struct Quantiles(HashMap<u32, f64>);
 
@@ -98,7 +98,8 @@ impl Change {
             let error = a.error.hypot(b.error);
             // Welch and Satterthwaite: of unequal variances, each with its own freedom.
             let parts = a.error.powi(4) / a.freedom + b.error.powi(4) / b.freedom;
-            // Less freedom errs to the wide side; beyond a million the distribution is the normal one.
+            // Less freedom errs to the wide side; beyond a million the distribution is the normal
+            // one.
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "to 1e7")]
             let tenths = (10.0 * error.powi(4) / parts).clamp(10.0, 1e7) as u32;
             let student = StudentsT::new(0.0, 1.0, f64::from(tenths) / 10.0).ok()?;
@@ -113,8 +114,8 @@ impl Change {
     }
 }
 
-/// Corrects the chances of many differences for their number: Benjamini and Hochberg, "Controlling the
-/// False Discovery Rate", Journal of the Royal Statistical Society B 57 (1995).
+/// Corrects the chances of many differences for their number: Benjamini and Hochberg, "Controlling
+/// the False Discovery Rate", Journal of the Royal Statistical Society B 57 (1995).
 pub(super) fn corrected(all: &mut [&mut Known]) {
     all.sort_unstable_by(|a, b| b.p.total_cmp(&a.p));
     let count = all.len() as f64;
@@ -188,8 +189,8 @@ mod tests {
 
     #[test]
     fn what_is_alike_is_seldom_called_different() {
-        // 5 % of 200 and of 40, and what chance adds to it. Of many differences the greatest count, for
-        // which it matters that 20 samples do not tell their error well.
+        // 5 % of 200 and of 40, and what chance adds to it. Of many differences the greatest count,
+        // for which it matters that 20 samples do not tell their error well.
         let normal = Normal::new(0.0, 0.01).unwrap();
         let few = wrong(200, 50, |random| normal.sample(random));
         assert!(few <= 18, "{few} of 200 comparisons of what is alike found a difference");

@@ -18,7 +18,8 @@ use crate::record::{Columns, Error, Run, sweep::Past};
 
 use super::words;
 
-/// A run of more bytes than these is not carried along in the page: the browser would have to hold it.
+/// A run of more bytes than these is not carried along in the page: the browser would have to hold
+/// it.
 const CSV_MAX: u64 = 16 << 20;
 
 #[derive(Template)]
@@ -130,8 +131,9 @@ impl Chart {
     }
 }
 
-/// Ticks for a logarithmic axis from `low` to `high`: 1, 2 and 5 of each decade, or where that would be too
-/// many the decades alone. None where an end has no place on such an axis: an interval may reach down to 0.
+/// Ticks for a logarithmic axis from `low` to `high`: 1, 2 and 5 of each decade, or where that
+/// would be too many the decades alone. None where an end has no place on such an axis: an interval
+/// may reach down to 0.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let decades = (low.log10().floor(), high.log10().ceil());
     if !decades.0.is_finite() || !decades.1.is_finite() {

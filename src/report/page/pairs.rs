@@ -14,7 +14,8 @@ use crate::{
 /// With fewer ends a heat map shows nothing that a line does not.
 const ENDS_MIN: usize = 3;
 
-/// With more ends the numbers do not fit into the cells; they are in the table, and under the pointer.
+/// With more ends the numbers do not fit into the cells; they are in the table, and under the
+/// pointer.
 const ENDS_WITH_NUMBERS: usize = 12;
 
 /// With more ends a heat map takes the whole width, and its cells leave no gaps.
@@ -319,8 +320,8 @@ fn ratios(
     Some(chart(title, about, &axis, &sizes, variant))
 }
 
-/// A heat map of cells; the table of its numbers is made of it on the page. Where pairs share a place, the
-/// one is shown that `stands_out` from the others.
+/// A heat map of cells; the table of its numbers is made of it on the page. Where pairs share a
+/// place, the one is shown that `stands_out` from the others.
 fn map(
     cells: &Cells,
     ends: &Ends,

@@ -26,8 +26,9 @@ const TICKS_MAX: f64 = 9.0;
 /// With fewer sizes a start and a rate cannot be told apart.
 const SIZES_FOR_FIT: usize = 3;
 
-/// Colours that can be told apart by all eyes: Okabe and Ito, "Color Universal Design" (2008), without the
-/// yellow, which is hard to see on white, and with a grey that can be seen on black and white.
+/// Colours that can be told apart by all eyes: Okabe and Ito, "Color Universal Design" (2008),
+/// without the yellow, which is hard to see on white, and with a grey that can be seen on black and
+/// white.
 pub(super) const COLOURS: [&str; LINES_MAX] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a", "#8c6d1f"];
 
@@ -345,8 +346,8 @@ fn fits(lines: &[Line]) -> Option<Table> {
 }
 
 impl Fit {
-    /// The start and the rate from which the points' times are the least far, as shares of the times, by
-    /// least squares; `None` of too few points, or where none fits.
+    /// The start and the rate from which the points' times are the least far, as shares of the
+    /// times, by least squares; `None` of too few points, or where none fits.
     fn of(points: &[Point]) -> Option<Self> {
         if points.len() < SIZES_FOR_FIT {
             return None;

@@ -112,15 +112,16 @@ impl Nccl {
         Ok(joined)
     }
 
-    /// Ends the communicators that are kept: in order after cases that have come to theirs, otherwise
-    /// at once.
+    /// Ends the communicators that are kept: in order after cases that have come to theirs,
+    /// otherwise at once.
     fn end(&self, in_order: bool) {
         let Some(Joined { parts, all, .. }) = self.communicators.take() else { return };
         let is_divided = parts.iter().zip(&all).any(|(part, one)| !Rc::ptr_eq(part, one));
         for communicators in [is_divided.then_some(parts), Some(all)].into_iter().flatten() {
             let own: Vec<Communicator> =
                 communicators.into_iter().filter_map(Rc::into_inner).collect();
-            // What is not closed in time is aborted: for what was measured it is too late to matter.
+            // What is not closed in time is aborted: for what was measured it is too late to
+            // matter.
             if in_order && let Err(err) = Communicator::close(own) {
                 ffi::warn(&err);
             }
@@ -253,7 +254,8 @@ impl Transport for Nccl {
 /// What is done when ranks meet for the first time.
 const MAKE: &str = "make a communicator";
 
-/// The communicators of parts of those that are in `all`, the first of which has the number `first`.
+/// The communicators of parts of those that are in `all`, the first of which has the number
+/// `first`.
 fn divided(
     all: &[Rc<Communicator>],
     first: u32,

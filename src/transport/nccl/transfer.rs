@@ -2,9 +2,9 @@
 //!
 //! Spans are queued behind a hold, so that launching them is outside of their time. Each begins
 //! with a small reduction among all ranks, which none leaves before all have come to it; then each
-//! GPU notes the time on its own clock, does its operations and notes the time again. So nothing has
-//! to be agreed on beside NCCL itself, and it is the same on one host and on many. A span lasts as
-//! long as it does on the GPU that takes longest.
+//! GPU notes the time on its own clock, does its operations and notes the time again. So nothing
+//! has to be agreed on beside NCCL itself, and it is the same on one host and on many. A span lasts
+//! as long as it does on the GPU that takes longest.
 
 use std::{
     cell::{Cell, RefCell},
@@ -304,8 +304,8 @@ impl Collectives {
         self.lanes.iter().map(Lane::factor).collect()
     }
 
-    /// What was done; if it went wrong, all is given up on all of this process's GPUs. NCCL waits for
-    /// graphs when it gives something up: they must be gone by now.
+    /// What was done; if it went wrong, all is given up on all of this process's GPUs. NCCL waits
+    /// for graphs when it gives something up: they must be gone by now.
     fn kept(&self, done: Result<(), Error>) -> Result<(), Error> {
         if done.is_err() {
             self.lanes.iter().for_each(Lane::abort);

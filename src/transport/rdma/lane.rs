@@ -73,7 +73,8 @@ pub(super) struct Lane {
     /// What fits into one of them.
     slot_size: Bytes,
     /// The parts that an operation is under way for, so that no two meet in one: those that were
-    /// asked for later may be done first. Empty where there is one part, or where both ends take turns.
+    /// asked for later may be done first. Empty where there is one part, or where both ends take
+    /// turns.
     busy: Vec<bool>,
     pub(super) count: Count,
 }

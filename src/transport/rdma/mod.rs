@@ -54,8 +54,8 @@ const OPERATIONS_MAX: u64 = 1 << 20;
 /// end.
 const UNDER_WAY_MAX: Bytes = Bytes::mib(4);
 
-/// Operations of a flow that are under way at once on each interface at least, unless the user gives
-/// a window: one moves while the other is seen to be done.
+/// Operations of a flow that are under way at once on each interface at least, unless the user
+/// gives a window: one moves while the other is seen to be done.
 const UNDER_WAY_MIN: u64 = 2;
 
 /// Places of an endpoint's operations that are kept free for signals.
@@ -391,8 +391,8 @@ fn staging(case: &Case, network: &Network) -> Option<Staging> {
     is_staged(case).then_some(by_cpu)
 }
 
-/// Parts of a target, or of a ring: one if operations arrive whole, one after the other, which those
-/// of several interfaces do not; otherwise one for each that can be under way.
+/// Parts of a target, or of a ring: one if operations arrive whole, one after the other, which
+/// those of several interfaces do not; otherwise one for each that can be under way.
 fn slots(case: &Case, window: u64, facts: Option<&Facts>) -> u64 {
     let is_ordered = facts.filter(|_| !is_staged(case)).is_some_and(|facts| match case.operation {
         Operation::Read => facts.msg_order.contains("FI_ORDER_RAR"),

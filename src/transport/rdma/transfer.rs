@@ -250,8 +250,8 @@ impl Streams {
         Ok(moved)
     }
 
-    /// Fetches what is done, and what partners say, until there is nothing or it has looked so often:
-    /// libfabric looks at what comes in only when all that went out is fetched.
+    /// Fetches what is done, and what partners say, until there is nothing or it has looked so
+    /// often: libfabric looks at what comes in only when all that went out is fetched.
     pub(super) fn poll(&mut self, looks: usize) -> Result<bool, Error> {
         self.watchdog.iter().for_each(Watchdog::beat);
         let mut moved = false;

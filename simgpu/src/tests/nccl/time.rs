@@ -1,4 +1,5 @@
-//! How long collectives last, against the formulas of `docs/simulation.md`, with numbers written out.
+//! How long collectives last, against the formulas of `docs/simulation.md`, with numbers written
+//! out.
 
 use super::*;
 
