@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use latency::Latency;
 pub use summary::{SAMPLES_FOR_INTERVAL, Scale, Summary};
-use times::Times;
+use times::{NO_TIME, Times};
 
 use crate::{
     interrupt,
@@ -294,7 +294,7 @@ fn bulk(
     if !pass.world.is_root() {
         return Ok(Ok(None));
     }
-    let no_time = || Error::Disagreement("a sample took no time by its clock: give larger --sizes");
+    let no_time = || Error::Disagreement(NO_TIME);
     let gb_s = is_timed(&times.all).then(|| summary(bytes, &times.all, clock)).flatten();
     let gb_s = gb_s.ok_or_else(no_time)?;
     let case = pass.case;

@@ -112,15 +112,23 @@ impl Scale {
 
     /// Of an interval that [`Summary::of_stream`] makes from `count` samples.
     pub fn of_stream(count: usize) -> Option<Self> {
-        thread_local!(static KNOWN: Known<Option<Scale>> = Known::default());
-        KNOWN.with(|known| known.get(count, Self::stream))
+        let parts = count / part_length(count);
+        Self::of_student((parts.max(2) - 1) as f64)
     }
 
-    fn stream(count: usize) -> Option<Self> {
-        let parts = count / part_length(count);
-        let freedom = (parts.max(2) - 1) as f64;
-        let errors = StudentsT::new(0.0, 1.0, freedom).ok()?.inverse_cdf(1.0 - MISS / 2.0);
-        Some(Self { errors, freedom })
+    /// Of an interval that is Student's. Its degrees of freedom, 1 or more, count in whole tenths:
+    /// less freedom errs to the wide side. Beyond a million the distribution is the normal one.
+    pub fn of_student(freedom: f64) -> Option<Self> {
+        thread_local!(static KNOWN: Known<Option<Scale>> = Known::default());
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "to 1e7")]
+        let tenths = (10.0 * freedom).clamp(10.0, 1e7) as usize;
+        KNOWN.with(|known| known.get(tenths, Self::student))
+    }
+
+    fn student(tenths: usize) -> Option<Self> {
+        let freedom = tenths as f64 / 10.0;
+        let student = StudentsT::new(0.0, 1.0, freedom).ok()?;
+        Some(Self { errors: student.inverse_cdf(1.0 - MISS / 2.0), freedom })
     }
 }
 
@@ -143,8 +151,8 @@ pub(super) fn interval_place(count: usize) -> usize {
     KNOWN.with(|known| known.get(count, place))
 }
 
-/// What follows from numbers of samples, each worked out once: quantiles take long, and a million
-/// rows have few different numbers.
+/// What follows from whole numbers, each worked out once: quantiles take long, and a million rows
+/// have few different numbers.
 struct Known<T>(RefCell<HashMap<usize, T>>);
 
 impl<T> Default for Known<T> {
@@ -154,12 +162,12 @@ impl<T> Default for Known<T> {
 }
 
 impl<T: Copy> Known<T> {
-    fn get(&self, count: usize, of: impl FnOnce(usize) -> T) -> T {
-        if let Some(known) = self.0.borrow().get(&count) {
+    fn get(&self, number: usize, of: impl FnOnce(usize) -> T) -> T {
+        if let Some(known) = self.0.borrow().get(&number) {
             return *known;
         }
-        let found = of(count);
-        self.0.borrow_mut().insert(count, found);
+        let found = of(number);
+        self.0.borrow_mut().insert(number, found);
         found
     }
 }

@@ -7,6 +7,9 @@ use crate::{
     transport::{Clock, Error, Span, durations},
 };
 
+/// What is said where a clock tells no two times apart.
+pub(super) const NO_TIME: &str = "a sample took no time by its clock: give larger --sizes";
+
 /// How long samples lasted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Times {
@@ -99,7 +102,7 @@ fn streaming(ranks: &[(Rank, Vec<Duration>)]) -> Result<Vec<Duration>, Error> {
         let sum: f64 = weighed.map(|((_, times), rate)| times[sample].as_secs_f64() * rate).sum();
         // All samples of a rank may have taken no time.
         Duration::try_from_secs_f64(sum / rates.iter().sum::<f64>())
-            .map_err(|_| Error::Disagreement("a sample took no time by its clock"))
+            .map_err(|_| Error::Disagreement(NO_TIME))
     };
     (0..count).map(of_sample).collect()
 }

@@ -163,8 +163,9 @@ impl Column {
 }
 
 impl Columns {
-    /// The rows of a run's `run.csv`, of which nobody will ask for another column. A last line
-    /// without its line break, which a kill may leave, is no row.
+    /// The rows of a run's `run.csv`, with the columns that are wanted; to ask for another later is
+    /// a mistake in the program, which ends it. A last line without its line break, as a kill may
+    /// leave it, is no row.
     ///
     /// # Errors
     ///
@@ -284,7 +285,7 @@ impl Columns {
 
     fn column(&self, name: &str) -> Option<&Column> {
         let column = self.columns.get(*self.names.get(name)?)?;
-        debug_assert!(!matches!(column, Column::Unread), "{name} was not wanted");
+        assert!(!matches!(column, Column::Unread), "{name} was not wanted");
         Some(column)
     }
 }

@@ -174,6 +174,8 @@ impl RecordFile {
             let mut content = vec![0; usize::try_from(self.file.metadata()?.len()).unwrap_or(0)];
             self.file.read_exact_at(&mut content, 0)?;
             let mut file = create(path)?;
+            // What keeps others out was on the old one. Where there are no locks it had none either.
+            let _ = file.try_lock();
             file.write_all(&content)?;
             file.sync_data()?;
             Ok(file)

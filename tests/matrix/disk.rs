@@ -1,21 +1,16 @@
 //! Disks that fill up, folders that go away, and files that were cut or changed.
 
-use std::{fs, os::unix::process::CommandExt, path::Path, process::Command};
+use std::{fs, path::Path, process::Command};
 
-use crate::common::{Rows, SOON, eventually, g2g, start, text, wait};
+use crate::{
+    common::{Rows, SOON, eventually, g2g, run, start, text, wait},
+    in_own_mounts,
+};
 
 /// Rows between two ranks that take some 100 ms each.
 const LINE: &str = "shm --numa 0:0 --pattern one-way --time-limit 100ms --precision 0.0001 --sizes";
 
 const QUICK: &str = "shm --numa 0:0 --pattern one-way --time-limit 10ms --sizes";
-
-/// The program behind words of a shell that make a file system of its own for it.
-fn in_own_mounts(before: &str, line: &str) -> Command {
-    let script = format!("{before} && exec {} {line}", env!("CARGO_BIN_EXE_g2g"));
-    let mut command = Command::new("unshare");
-    command.args(["--map-root-user", "--mount", "sh", "-c", &script]).process_group(0);
-    command
-}
 
 #[test]
 fn a_full_disk_ends_the_run_and_every_row_before_it_is_whole() {
@@ -24,16 +19,12 @@ fn a_full_disk_ends_the_run_and_every_row_before_it_is_whole() {
     fs::create_dir(&disk).unwrap();
     let kept = folder.path().join("kept");
     // What is on the disk goes with the namespace.
-    let script = format!(
-        "mount -t tmpfs -o size=60k tmpfs {0} && {{ {1} {QUICK} 64..16M --output {0}/run; code=$?; \
-         cp -r {0}/run {2}; exit $code; }}",
+    let result = in_own_mounts(&format!(
+        "mount -t tmpfs -o size=60k tmpfs {0} && {{ $g2g {QUICK} 64..16M --output {0}/run; \
+         code=$?; cp -r {0}/run {1}; exit $code; }}",
         disk.display(),
-        env!("CARGO_BIN_EXE_g2g"),
         kept.display()
-    );
-    let mut command = Command::new("unshare");
-    let result =
-        command.args(["--map-root-user", "--mount", "sh", "-c", &script]).output().unwrap();
+    ));
     let said = text(&result.stderr);
     assert_eq!(result.status.code(), Some(1), "{said}");
     let told = format!("error: cannot write {}/run/", disk.display());
@@ -52,7 +43,7 @@ fn a_full_disk_ends_the_run_and_every_row_before_it_is_whole() {
     assert_eq!(shown.matches("verified").count(), rows.len(), "{shown}");
     // With room it goes on.
     let line = format!("{QUICK} 64..16M --resume {} --quiet", kept.display());
-    let result = g2g().args(line.split_whitespace()).output().unwrap();
+    let result = run(g2g(), &line);
     assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
     assert_eq!(Rows::read(&kept).len(), 19);
 }
@@ -61,11 +52,10 @@ fn a_full_disk_ends_the_run_and_every_row_before_it_is_whole() {
 fn a_disk_that_is_full_from_the_start_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let disk = folder.path().display();
-    let before = format!(
-        "mount -t tmpfs -o size=4k tmpfs {disk} && head -c 4096 /dev/zero >{disk}/full 2>&1"
-    );
-    let mut command = in_own_mounts(&before, &format!("{LINE} 64 --output {disk}/run"));
-    let result = command.output().unwrap();
+    let result = in_own_mounts(&format!(
+        "mount -t tmpfs -o size=4k tmpfs {disk} && head -c 4096 /dev/zero >{disk}/full 2>&1 && \
+         $g2g {LINE} 64 --output {disk}/run"
+    ));
     let said = text(&result.stderr);
     assert_eq!(result.status.code(), Some(2), "{said}");
     assert!(said.contains("No space left on device"), "{said}");
@@ -77,11 +67,16 @@ fn a_disk_that_is_full_from_the_start_is_refused() {
 fn an_output_folder_that_is_removed_is_made_anew_with_every_row() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
-    let run = start(&format!("{LINE} 64,128,256,512,1K,2K,4K --output {}", output.display()));
+    let first = start(&format!("{LINE} 64,128,256,512,1K,2K,4K --output {}", output.display()));
     let lines = || fs::read_to_string(output.join("run.csv")).unwrap_or_default();
     assert!(eventually(SOON, || lines().lines().count() > 2), "no row");
     fs::remove_dir_all(&output).unwrap();
-    let result = wait(run);
+    assert!(eventually(SOON, || lines().lines().count() > 3), "no row more");
+    // Nobody else can go on with it meanwhile.
+    let other = run(g2g(), &format!("{LINE} 64 --resume {}", output.display()));
+    assert_eq!(other.status.code(), Some(2), "{}", text(&other.stderr));
+    assert!(text(&other.stderr).contains("another g2g works in it"), "{}", text(&other.stderr));
+    let result = wait(first);
     let said = text(&result.stderr);
     assert_eq!(result.status.code(), Some(0), "{said}");
     for file in ["run.csv", "run.json", "latency.hlog"] {
@@ -126,7 +121,7 @@ fn two_runs_do_not_work_in_one_folder() {
     assert!(eventually(SOON, || output.join("run.csv").exists()), "it does not begin");
     for flag in ["--output", "--resume"] {
         let line = format!("{LINE} 64,128,256,512,1K,2K,4K {flag} {}", output.display());
-        let second = g2g().args(line.split_whitespace()).output().unwrap();
+        let second = run(g2g(), &line);
         assert_eq!(second.status.code(), Some(2), "{}", text(&second.stderr));
         assert_eq!(text(&second.stderr).lines().count(), 1, "{}", text(&second.stderr));
     }
@@ -141,7 +136,7 @@ fn small_run(folder: &Path) {
          --pattern one-way --samples 6 --time-limit 1ms --quiet --output {}",
         folder.display()
     );
-    let result = g2g().args(line.split_whitespace()).output().unwrap();
+    let result = run(g2g(), &line);
     assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
 }
 
@@ -174,6 +169,18 @@ fn results_that_were_cut_or_changed_are_read_to_the_last_whole_row_or_refused_by
                 if code == Some(2) {
                     assert!(said.starts_with("error: "), "{file}: {said}");
                     assert_eq!(said.lines().count(), 1, "{file}: {said}");
+                    assert!(said.contains(bad.join(file).to_str().unwrap()), "{file}: {said}");
+                }
+                // Whole lines are rows; without histograms there are still rows.
+                let is_read = code == Some(0);
+                let expected = match file {
+                    "run.csv" => content.starts_with(b"case,"),
+                    other => other == "latency.hlog",
+                };
+                assert_eq!(is_read, expected, "{file} {content:?}: {said}");
+                let lacks = |page: &str| page.contains("latency.hlog lacks ");
+                if is_read && words[0] == "report" {
+                    assert_eq!(lacks(&fs::read_to_string(&page).unwrap()), file == "latency.hlog");
                 }
             }
         }
@@ -195,18 +202,14 @@ fn results_with_numbers_that_nothing_measures_are_shown_or_refused() {
                 cells[column(name)] = number;
                 cells.join(",") + "\n"
             });
-            let text = format!("{header}\n{}", changed.collect::<String>());
-            fs::write(run.join("run.csv"), text).unwrap();
+            let changed = format!("{header}\n{}", changed.collect::<String>());
+            fs::write(run.join("run.csv"), changed).unwrap();
             // What has no end takes all memory: 4 GiB are enough for any page.
             let mut command = Command::new("prlimit");
             command.args(["--as=4294967296", env!("CARGO_BIN_EXE_g2g"), "report"]).arg(&run);
             let result = command.arg("-o").arg(folder.path().join("page.html")).output().unwrap();
-            let said = text_of(&result);
+            let said = text(&result.stdout) + &text(&result.stderr);
             assert!(matches!(result.status.code(), Some(0 | 2)), "{name} {number}: {said}");
         }
     }
-}
-
-fn text_of(result: &std::process::Output) -> String {
-    text(&result.stdout) + &text(&result.stderr)
 }

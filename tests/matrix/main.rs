@@ -10,7 +10,17 @@ mod libraries;
 mod processes;
 mod system;
 
-use std::fs;
+use std::{
+    fs,
+    process::{Command, Output},
+};
+
+/// Runs words of a shell that may mount what they like: it goes with them. `$g2g` is the program.
+fn in_own_mounts(words: &str) -> Output {
+    let mut command = Command::new("unshare");
+    command.args(["--map-root-user", "--mount", "sh", "-c", words]);
+    command.env("g2g", env!("CARGO_BIN_EXE_g2g")).output().unwrap()
+}
 
 /// The text of a test file, or of all files in the folder of one.
 fn source(name: &str) -> String {

@@ -7,7 +7,10 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::common::{Rows, g2g, text};
+use crate::{
+    common::{Rows, g2g, text},
+    in_own_mounts,
+};
 
 const LINE: &str = "shm --numa 0:0 --pattern one-way --sizes 64,4K --samples 50 --time-limit 10ms";
 
@@ -128,13 +131,6 @@ fn a_place_that_cannot_be_written_is_refused_with_the_remedy() {
     assert!(said.contains("Permission denied (os error 13); name another with --output"), "{said}");
 }
 
-/// The program behind a command of a shell in a namespace of mounts.
-fn behind(before: &str, line: &str) -> Output {
-    let script = format!("{before} && exec {} {line}", env!("CARGO_BIN_EXE_g2g"));
-    let mut command = Command::new("unshare");
-    command.args(["--map-root-user", "--mount", "sh", "-c", &script]).output().unwrap()
-}
-
 #[test]
 fn a_read_only_home_and_a_read_only_disk_but_for_the_output_are_enough() {
     let folder = tempfile::tempdir().unwrap();
@@ -143,9 +139,9 @@ fn a_read_only_home_and_a_read_only_disk_but_for_the_output_are_enough() {
         "mount -t tmpfs tmpfs {place} && mkdir {place}/home && mount -t tmpfs -o ro tmpfs \
          {place}/home && export HOME={place}/home && cd {place}/home"
     );
-    let result = behind(&before, &format!("{LINE} --output {place}/run"));
+    let result = in_own_mounts(&format!("{before} && $g2g {LINE} --output {place}/run"));
     assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
-    let result = behind(&before, LINE);
+    let result = in_own_mounts(&format!("{before} && $g2g {LINE}"));
     let said = text(&result.stderr);
     assert_eq!(result.status.code(), Some(2), "{said}");
     assert!(said.contains("Read-only file system (os error 30); name another with"), "{said}");
@@ -162,7 +158,8 @@ fn without_shared_memory_rows_have_the_remedy_and_other_transports_measure() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("run");
         let words = LINE.replace("64,4K", "4K,1M");
-        let result = behind(mount, &format!("{words} --output {}", output.display()));
+        let result =
+            in_own_mounts(&format!("{mount} && $g2g {words} --output {}", output.display()));
         let said = text(&result.stderr);
         assert_eq!(result.status.code(), Some(code), "{said}");
         let rows = Rows::read(&output);
@@ -172,7 +169,7 @@ fn without_shared_memory_rows_have_the_remedy_and_other_transports_measure() {
         let output = folder.path().join("rdma");
         let words = "rdma --provider tcp --memory host --operation write --pattern one-way --sizes \
                      4K --time-limit 10ms --output";
-        let result = behind(mount, &format!("{words} {}", output.display()));
+        let result = in_own_mounts(&format!("{mount} && $g2g {words} {}", output.display()));
         assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
     }
 }

@@ -18,7 +18,7 @@ use crate::{
 };
 
 use matching::{Matched, Member, matched};
-use statistics::{Interval, MISS, Quantiles, corrected};
+use statistics::{Interval, MISS, corrected};
 
 pub use matching::{By, is_wanted};
 pub use statistics::{Change, Estimate, Known};
@@ -334,7 +334,6 @@ fn compared(
     };
     let others: Vec<(Trait, [String; 2])> = Trait::ALL.iter().filter_map(differs).collect();
     let differences = others.iter().map(|(kind, [a, b])| difference(*kind, a, b)).collect();
-    let mut quantiles = Quantiles::default();
     Comparison {
         a: a.to_owned(),
         b: b.to_owned(),
@@ -345,7 +344,7 @@ fn compared(
             .into_iter()
             // Parts of a run need not have the same cases.
             .filter(|matched| by.is_none() || !matched.a.is_empty() && !matched.b.is_empty())
-            .filter_map(|matched| case(sources, &matched, &others, &mut quantiles))
+            .filter_map(|matched| case(sources, &matched, &others))
             .collect(),
     }
 }
@@ -361,12 +360,7 @@ fn difference(kind: Trait, a: &str, b: &str) -> String {
 }
 
 /// What both sides have of a case; `None` where neither was to be measured.
-fn case(
-    sources: &[Source],
-    matched: &Matched,
-    others: &[(Trait, [String; 2])],
-    quantiles: &mut Quantiles,
-) -> Option<Case> {
+fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) -> Option<Case> {
     let Matched { a, b, is_ambiguous } = matched;
     let example = *a.iter().chain(b).next()?;
     let text = |(source, row): Member, column| sources[source].rows.text(row, column);
@@ -424,7 +418,7 @@ fn case(
         _ => Verdict::Unknown,
     };
     let both = in_a.zip(in_b).filter(|_| !is_ambiguous);
-    let change = both.map(|(a, b)| Change::between(a, b, quantiles));
+    let change = both.map(|(a, b)| Change::between(a, b));
     Some(Case { example, quantity, a: in_a, b: in_b, change, verdict })
 }
 

@@ -1,7 +1,5 @@
 //! How well a difference is known.
 
-use std::collections::HashMap;
-
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::measure::Scale;
@@ -85,27 +83,17 @@ impl Estimate {
     }
 }
 
-/// Half of a 95 % interval in standard errors, by tenths of degrees of freedom: it takes long, and
-/// most cases of a run have the same.
-#[derive(Debug, Default)]
-pub(super) struct Quantiles(HashMap<u32, f64>);
-
 impl Change {
     /// From `a` to `b`. Its `q` is its `p` until it is [`corrected`].
-    pub(super) fn between(a: Estimate, b: Estimate, quantiles: &mut Quantiles) -> Self {
+    pub(super) fn between(a: Estimate, b: Estimate) -> Self {
         let difference = (b.value / a.value).ln();
         let known = a.spread.zip(b.spread).and_then(|(a, b)| {
             let error = a.error.hypot(b.error);
             // Welch and Satterthwaite: of unequal variances, each with its own freedom.
             let parts = a.error.powi(4) / a.freedom + b.error.powi(4) / b.freedom;
-            // Less freedom errs to the wide side; beyond a million the distribution is the normal
-            // one.
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "to 1e7")]
-            let tenths = (10.0 * error.powi(4) / parts).clamp(10.0, 1e7) as u32;
-            let student = StudentsT::new(0.0, 1.0, f64::from(tenths) / 10.0).ok()?;
-            let quantile = quantiles.0.entry(tenths);
-            let quantile = quantile.or_insert_with(|| student.inverse_cdf(1.0 - MISS / 2.0));
-            let far = *quantile * error;
+            let Scale { errors, freedom } = Scale::of_student(error.powi(4) / parts)?;
+            let far = errors * error;
+            let student = StudentsT::new(0.0, 1.0, freedom).ok()?;
             let p = 2.0 * student.sf(difference.abs() / error);
             let [low, high] = [difference - far, difference + far].map(f64::exp_m1);
             Some(Known { low, high, p, q: p })
@@ -143,11 +131,10 @@ mod tests {
     fn coverage(mut side: impl FnMut(f64, &mut StdRng) -> Estimate) -> f64 {
         let mut random = StdRng::seed_from_u64(1);
         let mut within = 0;
-        let mut quantiles = Quantiles::default();
         for _ in 0..4000 {
             let truth = random.random_range(-0.05..0.05);
             let (a, b) = (side(100.0, &mut random), side(100.0 * (1.0 + truth), &mut random));
-            let change = Change::between(a, b, &mut quantiles);
+            let change = Change::between(a, b);
             let known = change.known.unwrap();
             within += u32::from((known.low..=known.high).contains(&truth));
         }
@@ -177,9 +164,8 @@ mod tests {
     fn wrong(comparisons: u32, cases: usize, sample: impl Fn(&mut StdRng) -> f64) -> usize {
         let mut random = StdRng::seed_from_u64(2);
         let mut side = || median(&[(); 20].map(|()| 50.0 / (1.0 + sample(&mut random))));
-        let mut quantiles = Quantiles::default();
         let mut is_wrong = |_: &u32| {
-            let change = |_| Change::between(side(), side(), &mut quantiles);
+            let change = |_| Change::between(side(), side());
             let mut changes: Vec<Change> = (0..cases).map(change).collect();
             corrected(&mut changes.iter_mut().filter_map(|c| c.known.as_mut()).collect::<Vec<_>>());
             changes.iter().any(|change| change.known.unwrap().q <= MISS)
@@ -224,7 +210,7 @@ mod tests {
             Estimate::of_runs(&[11.0]),
             Estimate::of_run(11.0, interval(0.0, 12.0)),
         ] {
-            let change = Change::between(told, untold, &mut Quantiles::default());
+            let change = Change::between(told, untold);
             assert!((change.share - 0.1).abs() < 1e-12);
             assert_eq!(change.known, None);
         }

@@ -1,6 +1,9 @@
 //! Latency distributions of all transports on one scale.
 
-use std::{collections::HashMap, ops::Range};
+use std::{
+    collections::{HashMap, HashSet},
+    ops::Range,
+};
 
 use serde_json::{Value, json};
 
@@ -32,7 +35,12 @@ pub(super) fn section(run: &Run, kinds: &[Kind]) -> Result<Section, Error> {
         places.extend(members.map(|row| (*row, lines.len())));
         lines.push((kind.name.clone(), smallest, Latency::default()));
     }
-    run.latencies(places.keys().copied(), |row, counts| lines[places[&row]].2.count_all(counts))?;
+    let has_latency = |row: &usize| run.rows.number(*row, "latency_ns_p50").is_some();
+    let mut missing: HashSet<usize> = places.keys().copied().filter(has_latency).collect();
+    run.latencies(places.keys().copied(), |row, counts| {
+        lines[places[&row]].2.count_all(counts);
+        missing.remove(&row);
+    })?;
     lines.retain(|(_, _, latency)| latency.count() > 0);
     let low = lines.iter().map(|(_, _, latency)| latency.min_ns()).min().unwrap_or(1);
     let high = lines.iter().map(|(_, _, latency)| latency.max_ns()).max().unwrap_or(1);
@@ -52,10 +60,15 @@ pub(super) fn section(run: &Run, kinds: &[Kind]) -> Result<Section, Error> {
         };
         Chart { is_wide: true, ..Chart::new(title, about, vec![(String::new(), variant)]) }
     };
+    let missing = match missing.len() {
+        0 => String::new(),
+        rows => format!("latency.hlog lacks {} of these.", count(rows, "row")),
+    };
     Ok(Section {
         title: "Latency",
         about: "Of each kind of transfer the smallest size that was measured, all pairs together: how \
                 many of the transfers took no longer than that. All charts have one scale.",
+        missing,
         charts: charts.map(chart).collect(),
         ..Section::default()
     })

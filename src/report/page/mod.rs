@@ -81,6 +81,8 @@ struct Sentence {
 struct Section {
     title: &'static str,
     about: &'static str,
+    /// What the run's folder should hold for it and does not, in a sentence.
+    missing: String,
     charts: Vec<Chart>,
     tables: Vec<Table>,
     /// A picture, in SVG.
@@ -244,8 +246,8 @@ impl Part {
         })?;
         let mut sections: Vec<Section> = sections;
         sections.extend(facts::sections(run));
-        sections.retain(|section| {
-            !section.charts.is_empty() || !section.tables.is_empty() || !section.picture.is_empty()
+        sections.retain(|Section { charts, tables, picture, missing, .. }| {
+            !(charts.is_empty() && tables.is_empty() && picture.is_empty() && missing.is_empty())
         });
         let name = name(&run.folder);
         Ok(Self {
