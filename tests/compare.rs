@@ -250,8 +250,10 @@ fn differences_of_two_percent_are_found_and_no_others() {
 #[ignore = "takes minutes: 600 runs, with as many samples as g2g takes by itself"]
 fn by_default_chance_does_what_is_promised() {
     let words = "p2p --engine ce --operation copy --sizes 4K --time-limit 30ms --quiet";
-    // The second has a standard deviation of 1 %, and so much narrower intervals are asked for.
-    for (extra, precision) in [(0.01, "1%"), (0.01 * 3_f64.sqrt(), "0.5%")] {
+    // The second has a standard deviation of 1 %, and so much narrower intervals are asked for. There
+    // sampling ends when the interval is narrow enough, some are so by luck, and differences pay
+    // for it: docs/measurement.md says how much.
+    for (extra, precision, least) in [(0.01, "1%", 0.93), (0.01 * 3_f64.sqrt(), "0.5%", 0.91)] {
         let place = Place::new();
         let jitter = format!("[[fault.jitter]]\nshare = 1\nextra_share = {extra}\n");
         let healthy = place.file("healthy.toml", &machine(&jitter));
@@ -267,7 +269,7 @@ fn by_default_chance_does_what_is_promised() {
         assert_eq!((alike.failed, planted.failed), (0, 0));
         assert!((0.93..=0.97).contains(&share(alike.covered, alike.rows)));
         for tally in [alike, planted] {
-            assert!((0.93..=0.97).contains(&share(tally.held, tally.cases)));
+            assert!((least..=0.97).contains(&share(tally.held, tally.cases)));
         }
         assert!(alike.comparisons_wrong <= 14);
         assert!(share(planted.found, planted.planted) >= 0.95);
