@@ -79,7 +79,7 @@ impl Counts {
             if run > 0 {
                 self.counts.push((value(place)?, run.unsigned_abs()));
             }
-            place += 1;
+            place = place.checked_add(1)?;
         }
         Some(&self.counts)
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use hdrhistogram::{
         Histogram,
-        serialization::{Serializer, V2DeflateSerializer},
+        serialization::{Serializer, V2DeflateSerializer, V2Serializer},
     };
     use rand::{RngExt, SeedableRng, rngs::StdRng};
     use std::time::Duration;
@@ -144,6 +144,48 @@ mod tests {
             assert!(matches!(read[..], [(_, 1)]), "{ns}: {read:?}");
             assert!(one.histogram().equivalent(read[0].0, one.max_ns()), "{ns}: {read:?}");
         }
+    }
+
+    /// The text of a histogram that has these numbers behind its head.
+    fn made_up(numbers: &[i64]) -> String {
+        let head = Latency::default();
+        let mut plain = Vec::new();
+        V2Serializer::new().serialize(head.histogram(), &mut plain).unwrap();
+        plain.truncate(HEAD);
+        for &number in numbers {
+            let mut rest = (number << 1 ^ number >> 63).cast_unsigned();
+            for _ in 0..8 {
+                let bits = (rest & 0x7f) as u8;
+                rest >>= 7;
+                plain.push(if rest > 0 { bits | 0x80 } else { bits });
+                if rest == 0 {
+                    break;
+                }
+            }
+            if rest > 0 {
+                plain.push(rest as u8);
+            }
+        }
+        let length = u32::try_from(plain.len() - HEAD).unwrap();
+        plain[4..8].copy_from_slice(&length.to_be_bytes());
+        let packed = miniz_oxide::deflate::compress_to_vec_zlib(&plain, 6);
+        let length = u32::try_from(packed.len()).unwrap();
+        let head = [COMPRESSED.to_be_bytes(), length.to_be_bytes()].concat();
+        BASE64_STANDARD.encode([head, packed].concat())
+    }
+
+    #[test]
+    fn places_beyond_all_numbers_are_no_histogram() {
+        let mut counts = Counts::new();
+        let mut read =
+            |numbers: &[i64]| counts.read(made_up(numbers).as_bytes()).map(<[(u64, u64)]>::to_vec);
+        assert_eq!(read(&[-3, 7, 0, i64::MAX]), Some(vec![(3, 7), (5, i64::MAX.unsigned_abs())]));
+        // As many empty places as can be counted, and one more.
+        let all = [i64::MIN, -i64::MAX];
+        assert_eq!(read(&all), Some(Vec::new()));
+        assert_eq!(read(&[all[0], all[1], 0]), None);
+        assert_eq!(read(&[all[0], all[1], 1]), None);
+        assert_eq!(read(&[all[0], all[1], -1]), None);
     }
 
     #[test]
