@@ -25,7 +25,7 @@ struct Beginning {
 }
 
 /// What stands behind them.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Ending {
     #[serde(default)]
     health: Vec<HostHealth>,
@@ -71,7 +71,11 @@ impl Run {
         let unknown =
             |err: serde_json::Error| content(format!("no run of this version of g2g: {err}"));
         let Beginning { provenance } = serde_json::from_str(&beginning).map_err(unknown)?;
-        let Ending { health } = serde_json::from_str(&ending).map_err(unknown)?;
+        let Ending { health } = match serde_json::from_str(&ending) {
+            // A kill may cut the file within its rows or behind them: the rows before it are whole.
+            Err(err) if err.is_eof() => Ending::default(),
+            ending => ending.map_err(unknown)?,
+        };
         let rows = Columns::read(&folder.join("run.csv"), is_wanted)?;
         let topology = topology(&folder.join(TOPOLOGY))?;
         Ok(Self { folder: folder.to_owned(), provenance, rows, topology, health })
@@ -138,7 +142,7 @@ fn beginning(file: &mut impl BufRead) -> io::Result<String> {
     }
 }
 
-/// What stands behind the rows, as JSON.
+/// What stands behind the rows, as JSON; it ends early where the file was cut.
 fn ending(file: &mut (impl Read + Seek)) -> io::Result<String> {
     let length = file.seek(SeekFrom::End(0))?;
     let mut size = ENDING_USUAL;
@@ -191,6 +195,31 @@ mod tests {
             let read: Vec<String> = run.health.into_iter().map(|health| health.host).collect();
             assert_eq!(read, names, "{rows} rows");
         }
+    }
+
+    #[test]
+    fn a_run_that_a_kill_has_cut_within_its_rows_or_behind_them_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut recorder = Recorder::create(folder.path(), &Provenance::example()).unwrap();
+        for row in 1..=3 {
+            recorder.append(Row::absent(row, TransportKind::P2p, "no GPU"), &[]).unwrap();
+        }
+        recorder.conclude(vec![health("host".to_owned())]).unwrap();
+        let path = folder.path().join("run.json");
+        let whole = fs::read_to_string(&path).unwrap();
+        let begin = whole.find(json::ROWS).unwrap() + json::ROWS.len();
+        let end = whole.rfind('}').unwrap();
+        for cut in begin..=end {
+            fs::write(&path, &whole[..cut]).unwrap();
+            let run = Run::read(folder.path()).unwrap_or_else(|err| panic!("{cut}: {err}"));
+            assert_eq!((run.rows.len(), run.health.len()), (3, 0), "{cut}");
+        }
+        for text in [&whole[..begin - json::ROWS.len()], &(whole[..end].to_owned() + "?}")] {
+            fs::write(&path, text).unwrap();
+            assert!(Run::read(folder.path()).is_err());
+        }
+        fs::write(&path, &whole).unwrap();
+        assert_eq!(Run::read(folder.path()).unwrap().health.len(), 1);
     }
 
     #[test]
