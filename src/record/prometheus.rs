@@ -20,12 +20,14 @@ type Value = (Option<(&'static str, &'static str)>, f64);
 const METRICS: [Metric; 6] = [
     Metric {
         name: "g2g_bandwidth_bytes_per_second",
-        help: "Median bandwidth of one flow in one direction.",
+        help: "Bandwidth of one flow in one direction: the median of the samples, for rdma all \
+               bytes over all time.",
         values: |row| rate(row.bandwidth_gb_s),
     },
     Metric {
         name: "g2g_bandwidth_total_bytes_per_second",
-        help: "Median bandwidth of all flows of the case together.",
+        help: "Bandwidth of all flows of the case together: the median of the samples, for rdma all \
+               bytes over all time.",
         values: |row| rate(row.bandwidth_gb_s_total),
     },
     Metric {

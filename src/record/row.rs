@@ -200,13 +200,13 @@ pub struct Row {
     pub reason: String,
     /// Doubts about the numbers, separated by spaces.
     pub flags: String,
-    /// Median bandwidth of one flow: one direction.
+    /// Bandwidth of one flow: one direction. The median; of rdma all bytes over all time.
     pub bandwidth_gb_s: Option<f64>,
     /// Lower end of its 95 % confidence interval.
     pub bandwidth_gb_s_low: Option<f64>,
     /// Upper end of its 95 % confidence interval.
     pub bandwidth_gb_s_high: Option<f64>,
-    /// Median bandwidth of all flows together.
+    /// Bandwidth of all flows together. The median; of rdma all bytes over all time.
     pub bandwidth_gb_s_total: Option<f64>,
     /// NCCL: the bus bandwidth; empty for one rank, where there is none.
     pub bandwidth_gb_s_bus: Option<f64>,
@@ -228,7 +228,7 @@ pub struct Row {
     pub verdict_reason: Option<String>,
     /// Of several ranks with flows of their own: the slowest.
     pub slowest_rank: Option<u32>,
-    /// Median bandwidth of all of its flows together.
+    /// Bandwidth of all of its flows together. The median; of rdma all bytes over all time.
     pub slowest_rank_gb_s: Option<f64>,
     /// Samples of the bandwidth.
     pub bandwidth_samples: Option<usize>,
