@@ -20,14 +20,14 @@ type Value = (Option<(&'static str, &'static str)>, f64);
 const METRICS: [Metric; 6] = [
     Metric {
         name: "g2g_bandwidth_bytes_per_second",
-        help: "Bandwidth of one flow in one direction: the median of the samples, for rdma all \
-               bytes over all time.",
+        help: "Bandwidth of one flow in one direction: the median of the samples, for rdma all bytes \
+               over all time.",
         values: |row| rate(row.bandwidth_gb_s),
     },
     Metric {
         name: "g2g_bandwidth_total_bytes_per_second",
-        help: "Bandwidth of all flows of the case together: the median of the samples, for rdma all \
-               bytes over all time.",
+        help: "Bandwidth of all flows of the case together: the median of the samples, for rdma \
+               all bytes over all time.",
         values: |row| rate(row.bandwidth_gb_s_total),
     },
     Metric {

@@ -140,6 +140,11 @@ fn small_run(folder: &Path) {
     assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
 }
 
+/// Where a text stands in a file.
+fn find_in(content: &[u8], text: &str) -> Option<usize> {
+    content.windows(text.len()).position(|found| found == text.as_bytes())
+}
+
 #[test]
 fn results_that_were_cut_or_changed_are_read_to_the_last_whole_row_or_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
@@ -149,7 +154,16 @@ fn results_that_were_cut_or_changed_are_read_to_the_last_whole_row_or_refused_by
         let whole = fs::read(good.join(file)).unwrap();
         let half = whole[..whole.len() / 2].to_vec();
         let zeros = [&half[..], &[0; 4096][..]].concat();
-        for content in [half, zeros, b"{\"rows\": 1}".to_vec(), b"\xff\xfe".to_vec(), Vec::new()] {
+        let mut contents =
+            vec![half, zeros, b"{\"rows\": 1}".to_vec(), b"\xff\xfe".to_vec(), Vec::new()];
+        // Cut before the rows, within the first, behind the last, and in what stands behind them.
+        for (mark, behind) in
+            [("\"rows\": [\n", 0), ("{\"case\":1", 40), ("\n],\n", 0), ("\"health\"", 30)]
+        {
+            contents.extend(find_in(&whole, mark).map(|place| whole[..place + behind].to_vec()));
+        }
+        assert_eq!(contents.len(), if file == "run.json" { 9 } else { 5 });
+        for content in contents {
             let _ = fs::remove_dir_all(&bad);
             fs::create_dir(&bad).unwrap();
             for entry in fs::read_dir(&good).unwrap() {
@@ -171,10 +185,12 @@ fn results_that_were_cut_or_changed_are_read_to_the_last_whole_row_or_refused_by
                     assert_eq!(said.lines().count(), 1, "{file}: {said}");
                     assert!(said.contains(bad.join(file).to_str().unwrap()), "{file}: {said}");
                 }
-                // Whole lines are rows; without histograms there are still rows.
+                // Whole lines are rows; without histograms there are still rows, and without the
+                // rows of run.json those of run.csv.
                 let is_read = code == Some(0);
                 let expected = match file {
                     "run.csv" => content.starts_with(b"case,"),
+                    "run.json" => find_in(&content, "\n\"rows\": [").is_some(),
                     other => other == "latency.hlog",
                 };
                 assert_eq!(is_read, expected, "{file} {content:?}: {said}");
