@@ -1,5 +1,6 @@
-//! Every reader of outside input, with real input that was damaged by chance: brief runs of what
-//! `scripts/fuzz` runs for long. The number of inputs is fixed; a failure names its seed.
+//! The readers of outside input, with real input that was damaged by chance: brief runs of what
+//! `scripts/fuzz` runs for long. The number of inputs is fixed; a failure names its seed. Machine
+//! files are fed by `simgpu/src/machine/damaged.rs`.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 #![allow(clippy::print_stderr, reason = "a failure names its seed")]
@@ -15,6 +16,7 @@ use std::{
     panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
     sync::LazyLock,
+    thread,
 };
 
 use common::{g2g, run, text};
@@ -39,6 +41,19 @@ fn feed(name: &str, texts: &[Vec<u8>], inputs: u64, take: fn(&[u8]) -> bool) {
                 panic::resume_unwind(panic);
             }
         }
+    }
+}
+
+/// Removes what a target has in memory, whatever becomes of its test.
+struct Cleaned(&'static str, fn());
+
+impl Drop for Cleaned {
+    fn drop(&mut self) {
+        let Self(target, clean) = self;
+        let own = Path::new("/dev/shm").join(format!("g2g-fuzz-{}-{target}", std::process::id()));
+        let was_there = own.exists();
+        clean();
+        assert!(thread::panicking() || was_there && !own.exists(), "{}", own.display());
     }
 }
 
@@ -75,8 +90,8 @@ fn results_of_some() -> Vec<Vec<u8>> {
 
 #[test]
 fn results_of_runs() {
+    let _cleaned = Cleaned("results", targets::results::clean);
     feed("results", &results_of_some(), INPUTS / 2, targets::results::take);
-    targets::results::clean();
 }
 
 fn sweeps() -> Vec<Vec<u8>> {
@@ -98,6 +113,7 @@ fn sweeps() -> Vec<Vec<u8>> {
 
 #[test]
 fn plans_and_results_of_sweeps() {
+    let _cleaned = Cleaned("sweep", targets::sweep::clean);
     feed("sweep", &sweeps(), INPUTS / 4, targets::sweep::take);
     // Most damage has hit the results, which are longer.
     feed("sweep-plan", &files("scripts/plans"), INPUTS, targets::sweep::take);

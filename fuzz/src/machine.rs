@@ -11,7 +11,7 @@ use std::{fs, path::PathBuf, sync::OnceLock};
 /// A file in memory for this process.
 fn file() -> &'static PathBuf {
     static FILE: OnceLock<PathBuf> = OnceLock::new();
-    FILE.get_or_init(|| format!("/dev/shm/g2g-fuzz-{}.toml", std::process::id()).into())
+    FILE.get_or_init(|| format!("/dev/shm/g2g-fuzz-{}-machine.toml", std::process::id()).into())
 }
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

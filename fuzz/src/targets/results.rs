@@ -1,6 +1,6 @@
 //! The folders of runs.
 
-use std::{fs, path::PathBuf, sync::OnceLock};
+use std::fs;
 
 use g2g::{
     record::{Error, Held, Run, Status},
@@ -10,24 +10,17 @@ use g2g::{
     },
 };
 
-use super::{assert_sentence, files, html};
+use super::{Folder, assert_sentence, files, html};
 
 /// The files of a run in the order in which an input has them.
 pub(crate) const FILES: [&str; 4] = ["run.csv", "run.json", "latency.hlog", "topology.json"];
 
 /// A folder in memory for this process.
-pub(crate) fn folder() -> &'static PathBuf {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let folder = PathBuf::from(format!("/dev/shm/g2g-fuzz-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("memory takes a folder");
-        folder
-    })
-}
+static FOLDER: Folder = Folder::new("results");
 
 /// Removes what the inputs of this process have left.
 pub(crate) fn clean() {
-    let _ = fs::remove_dir_all(folder());
+    FOLDER.remove();
 }
 
 /// Read as `g2g report` and `g2g compare` read it, and gone on with as `--resume` does: no panic,
@@ -37,15 +30,17 @@ pub(crate) fn take(input: &[u8]) -> bool {
     let contents: [&[u8]; 4] = files(input);
     let write = || {
         for (name, bytes) in FILES.iter().zip(contents) {
-            fs::write(folder().join(name), bytes).expect("memory takes every write");
+            fs::write(FOLDER.path().join(name), bytes).expect("memory takes every write");
         }
     };
     write();
-    let shown = Run::read(folder()).and_then(|run| Part::of_run(&run));
+    let shown =
+        Run::read_columns(FOLDER.path(), report::is_wanted).and_then(|run| Part::of_run(&run));
     if let Some(part) = told(shown) {
         html::assert_is_safe(&report::html(vec![part]));
     }
-    let source = || told(Run::read_columns(folder(), compare::is_wanted).and_then(Source::of_run));
+    let source =
+        || told(Run::read_columns(FOLDER.path(), compare::is_wanted).and_then(Source::of_run));
     if let (Some(a), Some(b)) = (source(), source()) {
         let sources = [a, b];
         compared(&sources, &compare::sides(&sources, 1, ("a", "b"), &[]));
@@ -74,9 +69,9 @@ fn gone_on_with(contents: [&[u8]; 4]) -> bool {
         FILES
             .iter()
             .zip(contents)
-            .all(|(name, bytes)| fs::read(folder().join(name)).is_ok_and(|now| now == bytes))
+            .all(|(name, bytes)| fs::read(FOLDER.path().join(name)).is_ok_and(|now| now == bytes))
     };
-    let Some(held) = told(Held::of(folder())) else {
+    let Some(held) = told(Held::of(FOLDER.path())) else {
         assert!(unchanged(), "it was refused and changed");
         return false;
     };
@@ -94,7 +89,7 @@ fn gone_on_with(contents: [&[u8]; 4]) -> bool {
     recorder.append(next, &[]).expect("memory takes it");
     drop(recorder);
     // What is finished stays, and one more is there.
-    let held = Held::of(folder()).expect("what was gone on with can be gone on with");
+    let held = Held::of(FOLDER.path()).expect("what was gone on with can be gone on with");
     assert_eq!(held.past().map(|past| past.rows.len()), Some(rows.len() + 1));
     true
 }

@@ -8,7 +8,15 @@ use g2g::{
     sweep::Plan,
 };
 
-use super::{assert_sentence, files, html, results};
+use super::{Folder, assert_sentence, files, html};
+
+/// A folder in memory for this process.
+static FOLDER: Folder = Folder::new("sweep");
+
+/// Removes what the inputs of this process have left.
+pub(crate) fn clean() {
+    FOLDER.remove();
+}
 
 /// More runs than a plan may ask for.
 const RUNS_MAX: usize = 10_000;
@@ -34,7 +42,7 @@ pub(crate) fn take(input: &[u8]) -> bool {
     if json.is_empty() {
         return is_taken;
     }
-    let folder = results::folder();
+    let folder = FOLDER.path();
     fs::write(folder.join("sweep.json"), json).expect("memory takes every write");
     match Past::read(folder) {
         Ok(past) => {
