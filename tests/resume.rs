@@ -332,8 +332,12 @@ fn a_changed_machine_or_version_goes_on_with_leave_only_and_run_json_says_so() {
     let json = assert_whole(&place.output(), 8);
     let changes = json["resumed"][0]["changed"].as_array().unwrap();
     assert_eq!(changes.len(), 2, "{changes:?}");
-    assert!(changes.contains(&told.into()), "{changes:?}");
+    assert!(changes.contains(&told.clone().into()), "{changes:?}");
     assert_eq!(json["provenance"]["version"], "0.0.0");
+    // The page says from which row on.
+    let page = fs::read_to_string(place.output().join("report.html")).unwrap();
+    let page = page.replace("&#96;", "`");
+    assert!(page.contains("Gone on with") && page.contains(&told), "{told}");
 }
 
 #[test]

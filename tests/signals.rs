@@ -282,5 +282,7 @@ fn a_sweep_has_its_run_end_first_and_goes_on_later() {
         let json: Value = serde_json::from_str(&json).unwrap();
         let missing = |run: &Value| run["status"] == "missing";
         assert!(json["runs"].as_array().unwrap().iter().all(missing), "{json}");
+        let page = fs::read_to_string(folder.path().join("out/report.html")).unwrap();
+        assert!(page.contains("2 of 2 runs not made yet: g2g sweep --resume goes on."));
     }
 }

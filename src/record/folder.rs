@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{Columns, Error, Provenance, files, hlog, json, topology_json};
+use super::{Columns, Error, Provenance, files, hlog, json, provenance::Resumption, topology_json};
 use crate::machine::{health::HostHealth, survey::Survey};
 
 /// The end of run.json is looked for in so many bytes, and in more if it is not there.
@@ -22,6 +22,8 @@ const TOPOLOGY: &str = "topology.json";
 #[derive(Deserialize)]
 struct Beginning {
     provenance: Provenance,
+    #[serde(default)]
+    resumed: Vec<Resumption>,
 }
 
 /// What stands behind them.
@@ -38,6 +40,8 @@ pub struct Run {
     pub folder: PathBuf,
     /// Where the rows come from.
     pub provenance: Provenance,
+    /// When it was gone on with.
+    pub resumed: Vec<Resumption>,
     /// The rows.
     pub rows: Columns,
     /// What rank 0's host consists of, if that was written down.
@@ -70,7 +74,8 @@ impl Run {
             [beginning(&mut file).map_err(read)?, ending(&mut file).map_err(read)?];
         let unknown =
             |err: serde_json::Error| content(format!("no run of this version of g2g: {err}"));
-        let Beginning { provenance } = serde_json::from_str(&beginning).map_err(unknown)?;
+        let Beginning { provenance, resumed } =
+            serde_json::from_str(&beginning).map_err(unknown)?;
         let Ending { health } = match serde_json::from_str(&ending) {
             // A kill may cut the file within its rows or behind them: the rows before it are whole.
             Err(err) if err.is_eof() => Ending::default(),
@@ -78,7 +83,7 @@ impl Run {
         };
         let rows = Columns::read(&folder.join("run.csv"), is_wanted)?;
         let topology = topology(&folder.join(TOPOLOGY))?;
-        Ok(Self { folder: folder.to_owned(), provenance, rows, topology, health })
+        Ok(Self { folder: folder.to_owned(), provenance, resumed, rows, topology, health })
     }
 }
 

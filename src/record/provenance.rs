@@ -136,7 +136,7 @@ impl Provenance {
     }
 
     #[cfg(test)]
-    pub(super) fn example() -> Self {
+    pub(crate) fn example() -> Self {
         use crate::plan::Rank;
 
         let settings = Settings {

@@ -142,7 +142,7 @@ pub struct PastCombination {
 /// What became of a run.
 #[derive(Clone, Debug, Deserialize)]
 pub struct PastRun {
-    /// `ok`, or `failed`.
+    /// `ok`, `failed`, or `missing`: it has not ended yet.
     pub status: String,
 }
 
@@ -155,6 +155,8 @@ pub struct PastCase {
     pub quantity: String,
     /// The combinations, the best first.
     pub ranking: Vec<PastPlace>,
+    /// The best against the next, where there is one.
+    pub lead: Option<PastLead>,
     /// What each value of an axis changes.
     pub effects: Vec<PastEffect>,
 }
@@ -170,6 +172,13 @@ pub struct PastPlace {
     pub min: f64,
     /// The largest.
     pub max: f64,
+}
+
+/// The best combination against the next.
+#[derive(Clone, Debug, Deserialize)]
+pub struct PastLead {
+    /// How much more it reaches.
+    pub effect: PastRatio,
 }
 
 /// What a value of an axis changes.

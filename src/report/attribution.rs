@@ -144,9 +144,15 @@ fn is_single_flow(rows: &Columns, row: usize) -> bool {
 
 /// What two rows must have in common to be of one matrix.
 fn what(rows: &Columns, row: usize) -> String {
-    let columns = ["transport", "operation", "issuer", "engine", "source_memory", "provider"];
+    let columns =
+        ["transport", "operation", "issuer", "engine", "source_memory", "provider", "gpu_path"];
     let words = columns.map(|column| rows.text(row, column));
-    let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+    // What memory of a host is, the column before has said.
+    let is_told = |(place, word): &(usize, &str)| {
+        !word.is_empty() && (columns[*place] != "gpu_path" || *word != "host")
+    };
+    let words = words.into_iter().enumerate().filter(is_told);
+    let words: Vec<&str> = words.map(|(_, word)| word).collect();
     let size =
         rows.count(row, "size_bytes").map(|size| format!(", {}", Bytes::new(size).rounded()));
     format!("{}{}", words.join(" "), size.unwrap_or_default())

@@ -57,26 +57,42 @@ pub(super) fn kind(rows: &Columns, row: usize, without: &str) -> String {
     words.join(" ")
 }
 
-/// Between what it is: `GPU 0 -> GPU 3`, `8 ranks`.
+/// Between what it is: `GPU 0 -> GPU 3`, `8 ranks`; of several flows the first. `has_hosts`: the
+/// run has several, so that each end is told with its own.
 pub(super) fn ends(rows: &Columns, row: usize, has_hosts: bool) -> String {
     let told = |column: &str| Some(rows.text(row, column)).filter(|cell| !cell.is_empty());
+    let differ = |what: &str| told(&format!("source_{what}")) != told(&format!("target_{what}"));
+    let is_rdma = told("transport") == Some("rdma");
+    // Ranks can share a GPU.
+    let is_by_rank = is_rdma && differ("rank") && !differ("gpu");
+    let has_hosts = has_hosts || differ("host");
     let end = |side: &str| {
         let of = |what: &str| told(&format!("{side}_{what}"));
         let place = match (of("gpu"), of("memory"), of("rank"), of("numa_node")) {
+            (.., Some(rank), _) if is_by_rank => format!("rank {rank}"),
             (Some(gpu), ..) => format!("GPU {gpu}"),
-            (None, Some("host"), _, Some(node)) => format!("NUMA node {node}"),
+            (None, Some("host"), _, Some(node)) if !is_rdma => format!("NUMA node {node}"),
             (None, _, Some(rank), _) => format!("rank {rank}"),
             _ => return None,
         };
         let host = of("host").filter(|_| has_hosts);
         Some(host.map_or(place.clone(), |host| format!("{place} of {host}")))
     };
+    let more = match (rows.count(row, "flows"), told("pattern")) {
+        (_, Some("both-ways")) | (None | Some(0 | 1), _) => String::new(),
+        (Some(flows), _) => format!(" and {} more", flows - 1),
+    };
     match (end("source"), end("target"), told("communicator_ranks")) {
-        (Some(source), Some(target), _) if source == target => format!("within {source}"),
-        (Some(source), Some(target), _) => format!("{source} -> {target}"),
+        (Some(source), Some(target), _) if source == target => format!("within {source}{more}"),
+        (Some(source), Some(target), _) => format!("{source} -> {target}{more}"),
         (_, _, Some(ranks)) => format!("{ranks} ranks"),
         _ => String::new(),
     }
+}
+
+/// Text as Plotly shows it: it takes what stands in angle brackets for markup, such as links.
+pub(super) fn drawn(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
 /// The size, where there is one.
@@ -106,4 +122,52 @@ pub(super) fn nanoseconds(value: f64) -> String {
 /// `+3.1 %`
 pub(super) fn percent(share: f64) -> String {
     format!("{:+.1} %", 100.0 * share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        plan::{Pattern, TransportKind},
+        record::{MemoryKind, Row},
+    };
+
+    #[test]
+    fn ends_that_are_not_the_same_are_not_called_one() {
+        let ends = |row: Row, has_hosts| ends(&Columns::of_rows([row]), 0, has_hosts);
+        let told = |text: &str| Some(text.to_owned());
+        let gpus = |source, target| Row {
+            transport: TransportKind::P2p,
+            source_gpu: Some(source),
+            target_gpu: Some(target),
+            source_host: told("one"),
+            target_host: told("one"),
+            source_rank: Some(0),
+            target_rank: Some(0),
+            ..Row::default()
+        };
+        assert_eq!(ends(gpus(0, 3), false), "GPU 0 -> GPU 3");
+        assert_eq!(ends(gpus(0, 3), true), "GPU 0 of one -> GPU 3 of one");
+        assert_eq!(ends(gpus(0, 0), false), "within GPU 0");
+        // GPUs of the same number on two hosts, and ranks that share one.
+        let rdma = |row| Row { transport: TransportKind::Rdma, target_rank: Some(1), ..row };
+        let hosts = Row { target_host: told("two"), ..gpus(0, 0) };
+        assert_eq!(ends(hosts.clone(), false), "GPU 0 of one -> GPU 0 of two");
+        assert_eq!(ends(rdma(hosts), false), "rank 0 of one -> rank 1 of two");
+        assert_eq!(ends(rdma(gpus(0, 0)), false), "rank 0 -> rank 1");
+        assert_eq!(ends(rdma(gpus(0, 1)), false), "GPU 0 -> GPU 1");
+        // Memory of one NUMA node.
+        let host = Row {
+            source_gpu: None,
+            target_gpu: None,
+            source_memory: Some(MemoryKind::Host),
+            target_memory: Some(MemoryKind::Host),
+            source_numa_node: Some(0),
+            target_numa_node: Some(0),
+            ..gpus(0, 0)
+        };
+        assert_eq!(ends(host.clone(), false), "within NUMA node 0");
+        let ring = Row { flows: Some(4), pattern: Some(Pattern::Neighbours), ..rdma(host) };
+        assert_eq!(ends(ring, false), "rank 0 -> rank 1 and 3 more");
+    }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     plan::{Operation, TransportKind},
     record::{Row, Status},
+    transport::GpuPath,
     units::Bytes,
 };
 
@@ -205,4 +206,14 @@ fn what_is_no_single_flow_or_has_no_number_is_passed_over() {
     assert_eq!(text(&find(rows, &alike)), "");
     assert_eq!(find(matrix(2, &mut |_, _| 0.0), &alike), []);
     assert_eq!(find(Vec::new(), &alike), []);
+}
+
+#[test]
+fn memory_that_is_reached_directly_is_not_held_against_staged() {
+    let direct = matrix(4, &mut |_, _| 45.0);
+    let path =
+        |path, rows: Vec<Row>| rows.into_iter().map(move |row| Row { gpu_path: Some(path), ..row });
+    let staged = matrix(4, &mut |_, _| 20.0).into_iter().take(1).collect();
+    let rows = path(GpuPath::Direct, direct).chain(path(GpuPath::Staged, staged));
+    assert_eq!(find(rows.collect(), &alike), []);
 }

@@ -94,15 +94,22 @@ impl Source {
             latency.count_all(counts);
             latencies.extend(latency.median_interval_ns().map(|interval| (row, interval)));
         })?;
-        let Run { provenance, rows, .. } = run;
+        let Run { provenance, resumed, rows, .. } = run;
         let version = |name| {
             let library = provenance.libraries.iter().find(|library| library.name == name);
             library.map_or("none".to_owned(), |library| library.version.clone())
         };
+        // Rows are then of several machines, or of several versions, and nothing says which.
+        let changed: Vec<&str> =
+            resumed.iter().flat_map(|again| &again.changed).map(String::as_str).collect();
+        let later = match changed.is_empty() {
+            true => String::new(),
+            false => format!(", later changed: {}", changed.join("; ")),
+        };
         let simulated = if provenance.simulated { "simulated" } else { "real" };
         let traits = vec![
             (Trait::Simulated, simulated.to_owned()),
-            (Trait::Machine, machine(&provenance)),
+            (Trait::Machine, machine(&provenance) + &later),
             (Trait::Nccl, version("NCCL")),
             (Trait::Libfabric, version("libfabric")),
         ];

@@ -1,7 +1,10 @@
 use super::*;
 use crate::{
     plan::{Engine, Issuer, Operation, TransportKind},
-    record::{Row, Status},
+    record::{
+        Held, Recorder, Row, Run, Status,
+        provenance::{Provenance, Resumption},
+    },
     units::Bytes,
 };
 
@@ -294,4 +297,31 @@ fn all_forms_say_the_same() {
     assert_eq!(count, 3);
     assert_eq!(json[0]["verdict"], "slower");
     assert_eq!(json[2]["reason"], "not in B");
+}
+
+#[test]
+fn a_run_that_went_on_with_something_else_is_another_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = |name: &str, changed: &[&str]| {
+        let resumption = Resumption {
+            time: "later".to_owned(),
+            command: Vec::new(),
+            rows: 1,
+            changed: changed.iter().map(|text| (*text).to_owned()).collect(),
+            health: Vec::new(),
+        };
+        let provenance = Provenance::example();
+        let path = folder.path().join(name);
+        let mut recorder = Recorder::create(&path, &provenance).unwrap();
+        let latency = Latency::of(&[std::time::Duration::from_nanos(200); 3]);
+        recorder.append(Row { case: 1, ..row(0, 1, 100.0) }, &[(None, latency)]).unwrap();
+        drop(recorder);
+        drop(Held::of(&path).unwrap().open(&provenance, Some(resumption)).unwrap());
+        Source::of_run(Run::read(&path).unwrap()).unwrap()
+    };
+    let [whole, same] = ["whole", "same"].map(|name| source(name, &[]));
+    assert_eq!(verdicts(&[whole.clone(), same], 1, &[]), [Verdict::Same]);
+    let other = source("other", &["NCCL: 2.28.1 in place of 2.27.3"]);
+    let [Verdict::NotComparable(reason)] = &verdicts(&[whole, other], 1, &[])[..] else { panic!() };
+    assert!(reason.contains("later changed: NCCL: 2.28.1 in place of 2.27.3"), "{reason}");
 }

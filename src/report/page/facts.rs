@@ -1,9 +1,9 @@
 //! What was measured, with what, and how the GPUs have done.
 
-use super::{Section, Table};
+use super::{Section, Table, pairs::rounded};
 use crate::{
     machine::health::{GpuHealth, HostHealth},
-    record::{self, Columns, Run},
+    record::{self, Columns, Run, provenance::Resumption},
     report::compare::gpus,
     units::count,
 };
@@ -67,16 +67,17 @@ pub(super) fn picture(run: &Run) -> Section {
 }
 
 pub(super) fn sections(run: &Run) -> [Section; 3] {
+    let healths = run.resumed.iter().flat_map(|before| &before.health).chain(&run.health);
     [
         Section {
             title: "Health of the GPUs",
             about: "When the run began and when it ended. What happened in between is a flag of a row.",
-            tables: run.health.iter().map(health).collect(),
+            tables: healths.map(health).collect(),
             ..Section::default()
         },
         Section {
             title: "Where the numbers come from",
-            tables: vec![origin(run), libraries(run), environment(run)]
+            tables: vec![origin(run), resumed(run), libraries(run), environment(run)]
                 .into_iter()
                 .filter(|table| !table.rows.is_empty())
                 .collect(),
@@ -159,6 +160,23 @@ fn origin(run: &Run) -> Table {
     }
 }
 
+/// What is about the rows from here on.
+fn resumed(run: &Run) -> Table {
+    let of = |again: &Resumption| {
+        let changed = match again.changed.is_empty() {
+            true => "nothing".to_owned(),
+            false => again.changed.join("; "),
+        };
+        vec![again.time.clone(), (again.rows + 1).to_string(), changed, again.command.join(" ")]
+    };
+    Table {
+        title: "Gone on with".to_owned(),
+        about: "What is told above and below is as it was when the run began.",
+        head: ["when", "from row", "changed since it began", "command"].map(str::to_owned).to_vec(),
+        rows: run.resumed.iter().map(of).collect(),
+    }
+}
+
 fn libraries(run: &Run) -> Table {
     let of = |library: &crate::machine::Library| {
         vec![library.name.clone(), library.version.clone(), library.path.clone()]
@@ -187,7 +205,7 @@ fn rows(rows: &Columns) -> Table {
     let cell = |row: usize, column: &str| {
         let text = rows.text(row, column);
         match rows.number(row, column) {
-            Some(number) if text.is_empty() => format!("{}", (number * 1e6).round() / 1e6),
+            Some(number) if text.is_empty() => rounded(number, 9).to_string(),
             _ => text.to_owned(),
         }
     };

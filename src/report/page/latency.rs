@@ -67,7 +67,7 @@ pub(super) fn section(run: &Run, kinds: &[Kind]) -> Result<Section, Error> {
     Ok(Section {
         title: "Latency",
         about: "Of each kind of transfer the smallest size that was measured, all pairs together: how \
-                many of the transfers took no longer than that. All charts have one scale.",
+                many of the transfers took no longer than that. All charts have one scale of latencies.",
         missing,
         charts: charts.map(chart).collect(),
         ..Section::default()
@@ -97,7 +97,7 @@ fn trace((place, line): (usize, &(String, u64, Latency))) -> Value {
     };
     json!({
         "type": "scatter",
-        "name": named(line),
+        "name": words::drawn(&named(line)),
         "x": points,
         "y": points.iter().map(value).collect::<Vec<u64>>(),
         "text": points.iter().map(hover).collect::<Vec<String>>(),

@@ -194,8 +194,15 @@ fn kinds(rows: &Columns, without: &str) -> Vec<Kind> {
 
 /// The page of some runs and sweeps.
 pub fn html(mut parts: Vec<Part>) -> String {
+    let names: Vec<String> = parts.iter().map(|part| part.name.clone()).collect();
     for (number, part) in (1..).zip(&mut parts) {
         part.number = number;
+        if names.iter().filter(|name| **name == part.name).count() > 1 {
+            if !part.csv_name.is_empty() {
+                part.csv_name = format!("{}-{number}.csv", part.name);
+            }
+            part.name = format!("{} ({number})", part.name);
+        }
     }
     let sources = Plot::offline_js_sources();
     // The first script is Plotly, the other one sets formulas, of which there are none.
@@ -213,9 +220,10 @@ pub fn html(mut parts: Vec<Part>) -> String {
     page.render().expect("memory takes every write")
 }
 
-/// The last name of a path.
+/// The last name of a folder.
 fn name(folder: &Path) -> String {
-    folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned()
+    let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    whole.file_name().unwrap_or(whole.as_os_str()).to_string_lossy().into_owned()
 }
 
 impl Part {

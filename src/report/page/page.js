@@ -34,9 +34,11 @@
     made.textContent = text;
     return made;
   };
-  // Of a heat map its cells are the table.
+  // Of a heat map its cells are the table. Names are as Plotly takes them: without markup.
+  const plain = (name) => name.replaceAll("&lt;", "<").replaceAll("&amp;", "&");
   const matrix = ([{ x, y, z }]) => ({
-    head: ["source \\ target", ...x], rows: y.map((name, at) => [name, ...z[at].map((n) => n ?? "")]),
+    head: ["source \\ target", ...x.map(plain)],
+    rows: y.map((name, at) => [plain(name), ...z[at].map((n) => n ?? "")]),
   });
   const tabulate = (chart) => {
     const { table: told, traces } = chart.variants[chart.shown];

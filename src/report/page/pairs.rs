@@ -55,6 +55,7 @@ struct Ends<'a> {
     places: HashMap<(&'a str, u64), End>,
     /// The columns of both sides.
     sides: [Side<'a>; 2],
+    transport: Texts<'a>,
 }
 
 /// What tells where a flow begins or ends.
@@ -65,6 +66,22 @@ struct Side<'a> {
     rank: Texts<'a>,
 }
 
+/// What ends are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sort {
+    Gpu,
+    Rank,
+}
+
+impl Sort {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "GPU",
+            Self::Rank => "rank",
+        }
+    }
+}
+
 impl<'a> Ends<'a> {
     fn of(rows: &'a Columns) -> Self {
         let side = |side: &str| {
@@ -72,7 +89,8 @@ impl<'a> Ends<'a> {
             Side { host: of("host"), gpu: of("gpu"), rank: of("rank") }
         };
         let sides = ["source", "target"].map(side);
-        let mut ends = Self { all: Vec::new(), places: HashMap::new(), sides };
+        let transport = rows.texts("transport");
+        let mut ends = Self { all: Vec::new(), places: HashMap::new(), sides, transport };
         // Hosts stand in the order of the rows, which is that of their ranks.
         let mut hosts: HashMap<&str, usize> = HashMap::new();
         for row in 0..rows.len() {
@@ -88,11 +106,17 @@ impl<'a> Ends<'a> {
         ends
     }
 
-    /// Where a row's flow begins and ends: GPUs, or ranks where neither end is a GPU.
+    /// What a row's ends are: ranks where neither is a GPU, and for RDMA, where ranks can share one.
+    fn sort(&self, row: usize) -> Sort {
+        let has_gpu = self.sides.iter().any(|side| !side.gpu.text(row).is_empty());
+        if has_gpu && self.transport.text(row) != "rdma" { Sort::Gpu } else { Sort::Rank }
+    }
+
+    /// Where a row's flow begins and ends.
     fn named(&self, row: usize) -> Option<[(&'a str, u64); 2]> {
-        let is_between_ranks = self.sides.iter().all(|side| side.gpu.text(row).is_empty());
+        let sort = self.sort(row);
         let end = |side: Side<'a>| {
-            let number = if is_between_ranks { side.rank } else { side.gpu };
+            let number = if sort == Sort::Rank { side.rank } else { side.gpu };
             Some((side.host.text(row), number.count(row)?))
         };
         let [source, target] = self.sides.map(end);
@@ -151,9 +175,17 @@ pub(super) fn section(rows: &Columns) -> Section {
     let ends = Ends::of(rows);
     let has = |transport| rows.with("transport", transport).next().is_some();
     let has_both = has("shm") && has("p2p");
-    let [values, expected, sizes, flows, issuer, gpu] =
-        ["bandwidth_gb_s", "expected_gb_s", "size_bytes", "flows", "issuer", "source_gpu"]
-            .map(|column| rows.texts(column));
+    let columns = [
+        "bandwidth_gb_s",
+        "expected_gb_s",
+        "size_bytes",
+        "flows",
+        "issuer",
+        "source_gpu",
+        "operation",
+    ];
+    let [values, expected, sizes, flows, issuer, gpu, operation] =
+        columns.map(|column| rows.texts(column));
     let cell = |row: usize| {
         let pair = ends.pair(row)?;
         let cell = Cell { value: values.number(row)?, expected: expected.number(row) };
@@ -161,12 +193,13 @@ pub(super) fn section(rows: &Columns) -> Section {
     };
     let mut of_gpus: BTreeMap<&str, BTreeMap<u64, Cells>> = BTreeMap::new();
     for kind in kinds(rows, "issuer") {
+        let sort = ends.sort(kind.rows[0]);
         let mut issuers: BTreeMap<&str, BTreeMap<u64, Cells>> = BTreeMap::new();
         for row in kind.rows.into_iter().filter(|row| flows.text(*row) == "1") {
             let Some((pair, size, cell)) = cell(row) else { continue };
             let sizes = issuers.entry(issuer.text(row)).or_default();
             sizes.entry(size).or_default().insert(pair, cell);
-            if has_both && !gpu.text(row).is_empty() {
+            if has_both && !gpu.text(row).is_empty() && operation.text(row) == "copy" {
                 let best = of_gpus.entry(rows.text(row, "transport")).or_default();
                 let best = best.entry(size).or_default().entry(pair).or_insert(cell);
                 best.value = best.value.max(cell.value);
@@ -174,16 +207,17 @@ pub(super) fn section(rows: &Columns) -> Section {
         }
         for (issuer, sizes) in &issuers {
             let what = if issuer.is_empty() { String::new() } else { format!(", {issuer}") };
-            charts.extend(rates(format!("{}{what}", kind.name.replace("->", "→")), sizes, &ends));
+            let title = format!("{}{what}", kind.name.replace("->", "→"));
+            charts.extend(rates(title, sizes, (&ends, sort)));
         }
         if let (Some(read), Some(write)) = (issuers.get("read"), issuers.get("write")) {
             let title = format!("{}: read over write", kind.name);
-            charts.extend(ratios(title, ("reads", read), ("writes", write), &ends));
+            charts.extend(ratios(title, ("reads", read), ("writes", write), (&ends, sort)));
         }
     }
     if let (Some(shm), Some(p2p)) = (of_gpus.get("shm"), of_gpus.get("p2p")) {
         let title = "p2p over shm, each by its best way".to_owned();
-        charts.extend(ratios(title, ("p2p", p2p), ("shm", shm), &ends));
+        charts.extend(ratios(title, ("p2p", p2p), ("shm", shm), (&ends, Sort::Gpu)));
     }
     Section {
         title: "Pairs",
@@ -228,7 +262,11 @@ fn chart<'a>(
     Chart { by: "Size", is_wide, is_square: is_wide, ..Chart::new(title, about, variants) }
 }
 
-fn rates(title: String, sizes: &BTreeMap<u64, Cells>, ends: &Ends) -> Option<Chart> {
+fn rates(
+    title: String,
+    sizes: &BTreeMap<u64, Cells>,
+    (ends, sort): (&Ends, Sort),
+) -> Option<Chart> {
     let variant = |(size, cells): (u64, &Cells)| {
         let values: Vec<f64> = cells.values().map(|cell| cell.value).collect();
         let median = median(&values);
@@ -249,20 +287,21 @@ fn rates(title: String, sizes: &BTreeMap<u64, Cells>, ends: &Ends) -> Option<Cha
         };
         let share: Option<&dyn Fn(&Cell) -> String> = has_expected.then_some(&share);
         let slower = |one: &Cell, other: &Cell| one.value < other.value;
-        (words::short_size(size), map(cells, ends, unit, share, &slower))
+        (words::short_size(size), map(cells, (ends, sort), unit, share, &slower))
     };
-    let (_, largest) = sizes.iter().next_back()?;
+    let (size, largest) = sizes.iter().next_back()?;
     let axis = Axis::of(largest, ends);
     if axis.places.len() < ENDS_MIN {
         return None;
     }
+    let size = words::short_size(*size);
     let values: Vec<f64> = largest.values().map(|cell| cell.value).collect();
     let (low, high) = range(&values);
     let (slowest, _) = largest.iter().min_by(|a, b| a.1.value.total_cmp(&b.1.value))?;
     let about = match short(low) == short(high) {
-        true => format!("{} pairs, all at {} GB/s", values.len(), short(high)),
+        true => format!("{size}: {} pairs, all at {} GB/s", values.len(), short(high)),
         false => format!(
-            "{} pairs from {} to {} GB/s, the slowest {} → {}",
+            "{size}: {} pairs from {} to {} GB/s, the slowest {} → {}",
             values.len(),
             short(low),
             short(high),
@@ -277,7 +316,7 @@ fn ratios(
     title: String,
     (name, above): (&str, &BTreeMap<u64, Cells>),
     (other, below): (&str, &BTreeMap<u64, Cells>),
-    ends: &Ends,
+    (ends, sort): (&Ends, Sort),
 ) -> Option<Chart> {
     let mut sizes: BTreeMap<u64, Cells> = BTreeMap::new();
     for (size, cells) in above {
@@ -286,9 +325,12 @@ fn ratios(
             let value = cell.value / others.get(pair)?.value;
             Some((*pair, Cell { value, expected: None }))
         };
-        sizes.insert(*size, cells.iter().filter_map(ratio).collect());
+        let cells: Cells = cells.iter().filter_map(ratio).collect();
+        if !cells.is_empty() {
+            sizes.insert(*size, cells);
+        }
     }
-    let (_, largest) = sizes.iter().next_back()?;
+    let (size, largest) = sizes.iter().next_back()?;
     let axis = Axis::of(largest, ends);
     if axis.places.len() < ENDS_MIN {
         return None;
@@ -308,13 +350,14 @@ fn ratios(
             "hovertemplate": "%{y} → %{x}<br>%{z:.3f}<extra></extra>",
         });
         let farther = |one: &Cell, other: &Cell| one.value.ln().abs() > other.value.ln().abs();
-        (words::short_size(size), map(cells, ends, unit, None, &farther))
+        (words::short_size(size), map(cells, (ends, sort), unit, None, &farther))
     };
     let values: Vec<f64> = largest.values().map(|cell| cell.value).collect();
     let (low, high) = range(&values);
     let about = format!(
-        "the rate of {name} over that of {other}: {low:.3} to {high:.3}, median {:.3}; above 1 {name} \
+        "{}: the rate of {name} over that of {other}, {low:.3} to {high:.3}, median {:.3}; above 1 {name} \
          are faster",
+        words::short_size(*size),
         median(&values)
     );
     Some(chart(title, about, &axis, &sizes, variant))
@@ -324,7 +367,7 @@ fn ratios(
 /// place, the one is shown that `stands_out` from the others.
 fn map(
     cells: &Cells,
-    ends: &Ends,
+    (ends, sort): (&Ends, Sort),
     unit: Value,
     share: Option<&dyn Fn(&Cell) -> String>,
     stands_out: &dyn Fn(&Cell, &Cell) -> bool,
@@ -343,11 +386,12 @@ fn map(
         shown.iter().map(|row| row.iter().map(of).collect()).collect()
     };
     let gap = u32::from(count <= ENDS_NARROW);
+    let names: Vec<String> = axis.names.iter().map(|name| words::drawn(name)).collect();
     let mut trace = json!({
         "type": "heatmap",
-        "x": axis.names,
-        "y": axis.names,
-        "z": matrix(&|cell| json!(rounded(cell.value))),
+        "x": names,
+        "y": names,
+        "z": matrix(&|cell| json!(rounded(cell.value, 6))),
         "xgap": gap,
         "ygap": gap,
         "hoverongaps": false,
@@ -361,8 +405,10 @@ fn map(
             trace.insert("customdata".to_owned(), json!(matrix(&|cell| json!(share(cell)))));
         }
     }
-    let label =
-        |title: &str| json!({ "title": { "text": title }, "type": "category", "showgrid": false });
+    let label = |side: &str| {
+        let title = format!("{side} {}", sort.name());
+        json!({ "title": { "text": title }, "type": "category", "showgrid": false })
+    };
     let mut sources = label("source");
     sources["autorange"] = json!("reversed");
     Variant {
@@ -372,9 +418,9 @@ fn map(
     }
 }
 
-/// A number with as many digits as a page needs: all of them are in run.csv.
-fn rounded(value: f64) -> f64 {
-    format!("{value:.5e}").parse().unwrap_or(value)
+/// A number with so many digits that count: all of them are in run.csv.
+pub(super) fn rounded(value: f64, digits: usize) -> f64 {
+    format!("{value:.0$e}", digits - 1).parse().unwrap_or(value)
 }
 
 /// A rate with three digits that count.

@@ -96,7 +96,7 @@ pub(super) fn sections(rows: &Columns, kinds: &[Kind]) -> [Section; 2] {
                     to the fastest pair; of a single pair the band is the 95 % confidence interval. \
                     Dashes: what a healthy machine is expected to reach with large transfers.",
             charts: transports.iter().flat_map(of_transport).collect(),
-            tables: fits(&copies).into_iter().collect(),
+            tables: fits(&copies, "GB/s beyond it").into_iter().collect(),
             ..Section::default()
         },
         Section {
@@ -104,7 +104,7 @@ pub(super) fn sections(rows: &Columns, kinds: &[Kind]) -> [Section; 2] {
             about: "Bus bandwidth by nccl-tests' formulas: what one link would have to carry if the data \
                     went around a ring. With NVLS or trees it can be more than a link can carry.",
             charts: charts("nccl", &busses.iter().collect::<Vec<&Line>>(), "GB/s (bus)"),
-            tables: fits(&algorithms).into_iter().collect(),
+            tables: fits(&algorithms, "GB/s (algorithm) beyond it").into_iter().collect(),
             ..Section::default()
         },
     ]
@@ -166,17 +166,19 @@ fn drawn(points: Vec<Point>, most: usize) -> Vec<Point> {
     if points.len() <= most {
         return points;
     }
-    let step = (last / first).ln() / (most - 1) as f64;
-    let mut next = first;
-    let is_next = |point: &Point| {
-        let size = point.size as f64;
-        let is_due = size >= next;
-        while is_due && next <= size {
-            next *= step.exp();
-        }
-        is_due || size >= last
+    // The first point of each of so many equal parts of the axis, and the last of all.
+    let part = |point: &Point| {
+        let place = (point.size as f64 / first).ln() / (last / first).ln() * (most - 1) as f64;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "up to most")]
+        let part = place as usize;
+        part
     };
-    points.into_iter().filter(is_next).collect()
+    let end = points.len() - 1;
+    let mut before = None;
+    let is_first = |(place, point): &(usize, Point)| {
+        before.replace(part(point)) != Some(part(point)) || *place == end
+    };
+    points.into_iter().enumerate().filter(is_first).map(|(_, point)| point).collect()
 }
 
 /// The lines of one transport, in as many charts as they need.
@@ -226,7 +228,7 @@ fn traces((place, line): (usize, &&Line)) -> Vec<Value> {
         "mode": "lines",
         "hoverinfo": "skip",
         "showlegend": false,
-        "legendgroup": line.name,
+        "legendgroup": words::drawn(&line.name),
     });
     let hover = |point: &Point| {
         let range = [point.low, point.high].map(readable_gb_s).join(" to ");
@@ -236,8 +238,8 @@ fn traces((place, line): (usize, &&Line)) -> Vec<Value> {
     };
     let middle = json!({
         "type": "scatter",
-        "name": line.name,
-        "legendgroup": line.name,
+        "name": words::drawn(&line.name),
+        "legendgroup": words::drawn(&line.name),
         "x": sizes().collect::<Vec<u64>>(),
         "y": line.points.iter().map(|point| point.gb_s).collect::<Vec<f64>>(),
         "text": line.points.iter().map(hover).collect::<Vec<String>>(),
@@ -257,7 +259,7 @@ fn traces((place, line): (usize, &&Line)) -> Vec<Value> {
             "line": { "color": colour, "width": 1, "dash": "dash" },
             "hovertemplate": "expected: %{y:.4g} GB/s<extra>%{fullData.legendgroup}</extra>",
             "showlegend": false,
-            "legendgroup": line.name,
+            "legendgroup": words::drawn(&line.name),
         })
     });
     [band, middle].into_iter().chain(expected).collect()
@@ -320,7 +322,7 @@ fn table(lines: &[&Line], unit: &str) -> Table {
 }
 
 /// What the lines' transfers cost, where it can be told.
-fn fits(lines: &[Line]) -> Option<Table> {
+fn fits(lines: &[Line], rate: &str) -> Option<Table> {
     let row = |line: &Line| {
         let fit = line.fit.as_ref()?;
         let knee = fit.start_s * fit.bytes_per_s;
@@ -335,7 +337,7 @@ fn fits(lines: &[Line]) -> Option<Table> {
         ])
     };
     let rows: Vec<Vec<String>> = lines.iter().filter_map(row).collect();
-    let head = ["what", "start", "GB/s beyond it", "half of that at", "largest miss"];
+    let head = ["what", "start", rate, "half of that at", "largest miss"];
     (!rows.is_empty()).then(|| Table {
         title: "What a transfer costs".to_owned(),
         about: "Time = start + size / bandwidth, fitted over all sizes. Transfers follow each other \
@@ -401,6 +403,20 @@ mod tests {
             assert!((fit.bytes_per_s / rate - 1.0).abs() < 1e-6, "{}", fit.bytes_per_s);
             assert!(fit.largest_miss < 1e-6);
         }
+    }
+
+    #[test]
+    fn as_many_points_are_drawn_as_can_be_seen() {
+        let sizes = |sizes: &[u64]| points(&sizes.iter().map(|s| (*s, 1.0)).collect::<Vec<_>>());
+        let kept = |all: &[u64]| -> Vec<u64> {
+            drawn(sizes(all), 4).iter().map(|point| point.size).collect()
+        };
+        assert_eq!(kept(&[1, 2, 3]), [1, 2, 3]);
+        let all: Vec<u64> = (0..=12).map(|power| 1 << power).collect();
+        assert_eq!(kept(&all), [1, 16, 256, 4096]);
+        // So near to each other that the axis cannot tell them apart.
+        let last = u64::MAX / 2;
+        assert_eq!(kept(&[last - 4, last - 3, last - 2, last - 1, last]), [last - 4, last]);
     }
 
     #[test]

@@ -15,26 +15,31 @@ use crate::{
 /// Sentences of one sort; what is left is counted.
 const SENTENCES_MAX: usize = 12;
 
+/// Where reasons are that are too many to be told.
+const IN_REASON: &str = "the column reason of run.csv has them";
+
 /// Flags that say something of the machine and not of how it was measured.
 const HEALTH: [&str; 6] =
     ["throttled", "new_ecc_errors", "new_nvlink_errors", "new_pcie_replays", "xid", "gpu_lost"];
 
 pub(super) fn sentences(run: &Run, kinds: &[Kind]) -> Vec<Sentence> {
     let rows = &run.rows;
+    let has_hosts = run.provenance.hosts.len() > 1;
+    let reached = kinds.iter().filter_map(|kind| reached(rows, kind, has_hosts));
     let mut sentences = vec![outcome(rows)];
-    sentences.extend(against(run));
-    sentences.extend(limited(kinds.iter().filter_map(|kind| reached(rows, kind)), "note"));
-    sentences.extend(limited(not_measured(rows).into_iter(), "note"));
+    sentences.extend(against(run, has_hosts));
+    sentences.extend(limited(reached, "note", "the charts have them"));
+    sentences.extend(limited(not_measured(rows).into_iter(), "note", IN_REASON));
     sentences
 }
 
-/// As many sentences as can be read, and how many are left.
-fn limited(all: impl Iterator<Item = String>, kind: &'static str) -> Vec<Sentence> {
+/// As many sentences as can be read, and how many are left, with where they are.
+fn limited(all: impl Iterator<Item = String>, kind: &'static str, place: &str) -> Vec<Sentence> {
     let mut all: Vec<String> = all.collect();
     let left = all.len().saturating_sub(SENTENCES_MAX);
     all.truncate(SENTENCES_MAX);
     if left > 0 {
-        all.push(format!("And {left} more, in the tables below."));
+        all.push(format!("And {left} more: {place}."));
     }
     all.into_iter().map(|text| Sentence { kind, text: text.replace("->", "→") }).collect()
 }
@@ -43,7 +48,10 @@ fn limited(all: impl Iterator<Item = String>, kind: &'static str) -> Vec<Sentenc
 fn outcome(rows: &Columns) -> Sentence {
     let [ok, skipped, corrupt, failed] =
         ["ok", "skipped", "corrupt", "failed"].map(|status| rows.with("status", status).count());
-    let mut text = format!("{} measured, every byte verified", count(ok, "row"));
+    let mut text = match ok {
+        0 => "No row was measured".to_owned(),
+        _ => format!("{} measured, every byte verified", count(ok, "row")),
+    };
     for (number, what) in [(skipped, "skipped"), (corrupt, "CORRUPT"), (failed, "FAILED")] {
         if number > 0 {
             text.push_str(&format!("; {number} {what}"));
@@ -57,20 +65,25 @@ fn outcome(rows: &Columns) -> Sentence {
     Sentence { kind, text: text + "." }
 }
 
-/// What a kind of transfer has reached with its largest size.
-fn reached(rows: &Columns, kind: &Kind) -> Option<String> {
+/// What a kind of transfer has reached with its largest size, or, if latency is all that it has,
+/// with its smallest.
+fn reached(rows: &Columns, kind: &Kind, has_hosts: bool) -> Option<String> {
     let sizes = rows.texts("size_bytes");
-    let largest = kind.rows.iter().filter_map(|row| sizes.count(*row)).max()?;
-    let members = || kind.rows.iter().copied().filter(|row| sizes.count(*row) == Some(largest));
+    let all = || kind.rows.iter().filter_map(|row| sizes.count(*row));
+    let (smallest, largest) = (all().min()?, all().max()?);
+    let of_size = |size| kind.rows.iter().copied().filter(move |row| sizes.count(*row) == size);
     let is_collective = rows.text(kind.rows[0], "transport") == "nccl";
     let column = if is_collective { "bandwidth_gb_s_bus" } else { "bandwidth_gb_s" };
     let values: Vec<(usize, f64)> =
-        members().filter_map(|row| Some((row, rows.number(row, column)?))).collect();
+        of_size(Some(largest)).filter_map(|row| Some((row, rows.number(row, column)?))).collect();
     if values.is_empty() {
-        let latencies: Vec<f64> =
-            members().filter_map(|row| rows.number(row, "latency_ns_p50")).collect();
+        let latencies = of_size(Some(smallest));
+        let latencies = latencies.filter_map(|row| rows.number(row, "latency_ns_p50"));
+        let latencies: Vec<f64> = latencies.collect();
         let middle = words::nanoseconds(median(&latencies));
-        return (!latencies.is_empty()).then(|| format!("{}: {middle} at the median.", kind.name));
+        let size = words::short_size(smallest);
+        let text = || format!("{}, {size}: {middle} at the median.", kind.name);
+        return (!latencies.is_empty()).then(text);
     }
     let gb_s: Vec<f64> = values.iter().map(|(_, gb_s)| *gb_s).collect();
     let bus = if is_collective { " bus bandwidth" } else { "" };
@@ -85,7 +98,6 @@ fn reached(rows: &Columns, kind: &Kind) -> Option<String> {
         values.iter().max_by(|a, b| a.1.total_cmp(&b.1)),
     ) && values.len() > 1
     {
-        let has_hosts = rows.text(*slow, "source_host") != rows.text(*slow, "target_host");
         text.push_str(&match short(*low) == short(*high) {
             true => format!(" each of {}", values.len()),
             false => format!(
@@ -106,7 +118,7 @@ fn reached(rows: &Columns, kind: &Kind) -> Option<String> {
 }
 
 /// What stands against the numbers, or against the machine.
-fn against(run: &Run) -> Vec<Sentence> {
+fn against(run: &Run, has_hosts: bool) -> Vec<Sentence> {
     let rows = &run.rows;
     let slow = attribution::find(rows, &|row| attribution::way(rows, row, &run.provenance.hosts));
     let mut all: Vec<String> =
@@ -120,7 +132,7 @@ fn against(run: &Run) -> Vec<Sentence> {
     ] {
         let reasons = rows.texts(reason);
         let found = rows.with(column, text).map(|row| (row, reasons.text(row)));
-        all.extend(grouped(rows, found, what));
+        all.extend(grouped(rows, found, what, has_hosts));
     }
     let mut flags: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     let told = rows.texts("flags");
@@ -134,11 +146,15 @@ fn against(run: &Run) -> Vec<Sentence> {
     all.extend(flags.iter().map(|(flag, (row, number))| {
         format!("Flag {flag} on {}, the first row {}.", count(*number, "row"), row + 1)
     }));
+    if all.is_empty() && rows.with("status", "ok").next().is_none() {
+        return Vec::new();
+    }
     if all.is_empty() {
         let text = "Nothing stands against these numbers.".to_owned();
         return vec![Sentence { kind: "good", text }];
     }
-    limited(all.into_iter(), "bad")
+    let place = "the columns reason, verdict_reason, path_reason and flags of run.csv have them";
+    limited(all.into_iter(), "bad", place)
 }
 
 /// What rows have in common, as one sentence for each reason that differs in more than its numbers.
@@ -146,6 +162,7 @@ fn grouped<'a>(
     rows: &Columns,
     found: impl Iterator<Item = (usize, &'a str)>,
     what: &str,
+    has_hosts: bool,
 ) -> Vec<String> {
     let unnumbered = |text: &str| text.replace(|letter: char| letter.is_ascii_digit(), "");
     let mut groups: Vec<(usize, &str, usize)> = Vec::new();
@@ -158,8 +175,8 @@ fn grouped<'a>(
         groups[place].2 += 1;
     }
     let sentence = |(row, reason, number): (usize, &str, usize)| {
-        let ends =
-            [words::kind(rows, row, ""), words::ends(rows, row, false), words::size(rows, row)];
+        let ends = words::ends(rows, row, has_hosts);
+        let ends = [words::kind(rows, row, ""), ends, words::size(rows, row)];
         let ends: Vec<String> = ends.into_iter().filter(|part| !part.is_empty()).collect();
         let more = match number {
             1 => String::new(),
@@ -177,4 +194,39 @@ fn not_measured(rows: &Columns) -> Vec<String> {
     let mut known: HashSet<(&str, &str)> = HashSet::new();
     let first = rows.with("status", "skipped").map(of).filter(|told| known.insert(*told));
     first.map(|(transport, reason)| format!("Not measured: {transport}: {reason}.")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        plan::{Operation, TransportKind},
+        record::Row,
+        report::page::kinds,
+        units::Bytes,
+    };
+
+    #[test]
+    fn where_nothing_was_measured_nothing_is_praised() {
+        let none = Columns::of_rows([Row::absent(1, TransportKind::Nccl, "no library")]);
+        let Sentence { kind, text } = outcome(&none);
+        assert_eq!((kind, &*text), ("note", "No row was measured; 1 skipped."));
+        assert_eq!(outcome(&Columns::new()).text, "No row was measured.");
+    }
+
+    #[test]
+    fn latencies_are_those_of_the_smallest_size() {
+        let row = |size, ns| Row {
+            transport: TransportKind::Rdma,
+            status: crate::record::Status::Ok,
+            operation: Some(Operation::PingPong),
+            size_bytes: Some(Bytes::new(size)),
+            latency_ns_p50: Some(ns),
+            ..Row::default()
+        };
+        let rows = Columns::of_rows([row(64 << 20, 6_810_000), row(8, 1200), row(64, 1300)]);
+        let [kind] = &kinds(&rows, "")[..] else { panic!("one kind") };
+        let told = reached(&rows, kind, false).unwrap();
+        assert_eq!(told, "rdma ping-pong, 8 B: 1.20 µs at the median.");
+    }
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Chart, Section, Sentence, Table, Variant};
 use crate::{
-    record::sweep::{Past, PastCase, PastEffect, PastPlace},
+    record::sweep::{Past, PastCase, PastEffect, PastPlace, PastRatio},
     report::words,
     units::{count, readable_gb_s},
 };
@@ -26,27 +26,43 @@ pub(super) fn machine(sweep: &Past) -> String {
 }
 
 pub(super) fn sentences(sweep: &Past) -> Vec<Sentence> {
-    let failed = sweep.runs.iter().filter(|run| run.status != "ok").count();
-    let mut sentences = vec![match failed {
-        0 => Sentence { kind: "good", text: "All runs ended well.".to_owned() },
-        _ => Sentence {
-            kind: "bad",
-            text: format!("{} failed: see runs in sweep.json.", count(failed, "run")),
-        },
-    }];
+    let with = |status: &str| sweep.runs.iter().filter(|run| run.status == status).count();
+    let (failed, missing) = (with("failed"), with("missing"));
+    let mut sentences = Vec::new();
+    if failed > 0 {
+        let text = format!("{} failed: see runs in sweep.json.", count(failed, "run"));
+        sentences.push(Sentence { kind: "bad", text });
+    }
+    if missing > 0 {
+        let text = format!(
+            "{} of {} not made yet: g2g sweep --resume goes on.",
+            missing,
+            count(sweep.runs.len(), "run")
+        );
+        sentences.push(Sentence { kind: "bad", text });
+    }
+    if sentences.is_empty() {
+        sentences.push(Sentence { kind: "good", text: "All runs ended well.".to_owned() });
+    }
     // The first is all bandwidths together, where there are several.
     let Some(case) = sweep.cases.first() else { return sentences };
     if let Some(best) = case.ranking.first() {
+        let lead = case.lead.as_ref().map(|lead| {
+            let PastRatio { ratio, verdict, .. } = &lead.effect;
+            format!("; against the next {} ({verdict})", words::percent(ratio - 1.0))
+        });
         let text = format!(
-            "Best of {}: {} with {}.",
+            "Best of {}: {} with {}{}.",
             case.case,
             shown(case, best.median),
-            combination(sweep, best)
+            combination(sweep, best),
+            lead.unwrap_or_default()
         );
         sentences.push(Sentence { kind: "note", text });
     }
-    let counts = case.effects.iter().filter(|effect| effect.effect.verdict != "noise");
-    sentences.extend(counts.take(SENTENCES_MAX).map(|effect| {
+    let is_told = |effect: &&PastEffect| ["faster", "slower"].contains(&&*effect.effect.verdict);
+    let told: Vec<&PastEffect> = case.effects.iter().filter(is_told).collect();
+    sentences.extend(told.iter().take(SENTENCES_MAX).map(|effect| {
         let PastEffect { axis, value, against, effect: ratio } = effect;
         let text = format!(
             "{}: {axis}={value} is {} against {against} ({}).",
@@ -56,6 +72,10 @@ pub(super) fn sentences(sweep: &Past) -> Vec<Sentence> {
         );
         Sentence { kind: "note", text }
     }));
+    if let Some(left @ 1..) = told.len().checked_sub(SENTENCES_MAX) {
+        let text = format!("And {left} more effects: the chart has them.");
+        sentences.push(Sentence { kind: "note", text });
+    }
     sentences
 }
 
@@ -65,10 +85,14 @@ pub(super) fn sections(sweep: &Past) -> Vec<Section> {
     let of = |variant: fn(&Past, &PastCase) -> Variant| {
         cases.iter().map(|case| (case.case.clone(), variant(sweep, case))).collect()
     };
+    let left = match sweep.cases.len() - cases.len() {
+        0 => String::new(),
+        _ => format!("; {} of {} cases, all are in sweep.json", cases.len(), sweep.cases.len()),
+    };
     let wide = |title: &str, about: &str, variants| Chart {
         by: "Case",
         is_wide: true,
-        ..Chart::new(title.to_owned(), about.to_owned(), variants)
+        ..Chart::new(title.to_owned(), format!("{about}{left}"), variants)
     };
     let has_effects = cases.iter().any(|case| !case.effects.is_empty());
     let effects = has_effects.then(|| {
@@ -118,7 +142,7 @@ fn ranking(sweep: &Past, case: &PastCase) -> Variant {
             "type": "bar",
             "orientation": "h",
             "x": of(&|place| place.median),
-            "y": names,
+            "y": names.iter().map(|name| words::drawn(name)).collect::<Vec<String>>(),
             "marker": { "color": "#0072b2" },
             "error_x": {
                 "type": "data",
@@ -164,7 +188,7 @@ fn effects(_: &Past, case: &PastCase) -> Variant {
             "type": "scatter",
             "mode": "markers",
             "x": of(&|effect| percent(effect.effect.ratio)),
-            "y": names,
+            "y": names.iter().map(|name| words::drawn(name)).collect::<Vec<String>>(),
             "marker": { "color": "#d55e00", "size": 10 },
             "error_x": {
                 "type": "data",
