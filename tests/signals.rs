@@ -140,9 +140,89 @@ fn a_rank_that_is_told_alone_ends_and_is_named() {
     assert!(said.contains("rank 1 is gone: it ended in the middle of the run"), "{said}");
 }
 
+/// Calls of a run on simulated GPUs, each for the so-and-so-many-th time, and the phase in which it
+/// then is.
+const MOMENTS: [(&str, u64, &str); 6] = [
+    ("cuMemAlloc", 0, "while it was prepared"),
+    ("cuMemcpyAsync", 200, "in the warm-up"),
+    ("cuMemcpyAsync", 800, "in the proof of single operations"),
+    ("cuMemcpyAsync", 1300, "in the bandwidth pass"),
+    ("cuMemcpyAsync", 2000, "in the latency pass"),
+    ("cuMemcpyAsync", 2400, "in the warm-up"),
+];
+
+/// What becomes of a run of one process in a call.
+fn in_call((call, after, _): (&str, u64, &str), what: &str) -> (Run, TempDir) {
+    let machine = tempfile::tempdir().unwrap();
+    let file = machine.path().join("machine.toml");
+    let fault = format!(
+        "schema = 1\nfrom = \"p4d.24xlarge\"\nname = \"test\"\n[[fault.call]]\nname = \"{call}\"\n\
+         after = {after}\nwhat = {what}\n"
+    );
+    fs::write(&file, fault).unwrap();
+    let words = "p2p --gpus 0,1 --engine ce --operation copy --issuer read --pattern one-way \
+                 --sizes 64K,128K --samples 20 --time-limit 1ms --simulate";
+    (Run::start(&format!("{words} {}", file.display())), machine)
+}
+
+/// Tells a run that stands in a call, and lets it go on.
+fn tell_and_let_go(run: &Run, name: &str, moment: (&str, u64, &str)) {
+    let stat = || fs::read_to_string(format!("/proc/{}/stat", run.child.id())).unwrap_or_default();
+    let mut is_there = false;
+    let stands_or_ends = || {
+        is_there = stat().contains(") T ");
+        is_there || stat().contains(") Z ")
+    };
+    assert!(eventually(SOON, stands_or_ends) && is_there, "{moment:?}: it does not come so far");
+    signal(name, run.child.id());
+    signal("CONT", run.child.id());
+}
+
 #[test]
 fn a_run_on_simulated_gpus_ends_in_each_phase() {
-    // While it starts, in the first case, and between others.
+    for (moment, (name, code)) in MOMENTS.into_iter().zip(SIGNALS.iter().cycle()) {
+        // The call is in that phase: one that fails there says so.
+        let (run, _machine) = in_call(moment, "\"refused\"\ncode = 2");
+        let (said, folder) = run.ended(Instant::now(), 1);
+        let failed = Rows::read(&folder.path().join("run"));
+        let failed = (0..failed.len()).find_map(|row| {
+            let reason = failed.cell(row, "reason");
+            (!reason.is_empty()).then(|| (row, reason.to_owned()))
+        });
+        let (before, reason) = failed.unwrap_or_else(|| panic!("{moment:?}: {said}"));
+        assert!(reason.ends_with(&format!("({})", moment.2)), "{moment:?}: {reason}");
+
+        let (run, _machine) = in_call(moment, "\"stopped\"");
+        tell_and_let_go(&run, name, moment);
+        let (said, folder) = run.ended(Instant::now(), *code);
+        let missing = if before == 1 { "3 rows were" } else { "4 rows were" };
+        let told = format!("error: interrupted by SIG{name}; {missing} not measured: the same");
+        assert!(said.contains(&told), "{moment:?}: {said}");
+        assert_eq!(rows(folder.path()), before, "{moment:?}");
+    }
+}
+
+#[test]
+fn a_run_on_simulated_gpus_ends_before_its_first_row_and_behind_its_last() {
+    for (name, code) in SIGNALS {
+        let first = ("cuInit", 0, "");
+        let (run, _machine) = in_call(first, "\"stopped\"");
+        tell_and_let_go(&run, name, first);
+        let (said, folder) = run.ended(Instant::now(), code);
+        assert_eq!(said, "");
+        assert!(!folder.path().join("run").exists());
+
+        let last = ("cuDevicePrimaryCtxRelease", 0, "");
+        let (run, _machine) = in_call(last, "\"stopped\"");
+        tell_and_let_go(&run, name, last);
+        let (said, folder) = run.ended(Instant::now(), code);
+        assert!(!said.contains("error: "), "{said}");
+        assert_eq!(rows(folder.path()), 4);
+    }
+}
+
+#[test]
+fn a_run_on_simulated_gpus_ends_behind_any_row() {
     for (after, (name, code)) in [0, 0, 1, 5].into_iter().zip(SIGNALS.iter().cycle()) {
         let words = "p2p --simulate p4d.24xlarge --sizes 4K..1M --time-limit 50ms --precision \
                      0.0001";
@@ -182,11 +262,23 @@ fn a_call_that_does_not_come_back_does_not_hold_up_the_end() {
     let words = "nccl --operation all_reduce --sizes 4K --samples 1000000 --time-limit 1h \
                  --deadline 1h --simulate";
     let run = Run::start(&format!("{words} {}", file.display())).wait_for(0);
-    std::thread::sleep(Duration::from_secs(2));
+    // Until the fault it has work without end, and behind it the first thread does nothing more.
+    let done = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", run.child.id())).unwrap();
+        let is_told = |line: &&str| line.starts_with("State:") || line.contains("ctxt_switches:");
+        status.lines().filter(is_told).collect::<Vec<&str>>().join("; ")
+    };
+    let hangs = || {
+        let before = done();
+        std::thread::sleep(Duration::from_millis(500));
+        before.contains("S (sleeping)") && before == done()
+    };
+    assert!(eventually(SOON, hangs), "it does not come to the fault: {}", done());
     let began = Instant::now();
     signal("TERM", run.child.id());
     let (said, folder) = run.ended(began, 143);
-    assert!(said.contains("interrupted by SIGTERM; "), "{said}");
+    let told = "error: interrupted by SIGTERM; what was under way has not ended within 4 s";
+    assert!(said.contains(told), "{said}");
     rows(folder.path());
 }
 
