@@ -221,7 +221,7 @@ pub(super) fn section(rows: &Columns) -> Section {
     }
     Section {
         title: "Pairs",
-        about: "Bandwidth in GB/s of each ordered pair, alone. A slow GPU is a dark row (as a source) \
+        about: "Bandwidth in GB/s of each ordered pair, alone. A slow GPU or rank is a dark row (as a source) \
                 and a dark column (as a target).",
         charts,
         ..Section::default()
