@@ -33,6 +33,12 @@ fn measure(folder: &Path, faults: &str, words: &str) -> PathBuf {
 
 /// What the browser finds on the page of `run`; pictures of it are below target.
 fn look(run: &Path, name: &str) -> Result<Value, String> {
+    look_at(&[], run, name)
+}
+
+/// What it finds on another page on which `run` is: the words are its path and the folder of the
+/// sweep that is on it too.
+fn look_at(words: &[&Path], run: &Path, name: &str) -> Result<Value, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = std::env::var_os("G2G_TEST_PYTHON")
         .map_or_else(|| root.join("target/python/bin/python"), PathBuf::from);
@@ -42,6 +48,7 @@ fn look(run: &Path, name: &str) -> Result<Value, String> {
         .arg(root.join("tests/python/check_report.py"))
         .arg(run)
         .arg(root.join("target/report").join(name))
+        .args(words)
         .output()
         .unwrap();
     match answer.status.success() {
@@ -61,6 +68,7 @@ fn the_page_of_a_machine_with_a_slow_gpu_shows_what_the_files_say() {
     // Both engines, both issuers, twelve pairs and two sizes.
     assert_eq!(found["cells"], 2 * 2 * 12 * 2);
     assert!(found["points"].as_u64().unwrap() > 40, "{found}");
+    assert!(found["latencies"].as_u64().unwrap() > 400, "{found}");
 
     // The check itself can fail.
     let csv = fs::read_to_string(run.join("run.csv")).unwrap();
@@ -164,11 +172,17 @@ fn what_stands_in_the_results_is_text_and_never_run() {
     let hostile =
         "</script><script>window.planted=1</script><img src=x onerror=window.planted=1>&\"'";
     let cell = hostile.replace('"', "'");
+    let link = "<a href='https://evil.example'>node</a>";
     let csv = fs::read_to_string(run.join("run.csv")).unwrap();
     let header = csv.lines().next().unwrap().to_owned();
-    let lines = csv.lines().skip(1).map(|line| {
+    let lines = csv.lines().skip(1).enumerate().map(|(row, line)| {
+        // Reasons are told of what stands against the numbers.
+        let is_against = row % 2 == 0;
         let cells = header.split(',').zip(line.split(',')).map(|(name, own)| match name {
-            "source_host" | "target_host" | "path_reason" | "verdict_reason" | "flags" => &cell,
+            "source_host" => link,
+            "target_host" | "path_reason" | "verdict_reason" | "flags" => &*cell,
+            "verdict" if is_against => "below",
+            "path_verdict" if is_against => "contradicted",
             _ => own,
         });
         cells.collect::<Vec<&str>>().join(",") + "\n"
@@ -194,6 +208,14 @@ fn what_stands_in_the_results_is_text_and_never_run() {
     look(&run, "hostile").unwrap();
     let page = fs::read_to_string(run.join("report.html")).unwrap();
     assert!(!page.contains(hostile) && page.contains("window.planted"));
+    for told in ["below what is expected", "took another path"] {
+        let sentence = page.lines().find(|line| line.contains(told)).unwrap();
+        assert!(sentence.contains("window.planted=1"), "{sentence}");
+    }
+    // Both names are on the axes of the charts.
+    for name in [" of <a href='https://evil.example'>node", " of </script>"] {
+        assert!(page.matches(&name.replace('<', "&lt;")).count() > 4, "{name}");
+    }
 }
 
 /// Puts a text into every place of JSON where a name stands.
