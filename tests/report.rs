@@ -272,6 +272,9 @@ fn several_runs_and_sweeps_go_on_one_page() {
     let line = format!("report {} {} -o {}", sweep.display(), first.display(), both.display());
     let result = run(g2g(), &line);
     assert_eq!(text(&result.stdout).trim(), both.display().to_string());
+    let found = look_at(&[&both, &sweep], &first, "both").unwrap();
+    // Two issuers of twelve pairs; of three cases two combinations and an effect.
+    assert_eq!((&found["cells"], &found["sweep"]), (&(2 * 12).into(), &(3 * 3).into()), "{found}");
     let page = fs::read_to_string(both).unwrap();
     for said in ["algorithm=Tree", "sweep: Summary", "run: Summary", "2 sets of results"] {
         assert!(page.contains(said), "{said}");
