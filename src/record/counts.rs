@@ -163,7 +163,7 @@ mod tests {
                 }
             }
             if rest > 0 {
-                plain.push(rest as u8);
+                plain.push(u8::try_from(rest).unwrap());
             }
         }
         let length = u32::try_from(plain.len() - HEAD).unwrap();

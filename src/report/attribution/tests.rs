@@ -4,7 +4,6 @@ use super::*;
 use crate::{
     plan::{Operation, TransportKind},
     record::{Row, Status},
-    transport::GpuPath,
     units::Bytes,
 };
 
@@ -211,9 +210,11 @@ fn what_is_no_single_flow_or_has_no_number_is_passed_over() {
 #[test]
 fn memory_that_is_reached_directly_is_not_held_against_staged() {
     let direct = matrix(4, &mut |_, _| 45.0);
-    let path =
-        |path, rows: Vec<Row>| rows.into_iter().map(move |row| Row { gpu_path: Some(path), ..row });
+    let path = |name: &str, rows: Vec<Row>| {
+        let gpu_path = serde_json::from_value(name.into()).unwrap();
+        rows.into_iter().map(move |row| Row { gpu_path, ..row })
+    };
     let staged = matrix(4, &mut |_, _| 20.0).into_iter().take(1).collect();
-    let rows = path(GpuPath::Direct, direct).chain(path(GpuPath::Staged, staged));
+    let rows = path("direct", direct).chain(path("staged", staged));
     assert_eq!(find(rows.collect(), &alike), []);
 }

@@ -177,6 +177,7 @@ fn effects(_: &Past, case: &PastCase) -> Variant {
     let end = |effect: &PastEffect, end: Option<f64>| {
         (percent(end.unwrap_or(effect.effect.ratio)) - percent(effect.effect.ratio)).abs()
     };
+    let changed = |effect: &PastEffect| words::percent(effect.effect.ratio - 1.0);
     let row = |(effect, name): (&PastEffect, &String)| {
         let ratio = &effect.effect;
         let [change, low, high] = [Some(ratio.ratio), ratio.ratio_low, ratio.ratio_high]
@@ -196,7 +197,8 @@ fn effects(_: &Past, case: &PastCase) -> Variant {
                 "array": of(&|effect| end(effect, effect.effect.ratio_high)),
                 "arrayminus": of(&|effect| end(effect, effect.effect.ratio_low)),
             },
-            "hovertemplate": "%{y}: %{x:+.2f} %<extra></extra>",
+            "text": case.effects.iter().map(changed).collect::<Vec<String>>(),
+            "hovertemplate": "%{y}: %{text}<extra></extra>",
         })],
         layout: json!({
             "xaxis": { "title": { "text": "change, %" } },
