@@ -147,12 +147,7 @@ fn what(rows: &Columns, row: usize) -> String {
     let columns =
         ["transport", "operation", "issuer", "engine", "source_memory", "provider", "gpu_path"];
     let words = columns.map(|column| rows.text(row, column));
-    // What memory of a host is, the column before has said.
-    let is_told = |(place, word): &(usize, &str)| {
-        !word.is_empty() && (columns[*place] != "gpu_path" || *word != "host")
-    };
-    let words = words.into_iter().enumerate().filter(is_told);
-    let words: Vec<&str> = words.map(|(_, word)| word).collect();
+    let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
     let size =
         rows.count(row, "size_bytes").map(|size| format!(", {}", Bytes::new(size).rounded()));
     format!("{}{}", words.join(" "), size.unwrap_or_default())

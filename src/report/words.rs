@@ -47,7 +47,7 @@ pub(super) fn kind(rows: &Columns, row: usize, without: &str) -> String {
     words.extend(named("registration", "registered", &["none"]));
     words.extend(named("graph", "graphs of", &["0"]));
     words.extend(named("split", "split", &[]));
-    words.extend(unusual("gpu_path", &["host"]).map(str::to_owned));
+    words.extend(told("gpu_path").map(str::to_owned));
     words.extend(unusual("pattern", &["one-way"]).map(str::to_owned));
     words.extend(match (told("source_memory"), told("target_memory")) {
         (Some(source), Some(target)) if source != target => Some(format!("{source} -> {target}")),
@@ -91,7 +91,7 @@ pub(super) fn ends(rows: &Columns, row: usize, has_hosts: bool) -> String {
 }
 
 /// Text as Plotly shows it: it takes what stands in angle brackets for markup, such as links.
-pub(super) fn drawn(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 

@@ -86,7 +86,7 @@ def kind_of(row):
     words += named("buffer", "memory of", ("cuda",))
     words += named("registration", "registered", ("none",))
     words += named("graph", "graphs of", ("0",)) + named("split", "split")
-    words += unusual("gpu_path", "host") + unusual("pattern", "one-way")
+    words += unusual("gpu_path") + unusual("pattern", "one-way")
     memories = row["source_memory"], row["target_memory"]
     if all(memories) and memories[0] != memories[1]:
         words.append(f"{memories[0]} → {memories[1]}")

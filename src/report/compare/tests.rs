@@ -2,7 +2,7 @@ use super::*;
 use crate::{
     plan::{Engine, Issuer, Operation, TransportKind},
     record::{
-        Held, Recorder, Row, Run, Status,
+        Recorder, Row, Run, Status,
         provenance::{Provenance, Resumption},
     },
     units::Bytes,
@@ -302,26 +302,18 @@ fn all_forms_say_the_same() {
 #[test]
 fn a_run_that_went_on_with_something_else_is_another_machine() {
     let folder = tempfile::tempdir().unwrap();
-    let source = |name: &str, changed: &[&str]| {
-        let resumption = Resumption {
-            time: "later".to_owned(),
-            command: Vec::new(),
-            rows: 1,
-            changed: changed.iter().map(|text| (*text).to_owned()).collect(),
-            health: Vec::new(),
-        };
-        let provenance = Provenance::example();
-        let path = folder.path().join(name);
-        let mut recorder = Recorder::create(&path, &provenance).unwrap();
-        let latency = Latency::of(&[std::time::Duration::from_nanos(200); 3]);
-        recorder.append(Row { case: 1, ..row(0, 1, 100.0) }, &[(None, latency)]).unwrap();
-        drop(recorder);
-        drop(Held::of(&path).unwrap().open(&provenance, Some(resumption)).unwrap());
-        Source::of_run(Run::read(&path).unwrap()).unwrap()
+    let recorder = Recorder::create(&folder.path().join("run"), &Provenance::example()).unwrap();
+    let source = |changed: &[&str]| {
+        let changed = changed.iter().map(|text| (*text).to_owned()).collect();
+        let (time, command, health) = ("later".to_owned(), Vec::new(), Vec::new());
+        let resumed = vec![Resumption { time, command, rows: 1, changed, health }];
+        let rows = Columns::of_rows([row(0, 1, 100.0)]);
+        let run = Run { resumed, rows, ..Run::read(recorder.folder()).unwrap() };
+        Source::of_run(run).unwrap()
     };
-    let [whole, same] = ["whole", "same"].map(|name| source(name, &[]));
+    let [whole, same] = [source(&[]), source(&[])];
     assert_eq!(verdicts(&[whole.clone(), same], 1, &[]), [Verdict::Same]);
-    let other = source("other", &["NCCL: 2.28.1 in place of 2.27.3"]);
+    let other = source(&["NCCL: 2.28.1 in place of 2.27.3"]);
     let [Verdict::NotComparable(reason)] = &verdicts(&[whole, other], 1, &[])[..] else { panic!() };
     assert!(reason.contains("later changed: NCCL: 2.28.1 in place of 2.27.3"), "{reason}");
 }

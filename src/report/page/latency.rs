@@ -97,7 +97,7 @@ fn trace((place, line): (usize, &(String, u64, Latency))) -> Value {
     };
     json!({
         "type": "scatter",
-        "name": words::drawn(&named(line)),
+        "name": words::escaped(&named(line)),
         "x": points,
         "y": points.iter().map(value).collect::<Vec<u64>>(),
         "text": points.iter().map(hover).collect::<Vec<String>>(),

@@ -386,7 +386,7 @@ fn map(
         shown.iter().map(|row| row.iter().map(of).collect()).collect()
     };
     let gap = u32::from(count <= ENDS_NARROW);
-    let names: Vec<String> = axis.names.iter().map(|name| words::drawn(name)).collect();
+    let names: Vec<String> = axis.names.iter().map(|name| words::escaped(name)).collect();
     let mut trace = json!({
         "type": "heatmap",
         "x": names,

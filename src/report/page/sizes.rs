@@ -228,7 +228,7 @@ fn traces((place, line): (usize, &&Line)) -> Vec<Value> {
         "mode": "lines",
         "hoverinfo": "skip",
         "showlegend": false,
-        "legendgroup": words::drawn(&line.name),
+        "legendgroup": words::escaped(&line.name),
     });
     let hover = |point: &Point| {
         let range = [point.low, point.high].map(readable_gb_s).join(" to ");
@@ -238,8 +238,8 @@ fn traces((place, line): (usize, &&Line)) -> Vec<Value> {
     };
     let middle = json!({
         "type": "scatter",
-        "name": words::drawn(&line.name),
-        "legendgroup": words::drawn(&line.name),
+        "name": words::escaped(&line.name),
+        "legendgroup": words::escaped(&line.name),
         "x": sizes().collect::<Vec<u64>>(),
         "y": line.points.iter().map(|point| point.gb_s).collect::<Vec<f64>>(),
         "text": line.points.iter().map(hover).collect::<Vec<String>>(),
@@ -259,7 +259,7 @@ fn traces((place, line): (usize, &&Line)) -> Vec<Value> {
             "line": { "color": colour, "width": 1, "dash": "dash" },
             "hovertemplate": "expected: %{y:.4g} GB/s<extra>%{fullData.legendgroup}</extra>",
             "showlegend": false,
-            "legendgroup": words::drawn(&line.name),
+            "legendgroup": words::escaped(&line.name),
         })
     });
     [band, middle].into_iter().chain(expected).collect()

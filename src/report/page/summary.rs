@@ -121,8 +121,10 @@ fn reached(rows: &Columns, kind: &Kind, has_hosts: bool) -> Option<String> {
 fn against(run: &Run, has_hosts: bool) -> Vec<Sentence> {
     let rows = &run.rows;
     let slow = attribution::find(rows, &|row| attribution::way(rows, row, &run.provenance.hosts));
-    let mut all: Vec<String> =
-        attribution::text(&slow).lines().skip(1).map(|line| format!("{}.", line.trim())).collect();
+    let slow = attribution::text(&slow);
+    let slow = slow.lines().skip(1).map(|line| format!("{}.", line.trim()));
+    let mut sentences = limited(slow, "bad", "the heat maps show them");
+    let mut all: Vec<String> = Vec::new();
     for (column, text, reason, what) in [
         ("status", "corrupt", "reason", "CORRUPT"),
         ("status", "failed", "reason", "FAILED"),
@@ -146,15 +148,13 @@ fn against(run: &Run, has_hosts: bool) -> Vec<Sentence> {
     all.extend(flags.iter().map(|(flag, (row, number))| {
         format!("Flag {flag} on {}, the first row {}.", count(*number, "row"), row + 1)
     }));
-    if all.is_empty() && rows.with("status", "ok").next().is_none() {
-        return Vec::new();
-    }
-    if all.is_empty() {
-        let text = "Nothing stands against these numbers.".to_owned();
-        return vec![Sentence { kind: "good", text }];
-    }
     let place = "the columns reason, verdict_reason, path_reason and flags of run.csv have them";
-    limited(all.into_iter(), "bad", place)
+    sentences.extend(limited(all.into_iter(), "bad", place));
+    if sentences.is_empty() && rows.with("status", "ok").next().is_some() {
+        let text = "Nothing stands against these numbers.".to_owned();
+        sentences.push(Sentence { kind: "good", text });
+    }
+    sentences
 }
 
 /// What rows have in common, as one sentence for each reason that differs in more than its numbers.
@@ -201,17 +201,25 @@ mod tests {
     use super::*;
     use crate::{
         plan::{Operation, TransportKind},
-        record::Row,
+        record::{Recorder, Row, provenance::Provenance},
         report::page::kinds,
         units::Bytes,
     };
 
     #[test]
     fn where_nothing_was_measured_nothing_is_praised() {
-        let none = Columns::of_rows([Row::absent(1, TransportKind::Nccl, "no library")]);
-        let Sentence { kind, text } = outcome(&none);
-        assert_eq!((kind, &*text), ("note", "No row was measured; 1 skipped."));
-        assert_eq!(outcome(&Columns::new()).text, "No row was measured.");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run");
+        let mut recorder = Recorder::create(&path, &Provenance::example()).unwrap();
+        let told = || {
+            let sentences = sentences(&Run::read(&path).unwrap(), &[]);
+            sentences.into_iter().map(|Sentence { kind, text }| (kind, text)).collect::<Vec<_>>()
+        };
+        let note = |text: &str| ("note", text.to_owned());
+        assert_eq!(told(), [note("No row was measured.")]);
+        recorder.append(Row::absent(1, TransportKind::Nccl, "no library"), &[]).unwrap();
+        let skipped = note("No row was measured; 1 skipped.");
+        assert_eq!(told(), [skipped, note("Not measured: nccl: no library.")]);
     }
 
     #[test]

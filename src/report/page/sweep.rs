@@ -142,7 +142,7 @@ fn ranking(sweep: &Past, case: &PastCase) -> Variant {
             "type": "bar",
             "orientation": "h",
             "x": of(&|place| place.median),
-            "y": names.iter().map(|name| words::drawn(name)).collect::<Vec<String>>(),
+            "y": names.iter().map(|name| words::escaped(name)).collect::<Vec<String>>(),
             "marker": { "color": "#0072b2" },
             "error_x": {
                 "type": "data",
@@ -189,7 +189,7 @@ fn effects(_: &Past, case: &PastCase) -> Variant {
             "type": "scatter",
             "mode": "markers",
             "x": of(&|effect| percent(effect.effect.ratio)),
-            "y": names.iter().map(|name| words::drawn(name)).collect::<Vec<String>>(),
+            "y": names.iter().map(|name| words::escaped(name)).collect::<Vec<String>>(),
             "marker": { "color": "#d55e00", "size": 10 },
             "error_x": {
                 "type": "data",
