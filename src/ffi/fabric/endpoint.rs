@@ -11,12 +11,12 @@ use std::{
 };
 
 use super::{
-    Address, Domain, Library, Memory, Region, Remote, SharedMemory, Slice,
+    Address, Completion, Domain, Failure, Flags, Library, Memory, Posted, Region, Remote,
+    SharedMemory, Slice,
     bindings::{
-        FI_COMPLETION, FI_DELIVERY_COMPLETE, FI_EAGAIN, FI_EAVAIL, FI_ENABLE, FI_ENOSYS,
-        FI_ETOOSMALL, FI_HMEM, FI_INJECT, FI_MORE, FI_MR_ENDPOINT, FI_PROTO_SHM, FI_RECV,
-        FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t, fi_context2, fi_cq_data_entry, fi_msg, fi_msg_rma,
-        fi_rma_iov, fid_av, fid_cq, fid_ep, fid_mr, iovec,
+        FI_COMPLETION, FI_EAGAIN, FI_EAVAIL, FI_ENABLE, FI_ENOSYS, FI_ETOOSMALL, FI_HMEM,
+        FI_MR_ENDPOINT, FI_PROTO_SHM, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t, fi_context2,
+        fi_cq_data_entry, fi_msg, fi_msg_rma, fi_rma_iov, fid_av, fid_cq, fid_ep, fid_mr, iovec,
     },
     grown::fi_cq_err_entry,
     library::text_of,
@@ -41,46 +41,6 @@ const ADDRESS_MARGIN: usize = 256;
 pub struct Peer {
     endpoint: u64,
     raw: fi_addr_t,
-}
-
-/// How an operation is done. Without any of these it completes when the local memory is free
-/// again, which says nothing of the data's arrival.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Flags {
-    bits: u64,
-    data: u64,
-}
-
-/// What became of a call that asks for an operation.
-#[must_use = "an operation that was not taken must be asked for again"]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Posted {
-    /// It is under way.
-    Yes,
-    /// There is no room now: poll, and ask again.
-    Again,
-}
-
-/// An operation that is done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Completion {
-    /// What the caller gave the operation; `None` for a peer's write that brought data along.
-    pub context: Option<u64>,
-    /// What the peer's operation brought along.
-    pub data: Option<u64>,
-    /// Bytes received; of no meaning for other operations.
-    pub length: usize,
-}
-
-/// An operation, or the queue itself, that failed.
-#[derive(Debug, thiserror::Error)]
-#[error("{source}")]
-pub struct Failure {
-    /// What the caller gave the operation; `None` if no operation of this side failed.
-    pub context: Option<u64>,
-    /// Why.
-    #[source]
-    pub source: CallError,
 }
 
 /// A reliable endpoint without connections, with a queue of its own for what is done.
@@ -110,37 +70,6 @@ struct Slot {
     notes: UnsafeCell<fi_context2>,
     /// The caller's word for it.
     context: Cell<u64>,
-}
-
-impl Flags {
-    /// Nothing special.
-    pub const NONE: Self = Self { bits: 0, data: 0 };
-
-    /// Another operation follows at once, so that the provider can start several together
-    /// (`FI_MORE`). The last of them must come without.
-    pub const fn more(self) -> Self {
-        Self { bits: self.bits | FI_MORE, ..self }
-    }
-
-    /// It completes when the data has arrived and can be seen at the target
-    /// (`FI_DELIVERY_COMPLETE`).
-    pub const fn delivery(self) -> Self {
-        Self { bits: self.bits | FI_DELIVERY_COMPLETE, ..self }
-    }
-
-    /// The data is taken over before the call returns (`FI_INJECT`). It is at most
-    /// [`Facts::inject_size`](super::Facts::inject_size), or the call panics: providers do not
-    /// look, and overrun their buffers.
-    pub const fn inject(self) -> Self {
-        Self { bits: self.bits | FI_INJECT, ..self }
-    }
-
-    /// `data` comes along, and a write is announced to the target with it
-    /// (`FI_REMOTE_CQ_DATA`). It has at most
-    /// [`Facts::cq_data_size`](super::Facts::cq_data_size) bytes.
-    pub const fn data(self, data: u64) -> Self {
-        Self { bits: self.bits | FI_REMOTE_CQ_DATA, data }
-    }
 }
 
 impl Endpoint {
@@ -317,6 +246,44 @@ impl Endpoint {
         self.message("fi_sendmsg", self.calls.sendmsg, (local, peer.raw), (context, flags))
     }
 
+    /// Sends `local` to `peer`, which must receive it, together with `data`. What it takes of
+    /// `local` it takes at once, and no completion comes of it (`fi_injectdata`).
+    ///
+    /// # Errors
+    ///
+    /// The provider's refusal.
+    ///
+    /// # Panics
+    ///
+    /// `local` or the peer are another endpoint's, `local` is a GPU's, or it is more than
+    /// [`Facts::inject_size`](super::Facts::inject_size): providers do not look, and overrun their
+    /// buffers.
+    #[inline]
+    pub fn inject(&mut self, local: Slice, peer: Peer, data: u64) -> Result<Posted, CallError> {
+        self.check(local);
+        assert!(peer.endpoint == self.number, "the peer is another endpoint's");
+        assert!(
+            self.can_inject(local),
+            "{} cannot be injected: they are a GPU's, or more than {} bytes",
+            local.size(),
+            self.inject_size
+        );
+        let (call, Slice { address, length, .. }) = (self.calls.injectdata, local);
+        // SAFETY: the endpoint is enabled; the local memory is the host's and kept by this
+        // endpoint, and the provider copies it before the call returns; the peer was inserted here.
+        match unsafe { call(self.object.raw(), address, length, data, peer.raw) } {
+            0 => Ok(Posted::Over),
+            code => self.refused("fi_injectdata", code),
+        }
+    }
+
+    /// Whether [`inject`](Endpoint::inject) takes `local`: host memory of at most
+    /// [`Facts::inject_size`](super::Facts::inject_size).
+    #[inline]
+    pub fn can_inject(&self, local: Slice) -> bool {
+        local.is_host && local.length <= self.inject_size
+    }
+
     /// Starts to receive one message of any peer into `local`.
     ///
     /// # Errors
@@ -401,7 +368,7 @@ impl Endpoint {
         (local, remote): (Slice, Remote),
         (context, flags): (u64, Flags),
     ) -> Result<Posted, CallError> {
-        self.check(local, flags);
+        self.check(local);
         assert!(remote.peer.endpoint == self.number, "the peer is another endpoint's");
         assert!(local.length as u64 <= remote.room, "{} have no room there", local.size());
         let Some(slot) = self.start(context) else { return Ok(Posted::Again) };
@@ -435,7 +402,7 @@ impl Endpoint {
         (local, peer): (Slice, fi_addr_t),
         (context, flags): (u64, Flags),
     ) -> Result<Posted, CallError> {
-        self.check(local, flags);
+        self.check(local);
         let Some(slot) = self.start(context) else { return Ok(Posted::Again) };
         let near = iovec { iov_base: local.address, iov_len: local.length };
         let mut descriptor = local.descriptor;
@@ -455,15 +422,8 @@ impl Endpoint {
 
     /// Refuses what a provider would take without a look.
     #[inline]
-    fn check(&self, local: Slice, flags: Flags) {
+    fn check(&self, local: Slice) {
         assert!(local.endpoint == self.number, "the memory is another endpoint's");
-        let is_injected = flags.bits & FI_INJECT != 0;
-        assert!(
-            !is_injected || local.length <= self.inject_size,
-            "{} are more than the {} that can be injected",
-            local.size(),
-            self.inject_size
-        );
     }
 
     /// Takes a slot for an operation.
@@ -492,6 +452,11 @@ impl Endpoint {
             return Ok(Posted::Yes);
         }
         self.free.push(slot);
+        self.refused(name, code)
+    }
+
+    /// What a call that asked for an operation answered, other than that it is taken.
+    fn refused(&self, name: &'static str, code: isize) -> Result<Posted, CallError> {
         if code == -FI_EAGAIN as isize {
             return Ok(Posted::Again);
         }

@@ -55,6 +55,7 @@ mod info;
 mod library;
 mod object;
 mod opened;
+mod operation;
 mod option;
 mod region;
 #[cfg(test)]
@@ -62,9 +63,10 @@ mod tests;
 
 pub use address::Address;
 pub use domain::Domain;
-pub use endpoint::{Completion, Endpoint, Failure, Flags, Peer, Posted};
+pub use endpoint::{Endpoint, Peer};
 pub use info::{Facts, Info, LinkState, Nic, Query};
 pub use library::{Absent, Library};
+pub use operation::{Completion, Failure, Flags, Posted};
 pub use region::{Memory, Region, Remote, RemoteRegion, SharedMemory, Slice};
 
 use library::version;

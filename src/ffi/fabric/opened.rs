@@ -5,8 +5,8 @@ use std::{ffi::c_void, ptr};
 use super::{
     Domain,
     bindings::{
-        FI_AV_TABLE, FI_AV_UNSPEC, FI_CQ_FORMAT_DATA, FI_ENOSYS, FI_WAIT_NONE, fi_av_attr,
-        fi_cq_attr, fi_msg, fi_msg_rma, fid_av, fid_cq, fid_ep,
+        FI_AV_TABLE, FI_AV_UNSPEC, FI_CQ_FORMAT_DATA, FI_ENOSYS, FI_WAIT_NONE, fi_addr_t,
+        fi_av_attr, fi_cq_attr, fi_msg, fi_msg_rma, fid_av, fid_cq, fid_ep,
     },
     object::{Object, function},
 };
@@ -17,6 +17,8 @@ pub(super) struct Calls {
     pub(super) writemsg: unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, u64) -> isize,
     pub(super) readmsg: unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, u64) -> isize,
     pub(super) sendmsg: unsafe extern "C" fn(*mut fid_ep, *const fi_msg, u64) -> isize,
+    pub(super) injectdata:
+        unsafe extern "C" fn(*mut fid_ep, *const c_void, usize, u64, fi_addr_t) -> isize,
     pub(super) recvmsg: unsafe extern "C" fn(*mut fid_ep, *const fi_msg, u64) -> isize,
     pub(super) read: unsafe extern "C" fn(*mut fid_cq, *mut c_void, usize) -> isize,
 }
@@ -33,6 +35,8 @@ impl Calls {
             readmsg: unsafe { function(endpoint, |ep| ep.rma, |ops| ops.readmsg) }?,
             // SAFETY: as above.
             sendmsg: unsafe { function(endpoint, |ep| ep.msg, |ops| ops.sendmsg) }?,
+            // SAFETY: as above.
+            injectdata: unsafe { function(endpoint, |ep| ep.msg, |ops| ops.injectdata) }?,
             // SAFETY: as above.
             recvmsg: unsafe { function(endpoint, |ep| ep.msg, |ops| ops.recvmsg) }?,
             // SAFETY: the queue is open.

@@ -86,6 +86,7 @@ pub struct Slice {
     pub(super) address: *mut c_void,
     pub(super) length: usize,
     pub(super) descriptor: *mut c_void,
+    pub(super) is_host: bool,
 }
 
 /// What a peer must know to write and read a region; it comes from [`Region::remote`].
@@ -201,7 +202,7 @@ impl Region {
     }
 
     fn host(&self, offset: Bytes, length: usize) -> *mut u8 {
-        assert!(self.memory.is_host(), "a GPU's memory is no host memory");
+        assert!(self.all.is_host, "a GPU's memory is no host memory");
         self.all.slice(offset, Bytes::of_len(length)).address.cast()
     }
 }
@@ -309,7 +310,8 @@ pub(super) fn register(
         key: opened.key,
         size: Bytes::of_len(length),
     };
-    let all = Slice { endpoint: number, address, length, descriptor: opened.mem_desc };
+    let (is_host, descriptor) = (memory.is_host(), opened.mem_desc);
+    let all = Slice { endpoint: number, address, length, descriptor, is_host };
     Ok((mr, Region { memory, all, remote }))
 }
 

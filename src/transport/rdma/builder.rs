@@ -6,6 +6,7 @@ use super::{
     Card, Rdma, Report, SIGNALS, chunk,
     counters::Counters,
     data::Data,
+    inbox::Inbox,
     is_direct, is_staged,
     lane::{self, Far, Lane, Memories, Target},
     make, own_flows, own_nics, parts_under_way,
@@ -14,7 +15,7 @@ use super::{
     signal::Barrier,
     slots,
     stage::{Chunks, Stage},
-    transfer::{Inbox, Streams},
+    transfer::Streams,
     window,
 };
 use crate::{
@@ -105,13 +106,14 @@ impl<'a> Builder<'a> {
             let place = self.place(flow);
             let per_port = parts_under_way(self.window * incoming, 1).max(2);
             let is_shared = incoming == 1 && self.chunks.slots == 1;
-            let slots = if is_shared { 1 } else { per_port * self.ports.len() as u64 };
+            let ports = self.ports.len() as u64;
+            let slots = if is_shared { 1 } else { per_port * ports };
             let target =
                 Target::new(self.chunks.chunk, slots, |size| match self.fabric.is_staged {
                     true => Data::of_pinned(&mut self.ports, &*rdma.ready(place)?, size),
                     false => make(rdma, &mut self.ports, place, size),
                 })?;
-            self.inbox = Some(Inbox { target, per_port, is_shared });
+            self.inbox = Some(Inbox::new(target, per_port, ports, is_shared));
         }
         Ok(())
     }
@@ -270,7 +272,8 @@ impl<'a> Builder<'a> {
             counters: self.counters(),
             ..Streams::idle(self.case, world, network)
         };
-        streams.post_receives()?;
+        let Streams { inbox, ports, .. } = &mut streams;
+        inbox.iter_mut().try_for_each(|inbox| inbox.receive(ports))?;
         Ok(streams)
     }
 }

@@ -256,6 +256,9 @@ impl Lane {
         match operation {
             Operation::Read => endpoint.read(local, remote(), context, flags),
             Operation::Write => endpoint.write(local, remote(), context, flags.data(signal)),
+            Operation::PingPong if endpoint.can_inject(local) => {
+                endpoint.inject(local, rail.peer, signal)
+            }
             _ => endpoint.send(local, rail.peer, context, flags.data(signal)),
         }
     }

@@ -4,6 +4,7 @@ mod builder;
 mod counters;
 mod data;
 mod gpu;
+mod inbox;
 mod lane;
 mod port;
 mod runs;

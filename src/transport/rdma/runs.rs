@@ -19,13 +19,6 @@ use crate::{
 const FAREWELL: Duration = Duration::from_millis(100);
 
 impl Streams {
-    /// Posts the receives of messages; once.
-    pub(super) fn post_receives(&mut self) -> Result<(), Error> {
-        let Some(inbox) = &self.inbox else { return Ok(()) };
-        let slots = inbox.per_port * self.ports.len() as u64;
-        (0..slots).try_for_each(|slot| self.receive(slot))
-    }
-
     /// Waits until every rank of the case is here.
     fn meet_all(&mut self) -> Result<(), Error> {
         let mut patience = Patience::new(self.wait, self.deadline);

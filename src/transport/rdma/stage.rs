@@ -247,10 +247,12 @@ impl Streams {
         }
         lane.count.delivered += 1;
         self.say_turn(own);
-        match slot.filter(|_| self.operation == Operation::Send) {
-            Some(slot) => self.receive(slot),
-            None => Ok(()),
+        // Before the partner hears that it is its turn.
+        if let (Some(slot), Some(inbox)) = (slot, &mut self.inbox) {
+            inbox.free(slot);
+            inbox.receive(&mut self.ports)?;
         }
+        Ok(())
     }
 
     /// Asks the interface to move chunk number `number`; whether it took that.

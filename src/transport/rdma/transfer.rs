@@ -9,7 +9,8 @@ use std::{collections::VecDeque, time::Duration};
 
 use super::{
     counters::Counters,
-    lane::{Count, Lane, Target, known},
+    inbox::Inbox,
+    lane::{Count, Lane, known},
     own_clock,
     port::{Port, Rail},
     samples::Samples,
@@ -29,8 +30,9 @@ use crate::{
     world::World,
 };
 
-/// A rank that only takes looks so seldom while nothing comes: a look at a socket keeps the kernel
-/// from filling it. Over libfabric's tcp writes of 1 MiB become a quarter faster by it.
+/// A rank that is only written to looks so seldom while nothing comes: a look at a socket keeps the
+/// kernel from filling it. Over libfabric's tcp writes of 1 MiB become a quarter faster by it.
+/// Whoever receives long messages has to ask for them first: at 64 MiB they become a tenth slower.
 const REST: Duration = Duration::from_micros(5);
 
 /// Beside its window an initiator is so many groups ahead of what the target has confirmed. In
@@ -47,8 +49,8 @@ pub(super) const POLLS: usize = 16;
 /// What a completion's context says: its kind above, a lane and a number below.
 const OF_OPERATION: u64 = 0;
 const OF_SIGNAL: u64 = 1;
-const OF_RECEIVE: u64 = 2;
-const KIND_SHIFT: u32 = 56;
+pub(super) const OF_RECEIVE: u64 = 2;
+pub(super) const KIND_SHIFT: u32 = 56;
 const LANE_SHIFT: u32 = 32;
 
 /// This rank's part of a case.
@@ -63,7 +65,7 @@ pub(super) struct Streams {
     pub(super) window: u64,
     pub(super) lanes: Vec<Lane>,
     pub(super) ports: Vec<Port>,
-    /// Where messages are received, in parts that are handed out as they come.
+    /// Where messages are received.
     pub(super) inbox: Option<Inbox>,
     pub(super) barrier: Barrier,
     /// The way to each partner.
@@ -85,15 +87,6 @@ pub(super) struct Streams {
     pub(super) counters: Option<Counters>,
     /// What this rank has asked for so far, in all runs.
     pub(super) moved: Bytes,
-}
-
-/// Memory for messages.
-pub(super) struct Inbox {
-    pub(super) target: Target,
-    /// Receives on each port.
-    pub(super) per_port: u64,
-    /// Whether all of them receive into the same part, since messages come one after the other.
-    pub(super) is_shared: bool,
 }
 
 /// How far a run goes.
@@ -144,7 +137,7 @@ impl Streams {
     pub(super) fn stream(&mut self, group: u64, spans: &mut [Span]) -> Result<(), Error> {
         let mut samples = Samples::begin(spans, clock::now().ns());
         let initiates = self.lanes.iter().any(|lane| lane.initiates);
-        let is_target = !initiates && self.operation != Operation::Read;
+        let is_written = !initiates && self.operation == Operation::Write;
         let mut patience = Patience::new(self.wait, self.deadline);
         let mut is_ending = false;
         let group = group * self.chunks;
@@ -152,7 +145,7 @@ impl Streams {
         let mut seen = vec![0; self.lanes.len()];
         while !self.is_over(goal) {
             let moved = self.advance(goal)?;
-            if is_target && !moved && self.wait == Wait::Spin {
+            if is_written && !moved && self.wait == Wait::Spin {
                 let due = clock::now().after(REST);
                 while clock::now() < due {
                     std::hint::spin_loop();
@@ -217,14 +210,17 @@ impl Streams {
                 _ => lane.count.completed >= done,
             };
             let goal = Goal { group: None, stop: Some(done), pauses: false, is_last: false };
+            // At once, and nothing but a look between the arrival and the clock.
+            let mut moved = self.go_on(goal)?;
             loop {
-                let moved = self.advance(goal)?;
+                moved |= self.poll(1)?;
                 let operation = self.operation;
                 let mut own = self.lanes.iter().filter(|lane| lane.initiates);
                 if own.all(|lane| is_done(lane, operation)) {
                     break;
                 }
                 self.wait_on(&mut patience, moved, FLOW)?;
+                moved = self.go_on(goal)?;
             }
             let elapsed = clock::now().ns().saturating_sub(start);
             let one_way = if self.operation == Operation::PingPong { elapsed / 2 } else { elapsed };
@@ -242,8 +238,14 @@ impl Streams {
     #[inline]
     fn advance(&mut self, goal: Goal) -> Result<bool, Error> {
         // A single operation goes on with what it waited for.
-        let mut moved = self.poll(if goal.group.is_none() { 1 } else { POLLS })?;
-        moved |= self.post(goal)?;
+        let moved = self.poll(if goal.group.is_none() { 1 } else { POLLS })?;
+        Ok(self.go_on(goal)? | moved)
+    }
+
+    /// Does what is to be done after a look: whether anything moved.
+    #[inline]
+    fn go_on(&mut self, goal: Goal) -> Result<bool, Error> {
+        let mut moved = self.post(goal)?;
         moved |= self.stage()?;
         self.confirm(goal);
         moved |= self.signal()?;
@@ -251,12 +253,14 @@ impl Streams {
     }
 
     /// Fetches what is done, and what partners say, until there is nothing or it has looked so
-    /// often: libfabric looks at what comes in only when all that went out is fetched.
+    /// often: libfabric looks at what comes in only when all that went out is fetched. Messages that
+    /// came are received anew with the next look, so that an answer need not wait for that.
     pub(super) fn poll(&mut self, looks: usize) -> Result<bool, Error> {
         self.watchdog.iter().for_each(Watchdog::beat);
         let mut moved = false;
         for port in 0..self.ports.len() {
             for _ in 0..looks {
+                self.inbox.iter_mut().try_for_each(|inbox| inbox.receive(&mut self.ports))?;
                 let count = match self.ports[port].endpoint.poll(&mut self.completions) {
                     Ok(count) => count,
                     Err(failure) => return Err(self.failed(failure)),
@@ -300,8 +304,8 @@ impl Streams {
             let signal = Signal::decode(word);
             self.hear(signal.ok_or(Error::Disagreement("a word that no rank says"))?, slot)?;
         }
-        if let Some(slot) = slot.filter(|_| self.staging.is_none()) {
-            self.receive(slot)?;
+        if let (Some(slot), Some(inbox), None) = (slot, &mut self.inbox, &self.staging) {
+            inbox.free(slot);
         }
         Ok(())
     }
@@ -381,11 +385,14 @@ impl Streams {
                 let moving = (number, size, operation_context(own, number));
                 let posted = lane.post(&mut self.ports, operation, moving, flags);
                 match posted {
-                    Ok(Posted::Yes) => {
+                    Ok(Posted::Again) => break,
+                    Ok(posted) => {
                         lane.note_posted();
+                        if posted == Posted::Over {
+                            lane.complete(number);
+                        }
                         moved = true;
                     }
-                    Ok(Posted::Again) => break,
                     Err(source) => return Err(with(self.lanes[own].partner, source)),
                 }
             }
@@ -431,12 +438,12 @@ impl Streams {
             let port = &mut self.ports[rail.port];
             let posted = port.signal(rail, signal, OF_SIGNAL << KIND_SHIFT);
             match posted.map_err(|source| with(partner, source))? {
-                Posted::Yes => {
+                Posted::Again => break,
+                _ => {
                     self.outbox.pop_front();
                     self.signals_under_way += 1;
                     moved = true;
                 }
-                Posted::Again => break,
             }
         }
         Ok(moved)
@@ -446,21 +453,6 @@ impl Streams {
     pub(super) fn meet(&mut self) -> bool {
         let Self { barrier, outbox, .. } = self;
         barrier.step(|rank, round| outbox.push_back((rank, Signal::Tell { round })))
-    }
-
-    /// Receives the next message into part `slot`.
-    pub(super) fn receive(&mut self, slot: u64) -> Result<(), Error> {
-        let Some(inbox) = &self.inbox else { return Ok(()) };
-        #[allow(clippy::cast_possible_truncation, reason = "a handful of ports")]
-        let port = (slot / inbox.per_port) as usize;
-        let (offset, size) = inbox.target.part(if inbox.is_shared { 0 } else { slot });
-        let local = inbox.target.data.all(port).slice(offset, size);
-        let context = OF_RECEIVE << KIND_SHIFT | slot;
-        match self.ports[port].endpoint.receive(local, context) {
-            Ok(Posted::Yes) => Ok(()),
-            Ok(Posted::Again) => Err(Error::Disagreement("the provider takes too few receives")),
-            Err(source) => Err(Error::call("receive", source)),
-        }
     }
 
     /// Groups that have arrived of every flow of this rank.
@@ -556,18 +548,6 @@ impl Goal {
     /// Operations of a group.
     fn operations(self) -> u64 {
         self.group.unwrap_or(1)
-    }
-}
-
-impl Inbox {
-    /// Part `slot` holds a message of `lane`.
-    #[inline]
-    fn note_filled(&mut self, slot: u64, lane: usize, turn: u64) {
-        let slot = if self.is_shared { 0 } else { slot };
-        #[allow(clippy::cast_possible_truncation, reason = "below the count of slots")]
-        if let Some(filled) = self.target.filled.get_mut(slot as usize) {
-            *filled = Some((lane, turn));
-        }
     }
 }
 

@@ -93,8 +93,8 @@ fn more_operations_than_there_is_room_for_are_refused_and_none_is_lost() {
         let near = &mut sides[0];
         let (local, remote) = (near.region.all(), near.remote(ZERO));
         match near.endpoint.write(local, remote, 0, Flags::NONE).unwrap() {
-            Posted::Yes => count += 1,
             Posted::Again => break,
+            _ => count += 1,
         }
     }
     assert!(begin.elapsed() < PATIENCE && count > 0);
@@ -105,19 +105,22 @@ fn more_operations_than_there_is_room_for_are_refused_and_none_is_lost() {
 }
 
 #[test]
-fn injected_data_is_taken_over_before_the_call_returns() {
+fn injected_data_is_taken_over_before_the_call_returns_and_completes_only_at_the_peer() {
     for info in tcp_offers() {
         let size = info.facts().inject_size;
         let data = pattern(size);
         let mut sides = pair(&info, size);
-        sides[0].region.write(ZERO, &data);
-        post(&mut sides, |near| {
-            let flags = Flags::NONE.inject().data(1);
-            near.endpoint.write(near.region.all(), near.remote(ZERO), 3, flags)
-        });
+        let [near, far] = &mut sides;
+        assert_eq!(far.endpoint.receive(far.region.all(), 3).unwrap(), Posted::Yes);
+        near.region.write(ZERO, &data);
+        assert!(near.endpoint.can_inject(near.region.all()));
+        post(&mut sides, |near| near.endpoint.inject(near.region.all(), near.peer, 1));
+        assert_eq!(sides[0].endpoint.operations(), 0);
         sides[0].region.write(ZERO, &vec![0xEE; data.len()]);
-        let came = poll_until(&mut sides, [1, 1]);
-        assert_eq!(came[0][0].as_ref().unwrap().context, Some(3));
+        let [near, far] = poll_until(&mut sides, [0, 1]);
+        assert!(near.is_empty());
+        let came = far[0].as_ref().unwrap();
+        assert_eq!((came.context, came.data), (Some(3), Some(1)));
         assert!(sides[1].contents(ZERO, size) == data, "{info}");
     }
 }
@@ -283,9 +286,19 @@ fn what_would_touch_other_memory_is_refused() {
     });
     assert_eq!(too_long, "64 KiB at 1 are not inside 64 KiB");
     let injected = refused(|[near, _]| {
-        let _ = near.endpoint.write(near.region.all(), near.remote(ZERO), 0, Flags::NONE.inject());
+        let _ = near.endpoint.inject(near.region.all(), near.peer, 0);
     });
-    assert_eq!(injected, "64 KiB are more than the 128 that can be injected");
+    let reason = "cannot be injected: they are a GPU's, or more than 128 bytes";
+    assert_eq!(injected, format!("64 KiB {reason}"));
+    let of_a_gpu = refused(|[near, _]| {
+        let local = Slice { is_host: false, ..near.local(ZERO, Bytes::new(8)) };
+        let _ = near.endpoint.inject(local, near.peer, 0);
+    });
+    assert_eq!(of_a_gpu, format!("8 B {reason}"));
+    let foreign_peer = refused(|[near, far]| {
+        let _ = near.endpoint.inject(near.local(ZERO, Bytes::new(8)), far.peer, 0);
+    });
+    assert_eq!(foreign_peer, "the peer is another endpoint's");
     let out_of_bounds = refused(|[near, _]| near.region.write(PART, &[0]));
     assert_eq!(out_of_bounds, "1 B at 65536 are not inside 64 KiB");
 }
