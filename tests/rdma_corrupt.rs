@@ -17,6 +17,9 @@ use tempfile::TempDir;
 /// A size whose end is no whole word of the pattern.
 const SIZE: usize = 70_001;
 
+/// A size of messages that both providers inject.
+const INJECTED: usize = 100;
+
 /// What is moved before it is reported by the fault `early`.
 const EARLY: usize = 8;
 
@@ -66,15 +69,15 @@ impl Run {
 }
 
 /// Measures each of the operations over two providers.
-fn measure(fault: &str, when: &str, operations: &str) -> Run {
-    let options = format!("--provider tcp,shm --sizes {SIZE} --operation {operations} {QUICK}");
+fn measure(fault: &str, when: &str, operations: &str, size: usize) -> Run {
+    let options = format!("--provider tcp,shm --sizes {size} --operation {operations} {QUICK}");
     Run::of(g2g(), fault, when, &options)
 }
 
 /// Every row must be corrupt, and have no number; where the first wrong byte is, and how many are
 /// wrong, row by row.
-fn corrupt(fault: &str, when: &str, operations: &str) -> Vec<(usize, usize)> {
-    let run = measure(fault, when, operations);
+fn corrupt(fault: &str, when: &str, operations: &str, size: usize) -> Vec<(usize, usize)> {
+    let run = measure(fault, when, operations, size);
     let (rows, said) = (Rows::read(&run.output()), &run.said);
     assert_eq!(run.result.status.code(), Some(1), "{said}");
     assert_eq!(rows.len(), 2 * operations.split(',').count(), "{said}");
@@ -101,31 +104,35 @@ fn assert_all_but(right: usize, (offset, count): (usize, usize)) {
 
 #[test]
 fn the_library_between_does_no_harm_by_itself() {
-    let run = measure("none", "bulk", "write,read,send,ping-pong");
-    let rows = verified(&run.result, &run.output(), &run.said);
-    assert_eq!(rows.len(), 8, "{}", run.said);
+    for size in [INJECTED, SIZE] {
+        let run = measure("none", "bulk", "write,read,send,ping-pong", size);
+        let rows = verified(&run.result, &run.output(), &run.said);
+        assert_eq!(rows.len(), 8, "{}", run.said);
+    }
 }
 
 #[test]
 fn one_wrong_byte_is_found_in_single_operations_and_in_bulk() {
     for when in ["single", "bulk"] {
-        for found in corrupt("flip", when, "write,send") {
+        for found in corrupt("flip", when, "write,send", SIZE) {
             assert_eq!(found, (SIZE / 2, 1), "{when}");
         }
         // Here it is a word, which another one has taken the place of.
-        for (offset, count) in corrupt("flip", when, "read") {
+        for (offset, count) in corrupt("flip", when, "read", SIZE) {
             assert!(offset < 8 && (1..=8).contains(&count), "{when}: {count} at {offset}");
         }
     }
-    for found in corrupt("flip", "bulk", "ping-pong") {
-        assert_eq!(found, (SIZE / 2, 1));
+    for size in [INJECTED, SIZE] {
+        for found in corrupt("flip", "bulk", "ping-pong", size) {
+            assert_eq!(found, (size / 2, 1));
+        }
     }
 }
 
 #[test]
 fn data_of_the_operation_before_is_found_in_single_operations_and_in_bulk() {
     for when in ["single", "bulk"] {
-        for found in corrupt("stale", when, "write,send") {
+        for found in corrupt("stale", when, "write,send", SIZE) {
             assert_all_but(0, found);
         }
     }
@@ -134,7 +141,7 @@ fn data_of_the_operation_before_is_found_in_single_operations_and_in_bulk() {
 #[test]
 fn what_is_reported_before_it_is_there_is_found_in_single_operations_and_in_bulk() {
     for when in ["single", "bulk"] {
-        for found in corrupt("early", when, "write,read,send") {
+        for found in corrupt("early", when, "write,read,send", SIZE) {
             assert_all_but(EARLY, found);
         }
     }

@@ -243,6 +243,19 @@ static ssize_t sendmsg_(struct fid_ep *ep, const struct fi_msg *msg, uint64_t fl
 	return code;
 }
 
+static ssize_t injectdata(struct fid_ep *ep, const void *data, size_t length, uint64_t word,
+			  fi_addr_t peer)
+{
+	struct endpoint *endpoint = of_msg(ep);
+	struct iovec near = {(void *)data, length};
+	struct iovec sent = wrong(endpoint, fault_of_next(endpoint), &near);
+	ssize_t code = endpoint->real_msg->injectdata(ep, sent.iov_base, length, word, peer);
+
+	if (!code)
+		taken(endpoint);
+	return code;
+}
+
 static int control(struct fid *fid, int command, void *argument)
 {
 	struct fid_ep *ep = (struct fid_ep *)fid;
@@ -258,6 +271,7 @@ static int control(struct fid *fid, int command, void *argument)
 		endpoint->real_msg = ep->msg;
 		endpoint->msg = *ep->msg;
 		endpoint->msg.sendmsg = sendmsg_;
+		endpoint->msg.injectdata = injectdata;
 		ep->msg = &endpoint->msg;
 	}
 	return code;
