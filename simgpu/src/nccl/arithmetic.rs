@@ -7,10 +7,13 @@ use half::{bf16, f16};
 
 use super::types::{DataType, Operation};
 
-/// An element that can be reduced.
-trait Element: Copy {
-    fn load(bytes: &[u8]) -> Self;
-    fn store(self, bytes: &mut [u8]);
+/// Elements that are reduced before the next are begun: few enough to stay in the nearest cache.
+const BLOCK: usize = 2048;
+
+/// An element of `SIZE` bytes that can be reduced.
+trait Element<const SIZE: usize>: Copy {
+    fn load(bytes: [u8; SIZE]) -> Self;
+    fn store(self) -> [u8; SIZE];
     fn sum(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
     fn largest(self, other: Self) -> Self;
@@ -22,15 +25,13 @@ trait Element: Copy {
 
 macro_rules! integers {
     ($($type:ty),*) => {$(
-        impl Element for $type {
-            fn load(bytes: &[u8]) -> Self {
-                let mut own = [0; size_of::<Self>()];
-                own.copy_from_slice(bytes);
-                Self::from_ne_bytes(own)
+        impl Element<{ size_of::<$type>() }> for $type {
+            fn load(bytes: [u8; size_of::<$type>()]) -> Self {
+                Self::from_ne_bytes(bytes)
             }
 
-            fn store(self, bytes: &mut [u8]) {
-                bytes.copy_from_slice(&self.to_ne_bytes());
+            fn store(self) -> [u8; size_of::<$type>()] {
+                self.to_ne_bytes()
             }
 
             fn sum(self, other: Self) -> Self {
@@ -64,15 +65,13 @@ integers!(i8, u8, i32, u32, i64, u64);
 
 macro_rules! floats {
     ($($type:ty, $bits:ty, $wide:ty, $widen:expr, $narrow:expr;)*) => {$(
-        impl Element for $type {
-            fn load(bytes: &[u8]) -> Self {
-                let mut own = [0; size_of::<Self>()];
-                own.copy_from_slice(bytes);
-                Self::from_bits(<$bits>::from_ne_bytes(own))
+        impl Element<{ size_of::<$type>() }> for $type {
+            fn load(bytes: [u8; size_of::<$type>()]) -> Self {
+                Self::from_bits(<$bits>::from_ne_bytes(bytes))
             }
 
-            fn store(self, bytes: &mut [u8]) {
-                bytes.copy_from_slice(&self.to_bits().to_ne_bytes());
+            fn store(self) -> [u8; size_of::<$type>()] {
+                self.to_bits().to_ne_bytes()
             }
 
             fn sum(self, other: Self) -> Self {
@@ -199,59 +198,63 @@ pub(super) fn reduce(
     target: &mut [u8],
 ) {
     let reduce = match data_type {
-        DataType::Int8 => reduce_as::<i8>,
-        DataType::Uint8 => reduce_as::<u8>,
-        DataType::Int32 => reduce_as::<i32>,
-        DataType::Uint32 => reduce_as::<u32>,
-        DataType::Int64 => reduce_as::<i64>,
-        DataType::Uint64 => reduce_as::<u64>,
-        DataType::Float16 => reduce_as::<f16>,
-        DataType::Float32 => reduce_as::<f32>,
-        DataType::Float64 => reduce_as::<f64>,
-        DataType::Bfloat16 => reduce_as::<bf16>,
-        DataType::Float8e4m3 => reduce_as::<E4m3>,
-        DataType::Float8e5m2 => reduce_as::<E5m2>,
+        DataType::Int8 => reduce_as::<1, i8>,
+        DataType::Uint8 => reduce_as::<1, u8>,
+        DataType::Int32 => reduce_as::<4, i32>,
+        DataType::Uint32 => reduce_as::<4, u32>,
+        DataType::Int64 => reduce_as::<8, i64>,
+        DataType::Uint64 => reduce_as::<8, u64>,
+        DataType::Float16 => reduce_as::<2, f16>,
+        DataType::Float32 => reduce_as::<4, f32>,
+        DataType::Float64 => reduce_as::<8, f64>,
+        DataType::Bfloat16 => reduce_as::<2, bf16>,
+        DataType::Float8e4m3 => reduce_as::<1, E4m3>,
+        DataType::Float8e5m2 => reduce_as::<1, E5m2>,
     };
     reduce(operation, inputs, target);
 }
 
-fn reduce_as<T: Element>(operation: Operation, inputs: &[(&[u8], u64)], target: &mut [u8]) {
+fn reduce_as<const SIZE: usize, T: Element<SIZE>>(
+    operation: Operation,
+    inputs: &[(&[u8], u64)],
+    target: &mut [u8],
+) {
     let count = inputs.len() as u64;
     let keep = |x: T, _: T| x;
     match operation {
-        Operation::Sum => fold::<T>(inputs, target, keep, T::sum, |x| x),
-        Operation::Prod => fold::<T>(inputs, target, keep, T::product, |x| x),
-        Operation::Max => fold::<T>(inputs, target, keep, T::largest, |x| x),
-        Operation::Min => fold::<T>(inputs, target, keep, T::smallest, |x| x),
+        Operation::Sum => fold(inputs, target, keep, T::sum, |x| x),
+        Operation::Prod => fold(inputs, target, keep, T::product, |x| x),
+        Operation::Max => fold(inputs, target, keep, T::largest, |x| x),
+        Operation::Min => fold(inputs, target, keep, T::smallest, |x| x),
         Operation::Avg => {
             let before = |x: T, _: T| x.before_mean(count);
-            fold::<T>(inputs, target, before, T::sum, |x| x.after_mean(count));
+            fold(inputs, target, before, T::sum, |x| x.after_mean(count));
         }
-        Operation::PreMulSum => fold::<T>(inputs, target, T::product, T::sum, |x| x),
+        Operation::PreMulSum => fold(inputs, target, T::product, T::sum, |x| x),
     }
 }
 
-fn fold<T: Element>(
+fn fold<const SIZE: usize, T: Element<SIZE>>(
     inputs: &[(&[u8], u64)],
     target: &mut [u8],
     before: impl Fn(T, T) -> T,
     step: impl Fn(T, T) -> T,
     after: impl Fn(T) -> T,
 ) {
-    let Some((first, others)) = inputs.split_first() else { return };
-    let size = size_of::<T>();
-    let factor = |bits: u64| T::load(&bits.to_ne_bytes()[..size]);
-    let own = factor(first.1);
-    let mut others: Vec<_> =
-        others.iter().map(|(input, bits)| (input.chunks_exact(size), factor(*bits))).collect();
-    for (target, first) in target.chunks_exact_mut(size).zip(first.0.chunks_exact(size)) {
-        let mut reduced = before(T::load(first), own);
-        for (other, factor) in &mut others {
-            if let Some(element) = other.next() {
-                reduced = step(reduced, before(T::load(element), *factor));
+    let (target, _) = target.as_chunks_mut::<SIZE>();
+    for (number, target) in target.chunks_mut(BLOCK).enumerate() {
+        let place = number * BLOCK..number * BLOCK + target.len();
+        for (rank, (input, factor)) in inputs.iter().enumerate() {
+            let mut own = [0; SIZE];
+            own.copy_from_slice(&factor.to_ne_bytes()[..SIZE]);
+            let factor = T::load(own);
+            for (target, &element) in target.iter_mut().zip(&input.as_chunks().0[place.clone()]) {
+                let element = before(T::load(element), factor);
+                let reduced = if rank == 0 { element } else { step(T::load(*target), element) };
+                *target = reduced.store();
             }
         }
-        after(reduced).store(target);
+        target.iter_mut().for_each(|target| *target = after(T::load(*target)).store());
     }
 }
 
@@ -278,6 +281,20 @@ mod tests {
             assert_eq!(format.narrow(1e9), format.largest);
             assert_eq!(format.narrow(f32::NEG_INFINITY), format.largest | 0x80);
         }
+    }
+
+    #[test]
+    fn every_element_behind_the_first_block_is_reduced_too() {
+        let count = 2 * BLOCK + 3;
+        let of = |rank: u32| -> Vec<u8> {
+            (0..count as u32).flat_map(|place| (place * (rank + 1)).to_ne_bytes()).collect()
+        };
+        let inputs: Vec<Vec<u8>> = (0..3).map(of).collect();
+        let inputs: Vec<(&[u8], u64)> = inputs.iter().map(|input| (&input[..], 0)).collect();
+        let mut target = vec![0; 4 * count];
+        reduce(DataType::Uint32, Operation::Sum, &inputs, &mut target);
+        let elements = target.as_chunks().0.iter().copied().map(u32::load);
+        assert!(elements.eq((0..count as u32).map(|place| 6 * place)));
     }
 
     #[test]
