@@ -169,7 +169,7 @@ fn on_eight_a100_all_is_as_the_model_says() {
 }
 
 #[test]
-#[ignore = "takes a quarter of an hour and 17 GiB"]
+#[ignore = "takes minutes and 17 GiB"]
 fn on_eight_a100_a_gibibyte_is_as_the_model_says() {
     let line = format!("--simulate p4d.24xlarge --operation {ALL} {LARGE}");
     P4D.assert_rows(&instance(&line), 9, &|_| "P2P/direct pointer/read x24");
@@ -223,7 +223,7 @@ fn on_eight_h100_the_switch_reduces_unless_it_is_forbidden() {
 }
 
 #[test]
-#[ignore = "takes half an hour and 17 GiB"]
+#[ignore = "takes minutes and 17 GiB"]
 fn on_eight_h100_a_gibibyte_is_as_the_model_says() {
     let line = format!("--simulate p5.48xlarge --operation {ALL} {LARGE}");
     let rows = instance(&line);

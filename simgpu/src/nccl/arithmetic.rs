@@ -242,15 +242,16 @@ fn fold<const SIZE: usize, T: Element<SIZE>>(
     after: impl Fn(T) -> T,
 ) {
     let (target, _) = target.as_chunks_mut::<SIZE>();
-    for (number, target) in target.chunks_mut(BLOCK).enumerate() {
-        let place = number * BLOCK..number * BLOCK + target.len();
-        for (rank, (input, factor)) in inputs.iter().enumerate() {
+    for (block, target) in target.chunks_mut(BLOCK).enumerate() {
+        let place = block * BLOCK..block * BLOCK + target.len();
+        // Input by input, not element by element: the compiler makes vectors of the inner loop.
+        for (number, (input, factor)) in inputs.iter().enumerate() {
             let mut own = [0; SIZE];
             own.copy_from_slice(&factor.to_ne_bytes()[..SIZE]);
             let factor = T::load(own);
             for (target, &element) in target.iter_mut().zip(&input.as_chunks().0[place.clone()]) {
                 let element = before(T::load(element), factor);
-                let reduced = if rank == 0 { element } else { step(T::load(*target), element) };
+                let reduced = if number == 0 { element } else { step(T::load(*target), element) };
                 *target = reduced.store();
             }
         }
@@ -283,43 +284,49 @@ mod tests {
         }
     }
 
+    /// What `inputs` are reduced to, with no factors.
+    fn reduced<const BYTES: usize>(
+        data_type: DataType,
+        operation: Operation,
+        inputs: &[[u8; BYTES]],
+    ) -> [u8; BYTES] {
+        let inputs: Vec<(&[u8], u64)> = inputs.iter().map(|input| (&input[..], 0)).collect();
+        let mut target = [0; BYTES];
+        reduce(data_type, operation, &inputs, &mut target);
+        target
+    }
+
     #[test]
     fn every_element_behind_the_first_block_is_reduced_too() {
-        let count = 2 * BLOCK + 3;
-        let of = |rank: u32| -> Vec<u8> {
-            (0..count as u32).flat_map(|place| (place * (rank + 1)).to_ne_bytes()).collect()
-        };
-        let inputs: Vec<Vec<u8>> = (0..3).map(of).collect();
-        let inputs: Vec<(&[u8], u64)> = inputs.iter().map(|input| (&input[..], 0)).collect();
-        let mut target = vec![0; 4 * count];
-        reduce(DataType::Uint32, Operation::Sum, &inputs, &mut target);
-        let elements = target.as_chunks().0.iter().copied().map(u32::load);
-        assert!(elements.eq((0..count as u32).map(|place| 6 * place)));
+        const COUNT: usize = 2 * BLOCK + 3;
+        let element = |place: usize, rank: u32| (place as u32 * rank).to_ne_bytes();
+        let inputs = [1, 2, 3].map(|rank| {
+            let mut input = [0; 4 * COUNT];
+            let places = input.as_chunks_mut().0.iter_mut().enumerate();
+            places.for_each(|(place, bytes)| *bytes = element(place, rank));
+            input
+        });
+        let sums = reduced(DataType::Uint32, Operation::Sum, &inputs);
+        for (place, &bytes) in sums.as_chunks().0.iter().enumerate() {
+            assert_eq!(bytes, element(place, 6), "{place}");
+        }
     }
 
     #[test]
     fn each_step_is_rounded() {
         // 2048 + 1 is 2048 in 16 bits, twice; summed in 32 bits first it were 2050.
-        let of = |value: f32| f16::from_f32(value).to_ne_bytes();
-        let inputs = [of(2048.0), of(1.0), of(1.0)];
-        let inputs: Vec<(&[u8], u64)> = inputs.iter().map(|input| (&input[..], 0)).collect();
-        let mut target = [0; 2];
-        reduce(DataType::Float16, Operation::Sum, &inputs, &mut target);
-        assert_eq!(f16::from_ne_bytes(target).to_f32(), 2048.0);
+        let inputs = [2048.0, 1.0, 1.0].map(|value| f16::from_f32(value).to_ne_bytes());
+        let sum = reduced(DataType::Float16, Operation::Sum, &inputs);
+        assert_eq!(f16::from_ne_bytes(sum).to_f32(), 2048.0);
     }
 
     #[test]
     fn a_mean_of_integers_is_cut_and_one_of_floats_is_of_multiplied_ones() {
-        let inputs = [(-7_i8).to_ne_bytes(), 2_i8.to_ne_bytes()];
-        let inputs: Vec<(&[u8], u64)> = inputs.iter().map(|input| (&input[..], 0)).collect();
-        let mut target = [0];
-        reduce(DataType::Int8, Operation::Avg, &inputs, &mut target);
-        assert_eq!(i8::from_ne_bytes(target), -2);
-        let inputs = [1_f32.to_ne_bytes(); 3];
-        let inputs: Vec<(&[u8], u64)> = inputs.iter().map(|input| (&input[..], 0)).collect();
-        let mut target = [0; 4];
-        reduce(DataType::Float32, Operation::Avg, &inputs, &mut target);
+        let inputs = [-7_i8, 2].map(i8::to_ne_bytes);
+        let mean = reduced(DataType::Int8, Operation::Avg, &inputs);
+        assert_eq!(i8::from_ne_bytes(mean), -2);
+        let mean = reduced(DataType::Float32, Operation::Avg, &[1_f32.to_ne_bytes(); 3]);
         let third = (1.0_f64 / 3.0) as f32;
-        assert_eq!(f32::from_ne_bytes(target), third + third + third);
+        assert_eq!(f32::from_ne_bytes(mean), third + third + third);
     }
 }
