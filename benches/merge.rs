@@ -57,7 +57,7 @@ fn merge(criterion: &mut Criterion) {
     group.bench_function("merged from latency.hlog", |bencher| {
         bencher.iter(|| {
             let mut merged = Latency::default();
-            let each = |_, counts: &[(u64, u64)]| merged.count_all(counts);
+            let each = |_, latency: Latency| merged.merge(&latency);
             run.latencies(0..RANKS, each).expect("it was written so");
             assert_eq!(merged.count(), (RANKS * SAMPLES) as u64);
         });

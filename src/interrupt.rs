@@ -1,8 +1,8 @@
-//! Signals that ask for the end: SIGINT and SIGTERM.
+//! SIGINT and SIGTERM.
 //!
-//! The first one asks; whoever measures looks here and comes to an end in order, and the process
-//! ends itself if it does not. The second one ends the process at once. Only the first rank
-//! decides: a signal to a group or from a launcher reaches all of them.
+//! The first signal asks the run to end: the measuring thread polls for it and ends in order, and a
+//! watcher ends the process if that takes too long. The second signal ends the process at once. Only
+//! the first rank decides, because a signal to a group or from a launcher reaches all ranks.
 
 use std::{
     io,
@@ -22,24 +22,24 @@ use crate::{
 /// A shell's exit code for a process that a signal has ended is the signal's number behind this.
 const EXIT_CODE: i32 = 128;
 
-/// Signals that come so soon after the first are the same wish: a terminal and a launcher, or
-/// timeout(1), send it twice.
+/// Signals this soon after the first are the same request: a terminal and a launcher, or timeout(1),
+/// send it twice.
 const SAME: Duration = Duration::from_millis(500);
 
-/// How long a rank other than the first stays after a signal. The first, if it was meant too, has
-/// ended by then, and all others with it.
+/// How long a rank other than the first stays after a signal. If the first rank got it too, that rank
+/// has ended the run by then.
 const OBEDIENCE: Duration = Duration::from_secs(6);
 
-/// How often a process that was asked looks whether its time is over.
+/// How often a process that was asked to end checks its limit.
 const TURN: Duration = Duration::from_millis(20);
 
-/// How long it waits at once to be asked; any other time would do.
+/// How long one wait for a signal lasts; any other time would do.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// The signal that has asked for the end; 0: none has.
 static ASKED: AtomicI32 = AtomicI32::new(0);
 
-/// What there is to lose, once there is something.
+/// The results that an unfinished end would lose, once there are any.
 static ORDER: Mutex<Option<Order>> = Mutex::new(None);
 
 /// How to end in order.
@@ -64,21 +64,13 @@ impl Signal {
     }
 }
 
-/// From now on signals ask this process for the end. Until [`has_to_lose`] is called it ends at
-/// once.
-///
-/// # Errors
-///
-/// The system gives no thread.
+/// Starts to watch for signals. Until [`has_to_lose`] is called, a signal ends the process at once.
 pub fn watch() -> io::Result<()> {
     watch_with(lead)
 }
 
-/// From now on signals end this process only if the first rank has not ended it before.
-///
-/// # Errors
-///
-/// The system gives no thread.
+/// Starts to leave signals to the first rank: one ends this process only if the first rank has not
+/// ended it before.
 pub fn leave_to_first_rank() -> io::Result<()> {
     watch_with(|signal| {
         thread::sleep(OBEDIENCE);
@@ -86,13 +78,13 @@ pub fn leave_to_first_rank() -> io::Result<()> {
     })
 }
 
-/// From now on the process has results: when it is asked to end it has time until `limit`, and then
-/// says that it has not, and `remedy`.
+/// Says that the process has results now. When asked to end, it has `limit` to do so in order; after
+/// that the watcher ends it with a sentence and `remedy`.
 pub fn has_to_lose(limit: Duration, remedy: String) {
     *ORDER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Order { limit, remedy });
 }
 
-/// The signal that has asked this process for the end, if one has.
+/// The signal that asked this process to end, if any.
 pub fn asked() -> Option<Signal> {
     Some(ASKED.load(Ordering::Relaxed)).filter(|&signal| signal != 0).map(Signal)
 }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    g2g::run::main(g2g::transport::open)
+    g2g::command::main(g2g::transport::open)
 }

@@ -66,11 +66,7 @@ impl Bytes {
         self.0
     }
 
-    /// The count as a length in memory.
-    ///
-    /// # Errors
-    ///
-    /// A size that this machine's addresses cannot hold.
+    /// The count as a length in memory; an error if addresses here cannot hold it.
     pub fn to_len(self) -> Result<usize, BadSize> {
         usize::try_from(self.0).map_err(|_| BadSize::Overflow(self.to_string()))
     }
@@ -120,7 +116,8 @@ pub fn microseconds_at(size: Bytes, gb_s: f64) -> f64 {
     size.get() as f64 / gb_s / 1e3
 }
 
-/// What moves `size` in so many microseconds, in 10⁹ bytes per second; `None` for no time.
+/// The rate that moves `size` in so many microseconds, in 10⁹ bytes per second; `None` if no time
+/// passed.
 pub fn gb_s_of_microseconds(size: Bytes, us: f64) -> Option<f64> {
     (us > 0.0).then(|| size.get() as f64 / us / 1e3)
 }
@@ -140,12 +137,12 @@ pub fn seconds_of_nanoseconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// Microseconds in whole nanoseconds; `None` for what is no time.
+/// Microseconds in whole nanoseconds; `None` if negative or above 2⁵³ ns.
 pub fn nanoseconds_of_microseconds(us: f64) -> Option<u64> {
     whole_nanoseconds(us * 1e3)
 }
 
-/// Nanoseconds to the nearest whole one; `None` for what is no time.
+/// Nanoseconds, rounded; `None` if negative or above 2⁵³.
 pub fn whole_nanoseconds(ns: f64) -> Option<u64> {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 2^53")]
     (0.0..=(1u64 << f64::MANTISSA_DIGITS) as f64).contains(&ns).then(|| ns.round() as u64)

@@ -81,7 +81,7 @@ fn running_a_transfer_allocates_nothing() {
                     let mut spans = vec![Span::default(); 50];
                     let before = ALLOCATIONS.get();
                     transfer.run(3, &mut spans).unwrap();
-                    assert_eq!(ALLOCATIONS.get(), before, "{case}");
+                    assert_eq!(ALLOCATIONS.get(), before, "{case:?}");
                     world.barrier().unwrap();
                 }
             });

@@ -1,4 +1,4 @@
-//! Runs of a million rows: those of a run on a simulated machine, many times over with numbers of
+//! Runs of a hundred thousand rows: those of a run on a simulated machine, many times over with numbers of
 //! their own.
 
 #![allow(dead_code, reason = "each bench uses a part of it")]
@@ -15,7 +15,7 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 /// Rows of a large run.
-pub(crate) const ROWS: usize = 1_000_000;
+pub(crate) const ROWS: usize = 100_000;
 
 /// Bytes from a size to the next one of the same case.
 const STEP: usize = 4096;

@@ -7,8 +7,6 @@
 compile_error!("addresses, sizes and handles of the driver have 64 bits here");
 
 pub mod attach;
-#[forbid(unsafe_code)]
-mod contents;
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits; counts are small")]
 #[allow(clippy::cast_sign_loss, reason = "what is cast has been found to be positive")]
 mod cuda;

@@ -121,10 +121,6 @@ pub(super) fn numa_node_at(address: *const u8) -> Option<u32> {
 const PAGE: usize = 4096;
 
 /// The CPUs on which the calling thread may run, in ascending order.
-///
-/// # Errors
-///
-/// The kernel's refusal; none is documented for the calling thread.
 pub fn allowed_cpus() -> Result<Vec<u32>, CallError> {
     let mut set: CpuSet = [0; CPU_WORDS];
     // SAFETY: `set` is a live local of the size given, and the call only writes it.
@@ -194,10 +190,6 @@ pub fn free_space(path: &std::ffi::CStr) -> Result<Bytes, CallError> {
 
 /// Bytes in use on the file system that holds `path`; `None` of a tmpfs without a limit, which does
 /// not tell.
-///
-/// # Errors
-///
-/// As [`free_space`].
 pub fn used_space(path: &std::ffi::CStr) -> Result<Option<Bytes>, CallError> {
     let answer = space(path)?;
     #[allow(clippy::unnecessary_cast, reason = "the fields are 32 bits wide on some targets")]

@@ -2,14 +2,38 @@
 
 use std::{
     error::Error,
-    ffi::{OsStr, c_int},
-    mem::MaybeUninit,
-    path::Path,
+    ffi::{CStr, OsStr, c_int},
+    mem::{ManuallyDrop, MaybeUninit},
+    path::{Path, PathBuf},
     ptr,
     sync::atomic::{AtomicPtr, AtomicUsize, Ordering},
 };
 
-use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
+
+/// Why a library cannot be used, as a sentence that says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Absent {
+    reason: String,
+    code: Option<u32>,
+}
+
+impl Absent {
+    pub(super) fn new(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), code: None }
+    }
+
+    /// It is there, and does not start: it answered with this code.
+    pub(super) fn refused(reason: String, code: Option<u32>) -> Self {
+        Self { reason, code }
+    }
+
+    /// What the library answered, where it is here and does not start.
+    pub const fn code(&self) -> Option<u32> {
+        self.code
+    }
+}
 
 /// Loads the library at a path, or of a name that the dynamic loader looks up.
 ///
@@ -26,13 +50,64 @@ pub(super) fn load(name: impl AsRef<OsStr>, flags: c_int) -> Result<Library, Str
     library.map_err(|err| err.source().map_or_else(|| err.to_string(), ToString::to_string))
 }
 
+/// Loads the library for the life of the process from the first of these places that has it; else
+/// the dynamic loader's sentence on the name that it looked up itself, or on the first place.
+pub(super) fn load_first<P: AsRef<Path>>(
+    places: impl IntoIterator<Item = P>,
+) -> Result<(P, ManuallyDrop<Library>), String> {
+    let is_name = |place: &Path| place.components().count() == 1;
+    let mut reason = None;
+    for place in places {
+        match load(place.as_ref(), RTLD_NOW | RTLD_LOCAL) {
+            Ok(library) => return Ok((place, ManuallyDrop::new(library))),
+            Err(err) if reason.is_none() || is_name(place.as_ref()) => reason = Some(err),
+            Err(_) => {}
+        }
+    }
+    Err(reason.unwrap_or_default())
+}
+
+/// The function `name`; else the name again.
+///
+/// # Safety
+///
+/// `F` is a pointer to a function with the signature that `name` has in `library`, and `library`
+/// is not unloaded while it is used.
+pub(super) unsafe fn find<F: Copy>(
+    library: &Library,
+    name: &'static str,
+) -> Result<F, &'static str> {
+    // SAFETY: the caller vouches for the signature.
+    let symbol = unsafe { library.get::<F>(name.as_bytes()) };
+    symbol.map(|symbol| *symbol).map_err(|_| name)
+}
+
 /// Loads the library `name` and lets go of it again.
-///
-/// # Errors
-///
-/// As of [`load`].
 pub(super) fn can_load(name: &str) -> Result<(), String> {
     load(name, RTLD_LAZY | RTLD_LOCAL).map(drop)
+}
+
+/// Whether it is the library that stands in for NVIDIA's.
+pub(super) fn is_simulated(library: &Library) -> bool {
+    // SAFETY: the symbol is only asked about, never called or read.
+    unsafe { library.get::<*const ()>(b"simgpu_state") }.is_ok()
+}
+
+/// The file that holds the function at `address`.
+pub(super) fn path_of(address: *const ()) -> PathBuf {
+    // SAFETY: an all-zero `Dl_info` is a valid value of that plain C struct.
+    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: the address is only compared with those of the loaded libraries; `found` is a live
+    // local that the call only writes.
+    let code = unsafe { libc::dladdr(address.cast(), &raw mut found) };
+    if code == 0 || found.dli_fname.is_null() {
+        return PathBuf::new();
+    }
+    // SAFETY: the loader's answer is a string that ends in NUL and lives as long as the library,
+    // which is never unloaded.
+    let name = unsafe { CStr::from_ptr(found.dli_fname) };
+    let path = PathBuf::from(name.to_string_lossy().into_owned());
+    path.canonicalize().unwrap_or(path)
 }
 
 /// As long as it is there, a bus error ends the process with a sentence and exit code 2. The

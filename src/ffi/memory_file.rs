@@ -41,10 +41,6 @@ impl MemoryFile {
     pub const FOLDER: &'static str = "/proc/self/fd/";
 
     /// What stands from `offset` on.
-    ///
-    /// # Errors
-    ///
-    /// The system's answer.
     pub fn read_from(&self, offset: u64) -> io::Result<Vec<u8>> {
         let end = self.0.metadata()?.len();
         let mut bytes = vec![0; usize::try_from(end.saturating_sub(offset)).unwrap_or(0)];

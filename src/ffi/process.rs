@@ -13,10 +13,6 @@ use std::{
 use super::{CallError, signal::unblock};
 
 /// Asks the kernel to kill this process when the thread that started it ends, however it ends.
-///
-/// # Errors
-///
-/// The kernel's refusal; none is documented for this request.
 pub fn die_with_parent() -> Result<(), CallError> {
     // SAFETY: this request takes one integer and touches no memory.
     let code = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };

@@ -9,10 +9,6 @@ use std::{io, mem::MaybeUninit, ptr, time::Duration};
 pub const ENDINGS: [(i32, &str); 2] = [(libc::SIGINT, "SIGINT"), (libc::SIGTERM, "SIGTERM")];
 
 /// Blocks [`ENDINGS`] in this thread and in the threads and processes that it starts from now on.
-///
-/// # Errors
-///
-/// The kernel's refusal; none is documented for this request.
 pub fn block() -> io::Result<()> {
     change(libc::SIG_BLOCK)
 }

@@ -7,7 +7,7 @@ use std::{
         mpsc::{self, RecvTimeoutError, Sender},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::CallError;
@@ -25,10 +25,6 @@ pub struct Watchdog {
 impl Watchdog {
     /// Starts to wait: `limit` for the end or the first beat, and as long for each beat after one,
     /// or at most twice that. Its thread calls no other library.
-    ///
-    /// # Errors
-    ///
-    /// The system gives no thread.
     pub fn start(limit: Duration, sentence: String) -> Result<Self, CallError> {
         let (alive, ended) = mpsc::channel::<()>();
         let beats = Arc::new(AtomicU64::new(0));
@@ -63,12 +59,16 @@ impl Watchdog {
     }
 }
 
-/// How long a call of the driver may take: to start a machine's GPUs takes seconds for each, and to
-/// register memory seconds for each 10 GB.
-const CALL_LIMIT: Duration = Duration::from_secs(120);
+/// How long a call of the driver may take unless [`limit_calls`] says otherwise, in milliseconds.
+/// Starting a machine's GPUs takes seconds for each, and registering memory seconds for each 10 GB.
+static CALL_LIMIT_MS: AtomicU64 = AtomicU64::new(120_000);
 
-/// How often it is looked whether a call comes back.
-const CALL_LOOK: Duration = Duration::from_secs(5);
+/// The shortest limit: healthy drivers may need seconds.
+const CALL_LIMIT_MIN: Duration = Duration::from_secs(30);
+
+/// How often within the limit the thread looks whether a call has returned. It counts looks: time
+/// in which the whole process is stopped is not the driver's.
+const CALL_LOOKS: u32 = 24;
 
 /// The call that was begun last, until it ends, and how many were begun.
 static CALL: AtomicPtr<&'static str> = AtomicPtr::new(std::ptr::null_mut());
@@ -96,23 +96,29 @@ impl Drop for Call {
     }
 }
 
+/// Lets a call of the driver take twice the `deadline` of other waits, but 30 s at least.
+pub fn limit_calls(deadline: Duration) {
+    let limit = deadline.saturating_mul(2).max(CALL_LIMIT_MIN).as_millis();
+    CALL_LIMIT_MS.store(u64::try_from(limit).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
 /// Watches over every [`Call`] of this process from now on.
-///
-/// # Errors
-///
-/// The system gives no thread.
 pub(super) fn watch_calls() -> std::io::Result<()> {
     let watch = || {
-        let mut standing = (0, Instant::now());
+        let (mut last, mut looks) = (0, 0);
         loop {
-            thread::sleep(CALL_LOOK);
+            let limit = Duration::from_millis(CALL_LIMIT_MS.load(Ordering::Relaxed));
+            thread::sleep(limit / CALL_LOOKS);
             let (call, count) = (CALL.load(Ordering::Relaxed), CALLS.load(Ordering::Relaxed));
-            if call.is_null() || count != standing.0 {
-                standing = (count, Instant::now());
-            } else if standing.1.elapsed() >= CALL_LIMIT {
+            if call.is_null() || count != last {
+                (last, looks) = (count, 0);
+                continue;
+            }
+            looks += 1;
+            if looks == CALL_LOOKS {
                 // SAFETY: a pointer that is not null is one to a static.
                 let name = unsafe { *call };
-                let limit = CALL_LIMIT.as_secs();
+                let limit = limit.as_secs();
                 stderr::say(&format!(
                     "error: {name} has not come back within {limit} s: the driver hangs; `dmesg` and \
                      `nvidia-smi -q` may tell why"

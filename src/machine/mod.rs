@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ffi::nvml::Nvml;
 pub use crate::ffi::nvml::{Fabric, FabricState, Gpu as NvmlGpu, NvLink};
+pub use crate::ffi::watchdog::limit_calls;
 
 use self::system::System;
 use crate::{
@@ -82,7 +83,7 @@ pub struct Refusal {
 /// Why the driver cannot be used here; `None`: it can.
 pub fn driver_refusal() -> Option<Refusal> {
     let refused =
-        |absent: cuda::Absent| Refusal { code: absent.code(), reason: absent.to_string() };
+        |absent: ffi::library::Absent| Refusal { code: absent.code(), reason: absent.to_string() };
     cuda::driver().err().map(refused)
 }
 

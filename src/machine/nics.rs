@@ -42,14 +42,19 @@ pub struct Nic {
 /// What a network interface speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::Display)]
 pub enum NicKind {
     /// Amazon's Elastic Fabric Adapter.
+    #[strum(serialize = "EFA")]
     Efa,
     /// InfiniBand.
+    #[strum(serialize = "InfiniBand")]
     Infiniband,
     /// RDMA over Ethernet.
+    #[strum(serialize = "RoCE")]
     Roce,
     /// RDMA of a kind that the kernel does not tell.
+    #[strum(serialize = "RDMA")]
     Rdma,
     /// IP alone.
     Ethernet,
@@ -227,19 +232,6 @@ impl Nic {
     /// Whether it writes into the memory of another host.
     pub fn is_rdma(&self) -> bool {
         self.kind != NicKind::Ethernet
-    }
-}
-
-impl NicKind {
-    /// Its name.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Efa => "EFA",
-            Self::Infiniband => "InfiniBand",
-            Self::Roce => "RoCE",
-            Self::Rdma => "RDMA",
-            Self::Ethernet => "Ethernet",
-        }
     }
 }
 

@@ -69,6 +69,8 @@ pub struct Link {
 /// Where the ways of two devices meet, nearest first: the words of `nvidia-smi topo -m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
+#[derive(strum::IntoStaticStr, strum::Display)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum Way {
     /// At most one PCI Express bridge lies between them.
     Pix,
@@ -133,10 +135,6 @@ fn device(system: &System, address: &str, missing: &mut Vec<String>) -> Option<D
 }
 
 /// The host bridge, the bridges on the way to a device, and the device.
-///
-/// # Errors
-///
-/// The kernel does not show it.
 pub fn path(system: &System, address: &str) -> Result<Vec<String>, Unread> {
     let place = system.resolve(format!("{DEVICES}/{}", address.to_lowercase()))?;
     let parts = place.iter().filter_map(|part| part.to_str());
@@ -238,19 +236,6 @@ impl Link {
         };
         let (gt_s, _) = SPEEDS.iter().find(|(_, of)| *of == generation)?;
         Some(gt_s * code / 8.0 * f64::from(self.lanes?))
-    }
-}
-
-impl Way {
-    /// `nvidia-smi topo -m`'s word.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Pix => "PIX",
-            Self::Pxb => "PXB",
-            Self::Phb => "PHB",
-            Self::Node => "NODE",
-            Self::Sys => "SYS",
-        }
     }
 }
 

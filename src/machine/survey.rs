@@ -124,10 +124,6 @@ pub struct SurveyedPair {
 }
 
 /// Asks the kernel, the driver and NVML.
-///
-/// # Errors
-///
-/// The driver does not describe a GPU that it counts.
 pub fn survey(topology: &Topology) -> Result<Survey, CallError> {
     let mut missing = Vec::new();
     let driver = cuda::driver().inspect_err(|err| missing.push(err.to_string())).ok();
@@ -273,7 +269,7 @@ fn pair(
         gpu: device.ordinal(),
         peer: peer.ordinal(),
         connection: match nvlinks {
-            0 => told.map(|way| way.word().to_owned()),
+            0 => told.map(|way| way.to_string()),
             links => Some(format!("NV{links}")),
         },
         nvlinks,

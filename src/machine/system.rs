@@ -100,10 +100,6 @@ impl System {
 
     /// A machine by its files: JSON, an object from paths to what lies there, such as `{"/sys/a":
     /// {"text": "1\n"}, "/sys/b": {"link": "a"}, "/sys/c": "folder", "/sys/d": "denied"}`.
-    ///
-    /// # Errors
-    ///
-    /// It is not such an object.
     pub fn described(json: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(json).map(|files| Self(Source::Described(files)))
     }
@@ -135,10 +131,6 @@ impl System {
     }
 
     /// The text of a file, without the white space at its end. What is no UTF-8 is replaced.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read.
     pub fn text(&self, path: impl AsRef<Path>) -> Result<String, Unread> {
         let path = path.as_ref();
         let text = match &self.0 {
@@ -230,10 +222,6 @@ impl System {
     }
 
     /// The path without links.
-    ///
-    /// # Errors
-    ///
-    /// Nothing is there.
     pub fn resolve(&self, path: impl AsRef<Path>) -> Result<PathBuf, Unread> {
         let path = path.as_ref();
         let Source::Described(files) = &self.0 else {

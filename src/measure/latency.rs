@@ -6,6 +6,7 @@ use hdrhistogram::{
     Histogram,
     serialization::{Deserializer as HistogramReader, Serializer as HistogramWriter, V2Serializer},
 };
+use miniz_oxide::inflate::decompress_to_vec_zlib_with_limit;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 
 use super::{SAMPLES_FOR_INTERVAL, summary::interval_place};
@@ -13,6 +14,14 @@ use crate::units::nanoseconds;
 
 /// Longest latency that a histogram holds: 1 hour; a longer one counts as that.
 const NS_MAX: u64 = 3_600_000_000_000;
+
+/// What the compressed form of a histogram begins with ("Internal format of V2" in HdrHistogram's
+/// wiki), and the bytes before its counts when it is unpacked.
+const COMPRESSED: [u8; 4] = [0x1c, 0x84, 0x93, 0x14];
+const HEAD_BYTES: usize = 40;
+
+/// No histogram of ours is longer: 64 times 1024 counts of up to nine bytes.
+const BYTES_MAX: usize = HEAD_BYTES + 9 * 64 * 1024;
 
 /// Latencies in nanoseconds, each within 0.1 %; from 1 ns to 1 hour.
 #[derive(Clone, Debug)]
@@ -39,9 +48,25 @@ impl Latency {
         self.histogram.saturating_record(nanoseconds(time).max(1));
     }
 
-    /// Counts each of these values, in nanoseconds, so many times.
-    pub fn count_all(&mut self, counts: &[(u64, u64)]) {
-        for &(ns, count) in counts {
+    /// Reads HdrHistogram's compressed form; `None` if it is damaged or has other bounds.
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let (head, packed) = bytes.split_at_checked(8)?;
+        let plain = decompress_to_vec_zlib_with_limit(packed, BYTES_MAX).ok()?;
+        // The library makes as much room as the head says.
+        let length = plain.get(4..8)?.try_into().map(u32::from_be_bytes).ok()?;
+        if head[..4] != COMPRESSED || plain.len().checked_sub(HEAD_BYTES)? != length as usize {
+            return None;
+        }
+        let histogram: Histogram<u64> = HistogramReader::new().deserialize(&mut &plain[..]).ok()?;
+        let bounds = (histogram.low(), histogram.high(), histogram.sigfig());
+        (bounds == (1, NS_MAX, Self::SIGNIFICANT_DIGITS)).then_some(Self { histogram })
+    }
+
+    /// Counts all that `other` has counted.
+    pub fn merge(&mut self, other: &Self) {
+        // The library's `add` looks at all 34,000 counts, and most histograms end far before them.
+        for counted in other.histogram.iter_recorded() {
+            let (ns, count) = (counted.value_iterated_to(), counted.count_since_last_iteration());
             self.histogram.saturating_record_n(ns, count);
         }
     }
@@ -110,6 +135,7 @@ impl Default for Latency {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hdrhistogram::serialization::V2DeflateSerializer;
     use rand::{SeedableRng, rngs::StdRng};
     use rand_distr::{Distribution, LogNormal};
 
@@ -151,6 +177,36 @@ mod tests {
         let read: Latency = serde_json::from_str(&text).unwrap();
         assert_eq!(read.histogram(), latency.histogram());
         assert!(serde_json::from_str::<Latency>("[1,2]").is_err());
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_what_is_damaged_is_not() {
+        let packed = |histogram: &Histogram<u64>| {
+            let mut bytes = Vec::new();
+            V2DeflateSerializer::new().serialize(histogram, &mut bytes).unwrap();
+            bytes
+        };
+        let times: Vec<Duration> = (0..44).map(|bits| Duration::from_nanos(1 << bits)).collect();
+        let latency = Latency::of(&times);
+        let good = packed(latency.histogram());
+        let mut twice = Latency::read(&good).unwrap();
+        assert_eq!(twice.histogram(), latency.histogram());
+        twice.merge(&latency);
+        assert_eq!(twice.histogram(), Latency::of(&[&times[..], &times].concat()).histogram());
+        for end in 0..good.len() {
+            assert!(Latency::read(&good[..end]).is_none(), "{end}");
+        }
+        // Its head claims more than there is, or other bounds.
+        let mut plain = Vec::new();
+        V2Serializer::new().serialize(latency.histogram(), &mut plain).unwrap();
+        for (at, byte) in [(4, 0xff), (7, plain[7] - 1), (15, 5), (24, 0x7f), (31, 1)] {
+            let mut plain = plain.clone();
+            plain[at] = byte;
+            let packed = miniz_oxide::deflate::compress_to_vec_zlib(&plain, 6);
+            assert!(Latency::read(&[&good[..8], &packed].concat()).is_none(), "{at}");
+        }
+        let other = Histogram::<u64>::new_with_bounds(1, 1000, 2).unwrap();
+        assert!(Latency::read(&packed(&other)).is_none());
     }
 
     #[test]

@@ -73,7 +73,19 @@ pub struct Measurement {
     pub operations: u64,
 }
 
-/// Who looks at the machine around all operations of a case. Nothing is moved meanwhile.
+/// What is measured, and how.
+pub struct Experiment<'a> {
+    /// What moves the bytes.
+    pub transport: &'a dyn Transport,
+    /// What is moved, from where to where.
+    pub case: &'a Case,
+    /// How long it is measured.
+    pub effort: Effort,
+    /// What the data is made from.
+    pub seed: u64,
+}
+
+/// Observes the machine before and after all operations of a case. Nothing is moved meanwhile.
 pub trait Witness {
     /// All ranks are ready, and what has moved to make them so has arrived.
     fn look_before(&mut self);
@@ -172,24 +184,22 @@ pub struct Bulk {
 /// is wrong, are no errors but outcomes.
 pub fn measure(
     world: &mut World,
-    transport: &dyn Transport,
-    case: &Case,
-    how: (Effort, u64),
+    experiment: &Experiment<'_>,
     witness: &mut dyn Witness,
 ) -> Result<Option<Outcome>, Failed> {
     let mut phase = Phase::Preparation;
-    let outcome = phases(world, transport, case, how, (witness, &mut phase));
+    let outcome = phases(world, experiment, witness, &mut phase);
     outcome.map_err(|source| Failed { phase: Some(phase), source: Box::new(source) })
 }
 
 /// All phases, one after the other.
 fn phases(
     world: &mut World,
-    transport: &dyn Transport,
-    case: &Case,
-    (effort, seed): (Effort, u64),
-    (witness, phase): (&mut dyn Witness, &mut Phase),
+    experiment: &Experiment<'_>,
+    witness: &mut dyn Witness,
+    phase: &mut Phase,
 ) -> Result<Option<Outcome>, Error> {
+    let &Experiment { transport, case, effort, seed } = experiment;
     // What the case before has held is free on every rank now.
     world.barrier()?;
     if let Some(reason) = objection(world, transport, case)? {

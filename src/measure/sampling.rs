@@ -49,11 +49,7 @@ const BATCH_MAX: usize = 2000;
 
 /// The next, larger count of operations of a sample, which is to last `wanted`; `None` if it lasts
 /// long enough with `time`, or there can be no more than `most`.
-fn more_operations(
-    operations: u64,
-    time: Duration,
-    (wanted, most): (Duration, u64),
-) -> Option<u64> {
+fn more_operations(operations: u64, time: Duration, wanted: Duration, most: u64) -> Option<u64> {
     if time >= wanted || operations >= most {
         return None;
     }
@@ -127,7 +123,7 @@ impl Stop {
         }
         let (wanted, most) = (self.sample_time(), self.clock.operations_max);
         let step = self.clock.operations_step;
-        let more = trial.operations.and_then(|count| more_operations(count, each, (wanted, most)));
+        let more = trial.operations.and_then(|count| more_operations(count, each, wanted, most));
         let more = more.map(|count| count.next_multiple_of(step).min(most));
         let is_sure = each >= CONFIRMED_TIME || trial.samples == CONFIRMING_SPANS;
         match (more, self.clock.is_streaming && has_bandwidth) {
@@ -252,15 +248,17 @@ mod tests {
 
     #[test]
     fn operations_grow_until_a_sample_lasts_a_millisecond_and_a_hundred_resolutions() {
-        let of = |clock: Clock| (clock.sample_time_min, clock.operations_max);
+        let more = |operations, time, clock: Clock| {
+            more_operations(operations, time, clock.sample_time_min, clock.operations_max)
+        };
         let fine = Clock::of_host(Duration::from_nanos(20));
-        assert_eq!(more_operations(1, MS, of(fine)), None);
-        assert_eq!(more_operations(10, MS / 2, of(fine)), Some(30));
-        assert_eq!(more_operations(1, Duration::ZERO, of(fine)), Some(64));
-        assert_eq!(more_operations(1, 50 * MS, of(Clock::of_host(MS))), Some(3));
+        assert_eq!(more(1, MS, fine), None);
+        assert_eq!(more(10, MS / 2, fine), Some(30));
+        assert_eq!(more(1, Duration::ZERO, fine), Some(64));
+        assert_eq!(more(1, 50 * MS, Clock::of_host(MS)), Some(3));
         let few = Clock { operations_max: 128, ..fine };
-        assert_eq!(more_operations(100, MS / 2, of(few)), Some(128));
-        assert_eq!(more_operations(128, Duration::ZERO, of(few)), None);
+        assert_eq!(more(100, MS / 2, few), Some(128));
+        assert_eq!(more(128, Duration::ZERO, few), None);
     }
 
     #[test]

@@ -112,7 +112,9 @@ fn tell(operation: Operation, support: Support, wrong: bool) -> (Outcome, Vec<&'
 
 fn outcome(diary: &Diary, operation: Operation) -> Result<Option<Outcome>, Failed> {
     let mut onlooker = Onlooker(Rc::clone(&diary.notes));
-    measure(&mut World::single(), diary, &case(operation), (EFFORT, 1), &mut onlooker)
+    let case = case(operation);
+    let experiment = Experiment { transport: diary, case: &case, effort: EFFORT, seed: 1 };
+    measure(&mut World::single(), &experiment, &mut onlooker)
 }
 
 const EFFORT: Effort =
@@ -209,7 +211,9 @@ fn nobody_looks_before_all_ranks_are_ready() {
         let diary = Diary { notes, support: Support::Yes, wrong: false, clock };
         let mut witness = Counting(&ready, 0);
         let late = Late { diary, ready: &ready };
-        measure(&mut world, &late, &case(Operation::Copy), (EFFORT, 1), &mut witness).unwrap();
+        let case = case(Operation::Copy);
+        let experiment = Experiment { transport: &late, case: &case, effort: EFFORT, seed: 1 };
+        measure(&mut world, &experiment, &mut witness).unwrap();
         witness.1
     });
     assert_eq!(seen, [2, 2]);

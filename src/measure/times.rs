@@ -21,10 +21,6 @@ pub(super) struct Times {
 
 impl Times {
     /// Of one batch: what each of the ranks noted.
-    ///
-    /// # Errors
-    ///
-    /// The spans do not fit together.
     pub(super) fn of(
         case: &Case,
         clock: Clock,

@@ -1,6 +1,6 @@
 //! A case: everything that has to be known to repeat a row.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -104,6 +104,8 @@ impl Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr, strum::Display, strum::VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Pattern {
     /// One flow, from one end to another.
     OneWay,
@@ -125,18 +127,6 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// All of them, in the order of the rows.
-    pub const ALL: [Self; 8] = [
-        Self::OneWay,
-        Self::BothWays,
-        Self::Pairs,
-        Self::OneToAll,
-        Self::AllToOne,
-        Self::AllPairs,
-        Self::Bisection,
-        Self::Neighbours,
-    ];
-
     /// How many ranks or GPUs it takes.
     pub const fn ends_min(self) -> u32 {
         match self {
@@ -149,26 +139,14 @@ impl Pattern {
     pub const fn is_for_host(self) -> bool {
         matches!(self, Self::OneWay | Self::BothWays | Self::Pairs)
     }
-
-    /// The name in flags and columns.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::OneWay => "one-way",
-            Self::BothWays => "both-ways",
-            Self::Pairs => "pairs",
-            Self::OneToAll => "one-to-all",
-            Self::AllToOne => "all-to-one",
-            Self::AllPairs => "all-pairs",
-            Self::Bisection => "bisection",
-            Self::Neighbours => "neighbours",
-        }
-    }
 }
 
 /// Who asks for a copy between two GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr, strum::Display, strum::VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Issuer {
     /// The target pulls.
     Read,
@@ -176,23 +154,12 @@ pub enum Issuer {
     Write,
 }
 
-impl Issuer {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Read, Self::Write];
-
-    /// The name in flags and columns.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-        }
-    }
-}
-
 /// What moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr, strum::Display)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Engine {
     /// CPUs.
     #[value(skip)]
@@ -215,37 +182,19 @@ impl Engine {
 
     /// Those of a GPU.
     pub const OF_GPU: [Self; 2] = [Self::Ce, Self::Sm];
-
-    /// The name in flags and columns.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Ce => "ce",
-            Self::Sm => "sm",
-            Self::Nic => "nic",
-        }
-    }
 }
 
 /// How one process lets another reach its GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::Display)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Handle {
     /// CUDA IPC (`cuIpcGetMemHandle`).
     Ipc,
     /// `cuMemCreate` and a POSIX file descriptor.
     Cumem,
-}
-
-impl Handle {
-    /// The name in flags and columns.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ipc => "ipc",
-            Self::Cumem => "cumem",
-        }
-    }
 }
 
 /// What a case asks of libfabric.
@@ -418,18 +367,6 @@ impl Case {
 }
 
 impl Fabric {
-    /// `rank 0 GPU 1 (rdmap79s0-rdm)`, `rank 1 host (eth0)`
-    fn describe(&self, end: Endpoint, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rank = end.rank.0;
-        match end.gpu() {
-            Some(gpu) => write!(f, "rank {rank} GPU {}", gpu.0)?,
-            None => write!(f, "rank {rank} host")?,
-        }
-        let nics = self.nics.iter().find(|(of, _)| *of == end.rank);
-        let names = nics.iter().flat_map(|(_, nics)| nics).map(|nic| nic.domain.as_str());
-        write!(f, " ({})", names.collect::<Vec<&str>>().join("+"))
-    }
-
     fn clone_without_ranks(&self) -> Self {
         Self {
             provider: self.provider.clone(),
@@ -455,64 +392,6 @@ fn meetings(members: &[Rank], place: usize) -> Vec<Meeting> {
             hear: members[(place + count - step) % count],
         })
         .collect()
-}
-
-impl fmt::Display for Case {
-    /// `p2p one-way copy read ce GPU 0 -> GPU 1 64 MiB`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((_, nccl, _)) = self.collective() {
-            return nccl.describe(self, f);
-        }
-        write!(f, "{} {}", self.transport.name(), self.pattern.name())?;
-        if self.engine != Engine::Cpu {
-            write!(f, " {}", self.operation.name())?;
-            match (self.issuer, &self.fabric) {
-                (_, Some(fabric)) => write!(f, " {}", fabric.provider)?,
-                (Some(issuer), None) => write!(f, " {} {}", issuer.name(), self.engine.name())?,
-                (None, None) => write!(f, " {}", self.engine.name())?,
-            }
-            if self.fabric.as_ref().is_some_and(|fabric| fabric.is_staged) {
-                f.write_str(" staged")?;
-            }
-        }
-        let has_ranks = self.engine == Engine::Cpu || self.members().len() > 1;
-        for (index, flow) in self.flows.iter().enumerate() {
-            f.write_str(if index == 0 { " " } else { ", " })?;
-            for (end, arrow) in [(flow.source, ""), (flow.target, " -> ")] {
-                f.write_str(arrow)?;
-                match &self.fabric {
-                    Some(fabric) => fabric.describe(end, f)?,
-                    None => end.describe(f, has_ranks)?,
-                }
-            }
-        }
-        write!(f, " {}", self.size)
-    }
-}
-
-impl Endpoint {
-    pub(super) fn describe(&self, f: &mut fmt::Formatter<'_>, has_ranks: bool) -> fmt::Result {
-        if has_ranks {
-            write!(f, "rank {} ", self.rank.0)?;
-        }
-        match self.place {
-            Place::Host { numa_node, cpu: Some(cpu) } => {
-                write!(f, "(NUMA node {}, CPU {cpu})", numa_node.0)
-            }
-            Place::Host { numa_node, cpu: None } => {
-                write!(f, "(NUMA node {}, shared CPUs)", numa_node.0)
-            }
-            Place::Pinned { numa_node } => write!(f, "host (NUMA node {})", numa_node.0),
-            Place::Gpu(gpu) => write!(f, "GPU {}", gpu.0),
-        }
-    }
-}
-
-impl fmt::Display for Endpoint {
-    /// `rank 0 (NUMA node 0, CPU 0)`, `host (NUMA node 0)`, `GPU 1`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.describe(f, matches!(self.place, Place::Host { .. }))
-    }
 }
 
 #[cfg(test)]

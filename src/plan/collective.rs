@@ -10,27 +10,86 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// Between the ranks of a communicator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// What the ranks of a communicator do together. The names are those of nccl-tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake")]
+#[derive(strum::IntoStaticStr, strum::Display, strum::VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Collective {
-    /// Every rank gets the reduction of all ranks' data.
+    /// NCCL: every rank gets the reduction of all ranks' data.
     AllReduce,
-    /// Every rank gets all ranks' data, one behind the other.
+    /// NCCL: every rank gets all ranks' data.
     AllGather,
-    /// Every rank gets its part of the reduction of all ranks' data.
+    /// NCCL: every rank gets its part of the reduction of all ranks' data.
     ReduceScatter,
-    /// Every rank gets the root's data.
+    /// NCCL: every rank gets the root's data.
     Broadcast,
-    /// The root gets the reduction of all ranks' data.
+    /// NCCL: the root gets the reduction of all ranks' data.
     Reduce,
-    /// Every rank gets a part of each rank's data.
+    /// NCCL: every rank gets a part of each rank's data.
+    #[value(name = "alltoall")]
+    #[serde(rename = "alltoall")]
+    #[strum(serialize = "alltoall")]
     AllToAll,
-    /// The root gets all ranks' data, one behind the other.
+    /// NCCL: the root gets all ranks' data.
     Gather,
-    /// Every rank gets its part of the root's data.
+    /// NCCL: every rank gets its part of the root's data.
     Scatter,
-    /// Every rank sends its data to the next one, around.
+    /// NCCL: every rank sends its data to the next one, around.
+    #[value(name = "sendrecv")]
+    #[serde(rename = "sendrecv")]
+    #[strum(serialize = "sendrecv")]
     SendRecv,
+}
+
+/// Which ranks give or get data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ranks {
+    /// All of them.
+    All,
+    /// The root.
+    Root,
+    /// Those that send to, or receive from, a peer.
+    Peers,
+}
+
+/// How much of the data one rank gives or gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// All of it.
+    Whole,
+    /// One part, where each rank has its own.
+    Part,
+    /// The parts of all ranks, one behind the other.
+    Parts,
+}
+
+/// What a collective does with the data: its row in the table of [`Collective::shape`].
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// NCCL's name of its function.
+    pub function: &'static str,
+    /// Who gives data.
+    pub gives: Ranks,
+    /// How much.
+    pub sent: Share,
+    /// Who gets data.
+    pub gets: Ranks,
+    /// How much.
+    pub received: Share,
+    /// Whether what is received is a reduction of what is sent.
+    pub reduces: bool,
+    /// The factor of the bus bandwidth among n ranks (nccl-tests, `doc/PERFORMANCE.md`).
+    busbw: fn(f64) -> f64,
+}
+
+impl Shape {
+    /// Whether each rank has a part of its own.
+    pub fn is_divided(&self) -> bool {
+        self.sent != Share::Whole || self.received != Share::Whole
+    }
 }
 
 /// What elements are.
@@ -38,6 +97,8 @@ pub enum Collective {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lower")]
+#[derive(strum::IntoStaticStr, strum::Display, strum::VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum DataType {
     /// Signed, 8 bits.
     Int8,
@@ -70,6 +131,8 @@ pub enum DataType {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lower")]
+#[derive(strum::IntoStaticStr, strum::Display, strum::VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Reduction {
     /// Their sum.
     Sum,
@@ -101,86 +164,90 @@ pub struct Layout {
 }
 
 impl Collective {
-    /// NCCL's name of its function.
-    pub const fn function(self) -> &'static str {
+    /// What it does with the data.
+    pub const fn shape(self) -> Shape {
+        use {Ranks::*, Share::*};
+        // NCCL's function, who gives, how much, who gets, how much, whether it reduces, bus factor
         match self {
-            Self::AllReduce => "AllReduce",
-            Self::AllGather => "AllGather",
-            Self::ReduceScatter => "ReduceScatter",
-            Self::Broadcast => "Broadcast",
-            Self::Reduce => "Reduce",
-            Self::AllToAll => "AlltoAll",
-            Self::Gather => "Gather",
-            Self::Scatter => "Scatter",
-            Self::SendRecv => "SendRecv",
+            Self::AllReduce => shape("AllReduce", All, Whole, All, Whole, true, twice_others),
+            Self::AllGather => shape("AllGather", All, Part, All, Parts, false, others),
+            Self::ReduceScatter => shape("ReduceScatter", All, Parts, All, Part, true, others),
+            Self::Broadcast => shape("Broadcast", Root, Whole, All, Whole, false, one),
+            Self::Reduce => shape("Reduce", All, Whole, Root, Whole, true, one),
+            Self::AllToAll => shape("AlltoAll", All, Parts, All, Parts, false, others),
+            Self::Gather => shape("Gather", All, Part, Root, Parts, false, others),
+            Self::Scatter => shape("Scatter", Root, Parts, All, Part, false, others),
+            Self::SendRecv => shape("SendRecv", Peers, Whole, Peers, Whole, false, one),
         }
     }
 
-    /// Whether it reduces.
-    pub const fn has_reduction(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
-    }
-
     /// Whether one rank has another part in it than the others.
-    pub const fn has_root(self) -> bool {
-        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
+    pub fn has_root(self) -> bool {
+        let Shape { gives, gets, .. } = self.shape();
+        gives == Ranks::Root || gets == Ranks::Root
     }
 
     /// Whether one buffer can be what is given and what is received.
-    pub const fn can_be_in_place(self) -> bool {
-        !matches!(self, Self::AllToAll | Self::SendRecv)
+    pub fn can_be_in_place(self) -> bool {
+        let Shape { gives, sent, received, .. } = self.shape();
+        gives != Ranks::Peers && (sent != Share::Parts || received != Share::Parts)
     }
 
-    /// The bus bandwidth as a multiple of the algorithm bandwidth, among `ranks`: what goes through
-    /// the busiest link at least, over the data of the operation (nccl-tests,
-    /// `doc/PERFORMANCE.md`). `None` for one rank alone, where nothing goes through any link.
+    /// The bus bandwidth as a multiple of the algorithm bandwidth, among `ranks`: the least that
+    /// goes through the busiest link, over the data of the operation (nccl-tests,
+    /// `doc/PERFORMANCE.md`). `None` for a single rank, where nothing goes through a link.
     pub fn busbw_factor(self, ranks: u32) -> Option<f64> {
-        let n = f64::from(ranks);
-        let all_but_own = (n - 1.0) / n;
-        (ranks > 1).then_some(match self {
-            Self::AllReduce => 2.0 * all_but_own,
-            Self::AllGather
-            | Self::ReduceScatter
-            | Self::AllToAll
-            | Self::Gather
-            | Self::Scatter => all_but_own,
-            Self::Broadcast | Self::Reduce | Self::SendRecv => 1.0,
-        })
+        (ranks > 1).then(|| (self.shape().busbw)(f64::from(ranks)))
     }
 
     /// Elements of an operation of `size` among `ranks`. Where each rank has a part, parts are of
-    /// whole 16 bytes, so that an operation can be smaller than asked for, or of nothing.
+    /// whole 16 bytes, so that an operation can be smaller than asked for, or empty.
     pub fn layout(self, size: Bytes, data_type: DataType, ranks: u32) -> Layout {
+        let shape = self.shape();
         let ranks = u64::from(ranks.max(1));
         let all = size.get() / data_type.size().get();
         let in_16_bytes = 16 / data_type.size().get();
         let part = all / ranks / in_16_bytes * in_16_bytes;
-        let whole = Layout { count: all, sent: all, received: all, sent_at: 0, received_at: 0 };
-        match self {
-            Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv => whole,
-            Self::AllGather | Self::Gather => Layout {
-                count: part,
-                sent: part,
-                received: part * ranks,
-                sent_at: part,
-                received_at: 0,
-            },
-            Self::ReduceScatter | Self::Scatter => Layout {
-                count: part,
-                sent: part * ranks,
-                received: part,
-                sent_at: 0,
-                received_at: part,
-            },
-            Self::AllToAll => Layout {
-                count: part,
-                sent: part * ranks,
-                received: part * ranks,
-                sent_at: 0,
-                received_at: 0,
-            },
+        let elements = |share: Share| match share {
+            Share::Whole => all,
+            Share::Part => part,
+            Share::Parts => part * ranks,
+        };
+        let in_place_at = |share: Share| if share == Share::Part { part } else { 0 };
+        Layout {
+            count: if shape.is_divided() { part } else { all },
+            sent: elements(shape.sent),
+            received: elements(shape.received),
+            sent_at: in_place_at(shape.sent),
+            received_at: in_place_at(shape.received),
         }
     }
+}
+
+/// A row of the table.
+#[allow(clippy::too_many_arguments, reason = "they are its columns")]
+const fn shape(
+    function: &'static str,
+    gives: Ranks,
+    sent: Share,
+    gets: Ranks,
+    received: Share,
+    reduces: bool,
+    busbw: fn(f64) -> f64,
+) -> Shape {
+    Shape { function, gives, sent, gets, received, reduces, busbw }
+}
+
+const fn one(_: f64) -> f64 {
+    1.0
+}
+
+const fn others(n: f64) -> f64 {
+    (n - 1.0) / n
+}
+
+const fn twice_others(n: f64) -> f64 {
+    2.0 * others(n)
 }
 
 impl Layout {
@@ -204,40 +271,6 @@ impl Layout {
 }
 
 impl DataType {
-    /// All of them, in the order of nccl-tests.
-    pub const ALL: [Self; 12] = [
-        Self::Int8,
-        Self::Uint8,
-        Self::Int32,
-        Self::Uint32,
-        Self::Int64,
-        Self::Uint64,
-        Self::Half,
-        Self::Float,
-        Self::Double,
-        Self::Bfloat16,
-        Self::F8e4m3,
-        Self::F8e5m2,
-    ];
-
-    /// The name in flags and columns: that of nccl-tests.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Int8 => "int8",
-            Self::Uint8 => "uint8",
-            Self::Int32 => "int32",
-            Self::Uint32 => "uint32",
-            Self::Int64 => "int64",
-            Self::Uint64 => "uint64",
-            Self::Half => "half",
-            Self::Float => "float",
-            Self::Double => "double",
-            Self::Bfloat16 => "bfloat16",
-            Self::F8e4m3 => "f8e4m3",
-            Self::F8e5m2 => "f8e5m2",
-        }
-    }
-
     /// One element.
     pub const fn size(self) -> Bytes {
         Bytes::new(match self {
@@ -254,28 +287,11 @@ impl DataType {
     }
 }
 
-impl Reduction {
-    /// All of them, in the order of nccl-tests.
-    pub const ALL: [Self; 6] =
-        [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg, Self::MulSum];
-
-    /// The name in flags and columns: that of nccl-tests.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Prod => "prod",
-            Self::Max => "max",
-            Self::Min => "min",
-            Self::Avg => "avg",
-            Self::MulSum => "mulsum",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use strum::VariantArray as _;
+
     use super::*;
-    use crate::plan::Operation;
 
     #[test]
     fn bus_bandwidth_is_that_of_nccl_tests() {
@@ -291,8 +307,7 @@ mod tests {
             (Collective::Scatter, [0.5, 2.0 / 3.0, 0.875, 71.0 / 72.0]),
             (Collective::SendRecv, [1.0; 4]),
         ];
-        let all = Operation::OF_NCCL.map(|operation| operation.collective().unwrap());
-        assert_eq!(table.map(|(collective, _)| collective), all);
+        assert_eq!(table.map(|(collective, _)| collective), Collective::VARIANTS);
         for (collective, factors) in table {
             for (ranks, expected) in [2, 3, 8, 72].into_iter().zip(factors) {
                 let found = collective.busbw_factor(ranks).unwrap();
@@ -325,16 +340,5 @@ mod tests {
         assert_eq!((gather.sent_in_place(2), gather.received_in_place(2)), (56..84, 0..224));
         let scatter = C::ReduceScatter.layout(Bytes::new(1001), T::Float, 8);
         assert_eq!((scatter.sent_in_place(2), scatter.received_in_place(2)), (0..224, 56..84));
-    }
-
-    #[test]
-    fn names_are_those_that_are_read() {
-        use clap::ValueEnum as _;
-        for data_type in DataType::ALL {
-            assert_eq!(DataType::from_str(data_type.name(), false), Ok(data_type));
-        }
-        for reduction in Reduction::ALL {
-            assert_eq!(Reduction::from_str(reduction.name(), false), Ok(reduction));
-        }
     }
 }

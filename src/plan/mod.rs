@@ -9,18 +9,20 @@ pub mod nccl_env;
 mod operation;
 mod rdma;
 mod sizes;
+pub mod sweep;
 pub mod topology;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use strum::VariantArray as _;
 
 pub use case::{
     Case, Endpoint, Engine, Fabric, Flow, Gpu, Handle, Issuer, Meeting, NicName, Pattern, Place,
     Rank,
 };
-pub use collective::{Collective, DataType, Layout, Reduction};
-pub use nccl::{Allocator, CollectiveRequest, Iterations, Nccl, Registration, Split};
+pub use collective::{Collective, DataType, Layout, Ranks, Reduction, Shape, Share};
+pub use nccl::{Allocator, CollectiveRequest, Iterations, Nccl, Peers, Registration, Split};
 pub use nccl_env::NcclRequest;
 pub use operation::Operation;
 pub use rdma::{FabricRequest, Memory, NicChoice};
@@ -33,6 +35,8 @@ use crate::units::Bytes;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[derive(strum::IntoStaticStr, strum::Display, strum::VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum TransportKind {
     /// Within one GPU, and between it and its host.
     #[default]
@@ -48,17 +52,11 @@ pub enum TransportKind {
 }
 
 impl TransportKind {
-    /// All of them, in the order in which they are measured and listed.
-    pub const ALL: [Self; 5] = [Self::Local, Self::P2p, Self::Shm, Self::Nccl, Self::Rdma];
-
-    /// The name in flags and columns.
-    pub const fn name(self) -> &'static str {
+    /// Whether all ranks of all hosts measure a case together. Otherwise each host measures its own.
+    pub const fn is_across_hosts(self) -> bool {
         match self {
-            Self::Local => "local",
-            Self::P2p => "p2p",
-            Self::Shm => "shm",
-            Self::Nccl => "nccl",
-            Self::Rdma => "rdma",
+            Self::Local | Self::P2p | Self::Shm => false,
+            Self::Nccl | Self::Rdma => true,
         }
     }
 }
@@ -109,7 +107,7 @@ impl Request {
             gpus: None,
             operations: Vec::new(),
             engines: Engine::OF_GPU.to_vec(),
-            issuers: Issuer::ALL.to_vec(),
+            issuers: Issuer::VARIANTS.to_vec(),
             handle: Handle::Ipc,
             numa: Vec::new(),
             slot: None,
@@ -153,7 +151,7 @@ pub enum BadRequest {
     #[error("--numa {0}: there is no NUMA node {0} with a CPU that g2g may use; here are: {1}")]
     NumaNode(u32, String),
     /// A pattern that takes more ranks, where nothing but ranks could take part.
-    #[error("--pattern {pattern} needs more ranks: give --ranks {needed} or more", pattern = .0.name(), needed = .0.ends_min())]
+    #[error("--pattern {0} needs more ranks: give --ranks {needed} or more", needed = .0.ends_min())]
     TooFewRanks(Pattern),
     /// A GPU that is not here.
     #[error("--gpus {0}: there is no GPU {0}; here are: {1}")]
@@ -197,10 +195,7 @@ pub enum BadRequest {
         sizes: Vec<usize>,
     },
     /// Pairs of ranks, and several communicators.
-    #[error(
-        "--pattern {pattern}: pairs are of the communicator of all ranks: leave out --split",
-        pattern = .0.name()
-    )]
+    #[error("--pattern {0}: pairs are of the communicator of all ranks: leave out --split")]
     PairOfPart(Pattern),
     /// A graph, and a wait for each of its operations.
     #[error(
@@ -222,7 +217,7 @@ pub enum BadRequest {
         /// The provider.
         provider: String,
         /// The operation.
-        operation: &'static str,
+        operation: Operation,
     },
     /// An interface that a host does not have.
     #[error("--nic {nic}: provider {provider} has no such interface on {host}; here are: {here}")]
@@ -250,32 +245,34 @@ pub enum BadRequest {
     #[error("--memory {memory}: no GPU is on {host}: give --memory host")]
     MemoryWithoutGpu {
         /// What was asked for.
-        memory: &'static str,
+        memory: Memory,
         /// Where.
         host: String,
     },
 }
 
-/// The cases between hosts and ranks of the only transport of `request`, in the order of the rows.
-///
-/// # Errors
-///
-/// The request names what the hosts do not have.
-pub fn cases_between(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadRequest> {
-    match request.transports[..] {
-        [TransportKind::Nccl] => nccl::cases(request, hosts),
-        _ => rdma::cases(request, hosts),
+/// The cases that all ranks of these hosts measure together, in the order of the rows.
+pub fn cases_across_hosts(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadRequest> {
+    let mut cases = Vec::new();
+    for transport in &request.transports {
+        match transport {
+            TransportKind::Nccl => cases.extend(nccl::cases(request, hosts)?),
+            TransportKind::Rdma => cases.extend(rdma::cases(request, hosts)?),
+            TransportKind::Local | TransportKind::P2p | TransportKind::Shm => {}
+        }
     }
+    Ok(cases)
+}
+
+/// Checks that this machine has the GPUs of `request`, and that its sizes fit into them.
+pub fn check_gpus(request: &Request, topology: &Topology) -> Result<(), BadRequest> {
+    gpus(request, topology).map(drop)
 }
 
 /// The cases within one host that answer `request` on a machine of this `topology`, in the order
 /// of the rows; its ranks are counted from 0.
 ///
 /// A transport that has no pair of ranks or GPUs here has no case in the list; the caller says so.
-///
-/// # Errors
-///
-/// The request names what the machine does not have.
 pub fn cases(request: &Request, topology: &Topology) -> Result<Vec<Case>, BadRequest> {
     let gpus = gpus(request, topology)?;
     let mut cases = Vec::new();
@@ -293,7 +290,7 @@ pub fn cases(request: &Request, topology: &Topology) -> Result<Vec<Case>, BadReq
     Ok(cases)
 }
 
-/// Why [`cases`] has none of `transport`: a sentence with the remedy.
+/// Why [`cases`] and [`cases_across_hosts`] have none of `transport`: a sentence with the remedy.
 pub fn why_none(transport: TransportKind, request: &Request, topology: &Topology) -> String {
     let count = request.gpus.as_ref().map_or(topology.gpus.len(), Vec::len);
     match transport {
@@ -306,9 +303,15 @@ pub fn why_none(transport: TransportKind, request: &Request, topology: &Topology
         TransportKind::Rdma if topology.nics.is_empty() => {
             "libfabric offers no provider here that g2g measures (efa, verbs, tcp, shm)".to_owned()
         }
-        _ => "nothing of it fits --pattern, --operation, --engine and --issuer together, with the \
-              ranks and GPUs that are here"
-            .to_owned(),
+        TransportKind::Local
+        | TransportKind::P2p
+        | TransportKind::Shm
+        | TransportKind::Nccl
+        | TransportKind::Rdma => {
+            "nothing of it fits --pattern, --operation, --engine and --issuer together, with the \
+             ranks and GPUs that are here"
+                .to_owned()
+        }
     }
 }
 
@@ -331,7 +334,7 @@ fn gpus<'a>(request: &Request, topology: &'a Topology) -> Result<Vec<&'a GpuNode
         }
         let wide = request.patterns.iter().find(|pattern| pattern.ends_min() as usize > count);
         if let Some(pattern) = wide.filter(|pattern| !pattern.is_for_host()) {
-            return too_few(pattern.name(), pattern.ends_min());
+            return too_few(pattern.into(), pattern.ends_min());
         }
     }
     if let (Some(sizes), Some(least)) = (&request.sizes, gpus.iter().min_by_key(|gpu| gpu.memory))
@@ -349,7 +352,7 @@ fn shm_of_host(
     is_alone: bool,
 ) -> Result<Vec<Case>, BadRequest> {
     let ranks = request.ranks.unwrap_or(2);
-    let patterns = wanted_patterns(request, &Pattern::ALL);
+    let patterns = wanted_patterns(request, Pattern::VARIANTS);
     let too_wide = request.patterns.iter().find(|pattern| pattern.ends_min() > ranks);
     if let Some(&pattern) = too_wide.filter(|pattern| is_alone && pattern.is_for_host()) {
         return Err(BadRequest::TooFewRanks(pattern));
@@ -474,7 +477,11 @@ fn p2p(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
                 Operation::Chase => {
                     cases.extend(of(Engine::Sm).first().and_then(|case| chase(request, case)))
                 }
-                _ => {}
+                Operation::Write
+                | Operation::Read
+                | Operation::Send
+                | Operation::PingPong
+                | Operation::Collective(_) => {}
             }
         }
     }
@@ -545,7 +552,14 @@ fn local_of(request: &Request, pattern: Pattern, flows: &[Flow]) -> Vec<Case> {
                 let chases = of(Engine::Sm).first().and_then(|case| chase(request, case));
                 cases.extend(chases.map(|case| Case { issuer: None, ..case }));
             }
-            _ => {}
+            Operation::ReadOnly
+            | Operation::WriteOnly
+            | Operation::Chase
+            | Operation::Write
+            | Operation::Read
+            | Operation::Send
+            | Operation::PingPong
+            | Operation::Collective(_) => {}
         }
     }
     cases

@@ -60,6 +60,8 @@ pub enum NicChoice {
 /// Where data lies before and after RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::Display)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Memory {
     /// Host memory.
     Host,
@@ -67,17 +69,6 @@ pub enum Memory {
     Gpu,
     /// GPU memory whose data goes through page-locked host memory at both ends.
     Staged,
-}
-
-impl Memory {
-    /// The name in flags.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Gpu => "gpu",
-            Self::Staged => "staged",
-        }
-    }
 }
 
 /// The cases of RDMA that answer `request` over `hosts`, in the order of the rows.
@@ -159,7 +150,7 @@ fn memories(request: &Request, hosts: &[Host]) -> Result<Vec<Memory>, BadRequest
     let wanted = &request.fabric.memory;
     match (without_gpu, wanted.iter().find(|memory| **memory != Memory::Host)) {
         (Some(host), Some(memory)) => {
-            Err(BadRequest::MemoryWithoutGpu { memory: memory.name(), host: host.name.clone() })
+            Err(BadRequest::MemoryWithoutGpu { memory: *memory, host: host.name.clone() })
         }
         _ if !wanted.is_empty() => Ok(wanted.clone()),
         (Some(_), None) => Ok(vec![Memory::Host]),
@@ -238,7 +229,7 @@ impl<'a> Ends<'a> {
             && !has_rma
         {
             let provider = self.provider.to_owned();
-            return Err(BadRequest::ProviderWithoutRma { provider, operation: operation.name() });
+            return Err(BadRequest::ProviderWithoutRma { provider, operation: *operation });
         }
         let fits = |operation: &Operation| {
             Operation::OF_RDMA.contains(operation)

@@ -1,5 +1,11 @@
 //! Which cases answer which request.
 
+use std::fmt::{Debug, Display};
+
+use clap::ValueEnum;
+use serde::de::DeserializeOwned;
+use strum::VariantArray as _;
+
 use super::*;
 use topology::tests::machine;
 
@@ -7,7 +13,7 @@ fn request(ranks: u32) -> Request {
     Request {
         sizes: Some(vec![Bytes::new(64), Bytes::kib(64)]),
         ranks: Some(ranks),
-        ..Request::of(&TransportKind::ALL)
+        ..Request::of(TransportKind::VARIANTS)
     }
 }
 
@@ -26,7 +32,20 @@ fn with_gpus(count: u32) -> Topology {
 }
 
 fn names(cases: &[Case]) -> Vec<String> {
-    cases.iter().map(Case::to_string).collect()
+    cases.iter().map(name).collect()
+}
+
+fn name(case: &Case) -> String {
+    let end = |end: &Endpoint| match end.place {
+        Place::Host { numa_node, .. } => format!("rank {} node {}", end.rank.0, numa_node.0),
+        Place::Pinned { numa_node } => format!("host (NUMA node {})", numa_node.0),
+        Place::Gpu(gpu) => format!("GPU {}", gpu.0),
+    };
+    let flow = |flow: &Flow| format!("{} -> {}", end(&flow.source), end(&flow.target));
+    let flows = case.flows.iter().map(flow).collect::<Vec<String>>().join(", ");
+    let issuer = case.issuer.map_or_else(String::new, |issuer| format!("{issuer} "));
+    let Case { transport, pattern, operation, engine, size, .. } = case;
+    format!("{transport} {pattern} {operation} {issuer}{engine} {flows} {size}")
 }
 
 fn ends(case: &Case) -> Vec<(u32, u32, Option<u32>)> {
@@ -37,7 +56,7 @@ fn ends(case: &Case) -> Vec<(u32, u32, Option<u32>)> {
 fn two_ranks_on_one_node_give_one_way_and_both_ways_at_each_size() {
     let cases = cases(&request(2), &machine(&[&[0, 1]])).unwrap();
     let names: Vec<String> =
-        cases.iter().map(|case| format!("{} {}", case.pattern.name(), case.size)).collect();
+        cases.iter().map(|case| format!("{} {}", case.pattern, case.size)).collect();
     assert_eq!(names, ["one-way 64 B", "one-way 64 KiB", "both-ways 64 B", "both-ways 64 KiB"]);
     assert_eq!(ends(&cases[0]), [(0, 0, Some(0)), (1, 0, Some(1))]);
     assert_eq!(
@@ -178,10 +197,33 @@ fn gpus_and_sizes_that_are_not_here_are_refused_with_the_remedy() {
 }
 
 #[test]
-fn a_case_reads_as_a_sentence() {
-    let cases = cases(&request(2), &machine(&[&[0, 1]])).unwrap();
-    assert_eq!(
-        cases[1].to_string(),
-        "shm one-way rank 0 (NUMA node 0, CPU 0) -> rank 1 (NUMA node 0, CPU 1) 64 KiB"
-    );
+fn flags_columns_and_messages_have_the_same_names() {
+    fn same<T: ValueEnum + Serialize + DeserializeOwned + Display + Debug + PartialEq>() {
+        for value in T::value_variants() {
+            let flag = value.to_possible_value().unwrap();
+            assert_eq!(flag.get_name(), value.to_string());
+            let message = serde_json::to_value(value).unwrap();
+            assert_eq!(message, value.to_string());
+            assert_eq!(&serde_json::from_value::<T>(message).unwrap(), value);
+        }
+    }
+    same::<Pattern>();
+    same::<Issuer>();
+    same::<Engine>();
+    same::<Handle>();
+    same::<Operation>();
+    same::<Memory>();
+    same::<DataType>();
+    same::<Reduction>();
+    same::<Allocator>();
+    same::<Registration>();
+    same::<Collective>();
+    for &collective in Collective::VARIANTS {
+        let operation = Operation::Collective(collective);
+        assert_eq!(operation.to_string(), collective.to_string());
+        assert_eq!(<&str>::from(operation), <&str>::from(collective));
+        let message = serde_json::to_value(operation).unwrap();
+        assert_eq!(message, collective.to_string());
+        assert_eq!(serde_json::from_value::<Operation>(message).unwrap(), operation);
+    }
 }

@@ -1,464 +1,530 @@
-//! Rows read back, a column at a time: a million of them fit into memory.
+//! The columns of a row, said once: the header and the cells of run.csv, run.json and its schema,
+//! the reader, and the lists of `--resume`, `compare`, `sweep` and Prometheus come from this table.
 
-use std::{
-    collections::HashMap,
-    fs::File,
-    io::{self, Read},
-    os::unix::fs::FileExt,
-    path::Path,
+use std::{borrow::Cow, fmt};
+
+use serde::{Deserialize, Serialize, Serializer};
+use serde_variant::to_variant_name;
+
+use crate::{
+    judge::expected::Verdict as RateVerdict,
+    nccl_log::Verdict as PathVerdict,
+    plan::{
+        Allocator, DataType, Engine, Handle, Issuer, Operation, Pattern, Reduction,
+        Registration as NcclRegistration, TransportKind,
+    },
+    transport::{Completion, GpuPath, Registration, StoreKind, Wait},
+    units::Bytes,
 };
 
-use super::{Error, Row, csv};
-
-/// The columns that say what a case is.
-pub const CASE_COLUMNS: [&str; 35] = [
-    "transport",
-    "operation",
-    "data_type",
-    "reduction",
-    "root",
-    "in_place",
-    "buffer",
-    "registration",
-    "graph",
-    "split",
-    "communicator_ranks",
-    "operations_per_group",
-    "blocking",
-    "nccl_env",
-    "issuer",
-    "engine",
-    "handle",
-    "provider",
-    "gpu_path",
-    "window",
-    "pattern",
-    "flows",
-    "source_memory",
-    "source_gpu",
-    "source_rank",
-    "source_host",
-    "source_numa_node",
-    "source_domain",
-    "target_memory",
-    "target_gpu",
-    "target_rank",
-    "target_host",
-    "target_numa_node",
-    "target_domain",
-    "size_bytes",
-];
-
-/// Columns that hold a number of its own in nearly every row; all others are texts.
-fn is_measured(column: &str) -> bool {
-    column.contains("gb_s")
-        || column.starts_with("latency_ns_")
-        || ["case", "wire_bytes_per_payload_byte", "expected_fraction", "bandwidth_variation"]
-            .contains(&column)
+/// What became of a case.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr,
+)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum Status {
+    /// Measured, and every byte was right.
+    Ok,
+    /// It cannot run here.
+    #[default]
+    Skipped,
+    /// The data was wrong; there is no bandwidth.
+    Corrupt,
+    /// Something went wrong on the way.
+    Failed,
 }
 
-/// Rows, as columns of cells. A cell that is empty says nothing.
-#[derive(Clone, Debug, Default)]
-pub struct Columns {
-    names: HashMap<String, usize>,
-    columns: Vec<Column>,
-    length: usize,
+/// Where a buffer lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, strum::Display)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum MemoryKind {
+    /// In a GPU.
+    Gpu,
+    /// In the host.
+    Host,
 }
 
-/// The cells of a column.
-#[derive(Clone, Debug)]
-enum Column {
-    /// What was measured: NaN where the cell is empty, and beyond the end.
-    Numbers(Vec<f64>),
-    /// Each different text once, and which of them stands in each row; beyond the end the first.
-    Few { different: Vec<Box<str>>, places: HashMap<Box<str>, u16>, cells: Vec<u16> },
-    /// The texts of all rows one behind the other, and where each ends.
-    Many { text: String, ends: Vec<usize> },
-    /// Nobody asks for it.
-    Unread,
+/// What a column is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Planned. Tells cases apart, in a run and in a sweep.
+    Case,
+    /// Planned. Tells cases apart, but not those of a sweep, which may vary it.
+    Setting,
+    /// Found when the case began. Tells cases apart, in a run and in a sweep.
+    Found,
+    /// Belongs to the run. Tells cases apart, but not those of a sweep.
+    Run,
+    /// Planned. Tells no cases apart.
+    Planned,
+    /// What was measured, and how.
+    Measured,
+    /// What is known or expected of the path and the rate.
+    Evidence,
 }
 
-impl Column {
-    fn new(name: &str) -> Self {
-        match is_measured(name) {
-            true => Self::Numbers(Vec::new()),
-            false => Self::Few { different: Vec::new(), places: HashMap::new(), cells: Vec::new() },
-        }
+impl Role {
+    /// Whether the plan knows it before anything is measured.
+    pub const fn is_planned(self) -> bool {
+        matches!(self, Self::Case | Self::Setting | Self::Planned)
     }
 
-    /// Puts a cell into the row behind all others; `None` if it is no number where one must stand.
-    fn push(&mut self, row: usize, cell: &str) -> Option<()> {
+    /// Whether two rows of one run that differ in it are of two cases.
+    pub const fn tells_cases(self) -> bool {
+        matches!(self, Self::Case | Self::Setting | Self::Found | Self::Run)
+    }
+
+    /// Whether two rows of a sweep that differ in it are of two cases.
+    pub const fn tells_cases_of_sweep(self) -> bool {
+        matches!(self, Self::Case | Self::Found)
+    }
+}
+
+/// A column of run.csv.
+#[derive(Debug)]
+pub struct Column {
+    /// Its name, in run.csv and run.json.
+    pub name: &'static str,
+    /// The unit of its numbers; empty where they have none.
+    pub unit: &'static str,
+    /// What it says.
+    pub about: &'static str,
+    /// What it is for.
+    pub role: Role,
+    /// Whether every row has it.
+    pub is_required: bool,
+    /// What a row has in it.
+    pub cell: fn(&Row) -> Cell<'_>,
+}
+
+/// What a row has in a column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Cell<'a> {
+    /// Nothing.
+    Empty,
+    /// A truth value.
+    Bool(bool),
+    /// A whole number.
+    Whole(u64),
+    /// Any other number.
+    Number(f64),
+    /// A name or a sentence.
+    Text(&'a str),
+}
+
+impl fmt::Display for Cell<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Columns that are empty, and there are many, take no room.
-            Self::Numbers(_) if cell.is_empty() => {}
-            Self::Numbers(numbers) => {
-                numbers.resize(row, f64::NAN);
-                numbers.push(cell.parse().ok().filter(|number: &f64| number.is_finite())?);
-            }
-            Self::Few { different, places, cells } => {
-                let before = cells.get(row.wrapping_sub(1)).copied().unwrap_or(0);
-                // Most cells are empty.
-                let is_same = |of: &str| of.len() == cell.len() && (cell.is_empty() || of == cell);
-                let is_before = different.get(usize::from(before)).is_some_and(|of| is_same(of));
-                let place = match is_before.then_some(before).or_else(|| places.get(cell).copied())
-                {
-                    Some(place) => place,
-                    None => match u16::try_from(different.len()) {
-                        Ok(place) => {
-                            different.push(cell.into());
-                            places.insert(cell.into(), place);
-                            place
-                        }
-                        Err(_) => {
-                            *self = self.every_one(row);
-                            return self.push(row, cell);
-                        }
-                    },
-                };
-                // A column that has one text only takes no room either.
-                if place > 0 {
-                    cells.resize(row, 0);
-                    cells.push(place);
-                }
-            }
-            Self::Many { text, ends } => {
-                text.push_str(cell);
-                ends.push(text.len());
-            }
-            Self::Unread => {}
-        }
-        Some(())
-    }
-
-    /// The same with the text of each row by itself.
-    fn every_one(&self, rows: usize) -> Self {
-        let mut text = String::new();
-        let ends = (0..rows).map(|row| {
-            text.push_str(self.text(row));
-            text.len()
-        });
-        let ends = ends.collect();
-        Self::Many { text, ends }
-    }
-
-    fn text(&self, row: usize) -> &str {
-        match self {
-            Self::Numbers(_) | Self::Unread => "",
-            Self::Few { different, cells, .. } => {
-                &different[usize::from(cells.get(row).copied().unwrap_or(0))]
-            }
-            Self::Many { text, ends } => {
-                let start = row.checked_sub(1).map_or(0, |before| ends[before]);
-                &text[start..ends[row]]
-            }
-        }
-    }
-
-    fn number(&self, row: usize) -> Option<f64> {
-        match self {
-            Self::Numbers(numbers) => numbers.get(row).copied().filter(|number| !number.is_nan()),
-            texts => texts.text(row).parse().ok().filter(|number: &f64| number.is_finite()),
+            Self::Empty => Ok(()),
+            Self::Bool(value) => value.fmt(f),
+            Self::Whole(value) => value.fmt(f),
+            Self::Number(value) => value.fmt(f),
+            Self::Text(text) => text.fmt(f),
         }
     }
 }
 
-impl Columns {
-    /// The rows of a run's `run.csv`, with the columns that are wanted; to ask for another later is
-    /// a mistake in the program, which ends it. A last line without its line break, as a kill may
-    /// leave it, is no row.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read, or holds something else.
-    pub fn read(path: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Self, Error> {
-        let lines = File::open(path).and_then(whole_lines);
-        let lines = lines.map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        Self::of(lines, is_wanted)
-            .map_err(|reason| Error::Content { path: path.to_owned(), reason })
-    }
-
-    /// The same of rows that are at hand.
-    pub fn of_rows(rows: impl IntoIterator<Item = Row>) -> Self {
-        let mut columns = Self::new();
-        rows.into_iter().for_each(|row| columns.push(&row));
-        columns
-    }
-
-    /// The columns, and no row.
-    pub fn new() -> Self {
-        Self::of(csv::text(&[]).as_bytes(), |_| true).expect("what is written reads back")
-    }
-
-    /// Appends a row.
-    pub fn push(&mut self, row: &Row) {
-        let line = csv::line(row);
-        // No cell has a comma in it.
-        let cells = line.trim_end_matches('\n').split(',');
-        for (column, cell) in self.columns.iter_mut().zip(cells) {
-            column.push(self.length, cell).expect("what is written reads back");
-        }
-        self.length += 1;
-    }
-
-    /// The rows of the text of a `run.csv`.
-    ///
-    /// # Errors
-    ///
-    /// It is something else: a sentence, with the line.
-    pub fn of(text: impl Read, is_wanted: impl Fn(&str) -> bool) -> Result<Self, String> {
-        let mut reader = ::csv::Reader::from_reader(text);
-        let header = reader.headers().map_err(|err| told(&err))?.clone();
-        let mut rows = Self {
-            names: header.iter().enumerate().map(|(at, name)| (name.to_owned(), at)).collect(),
-            columns: header
-                .iter()
-                .map(|name| if is_wanted(name) { Column::new(name) } else { Column::Unread })
-                .collect(),
-            length: 0,
-        };
-        for column in ["case", "transport", "status", "simulated"] {
-            if !rows.names.contains_key(column) {
-                return Err(format!("its first line has no column {column}"));
-            }
-        }
-        let mut record = ::csv::StringRecord::new();
-        while reader.read_record(&mut record).map_err(|err| told(&err))? {
-            for ((column, cell), name) in rows.columns.iter_mut().zip(&record).zip(&header) {
-                column.push(rows.length, cell).ok_or_else(|| {
-                    let line = record.position().map_or(0, ::csv::Position::line);
-                    format!("line {line} has {cell:?} for {name}, which is a number")
-                })?;
-            }
-            rows.length += 1;
-        }
-        Ok(rows)
-    }
-
-    /// How many rows there are.
-    pub const fn len(&self) -> usize {
-        self.length
-    }
-
-    /// Whether there is none.
-    pub const fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-
-    /// The text of a row as it stands in the file. Empty of a measured number, and where the file,
-    /// an older one, has no such column.
-    pub fn text(&self, row: usize, column: &str) -> &str {
-        self.column(column).map_or("", |column| column.text(row))
-    }
-
-    /// The cells of a column, to be looked at row by row.
-    pub fn texts(&self, column: &str) -> Texts<'_> {
-        Texts(self.column(column))
-    }
-
-    /// The number in a cell, if one stands there.
-    pub fn number(&self, row: usize, column: &str) -> Option<f64> {
-        self.column(column)?.number(row)
-    }
-
-    /// The whole number in a cell, if one stands there.
-    pub fn count(&self, row: usize, column: &str) -> Option<u64> {
-        self.text(row, column).parse().ok()
-    }
-
-    /// The rows that have this text in a column.
-    pub fn with<'a>(
-        &'a self,
-        column: &str,
-        text: &'a str,
-    ) -> impl Iterator<Item = usize> + use<'a> {
-        let texts = self.texts(column);
-        let rows = if texts.may_have(text) { self.length } else { 0 };
-        (0..rows).filter(move |row| texts.text(*row) == text)
-    }
-
-    /// What tells whether two rows have the same texts in these columns.
-    pub fn alike(&self, columns: &[&str]) -> impl Fn(usize, usize) -> bool {
-        let columns = columns.iter().map(|column| self.texts(column));
-        let differing: Vec<Texts> = columns.filter(|texts| texts.only().is_none()).collect();
-        move |one, other| differing.iter().all(|texts| texts.are_same(one, other))
-    }
-
-    fn column(&self, name: &str) -> Option<&Column> {
-        let column = self.columns.get(*self.names.get(name)?)?;
-        assert!(!matches!(column, Column::Unread), "{name} was not wanted");
-        Some(column)
-    }
-}
-
-/// The texts, or the numbers, of a column.
-#[derive(Clone, Copy, Debug)]
-pub struct Texts<'a>(Option<&'a Column>);
-
-impl<'a> Texts<'a> {
-    /// As [`Columns::text`].
-    pub fn text(self, row: usize) -> &'a str {
-        self.0.map_or("", |column| column.text(row))
-    }
-
-    /// As [`Columns::number`].
-    pub fn number(self, row: usize) -> Option<f64> {
-        self.0?.number(row)
-    }
-
-    /// As [`Columns::count`].
-    pub fn count(self, row: usize) -> Option<u64> {
-        self.text(row).parse().ok()
-    }
-
-    /// Whether two rows have the same text.
-    fn are_same(self, one: usize, other: usize) -> bool {
-        match self.0 {
-            Some(Column::Few { cells, .. }) => {
-                let place = |row: usize| cells.get(row).copied().unwrap_or(0);
-                place(one) == place(other)
-            }
-            _ => self.text(one) == self.text(other),
-        }
-    }
-
-    /// Whether it is possible that a row has this text.
-    fn may_have(self, text: &str) -> bool {
-        match self.0 {
-            Some(Column::Few { different, .. }) => different.iter().any(|of| **of == *text),
-            _ => true,
-        }
-    }
-
-    /// The text that all rows have; `None` where they differ, or may.
-    pub fn only(self) -> Option<&'a str> {
-        match self.0 {
-            None => Some(""),
-            Some(Column::Few { different, .. }) => match &different[..] {
-                [only] => Some(only),
-                _ => None,
-            },
-            Some(_) => None,
+/// As run.csv has it: no text holds a comma, a quote or a line break, so none needs quotes.
+impl Serialize for Cell<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match *self {
+            Self::Empty => serializer.serialize_none(),
+            Self::Bool(value) => serializer.serialize_bool(value),
+            Self::Whole(value) => serializer.serialize_u64(value),
+            Self::Number(value) => serializer.serialize_f64(value),
+            Self::Text(text) => serializer.serialize_str(&without_quotes(text)),
         }
     }
 }
 
-/// A file up to its last line break.
-fn whole_lines(file: File) -> io::Result<impl Read> {
-    let mut end = file.metadata()?.len();
-    let mut piece = [0; 4096];
-    while end > 0 {
-        let start = end.saturating_sub(piece.len() as u64);
-        let piece = &mut piece[..usize::try_from(end - start).unwrap_or_default()];
-        file.read_exact_at(piece, start)?;
-        if let Some(last) = piece.iter().rposition(|byte| *byte == b'\n') {
-            end = start + last as u64 + 1;
-            break;
-        }
-        end = start;
+fn without_quotes(text: &str) -> Cow<'_, str> {
+    let is_plain = |letter: char| !matches!(letter, ',' | '"') && !letter.is_control();
+    if text.chars().all(is_plain) {
+        return text.into();
     }
-    Ok(file.take(end))
+    let plain = |letter| match letter {
+        ',' => ';',
+        '"' => '\'',
+        letter if letter.is_control() => ' ',
+        letter => letter,
+    };
+    text.chars().map(plain).collect()
 }
 
-/// What is wrong with a line, in one sentence.
-fn told(err: &::csv::Error) -> String {
-    let line = err.position().map_or(0, ::csv::Position::line);
-    match err.kind() {
-        ::csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
-            format!("line {line} has {len} cells, and the first line {expected_len}")
-        }
-        ::csv::ErrorKind::Utf8 { .. } => format!("line {line} is no text"),
-        _ => err.to_string(),
+/// The type of a column.
+pub(super) trait Value {
+    /// Whether every row has one.
+    const IS_REQUIRED: bool = true;
+
+    fn cell(&self) -> Cell<'_>;
+}
+
+impl<T: Value> Value for Option<T> {
+    const IS_REQUIRED: bool = false;
+
+    fn cell(&self) -> Cell<'_> {
+        self.as_ref().map_or(Cell::Empty, T::cell)
     }
+}
+
+impl Value for String {
+    fn cell(&self) -> Cell<'_> {
+        if self.is_empty() { Cell::Empty } else { Cell::Text(self) }
+    }
+}
+
+impl Value for bool {
+    fn cell(&self) -> Cell<'_> {
+        Cell::Bool(*self)
+    }
+}
+
+impl Value for f64 {
+    fn cell(&self) -> Cell<'_> {
+        Cell::Number(*self)
+    }
+}
+
+impl Value for usize {
+    fn cell(&self) -> Cell<'_> {
+        Cell::Whole(*self as u64)
+    }
+}
+
+impl Value for Bytes {
+    fn cell(&self) -> Cell<'_> {
+        Cell::Whole(self.get())
+    }
+}
+
+macro_rules! whole {
+    ($($type:ty),+) => {
+        $(impl Value for $type {
+            fn cell(&self) -> Cell<'_> {
+                Cell::Whole((*self).into())
+            }
+        })+
+    };
+}
+
+whole!(u8, u32, u64);
+
+macro_rules! named {
+    ($($type:ty),+ $(,)?) => {
+        $(impl Value for $type {
+            fn cell(&self) -> Cell<'_> {
+                Cell::Text(to_variant_name(self).expect("its variants are plain names"))
+            }
+        })+
+    };
+}
+
+named!(
+    Allocator,
+    Completion,
+    DataType,
+    Engine,
+    GpuPath,
+    Handle,
+    Issuer,
+    MemoryKind,
+    NcclRegistration,
+    Operation,
+    PathVerdict,
+    Pattern,
+    RateVerdict,
+    Reduction,
+    Registration,
+    Status,
+    StoreKind,
+    TransportKind,
+    Wait,
+);
+
+/// Declares [`Row`] and [`COLUMNS`]: for each column what it says, its name and type, its role and,
+/// where it has one, its unit.
+macro_rules! columns {
+    ($($(#[doc = $about:literal])+ $name:ident: $type:ty, $role:ident $(, $unit:literal)?;)+) => {
+        /// A row of run.csv: the columns in this order. What a case does not have is an empty cell.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
+        pub struct Row {
+            $($(#[doc = $about])+ pub $name: $type,)+
+        }
+
+        /// The columns, in their order.
+        pub const COLUMNS: &[Column] = &[$(Column {
+            name: stringify!($name),
+            unit: concat!($($unit)?),
+            about: concat!($($about),+),
+            role: Role::$role,
+            is_required: <$type as Value>::IS_REQUIRED,
+            cell: |row| row.$name.cell(),
+        }),+];
+    };
+}
+
+columns! {
+    /// Number of the row, from 1.
+    case: usize, Planned;
+    /// What carries the data: `local`, `p2p`, `shm`, `nccl`, `rdma`.
+    transport: TransportKind, Case;
+    /// Which flows go at the same time: `one-way`, `both-ways`, `pairs`, `one-to-all`,
+    /// `all-to-one`, `all-pairs`, `bisection`, `neighbours`; of NCCL only `sendrecv` has one.
+    pattern: Option<Pattern>, Case;
+    /// How many flows go at the same time.
+    flows: Option<usize>, Setting;
+    /// What is done with the data: `copy`, `read-only`, `write-only`, `chase`; of RDMA `write`,
+    /// `read`, `send`, `ping-pong`; of NCCL `all_reduce`, `all_gather`, `reduce_scatter`,
+    /// `broadcast`, `reduce`, `alltoall`, `gather`, `scatter`, `sendrecv`.
+    operation: Option<Operation>, Case;
+    /// What moves the bytes: `cpu`, `ce` (copy engine), `sm` (kernel), `nic` (network interface
+    /// or what its provider has in its place).
+    engine: Option<Engine>, Case;
+    /// NCCL: what the elements are, by nccl-tests' names: `int8` to `uint64`, `half`, `float`,
+    /// `double`, `bfloat16`, `f8e4m3`, `f8e5m2`.
+    data_type: Option<DataType>, Case;
+    /// NCCL: what becomes of those of all ranks: `sum`, `prod`, `max`, `min`, `avg`, `mulsum`
+    /// (each times a factor of its rank's).
+    reduction: Option<Reduction>, Case;
+    /// NCCL: the rank whose part differs from that of the others, by its number in the
+    /// communicator.
+    root: Option<u32>, Case;
+    /// NCCL: whether the received data replaces the given data.
+    in_place: Option<bool>, Case;
+    /// NCCL: where memory of the GPUs comes from: `cuda` (`cuMemAlloc`), `nccl` (`ncclMemAlloc`).
+    buffer: Option<Allocator>, Case;
+    /// NCCL: how memory is registered beforehand: `none`, `local` (`ncclCommRegister`), `symmetric`
+    /// (a symmetric window of all ranks, `ncclCommWindowRegister`).
+    registration: Option<NcclRegistration>, Case;
+    /// NCCL: how often a CUDA graph of the operations of a sample is launched (`-G`); 0: operations
+    /// are queued one by one.
+    graph: Option<u32>, Setting;
+    /// NCCL: how the ranks are divided into several communicators that do the same at once, by
+    /// `--split`: `AND:0x7`, `OR:0x7`, `MOD:2`, `DIV:8`.
+    split: Option<String>, Setting;
+    /// NCCL: ranks of the communicator, one for each GPU; of one communicator, where there are
+    /// several.
+    communicator_ranks: Option<u32>, Setting;
+    /// NCCL: operations of one group (`--agg-iters`).
+    operations_per_group: Option<u64>, Setting;
+    /// NCCL: whether the CPU waits for each group before it begins the next one.
+    blocking: Option<bool>, Setting;
+    /// NCCL: the variables given by `--nccl-env`, with spaces between them; run.json has all that
+    /// were set.
+    nccl_env: Option<String>, Run;
+    /// Who issues the operations: `read` (the target pulls), `write` (the source pushes); empty
+    /// where it makes no difference.
+    issuer: Option<Issuer>, Case;
+    /// How memory of a GPU reaches another process: `ipc`, `cumem`.
+    handle: Option<Handle>, Case;
+    /// Where the first flow's source lies: `gpu`, `host`.
+    source_memory: Option<MemoryKind>, Case;
+    /// Where the first flow's target lies.
+    target_memory: Option<MemoryKind>, Case;
+    /// Ordinal of the GPU of the first flow's source; run.json has its UUID.
+    source_gpu: Option<u32>, Case;
+    /// Ordinal of the GPU of the first flow's target.
+    target_gpu: Option<u32>, Case;
+    /// Rank of the first flow's source.
+    source_rank: Option<u32>, Setting;
+    /// Rank of the first flow's target.
+    target_rank: Option<u32>, Setting;
+    /// Host of the first flow's source.
+    source_host: Option<String>, Run;
+    /// Host of the first flow's target.
+    target_host: Option<String>, Run;
+    /// NUMA node of the first flow's source, if it is host memory.
+    source_numa_node: Option<u32>, Case;
+    /// NUMA node of the first flow's target, if it is host memory.
+    target_numa_node: Option<u32>, Case;
+    /// CPU of the first flow's source; empty if ranks share CPUs.
+    source_cpu: Option<u32>, Planned;
+    /// CPU of the first flow's target; empty if ranks share CPUs.
+    target_cpu: Option<u32>, Planned;
+    /// Provider of libfabric, such as `efa`, `tcp`, `tcp;ofi_rxm`, `shm`; of NCCL its plugin's.
+    provider: Option<String>, Found;
+    /// The provider's protocol, by libfabric's name.
+    protocol: Option<String>, Measured;
+    /// The network of the source's first interface, such as `10.0.0.0/24`.
+    fabric: Option<String>, Planned;
+    /// The source's interfaces by libfabric's names of their domains, joined by `+`; operations
+    /// take them in turn.
+    source_domain: Option<String>, Setting;
+    /// The target's interfaces, as `source_domain`.
+    target_domain: Option<String>, Setting;
+    /// The devices behind the source's domains, joined by `+`, where the provider names them.
+    source_nic: Option<String>, Planned;
+    /// The devices behind the target's domains, as `source_nic`.
+    target_nic: Option<String>, Planned;
+    /// How the source's memory was registered with the interface: `host` by its address,
+    /// `dma-buf` a GPU's by a dma-buf of the driver, `hmem` a GPU's by its address
+    /// (`FI_HMEM_CUDA`).
+    source_registration: Option<Registration>, Measured;
+    /// How the target's memory was registered.
+    target_registration: Option<Registration>, Measured;
+    /// How data of GPUs comes to the interfaces: `direct` (GPUDirect: the provider has promised
+    /// that it makes no copy in host memory, or can make none), `unproven` (it takes memory of
+    /// GPUs and promises nothing), `staged` (through page-locked host memory); empty for host
+    /// memory.
+    gpu_path: Option<GpuPath>, Found;
+    /// Whether the provider makes these writes or reads of messages, as its device has no RDMA for
+    /// them: by the device's own count of bytes where it has one (`hw_counters` of EFA's driver),
+    /// else by the provider's word; empty where there is neither.
+    emulated: Option<bool>, Measured;
+    /// Most operations of a flow under way at once.
+    window: Option<u32>, Found;
+    /// What ended a bandwidth sample: `confirmed` (the target's word that all had arrived),
+    /// `arrival` (of a read).
+    bandwidth_completion: Option<Completion>, Measured;
+    /// What ended a latency: `delivery` (the provider's word that the data was in the target's
+    /// memory), `arrival` (of a read, of an answer), `confirmed` (staged: the target's word that
+    /// it was in its GPU).
+    latency_completion: Option<Completion>, Measured;
+    /// Data in one transfer of one flow; of NCCL in the larger of a rank's two buffers, as
+    /// nccl-tests has it: where each rank has a part, whole 16 bytes of each.
+    size_bytes: Option<Bytes>, Case, "bytes";
+    /// The most that goes through one slot of the staging ring.
+    slot_bytes: Option<Bytes>, Measured, "bytes";
+    /// Slots of the staging ring.
+    slots: Option<u64>, Measured;
+    /// How the source's CPU stores into a slot: `cached`, `non-temporal`.
+    source_store: Option<StoreKind>, Measured;
+    /// How the target's CPU stores out of a slot.
+    target_store: Option<StoreKind>, Measured;
+    /// How a CPU waits for the other end: `spin`, `yield`.
+    wait: Option<Wait>, Measured;
+    /// Which way the data went: `nvlink`, `pcie`, `nvlink + pcie`, `nvlink-c2c`, `gpu-memory` (it
+    /// stayed in its GPU), `host-memory`, `loopback`, `tcp`, `efa`, `infiniband`, `roce`; where
+    /// `path_verdict` is `unknown`, which way it should have gone. NCCL: the transports of its
+    /// channels by its own log, each with the count of channels, such as `P2P/CUMEM/read x24`,
+    /// `SHM/direct x2`, `NET/Libfabric/0/GDRDMA x8`; `NVLS` where that was chosen.
+    path: Option<String>, Evidence;
+    /// NCCL: the algorithm that it chose for this size, such as `RING`; empty where it chooses
+    /// none: messages.
+    algorithm: Option<String>, Evidence;
+    /// NCCL: the protocol that it chose: `LL`, `LL128`, `SIMPLE`.
+    algorithm_protocol: Option<String>, Evidence;
+    /// NCCL: the protocol of its plugin for libfabric: `SENDRECV`, `RDMA`.
+    plugin_protocol: Option<String>, Evidence;
+    /// `proven`: what was counted on this path is the data, and none of it was counted elsewhere;
+    /// `contradicted`: the data went another way than it should; `unknown`: the counters do not
+    /// tell. NCCL: `proven`: all ranks' logs say this path, and nothing that was set asks for
+    /// another; `contradicted`: a variable asks for what the log says was not done; `unknown`:
+    /// the log does not say.
+    path_verdict: Option<PathVerdict>, Evidence;
+    /// Why `path_verdict` is what it is.
+    path_reason: Option<String>, Evidence;
+    /// Bytes that counters have seen on the path for each byte of data that should pass them;
+    /// empty where nothing counts. NCCL: bytes that a GPU sent over NVLink, on average, for each
+    /// byte of `size_bytes`: in a ring the factor of the bus bandwidth, less where the NVSwitch
+    /// reduces.
+    wire_bytes_per_payload_byte: Option<f64>, Evidence;
+    /// `ok`: measured, every byte right; `skipped`: cannot run here; `corrupt`: wrong data, no
+    /// number; `failed`: something went wrong.
+    status: Status, Measured;
+    /// Why `status` is not `ok`.
+    reason: String, Measured;
+    /// Doubts about the numbers, separated by spaces.
+    flags: String, Measured;
+    /// Median bandwidth (of RDMA all bytes over all time) of one flow, one direction: the total
+    /// over `flows`, which is that of the slowest flow, or of RDMA the mean.
+    bandwidth_gb_s: Option<f64>, Measured, "10⁹ bytes/s";
+    /// Lower end of the 95 % confidence interval of `bandwidth_gb_s`; empty below 6 samples.
+    bandwidth_gb_s_low: Option<f64>, Measured, "10⁹ bytes/s";
+    /// Upper end of the 95 % confidence interval of `bandwidth_gb_s`; empty below 6 samples.
+    bandwidth_gb_s_high: Option<f64>, Measured, "10⁹ bytes/s";
+    /// Median bandwidth of all flows together, until the slowest is done (of NCCL only of
+    /// `sendrecv`); of RDMA the sum of what all ranks reach at the same time.
+    bandwidth_gb_s_total: Option<f64>, Measured, "10⁹ bytes/s";
+    /// NCCL: the bus bandwidth, by nccl-tests' formulas; `bandwidth_gb_s` is then the algorithm
+    /// bandwidth; empty for one rank, where nothing goes through a link.
+    bandwidth_gb_s_bus: Option<f64>, Measured, "10⁹ bytes/s";
+    /// What most machines with the links that are up here reach with large transfers: of one flow
+    /// in one direction, of NCCL the bus bandwidth.
+    expected_gb_s: Option<f64>, Evidence, "10⁹ bytes/s";
+    /// What a healthy machine reaches at least with large transfers.
+    expected_gb_s_low: Option<f64>, Evidence, "10⁹ bytes/s";
+    /// What no machine can exceed.
+    expected_gb_s_high: Option<f64>, Evidence, "10⁹ bytes/s";
+    /// The measured bandwidth over `expected_gb_s`; 1 is as expected. Of small transfers it says
+    /// how much their start weighs.
+    expected_fraction: Option<f64>, Evidence;
+    /// How `expected_gb_s` comes about: links, their rate, the share that is reached.
+    expected_from: Option<String>, Evidence;
+    /// Where the share in `expected_from` is from.
+    expected_source: Option<String>, Evidence;
+    /// `expected`: it is what a healthy machine reaches; `below`: it is less, or the machine has
+    /// less than it should have (links that are down, a narrow PCIe link); `above`: it is more than
+    /// the path can carry, so it took another path, or the time is wrong; `unknown`: nothing tells;
+    /// empty where nothing was measured.
+    verdict: Option<RateVerdict>, Evidence;
+    /// Why `verdict` is what it is.
+    verdict_reason: Option<String>, Evidence;
+    /// Of several ranks that move data of their own: the one with the least bandwidth.
+    slowest_rank: Option<u32>, Measured;
+    /// Median bandwidth of all flows of `slowest_rank` together.
+    slowest_rank_gb_s: Option<f64>, Measured, "10⁹ bytes/s";
+    /// Samples of the bandwidth.
+    bandwidth_samples: Option<usize>, Measured;
+    /// Transfers of each flow in one sample.
+    operations_per_sample: Option<u64>, Measured;
+    /// Coefficient of variation of the bandwidth samples; 0.01 is 1 %.
+    bandwidth_variation: Option<f64>, Measured;
+    /// Whether the confidence interval reached the precision asked for.
+    converged: Option<bool>, Measured;
+    /// Samples of the latency; of `chase` single loads.
+    latency_samples: Option<u64>, Measured;
+    /// The smallest latency.
+    latency_ns_min: Option<u64>, Measured, "ns";
+    /// The median latency.
+    latency_ns_p50: Option<u64>, Measured, "ns";
+    /// 90 % of the latencies are no larger.
+    latency_ns_p90: Option<u64>, Measured, "ns";
+    /// 99 % of the latencies are no larger.
+    latency_ns_p99: Option<u64>, Measured, "ns";
+    /// 99.9 % of the latencies are no larger.
+    latency_ns_p999: Option<u64>, Measured, "ns";
+    /// The largest latency.
+    latency_ns_max: Option<u64>, Measured, "ns";
+    /// The resolution of the clock.
+    clock_resolution_ns: Option<u64>, Measured, "ns";
+    /// Wrong data: from the beginning of the target to the first wrong byte.
+    corrupt_offset_bytes: Option<u64>, Measured, "bytes";
+    /// Wrong data: what the first wrong byte must be.
+    corrupt_expected: Option<u8>, Measured, "0 to 255";
+    /// Wrong data: what the first wrong byte was.
+    corrupt_found: Option<u8>, Measured, "0 to 255";
+    /// Wrong data: how many bytes of the target; of reductions all bytes of the wrong elements.
+    corrupt_bytes: Option<u64>, Measured, "bytes";
+    /// Wrong data: the rank of the target; of NCCL its number in the communicator (in that of all
+    /// ranks, where there are several).
+    corrupt_rank: Option<u32>, Measured;
+    /// Whether a simulated machine was measured.
+    simulated: bool, Planned;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{plan::TransportKind, units::Bytes};
-
-    fn row(case: usize, size: u64, gb_s: f64) -> Row {
-        Row {
-            bandwidth_gb_s: Some(gb_s),
-            size_bytes: Some(Bytes::new(size)),
-            ..Row::absent(case, TransportKind::P2p, "because")
-        }
-    }
 
     #[test]
-    fn rows_are_what_they_were() {
-        let rows = Columns::of_rows([row(1, 64, 0.1), row(2, 128, 1e-9), row(3, 64, 450.25)]);
-        assert_eq!(rows.len(), 3);
-        for (at, (size, gb_s)) in [(64, 0.1), (128, 1e-9), (64, 450.25)].into_iter().enumerate() {
-            assert_eq!(rows.number(at, "case"), Some(at as f64 + 1.0));
-            assert_eq!(rows.text(at, "transport"), "p2p");
-            assert_eq!(rows.text(at, "reason"), "because");
-            assert_eq!(rows.count(at, "size_bytes"), Some(size));
-            assert_eq!(rows.number(at, "bandwidth_gb_s"), Some(gb_s));
-            assert_eq!(rows.number(at, "bandwidth_gb_s_low"), None);
-            assert_eq!(rows.text(at, "issuer"), "");
-        }
-    }
-
-    #[test]
-    fn cells_are_what_they_were_however_many_differ() {
-        let row = |case: usize| {
-            // Empty at first, then all different, more than a column counts, then alike again.
-            let reason =
-                if (10..70_000).contains(&case) { format!("case {case}") } else { String::new() };
-            let mut row = Row { reason, ..row(case, 64, 0.1) };
-            row.bandwidth_gb_s = (case == 5).then_some(0.5);
-            row
+    fn the_published_table_of_columns_is_this_one() {
+        let line = |column: &Column| {
+            format!("| `{}` | {} | {} |\n", column.name, column.unit, column.about.trim_start())
         };
-        let rows = Columns::of_rows((0..70_010).map(row));
-        for at in [0, 4, 5, 6, 9, 10, 11, 65_535, 65_536, 65_545, 65_546, 69_999, 70_000, 70_009] {
-            let Row { reason, bandwidth_gb_s, .. } = row(at);
-            assert_eq!(rows.text(at, "reason"), reason, "{at}");
-            assert_eq!(rows.number(at, "bandwidth_gb_s"), bandwidth_gb_s, "{at}");
-            assert_eq!(rows.number(at, "case"), Some(at as f64));
-            assert_eq!((rows.text(at, "transport"), rows.text(at, "issuer")), ("p2p", ""));
+        let table: String = COLUMNS.iter().map(line).collect();
+        let published = include_str!("../../results/README.md");
+        if !published
+            .ends_with(&format!("| column | unit | meaning |\n| --- | --- | --- |\n{table}"))
+        {
+            let made = concat!(env!("CARGO_MANIFEST_DIR"), "/target/columns.md");
+            std::fs::write(made, table).unwrap();
+            panic!("the columns of results/README.md are not those of a row: see {made}");
         }
-    }
-
-    #[test]
-    fn what_is_measured_is_a_number_and_nothing_else_is() {
-        let header = include_str!("../../tests/golden/header.csv").trim_end();
-        let measured: Vec<&str> = header.split(',').filter(|name| is_measured(name)).collect();
-        let expected = "case,wire_bytes_per_payload_byte,bandwidth_gb_s,bandwidth_gb_s_low,\
-            bandwidth_gb_s_high,bandwidth_gb_s_total,bandwidth_gb_s_bus,expected_gb_s,\
-            expected_gb_s_low,expected_gb_s_high,expected_fraction,slowest_rank_gb_s,\
-            bandwidth_variation,latency_ns_min,latency_ns_p50,latency_ns_p90,latency_ns_p99,\
-            latency_ns_p999,latency_ns_max";
-        assert_eq!(measured.join(","), expected);
-    }
-
-    #[test]
-    fn a_line_that_a_kill_has_cut_is_no_row() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("run.csv");
-        let text = csv::text(&[row(1, 64, 0.1), row(2, 128, 0.2)]);
-        let last = text.trim_end().rfind('\n').unwrap() + 1;
-        for end in last..text.len() {
-            std::fs::write(&path, &text[..end]).unwrap();
-            assert_eq!(Columns::read(&path, |_| true).unwrap().len(), 1, "{end} bytes");
-        }
-        std::fs::write(&path, &text).unwrap();
-        assert_eq!(Columns::read(&path, |_| true).unwrap().len(), 2);
-    }
-
-    #[test]
-    fn what_is_no_run_is_refused_with_the_line() {
-        let header = csv::text(&[]);
-        let cells = header.matches(',').count();
-        let refused = |text: &[u8]| Columns::of(text, |_| true).unwrap_err();
-        assert_eq!(refused(b""), "its first line has no column case");
-        assert_eq!(refused(b"name,value\na,1\n"), "its first line has no column case");
-        let short = format!("{header}1,p2p\n");
-        assert_eq!(refused(short.as_bytes()), "line 2 has 2 cells, and the first line 95");
-        let wrong = format!("{header}one{}\n", ",".repeat(cells));
-        assert_eq!(refused(wrong.as_bytes()), "line 2 has \"one\" for case, which is a number");
-        let endless = wrong.replace("one", "inf");
-        assert_eq!(refused(endless.as_bytes()), "line 2 has \"inf\" for case, which is a number");
-        let binary = [header.as_bytes(), b"\xff", ",".repeat(cells).as_bytes(), b"\n"].concat();
-        assert_eq!(refused(&binary), "line 2 is no text");
     }
 }

@@ -9,8 +9,11 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{Columns, Error, Provenance, files, hlog, json, provenance::Resumption, topology_json};
-use crate::machine::{health::HostHealth, survey::Survey};
+use super::{Error, Provenance, Row, csv, files, hlog, json, provenance::Resumption};
+use crate::{
+    machine::{health::HostHealth, survey::Survey},
+    measure::Latency,
+};
 
 /// The end of run.json is looked for in so many bytes, and in more if it is not there.
 const ENDING_USUAL: u64 = 64 << 10;
@@ -43,7 +46,7 @@ pub struct Run {
     /// When it was gone on with.
     pub resumed: Vec<Resumption>,
     /// The rows.
-    pub rows: Columns,
+    pub rows: Vec<Row>,
     /// What rank 0's host consists of, if that was written down.
     pub topology: Option<Survey>,
     /// How the GPUs of each host have done; empty if the run was killed, or has no GPUs.
@@ -57,15 +60,6 @@ impl Run {
     ///
     /// One of its files is not there, cannot be read, or holds something else.
     pub fn read(folder: &Path) -> Result<Self, Error> {
-        Self::read_columns(folder, |_| true)
-    }
-
-    /// Reads a folder, but of its rows only those columns; nobody may ask for others.
-    ///
-    /// # Errors
-    ///
-    /// As [`Run::read`].
-    pub fn read_columns(folder: &Path, is_wanted: impl Fn(&str) -> bool) -> Result<Self, Error> {
         let path = folder.join("run.json");
         let read = |source| Error::Read { path: path.clone(), source };
         let content = |reason: String| Error::Content { path: path.clone(), reason };
@@ -81,10 +75,16 @@ impl Run {
             Err(err) if err.is_eof() => Ending::default(),
             ending => ending.map_err(unknown)?,
         };
-        let rows = Columns::read(&folder.join("run.csv"), is_wanted)?;
+        let rows = csv::read(&folder.join("run.csv"))?;
         let topology = topology(&folder.join(TOPOLOGY))?;
         Ok(Self { folder: folder.to_owned(), provenance, resumed, rows, topology, health })
     }
+}
+
+/// The machine as JSON, as in topology.json.
+pub fn topology_json(survey: &Survey) -> String {
+    // Every value is a plain number or text.
+    serde_json::to_string_pretty(survey).unwrap_or_default() + "\n"
 }
 
 /// Writes down what rank 0's host consists of, beside the results of a run.
@@ -108,8 +108,7 @@ fn topology(path: &Path) -> Result<Option<Survey>, Error> {
 }
 
 impl Run {
-    /// Gives `each` the place of every one of these rows, with its latencies over all ranks: in
-    /// nanoseconds, each with how often it was seen.
+    /// Gives `each` every one of these rows, by its place, with its latencies over all ranks.
     ///
     /// # Errors
     ///
@@ -117,18 +116,15 @@ impl Run {
     pub fn latencies(
         &self,
         rows: impl Iterator<Item = usize>,
-        mut each: impl FnMut(usize, &[(u64, u64)]),
+        mut each: impl FnMut(usize, Latency),
     ) -> Result<(), Error> {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it counts")]
-        let number = |row: usize| self.rows.number(row, "case").map(|case| case as u64);
-        let places = rows.filter_map(|row| Some((number(row)?, row)));
-        let places: HashMap<u64, usize> = places.collect();
+        let places: HashMap<usize, usize> = rows.map(|row| (self.rows[row].case, row)).collect();
         if places.is_empty() {
             return Ok(());
         }
-        let wanted = places.keys().copied().collect();
         let path = self.folder.join("latency.hlog");
-        hlog::read(&path, &wanted, |case, counts| each(places[&case], counts))
+        let is_wanted = |case: usize| places.contains_key(&case);
+        hlog::read(&path, is_wanted, |case, latency| each(places[&case], latency))
     }
 }
 

@@ -1,13 +1,13 @@
 //! `latency.hlog`: a histogram for each row, in HdrHistogram's interval log format.
 
 use std::{
-    collections::HashSet,
     fs::File,
     io::{self, BufRead, BufReader},
     path::Path,
     time::{Duration, Instant, SystemTime},
 };
 
+use base64::prelude::{BASE64_STANDARD, Engine};
 use hdrhistogram::serialization::{
     V2DeflateSerializer,
     interval_log::{IntervalLogIterator, IntervalLogWriterBuilder, LogEntry, Tag},
@@ -15,14 +15,10 @@ use hdrhistogram::serialization::{
 
 use super::{
     Error, Row, Status,
-    counts::Counts,
     files::{self, RecordFile},
     past::{Lines, lacks},
 };
-use crate::{
-    measure::Latency,
-    plan::{Operation, Pattern, Rank},
-};
+use crate::{measure::Latency, plan::Rank};
 
 /// The open file.
 #[derive(Debug)]
@@ -92,21 +88,20 @@ impl Hlog {
     }
 }
 
-/// Gives `each` what was counted over all ranks of every row with one of these numbers, as far as
-/// the log has them: latencies in nanoseconds, each with how often it was seen.
+/// Gives `each` the latencies over all ranks of every row whose number is wanted, as far as the log
+/// has them.
 ///
 /// # Errors
 ///
 /// The file cannot be read, or holds something else.
 pub(super) fn read(
     path: &Path,
-    wanted: &HashSet<u64>,
-    mut each: impl FnMut(u64, &[(u64, u64)]),
+    is_wanted: impl Fn(usize) -> bool,
+    mut each: impl FnMut(usize, Latency),
 ) -> Result<(), Error> {
     let cannot = |source| Error::Read { path: path.to_owned(), source };
     let content = |reason: String| Error::Content { path: path.to_owned(), reason };
     let mut file = BufReader::new(File::open(path).map_err(cannot)?);
-    let mut counts = Counts::new();
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -118,14 +113,14 @@ pub(super) fn read(
         let tag = line.strip_prefix(b"Tag=case-").and_then(|tag| tag.split(|b| *b == b',').next());
         let Some(tag) = tag.and_then(|tag| std::str::from_utf8(tag).ok()) else { continue };
         let number = tag.split('_').next().and_then(|number| number.parse().ok());
-        let Some(number) = number.filter(|number| wanted.contains(number)) else { continue };
-        if tag.contains("_rank-") {
+        let Some(number) = number.filter(|number| is_wanted(*number)) else { continue };
+        if tag.contains(OF_RANK) {
             continue;
         }
         let histogram = line.trim_ascii_end().rsplit(|byte| *byte == b',').next();
-        let counted = histogram.and_then(|text| counts.read(text));
+        let latency = histogram.and_then(|text| Latency::read(&BASE64_STANDARD.decode(text).ok()?));
         let damaged = || content(format!("the histogram of row {number} is damaged"));
-        each(number, counted.ok_or_else(damaged)?);
+        each(number, latency.ok_or_else(damaged)?);
     }
 }
 
@@ -134,12 +129,12 @@ const OF_RANK: &str = "_rank-";
 
 /// What a row's lines begin with.
 fn tag(row: &Row) -> String {
-    let pattern = row.pattern.map(Pattern::name);
+    let pattern = row.pattern.map(<&str>::from);
     format!(
         "case-{}_{}_{}_{}B",
         row.case,
-        row.transport.name(),
-        pattern.or(row.operation.map(Operation::name)).unwrap_or("none"),
+        row.transport,
+        pattern.or(row.operation.map(<&str>::from)).unwrap_or("none"),
         row.size_bytes.unwrap_or_default().get()
     )
 }
@@ -205,11 +200,10 @@ mod tests {
             hlog.append(&row, None, &Latency::of(&times)).unwrap();
             hlog.append(&row, Some(Rank(1)), &Latency::of(&times[..1])).unwrap();
         }
-        let found = |wanted: &[u64]| {
+        let found = |wanted: &[usize]| {
             let mut found = Vec::new();
-            read(&path, &wanted.iter().copied().collect(), |case, counts| {
-                let mut latency = Latency::default();
-                latency.count_all(counts);
+            let is_wanted = |case| wanted.contains(&case);
+            read(&path, is_wanted, |case, latency| {
                 found.push((case, latency.count(), latency.max_ns()));
             })?;
             Ok::<_, Error>(found)

@@ -2,28 +2,19 @@
 //!
 //! Owns the columns and the files of a run's folder. Knows nothing of how a number came about.
 
-mod catalogue;
 mod columns;
-mod counts;
-mod csv;
-mod doctor;
+pub(crate) mod csv;
 pub(crate) mod files;
 mod folder;
 mod hlog;
 pub mod import;
 mod json;
-mod matrix;
-mod nccl_tests;
-mod page;
+mod names;
 mod past;
-mod prometheus;
 pub mod provenance;
 mod resume;
 mod row;
 pub mod sweep;
-mod table;
-mod topology;
-mod verdicts;
 
 use std::{
     fs,
@@ -37,20 +28,14 @@ use provenance::{Provenance, Resumption};
 
 pub use crate::measure::Latency;
 
-pub use catalogue::{catalogue_entry_json, catalogue_entry_text, catalogue_json, catalogue_text};
-pub use columns::{CASE_COLUMNS, Columns, Texts};
+pub use columns::{COLUMNS, Cell, Column, MemoryKind, Role, Row, Status};
 pub use csv::text as csv_text;
-pub use doctor::{doctor_json, doctor_text};
-pub use folder::{Run, keep_topology};
+pub use folder::{Run, keep_topology, topology_json};
 pub use json::text as json_text;
-pub use nccl_tests::{NcclTests, text as nccl_tests_text};
-pub use page::Page;
+pub use names::Naming;
 pub use past::Past;
-pub use prometheus::text as prometheus_text;
 pub use resume::Held;
-pub use row::{CollectivePath, MemoryKind, Row, Status};
-pub use table::{print, tables};
-pub use topology::{picture, topology_json, topology_text};
+pub use row::CollectivePath;
 
 /// Results that cannot be written.
 #[derive(Debug, thiserror::Error)]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     machine::{self, Library, health::HostHealth},
     plan::{Effort, nccl_env::is_setting, topology::Host},
-    transport::environment::is_own,
+    transport::nccl_env::is_own,
     units::Bytes,
 };
 

@@ -1,11 +1,10 @@
-//! Holds each row against what is expected of it on the machines that take part.
+//! Compares each row with what is expected of it on the machines that take part.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fs, path::Path};
 
-use super::catalogue;
+use super::{Failure, options::Options};
 use crate::{
-    cli::Options,
-    expected::{self, Chosen, Difference, Machine, Measured},
+    judge::expected::{self, Chosen, Difference, Machine, Measured},
     machine::survey,
     plan::{
         Case,
@@ -18,11 +17,21 @@ use crate::{
 
 use serde::{Deserialize, Serialize};
 
-/// What a host is, as far as rates follow from it.
+/// The catalogue with what the user's file adds.
+pub(crate) fn catalogue(file: Option<&Path>) -> Result<Cow<'static, Catalogue>, Failure> {
+    let Some(file) = file else { return Ok(Cow::Borrowed(Catalogue::built_in())) };
+    let name = file.display();
+    let text = fs::read_to_string(file)
+        .map_err(|err| Failure::Start(format!("--catalogue {name}: {err}")))?;
+    let whole = Catalogue::built_in().with(&text);
+    whole.map(Cow::Owned).map_err(|bad| Failure::Start(format!("--catalogue {name}: {bad}")))
+}
+
+/// What is known of a host that its rates follow from.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Judged {
     machine: Machine,
-    /// Where it is not what it should be.
+    /// Where it differs from what it should be.
     differences: Vec<Difference>,
     /// Why nothing is known of it.
     untold: Option<String>,
@@ -34,9 +43,9 @@ pub(super) struct Judge {
     hosts: Vec<Judged>,
 }
 
-/// Asks this host what it is. What it does not tell makes rows unknown and stops no run.
+/// Looks at this host. What cannot be read makes verdicts unknown; the run goes on.
 pub(super) fn look(options: &Options, topology: &Topology) -> Result<Judged, String> {
-    let catalogue = catalogue::read(options.catalogue.as_deref()).map_err(|err| err.to_string())?;
+    let catalogue = catalogue(options.catalogue.as_deref()).map_err(|err| err.to_string())?;
     let survey = match survey::survey(topology) {
         Ok(survey) => survey,
         Err(err) => return Ok(Judged { untold: Some(err.to_string()), ..Judged::default() }),
@@ -47,12 +56,12 @@ pub(super) fn look(options: &Options, topology: &Topology) -> Result<Judged, Str
 }
 
 impl Judge {
-    /// Of these hosts, in the order of the run's own list of them.
-    pub(super) fn of(options: &Options, hosts: Vec<Judged>) -> Result<Self, super::Failure> {
-        Ok(Self { catalogue: catalogue::read(options.catalogue.as_deref())?, hosts })
+    /// For these hosts, in the order of the run's list.
+    pub(super) fn of(options: &Options, hosts: Vec<Judged>) -> Result<Self, Failure> {
+        Ok(Self { catalogue: catalogue(options.catalogue.as_deref())?, hosts })
     }
 
-    /// The row with what is expected of it.
+    /// Adds to the row what is expected of it.
     pub(super) fn judged(&self, row: Row, case: &Case, hosts: &[Host]) -> Row {
         if row.status != Status::Ok {
             return row;
@@ -73,7 +82,7 @@ impl Judge {
         row.judged(judgement)
     }
 
-    /// Says where a host is not what it should be, and which rows are not as expected.
+    /// Reports hosts that differ from what they should be, and rows that are not as expected.
     pub(super) fn conclude(&self, rows: &[Row], hosts: &[Host], is_quiet: bool) {
         if is_quiet {
             return;
@@ -100,7 +109,7 @@ impl Judge {
     }
 }
 
-/// The number that is judged; of collectives the bus bandwidth. `None`: the row has none.
+/// The number that is judged: for collectives the bus bandwidth. `None`: the row has no number.
 fn measured(row: &Row, case: &Case) -> Option<Measured> {
     let factor = match case.collective() {
         Some((collective, nccl, _)) => collective.busbw_factor(nccl.ranks)?,

@@ -1,122 +1,87 @@
-//! Rank 0 between the first case and the last: what becomes of each is judged and recorded.
-
-use std::path::Path;
+//! Rank 0 from the first case to the last: it measures, judges and records.
 
 use super::{
-    Failure,
-    items::Item,
-    judge::Judge,
-    lookout::{Lookout, Notes},
+    Failure, Run,
+    lookout::Notes,
     proof::Proof,
-    ranks::Ranks,
-    steps::{Job, Transports},
+    remedy,
+    steps::{Rest, Step},
+    worker::{CaseResult, StepResult, Worker},
 };
 use crate::{
     interrupt,
+    machine::survey,
     measure::{Latency, Outcome},
-    plan::{Case, Rank, topology::Host},
-    progress::Progress,
-    record::{Recorder, Row},
-    transport::environment,
+    plan::{Case, Rank},
+    record::{self, Recorder, Row},
+    show::progress::{Left, Progress},
+    stderr::say,
+    transport::nccl_env,
     world,
 };
 
-/// What rank 0 works with beside the other ranks.
+/// What rank 0 needs to measure and record.
 pub(super) struct Leader<'a> {
-    pub(super) items: Vec<Item>,
-    pub(super) transports: Transports,
-    pub(super) recorder: Recorder,
-    pub(super) progress: Progress,
-    pub(super) hosts: Vec<Host>,
-    /// Which of them this rank is on.
-    pub(super) own: usize,
-    /// The variables of NCCL that the user gave.
-    pub(super) nccl_env: Vec<(String, String)>,
+    run: &'a Run<'a>,
+    recorder: &'a mut Recorder,
+    worker: Worker<'a>,
+    progress: Progress,
     /// Which way NCCL's data went.
-    pub(super) proof: Proof,
-    /// What is expected of rows.
-    pub(super) judge: &'a Judge,
-    /// Who reads the counters of this host.
-    pub(super) lookout: Lookout,
-    /// What was said of GPUs.
-    pub(super) notes: Notes,
-    /// How many rows there are to be.
-    pub(super) rows: usize,
-    /// Number of the next row; of a run that goes on, those that come first may be there already.
-    pub(super) next: usize,
+    proof: Proof,
+    /// What has been reported of GPUs.
+    notes: Notes,
+    /// How many rows the run has in the end.
+    rows: usize,
+    /// Number of the next row. In a resumed run the first ones may be recorded already.
+    next: usize,
 }
 
-/// How to go on with a run that has ended early.
-pub(super) fn remedy(folder: &Path) -> String {
-    format!("the same command with --resume {} goes on", folder.display())
-}
-
-impl Leader<'_> {
-    /// Measures and records all that is left, and gives the GPUs back; the files, and how it ended.
-    pub(super) fn lead(
-        mut self,
-        job: &Job,
-        ranks: &mut Ranks,
-        is_simulated: bool,
-    ) -> (Recorder, Result<(), Failure>) {
-        let measured = self.measure_all(job, ranks, is_simulated);
-        let measured = measured.and_then(|()| self.take_leave(ranks));
-        if measured.is_err() {
-            // Why it failed is told first.
-            let _ = self.break_off();
+impl<'a> Leader<'a> {
+    /// For a run of which `rest` is left to measure.
+    pub(super) fn new(
+        run: &'a Run<'_>,
+        worker: Worker<'a>,
+        recorder: &'a mut Recorder,
+        rest: &Rest<'_>,
+    ) -> Self {
+        let options = run.options;
+        // A run that is resumed with other GPUs keeps the topology that it began with.
+        if !options.resume_changed
+            && let Err(err) = record::keep_topology(recorder.folder(), &survey::told().0)
+        {
+            say(&format!("warning: {err}"));
         }
-        self.progress.finish();
-        (self.recorder, measured)
+        let rows = rest.row - 1 + rest.steps.iter().map(Step::rows).sum::<usize>();
+        let weights = rest.steps.iter().filter_map(Step::weight);
+        let left = Left::new(weights, options.time_limit);
+        let progress = Progress::new(rows, recorder.rows().len(), left, options.verbosity());
+        progress.begin_run(recorder.folder());
+        let (proof, notes) = (Proof::default(), Notes::default());
+        Self { run, recorder, worker, progress, proof, notes, rows, next: rest.row }
     }
 
-    /// Measures and records every item, until one cannot be recorded or a rank is out of reach.
-    fn measure_all(
-        &mut self,
-        job: &Job,
-        ranks: &mut Ranks,
-        is_simulated: bool,
-    ) -> Result<(), Failure> {
-        let mut index = job.first;
-        for item in std::mem::take(&mut self.items) {
+    /// Measures and records each step. Ends early if a row cannot be recorded or a rank is lost.
+    pub(super) fn measure(&mut self, steps: &[Step]) -> Result<(), Failure> {
+        for step in steps {
             self.may_go_on()?;
-            let Some(step) = item.step(self.own) else {
-                if let Item::Absent { kind, reason } = &item {
-                    let row = Row::absent(self.next, *kind, reason);
-                    self.record(Row { simulated: is_simulated, ..row }, &[])?;
-                }
+            if let Step::Absent { transport, reason } = step {
+                self.record(Row::absent(self.next, *transport, reason), &[])?;
                 continue;
-            };
-            if let Some((case, weight)) = item.cases().next().zip(item.weight()) {
+            }
+            if let Some((case, weight)) = step.cases().next().zip(step.weight()) {
                 self.progress.begin(case, weight);
             }
-            let topology = self.hosts[self.own].topology.clone();
-            let with = (&mut self.transports, &topology, &mut self.lookout);
-            let measured = step.measure(ranks, job, index, with);
-            index += 1;
+            let measured = self.worker.measure(step);
             self.progress.end();
-            let (results, lost) = match measured {
-                Ok(measured) => measured,
-                Err(err) => (Vec::new(), Some(err.to_string())),
-            };
+            let StepResult { cases, lost } = measured.unwrap_or_else(|err| StepResult {
+                cases: Vec::new(),
+                lost: Some(err.to_string()),
+            });
             let before = self.recorder.rows().len();
-            for (case, result) in item.all_cases().zip(results) {
-                let Some((case, found)) = case.zip(result) else { continue };
-                if found.outcome.is_err() {
-                    // What ends a case then is no fault of it.
-                    self.may_go_on()?;
+            for (case, result) in step.of_hosts().into_iter().zip(cases) {
+                if let Some(case) = case {
+                    self.take(case, &result)?;
                 }
-                let (row, latencies) = match &found.outcome {
-                    Ok(outcome) => {
-                        let row = Row::new(self.next, case, outcome);
-                        (self.proven(row, case, outcome)?, outcome.latencies())
-                    }
-                    Err(reason) => (Row::failed(self.next, case, reason), Vec::new()),
-                };
-                let row = self.notes.row(row, case, &found);
-                let row = row.on(&self.hosts).with_nccl_env(&self.nccl_env);
-                let row = self.judge.judged(row, case, &self.hosts);
-                let row = Row { simulated: is_simulated, ..row };
-                self.record(row, &latencies)?;
             }
             if let Some(reason) = lost {
                 self.may_go_on()?;
@@ -130,7 +95,27 @@ impl Leader<'_> {
         Ok(())
     }
 
-    /// Ends the run if a signal has asked for it.
+    /// Makes and records the row of a case: its numbers, its path, its verdict.
+    fn take(&mut self, case: &Case, result: &CaseResult) -> Result<(), Failure> {
+        let (row, latencies) = match &result.outcome {
+            Some(Ok(outcome)) => {
+                let row = Row::new(self.next, case, outcome);
+                (self.proven(row, case, outcome)?, outcome.latencies())
+            }
+            Some(Err(reason)) => {
+                // After a signal the case is not to blame: the run ends without this row.
+                self.may_go_on()?;
+                (Row::failed(self.next, case, reason), Vec::new())
+            }
+            None => return Ok(()),
+        };
+        let hosts = &self.run.hosts;
+        let row = self.notes.row(row, case, result).on(hosts);
+        let row = row.with_nccl_env(&self.run.options.nccl.nccl_env);
+        self.record(self.run.judge.judged(row, case, hosts), &latencies)
+    }
+
+    /// Ends the run if a signal asks for it.
     fn may_go_on(&self) -> Result<(), Failure> {
         match interrupt::asked() {
             Some(signal) => Err(self.end(format!("interrupted by {}", signal.name()))),
@@ -148,27 +133,35 @@ impl Leader<'_> {
         })
     }
 
-    /// Takes leave of the other ranks, with what their logs have that no row has brought, and with
-    /// how their GPUs have done.
-    fn take_leave(&mut self, ranks: &mut Ranks) -> Result<(), Failure> {
+    /// Ends the run in order. After a failure the other ranks are out of reach, and only what this
+    /// rank knows is recorded.
+    pub(super) fn finish(mut self, measured: Result<(), Failure>) -> Result<(), Failure> {
+        let measured = measured.and_then(|()| self.take_leave());
+        if measured.is_err() {
+            // The first failure is the one to report.
+            let _ = self.break_off();
+        }
+        self.progress.finish();
+        measured
+    }
+
+    /// Records the end of each rank's NCCL log and the health of its GPUs.
+    fn take_leave(&mut self) -> Result<(), Failure> {
         let middle = |err: world::Error| Failure::Middle(err.to_string());
-        ranks.world.next_round();
-        let own = (Rank(0), environment::take_log(), self.lookout.health());
+        let gathered = self.worker.take_leave().map_err(middle)?;
         let mut health = Vec::new();
-        for (rank, text, of_host) in ranks.world.gather(own).map_err(middle)?.into_iter().flatten()
-        {
+        for (rank, text, of_host) in gathered.into_iter().flatten() {
             self.record_log(rank, text)?;
             health.extend(of_host);
         }
         self.recorder.conclude(health).map_err(|err| Failure::Middle(err.to_string()))?;
-        ranks.world.barrier().map_err(middle)
+        self.worker.ranks.world.barrier().map_err(middle)
     }
 
-    /// Keeps what this rank alone knows of a run that has ended in the middle: what NCCL has said
-    /// last, and how the GPUs of this host have done.
+    /// Records the end of this rank's NCCL log and the health of this host's GPUs.
     fn break_off(&mut self) -> Result<(), Failure> {
-        self.record_log(Rank(0), environment::take_log())?;
-        let health = self.lookout.health().into_iter().collect();
+        self.record_log(Rank(0), nccl_env::take_log())?;
+        let health = self.worker.bench.lookout.health().into_iter().collect();
         self.recorder.conclude(health).map_err(|err| Failure::Middle(err.to_string()))
     }
 
@@ -178,7 +171,7 @@ impl Leader<'_> {
         written.map_err(|err| Failure::Middle(err.to_string()))
     }
 
-    /// The row of a collective with the way that its data went, by NCCL's log.
+    /// Adds to the row of a collective the path of its data, according to NCCL's log.
     fn proven(&mut self, row: Row, case: &Case, outcome: &Outcome) -> Result<Row, Failure> {
         let Outcome::Measured(measured) = outcome else { return Ok(row) };
         if case.collective().is_none() {
@@ -192,10 +185,11 @@ impl Leader<'_> {
 
     fn record(&mut self, row: Row, latencies: &[(Option<Rank>, Latency)]) -> Result<(), Failure> {
         self.next += 1;
-        // Of a case that hosts have measured at the same time some rows may be there.
+        // A resumed run may have some rows of a step that hosts measured at the same time.
         if row.case <= self.recorder.rows().len() {
             return Ok(());
         }
+        let row = Row { simulated: self.run.options.simulate.is_some(), ..row };
         let written = self.recorder.append(row.clone(), latencies);
         written.map_err(|err| self.end(err.to_string()))?;
         self.progress.row(&row);

@@ -1,12 +1,10 @@
-//! Counters before and after each case, and how the GPUs are doing meanwhile.
+//! Counters before and after each case, and the health of the GPUs.
 
 use std::{collections::BTreeSet, time::Instant};
 
-use serde::{Deserialize, Serialize};
-
-use super::ranks::Ranks;
+use super::{ranks::Ranks, worker::CaseResult};
 use crate::{
-    evidence::{
+    judge::{
         counters::{self, Moved, Seen},
         health,
     },
@@ -21,30 +19,21 @@ use crate::{
     world,
 };
 
-/// What became of a case.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Found {
-    /// Its numbers, or why it went wrong.
-    pub(super) outcome: Result<Outcome, String>,
-    /// What was seen on each host meanwhile.
-    pub(super) seen: Vec<Seen>,
-}
-
-/// The one on this host who looks: its first rank; for the others, nobody.
+/// Reads the counters of this host, on its first rank; on other ranks it does nothing.
 pub(super) struct Lookout(Option<Post>);
 
-/// Where the looks are taken from.
+/// What the first rank of a host reads.
 struct Post {
     reader: Reader,
     /// The ranks on this host.
     ranks: Vec<Rank>,
-    /// How the GPUs did when the run began.
+    /// The health of the GPUs when the run began.
     start: Vec<GpuHealth>,
-    /// Errors that the driver has told of so far.
+    /// Errors that the driver has reported so far.
     xids: Vec<Xid>,
 }
 
-/// The looks around one case.
+/// The readings before and after one case.
 pub(super) struct Look<'a> {
     post: Option<&'a mut Post>,
     gpus: Vec<Gpu>,
@@ -54,25 +43,24 @@ pub(super) struct Look<'a> {
 }
 
 impl Lookout {
-    /// On this rank, which has this host's `topology`.
+    /// For this rank, on a host of this `topology`.
     pub(super) fn new(ranks: &mut Ranks, topology: &Topology) -> Self {
-        let within = ranks.within();
-        if !within.is_root() {
+        let host = ranks.on_this_host();
+        if !host.is_root() {
             return Self(None);
         }
-        let ranks = within.members().to_vec();
+        let ranks = host.members().to_vec();
         let reader = Reader::new(topology);
         let start = healths(&reader);
         Self(Some(Post { reader, ranks, start, xids: Vec::new() }))
     }
 
-    /// The looks around `case`, which is this rank's part of it.
+    /// The readings around `case`, of which this rank knows its part.
     pub(super) fn around(&mut self, case: &Case) -> Look<'_> {
         let post = self.0.as_mut();
-        let is_between = matches!(case.transport, TransportKind::Nccl | TransportKind::Rdma);
         let gpus = match &post {
-            // A rank knows its own part of such a case only.
-            Some(post) if is_between => post.reader.gpus(),
+            // A rank knows only its own part of such a case.
+            Some(post) if case.transport.is_across_hosts() => post.reader.gpus(),
             Some(_) => {
                 let own: BTreeSet<Gpu> = case.ends().filter_map(|end| end.gpu()).collect();
                 own.into_iter().collect()
@@ -83,7 +71,7 @@ impl Lookout {
         Look { post, gpus, with_network, before: None, seen: None }
     }
 
-    /// How the GPUs of this host have done in the whole run.
+    /// The health of this host's GPUs over the whole run.
     pub(super) fn health(&mut self) -> Option<HostHealth> {
         let post = self.0.as_mut()?;
         if post.start.is_empty() {
@@ -111,10 +99,10 @@ fn healths(reader: &Reader) -> Vec<GpuHealth> {
 }
 
 impl Look<'_> {
-    /// What was seen, if this rank looks and data has moved, whatever became of the case.
-    pub(super) fn seen(mut self) -> Option<Seen> {
+    /// What was read, if this rank reads counters and data has moved, even if the case failed.
+    pub(super) fn seen(mut self) -> Vec<Seen> {
         self.look_after();
-        self.seen
+        self.seen.into_iter().collect()
     }
 }
 
@@ -143,16 +131,16 @@ impl Witness for Look<'_> {
     }
 }
 
-/// What was said of GPUs, each once.
+/// What has been reported of GPUs, so that each is reported once.
 #[derive(Default)]
 pub(super) struct Notes(BTreeSet<(Option<Rank>, Gpu, &'static str)>);
 
 impl Notes {
-    /// The row with what the counters say of its path and of its GPUs.
-    pub(super) fn row(&mut self, row: Row, case: &Case, found: &Found) -> Row {
-        let Found { outcome, seen } = found;
+    /// Adds to the row what the counters say about its path and its GPUs.
+    pub(super) fn row(&mut self, row: Row, case: &Case, result: &CaseResult) -> Row {
+        let CaseResult { outcome, seen } = result;
         let row = match outcome {
-            Ok(Outcome::Measured(measured)) => {
+            Some(Ok(Outcome::Measured(measured))) => {
                 let bytes = measured.network.as_ref().map(|network| network.moved);
                 let moved = Moved { operations: measured.operations, bytes };
                 match counters::path(case, moved, seen) {
@@ -171,7 +159,7 @@ impl Notes {
             let of_host = case.ends().filter(|end| host.ranks.contains(&end.rank));
             let gpus: BTreeSet<Gpu> = of_host.filter_map(|end| end.gpu()).collect();
             let mut new = health::doubts(&host.before, &host.after, host.between, &host.xids);
-            // An Xid tells of the time since the case before, too.
+            // An Xid may also be from the time since the previous case.
             new.retain(|doubt| gpus.contains(&doubt.gpu) || doubt.flag == "xid");
             for doubt in &new {
                 self.say(row.case, seen.len(), host, doubt);

@@ -1,12 +1,12 @@
-//! Which way NCCL's data went, by its own log.
+//! The path of NCCL's data, according to its log.
 
 use std::{collections::BTreeMap, env};
 
 use crate::{
-    evidence::nccl_log::{Asked, PathVerdict, Reader, Summary, Verdict, Wishes},
+    nccl_log::{Asked, PathVerdict, Reader, Summary, Verdict, Wishes},
     plan::{Case, Rank},
     record::CollectivePath,
-    transport::environment::LOG_MARK,
+    transport::nccl_env::LOG_MARK,
 };
 
 /// What every rank's NCCL has written so far.
@@ -16,8 +16,8 @@ pub(super) struct Proof {
 }
 
 impl Proof {
-    /// Which way the data of `case` went; `new` is what the ranks' logs have had to say of it, and
-    /// `None` where they are not kept.
+    /// The path of the data of `case`. `new` has the ranks' new lines, `None` if their logs are not
+    /// kept.
     pub(super) fn path(&mut self, case: &Case, new: Option<&[(Rank, String)]>) -> CollectivePath {
         let Some(new) = new else {
             let reason = "NCCL_DEBUG_FILE is set: NCCL's log is there and not here; `g2g \
@@ -34,7 +34,7 @@ impl Proof {
         let mut reader = Reader::default();
         let mut begins = Vec::new();
         for (rank, text) in &self.logs {
-            // Memory can be read.
+            // Reading from memory cannot fail.
             let _ = reader.read(&format!("rank {}", rank.0), text.as_bytes());
             let mark =
                 text.lines().collect::<Vec<&str>>().iter().rposition(|line| *line == LOG_MARK);
@@ -68,5 +68,5 @@ fn asked(case: &Case) -> Option<Asked> {
     let (collective, nccl, layout) = case.collective()?;
     let count = nccl.data_type.size().times(layout.count);
     let size = layout.size(nccl.data_type);
-    Some(Asked { function: collective.function(), count, size })
+    Some(Asked { function: collective.shape().function, count, size })
 }

@@ -1,122 +1,185 @@
 //! Who takes part: this process alone, ranks that it starts, or those of a launcher on many hosts.
 
-use std::{collections::HashMap, path::Path};
+use std::{
+    collections::{BTreeSet, HashMap},
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
+use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Failure,
-    judge::{self, Judged},
-    steps::Transports,
-};
+use super::{Failure, steps::Job};
 use crate::{
-    cli::Options,
-    machine,
-    plan::{
-        Rank, TransportKind,
-        topology::{Host, Topology},
-    },
-    stderr::say,
-    transport::environment,
-    world::{self, Launcher, World},
+    interrupt, machine,
+    plan::{Rank, topology::Topology},
+    transport::nccl_env,
+    world::{self, Launcher, Local, World},
 };
 
 /// The ranks of this run, as one of them sees them.
-pub(super) struct Ranks {
-    pub(super) world: World,
+pub struct Ranks {
+    pub(crate) world: World,
     /// Those of this host, where there are several hosts.
     pub(super) part: Option<World>,
+    launcher: Option<Launcher>,
 }
 
-/// What is known of a host before anything is planned.
+/// What rank 0 tells a rank that it has started.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Site {
-    pub(super) host: Host,
-    /// The transports that cannot be used there, and why.
-    pub(super) absent: Vec<(TransportKind, String)>,
-    /// Where its simulated machine is, if it is one.
-    pub(super) simulation: Option<String>,
-    /// What is expected of it.
-    pub(super) judged: Judged,
+pub(crate) struct Told {
+    /// Where the simulated machine is, if it is one.
+    pub(crate) simulation: Option<String>,
+    pub(crate) task: Task,
+}
+
+/// What a rank that rank 0 has started is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Task {
+    /// Measure with the others.
+    Measure(Here),
+    /// Examine the machine, with the user's own catalogue.
+    Examine(Option<PathBuf>),
+}
+
+/// The machine of ranks that measure, which rank 0 has looked at.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Here {
+    pub(super) topology: Topology,
+    /// The libfabric to use, where the user names one.
+    pub(super) fabric_lib: Option<PathBuf>,
+    /// The NCCL to use, where the user names one.
+    pub(super) nccl_lib: Option<PathBuf>,
 }
 
 impl Ranks {
-    pub(super) const fn of(world: World) -> Self {
-        Self { world, part: None }
+    /// This process, not yet connected to any other rank.
+    pub(crate) fn of_process() -> Self {
+        let launcher = world::launcher(|name| env::var(name).ok());
+        Self { world: World::single(), part: None, launcher }
+    }
+
+    /// The launcher that has started this process as one of several ranks.
+    pub(crate) const fn launcher(&self) -> Option<&Launcher> {
+        self.launcher.as_ref()
+    }
+
+    /// Whether this process answers: it is the only one, or the first of a launcher's ranks.
+    pub(crate) fn is_first(&self) -> bool {
+        self.own_number() == Rank(0)
+    }
+
+    /// The number of this rank, which a launcher tells before the ranks are connected.
+    pub(super) fn own_number(&self) -> Rank {
+        Rank(self.launcher.as_ref().map_or(0, |launcher| launcher.rank))
     }
 
     /// The ranks of this host.
-    pub(super) fn within(&mut self) -> &mut World {
+    pub(super) fn on_this_host(&mut self) -> &mut World {
         self.part.as_mut().unwrap_or(&mut self.world)
     }
-}
 
-/// This machine as the only one. How many ranks there are is not known yet.
-pub(super) fn alone(
-    options: &Options,
-    kinds: &[TransportKind],
-    transports: &mut Transports,
-) -> Result<Site, Failure> {
-    let simulate = |machine: &str| machine::simulate(machine, options.seed);
-    let simulation = options.simulate.as_deref().map(simulate).transpose();
-    let simulation = simulation.map_err(Failure::Start)?;
-    let topology = topology(options, kinds).map_err(Failure::Start)?;
-    let name = world::host().name;
-    check_nccl(options, kinds, "").map_err(Failure::Start)?;
-    let absent = absent(kinds, transports, &topology);
-    let judged = judge::look(options, &topology).map_err(Failure::Start)?;
-    Ok(Site { host: Host { name, ranks: Vec::new(), topology }, absent, simulation, judged })
-}
-
-/// Makes the ranks of a launcher known to each other, host by host; every rank calls it. The
-/// topology is this host's, the list of all hosts rank 0's.
-pub(super) fn meet(
-    ranks: &mut Ranks,
-    launcher: &Launcher,
-    options: &Options,
-    kinds: &[TransportKind],
-    transports: &mut Transports,
-) -> Result<(Topology, Option<Vec<Site>>), Failure> {
-    let start = |err: world::Error| Failure::Start(err.to_string());
-    let own = (world::host(), ranks.world.rank(), launcher.local_rank);
-    let places = ranks.world.gather(own.clone()).map_err(start)?;
-    let members = places.map(|places| members(&places));
-    let counted = members.map(|members| {
-        let hosts: std::collections::BTreeSet<&Vec<Rank>> = members.iter().collect();
-        let hosts = hosts.len();
-        members.into_iter().map(|members| (hosts, members)).collect()
-    });
-    let (hosts, members): (usize, Vec<Rank>) = ranks.world.scatter(counted).map_err(start)?;
-    if hosts > 1 {
-        ranks.part = Some(ranks.world.part(&members).map_err(start)?);
-    }
-    let within = ranks.within();
-    let simulation = match &options.simulate {
-        Some(machine) => {
-            let own = within.is_root().then(|| machine::simulate(machine, options.seed));
-            let state = within.broadcast(own).map_err(start)?;
-            let is_first = within.is_root();
-            Some(state.and_then(|state| {
-                if is_first { Ok(state) } else { machine::join_simulation(&state).map(|()| state) }
-            }))
+    /// Connects to the other ranks of the launcher, if there is one; `count` is what `--ranks` says.
+    /// From here on a call of the driver has the limit that follows from `deadline`.
+    pub(crate) fn meet(
+        &mut self,
+        count: Option<u32>,
+        mpi_lib: Option<&Path>,
+        deadline: Duration,
+    ) -> Result<(), Failure> {
+        machine::limit_calls(deadline);
+        let Some(launcher) = &self.launcher else { return Ok(()) };
+        if let Some(count) = count {
+            return Err(Failure::Words(format!(
+                "a launcher has started {} ranks ({}): leave out --ranks {count}, or start g2g \
+                 without a launcher",
+                launcher.ranks, launcher.variable
+            )));
         }
-        None => None,
-    };
-    let known = match simulation {
-        Some(Err(reason)) => Err(reason),
-        Some(Ok(state)) => topology(options, kinds).map(|topology| (topology, Some(state))),
-        None => topology(options, kinds).map(|topology| (topology, None)),
-    };
-    let known = known.map_err(|reason| format!("rank {} on {}: {reason}", own.1.0, own.0.name));
-    let all = within.gather(known.clone()).map_err(start)?;
-    let site = all.map(|all| site((&own.0.name, members), all, options, kinds, transports));
-    let sites = ranks.world.gather(site).map_err(start)?;
-    let sites =
-        sites.map(|sites| sites.into_iter().flatten().collect::<Result<Vec<Site>, String>>());
-    // A rank that has failed here says so to rank 0 only, which ends the run for all.
-    let sites = sites.transpose().map_err(Failure::Start)?;
-    let topology = known.map(|(topology, _)| topology).unwrap_or_default();
-    Ok((topology, sites))
+        let world = World::mpi(launcher, mpi_lib, deadline);
+        let start = |err: world::Error| Failure::Start(format!("rank {}: {err}", launcher.rank));
+        self.world = world.map_err(start)?;
+        Ok(())
+    }
+
+    /// Finds the ranks of this host, in the order of their places there, and makes a part of the
+    /// world of them where there are several hosts. Every rank calls it.
+    pub(crate) fn find_host(&mut self) -> Result<Vec<Rank>, world::Error> {
+        let local_rank = self.launcher.as_ref().and_then(|launcher| launcher.local_rank);
+        let own = (world::host(), self.world.rank(), local_rank);
+        let places = self.world.gather(own)?;
+        let counted = places.map(|places| {
+            let members = members(&places);
+            let hosts = members.iter().collect::<BTreeSet<_>>().len();
+            members.into_iter().map(|members| (hosts, members)).collect()
+        });
+        let (hosts, members): (usize, Vec<Rank>) = self.world.scatter(counted)?;
+        if hosts > 1 {
+            self.part = Some(self.world.part(&members)?);
+        }
+        Ok(members)
+    }
+
+    /// Enters the simulated machine `machine`, one for each host, which all its ranks are on; where
+    /// it is, or why there is none. Every rank calls it.
+    pub(crate) fn simulate(
+        &mut self,
+        machine: Option<&str>,
+        seed: u64,
+    ) -> Result<Result<Option<String>, String>, world::Error> {
+        let Some(machine) = machine else { return Ok(Ok(None)) };
+        let host = self.on_this_host();
+        let own = host.is_root().then(|| machine::simulate(machine, seed));
+        let is_joined = own.is_some();
+        let state = host.broadcast(own)?;
+        Ok(state.and_then(|state| match is_joined {
+            true => Ok(Some(state)),
+            false => machine::join_simulation(&state).map(|()| Some(state)),
+        }))
+    }
+
+    /// Starts the other ranks on this machine, so that there are `count`, each with its own
+    /// `variables`, and tells them what to do.
+    pub(crate) fn start(
+        &mut self,
+        count: u32,
+        deadline: Duration,
+        variables: impl Fn(Rank) -> Vec<(String, String)>,
+        told: Told,
+    ) -> Result<(), world::Error> {
+        if count < 2 {
+            self.world.set_deadline(deadline);
+            return Ok(());
+        }
+        let program = env::current_exe().map_err(|source| world::Error::Start {
+            action: "find g2g's own program file".to_owned(),
+            source,
+        })?;
+        self.world = World::local(Local::start(&program, count, deadline, variables)?)?;
+        self.world.broadcast(Some(told)).map(drop)
+    }
+
+    /// Tells ranks that wait for their part that there is nothing to do, if this is rank 0.
+    pub(super) fn dismiss(&mut self) {
+        if self.world.is_root() {
+            let nothing = vec![None::<Job>; self.world.members().len()];
+            // A rank that cannot be told will see the connection end.
+            let _ = self.world.scatter(Some(nothing));
+        }
+    }
+
+    /// Ends in order, after the last message: a launcher kills all ranks if one leaves otherwise.
+    /// With ranks out of reach no orderly end is possible.
+    pub(crate) fn leave(self, is_out_of_reach: bool) -> Result<(), world::Error> {
+        let Self { world, part, .. } = self;
+        drop(part);
+        if is_out_of_reach {
+            drop(world);
+            return Ok(());
+        }
+        world.finish()
+    }
 }
 
 /// For each rank those on its host, in the order of their places there.
@@ -132,74 +195,36 @@ fn members(places: &[(world::Host, Rank, Option<u32>)]) -> Vec<Vec<Rank>> {
     places.iter().map(|(host, ..)| of(host)).collect()
 }
 
-/// What the first rank of a host makes of what its ranks see.
-fn site(
-    (name, ranks): (&str, Vec<Rank>),
-    all: Vec<Result<(Topology, Option<String>), String>>,
-    options: &Options,
-    kinds: &[TransportKind],
-    transports: &mut Transports,
-) -> Result<Site, String> {
-    let mut seen = all.into_iter().collect::<Result<Vec<_>, String>>()?.into_iter();
-    let (mut topology, simulation) = seen.next().unwrap_or_default();
-    let uuids = |topology: &Topology| -> Vec<String> {
-        topology.gpus.iter().map(|gpu| gpu.uuid.clone()).collect()
-    };
-    let mut sees_alike = true;
-    for (other, _) in seen {
-        sees_alike &= uuids(&other) == uuids(&topology);
-        topology.add_cpus(&other);
-    }
-    check_nccl(options, kinds, &format!("{name}: "))?;
-    let mut absent = absent(kinds, transports, &topology);
-    if !sees_alike {
-        let reason = format!(
-            "the ranks on {name} see different GPUs: let each see all (CUDA_VISIBLE_DEVICES, \
-             --gpus-per-task), and each takes one by itself"
-        );
-        let of_gpus = |kind: &&TransportKind| **kind != TransportKind::Rdma;
-        absent.retain(|(kind, _)| !of_gpus(&kind));
-        absent.extend(kinds.iter().filter(of_gpus).map(|kind| (*kind, reason.clone())));
-    }
-    let judged = judge::look(options, &topology).map_err(|reason| format!("{name}: {reason}"))?;
-    Ok(Site { host: Host { name: name.to_owned(), ranks, topology }, absent, simulation, judged })
+/// The hidden command of a rank that rank 0 starts.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Join {
+    /// Its number.
+    rank: u32,
+    /// How many ranks there are.
+    size: u32,
+    /// The longest wait for another rank, in milliseconds.
+    deadline_ms: u64,
 }
 
-/// What is on this machine, with its network interfaces and NCCL where they are asked for.
-fn topology(options: &Options, kinds: &[TransportKind]) -> Result<Topology, String> {
-    let mut topology = machine::topology().map_err(|err| err.to_string())?;
-    if kinds.contains(&TransportKind::Rdma) {
-        topology.nics = machine::offered_nics(options.fabric.fabric_lib.as_deref().map(Path::new));
+impl Join {
+    /// Joins rank 0; the task, or `None` if rank 0 has ended already.
+    pub(crate) fn run(self, ranks: &mut Ranks) -> Result<Option<Task>, Failure> {
+        nccl_env::set_of_rank().map_err(Failure::Start)?;
+        interrupt::leave_to_first_rank().map_err(Failure::unwatched)?;
+        let deadline = Duration::from_millis(self.deadline_ms);
+        machine::limit_calls(deadline);
+        let world = Local::started(Rank(self.rank), self.size, deadline).and_then(World::local);
+        ranks.world = world.map_err(|err| Failure::Start(err.to_string()))?;
+        let told: Told = match ranks.world.broadcast(None) {
+            Ok(told) => told,
+            Err(err) => return Failure::of_rank(ranks.world.rank(), err).map_or(Ok(None), Err),
+        };
+        if let Some(Err(reason)) = told.simulation.as_deref().map(machine::join_simulation) {
+            ranks.world.abandon(&reason);
+            return Err(Failure::Start(reason));
+        }
+        Ok(Some(told.task))
     }
-    if kinds.contains(&TransportKind::Nccl) {
-        machine::nccl(options.nccl.nccl_lib.as_deref());
-    }
-    Ok(topology)
-}
-
-/// Says, where NCCL is asked for, what is wrong with its variables on the host that
-/// `place` names.
-fn check_nccl(options: &Options, kinds: &[TransportKind], place: &str) -> Result<(), String> {
-    if !kinds.contains(&TransportKind::Nccl) {
-        return Ok(());
-    }
-    let request = options.nccl.request();
-    let warnings = environment::check(&request).map_err(|reason| format!("{place}{reason}"))?;
-    for warning in warnings.iter().filter(|_| !options.quiet) {
-        say(&format!("warning: {place}{warning}"));
-    }
-    Ok(())
-}
-
-/// The transports that cannot be used here, and why.
-fn absent(
-    kinds: &[TransportKind],
-    transports: &mut Transports,
-    topology: &Topology,
-) -> Vec<(TransportKind, String)> {
-    let reason =
-        |kind: &TransportKind| Some((*kind, transports.get(*kind, topology).err()?.to_owned()));
-    kinds.iter().filter_map(reason).collect()
 }
 
 #[cfg(test)]

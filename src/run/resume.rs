@@ -5,79 +5,36 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde_json::{Map, Value};
-
-use super::{Failure, items::Item};
+use super::{
+    Failure,
+    options::{Measure, Options},
+    steps::Step,
+};
 use crate::{
-    cli::{Cli, Options},
-    plan::{Effort, Request, TransportKind, topology::Host},
+    plan::{Effort, Request, topology::Host},
     record::{
-        Held, Recorder, Row,
+        COLUMNS, Cell, Held, Recorder, Row,
         provenance::{Machine, Provenance, Resumption},
     },
 };
 
-/// The columns that the plan has for a row. Hosts are not among them: one that was stopped may come
-/// back under another name.
-const PLANNED: [&str; 36] = [
-    "transport",
-    "pattern",
-    "flows",
-    "operation",
-    "engine",
-    "data_type",
-    "reduction",
-    "root",
-    "in_place",
-    "buffer",
-    "registration",
-    "graph",
-    "split",
-    "communicator_ranks",
-    "operations_per_group",
-    "blocking",
-    "issuer",
-    "handle",
-    "source_memory",
-    "target_memory",
-    "source_gpu",
-    "target_gpu",
-    "source_rank",
-    "target_rank",
-    "source_numa_node",
-    "target_numa_node",
-    "source_cpu",
-    "target_cpu",
-    "fabric",
-    "source_domain",
-    "target_domain",
-    "source_nic",
-    "target_nic",
-    "size_bytes",
-    "case",
-    "simulated",
-];
-
-/// What to do where nothing else helps.
+/// What to do if nothing else helps.
 const ANEW: &str = "begin anew with --output";
 
-/// Opens the files of the run in `folder` for the rows that are missing; this run is `now`.
-///
-/// # Errors
-///
-/// What would come of it is no more of that run.
+/// Opens the files of the run in `folder` for the rows that are missing; this run is `now`. Refuses
+/// what would mix two different runs.
 pub(super) fn take_up(
     folder: &Path,
-    (options, kinds): (&Options, &[TransportKind]),
+    options: &Options,
     now: &Provenance,
-    items: &[Item],
+    steps: &[Step],
 ) -> Result<Recorder, Failure> {
     let start = |err: crate::record::Error| Failure::Start(err.to_string());
     let held = Held::of(folder).map_err(start)?;
     let Some(past) = held.past() else { return held.open(now, None).map_err(start) };
     let refuse =
         |reason: String| Failure::Start(format!("cannot go on in {}: {reason}", folder.display()));
-    if let Some(reason) = other_request(&past.provenance, (options, kinds), now) {
+    if let Some(reason) = other_request(&past.provenance, options, now) {
         return Err(refuse(reason));
     }
     let changed = changes(&past.provenance, now);
@@ -85,11 +42,11 @@ pub(super) fn take_up(
         let reason = changed.join("; ");
         return Err(refuse(format!("{reason}: {ANEW}, or allow it with --resume-changed")));
     }
-    if let Some(reason) = other_plan(&past.rows, items, options.simulate.is_some()) {
+    if let Some(reason) = other_plan(&past.rows, steps, options.simulate.is_some()) {
         return Err(refuse(reason));
     }
     let rows = past.rows.len();
-    let is_done = rows == items.iter().map(Item::rows).sum::<usize>();
+    let is_done = rows == steps.iter().map(Step::rows).sum::<usize>();
     let time = now.started.clone();
     let resumption =
         Resumption { time, command: now.command.clone(), rows, changed, health: Vec::new() };
@@ -97,14 +54,9 @@ pub(super) fn take_up(
 }
 
 /// Why this is not what was asked for when the run began, if it is not.
-fn other_request(
-    then: &Provenance,
-    (options, kinds): (&Options, &[TransportKind]),
-    now: &Provenance,
-) -> Option<String> {
-    let cli = Cli::read(then.command.iter().map(Into::into)).ok();
-    let before = cli.as_ref().and_then(|cli| cli.command.measured());
-    if before.map(|(options, kinds)| asked(options, kinds)) != Some(asked(options, kinds)) {
+fn other_request(then: &Provenance, options: &Options, now: &Provenance) -> Option<String> {
+    let before = Measure::read(&then.command);
+    if before.is_none_or(|before| Asked::of(&before) != Asked::of(options)) {
         let words = then.command.get(1..).unwrap_or_default().join(" ");
         return Some(format!(
             "it was begun with other words: give `{words}` again, with --resume in place of --output"
@@ -115,21 +67,34 @@ fn other_request(
         return Some(format!("it has {was} ranks, and there are {is}: start as many as it has"));
     }
     let variables = |of: &Provenance| of.environment.iter().cloned().collect();
-    let reason = of_names(("the variable", "not set"), variables(then), variables(now))
-        .into_iter()
-        .next()?;
+    let reason =
+        of_names("the variable", "not set", variables(then), variables(now)).into_iter().next()?;
     Some(format!("{reason}: set it as it was"))
 }
 
-/// What decides which numbers come of it.
-type Asked = (Result<Request, String>, Effort, u64, [Option<PathBuf>; 2]);
-
-fn asked(options: &Options, kinds: &[TransportKind]) -> Asked {
-    let files = [options.simulate.as_ref().map(PathBuf::from), options.catalogue.clone()];
-    (options.request(kinds), options.effort(), options.seed, files)
+/// What decides the numbers.
+#[derive(PartialEq)]
+struct Asked {
+    request: Result<Request, String>,
+    effort: Effort,
+    seed: u64,
+    simulate: Option<PathBuf>,
+    catalogue: Option<PathBuf>,
 }
 
-/// What of the program and the machine is no more as it was.
+impl Asked {
+    fn of(options: &Options) -> Self {
+        Self {
+            request: options.request(),
+            effort: options.effort(),
+            seed: options.seed,
+            simulate: options.simulate.as_ref().map(PathBuf::from),
+            catalogue: options.catalogue.clone(),
+        }
+    }
+}
+
+/// What has changed in the program and the machine.
 fn changes(then: &Provenance, now: &Provenance) -> Vec<String> {
     let told = |of: &Provenance| -> BTreeMap<String, String> {
         let Machine {
@@ -170,14 +135,15 @@ fn changes(then: &Provenance, now: &Provenance) -> Vec<String> {
     let libraries = |of: &Provenance| {
         of.libraries.iter().map(|of| (of.name.clone(), of.version.clone())).collect()
     };
-    let mut changes = of_names(("the", "unknown"), told(then), told(now));
-    changes.extend(of_names(("the version of", "unknown"), libraries(then), libraries(now)));
+    let mut changes = of_names("the", "unknown", told(then), told(now));
+    changes.extend(of_names("the version of", "unknown", libraries(then), libraries(now)));
     changes
 }
 
 /// A sentence for each name whose value is another.
 fn of_names(
-    (what, none): (&str, &str),
+    what: &str,
+    none: &str,
     was: BTreeMap<String, String>,
     is: BTreeMap<String, String>,
 ) -> Vec<String> {
@@ -191,32 +157,26 @@ fn of_names(
     differing.map(sentence).collect()
 }
 
-/// Where the rows are not those of the plan, if somewhere.
-fn other_plan(rows: &[Row], items: &[Item], is_simulated: bool) -> Option<String> {
-    let mut planned = items.iter().flat_map(Item::planned);
+/// Where the rows differ from the plan, if they do.
+fn other_plan(rows: &[Row], steps: &[Step], is_simulated: bool) -> Option<String> {
+    let mut planned = steps.iter().flat_map(Step::planned);
     for (row, number) in rows.iter().zip(1..) {
         let Some(planned) = planned.next() else {
             let count = rows.len();
             return Some(format!("it has {count} rows, and {} come of this: {ANEW}", number - 1));
         };
         let planned = Row { case: number, simulated: is_simulated, ..planned };
-        let [was, is] = [row, &planned].map(cells);
-        let differs = |name: &&&str| was.get(**name) != is.get(**name);
-        if let Some(name) = PLANNED.iter().find(differs) {
-            let shown = |cells: &Map<String, Value>| match cells.get(*name) {
-                None | Some(Value::Null) => "empty".to_owned(),
-                Some(value) => value.to_string(),
-            };
-            let (was, is) = (shown(&was), shown(&is));
+        // Hosts are not planned: one that was stopped may come back under another name.
+        let planned_columns = COLUMNS.iter().filter(|column| column.role.is_planned());
+        let cells = planned_columns.map(|of| (of.name, (of.cell)(row), (of.cell)(&planned)));
+        if let Some((name, was, is)) = { cells }.find(|(_, was, is)| was != is) {
+            let [was, is] = [was, is].map(|cell| match cell {
+                Cell::Empty => "empty".to_owned(),
+                Cell::Text(text) => format!("{text:?}"),
+                cell => cell.to_string(),
+            });
             return Some(format!("in row {number} {name} was {was} and would be {is}: {ANEW}"));
         }
     }
     None
-}
-
-fn cells(row: &Row) -> Map<String, Value> {
-    match serde_json::to_value(row) {
-        Ok(Value::Object(cells)) => cells,
-        _ => Map::new(),
-    }
 }

@@ -13,12 +13,11 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Local {
     gpus: Gpus,
-    topology: Topology,
 }
 
 impl Local {
     pub(super) fn new(topology: &Topology) -> Result<Self, String> {
-        Ok(Self { gpus: Gpus::new()?, topology: topology.clone() })
+        Ok(Self { gpus: Gpus::new(topology)? })
     }
 }
 
@@ -28,6 +27,6 @@ impl Transport for Local {
     }
 
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
-        gpu::prepare(case, world, &self.gpus, &self.topology)
+        gpu::prepare(case, world, &self.gpus)
     }
 }

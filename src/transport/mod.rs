@@ -4,10 +4,10 @@
 //! a case is measured, nor of how a row is written.
 
 mod control;
-pub mod environment;
 mod gpu;
 mod local;
 mod nccl;
+pub mod nccl_env;
 mod p2p;
 mod patience;
 pub mod pattern;
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ffi,
     plan::{Case, Rank, TransportKind, topology::Topology},
-    units::Bytes,
+    units::{Bytes, nanoseconds},
     world::{self, World},
 };
 
@@ -39,7 +39,7 @@ pub enum Error {
         /// The call that did not succeed.
         source: ffi::CallError,
     },
-    /// What another rank has made cannot be opened; it may have given it up.
+    /// Memory that another rank offers cannot be opened; that rank may have given it up.
     #[error(
         "cannot open a rank's shared memory (all ranks need one user and one PID namespace, and \
          g2g's file must be readable): {0}"
@@ -64,30 +64,30 @@ pub enum Error {
     /// A rank gave up in the middle of a transfer; it tells the reason itself.
     #[error("rank {0} gave up on this case")]
     Abandoned(u32),
-    /// What all ranks do together was not done in time.
+    /// A collective step was not done in time.
     #[error("cannot {action}: not done within {} s; {}", .waited.as_secs_f64(), who_is_missing(.missing))]
     Unfinished {
         /// What was tried.
         action: String,
         /// How long.
         waited: Duration,
-        /// The ranks that have not come to it, as far as this one has heard.
+        /// The ranks that have not come to it, as far as is known.
         missing: Option<Vec<Rank>>,
     },
-    /// It can run on rank 0 but not on this rank.
+    /// The case can run on rank 0 but not on this rank.
     #[error("{0}")]
     Unavailable(String),
-    /// A GPU was told to wait for the host, and the host did not come back to it.
+    /// A GPU was held until the host released it, and the host did not.
     #[error("the GPU was held for {} s before its work began: nothing was timed", .0.as_secs_f64())]
     HeldTooLong(Duration),
-    /// The clock by which all is timed went back.
+    /// The clock went back.
     #[error(
         "the clock (CLOCK_MONOTONIC_RAW) went back by {} ns: what it timed is not right; the kernel, the \
          hypervisor or a library in LD_PRELOAD is at fault",
         .0.as_nanos()
     )]
     ClockWentBack(Duration),
-    /// What the ranks tell each other does not fit together.
+    /// The ranks' messages are inconsistent.
     #[error("what the ranks report does not fit together: {0}")]
     Disagreement(&'static str),
 }
@@ -97,8 +97,7 @@ impl Error {
         Self::Call { action: action.to_owned(), source }
     }
 
-    /// The same of what ranks do together through a library, which may wait for one of them in
-    /// vain.
+    /// The same for a collective call, which may wait for a missing rank.
     fn together(action: &str, source: ffi::CallError) -> Self {
         match source.source {
             ffi::Cause::Late(waited) => {
@@ -108,17 +107,14 @@ impl Error {
         }
     }
 
-    /// Whether it may have come of another rank's failure, which then tells more.
+    /// Whether another rank's failure may be the cause; that rank then reports more.
     pub const fn may_be_a_consequence(&self) -> bool {
         matches!(self, Self::Open(_) | Self::Abandoned(_) | Self::Unfinished { .. })
     }
 }
 
-/// Whether the clock of this thread has only gone forward since it was last asked.
-///
-/// # Errors
-///
-/// It has not: what was timed meanwhile is not right.
+/// An error if this thread's clock has gone back since the last call: what was timed since is
+/// wrong.
 pub fn check_clock() -> Result<(), Error> {
     ffi::clock::went_back().map_or(Ok(()), |step| Err(Error::ClockWentBack(step)))
 }
@@ -148,88 +144,65 @@ pub enum Support {
 pub trait Transport {
     /// Whether `case` can run here, as far as this rank of `world` can tell. Asked before anything
     /// is allocated.
-    ///
-    /// # Errors
-    ///
-    /// Any foreign call that fails.
     fn support(&self, case: &Case, world: &World) -> Result<Support, Error>;
 
     /// Acquires buffers, segments and connections: all that must not be timed. Every rank calls
     /// it, those without a part in the case too.
-    ///
-    /// # Errors
-    ///
-    /// Any foreign call that fails, and any rank that does not do its part.
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error>;
 }
 
 /// A transfer that is ready to run: this rank's part of it. Dropping it gives everything back.
 pub trait Transfer {
     /// How the data is staged on its way, if it is.
-    fn staging(&self) -> Option<Staging>;
+    fn staging(&self) -> Option<Staging> {
+        None
+    }
 
-    /// What libfabric has made of the case, if it is one of RDMA.
+    /// How libfabric carries out the case, if it is one of RDMA.
     fn network(&self) -> Option<Network> {
         None
     }
 
-    /// What the clock behind the spans can do.
+    /// The properties of the clock behind the spans.
     fn clock(&self) -> Clock;
 
     /// Whether host memory of any rank lies on another NUMA node than the case says.
-    fn is_misplaced(&self) -> bool;
+    fn is_misplaced(&self) -> bool {
+        false
+    }
 
     /// Writes the pattern of `seed` into this rank's sources, and into its targets what differs
     /// from that pattern in every byte.
-    ///
-    /// # Errors
-    ///
-    /// Any foreign call that fails.
     fn fill(&mut self, seed: u64) -> Result<(), Error>;
 
     /// For each span: waits until every rank of the case is ready, then moves the data of every
     /// flow `operations` times, back to back, and notes when this rank began and ended. The
     /// slice's length is the count of spans; nothing in here allocates, prints or takes a lock.
-    ///
-    /// # Errors
-    ///
-    /// Any foreign call that fails, and a peer that ends or makes no progress.
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error>;
 
     /// The same with one operation of every flow in each span, begun when the one before has
     /// ended: for latencies.
-    ///
-    /// # Errors
-    ///
-    /// As [`Transfer::run`].
     fn run_singly(&mut self, spans: &mut [Span]) -> Result<(), Error> {
         self.run(1, spans)
     }
 
-    /// Compares every byte of this rank's targets with the pattern of `seed`.
-    ///
-    /// # Errors
-    ///
-    /// Any foreign call that fails. Data that differs is no error but an answer.
+    /// Compares every byte of this rank's targets with the pattern of `seed`. Data that differs is
+    /// an answer, not an error.
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error>;
 
-    /// Every rank calls it once all is measured: what is known only then comes to rank 0.
-    ///
-    /// # Errors
-    ///
-    /// The other ranks are out of reach.
+    /// Every rank calls it after the last sample; rank 0 then has what is known only at the end.
     fn conclude(&mut self, _world: &mut World) -> Result<(), Error> {
         Ok(())
     }
 
-    /// On rank 0, once it is concluded: what the library's log has had to say on each rank since it
-    /// was asked last; `None` where it has none.
+    /// On rank 0, after `conclude`: what the library has logged on each rank since the last call;
+    /// `None` if there is no log.
     fn log(&mut self) -> Option<Vec<(Rank, String)>> {
         None
     }
 }
 
-/// What libfabric has made of a case.
+/// How libfabric carries out a case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
     /// The protocol below the provider, by libfabric's name.
@@ -254,7 +227,7 @@ pub struct Network {
     pub moved: Bytes,
 }
 
-/// How an interface came to reach memory.
+/// How an interface reaches memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -267,21 +240,21 @@ pub enum Registration {
     Hmem,
 }
 
-/// How data of a GPU comes to an interface.
+/// How data of a GPU reaches an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuPath {
-    /// The interface reaches it: GPUDirect. The provider has promised that it makes no copies in
-    /// host memory (`FI_HMEM_P2P_REQUIRED`), or can make none.
+    /// GPUDirect. The provider has promised to make no copies in host memory
+    /// (`FI_HMEM_P2P_REQUIRED`), or can make none.
     Direct,
-    /// The provider takes memory of GPUs, and does not say whether it copies it.
+    /// The provider takes memory of GPUs and does not say whether it copies through the host.
     Unproven,
     /// Through page-locked host memory at both ends.
     Staged,
 }
 
-/// What a clock took for the end of operations.
+/// The event that ended the timing of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -305,10 +278,17 @@ pub struct Span {
     pub end_ns: Option<u64>,
 }
 
+impl Span {
+    /// Of a rank whose own clock has timed all of it.
+    fn lasting(elapsed: Duration) -> Self {
+        Self { start_ns: Some(0), end_ns: Some(nanoseconds(elapsed)) }
+    }
+}
+
 /// What the clock of a transfer can do, and how much it can time at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
-    /// What it can tell apart.
+    /// The smallest difference that it shows.
     pub resolution: Duration,
     /// A bandwidth sample lasts at least so long.
     pub sample_time_min: Duration,
@@ -316,12 +296,12 @@ pub struct Clock {
     pub operations_max: u64,
     /// Operations of a sample of several are a multiple of this.
     pub operations_step: u64,
-    /// Whether each rank's flows go on before, between and after its spans until all ranks have
-    /// theirs: the bandwidths of the ranks then add up.
+    /// Whether each rank's flows continue before, between and after its spans until all ranks have
+    /// their samples: the ranks' bandwidths then add up.
     pub is_streaming: bool,
 }
 
-/// A sample lasts at least so many times what its clock can tell apart: below 1 % of error.
+/// A sample lasts at least this many times the clock's resolution: less than 1 % of error.
 const RESOLUTIONS_MIN: u32 = 100;
 
 /// The start of a transfer between processes, while its first chunk is under way and nothing has
@@ -394,30 +374,12 @@ pub fn open(kind: TransportKind, topology: &Topology) -> Result<Box<dyn Transpor
         TransportKind::Local => Ok(Box::new(local::Local::new(topology)?)),
         TransportKind::P2p => Ok(Box::new(p2p::P2p::new(topology)?)),
         TransportKind::Shm => Ok(Box::new(shm::Shm::new(topology))),
-        TransportKind::Nccl => Ok(Box::new(nccl()?)),
+        TransportKind::Nccl => Ok(Box::new(nccl::Nccl::new(topology)?)),
         TransportKind::Rdma => Ok(Box::new(rdma::Rdma::new(topology)?)),
     }
 }
 
-/// The library, where it works: else why not, as the library itself says it where it is here and
-/// the driver is not.
-fn nccl() -> Result<nccl::Nccl, String> {
-    let library = ffi::nccl::Library::load(None).map_err(|absent| absent.to_string())?;
-    let gpus = gpu::Gpus::new().map_err(|absent| match library.refusal() {
-        Some(refusal) => {
-            let (version, path) = (library.version(), library.path().display());
-            format!("NCCL {version} ({path}) does not work here: {refusal}; {absent}")
-        }
-        None => absent,
-    })?;
-    Ok(nccl::Nccl::new(library, gpus))
-}
-
 /// How long each sample lasted over all ranks: from the first start to the last end.
-///
-/// # Errors
-///
-/// A sample without a start or an end, or with ranks that disagree on the count of samples.
 pub fn durations(ranks: &[Vec<Span>]) -> Result<Vec<Duration>, Error> {
     let count = ranks.iter().map(Vec::len).max().unwrap_or(0);
     if ranks.iter().any(|spans| spans.len() != count) {

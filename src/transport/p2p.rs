@@ -14,12 +14,11 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct P2p {
     gpus: Gpus,
-    topology: Topology,
 }
 
 impl P2p {
     pub(super) fn new(topology: &Topology) -> Result<Self, String> {
-        Ok(Self { gpus: Gpus::new()?, topology: topology.clone() })
+        Ok(Self { gpus: Gpus::new(topology)? })
     }
 
     /// Why the GPU that does the work of `flow` cannot reach the other one's memory, if so.
@@ -71,6 +70,6 @@ impl Transport for P2p {
     }
 
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
-        gpu::prepare(case, world, &self.gpus, &self.topology)
+        gpu::prepare(case, world, &self.gpus)
     }
 }

@@ -18,13 +18,28 @@ use crate::{
 /// How the numbers of a type are made.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
-    /// Bits of the significand without the first, and the exponent's bias; `None`: whole numbers.
-    float: Option<(u32, u64)>,
+    /// `None`: whole numbers.
+    float: Option<Float>,
     /// All whole numbers up to 2 to the power of this are exact.
     exact: u32,
     /// So often 1 can be doubled.
     doublings: u32,
     is_signed: bool,
+}
+
+/// A binary floating-point format.
+#[derive(Clone, Copy, Debug)]
+struct Float {
+    /// Bits of the significand that are stored: without the leading 1.
+    significand: u32,
+    /// The exponent's bias.
+    bias: u64,
+}
+
+impl Float {
+    const fn new(significand: u32, bias: u64) -> Option<Self> {
+        Some(Self { significand, bias })
+    }
 }
 
 const fn kind(data_type: DataType) -> Kind {
@@ -35,12 +50,12 @@ const fn kind(data_type: DataType) -> Kind {
         DataType::Uint32 => (None, 31, 31, false),
         DataType::Int64 => (None, 48, 62, true),
         DataType::Uint64 => (None, 48, 62, false),
-        DataType::Half => (Some((10, 15)), 11, 15, true),
-        DataType::Float => (Some((23, 127)), 24, 60, true),
-        DataType::Double => (Some((52, 1023)), 48, 60, true),
-        DataType::Bfloat16 => (Some((7, 127)), 8, 60, true),
-        DataType::F8e4m3 => (Some((3, 7)), 4, 8, true),
-        DataType::F8e5m2 => (Some((2, 15)), 3, 15, true),
+        DataType::Half => (Float::new(10, 15), 11, 15, true),
+        DataType::Float => (Float::new(23, 127), 24, 60, true),
+        DataType::Double => (Float::new(52, 1023), 48, 60, true),
+        DataType::Bfloat16 => (Float::new(7, 127), 8, 60, true),
+        DataType::F8e4m3 => (Float::new(3, 7), 4, 8, true),
+        DataType::F8e5m2 => (Float::new(2, 15), 3, 15, true),
     };
     Kind { float, exact, doublings, is_signed }
 }
@@ -174,7 +189,7 @@ impl Values {
     }
 
     /// The bits of the nearest float; of two the even one. None of the values is subnormal.
-    fn encode_float(&self, (significand, bias): (u32, u64), value: f64) -> u64 {
+    fn encode_float(&self, Float { significand, bias }: Float, value: f64) -> u64 {
         if value == 0.0 {
             return 0;
         }
@@ -195,6 +210,8 @@ impl Values {
 
 #[cfg(test)]
 mod tests {
+    use strum::VariantArray as _;
+
     use super::*;
 
     /// The number that bits of a type stand for, by the formula of the formats.
@@ -205,7 +222,7 @@ mod tests {
                 (bits << (64 - size)).cast_signed() as f64 / 2_f64.powi(64 - size)
             }
             None => bits as f64,
-            Some((significand, bias)) => {
+            Some(Float { significand, bias }) => {
                 let significand = significand.cast_signed();
                 let sign = if bits >> (size - 1) == 1 { -1.0 } else { 1.0 };
                 let exponent = bits >> significand & ((1 << (size - 1 - significand)) - 1);
@@ -231,8 +248,8 @@ mod tests {
     }
 
     fn every_case(mut look: impl FnMut(Values)) {
-        for data_type in DataType::ALL {
-            for reduction in Reduction::ALL {
+        for &data_type in DataType::VARIANTS {
+            for &reduction in Reduction::VARIANTS {
                 for ranks in [1, 2, 3, 4, 5, 7, 8, 9, 16, 72, 200, Values::RANKS_MAX] {
                     look(Values::new(data_type, reduction, ranks));
                 }
@@ -279,8 +296,8 @@ mod tests {
                     };
                     let found = decode(values.data_type, values.result(7, index));
                     let near = values.kind.float.filter(|_| values.tolerance() > 0);
-                    let off = near.map_or(0.0, |(significand, _)| {
-                        expected.abs() / 2_f64.powi(significand.cast_signed() + 1)
+                    let off = near.map_or(0.0, |float| {
+                        expected.abs() / 2_f64.powi(float.significand.cast_signed() + 1)
                     });
                     assert!((found - expected).abs() <= off, "{values:?}: {found} {expected}");
                 }

@@ -18,10 +18,6 @@ const TURN: Duration = Duration::from_millis(5);
 /// Runs `command` to its end; how it ended, and what it wrote to standard error if that is a pipe.
 /// It is told to end (`SIGTERM`) when this process is, and when this process ends before, however
 /// it does.
-///
-/// # Errors
-///
-/// It cannot be started.
 pub fn run(mut command: Command) -> io::Result<(ExitStatus, String)> {
     end_with_parent(&mut command);
     let mut child = command.spawn()?;

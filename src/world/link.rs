@@ -73,10 +73,6 @@ impl Links {
     }
 
     /// Sends each message over its link; over MPI side by side.
-    ///
-    /// # Errors
-    ///
-    /// The first link that does not do its work.
     pub(super) fn send(
         &mut self,
         messages: &[(usize, Rc<[u8]>)],

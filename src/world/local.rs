@@ -44,10 +44,6 @@ pub(super) struct Children(Vec<Child>);
 impl Local {
     /// Starts ranks 1 to `size` - 1 as `program internal-rank RANK SIZE DEADLINE_MS`, each with its
     /// own `variables`, and becomes rank 0.
-    ///
-    /// # Errors
-    ///
-    /// A process could not be started.
     pub fn start(
         program: &Path,
         size: u32,
@@ -87,10 +83,6 @@ impl Local {
     }
 
     /// All ranks of a world of threads of this process, in the order of the ranks.
-    ///
-    /// # Errors
-    ///
-    /// The system gives no more sockets.
     pub fn threads(size: u32, deadline: Duration) -> Result<Vec<Self>, Error> {
         let mut root = Self::new(Rank(0), size, deadline, Vec::new());
         let mut others = Vec::new();

@@ -194,10 +194,6 @@ impl World {
     }
 
     /// Brings the value of each rank to the root, in the order of the ranks; `None` elsewhere.
-    ///
-    /// # Errors
-    ///
-    /// A rank is gone, late or has failed.
     pub fn gather<T: Serialize + DeserializeOwned>(
         &mut self,
         value: T,
@@ -206,10 +202,6 @@ impl World {
     }
 
     /// Brings the root's value to every rank.
-    ///
-    /// # Errors
-    ///
-    /// A rank is gone, late or has failed.
     pub fn broadcast<T: Serialize + DeserializeOwned>(
         &mut self,
         value: Option<T>,
@@ -220,10 +212,6 @@ impl World {
     /// Brings the value of each rank to every rank, in the order of the ranks: as many values as
     /// the square of the ranks go over the root's connections. [`World::exchange`] sends what is
     /// wanted only.
-    ///
-    /// # Errors
-    ///
-    /// A rank is gone, late or has failed.
     pub fn all_gather<T: Serialize + DeserializeOwned>(
         &mut self,
         value: T,
@@ -234,10 +222,6 @@ impl World {
 
     /// Brings the values of `members` to each of them; every rank calls it with the same members,
     /// and those that are none hear nothing.
-    ///
-    /// # Errors
-    ///
-    /// A rank is gone, late or has failed.
     pub fn exchange_among<T: Serialize + DeserializeOwned>(
         &mut self,
         value: T,
@@ -249,10 +233,6 @@ impl World {
 
     /// Brings what `choose` makes of all values, in the order of the ranks, to every rank; the root
     /// asks it.
-    ///
-    /// # Errors
-    ///
-    /// A rank is gone, late or has failed.
     pub fn agree<T: Serialize + DeserializeOwned, R: Serialize + DeserializeOwned>(
         &mut self,
         value: T,
@@ -265,10 +245,6 @@ impl World {
     /// Brings to each rank the values of those that it wants, in the order in which it does.
     /// `wants` is the same function on every rank, of which the root asks it; who is no member has
     /// no value.
-    ///
-    /// # Errors
-    ///
-    /// A rank is gone, late or has failed.
     pub fn exchange<T: Serialize + DeserializeOwned>(
         &mut self,
         value: T,
@@ -278,10 +254,6 @@ impl World {
     }
 
     /// Brings each rank its own value of those that the root has, in the order of the ranks.
-    ///
-    /// # Errors
-    ///
-    /// A rank is gone, late or has failed.
     pub fn scatter<T: Serialize + DeserializeOwned>(
         &mut self,
         values: Option<Vec<T>>,
@@ -295,10 +267,6 @@ impl World {
     }
 
     /// Returns when every rank has called it.
-    ///
-    /// # Errors
-    ///
-    /// A rank is gone, late or has failed.
     pub fn barrier(&mut self) -> Result<(), Error> {
         self.star.barrier()
     }
@@ -332,10 +300,6 @@ impl World {
     /// that is dropped instead, because a rank is gone or does not answer, ends this process with
     /// exit code 1, and by that the launcher ends all: rank 0's half a second later, another's 5 s
     /// later, so that rank 0 can write what it has. So it is dropped when everything is said.
-    ///
-    /// # Errors
-    ///
-    /// MPI's refusal.
     pub fn finish(self) -> Result<(), Error> {
         let Self { star, keeper } = self;
         drop(star);

@@ -199,14 +199,13 @@ fn library(launcher: &Launcher, given: Option<&Path>) -> Result<Library, String>
             Err(reason) => tried.push(format!("{}: {reason}", path.display())),
         }
     }
-    let name = family.name();
     let remedy = match given {
-        Some(_) => format!("give --mpi-lib a library of {name}, or leave it out"),
-        None => format!("install {name} on every host, or name its library with --mpi-lib"),
+        Some(_) => format!("give --mpi-lib a library of {family}, or leave it out"),
+        None => format!("install {family} on every host, or name its library with --mpi-lib"),
     };
     Err(format!(
-        "a launcher of {name} has started {ranks} ranks ({variable}), and no library of {name} is \
-         here: {}; {remedy}",
+        "a launcher of {family} has started {ranks} ranks ({variable}), and no library of \
+         {family} is here: {}; {remedy}",
         tried.join("; ")
     ))
 }

@@ -3,12 +3,12 @@
 use std::{
     io::{self, Write},
     path::Path,
-    process::Command,
-    sync::{Mutex, MutexGuard, PoisonError},
+    process::{Child, Command, Output, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError, mpsc},
     thread,
 };
 
-use super::text;
+use super::{Rows, SOON, eventually, text};
 
 /// One lab at a time: their ranks spin, and would take each other's CPUs.
 static TURN: Mutex<()> = Mutex::new(());
@@ -68,12 +68,62 @@ impl Lab {
         let result = result.unwrap();
         assert!(result.status.success(), "{line}: {}", text(&result.stderr));
     }
+
+    /// Starts `per_host` ranks of g2g on each host, by Open MPI.
+    pub(crate) fn start(&self, per_host: usize, line: &str) -> Started<'_> {
+        let agent = format!("{} agent", lab().get_program().display());
+        let slots: Vec<String> =
+            (0..self.hosts).map(|host| format!("{}:{per_host}", self.host(host))).collect();
+        let mut command = lab();
+        command.args(["head", &self.name, "mpirun.openmpi", "--mca", "plm_rsh_agent", &agent]);
+        // What ranks say through MPI has a link of its own, as beside the fabric of a cluster.
+        command.args("--mca oob_tcp_if_include eth1 --mca btl_tcp_if_include eth1".split(' '));
+        command.args("--mca btl tcp,vader,self --oversubscribe --bind-to none -H".split(' '));
+        command.arg(slots.join(",")).arg(env!("CARGO_BIN_EXE_g2g")).args(line.split_whitespace());
+        for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
+            command.env(name, "1");
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Started { lab: self, child: command.spawn().unwrap(), what: line.to_owned() }
+    }
+
+    /// Runs g2g to its good end, and reads its rows.
+    pub(crate) fn rows(&self, per_host: usize, line: &str) -> Rows {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("run");
+        let line = format!("{line} --quiet --no-report --output {}", output.display());
+        let (result, said) = self.start(per_host, &line).wait();
+        assert_eq!(result.status.code(), Some(0), "{said}");
+        Rows::read(&output)
+    }
 }
 
 impl Drop for Lab {
     fn drop(&mut self) {
         let status = lab().arg("down").arg(&self.name).status();
         assert!(status.is_ok_and(|status| status.success()), "{} stays", self.name);
+    }
+}
+
+/// A run that is under way.
+pub(crate) struct Started<'a> {
+    lab: &'a Lab,
+    pub(crate) child: Child,
+    what: String,
+}
+
+impl Started<'_> {
+    /// Waits for the end, which must come, and for that of every process.
+    pub(crate) fn wait(self) -> (Output, String) {
+        let Self { lab, child, what } = self;
+        let (send, receive) = mpsc::channel();
+        thread::spawn(move || send.send(child.wait_with_output().unwrap()));
+        let output = receive.recv_timeout(SOON);
+        let output = output.unwrap_or_else(|_| panic!("{what} does not end: {}", lab.processes()));
+        let is_gone = eventually(SOON, || lab.processes().is_empty());
+        assert!(is_gone, "{what} leaves {}", lab.processes());
+        let said = format!("{what}: {}{}", text(&output.stdout), text(&output.stderr));
+        (output, said)
     }
 }
 

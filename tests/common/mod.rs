@@ -8,6 +8,7 @@ pub(crate) mod simulation;
 
 use std::{
     fs,
+    ops::{Deref, DerefMut},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -22,11 +23,23 @@ pub(crate) fn g2g() -> Command {
     Command::new(env!("CARGO_BIN_EXE_g2g"))
 }
 
-/// The program with transports that fail, built from `tests/programs`.
+/// The program with transports that fail.
 pub(crate) fn faulty() -> Command {
-    let program = Path::new(env!("CARGO_BIN_EXE_g2g")).with_file_name("examples").join("faulty");
+    example("faulty")
+}
+
+/// A program with transports of its own, built from `tests/programs`.
+pub(crate) fn example(name: &str) -> Command {
+    let program = Path::new(env!("CARGO_BIN_EXE_g2g")).with_file_name("examples").join(name);
     assert!(program.exists(), "`cargo test` builds it, and so does `cargo build --examples`");
     Command::new(program)
+}
+
+/// Copies a program, and makes a copy of any file one. Another process writes it: what this one had
+/// open for writing, children that other tests start would hold open, and nobody could execute it.
+pub(crate) fn install(from: &Path, to: &Path) {
+    let status = Command::new("install").arg("--mode=755").args([from, to]).status();
+    assert!(status.unwrap().success(), "{}", to.display());
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {
@@ -38,17 +51,48 @@ pub(crate) fn run(mut command: Command, line: &str) -> Output {
     command.args(line.split_whitespace()).output().unwrap()
 }
 
-/// Starts the program with the words of `line`, in a process group of its own.
-pub(crate) fn start(line: &str) -> Child {
-    let mut command = g2g();
-    command.args(line.split_whitespace()).process_group(0);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+/// A process group that runs; killed when this is dropped before its end was waited for.
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        command.process_group(0).stdin(Stdio::null());
+        Self(Some(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()))
+    }
+}
+
+impl Deref for Running {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        self.0.as_ref().unwrap()
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let Some(child) = &mut self.0 else { return };
+        let group = format!("-{}", child.id());
+        drop(Command::new("kill").args(["-KILL", "--", &group]).output());
+        drop(child.wait());
+    }
+}
+
+/// Starts the program with the words of `line`.
+pub(crate) fn start(line: &str) -> Running {
+    Running::start(g2g().args(line.split_whitespace()))
 }
 
 /// Waits for the end of what was started, which must come.
-pub(crate) fn wait(mut parent: Child) -> Output {
+pub(crate) fn wait(mut parent: Running) -> Output {
     assert!(eventually(SOON, || parent.try_wait().unwrap().is_some()), "rank 0 does not end");
-    parent.wait_with_output().unwrap()
+    parent.0.take().unwrap().wait_with_output().unwrap()
 }
 
 /// The rows of a CSV text by their columns. Fails if a line has other cells than the header.
@@ -75,6 +119,10 @@ impl Rows {
         self.0.len()
     }
 
+    pub(crate) fn columns(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().take(1).flatten().map(|(name, _)| &**name)
+    }
+
     pub(crate) fn cell(&self, row: usize, column: &str) -> &str {
         let cell = self.0[row].iter().find(|(name, _)| name == column);
         &cell.unwrap_or_else(|| panic!("no column {column}")).1
@@ -90,7 +138,8 @@ impl Rows {
 pub(crate) fn verified_rdma(line: &str) -> Rows {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
-    let result = run(g2g(), &format!("rdma {line} {QUICK} --output {}", output.display()));
+    let result =
+        run(g2g(), &format!("rdma {line} {QUICK} --no-report --output {}", output.display()));
     let said = format!("{line}: {}{}", text(&result.stdout), text(&result.stderr));
     verified(&result, &output, &said)
 }
@@ -113,7 +162,7 @@ pub(crate) fn verified(result: &Output, output: &Path, said: &str) -> Rows {
 }
 
 /// The other ranks of a run that was started by [`start`], in their order.
-pub(crate) fn children(parent: &Child) -> Vec<u32> {
+pub(crate) fn children(parent: &Running) -> Vec<u32> {
     let mut ranks = group_members(parent.id());
     ranks.retain(|&pid| pid != parent.id());
     ranks.sort_unstable();
@@ -166,12 +215,11 @@ pub(crate) fn signal(name: &str, pid: u32) {
 pub(crate) fn assert_nothing_stays(group: u32, names: &[PathBuf]) {
     let is_empty = eventually(SOON, || group_members(group).is_empty());
     assert!(is_empty, "processes stay: {:?}", group_members(group));
-    let new = || -> Vec<_> {
-        let is_new = |name: &PathBuf| !names.contains(name) && !is_of_mpi(name);
-        shared_memory_names().into_iter().filter(is_new).collect()
-    };
-    // Other programs of this machine make and remove names too.
-    assert!(eventually(SOON, || new().is_empty()), "shared memory stays: {:?}", new());
+    // Other tests and programs make names too, and remove them.
+    let mut new = shared_memory_names();
+    new.retain(|name| !names.contains(name) && !is_of_mpi(name));
+    let is_gone = eventually(SOON, || new.iter().all(|name| !name.exists()));
+    assert!(is_gone, "shared memory stays: {new:?}");
 }
 
 /// Whether an MPI library has made it: other tests run beside these.

@@ -55,9 +55,12 @@ pub(crate) fn every_mpi() -> impl Iterator<Item = Mpi> {
 /// What is started, and the mark of its processes.
 pub(crate) struct Started {
     child: Child,
-    mark: String,
+    mark: Mark,
     what: String,
 }
+
+/// The value of [`MARK`] of a start, whose processes are killed when this is dropped.
+struct Mark(String);
 
 impl Mpi {
     /// Starts `ranks` of a program, with the words of `line` and the library.
@@ -79,7 +82,11 @@ impl Mpi {
         let child = child.unwrap_or_else(|err| {
             panic!("{}: {err}: scripts/test installs it", self.launcher.display())
         });
-        Started { child, mark, what: format!("{} {ranks} {line}", self.launcher.display()) }
+        Started {
+            child,
+            mark: Mark(mark),
+            what: format!("{} {ranks} {line}", self.launcher.display()),
+        }
     }
 
     pub(crate) fn g2g(&self, ranks: u32, line: &str) -> Started {
@@ -100,7 +107,7 @@ impl Started {
         let of_open_mpi = format!("OMPI_COMM_WORLD_RANK={rank}");
         let of_mpich = format!("PMI_RANK={rank}");
         let is_it = |&pid: &u32| has_variable(pid, &of_open_mpi) || has_variable(pid, &of_mpich);
-        processes(&self.mark).into_iter().find(is_it)
+        self.mark.processes().into_iter().find(is_it)
     }
 
     /// The process that starts the ranks.
@@ -127,19 +134,29 @@ impl Started {
         thread::spawn(move || send.send(child.wait_with_output().unwrap()));
         let output = receive.recv_timeout(SOON);
         let output = output.unwrap_or_else(|_| panic!("{what} does not end"));
-        let is_gone = eventually(SOON, || processes(&mark).is_empty());
-        assert!(is_gone, "{what} leaves {:?}", processes(&mark));
+        let is_gone = eventually(SOON, || mark.processes().is_empty());
+        assert!(is_gone, "{what} leaves {:?}", mark.processes());
         let said = format!("{what}: {}{}", text(&output.stdout), text(&output.stderr));
         (output, said)
     }
 }
 
-/// The processes of a start.
-fn processes(mark: &str) -> Vec<u32> {
-    let mark = format!("{MARK}={mark}");
-    let pids = fs::read_dir("/proc").unwrap();
-    let pids = pids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
-    pids.filter(|&pid| has_variable(pid, &mark)).collect()
+impl Mark {
+    fn processes(&self) -> Vec<u32> {
+        let mark = format!("{MARK}={}", self.0);
+        let pids = fs::read_dir("/proc").unwrap();
+        let pids = pids.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+        pids.filter(|&pid| has_variable(pid, &mark)).collect()
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        for pid in self.processes() {
+            // It may have ended by now.
+            drop(Command::new("kill").args(["-KILL", &pid.to_string()]).output());
+        }
+    }
 }
 
 /// A process that has ended has no variables any more, be it a zombie.

@@ -22,7 +22,7 @@ impl Simulated {
         fs::write(&file, machine.replace("report.jsonl", report.to_str().unwrap())).unwrap();
         let mut command = g2g();
         command.args(line.split_whitespace()).arg("--simulate").arg(&file);
-        command.arg("--output").arg(folder.path().join("run"));
+        command.args(["--no-report", "--output"]).arg(folder.path().join("run"));
         let output = command.output().unwrap();
         let code = output.status.code().unwrap_or(-1);
         Self { code, stdout: text(&output.stdout), stderr: text(&output.stderr), folder }

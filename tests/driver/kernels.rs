@@ -1,5 +1,7 @@
 //! g2g's kernels, against formulas worked out here or in `transport::pattern`.
 
+use strum::VariantArray as _;
+
 use super::*;
 
 on_both_machines! {
@@ -128,10 +130,10 @@ fn what_is_given_and_what_comes_out_is_the_same_for_gpus(gpus: &[Context]) {
     const COUNT: u64 = 1000;
     let mut gpu = Gpu::new(&gpus[0]);
     let (memory, result) = (buffer(&gpus[0], 64 << 10), buffer(&gpus[0], 16));
-    for data_type in DataType::ALL {
+    for &data_type in DataType::VARIANTS {
         let size = data_type.size().get();
-        for (reduction, ranks) in
-            Reduction::ALL.into_iter().flat_map(|op| [1, 2, 3, 8, 72, 511].map(|ranks| (op, ranks)))
+        for (&reduction, ranks) in
+            Reduction::VARIANTS.iter().flat_map(|op| [1, 2, 3, 8, 72, 511].map(|ranks| (op, ranks)))
         {
             let values = Values::new(data_type, reduction, ranks);
             let what = format!("{data_type:?} {reduction:?} {ranks}");

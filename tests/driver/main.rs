@@ -1,5 +1,5 @@
 //! What g2g relies on of a driver, asked of the simulated one and, with
-//! `cargo test --test driver -- --ignored`, of the real one.
+//! `cargo test --test driver -- --ignored real::`, of the real one.
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 

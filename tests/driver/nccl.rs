@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use g2g::ffi::nccl::{
-    Allocation, Communicator, DataType, Factor, Feature, Graph, Group, Library, Reduction,
-    Registration, Window,
+    Allocation, Call, Communicator, Factor, Graph, Group, Library, Registration, Window,
 };
+use g2g::plan::{Collective, DataType, Peers, Reduction};
 
 use super::*;
 
@@ -92,6 +92,12 @@ fn half(memory: Slice<'_>, number: u64) -> Slice<'_> {
     memory.slice(Bytes::new(half.get() * number), half)
 }
 
+/// A sum of whole buffers, but for what a test says otherwise.
+fn call<'a>(collective: Collective, source: Slice<'a>, target: Slice<'a>) -> Call<'a> {
+    let (reduction, factor, root, peers) = (Reduction::Sum, None, None, Peers::default());
+    Call { collective, source, target, data_type: KIND, reduction, factor, root, peers }
+}
+
 const ELEMENTS: u32 = 16 * 1024;
 const KIND: DataType = DataType::Uint32;
 
@@ -106,8 +112,8 @@ fn a_rank_alone_keeps_its_data(gpus: &[Context]) {
     seat.fill(7);
     let alone = alone(&gpus[0]);
     let mut group = Group::start(library()).unwrap();
-    let memory = (seat.source.all(), seat.target.all());
-    group.all_reduce((&alone, &seat.gpu.stream), memory, KIND, Reduction::Sum).unwrap();
+    let sum = call(Collective::AllReduce, seat.source.all(), seat.target.all());
+    group.queue((&alone, &seat.gpu.stream), sum).unwrap();
     group.end().unwrap();
     seat.gpu.finish();
     alone.async_error().unwrap();
@@ -124,8 +130,9 @@ fn what_is_captured_is_done_at_each_launch(gpus: &[Context]) {
         seat.gpu.write(seat.target.all(), &[0; 4]);
         let streams = [&seat.gpu.stream];
         let graph = Graph::capture(library(), &streams, 2, |group, half_of| {
-            let memory = (half(seat.source.all(), half_of), half(seat.target.all(), half_of));
-            group.all_reduce((&alone, &seat.gpu.stream), memory, KIND, Reduction::Sum)
+            let [source, target] = [&seat.source, &seat.target].map(|of| half(of.all(), half_of));
+            let sum = call(Collective::AllReduce, source, target);
+            group.queue((&alone, &seat.gpu.stream), sum)
         });
         let graph = graph.unwrap();
         seat.gpu.finish();
@@ -161,28 +168,29 @@ fn ranks_sum_collect_and_divide(gpus: &[Context]) {
         ranks.iter().map(|rank| Factor::new(rank, KIND, &3_u32.to_le_bytes()).unwrap()).collect();
     let sum = |place: u32| 3000 + 2 * place;
     together(&ranks, &seats, |group, at, seat| {
-        let memory = (seat.source.all(), seat.target.all());
-        group.all_reduce(at, memory, KIND, Reduction::Sum).unwrap();
+        let sum = call(Collective::AllReduce, seat.source.all(), seat.target.all());
+        group.queue(at, sum).unwrap();
     });
     for seat in &mut seats {
         assert_eq!(seat.elements(), (0..ELEMENTS).map(sum).collect::<Vec<u32>>());
     }
     let mut number = 0;
     together(&ranks, &seats, |group, at, seat| {
-        let memory = (seat.source.all(), seat.target.all());
-        let reduction = Reduction::Scaled(&factors[number]);
+        let sum = call(Collective::AllReduce, seat.source.all(), seat.target.all());
+        let (reduction, factor) = (Reduction::MulSum, Some(&factors[number]));
         number += 1;
-        group.all_reduce(at, memory, KIND, reduction).unwrap();
+        group.queue(at, Call { reduction, factor, ..sum }).unwrap();
     });
     assert_eq!(seats[1].elements()[5], 3 * sum(5));
     together(&ranks, &seats, |group, at, seat| {
-        let memory = (half(seat.source.all(), 0), seat.target.all());
-        group.all_gather(at, memory, KIND).unwrap();
+        let source = half(seat.source.all(), 0);
+        group.queue(at, call(Collective::AllGather, source, seat.target.all())).unwrap();
     });
     assert_eq!(seats[0].elements()[ELEMENTS as usize / 2], 2000);
     together(&ranks, &seats, |group, at, seat| {
         let target = half(seat.target.all(), 0);
-        group.reduce_scatter(at, (seat.source.all(), target), KIND, Reduction::Maximum).unwrap();
+        let scatter = call(Collective::ReduceScatter, seat.source.all(), target);
+        group.queue(at, Call { reduction: Reduction::Max, ..scatter }).unwrap();
     });
     assert_eq!(seats[1].elements()[0], 2000 + ELEMENTS / 2);
     drop(factors);
@@ -192,40 +200,41 @@ fn ranks_sum_collect_and_divide(gpus: &[Context]) {
 fn ranks_pass_on_gather_and_scatter(gpus: &[Context]) {
     let (ranks, mut seats) = (pair(gpus), seats(gpus));
     together(&ranks, &seats, |group, at, seat| {
-        group.broadcast(at, (seat.source.all(), seat.target.all()), KIND, 1).unwrap();
+        let broadcast = call(Collective::Broadcast, seat.source.all(), seat.target.all());
+        group.queue(at, Call { root: Some(1), ..broadcast }).unwrap();
     });
     assert_eq!(seats[0].elements()[9], 2009);
     together(&ranks, &seats, |group, at, seat| {
-        let memory = (seat.source.all(), seat.target.all());
-        group.reduce(at, memory, KIND, (Reduction::Minimum, 0)).unwrap();
+        let reduce = call(Collective::Reduce, seat.source.all(), seat.target.all());
+        group.queue(at, Call { reduction: Reduction::Min, root: Some(0), ..reduce }).unwrap();
     });
     assert_eq!(seats[0].elements()[9], 1009);
     assert_eq!(seats[1].elements()[9], 2009, "only the root's target is written");
-    if library().lacks(Feature::AllToAll).is_none() {
-        together(&ranks, &seats, |group, at, seat| {
-            group.all_to_all(at, (seat.source.all(), seat.target.all()), KIND).unwrap();
-        });
-        assert_eq!(seats[0].elements()[ELEMENTS as usize / 2], 2000);
-        assert_eq!(seats[1].elements()[0], 1000 + ELEMENTS / 2);
-    }
-    if library().lacks(Feature::Gather).is_none() {
-        together(&ranks, &seats, |group, at, seat| {
-            group.gather(at, (half(seat.source.all(), 0), seat.target.all()), KIND, 1).unwrap();
-        });
-        assert_eq!(seats[1].elements()[0], 1000);
-        together(&ranks, &seats, |group, at, seat| {
-            group.scatter(at, (seat.source.all(), half(seat.target.all(), 1)), KIND, 0).unwrap();
-        });
-        assert_eq!(seats[1].elements()[ELEMENTS as usize / 2], 1000 + ELEMENTS / 2);
-    }
+    together(&ranks, &seats, |group, at, seat| {
+        let exchange = call(Collective::AllToAll, seat.source.all(), seat.target.all());
+        group.queue(at, exchange).unwrap();
+    });
+    assert_eq!(seats[0].elements()[ELEMENTS as usize / 2], 2000);
+    assert_eq!(seats[1].elements()[0], 1000 + ELEMENTS / 2);
+    together(&ranks, &seats, |group, at, seat| {
+        let gather = call(Collective::Gather, half(seat.source.all(), 0), seat.target.all());
+        group.queue(at, Call { root: Some(1), ..gather }).unwrap();
+    });
+    assert_eq!(seats[1].elements()[0], 1000);
+    together(&ranks, &seats, |group, at, seat| {
+        let scatter = call(Collective::Scatter, seat.source.all(), half(seat.target.all(), 1));
+        group.queue(at, Call { root: Some(0), ..scatter }).unwrap();
+    });
+    assert_eq!(seats[1].elements()[ELEMENTS as usize / 2], 1000 + ELEMENTS / 2);
 }
 
 fn messages_cross_in_one_group(gpus: &[Context]) {
     let (ranks, mut seats) = (pair(gpus), seats(gpus));
     together(&ranks, &seats, |group, at, seat| {
         let peer = u32::from(std::ptr::eq(at.0, &raw const ranks[0]));
-        group.send(at, seat.source.all(), KIND, peer).unwrap();
-        group.receive(at, seat.target.all(), KIND, peer).unwrap();
+        let peers = Peers { to: Some(peer), from: Some(peer) };
+        let messages = call(Collective::SendRecv, seat.source.all(), seat.target.all());
+        group.queue(at, Call { peers, ..messages }).unwrap();
     });
     assert_eq!((seats[0].elements()[3], seats[1].elements()[3]), (2003, 1003));
 }
@@ -244,13 +253,14 @@ fn parts_of_a_communicator_work_by_themselves(gpus: &[Context]) {
     let mut seats = seats(gpus);
     let alone = divide([(0, 0), (1, 0)]);
     together(&alone, &seats, |group, at, seat| {
-        let memory = (seat.source.all(), seat.target.all());
-        group.all_reduce(at, memory, KIND, Reduction::Sum).unwrap();
+        let sum = call(Collective::AllReduce, seat.source.all(), seat.target.all());
+        group.queue(at, sum).unwrap();
     });
     assert_eq!(elements(&mut seats), [1003, 2003], "a part of one has its own data");
     let turned = divide([(7, 1), (7, 0)]);
     together(&turned, &seats, |group, at, seat| {
-        group.broadcast(at, (seat.source.all(), seat.target.all()), KIND, 0).unwrap();
+        let broadcast = call(Collective::Broadcast, seat.source.all(), seat.target.all());
+        group.queue(at, Call { root: Some(0), ..broadcast }).unwrap();
     });
     assert_eq!(elements(&mut seats), [2003; 2], "the second has become the first");
 }
@@ -276,7 +286,7 @@ fn registered_memory_and_windows_are_used_like_all_other(gpus: &[Context]) {
             let all = windows.iter().map(Memory::all).chain(registered.iter().map(Memory::all));
             let target = all.collect::<Vec<Slice<'_>>>()[of_both(rank)];
             let at = (&**communicator, &seat.gpu.stream);
-            group.all_reduce(at, (seat.source.all(), target), KIND, Reduction::Sum).unwrap();
+            group.queue(at, call(Collective::AllReduce, seat.source.all(), target)).unwrap();
         }
         group.end().unwrap();
         seats.iter().for_each(|seat| seat.gpu.finish());
@@ -298,8 +308,8 @@ fn a_rank_that_leaves_in_the_middle_is_not_waited_for_ever(gpus: &[Context]) {
     let left = ranks.pop().unwrap();
     let stays = ranks.pop().unwrap();
     let mut group = Group::start(library()).unwrap();
-    let memory = (seats[0].source.all(), seats[0].target.all());
-    group.all_reduce((&stays, &seats[0].gpu.stream), memory, KIND, Reduction::Sum).unwrap();
+    let sum = call(Collective::AllReduce, seats[0].source.all(), seats[0].target.all());
+    group.queue((&stays, &seats[0].gpu.stream), sum).unwrap();
     // It may be queued, or be late while the two connect; nothing may wait for ever.
     let ended = group.end();
     drop(left);

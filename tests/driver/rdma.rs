@@ -3,7 +3,7 @@
 
 use g2g::{
     machine,
-    measure::{self, Outcome},
+    measure::{self, Experiment, Outcome},
     plan::{
         self, Effort, FabricRequest, Operation, Pattern, Rank, Request, TransportKind,
         topology::Host,
@@ -34,16 +34,16 @@ fn outcomes(ranks: u32, request: &Request) -> Vec<(plan::Case, Outcome)> {
     topology.nics = machine::offered_nics(None);
     let own = (0..ranks).map(Rank).collect();
     let host = Host { name: "here".to_owned(), ranks: own, topology: topology.clone() };
-    let cases = plan::cases_between(request, &[host]).unwrap();
+    let cases = plan::cases_across_hosts(request, &[host]).unwrap();
     let run = |local: Local| {
         let mut world = World::local(local).unwrap();
         let transport = transport::open(TransportKind::Rdma, &topology).unwrap();
         let measure = |case: &plan::Case| {
             let own =
                 if world.is_root() { case.clone() } else { case.parts()[&world.rank()].clone() };
-            let outcome =
-                measure::measure(&mut world, transport.as_ref(), &own, (QUICK, 7), &mut ())
-                    .unwrap();
+            let experiment =
+                Experiment { transport: transport.as_ref(), case: &own, effort: QUICK, seed: 7 };
+            let outcome = measure::measure(&mut world, &experiment, &mut ()).unwrap();
             outcome.map(|outcome| (case.clone(), outcome))
         };
         cases.iter().filter_map(measure).collect::<Vec<_>>()
@@ -71,7 +71,7 @@ fn a_provider_that_does_not_know_gpus_is_said_to() {
         let outcomes = outcomes(2, &request);
         assert!(!outcomes.is_empty());
         for (case, outcome) in outcomes {
-            let Outcome::Skipped(said) = outcome else { panic!("{case}: {outcome:?}") };
+            let Outcome::Skipped(said) = outcome else { panic!("{case:?}: {outcome:?}") };
             assert!(said.contains(reason), "{said}");
         }
     }
@@ -92,7 +92,7 @@ fn staged_data_arrives_by_every_operation(_: &[Context]) {
     let outcomes = outcomes(2, &request(Pattern::OneWay, &sizes));
     assert_eq!(outcomes.len(), 9);
     for (case, outcome) in outcomes {
-        let Outcome::Measured(measured) = outcome else { panic!("{case}: {outcome:?}") };
+        let Outcome::Measured(measured) = outcome else { panic!("{case:?}: {outcome:?}") };
         assert!(measured.bandwidth.unwrap().gb_s.estimate > 0.0);
         let staging = measured.staging.unwrap();
         assert!(staging.slots > 1 && staging.slot <= Bytes::kib(512), "{staging:?}");
@@ -101,13 +101,13 @@ fn staged_data_arrives_by_every_operation(_: &[Context]) {
         assert_eq!(network.source_registration, Registration::Host);
         // Operations end whole, and the last chunk of each is what is left.
         let (moved, operations) = (network.moved.get(), measured.operations);
-        assert!(moved.is_multiple_of(case.size.get()), "{case}: {moved}");
-        assert!(moved >= case.size.times(operations).get(), "{case}: {moved}");
+        assert!(moved.is_multiple_of(case.size.get()), "{case:?}: {moved}");
+        assert!(moved >= case.size.times(operations).get(), "{case:?}: {moved}");
         let ended = match case.operation {
             Operation::Read => Completion::Arrival,
             _ => Completion::Confirmed,
         };
-        assert_eq!(network.latency_completion, ended, "{case}");
+        assert_eq!(network.latency_completion, ended, "{case:?}");
     }
 }
 
@@ -118,7 +118,7 @@ fn staged_data_comes_from_all_ranks_at_once(_: &[Context]) {
         request.slot = Some(Bytes::kib(64));
         request.fabric.window = Some(3);
         for (case, outcome) in outcomes(3, &request) {
-            let Outcome::Measured(measured) = outcome else { panic!("{case}: {outcome:?}") };
+            let Outcome::Measured(measured) = outcome else { panic!("{case:?}: {outcome:?}") };
             let staging = measured.staging.unwrap();
             assert_eq!((staging.slots, staging.slot), (3, Bytes::kib(64)));
         }

@@ -15,9 +15,7 @@ use g2g::{
         shm::{Segment, Store},
     },
     plan::{Case, TransportKind, topology::Topology},
-    transport::{
-        self, Clock, Error, Mismatch, Span, Staging, Support, Transfer, Transport, pattern,
-    },
+    transport::{self, Clock, Error, Mismatch, Span, Support, Transfer, Transport, pattern},
     units::Bytes,
     world::World,
 };
@@ -31,7 +29,7 @@ const MIB: usize = 1 << 20;
 const DATA_AT: usize = 4096;
 
 fn main() -> ExitCode {
-    g2g::run::main(open)
+    g2g::command::main(open)
 }
 
 fn open(kind: TransportKind, topology: &Topology) -> Result<Box<dyn Transport>, String> {
@@ -113,16 +111,8 @@ impl FaultyTransfer {
 }
 
 impl Transfer for FaultyTransfer {
-    fn staging(&self) -> Option<Staging> {
-        None
-    }
-
     fn clock(&self) -> Clock {
         Clock::of_host(clock::resolution())
-    }
-
-    fn is_misplaced(&self) -> bool {
-        false
     }
 
     fn fill(&mut self, seed: u64) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 
 use g2g::{
     plan::catalogue::Catalogue,
-    record::{catalogue_entry_json, catalogue_entry_text, catalogue_json, catalogue_text},
+    show::{catalogue_entry_json, catalogue_entry_text, catalogue_json, catalogue_text},
 };
 
 use super::assert_sentence;

@@ -1,10 +1,7 @@
 //! Logs of NCCL.
 
 use g2g::{
-    evidence::{
-        explain::Explanation,
-        nccl_log::{Asked, Reader, Wishes},
-    },
+    nccl_log::{Asked, Reader, Wishes, explain::Explanation},
     units::Bytes,
 };
 

@@ -1,5 +1,5 @@
 //! What each target does with the bytes that it is given. The fuzzers of `fuzz/` and the brief runs
-//! of `tests/fuzz.rs` call the same functions: they panic where a promise is broken, and say
+//! of `tests/it/fuzz.rs` call the same functions: they panic where a promise is broken, and say
 //! whether the input was taken for what it should be.
 
 #![allow(dead_code, reason = "each program uses a part of it")]

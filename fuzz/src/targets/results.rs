@@ -3,10 +3,11 @@
 use std::fs;
 
 use g2g::{
+    analysis::compare::{self, By, Source},
     record::{Error, Held, Run, Status},
-    report::{
-        self, Part,
-        compare::{self, By, Source},
+    show::{
+        self,
+        report::{self, Part},
     },
 };
 
@@ -34,13 +35,11 @@ pub(crate) fn take(input: &[u8]) -> bool {
         }
     };
     write();
-    let shown =
-        Run::read_columns(FOLDER.path(), report::is_wanted).and_then(|run| Part::of_run(&run));
+    let shown = Run::read(FOLDER.path()).and_then(|run| Part::of_run(&run));
     if let Some(part) = told(shown) {
         html::assert_is_safe(&report::html(vec![part]));
     }
-    let source =
-        || told(Run::read_columns(FOLDER.path(), compare::is_wanted).and_then(Source::of_run));
+    let source = || told(Run::read(FOLDER.path()).and_then(Source::of_run));
     if let (Some(a), Some(b)) = (source(), source()) {
         let sources = [a, b];
         compared(&sources, &compare::sides(&sources, 1, ("a", "b"), &[]));
@@ -53,14 +52,11 @@ pub(crate) fn take(input: &[u8]) -> bool {
 }
 
 fn compared(sources: &[Source], comparisons: &[compare::Comparison]) {
-    for text in [
-        compare::tables(sources, comparisons, true),
-        compare::markdown(sources, comparisons, true),
-        compare::csv(sources, comparisons),
-    ] {
+    let page = show::compare::page(sources, comparisons, true);
+    for text in [page.text(), page.markdown(), show::compare::csv(sources, comparisons)] {
         assert!(text.is_empty() || text.ends_with('\n'));
     }
-    let json = compare::json(sources, comparisons);
+    let json = show::compare::json(sources, comparisons);
     serde_json::from_str::<serde_json::Value>(&json).expect("it is JSON");
 }
 

@@ -3,9 +3,9 @@
 use std::fs;
 
 use g2g::{
+    plan::sweep::Plan,
     record::sweep::Past,
-    report::{self, Part},
-    sweep::Plan,
+    show::report::{self, Part},
 };
 
 use super::{Folder, assert_sentence, files, html};

@@ -2,7 +2,8 @@
 
 use g2g::{
     machine::{acs::Acs, host::Host, software::Software, survey, system::System},
-    record::{picture, topology_json, topology_text},
+    record::topology_json,
+    show::{picture, topology_text},
 };
 
 /// The machine of these files is shown: no panic, pictures that are XML by their marks.

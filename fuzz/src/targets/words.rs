@@ -3,7 +3,7 @@
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
 use g2g::{
-    cli::{Answer, Cli},
+    command::{Answer, Cli, Command},
     plan::nccl_env::{findings, settings},
 };
 
@@ -17,9 +17,10 @@ pub(crate) fn take(input: &[u8]) -> bool {
     let words = words.split(|byte| *byte == b'\n').map(|word| OsString::from_vec(word.to_vec()));
     let is_taken = match Cli::read([OsString::from("g2g")].into_iter().chain(words)) {
         Ok(cli) => {
-            if let Some((options, kinds)) = cli.command.measured() {
+            if let Command::Measure(measure) = cli.command {
+                let options = measure.options();
                 let _ = options.effort();
-                match options.request(kinds) {
+                match options.request() {
                     Ok(request) => {
                         let request = &request.nccl;
                         let seen = settings(&request.variables, [], &[]);

@@ -14,7 +14,10 @@ driver! {
         let gpu = local.gpu(device)?;
         if local.context(gpu).retained == 0 {
             let bytes = world.machine.gpus[gpu as usize].memory_bytes;
-            local.memory.open(gpu, bytes).map_err(|_| Code::OUT_OF_MEMORY)?;
+            let opened = local.memory.open(gpu, bytes).map_err(|_| Code::OUT_OF_MEMORY)?;
+            if let Some(range) = opened.filter(|_| world.machine.symbolic_memory) {
+                world.executor.contents().open(range);
+            }
             local.context(gpu).generation += 1;
             world.executor.forget_error(gpu);
         }

@@ -4,7 +4,7 @@ use std::fs::File;
 
 use super::{Code, Out, driver, memory::free, reach::can_enable};
 use crate::{
-    memory::{Kind, Mapping, PAGE, Region, file_key},
+    memory::{Kind, Mapping, PAGE, Region, contents::range, file_key},
     state::World,
     timing::{Export, WRITE_COUNTERS, cost::Place},
 };
@@ -37,8 +37,13 @@ driver! {
                 export_new(world, gpu, file, bytes)?
             }
         };
-        // From now on the other process can write it unseen.
-        world.executor.contents().share(start, bytes, counter);
+        // From now on the other process can read and write it unseen.
+        let mut contents = world.executor.contents();
+        if !contents.close(range(start, bytes)) {
+            return Err(Code::OUT_OF_MEMORY);
+        }
+        contents.repeats.share(start, bytes, counter);
+        drop(contents);
         if let Some(region) = local.memory.at(start) {
             region.kind = Kind::Allocated { export: Some((at, nonce)) };
         }
@@ -124,7 +129,7 @@ fn open(world: &World, handle: Handle) -> Result<u64, Code> {
     let mapping = mapping.map_err(|_| Code::MAP_FAILED)?;
     let start = mapping.start + before;
     let key = file_key(&file, export.offset);
-    world.executor.contents().share(start, export.bytes, key.counter(WRITE_COUNTERS));
+    world.executor.contents().repeats.share(start, export.bytes, key.counter(WRITE_COUNTERS));
     local.memory.add(Region {
         start,
         bytes: export.bytes,

@@ -114,7 +114,7 @@ fn planned(world: &World, local: &Local, gpu: u32, launch: Launch) -> (Work, Act
         Effect::Read { source: found, bytes, .. } | Effect::Compare { found, bytes, .. } => {
             ((place(found), own), cost::kernel_read(machine, gpu, place(found), bytes))
         }
-        Effect::Write { target, bytes } => {
+        Effect::Write { target, bytes, .. } => {
             ((own, place(target)), cost::kernel_write(machine, gpu, place(target), bytes))
         }
         Effect::Chase { list, hops, .. } => {
@@ -147,8 +147,10 @@ fn touched(effect: Effect) -> Vec<(u64, u64, Access)> {
             vec![(source, bytes, Load), (target, bytes, Store)]
         }
         Effect::Read { source, bytes, result } => vec![(source, bytes, Load), (result, 8, Store)],
-        Effect::Write { target, bytes } => vec![(target, bytes, Store)],
-        Effect::Compare { found, bytes, result } => vec![(found, bytes, Load), (result, 16, Store)],
+        Effect::Write { target, bytes, .. } => vec![(target, bytes, Store)],
+        Effect::Compare { found, bytes, result, .. } => {
+            vec![(found, bytes, Load), (result, 16, Store)]
+        }
         Effect::Hold { flag, timed_out, .. } => vec![(flag, 4, Load), (timed_out, 4, Store)],
         Effect::Chase { list, hops, cycles, result } => {
             vec![(list, 8, Load), (cycles, hops.saturating_mul(4), Store), (result, 24, Store)]

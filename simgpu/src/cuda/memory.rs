@@ -1,16 +1,25 @@
 //! Allocating device and host memory, and what is known of an address.
 
-use std::{ffi::c_void, io::Write, sync::atomic::Ordering};
+use std::{ffi::c_void, sync::atomic::Ordering};
 
 use super::{
     Code, Local, Out, driver,
     queue::{idle, synchronize_all},
 };
 use crate::{
-    memory::{Kind, Mapping, PAGE, Region, taken_bytes},
+    memory::{
+        Kind, Mapping, PAGE, Region, Removed, content::Content, contents::range, host_lacks,
+        taken_bytes, warn_of_lack,
+    },
     state::World,
     timing::{cost::Place, words::Key},
 };
+
+/// How much of new memory is filled with [`JUNK`]; all of it would cost too much time where bytes
+/// are stored.
+const JUNK_BYTES: u64 = 64 << 10;
+/// What new memory holds, so that nobody counts on zeroes.
+const JUNK: u32 = 0xA5;
 
 driver! {
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) |world| {
@@ -27,11 +36,14 @@ driver! {
         if bytes == 0 || address.pointer().is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        take(world, gpu, taken_bytes(bytes as u64))?;
+        take(world, gpu, taken_bytes(bytes as u64), !world.machine.symbolic_memory)?;
         match local.memory.allocate(gpu, bytes as u64) {
             Some(start) => {
-                // The memory is filled with junk.
-                world.executor.contents().written(start, bytes as u64);
+                let mut contents = world.executor.contents();
+                contents.repeats.written(start, bytes as u64);
+                let junk = range(start, taken_bytes(bytes as u64).min(JUNK_BYTES));
+                contents.put(junk, &Content::set(JUNK, 1));
+                drop(contents);
                 address.set(start)
             }
             None => {
@@ -199,8 +211,11 @@ pub(crate) fn free(world: &World, address: u64, is: impl Fn(&Region) -> bool) ->
 
 /// Takes a region out, and back what it took. Nothing that is queued uses it.
 pub(crate) fn let_go(world: &World, local: &mut Local, start: u64) {
-    let Some(region) = local.memory.remove(start) else { return };
-    world.executor.contents().freed(region.start, region.bytes);
+    let Some(Removed { region, cleared }) = local.memory.remove(start) else { return };
+    let mut contents = world.executor.contents();
+    contents.repeats.freed(region.start, region.bytes);
+    cleared.iter().for_each(|range| contents.cleared(range));
+    drop(contents);
     if let Kind::Allocated { export } = region.kind {
         give_back(world, region.gpu, taken_bytes(region.bytes));
         if let Some((at, _)) = export {
@@ -209,8 +224,9 @@ pub(crate) fn let_go(world: &World, local: &mut Local, start: u64) {
     }
 }
 
-/// Counts device memory of this process; refuses what the GPU has not.
-pub(crate) fn take(world: &World, gpu: u32, bytes: u64) -> Result<(), Code> {
+/// Counts device memory of this process; refuses what the GPU has not, and of memory that is stored
+/// what the host has not.
+pub(crate) fn take(world: &World, gpu: u32, bytes: u64, is_stored: bool) -> Result<(), Code> {
     let total = world.machine.gpus[gpu as usize].memory_bytes;
     let mut plane = world.plane();
     let fits = || {
@@ -225,32 +241,13 @@ pub(crate) fn take(world: &World, gpu: u32, bytes: u64) -> Result<(), Code> {
     }
     let gpus = 0..world.machine.gpus.len() as u32;
     let used: u64 = gpus.map(|gpu| world.shared.memory_used(gpu)).sum();
-    if bytes >= LARGE && host_lacks(bytes, used) {
+    if is_stored && host_lacks(bytes, used) {
         // Without this the host would kill some process when the memory is used.
-        let sentence = format!(
-            "warning: this host has not the memory that {} MiB more on simulated GPU {gpu} would take",
-            bytes >> 20
-        );
-        let _ = writeln!(std::io::stderr(), "{sentence}");
+        warn_of_lack(bytes, &format!("on simulated GPU {gpu}"));
         return Err(Code::OUT_OF_MEMORY);
     }
     world.shared.memory(world.place, gpu).fetch_add(bytes, Ordering::Relaxed);
     Ok(())
-}
-
-/// From here on it is looked whether the host has the memory.
-const LARGE: u64 = 64 << 20;
-
-/// Whether the host has not `bytes` of memory now, or not altogether with the `used` ones, of which
-/// some may not have been touched yet; proc(5).
-fn host_lacks(bytes: u64, used: u64) -> bool {
-    let Ok(text) = std::fs::read_to_string("/proc/meminfo") else { return false };
-    let of = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
-    };
-    of("MemAvailable:").is_some_and(|available| bytes > available)
-        || of("MemTotal:").is_some_and(|total| used.saturating_add(bytes) > total)
 }
 
 /// Counts device memory of this process as free again.

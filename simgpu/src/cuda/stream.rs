@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     execute::{Action, Function, Watched, load},
+    memory::contents::range,
     state::World,
     timing::{
         Gate, GateKind, Work,
@@ -145,6 +146,7 @@ fn wait_value(
         _ => return Err(Code::INVALID_VALUE),
     };
     let key = word(&queueing, address, bits)?;
+    world.executor.contents().close(range(address, bits / 8));
     forget_what_was_overwritten(world, address, key);
     let condition = Condition { test, wide: bits == 64 };
     let gate = Gate { kind: GateKind::Value, key, condition, operand };

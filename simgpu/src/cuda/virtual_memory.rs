@@ -14,7 +14,7 @@ use super::{
     reach::can_enable,
 };
 use crate::{
-    memory::{Kind, Mapping, Region, file_key},
+    memory::{Kind, Mapping, Region, Removed, file_key},
     state::World,
     timing::{WRITE_COUNTERS, cost::Place, memory_file, words::Key},
 };
@@ -74,7 +74,7 @@ driver! {
         if flags != 0 || !whole || handle.pointer().is_null() {
             return Err(Code::INVALID_VALUE);
         }
-        take(world, gpu, bytes)?;
+        take(world, gpu, bytes, true)?;
         let Ok(file) = create(world, gpu, bytes) else {
             give_back(world, gpu, bytes);
             return Err(Code::OUT_OF_MEMORY);
@@ -141,7 +141,7 @@ driver! {
         let key = map(&mut world.local(), (address, bytes as u64), offset, handle, flags)?;
         // The same memory can be mapped twice, here and in other processes.
         let counter = key.counter(WRITE_COUNTERS);
-        world.executor.contents().share(address, bytes as u64, counter);
+        world.executor.contents().repeats.share(address, bytes as u64, counter);
         Ok(())
     }
 
@@ -150,12 +150,12 @@ driver! {
         let mut local = idle(world);
         let whole = whole_regions(&local, address, end)?;
         for (start, handle) in whole {
-            let Some(region) = local.memory.remove(start) else { continue };
+            let Some(Removed { region, .. }) = local.memory.remove(start) else { continue };
             let ranges = &local.memory.reservations;
             if let Some(range) = ranges.iter().find(|range| range.contains(start)) {
                 range.fill(start, region.bytes, None).map_err(|_| Code::UNMAP_FAILED)?;
             }
-            world.executor.contents().freed(start, region.bytes);
+            world.executor.contents().repeats.freed(start, region.bytes);
             if let Some(physical) = local.physical.get_mut(handle) {
                 physical.mapped -= 1;
             }

@@ -3,7 +3,11 @@
 //! They are the same sources that a GPU runs, compiled as C++ by build.rs with `cpu.h` in the place
 //! of CUDA. This module knows their names and parameters, and nothing of streams or of time.
 
+mod part;
+
 use std::ffi::{CString, c_char, c_int, c_void};
+
+pub(crate) use part::{Wrong, compare as compare_part, write};
 
 /// A launch: the kernel's grid, its block, and its parameters as the driver takes them.
 #[derive(Clone, Debug)]
@@ -27,14 +31,44 @@ pub enum Effect {
     /// Loads `source` and adds to the word at `result`; `read_only`.
     Read { source: u64, bytes: u64, result: u64 },
     /// Stores; `write_only`, `fill`, `give`.
-    Write { target: u64, bytes: u64 },
+    Write { target: u64, bytes: u64, what: Written },
     /// Loads `found` and writes two words at `result`; `compare`, `compare_reduced`.
-    Compare { found: u64, bytes: u64, result: u64 },
+    Compare { found: u64, bytes: u64, expected: Expected, result: u64 },
     /// Waits until the 32-bit word at `flag` has reached a ticket; `hold`.
     Hold { flag: u64, ticket: u32, timed_out: u64 },
     /// Follows `hops` pointers in `list`, of which nothing is known but its beginning; writes
     /// `hops` 32-bit words at `cycles` and three 64-bit words at `result`; `chase`.
     Chase { list: u64, hops: u64, cycles: u64, result: u64 },
+}
+
+/// What a kernel stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are parameters, described in kernels/*.cu")]
+pub enum Written {
+    /// The pattern of a seed, each word xor `flip`.
+    Pattern { seed: u64, flip: u64 },
+    /// What a rank gives to a reduction.
+    Given { values: Values, rank: u32 },
+}
+
+/// What a kernel compares memory with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are parameters, described in kernels/*.cu")]
+pub enum Expected {
+    /// The pattern of a seed.
+    Pattern { seed: u64 },
+    /// What a reduction of given values leaves, give or take `tolerance` in an element's bits.
+    Reduced { values: Values, tolerance: u32 },
+}
+
+/// The values that ranks give to a reduction, as `kernels/values.cu` numbers types and operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are parameters, described in kernels/*.cu")]
+pub struct Values {
+    pub data_type: u32,
+    pub reduction: u32,
+    pub ranks: u32,
+    pub seed: u64,
 }
 
 /// A kernel.
@@ -60,8 +94,8 @@ static KERNELS: [Kernel; 10] = [
     Kernel { name: "copy_by_read", parameters: &[8, 8, 8], effect: copy },
     Kernel { name: "copy_by_write", parameters: &[8, 8, 8], effect: copy },
     Kernel { name: "read_only", parameters: &[8, 8, 8], effect: read },
-    Kernel { name: "write_only", parameters: &[8, 8, 8], effect: write },
-    Kernel { name: "fill", parameters: &[8, 8, 8, 8], effect: write },
+    Kernel { name: "write_only", parameters: &[8, 8, 8], effect: write_only },
+    Kernel { name: "fill", parameters: &[8, 8, 8, 8], effect: fill },
     Kernel { name: "compare", parameters: &[8, 8, 8, 8], effect: compare },
     Kernel { name: "give", parameters: &[8, 8, 8, 4, 4, 8], effect: give },
     Kernel { name: "compare_reduced", parameters: &[8, 8, 8, 8, 8, 8], effect: compare_reduced },
@@ -121,33 +155,52 @@ fn read(launch: &Launch) -> Effect {
     Effect::Read { source, bytes, result }
 }
 
-fn write(launch: &Launch) -> Effect {
-    let [target, bytes] = launch.integers();
-    Effect::Write { target, bytes }
+fn write_only(launch: &Launch) -> Effect {
+    let [target, bytes, seed] = launch.integers();
+    Effect::Write { target, bytes, what: Written::Pattern { seed, flip: 0 } }
+}
+
+fn fill(launch: &Launch) -> Effect {
+    let [target, bytes, seed, flip] = launch.integers();
+    Effect::Write { target, bytes, what: Written::Pattern { seed, flip } }
 }
 
 fn compare(launch: &Launch) -> Effect {
-    let [found, bytes, _seed, result] = launch.integers();
-    Effect::Compare { found, bytes, result }
+    let [found, bytes, seed, result] = launch.integers();
+    Effect::Compare { found, bytes, expected: Expected::Pattern { seed }, result }
 }
 
 fn give(launch: &Launch) -> Effect {
-    let [target, count, _seed, data_type] = launch.integers();
-    Effect::Write { target, bytes: count * element_bytes(data_type) }
+    let [target, count, seed, data_type, reduction, rank_of_ranks] = launch.integers();
+    let [(rank, ranks), (_, data_type), (_, reduction)] =
+        [rank_of_ranks, data_type, reduction].map(halves);
+    let values = Values { data_type, reduction, ranks, seed };
+    let bytes = count * values.element_bytes();
+    Effect::Write { target, bytes, what: Written::Given { values, rank } }
 }
 
 fn compare_reduced(launch: &Launch) -> Effect {
-    let [found, count, _seed, type_and_reduction, _ranks, result] = launch.integers();
-    Effect::Compare { found, bytes: count * element_bytes(type_and_reduction >> 32), result }
+    let [found, count, seed, type_and_reduction, ranks, result] = launch.integers();
+    let ((data_type, reduction), (tolerance, ranks)) = (halves(type_and_reduction), halves(ranks));
+    let values = Values { data_type, reduction, ranks, seed };
+    let bytes = count * values.element_bytes();
+    Effect::Compare { found, bytes, expected: Expected::Reduced { values, tolerance }, result }
 }
 
-/// The size of an element, by the numbers of `kernels/values.cu`.
-fn element_bytes(data_type: u64) -> u64 {
-    match data_type {
-        0 | 1 | 10 | 11 => 1,
-        6 | 9 => 2,
-        2 | 3 | 7 => 4,
-        _ => 8,
+/// The upper and the lower half of a word.
+fn halves(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, (word & 0xFFFF_FFFF) as u32)
+}
+
+impl Values {
+    /// The size of an element.
+    pub fn element_bytes(&self) -> u64 {
+        match self.data_type {
+            0 | 1 | 10 | 11 => 1,
+            6 | 9 => 2,
+            2 | 3 | 7 => 4,
+            _ => 8,
+        }
     }
 }
 

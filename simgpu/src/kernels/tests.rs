@@ -439,9 +439,22 @@ fn an_effect_is_what_the_parameters_say() {
     assert_eq!(effect("copy_by_read", 3), Effect::Copy { target: 1, source: 2, bytes: 3 });
     assert_eq!(effect("copy_by_write", 3), Effect::Copy { target: 1, source: 2, bytes: 3 });
     assert_eq!(effect("read_only", 3), Effect::Read { source: 1, bytes: 2, result: 3 });
-    assert_eq!(effect("write_only", 3), Effect::Write { target: 1, bytes: 2 });
-    assert_eq!(effect("fill", 4), Effect::Write { target: 1, bytes: 2 });
-    assert_eq!(effect("compare", 4), Effect::Compare { found: 1, bytes: 2, result: 4 });
+    let pattern =
+        |flip| Effect::Write { target: 1, bytes: 2, what: Written::Pattern { seed: 3, flip } };
+    assert_eq!(effect("write_only", 3), pattern(0));
+    assert_eq!(effect("fill", 4), pattern(4));
+    let expected = Expected::Pattern { seed: 3 };
+    let compared = Effect::Compare { found: 1, bytes: 2, expected, result: 4 };
+    assert_eq!(effect("compare", 4), compared);
+    let values = Values { data_type: 8, reduction: 2, ranks: 4, seed: 3 };
+    let parameters = [Word(1), Word(5), Word(3), Half(8), Half(2), Word(3 << 32 | 4)];
+    let given = launch("give", SHAPES[0], &parameters).effect();
+    let what = Written::Given { values, rank: 3 };
+    assert_eq!(given, Effect::Write { target: 1, bytes: 40, what });
+    let parameters = [Word(1), Word(5), Word(3), Word(8 << 32 | 2), Word(7 << 32 | 4), Word(6)];
+    let compared = launch("compare_reduced", SHAPES[0], &parameters).effect();
+    let expected = Expected::Reduced { values, tolerance: 7 };
+    assert_eq!(compared, Effect::Compare { found: 1, bytes: 40, expected, result: 6 });
     assert_eq!(effect("chase", 6), Effect::Chase { list: 1, hops: 3, cycles: 4, result: 5 });
     let hold = launch("hold", SHAPES[0], &[Word(1), Half(2), Word(3), Word(4)]);
     assert_eq!(hold.effect(), Effect::Hold { flag: 1, ticket: 2, timed_out: 4 });

@@ -34,6 +34,7 @@ pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
         machine.driver_version = version.get_u32();
     }
     set(&mut machine.confidential_computing, file.confidential_computing);
+    set(&mut machine.symbolic_memory, file.symbolic_memory);
     for gpu in &mut machine.gpus {
         set(&mut gpu.nvlinks.switch, file.nvswitch.as_ref().map(|given| *given.get_ref()));
     }
@@ -100,6 +101,7 @@ fn plain(gpus: u32) -> Machine {
         event_resolution_ns: instance::EVENT_RESOLUTION_NS,
         driver_version: instance::DRIVER_VERSION,
         confidential_computing: false,
+        symbolic_memory: true,
         gpus: (0..gpus).map(plain_gpu).collect(),
         pairs: pairs_of(gpus, |pair| {
             (pair.read_allowed, pair.write_allowed) = (true, true);

@@ -1,4 +1,4 @@
-//! Holds `docs/simulation.md` to what machine files are and instances have, and the catalogue to
+//! Holds `docs/machines.md` to what machine files are and instances have, and the catalogue to
 //! its own list of sources.
 
 use std::{collections::BTreeSet, fs};
@@ -11,7 +11,7 @@ use super::{
 
 /// The text below a heading, as far as the next one that is not below it.
 fn section(heading: &str) -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/simulation.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/machines.md");
     let text = fs::read_to_string(path).unwrap();
     let depth = heading.chars().take_while(|&letter| letter == '#').count();
     let mut is_code = false;
@@ -130,7 +130,7 @@ fn what_must_be_there_is_documented_so() {
             let keys = keys.iter().filter(|key| key.default.starts_with(default));
             keys.map(|key| key.name.clone()).collect::<BTreeSet<String>>()
         };
-        let (must, one_must) = (with("must be there"), with("one must be there"));
+        let (must, one_must) = (with("required"), with("one is required"));
         let mut lines: BTreeSet<&str> = needed.lines().collect();
         if table.is_empty() {
             lines.insert("schema = 1");

@@ -1,4 +1,4 @@
-//! Machine files: what their keys are and what values they take. `docs/simulation.md`, "Machine
+//! Machine files: what their keys are and what values they take. `docs/machines.md`, "Machine
 //! files", is their description; a test holds it to this file.
 
 use std::{fs, path::Path};
@@ -25,6 +25,7 @@ pub(super) struct File {
     pub event_resolution_ns: Option<Whole<1, 1_000_000>>,
     pub driver_version: Option<Whole<11_000, 99_999>>,
     pub confidential_computing: Option<bool>,
+    pub symbolic_memory: Option<bool>,
     pub report: Option<String>,
     #[serde(default)]
     pub gpu: Vec<GpuKeys>,

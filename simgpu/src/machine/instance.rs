@@ -1,5 +1,5 @@
 //! Machines after instances of the catalogue. What the catalogue does not say is assumed here, in
-//! [`super::rates`] and in [`super::models`]; `docs/simulation.md`, "Instances", lists it.
+//! [`super::rates`] and in [`super::models`]; `docs/machines.md`, "Instances", lists it.
 
 use super::{
     Faults, Gpu, Health, Link, Machine, Nccl, NvLinks, Pair,
@@ -64,6 +64,7 @@ pub(super) fn machine(name: &str) -> Option<Machine> {
         event_resolution_ns: EVENT_RESOLUTION_NS,
         driver_version: DRIVER_VERSION,
         confidential_computing: false,
+        symbolic_memory: true,
         pairs: super::pairs_of(instance.gpu_count, |pair| builder.connect(&gpus, pair)),
         nics: builder.nics(&gpus),
         host: builder.host_of(name),

@@ -1,5 +1,5 @@
 //! Hosts and network interfaces of instances. What the catalogue does not say is assumed here;
-//! `docs/simulation.md`, "Hosts", lists it.
+//! `docs/machines.md`, "Hosts", lists it.
 
 use super::{
     Gpu, Host, Nic,

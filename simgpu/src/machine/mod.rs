@@ -112,6 +112,8 @@ pub struct Machine {
     pub driver_version: u32,
     /// Whether what GPUs and CPUs say to each other is encrypted.
     pub confidential_computing: bool,
+    /// Whether what GPUs' memory holds is described where that is enough, instead of stored.
+    pub symbolic_memory: bool,
     /// The GPUs, in the order of their ordinals; at least one.
     pub gpus: Vec<Gpu>,
     /// Every ordered pair of two different GPUs, sorted by source, then target.

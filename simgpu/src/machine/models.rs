@@ -1,5 +1,5 @@
 //! What a driver reports of the GPUs in the catalogue and the catalogue does not hold: from
-//! vendors' specifications where there are any, else assumed; `docs/simulation.md` says which.
+//! vendors' specifications where there are any, else assumed; `docs/machines.md` says which.
 
 /// A type of GPU.
 pub(super) struct Model {

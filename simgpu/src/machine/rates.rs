@@ -1,5 +1,5 @@
 //! How fast ways to memory are, of those that are known by their raw rate only: shares of it that
-//! transfers reach, and latencies. `docs/simulation.md`, "Instances", gives the source of each, or
+//! transfers reach, and latencies. `docs/machines.md`, "Instances", gives the source of each, or
 //! says that it is assumed.
 
 use super::{Pair, Rate, Rates};

@@ -191,7 +191,7 @@ eight_bits! {
 
 /// Reduces what ranks have, in the order given, each `target.len()` bytes, with the bits of the
 /// factor of each.
-pub(super) fn reduce(
+pub(crate) fn reduce(
     data_type: DataType,
     operation: Operation,
     inputs: &[(&[u8], u64)],

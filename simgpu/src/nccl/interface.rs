@@ -20,7 +20,7 @@ use super::{
 use crate::{
     cuda::{In, Out, cuMemAlloc_v2, cuMemFree_v2},
     execute::lock,
-    memory::Kind,
+    memory::{Kind, contents::range},
     state::World,
     timing::meeting::RANKS,
 };
@@ -475,6 +475,7 @@ fn scalar_bits(
     if residence == 0 && world.local().memory.find(address, size).is_none() {
         return Err(refuse(format!("the factor {address:#x} is not in memory of a device")));
     }
+    world.executor.contents().store(&range(address, size));
     let mut bits = [0; 8];
     for (at, byte) in bits.iter_mut().enumerate().take(size as usize) {
         *byte = scalar.get(at)?;

@@ -3,7 +3,7 @@
 //! The functions have the names and arguments of `nccl.h`; `docs/simulation.md`, "Collectives",
 //! says how long they last and where they differ from the real ones.
 
-mod arithmetic;
+pub(crate) mod arithmetic;
 mod collective;
 mod communicator;
 mod environment;
@@ -14,7 +14,7 @@ mod model;
 pub(crate) mod movement;
 mod names;
 mod report;
-mod types;
+pub(crate) mod types;
 
 use std::{
     ffi::c_char,

@@ -1,15 +1,25 @@
 //! Moving the bytes of collectives and messages: the process whose rank came last does it for all.
 
-use std::{fs::File, sync::Mutex};
+use std::{
+    borrow::Cow,
+    collections::BTreeSet,
+    fs::File,
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard},
+};
 
 use super::{
     arithmetic::reduce,
     types::{Code, DataType, Function, Operation},
 };
 use crate::{
-    contents::Copied,
     execute::lock,
-    memory::{Mapping, PAGE},
+    memory::{
+        Mapping, PAGE,
+        content::{Content, Input, Reduction},
+        contents::{Contents, range},
+        repeats::Copied,
+    },
     state::World,
     timing::{
         After,
@@ -22,13 +32,29 @@ use crate::{
 static VIEWS: Mutex<Vec<(Window, Mapping)>> = Mutex::new(Vec::new());
 /// How many of them stay.
 const VIEWS_KEPT: usize = 256;
+/// Bytes of each rank that are reduced at once.
+const BLOCK: usize = 64 << 10;
 
 /// A stream has come to its post, which is entry `index` of this process's order of execution:
 /// moves what nothing is missing for any more.
 pub(crate) fn begin(world: &World, at: usize, index: u64) {
     let own = After { place: world.place as u32, index };
-    let plane = world.plane();
+    let mut plane = world.plane();
     let post = plane.meetings.posts[at];
+    if !plane.meetings.is_alone(&post, world.place) {
+        let messages = plane.meetings.messages_of(at).into_iter();
+        let windows = messages.map(|(at, end)| plane.meetings.messages[at].ends[end].window);
+        let windows: Vec<Window> = windows.chain([post.send, post.receive]).collect();
+        drop(plane);
+        // Whichever process moves the bytes needs those, and those of the next operations.
+        let mut contents = world.executor.contents();
+        let mut windows = windows.iter().map(|window| range(window.address, window.bytes));
+        if !windows.all(|window| contents.close(window)) {
+            world.executor.fail_all();
+        }
+        drop(contents);
+        plane = world.plane();
+    }
     match post.kind {
         Kind::Collective => {
             if post.mover != Some(own) || post.aborted {
@@ -60,10 +86,10 @@ pub(crate) fn begin(world: &World, at: usize, index: u64) {
                     world.shared.board(end.place as usize).await_executed(end.until);
                 }
                 let [source, target] = message.ends.map(|end| end.window);
+                // Both are windows of that many bytes that ranks have posted and keep until their
+                // streams have gone on, which they have not.
                 let moved = view(&source).zip(view(&target)).map(|(from, to)| {
-                    // SAFETY: both are windows of that many bytes that ranks have posted and keep
-                    // until their streams have gone on, which they have not.
-                    unsafe { std::ptr::copy(from, to, source.bytes as usize) };
+                    world.executor.contents().copy(to, from, source.bytes);
                 });
                 world.plane().meetings.messages[at].moved = moved.is_some();
             }
@@ -76,9 +102,7 @@ pub(crate) fn finish(world: &World, at: usize) {
     let plane = world.plane();
     let post = plane.meetings.posts[at];
     let list = plane.meetings.messages_of(at);
-    let communicator = &plane.meetings.communicators[post.communicator as usize];
-    let members = &communicator.members[..communicator.ranks as usize];
-    let alone = members.iter().all(|member| member.place as usize == world.place);
+    let alone = plane.meetings.is_alone(&post, world.place);
     let messages: Vec<_> =
         list.iter().map(|&(at, end)| (plane.meetings.messages[at], end)).collect();
     drop(plane);
@@ -112,12 +136,12 @@ pub(crate) fn finish(world: &World, at: usize) {
 }
 
 /// Where a window is in this process; `None` if it cannot be reached from here.
-fn view(window: &Window) -> Option<*mut u8> {
+fn view(window: &Window) -> Option<u64> {
     if window.bytes == 0 {
-        return Some(std::ptr::dangling_mut());
+        return Some(window.address);
     }
     if window.pid == std::process::id() {
-        return Some(window.address as *mut u8);
+        return Some(window.address);
     }
     if window.descriptor < 0 {
         return None;
@@ -145,32 +169,35 @@ fn view(window: &Window) -> Option<*mut u8> {
     };
     let start = view.1.start + (window.offset - view.0.offset);
     views.push(view);
-    Some(start as *mut u8)
+    Some(start)
 }
 
 /// Does a collective, unless what it would leave is there already: a benchmark repeats itself.
 fn move_or_leave(world: &World, posts: &[Post]) -> Option<()> {
     let own = posts.iter().all(|post| post.place as usize == world.place);
     if !own {
-        return move_all(posts);
+        return move_all(world, posts);
     }
     let contents = || world.executor.contents();
-    let counted = |copied: &Copied| contents().writes(*copied, |at| world.shared.writes(at));
+    let counted =
+        |copied: &Copied| contents().repeats.writes(*copied, |at| world.shared.writes(at));
     let made: Vec<Copied> = posts.iter().map(copied).collect();
     let before: Vec<u64> = made.iter().map(counted).collect();
     let known = posts.iter().all(is_known);
-    if known && made.iter().zip(&before).all(|(made, writes)| contents().has(*made, *writes)) {
+    if known
+        && made.iter().zip(&before).all(|(made, writes)| contents().repeats.has(*made, *writes))
+    {
         return Some(());
     }
     posts.iter().for_each(|post| written(world, &post.receive));
-    move_all(posts)?;
+    move_all(world, posts)?;
     posts.iter().for_each(|post| written(world, &post.receive));
     // Where memory is shared with other processes, this one's writes are counted too: then nothing
     // is remembered.
     let after: Vec<u64> = made.iter().map(counted).collect();
     if known && before == after {
         for (made, writes) in made.into_iter().zip(after) {
-            contents().copied(made, writes);
+            contents().repeats.copied(made, writes);
         }
     }
     Some(())
@@ -205,56 +232,78 @@ fn copied(post: &Post) -> Copied {
 /// What is remembered of a range that is written counts no more.
 fn written(world: &World, window: &Window) {
     if window.bytes > 0 {
-        let counters = world.executor.contents().written(window.address, window.bytes);
+        let counters = world.executor.contents().repeats.written(window.address, window.bytes);
         counters.into_iter().for_each(|counter| world.shared.count_write(counter));
     }
 }
 
 /// All ranks' memory of a collective, by rank.
-struct Ranks {
-    sends: Vec<*mut u8>,
-    receives: Vec<*mut u8>,
+struct Ranks<'w> {
+    contents: MutexGuard<'w, Contents>,
+    sends: Vec<u64>,
+    receives: Vec<u64>,
     /// The bits of what each multiplies its elements with.
     factors: Vec<u64>,
 }
 
+/// What some of a reduction leaves.
+struct Part {
+    /// Where it is put, in bytes from the beginning of the reduction.
+    place: Range<u64>,
+    left: Left,
+}
+
+enum Left {
+    /// As if the reduction began at address 0.
+    Described(Content),
+    Bytes(Vec<u8>),
+}
+
 /// Does what a collective does to all ranks' memory; `None` if some of it cannot be reached.
-fn move_all(posts: &[Post]) -> Option<()> {
+fn move_all(world: &World, posts: &[Post]) -> Option<()> {
     let call = posts[0].call;
     let function = Function::of(call.function)?;
     let data_type = DataType::of(call.data_type)?;
-    let ranks = Ranks {
+    let mut ranks = Ranks {
         sends: posts.iter().map(|post| view(&post.send)).collect::<Option<_>>()?,
         receives: posts.iter().map(|post| view(&post.receive)).collect::<Option<_>>()?,
         factors: posts.iter().map(|post| post.scalar).collect(),
+        contents: world.executor.contents(),
     };
-    let bytes = (call.count * data_type.bytes()) as usize;
+    let bytes = call.count * data_type.bytes();
     if bytes == 0 {
         return Some(());
     }
     let operation = Operation::of(call.operation);
     let root = call.root as usize;
+    let reduction = (data_type, operation);
     match function {
         Function::AllReduce => {
-            let reduced = ranks.reduced(data_type, operation, bytes);
+            // As a ring does it: part j of as many as there are ranks begins with rank j + 1.
+            let part = call.count.div_ceil(posts.len() as u64) * data_type.bytes();
+            let begins = (0..bytes).step_by(part as usize).enumerate();
+            let reduced: Vec<Part> = begins
+                .flat_map(|(at, begin)| {
+                    ranks.reduced(reduction, at, begin..bytes.min(begin + part))
+                })
+                .collect();
             (0..posts.len()).for_each(|rank| ranks.receive(rank, 0, &reduced));
         }
         Function::Reduce => {
-            let order = (1..=posts.len()).map(|step| (root + step) % posts.len());
-            let mut reduced = vec![0; bytes];
-            ranks.reduce((data_type, operation), order, 0, &mut reduced);
+            let reduced = ranks.reduced(reduction, root, 0..bytes);
             ranks.receive(root, 0, &reduced);
         }
         Function::ReduceScatter => {
-            let parts = (0..posts.len()).map(|part| {
-                let order = (1..=posts.len()).map(move |step| (part + step) % posts.len());
-                let mut reduced = vec![0; bytes];
-                ranks.reduce((data_type, operation), order, part * bytes, &mut reduced);
-                reduced
-            });
             // In place a rank receives in the middle of what it sends.
-            let parts: Vec<Vec<u8>> = parts.collect();
-            parts.iter().enumerate().for_each(|(rank, part)| ranks.receive(rank, 0, part));
+            let parts: Vec<Vec<Part>> = (0..posts.len())
+                .map(|part| {
+                    let begin = part as u64 * bytes;
+                    ranks.reduced(reduction, part, begin..begin + bytes)
+                })
+                .collect();
+            for (rank, part) in parts.iter().enumerate() {
+                ranks.receive(rank, rank as u64 * bytes, part);
+            }
         }
         Function::AllGather => ranks.exchange(bytes, |_, _| Some((0, 1))),
         Function::Broadcast => {
@@ -277,47 +326,82 @@ fn move_all(posts: &[Post]) -> Option<()> {
     Some(())
 }
 
-impl Ranks {
-    /// What a rank sends from `offset` on.
-    fn sent(&self, rank: usize, offset: usize, bytes: usize) -> &[u8] {
-        // SAFETY: the rank has posted a window at least that long, which it keeps until its
-        // stream goes on; nobody writes it while it is read, unless the program races.
-        let start = unsafe { self.sends[rank].add(offset) };
-        // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts(start, bytes) }
+impl Ranks<'_> {
+    /// What a rank receives at the beginning, of a reduction from `offset` on.
+    fn receive(&mut self, rank: usize, offset: u64, parts: &[Part]) {
+        let start = self.receives[rank].wrapping_sub(offset);
+        for Part { place, left } in parts {
+            let target = start + place.start..start + place.end;
+            match left {
+                Left::Described(content) => self.contents.put(target, &content.moved(start)),
+                Left::Bytes(bytes) => self.contents.put_bytes(target.start, bytes),
+            }
+        }
     }
 
-    /// Puts bytes where a rank receives them.
-    fn receive(&self, rank: usize, offset: usize, bytes: &[u8]) {
-        // SAFETY: the rank has posted a window at least that long.
-        let start = unsafe { self.receives[rank].add(offset) };
-        // SAFETY: as above; where it receives in place the ranges are the same.
-        unsafe { std::ptr::copy(bytes.as_ptr(), start, bytes.len()) };
-    }
-
-    /// Reduces `target.len()` bytes at `offset` of what ranks send, in an order of ranks.
-    fn reduce(
+    /// Reduces `range` of what ranks send: begins with the rank behind `last`, goes round and ends
+    /// with that.
+    fn reduced(
         &self,
         (data_type, operation): (DataType, Operation),
-        order: impl Iterator<Item = usize>,
-        offset: usize,
-        target: &mut [u8],
-    ) {
-        let input = |rank| (self.sent(rank, offset, target.len()), self.factors[rank]);
-        let inputs: Vec<(&[u8], u64)> = order.map(input).collect();
-        reduce(data_type, operation, &inputs, target);
+        last: usize,
+        range: Range<u64>,
+    ) -> Vec<Part> {
+        let ranks = self.sends.len();
+        let order: Vec<usize> = (1..=ranks).map(|step| (last + step) % ranks).collect();
+        let size = data_type.bytes();
+        // Between two of these no rank's description changes, but within an element.
+        let mut cuts = BTreeSet::from([range.start, range.end]);
+        for &start in &self.sends {
+            let sent = start + range.start..start + range.end;
+            for segment in self.contents.segments(&sent) {
+                let cut = segment.range.start - start;
+                let down = range.start + (cut - range.start) / size * size;
+                cuts.extend([down, down + if down == cut { 0 } else { size }]);
+            }
+        }
+        let cuts: Vec<u64> = cuts.into_iter().collect();
+        let parts = cuts.windows(2).map(|ends| {
+            let place = ends[0]..ends[1];
+            let inputs = order.iter().map(|&rank| {
+                let start = self.sends[rank];
+                let content = self.contents.content(&(start + place.start..start + place.end))?;
+                let content = content.moved(start.wrapping_neg());
+                Some(Input { content, factor: self.factors[rank] })
+            });
+            let inputs = inputs.collect::<Option<Vec<Input>>>();
+            let reduction = inputs.map(|inputs| Reduction { data_type, operation, inputs });
+            let left = match reduction.filter(Reduction::is_shallow) {
+                Some(reduction) => {
+                    let reduction = Arc::new(reduction);
+                    Left::Described(Content::Reduced { reduction, start: 0 })
+                }
+                None => Left::Bytes(self.reduced_bytes((data_type, operation), &order, &place)),
+            };
+            Part { place, left }
+        });
+        parts.collect()
     }
 
-    /// All that ranks send reduced, as a ring does it: part *j* of as many as there are ranks
-    /// begins with rank *j* + 1 and ends with rank *j*.
-    fn reduced(&self, data_type: DataType, operation: Operation, bytes: usize) -> Vec<u8> {
-        let ranks = self.sends.len();
-        let size = data_type.bytes() as usize;
-        let part = (bytes / size).div_ceil(ranks) * size;
-        let mut reduced = vec![0; bytes];
-        for (at, target) in reduced.chunks_mut(part).enumerate() {
-            let order = (1..=ranks).map(|step| (at + step) % ranks);
-            self.reduce((data_type, operation), order, at * part, target);
+    fn reduced_bytes(
+        &self,
+        (data_type, operation): (DataType, Operation),
+        order: &[usize],
+        place: &Range<u64>,
+    ) -> Vec<u8> {
+        let mut reduced = vec![0; (place.end - place.start) as usize];
+        let mut begin = place.start;
+        for target in reduced.chunks_mut(BLOCK) {
+            let bytes = target.len() as u64;
+            let sent: Vec<Cow<'_, [u8]>> = order
+                .iter()
+                .map(|&rank| self.contents.bytes(&range(self.sends[rank] + begin, bytes)))
+                .collect();
+            let factors = order.iter().map(|&rank| self.factors[rank]);
+            let inputs: Vec<(&[u8], u64)> =
+                sent.iter().map(|sent| &sent[..]).zip(factors).collect();
+            reduce(data_type, operation, &inputs, target);
+            begin += bytes;
         }
         reduced
     }
@@ -325,27 +409,25 @@ impl Ranks {
     /// Moves blocks from every source to every target for which `blocks` says by how many blocks
     /// for each number of the partner: in the source for the target's, in the target for the
     /// source's.
-    fn exchange(&self, bytes: usize, blocks: impl Fn(usize, usize) -> Option<(usize, usize)>) {
+    fn exchange(&mut self, bytes: u64, blocks: impl Fn(usize, usize) -> Option<(u64, u64)>) {
         for source in 0..self.sends.len() {
             for target in 0..self.receives.len() {
                 if let Some((out, into)) = blocks(source, target) {
-                    let block = self.sent(source, out * target * bytes, bytes);
-                    self.receive(target, into * source * bytes, block);
+                    let from = self.sends[source] + out * target as u64 * bytes;
+                    let to = self.receives[target] + into * source as u64 * bytes;
+                    self.contents.copy(to, from, bytes);
                 }
             }
         }
     }
 
     /// Turns one bit of what a rank has received, on purpose.
-    fn spoil(&self, rank: usize, offset: u64, bytes: u64) {
-        if offset >= bytes {
-            return;
+    fn spoil(&mut self, rank: usize, offset: u64, bytes: u64) {
+        if offset < bytes {
+            let address = self.receives[rank] + offset;
+            let mut byte = [0];
+            self.contents.read(address, &mut byte);
+            self.contents.put_bytes(address, &[byte[0] ^ 1]);
         }
-        // SAFETY: the offset is inside of the window.
-        let byte = unsafe { self.receives[rank].add(offset as usize) };
-        // SAFETY: as above.
-        let value = unsafe { byte.read() };
-        // SAFETY: as above.
-        unsafe { byte.write(value ^ 1) };
     }
 }

@@ -86,7 +86,7 @@ impl DataType {
 }
 
 /// What reduces.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Sum,
     Prod,

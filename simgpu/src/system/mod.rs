@@ -2,7 +2,7 @@
 //! it: all that describes the machine to a program that reads files.
 //!
 //! Paths, units and forms are Linux': `Documentation/ABI` and `Documentation/filesystems/proc.rst`
-//! of its source, and proc(5). `docs/simulation.md`, "Files", says what is there.
+//! of its source, and proc(5). `docs/machines.md`, "Hosts", says what is there.
 
 mod cpus;
 mod firmware;

@@ -218,6 +218,7 @@ fn pages_of_freed_memory_are_kept_up_to_a_limit() {
     alone(|| {
         let mut machine = machine();
         machine.gpus[0].memory_bytes = 2 << 30;
+        machine.symbolic_memory = false;
         begin(machine);
         let kept_bytes = |address| {
             let local = crate::state::world().unwrap().local();

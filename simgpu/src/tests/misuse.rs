@@ -203,10 +203,27 @@ fn what_the_host_cannot_back_is_refused() {
     alone(|| {
         let mut machine = machine();
         machine.gpus[0].memory_bytes = 1 << 46;
+        machine.symbolic_memory = false;
         begin(machine);
         assert_eq!(cuMemAlloc_v2(Out::to(&mut 0), 1 << 45), 2);
         assert_eq!(crate::state::memory_used(0), 0);
         let _ = allocate(64 << 20);
+    });
+}
+
+#[test]
+fn what_the_host_cannot_back_can_be_described_and_not_stored() {
+    alone(|| {
+        let mut machine = machine();
+        machine.gpus[0].memory_bytes = 1 << 46;
+        machine.symbolic_memory = true;
+        let contexts = begin(machine);
+        on(contexts[0]);
+        let large = allocate(1 << 45);
+        ok(cuMemsetD8_v2(large, 3, 1 << 45));
+        assert_eq!(fetch(large + (1 << 44) + 5, 3), [3; 3]);
+        let mut handle = std::mem::MaybeUninit::uninit();
+        assert_eq!(cuIpcGetMemHandle(Out::to(handle.as_mut_ptr()), large), 2);
     });
 }
 

@@ -25,12 +25,15 @@ use crate::{
 
 /// Set in the process that runs a test: its name.
 const TEST: &str = "SIMGPU_TEST";
+/// Set in the process that runs a test: whether memory is symbolic.
+const SYMBOLIC: &str = "SIMGPU_TEST_SYMBOLIC";
 /// Set in the second process of a test: where the machine's state is.
 const STATE: &str = "SIMGPU_TEST_STATE";
 /// After this a test's process is killed, in seconds.
 const PATIENCE_S: u32 = 60;
 
-/// Runs the calling test in a process of its own, since a process attaches only once.
+/// Runs the calling test in a process of its own, since a process attaches only once; with symbolic
+/// memory and with memory that is stored.
 pub(super) fn alone(body: fn()) {
     let test = name();
     if std::env::var(TEST).is_ok_and(|name| name == test) {
@@ -38,10 +41,13 @@ pub(super) fn alone(body: fn()) {
         unsafe { libc::alarm(PATIENCE_S) };
         return body();
     }
-    let output = process(&test).output().unwrap();
-    let [out, err] =
-        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-    assert!(output.status.success() && out.contains("1 passed"), "{test}:\n{out}\n{err}");
+    for symbolic in ["true", "false"] {
+        let output = process(&test).env(SYMBOLIC, symbolic).output().unwrap();
+        let [out, err] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        let is_passed = output.status.success() && out.contains("1 passed");
+        assert!(is_passed, "{test}, symbolic memory: {symbolic}:\n{out}\n{err}");
+    }
 }
 
 /// Runs the calling test in two processes that are attached to one machine, with what goes
@@ -151,6 +157,7 @@ pub(super) fn machine() -> Machine {
         event_resolution_ns: 1,
         driver_version: 12080,
         confidential_computing: false,
+        symbolic_memory: std::env::var(SYMBOLIC).is_ok_and(|symbolic| symbolic == "true"),
         gpus: (0..4).map(gpu).collect(),
         pairs: pairs.collect(),
         nics: vec![],

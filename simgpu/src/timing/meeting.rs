@@ -252,6 +252,13 @@ impl Meetings {
         (0..ranks).map(of).collect()
     }
 
+    /// Whether all ranks of a post's communicator are of the process at `place`.
+    pub(crate) fn is_alone(&self, post: &Post, place: usize) -> bool {
+        let communicator = &self.communicators[post.communicator as usize];
+        let members = &communicator.members[..communicator.ranks as usize];
+        members.iter().all(|member| member.place as usize == place)
+    }
+
     /// Puts a rank's post where the others find it.
     pub(crate) fn add(&mut self, post: Post) -> Result<usize, Refusal> {
         let ranks = self.communicators[post.communicator as usize].ranks;

@@ -95,10 +95,6 @@ impl Context {
     }
 
     /// The GPU's memory that is free now, for whoever asks first.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal; none is documented for a context that works.
     pub fn free_memory(&self) -> Result<Bytes, CallError> {
         let driver = self.current()?;
         let (mut free, mut total) = (0, 0);

@@ -35,20 +35,12 @@ impl Device {
     }
 
     /// Its product name.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal; none is documented.
     pub fn name(self) -> Result<String, CallError> {
         self.text("cuDeviceGetName", self.driver.calls.cuDeviceGetName)
     }
 
     /// Its UUID as NVML and `nvidia-smi -L` write it: `GPU-`, or `MIG-` where it is an instance of
     /// a GPU that is cut up, and five groups of digits.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal; none is documented.
     pub fn uuid(self) -> Result<String, CallError> {
         let mut uuid = CUuuid { bytes: [0; 16] };
         // SAFETY: `uuid` is a live local that the call only writes.
@@ -62,20 +54,12 @@ impl Device {
     }
 
     /// Its PCI address in the kernel's form, such as `0000:1b:00.0`.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal; none is documented.
     pub fn pci_bus_id(self) -> Result<String, CallError> {
         self.text("cuDeviceGetPCIBusId", self.driver.calls.cuDeviceGetPCIBusId)
             .map(|text| text.to_ascii_lowercase())
     }
 
     /// All of its memory.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal; none is documented.
     pub fn total_memory(self) -> Result<Bytes, CallError> {
         let mut size = 0;
         // SAFETY: `size` is a live local that the call only writes.
@@ -85,10 +69,6 @@ impl Device {
     }
 
     /// Its compute capability, major and minor.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal; none is documented.
     pub fn compute_capability(self) -> Result<(u32, u32), CallError> {
         let major = self.ask(Question::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = self.ask(Question::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
@@ -96,20 +76,12 @@ impl Device {
     }
 
     /// How many multiprocessors it has.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal; none is documented.
     pub fn multiprocessors(self) -> Result<u32, CallError> {
         let count = self.ask(Question::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         Ok(count.unsigned_abs())
     }
 
     /// How many copies its copy engines do at once.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal; none is documented.
     pub fn copy_engines(self) -> Result<u32, CallError> {
         let count = self.ask(Question::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?;
         Ok(count.unsigned_abs())
@@ -125,10 +97,6 @@ impl Device {
     }
 
     /// Whether its contexts may be given access to the memory of `peer`.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal; none is documented.
     pub fn can_access_peer(self, peer: Self) -> Result<bool, CallError> {
         let mut answer = 0;
         // SAFETY: `answer` is a live local that the call only writes.

@@ -171,10 +171,6 @@ impl Kernels {
     /// Queues a copy whose accesses to the target are the wide ones: it is on another GPU.
     /// `at_once` as in [`Kernels::copy_by_read`].
     ///
-    /// # Errors
-    ///
-    /// As [`Kernels::copy_by_read`].
-    ///
     /// # Panics
     ///
     /// As [`Kernels::copy_by_read`].
@@ -194,10 +190,6 @@ impl Kernels {
     /// each word of `source` times twice its number plus one, wrapping. `at_once` as in
     /// [`Kernels::copy_by_read`].
     ///
-    /// # Errors
-    ///
-    /// As [`Kernels::copy_by_read`].
-    ///
     /// # Panics
     ///
     /// `checksum` has no room for an aligned word, or the stream is of another context.
@@ -215,10 +207,6 @@ impl Kernels {
     /// Queues storing the pattern of `seed` into `target`. `at_once` as in
     /// [`Kernels::copy_by_read`].
     ///
-    /// # Errors
-    ///
-    /// As [`Kernels::copy_by_read`].
-    ///
     /// # Panics
     ///
     /// The stream is of another context.
@@ -235,10 +223,6 @@ impl Kernels {
 
     /// Queues writing the pattern of `seed` into `target`.
     ///
-    /// # Errors
-    ///
-    /// As [`Kernels::copy_by_read`].
-    ///
     /// # Panics
     ///
     /// The stream is of another context.
@@ -247,10 +231,6 @@ impl Kernels {
     }
 
     /// Queues writing what differs from the pattern of `seed` in every byte into `target`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Kernels::copy_by_read`].
     ///
     /// # Panics
     ///
@@ -262,10 +242,6 @@ impl Kernels {
     /// Queues comparing `found` with the pattern of `seed`. `result` holds two 64-bit words: the
     /// count of wrong bytes is added to the first, and the second falls to the offset of the first
     /// wrong byte if that is smaller; before the first comparison they are 0 and the largest.
-    ///
-    /// # Errors
-    ///
-    /// As [`Kernels::copy_by_read`].
     ///
     /// # Panics
     ///
@@ -284,10 +260,6 @@ impl Kernels {
     /// Queues waiting until the host lets the stream go on. Nothing that is queued behind it may
     /// need the host before that.
     ///
-    /// # Errors
-    ///
-    /// As [`Kernels::copy_by_read`].
-    ///
     /// # Panics
     ///
     /// One of the words is not aligned, or the stream is of another context.
@@ -302,10 +274,6 @@ impl Kernels {
     }
 
     /// Queues following a list of offsets, each loaded only when the one before has arrived.
-    ///
-    /// # Errors
-    ///
-    /// As [`Kernels::copy_by_read`].
     ///
     /// # Panics
     ///
@@ -327,10 +295,6 @@ impl Kernels {
     }
 
     /// Queues storing what `rank` gives to a reduction, element by element into `target`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Kernels::copy_by_read`].
     ///
     /// # Panics
     ///
@@ -357,10 +321,6 @@ impl Kernels {
     /// words: the count of wrong elements is added to the first, and the second falls to the number
     /// of the first wrong one if that is smaller; before the first comparison they are 0 and the
     /// largest.
-    ///
-    /// # Errors
-    ///
-    /// As [`Kernels::copy_by_read`].
     ///
     /// # Panics
     ///

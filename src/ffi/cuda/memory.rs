@@ -135,10 +135,6 @@ impl Buffer {
     /// Allocates `size` for [`Buffer::ipc_handle`] or [`Buffer::dma_buf`]: whole blocks, with
     /// nothing else in them. What is smaller may share a block, and another process opens and
     /// closes blocks ("CUDA Programming Guide", Interprocess Communication).
-    ///
-    /// # Errors
-    ///
-    /// As [`Buffer::new`].
     pub fn to_share(context: &Context, size: Bytes) -> Result<Self, CallError> {
         let mut buffer = Self::new(context, whole(size))?;
         buffer.size = size;

@@ -34,7 +34,11 @@ use std::{
 
 use cudarc::driver::sys;
 
-use super::{CallError, Cause, library, simulation, watchdog};
+use super::{
+    CallError, Cause,
+    library::{self, Absent, path_of},
+    simulation, watchdog,
+};
 use calls::{Calls, DescriptorCalls, GraphCalls, IpcCalls, PairCalls, RangeCalls, ValueCalls};
 
 pub use calls::CALLS;
@@ -45,25 +49,6 @@ pub use kernel::{Chase, Hold, Kernels, Reduced};
 pub use memory::{Buffer, HostMemory, Memory, Registered, Slice};
 pub use sharing::{Descriptor, Imported, IpcHandle, SharedBuffer};
 pub use stream::{Event, Stream};
-
-/// Why there is no driver here, as a sentence that says what to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct Absent {
-    reason: String,
-    code: Option<u32>,
-}
-
-impl Absent {
-    const fn new(reason: String) -> Self {
-        Self { reason, code: None }
-    }
-
-    /// What the driver answered, where one is here that does not start.
-    pub const fn code(&self) -> Option<u32> {
-        self.code
-    }
-}
 
 /// A function that this driver does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -101,10 +86,6 @@ pub struct Driver {
 }
 
 /// The driver of this machine, loaded by the first who asks.
-///
-/// # Errors
-///
-/// There is none, or it cannot be used here.
 pub fn driver() -> Result<&'static Driver, Absent> {
     static DRIVER: OnceLock<Result<Driver, Absent>> = OnceLock::new();
     DRIVER.get_or_init(Driver::load).as_ref().map_err(Clone::clone)
@@ -128,11 +109,11 @@ impl Driver {
             (true, false) => {
                 let reason = "the driver that was found is the simulated one, which was not asked \
                               for: take its folder off the library path";
-                return Err(Absent::new(reason.to_owned()));
+                return Err(Absent::new(reason));
             }
             (false, true) => {
                 let reason = "a simulated machine was asked for after the real driver was loaded";
-                return Err(Absent::new(reason.to_owned()));
+                return Err(Absent::new(reason));
             }
             (true, true) | (false, false) => {}
         }
@@ -154,10 +135,9 @@ impl Driver {
         if let Err(err) = watchdog::watch_calls() {
             crate::stderr::say(&format!("warning: nobody watches over the driver's calls: {err}"));
         }
-        driver.initialise().map_err(|err| Absent {
-            reason: err.to_string() + remedy(&err.source),
-            code: err.code(),
-        })?;
+        driver
+            .initialise()
+            .map_err(|err| Absent::refused(err.to_string() + remedy(&err.source), err.code()))?;
         Ok(driver)
     }
 
@@ -201,10 +181,6 @@ impl Driver {
     }
 
     /// The GPUs that this process may use, in the order of their ordinals.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal; none is documented once it is initialised.
     pub fn devices(&'static self) -> Result<Vec<Device>, CallError> {
         let mut count = 0;
         // SAFETY: `count` is a live local that the call only writes.
@@ -284,21 +260,4 @@ fn remedy(cause: &Cause) -> &'static str {
         804 => "; take the CUDA compatibility package's folder off the library path",
         _ => "",
     }
-}
-
-/// The file that holds the function at `address`.
-pub(super) fn path_of(address: *const ()) -> PathBuf {
-    // SAFETY: an all-zero `Dl_info` is a valid value of that plain C struct.
-    let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: the address is only compared with those of the loaded libraries; `found` is a live
-    // local that the call only writes.
-    let code = unsafe { libc::dladdr(address.cast(), &raw mut found) };
-    if code == 0 || found.dli_fname.is_null() {
-        return PathBuf::new();
-    }
-    // SAFETY: the loader's answer is a string that ends in NUL and lives as long as the library,
-    // which is never unloaded.
-    let name = unsafe { CStr::from_ptr(found.dli_fname) };
-    let path = PathBuf::from(name.to_string_lossy().into_owned());
-    path.canonicalize().unwrap_or(path)
 }

@@ -234,10 +234,6 @@ impl SharedBuffer {
 
     /// What other processes open it with, as long as this value lives. Until then any process of
     /// this user may trace this one, where the system would else allow its ancestors only.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal; none is documented for memory that was made to be shared.
     pub fn export(&self) -> Result<Descriptor, CallError> {
         let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
         let export = match exported.take() {

@@ -130,10 +130,6 @@ impl Stream {
     }
 
     /// Queues writing `value` into every byte of `target`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::copy`].
     pub fn set(&self, target: Slice<'_>, value: u8) -> Result<(), CallError> {
         let driver = self.context().current()?;
         // SAFETY: as in `copy`.
@@ -157,10 +153,6 @@ impl Stream {
 
     /// Queues waiting for the last record of `event`, in whichever stream that is; no wait if
     /// there is none.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::copy`].
     pub fn wait(&self, event: &Event) -> Result<(), CallError> {
         let driver = self.context().current()?;
         // SAFETY: both handles are alive.
@@ -170,10 +162,6 @@ impl Stream {
 
     /// Queues writing `value` into the 32-bit word at the beginning of `word`, after all that was
     /// queued before it has become visible.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::copy`].
     ///
     /// # Panics
     ///
@@ -194,10 +182,6 @@ impl Stream {
 
     /// Queues waiting until the 32-bit word at the beginning of `word` has reached `value`, in
     /// the cyclic order in which 0 follows the largest value.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::copy`].
     ///
     /// # Panics
     ///
@@ -339,10 +323,6 @@ impl Event {
     }
 
     /// Whether everything before its last record is done.
-    ///
-    /// # Errors
-    ///
-    /// What went wrong there.
     pub fn is_reached(&self) -> Result<bool, CallError> {
         let driver = self.context.current()?;
         // SAFETY: the handle is alive.

@@ -113,10 +113,6 @@ impl Endpoint {
     }
 
     /// Its address, for peers.
-    ///
-    /// # Errors
-    ///
-    /// The provider's refusal.
     pub fn address(&self) -> Result<Address, CallError> {
         // SAFETY: the endpoint is open.
         let getname =
@@ -187,10 +183,6 @@ impl Endpoint {
 
     /// Starts to write `local` to `remote`.
     ///
-    /// # Errors
-    ///
-    /// The provider's refusal.
-    ///
     /// # Panics
     ///
     /// `local` or the peer are another endpoint's, or there is no room for all at the peer.
@@ -207,10 +199,6 @@ impl Endpoint {
 
     /// Starts to read from `remote` into `local`. A read is done when the data is in `local`.
     ///
-    /// # Errors
-    ///
-    /// The provider's refusal.
-    ///
     /// # Panics
     ///
     /// As [`Endpoint::write`], for what there is at the peer.
@@ -226,10 +214,6 @@ impl Endpoint {
     }
 
     /// Starts to send `local` to `peer`, which must receive it.
-    ///
-    /// # Errors
-    ///
-    /// The provider's refusal.
     ///
     /// # Panics
     ///
@@ -248,10 +232,6 @@ impl Endpoint {
 
     /// Sends `local` to `peer`, which must receive it, together with `data`. What it takes of
     /// `local` it takes at once, and no completion comes of it (`fi_injectdata`).
-    ///
-    /// # Errors
-    ///
-    /// The provider's refusal.
     ///
     /// # Panics
     ///
@@ -285,10 +265,6 @@ impl Endpoint {
     }
 
     /// Starts to receive one message of any peer into `local`.
-    ///
-    /// # Errors
-    ///
-    /// The provider's refusal.
     ///
     /// # Panics
     ///

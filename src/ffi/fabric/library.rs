@@ -3,17 +3,19 @@
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
     fmt,
+    mem::ManuallyDrop,
     os::raw::c_uint,
     path::{Path, PathBuf},
 };
-
-use libloading::os::unix::{RTLD_LOCAL, RTLD_NOW};
 
 use super::{
     bindings::{self, fi_fabric_attr, fi_info, fid_fabric},
     grown,
 };
-use crate::ffi::{CallError, Cause, library::load};
+use crate::ffi::{
+    CallError, Cause,
+    library::{Absent, load_first, path_of},
+};
 
 /// Where the library is looked for: AWS's installer has folders of its own.
 const PLACES: [&str; 3] = [
@@ -29,11 +31,6 @@ const OLDEST: u32 = version(1, 17);
 pub(super) const fn version(major: u32, minor: u32) -> u32 {
     major << 16 | minor
 }
-
-/// Why there is no library here, as a sentence that says what to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Absent(String);
 
 /// libfabric, loaded. It is never unloaded: its threads and handlers would be left without code.
 pub struct Library {
@@ -65,37 +62,29 @@ pub(super) struct Calls {
 
 impl Library {
     /// Loads the library from `path`, or without one from the first place that has it.
-    ///
-    /// # Errors
-    ///
-    /// There is none, or it is too old.
     pub fn load(path: Option<&Path>) -> Result<&'static Self, Absent> {
         let places = match path {
             Some(path) => vec![path],
             None => PLACES.map(Path::new).to_vec(),
         };
-        let mut reason = String::new();
-        for place in places {
-            match load(place, RTLD_NOW | RTLD_LOCAL) {
-                Ok(loaded) => return Self::new(place, loaded.into_raw()),
-                Err(err) => reason = err,
-            }
-        }
-        Err(Absent(format!(
-            "{reason}: this needs libfabric: install it (libfabric1 on Debian and Ubuntu, the EFA \
-             installer on AWS) or give --fabric-lib"
-        )))
+        let (place, loaded) = load_first(places).map_err(|reason| {
+            Absent::new(format!(
+                "{reason}: this needs libfabric: install it (libfabric1 on Debian and Ubuntu, the \
+                 EFA installer on AWS) or give --fabric-lib"
+            ))
+        })?;
+        Self::new(place, ManuallyDrop::into_inner(loaded).into_raw())
     }
 
     fn new(place: &Path, handle: *mut c_void) -> Result<&'static Self, Absent> {
         let calls = Calls::load(handle)
-            .map_err(|name| Absent(format!("{} has no {name}: {Needed}", place.display())))?;
+            .map_err(|name| Absent::new(format!("{} has no {name}: {Needed}", place.display())))?;
         // SAFETY: the call takes nothing.
         let version = unsafe { (calls.fi_version)() };
-        let path = crate::ffi::cuda::path_of(calls.fi_version as *const ());
+        let path = path_of(calls.fi_version as *const ());
         if version < OLDEST {
             let found = Version(version);
-            return Err(Absent(format!("{} is libfabric {found}: {Needed}", path.display())));
+            return Err(Absent::new(format!("{} is libfabric {found}: {Needed}", path.display())));
         }
         Ok(Box::leak(Box::new(Self { calls, version, path })))
     }

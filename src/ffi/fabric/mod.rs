@@ -65,7 +65,7 @@ pub use address::Address;
 pub use domain::Domain;
 pub use endpoint::{Endpoint, Peer};
 pub use info::{Facts, Info, LinkState, Nic, Query};
-pub use library::{Absent, Library};
+pub use library::Library;
 pub use operation::{Completion, Failure, Flags, Posted};
 pub use region::{Memory, Region, Remote, RemoteRegion, SharedMemory, Slice};
 

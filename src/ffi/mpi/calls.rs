@@ -7,6 +7,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libloading::os::unix::Library;
 
+use crate::ffi::library::find;
+
 macro_rules! calls {
     ($($field:ident = $name:ident($($argument:ty),*);)*) => {
         /// Where each function is.
@@ -42,19 +44,4 @@ calls! {
     error_string = MPI_Error_string(c_int, *mut c_char, *mut c_int);
     abort = MPI_Abort(H, c_int);
     finalize = MPI_Finalize();
-}
-
-/// The function `name`; else the name again.
-///
-/// # Safety
-///
-/// `F` is a pointer to a function with the signature that `name` has in `library`, and `library`
-/// is not unloaded while it is used.
-pub(super) unsafe fn find<F: Copy>(
-    library: &Library,
-    name: &'static str,
-) -> Result<F, &'static str> {
-    // SAFETY: the caller vouches for the signature.
-    let symbol = unsafe { library.get::<F>(name.as_bytes()) };
-    symbol.map(|symbol| *symbol).map_err(|_| name)
 }

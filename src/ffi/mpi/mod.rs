@@ -19,8 +19,12 @@ use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW};
 
 pub use messages::{MessageError, Outgoing};
 
-use super::{CallError, library, watchdog::Watchdog};
-use calls::{Calls, find};
+use super::{
+    CallError,
+    library::{self, find},
+    watchdog::Watchdog,
+};
+use calls::Calls;
 use messages::{Messages, Session};
 
 /// The name in the loader of the standard's interface.
@@ -33,22 +37,14 @@ const VERSION_LENGTH: usize = 16_384;
 const ABORT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Whose MPI it is, which says by whose launcher it can be started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 pub enum Family {
     /// Open MPI, started through PMIx.
+    #[strum(serialize = "Open MPI")]
     OpenMpi,
     /// MPICH and its relatives (Intel MPI, MVAPICH, Cray MPICH), started through PMI.
+    #[strum(serialize = "MPICH")]
     Mpich,
-}
-
-impl Family {
-    /// The name in sentences.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::OpenMpi => "Open MPI",
-            Self::Mpich => "MPICH",
-        }
-    }
 }
 
 /// A library's own values, `H` being the type of its handles.
@@ -92,10 +88,6 @@ pub struct Library {
 impl Library {
     /// Loads the library `path`, a file or a name for the loader to look up, for the life of the
     /// process.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be loaded, or is no MPI that g2g knows.
     pub fn load(path: &Path) -> Result<Self, String> {
         // Components that Open MPI loads later look for its symbols among the global ones.
         let library = library::load(path, RTLD_NOW | RTLD_GLOBAL)?;
@@ -216,10 +208,6 @@ impl Mpi {
 
     /// Ends MPI in order, which every rank does; the process ends with a sentence if that takes
     /// longer than `limit`.
-    ///
-    /// # Errors
-    ///
-    /// MPI's refusal.
     pub fn finish(self, limit: Duration) -> Result<(), CallError> {
         let sentence = format!(
             "rank {}: MPI_Finalize has not come back within {} s: a rank is gone or has stopped",

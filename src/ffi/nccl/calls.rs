@@ -3,12 +3,15 @@
 //! What every library since 2.14 has is required; of what came later, or may be left out, a missing
 //! function is an answer. Each type here is held against the header's own when this is compiled.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
+
+use libloading::os::unix::Library;
 
 use super::bindings::{
     self, cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t,
     ncclScalarResidence_t, ncclUniqueId, ncclWindow_t,
 };
+use crate::{ffi::library::find, plan::Collective};
 
 macro_rules! calls {
     ($(#[$text:meta])*
@@ -26,13 +29,12 @@ macro_rules! calls {
 
         impl Calls {
             /// Looks all of them up; else the name of the first that is required and missing.
-            pub(super) fn load(handle: *mut c_void) -> Result<Self, &'static str> {
+            pub(super) fn load(library: &Library) -> Result<Self, &'static str> {
                 Ok(Self {
                     // SAFETY: the signature is that of the header, as checked above.
-                    $($name: unsafe { find(handle, stringify!($name)) }
-                        .ok_or(stringify!($name))?,)*
+                    $($name: unsafe { find(library, stringify!($name)) }?,)*
                     // SAFETY: as above.
-                    $($later: unsafe { find(handle, stringify!($later)) },)*
+                    $($later: unsafe { find(library, stringify!($later)) }.ok(),)*
                 })
             }
 
@@ -115,19 +117,70 @@ calls! {
     }
 }
 
-/// The function `name`, if the library has it.
-///
-/// # Safety
-///
-/// `F` is a pointer to a function with the signature that the library's `name` has.
-unsafe fn find<F: Copy>(handle: *mut c_void, name: &str) -> Option<F> {
-    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    let name = CString::new(name).ok()?;
-    // SAFETY: `handle` is of a library that is never unloaded; the name ends in NUL.
-    let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
-    if address.is_null() {
-        return None;
+/// NCCL's function of a collective, by what it takes: source, target, count and type of the
+/// elements; then the reduction, the root, or both; then the communicator and the stream.
+#[derive(Clone, Copy)]
+pub(super) enum Function {
+    Moving(
+        unsafe extern "C" fn(
+            *const c_void,
+            *mut c_void,
+            usize,
+            ncclDataType_t,
+            ncclComm_t,
+            cudaStream_t,
+        ) -> ncclResult_t,
+    ),
+    Reducing(
+        unsafe extern "C" fn(
+            *const c_void,
+            *mut c_void,
+            usize,
+            ncclDataType_t,
+            ncclRedOp_t,
+            ncclComm_t,
+            cudaStream_t,
+        ) -> ncclResult_t,
+    ),
+    Rooted(
+        unsafe extern "C" fn(
+            *const c_void,
+            *mut c_void,
+            usize,
+            ncclDataType_t,
+            c_int,
+            ncclComm_t,
+            cudaStream_t,
+        ) -> ncclResult_t,
+    ),
+    ReducingRooted(
+        unsafe extern "C" fn(
+            *const c_void,
+            *mut c_void,
+            usize,
+            ncclDataType_t,
+            ncclRedOp_t,
+            c_int,
+            ncclComm_t,
+            cudaStream_t,
+        ) -> ncclResult_t,
+    ),
+}
+
+impl Calls {
+    /// The name and the function of a collective; `None`: this library has none for it.
+    pub(super) fn function(&self, collective: Collective) -> Option<(&'static str, Function)> {
+        use Function::{Moving, Reducing, ReducingRooted, Rooted};
+        Some(match collective {
+            Collective::AllReduce => ("ncclAllReduce", Reducing(self.ncclAllReduce)),
+            Collective::AllGather => ("ncclAllGather", Moving(self.ncclAllGather)),
+            Collective::ReduceScatter => ("ncclReduceScatter", Reducing(self.ncclReduceScatter)),
+            Collective::Broadcast => ("ncclBroadcast", Rooted(self.ncclBroadcast)),
+            Collective::Reduce => ("ncclReduce", ReducingRooted(self.ncclReduce)),
+            Collective::AllToAll => ("ncclAlltoAll", Moving(self.ncclAlltoAll?)),
+            Collective::Gather => ("ncclGather", Rooted(self.ncclGather?)),
+            Collective::Scatter => ("ncclScatter", Rooted(self.ncclScatter?)),
+            Collective::SendRecv => return None,
+        })
     }
-    // SAFETY: the caller vouches that `F` is the pointer to what is there.
-    Some(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
 }

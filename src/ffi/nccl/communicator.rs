@@ -115,6 +115,11 @@ impl Communicator {
         !self.handle.get().is_null()
     }
 
+    /// Its number among the ranks.
+    pub(super) fn rank(&self) -> u32 {
+        self.rank
+    }
+
     /// How many ranks there are.
     pub(super) fn size(&self) -> u32 {
         self.size
@@ -192,10 +197,6 @@ impl Communicator {
     }
 
     /// Whether all is well with what was queued: an error that came later than its call.
-    ///
-    /// # Errors
-    ///
-    /// What went wrong, here or on another rank.
     pub fn async_error(&self) -> Result<(), CallError> {
         let handle = self.live(ASYNC)?;
         match self.state(handle)? {
@@ -230,10 +231,6 @@ impl Communicator {
 
     /// Ends communicators of one process in order, after all that was queued is done; all ranks
     /// should call it. If that is not so in time, they are aborted.
-    ///
-    /// # Errors
-    ///
-    /// What went wrong in something queued, and [`Cause::Late`].
     pub fn close(communicators: Vec<Self>) -> Result<(), CallError> {
         const FINALIZE: &str = "ncclCommFinalize";
         let mut begun = Vec::new();

@@ -6,71 +6,35 @@ use super::{
     Communicator, Library, Missing, Version,
     bindings::{self, ncclDataType_t, ncclRedOp_t},
 };
-use crate::{ffi::CallError, units::Bytes};
+use crate::{
+    ffi::CallError,
+    plan::{DataType, Reduction},
+    units::Bytes,
+};
 
-/// The type of an element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataType {
-    /// 8 bits with a sign.
-    Int8,
-    /// 8 bits.
-    Uint8,
-    /// 32 bits with a sign.
-    Int32,
-    /// 32 bits.
-    Uint32,
-    /// 64 bits with a sign.
-    Int64,
-    /// 64 bits.
-    Uint64,
-    /// IEEE 754 half.
-    Float16,
-    /// IEEE 754 single.
-    Float32,
-    /// IEEE 754 double.
-    Float64,
-    /// The upper half of a single.
-    Bfloat16,
-    /// 4 bits of exponent, 3 of fraction.
-    Float8e4m3,
-    /// 5 bits of exponent, 2 of fraction.
-    Float8e5m2,
-}
-
-impl DataType {
-    pub(super) const fn code(self) -> ncclDataType_t {
-        match self {
-            Self::Int8 => bindings::ncclInt8,
-            Self::Uint8 => bindings::ncclUint8,
-            Self::Int32 => bindings::ncclInt32,
-            Self::Uint32 => bindings::ncclUint32,
-            Self::Int64 => bindings::ncclInt64,
-            Self::Uint64 => bindings::ncclUint64,
-            Self::Float16 => bindings::ncclFloat16,
-            Self::Float32 => bindings::ncclFloat32,
-            Self::Float64 => bindings::ncclFloat64,
-            Self::Bfloat16 => bindings::ncclBfloat16,
-            Self::Float8e4m3 => bindings::ncclFloat8e4m3,
-            Self::Float8e5m2 => bindings::ncclFloat8e5m2,
-        }
-    }
-
-    /// The size of one.
-    pub const fn size(self) -> Bytes {
-        Bytes::new(match self {
-            Self::Int8 | Self::Uint8 | Self::Float8e4m3 | Self::Float8e5m2 => 1,
-            Self::Float16 | Self::Bfloat16 => 2,
-            Self::Int32 | Self::Uint32 | Self::Float32 => 4,
-            Self::Int64 | Self::Uint64 | Self::Float64 => 8,
-        })
+/// NCCL's number of a type of elements.
+pub(super) const fn element(data_type: DataType) -> ncclDataType_t {
+    match data_type {
+        DataType::Int8 => bindings::ncclInt8,
+        DataType::Uint8 => bindings::ncclUint8,
+        DataType::Int32 => bindings::ncclInt32,
+        DataType::Uint32 => bindings::ncclUint32,
+        DataType::Int64 => bindings::ncclInt64,
+        DataType::Uint64 => bindings::ncclUint64,
+        DataType::Half => bindings::ncclFloat16,
+        DataType::Float => bindings::ncclFloat32,
+        DataType::Double => bindings::ncclFloat64,
+        DataType::Bfloat16 => bindings::ncclBfloat16,
+        DataType::F8e4m3 => bindings::ncclFloat8e4m3,
+        DataType::F8e5m2 => bindings::ncclFloat8e5m2,
     }
 }
 
 impl Library {
     /// Whether it has elements of this type: those of 8 bits with an exponent came with 2.24.
-    pub fn has(&self, kind: DataType) -> bool {
-        match kind {
-            DataType::Float8e4m3 | DataType::Float8e5m2 => {
+    pub fn has(&self, data_type: DataType) -> bool {
+        match data_type {
+            DataType::F8e4m3 | DataType::F8e5m2 => {
                 self.version() >= Version { major: 2, minor: 24, patch: 0 }
             }
             _ => true,
@@ -78,33 +42,19 @@ impl Library {
     }
 }
 
-/// How elements of several ranks become one.
-#[derive(Clone, Copy, Debug)]
-pub enum Reduction<'a> {
-    /// Their sum.
-    Sum,
-    /// Their product.
-    Product,
-    /// The largest.
-    Maximum,
-    /// The smallest.
-    Minimum,
-    /// Their mean.
-    Average,
-    /// Their sum, each multiplied by this rank's factor first.
-    Scaled(&'a Factor<'a>),
-}
-
-impl Reduction<'_> {
-    pub(super) fn code(self) -> ncclRedOp_t {
-        match self {
-            Self::Sum => bindings::ncclSum,
-            Self::Product => bindings::ncclProd,
-            Self::Maximum => bindings::ncclMax,
-            Self::Minimum => bindings::ncclMin,
-            Self::Average => bindings::ncclAvg,
-            Self::Scaled(factor) => factor.operation,
-        }
+/// NCCL's number of a reduction; that of a sum of products was made for this rank's factor.
+///
+/// # Panics
+///
+/// A sum of products has no factor.
+pub(super) fn operator(reduction: Reduction, factor: Option<&Factor<'_>>) -> ncclRedOp_t {
+    match reduction {
+        Reduction::Sum => bindings::ncclSum,
+        Reduction::Prod => bindings::ncclProd,
+        Reduction::Max => bindings::ncclMax,
+        Reduction::Min => bindings::ncclMin,
+        Reduction::Avg => bindings::ncclAvg,
+        Reduction::MulSum => factor.expect("a sum of products has a factor").operation,
     }
 }
 
@@ -116,28 +66,24 @@ pub struct Factor<'a> {
 }
 
 impl<'a> Factor<'a> {
-    /// Makes one of the bytes of an element of the type `kind`.
-    ///
-    /// # Errors
-    ///
-    /// The library cannot ([`Feature::ScaledSum`](super::Feature::ScaledSum)).
+    /// Makes one of the bytes of an element of this type.
     ///
     /// # Panics
     ///
     /// The bytes are not those of one element.
     pub fn new(
         communicator: &'a Communicator,
-        kind: DataType,
-        element: &[u8],
+        data_type: DataType,
+        number: &[u8],
     ) -> Result<Self, CallError> {
         const CALL: &str = "ncclRedOpCreatePreMulSum";
-        assert_eq!(Bytes::of_len(element.len()), kind.size(), "a factor is one element");
+        assert_eq!(Bytes::of_len(number.len()), data_type.size(), "a factor is one element");
         let library = communicator.library;
         let create = library.calls.ncclRedOpCreatePreMulSum.ok_or(Missing(CALL))?;
         let handle = communicator.live(CALL)?;
         // The call may read it as a number: so it lies as one.
         let mut value = [0_u64];
-        for (place, byte) in element.iter().enumerate() {
+        for (place, byte) in number.iter().enumerate() {
             value[0] |= u64::from(*byte) << (8 * place);
         }
         let mut operation = 0;
@@ -147,7 +93,7 @@ impl<'a> Factor<'a> {
             create(
                 &raw mut operation,
                 value.as_mut_ptr().cast::<c_void>(),
-                kind.code(),
+                element(data_type),
                 bindings::ncclScalarHostImmediate,
                 handle,
             )

@@ -62,10 +62,6 @@ impl<'a> Graph<'a> {
     }
 
     /// Queues all of it in the streams.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal; a communicator was aborted.
     pub fn launch(&self) -> Result<(), CallError> {
         for communicator in &self.communicators {
             communicator.live("cuGraphLaunch")?;

@@ -3,19 +3,24 @@
 use std::{ffi::c_int, marker::PhantomData};
 
 use super::{
-    Communicator, DataType, Library, Missing, Reduction,
+    Communicator, Factor, Library,
     bindings::{cudaStream_t, ncclComm_t, ncclResult_t},
+    calls::Function,
+    element::{element, operator},
 };
-use crate::ffi::{
-    CallError,
-    cuda::{Slice, Stream},
+use crate::{
+    ffi::{
+        CallError,
+        cuda::{Slice, Stream},
+    },
+    plan::{Collective, DataType, Peers, Ranks, Reduction, Shape, Share},
 };
 
 /// Operations that begin together when the group is ended; a group of one is how a single operation
 /// is queued. The ranks of a process, and a rank's sends and receives, must be in one group if they
 /// wait for each other.
 ///
-/// Counts are taken from the memory: it holds whole elements, and as many as each operation says.
+/// Counts are taken from the memory: it holds whole elements, and as many as each call says.
 /// Source and target may be the same memory where NCCL says so.
 #[derive(Debug)]
 pub struct Group<'a> {
@@ -29,12 +34,29 @@ pub struct Group<'a> {
 /// On which rank's stream something is queued.
 type At<'a> = (&'a Communicator, &'a Stream);
 
+/// A rank's part in a collective.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// What the ranks do.
+    pub collective: Collective,
+    /// What this rank gives.
+    pub source: Slice<'a>,
+    /// Where it gets its data.
+    pub target: Slice<'a>,
+    /// The type of the elements.
+    pub data_type: DataType,
+    /// What a collective that reduces makes of the elements of all ranks.
+    pub reduction: Reduction,
+    /// Of a sum of products: this rank's factor.
+    pub factor: Option<&'a Factor<'a>>,
+    /// The rank with another part than the others; the first, where none is named.
+    pub root: Option<u32>,
+    /// Of messages: this rank's peers.
+    pub peers: Peers,
+}
+
 impl<'a> Group<'a> {
     /// Opens a group.
-    ///
-    /// # Errors
-    ///
-    /// NCCL's refusal; none is documented.
     pub fn start(library: &'static Library) -> Result<Self, CallError> {
         library.start_group()?;
         let (communicators, memory) = (Vec::new(), PhantomData);
@@ -83,266 +105,108 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Queues the reduction of every rank's source into every rank's target, of the same size.
-    ///
-    /// # Errors
-    ///
-    /// NCCL's refusal; it was aborted.
+    /// Queues a rank's part in a collective. What the library has no function for goes by messages,
+    /// part by part.
     ///
     /// # Panics
     ///
-    /// The sizes do not fit, or the stream is not of the communicator's GPU.
-    pub fn all_reduce(
-        &mut self,
-        at: At<'a>,
-        (source, target): (Slice<'a>, Slice<'a>),
-        kind: DataType,
-        reduction: Reduction<'a>,
-    ) -> Result<(), CallError> {
-        fits(target, source, 1);
-        let call = self.library.calls.ncclAllReduce;
-        let (count, code) = (count(source, kind), reduction.code());
-        self.queue("ncclAllReduce", at, |communicator, stream| {
-            let (from, to) = (from(source), to(target));
+    /// The sizes do not fit, a sum of products has no factor, or the stream is not of the
+    /// communicator's GPU.
+    pub fn queue(&mut self, at: At<'a>, call: Call<'a>) -> Result<(), CallError> {
+        let Call { collective, source, target, data_type, root, .. } = call;
+        let count = call.count(at.0.size());
+        let Some((name, function)) = self.library.calls.function(collective) else {
+            return self.queue_messages(at, call, count);
+        };
+        let (from, to, root) = (from(source), to(target), number(root.unwrap_or(0)));
+        let (element, operator) = (element(data_type), operator(call.reduction, call.factor));
+        self.add(name, at, |communicator, stream| match function {
             // SAFETY: both ranges are alive until the group has ended, and as long as the count
             // says; from then on their owners wait for the stream.
-            unsafe { call(from, to, count, kind.code(), code, communicator, stream) }
+            Function::Moving(call) => unsafe {
+                call(from, to, count, element, communicator, stream)
+            },
+            // SAFETY: as above.
+            Function::Reducing(call) => unsafe {
+                call(from, to, count, element, operator, communicator, stream)
+            },
+            // SAFETY: as above.
+            Function::Rooted(call) => unsafe {
+                call(from, to, count, element, root, communicator, stream)
+            },
+            // SAFETY: as above.
+            Function::ReducingRooted(call) => unsafe {
+                call(from, to, count, element, operator, root, communicator, stream)
+            },
         })
     }
 
-    /// Queues the collection of every rank's source in every rank's target, rank by rank.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::all_reduce`].
-    ///
-    /// # Panics
-    ///
-    /// As [`Group::all_reduce`].
-    pub fn all_gather(
+    /// Queues the messages of a collective: with peers, or between all that give and all that get.
+    fn queue_messages(
         &mut self,
         at: At<'a>,
-        (source, target): (Slice<'a>, Slice<'a>),
-        kind: DataType,
+        call: Call<'a>,
+        count: usize,
     ) -> Result<(), CallError> {
-        fits(target, source, at.0.size());
-        let (call, count) = (self.library.calls.ncclAllGather, count(source, kind));
-        self.queue("ncclAllGather", at, |communicator, stream| {
-            // SAFETY: as in `all_reduce`.
-            unsafe { call(from(source), to(target), count, kind.code(), communicator, stream) }
-        })
-    }
-
-    /// Queues the reduction of every rank's source, of which each rank's target gets its own part.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::all_reduce`].
-    ///
-    /// # Panics
-    ///
-    /// As [`Group::all_reduce`].
-    pub fn reduce_scatter(
-        &mut self,
-        at: At<'a>,
-        (source, target): (Slice<'a>, Slice<'a>),
-        kind: DataType,
-        reduction: Reduction<'a>,
-    ) -> Result<(), CallError> {
-        fits(source, target, at.0.size());
-        let (count, code) = (count(target, kind), reduction.code());
-        let call = self.library.calls.ncclReduceScatter;
-        self.queue("ncclReduceScatter", at, |communicator, stream| {
-            let (from, to) = (from(source), to(target));
-            // SAFETY: as in `all_reduce`.
-            unsafe { call(from, to, count, kind.code(), code, communicator, stream) }
-        })
-    }
-
-    /// Queues the copy of `root`'s source into every rank's target.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::all_reduce`].
-    ///
-    /// # Panics
-    ///
-    /// As [`Group::all_reduce`].
-    pub fn broadcast(
-        &mut self,
-        at: At<'a>,
-        (source, target): (Slice<'a>, Slice<'a>),
-        kind: DataType,
-        root: u32,
-    ) -> Result<(), CallError> {
-        fits(target, source, 1);
-        let (call, count) = (self.library.calls.ncclBroadcast, count(source, kind));
-        self.queue("ncclBroadcast", at, |communicator, stream| {
-            let (from, to, root) = (from(source), to(target), number(root));
-            // SAFETY: as in `all_reduce`.
-            unsafe { call(from, to, count, kind.code(), root, communicator, stream) }
-        })
-    }
-
-    /// Queues the reduction of every rank's source into `root`'s target; the others' is not
-    /// touched.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::all_reduce`].
-    ///
-    /// # Panics
-    ///
-    /// As [`Group::all_reduce`].
-    pub fn reduce(
-        &mut self,
-        at: At<'a>,
-        (source, target): (Slice<'a>, Slice<'a>),
-        kind: DataType,
-        (reduction, root): (Reduction<'a>, u32),
-    ) -> Result<(), CallError> {
-        fits(target, source, 1);
-        let (count, code) = (count(source, kind), reduction.code());
-        let call = self.library.calls.ncclReduce;
-        self.queue("ncclReduce", at, |communicator, stream| {
-            let (from, to, root) = (from(source), to(target), number(root));
-            // SAFETY: as in `all_reduce`.
-            unsafe { call(from, to, count, kind.code(), code, root, communicator, stream) }
-        })
-    }
-
-    /// Queues the exchange of parts: of the source one for each rank, into the target one of each.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::all_reduce`], and a library without it
-    /// ([`Feature::AllToAll`](super::Feature::AllToAll)).
-    ///
-    /// # Panics
-    ///
-    /// As [`Group::all_reduce`].
-    pub fn all_to_all(
-        &mut self,
-        at: At<'a>,
-        (source, target): (Slice<'a>, Slice<'a>),
-        kind: DataType,
-    ) -> Result<(), CallError> {
-        const CALL: &str = "ncclAlltoAll";
-        fits(target, source, 1);
-        let call = self.library.calls.ncclAlltoAll.ok_or(Missing(CALL))?;
-        let count = part(count(source, kind), at.0.size());
-        self.queue(CALL, at, |communicator, stream| {
-            // SAFETY: as in `all_reduce`; the count is that of one of the parts.
-            unsafe { call(from(source), to(target), count, kind.code(), communicator, stream) }
-        })
-    }
-
-    /// Queues the collection of every rank's source in `root`'s target, rank by rank.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::all_reduce`], and a library without it
-    /// ([`Feature::Gather`](super::Feature::Gather)).
-    ///
-    /// # Panics
-    ///
-    /// As [`Group::all_reduce`].
-    pub fn gather(
-        &mut self,
-        at: At<'a>,
-        (source, target): (Slice<'a>, Slice<'a>),
-        kind: DataType,
-        root: u32,
-    ) -> Result<(), CallError> {
-        const CALL: &str = "ncclGather";
-        fits(target, source, at.0.size());
-        let call = self.library.calls.ncclGather.ok_or(Missing(CALL))?;
-        let count = count(source, kind);
-        self.queue(CALL, at, |communicator, stream| {
-            let (from, to, root) = (from(source), to(target), number(root));
-            // SAFETY: as in `all_reduce`.
-            unsafe { call(from, to, count, kind.code(), root, communicator, stream) }
-        })
-    }
-
-    /// Queues the distribution of `root`'s source, of which each rank's target gets its part.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::all_reduce`], and a library without it
-    /// ([`Feature::Scatter`](super::Feature::Scatter)).
-    ///
-    /// # Panics
-    ///
-    /// As [`Group::all_reduce`].
-    pub fn scatter(
-        &mut self,
-        at: At<'a>,
-        (source, target): (Slice<'a>, Slice<'a>),
-        kind: DataType,
-        root: u32,
-    ) -> Result<(), CallError> {
-        const CALL: &str = "ncclScatter";
-        fits(source, target, at.0.size());
-        let call = self.library.calls.ncclScatter.ok_or(Missing(CALL))?;
-        let count = count(target, kind);
-        self.queue(CALL, at, |communicator, stream| {
-            let (from, to, root) = (from(source), to(target), number(root));
-            // SAFETY: as in `all_reduce`.
-            unsafe { call(from, to, count, kind.code(), root, communicator, stream) }
-        })
+        let Shape { gives, gets, .. } = call.collective.shape();
+        let size = call.data_type.size().times(count as u64);
+        let part = |memory: Slice<'a>, rank: u32| match memory.size() == size {
+            true => memory,
+            false => memory.slice(size.times(u64::from(rank)), size),
+        };
+        let (own, peers) = (at.0.rank(), call.peers);
+        let is_among = |ranks: Ranks, rank: u32, peer: Option<u32>| match ranks {
+            Ranks::All => true,
+            Ranks::Root => call.root.is_none_or(|root| root == rank),
+            Ranks::Peers => peer.is_some(),
+        };
+        for peer in 0..at.0.size() {
+            let (to, from) =
+                (peers.to.filter(|&to| to == peer), peers.from.filter(|&of| of == peer));
+            if is_among(gives, own, to) && is_among(gets, peer, to) {
+                self.send(at, part(call.source, peer), call.data_type, peer)?;
+            }
+            if is_among(gets, own, from) && is_among(gives, peer, from) {
+                self.receive(at, part(call.target, peer), call.data_type, peer)?;
+            }
+        }
+        Ok(())
     }
 
     /// Queues sending `source` to rank `peer`, which receives as much.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::all_reduce`].
-    ///
-    /// # Panics
-    ///
-    /// As [`Group::all_reduce`].
-    pub fn send(
+    fn send(
         &mut self,
         at: At<'a>,
         source: Slice<'a>,
-        kind: DataType,
+        data_type: DataType,
         peer: u32,
     ) -> Result<(), CallError> {
-        let (call, count) = (self.library.calls.ncclSend, count(source, kind));
-        self.queue("ncclSend", at, |communicator, stream| {
+        let (call, count) = (self.library.calls.ncclSend, elements(source, data_type));
+        self.add("ncclSend", at, |communicator, stream| {
             let (from, peer) = (from(source), number(peer));
-            // SAFETY: as in `all_reduce`.
-            unsafe { call(from, count, kind.code(), peer, communicator, stream) }
+            // SAFETY: as in `queue`.
+            unsafe { call(from, count, element(data_type), peer, communicator, stream) }
         })
     }
 
     /// Queues receiving `target` from rank `peer`, which sends as much.
-    ///
-    /// # Errors
-    ///
-    /// As [`Group::all_reduce`].
-    ///
-    /// # Panics
-    ///
-    /// As [`Group::all_reduce`].
-    pub fn receive(
+    fn receive(
         &mut self,
         at: At<'a>,
         target: Slice<'a>,
-        kind: DataType,
+        data_type: DataType,
         peer: u32,
     ) -> Result<(), CallError> {
-        let (call, count) = (self.library.calls.ncclRecv, count(target, kind));
-        self.queue("ncclRecv", at, |communicator, stream| {
+        let (call, count) = (self.library.calls.ncclRecv, elements(target, data_type));
+        self.add("ncclRecv", at, |communicator, stream| {
             let (to, peer) = (to(target), number(peer));
-            // SAFETY: as in `all_reduce`.
-            unsafe { call(to, count, kind.code(), peer, communicator, stream) }
+            // SAFETY: as in `queue`.
+            unsafe { call(to, count, element(data_type), peer, communicator, stream) }
         })
     }
 
-    /// Queues an operation of a rank in its stream.
-    fn queue(
+    /// Adds a call of a rank, which queues it in its stream.
+    fn add(
         &mut self,
         call: &'static str,
         (communicator, stream): At<'a>,
@@ -386,8 +250,8 @@ fn to(target: Slice<'_>) -> *mut std::ffi::c_void {
 }
 
 /// How many elements `memory` has.
-fn count(memory: Slice<'_>, kind: DataType) -> usize {
-    let size = kind.size();
+fn elements(memory: Slice<'_>, data_type: DataType) -> usize {
+    let size = data_type.size();
     assert!(
         memory.size().get().is_multiple_of(size.get()),
         "{} are no whole elements",
@@ -396,17 +260,21 @@ fn count(memory: Slice<'_>, kind: DataType) -> usize {
     memory.length() / size.to_len().unwrap_or(1)
 }
 
-/// How many elements each of `ranks` has of `count`.
-fn part(count: usize, ranks: u32) -> usize {
-    let ranks = usize::try_from(ranks).unwrap_or(usize::MAX).max(1);
-    assert!(count.is_multiple_of(ranks), "{count} elements are no equal parts for {ranks} ranks");
-    count / ranks
-}
-
-/// Holds that `large` is `times` as large as `small`.
-fn fits(large: Slice<'_>, small: Slice<'_>, times: u32) {
-    let expected = small.size().get().checked_mul(u64::from(times));
-    assert_eq!(Some(large.size().get()), expected, "memory for {times} times {}", small.size());
+impl Call<'_> {
+    /// The count that NCCL is called with, among `ranks`: the elements of the whole, or of a part.
+    fn count(&self, ranks: u32) -> usize {
+        let Shape { sent, received, .. } = self.collective.shape();
+        let ranks = usize::try_from(ranks).unwrap_or(usize::MAX).max(1);
+        let [given, taken] = [self.source, self.target].map(|all| elements(all, self.data_type));
+        let count = if sent == Share::Parts { given / ranks } else { given };
+        let of = |share| if share == Share::Parts { count.checked_mul(ranks) } else { Some(count) };
+        assert!(
+            of(sent) == Some(given) && of(received) == Some(taken),
+            "{} of {given} elements into {taken} among {ranks} ranks",
+            self.collective
+        );
+        count
+    }
 }
 
 /// A rank as C takes it; one that is too large is refused by NCCL's own word.

@@ -1,14 +1,14 @@
 //! The library: where it is found, its version, and its errors.
 
 use std::{
-    ffi::{CStr, c_char, c_void},
+    ffi::{CStr, c_char},
     fmt, fs,
     path::{Path, PathBuf},
     ptr,
     sync::OnceLock,
 };
 
-use libloading::os::unix::{RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix as os;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::{
@@ -16,7 +16,12 @@ use super::{
     calls::Calls,
     names,
 };
-use crate::ffi::{CallError, Cause, library::load, process::with_output_on_stderr, simulation};
+use crate::ffi::{
+    CallError, Cause,
+    library::{Absent, is_simulated, load_first, path_of},
+    process::with_output_on_stderr,
+    simulation,
+};
 
 /// The library's file, by the name that its makers gave it.
 const FILE: &str = "libnccl.so.2";
@@ -30,11 +35,6 @@ const ENVIRONMENTS: [&str; 2] = ["/opt/pytorch", "/opt/conda"];
 
 /// Where NVIDIA's wheel has the library, below a folder of packages.
 const IN_PACKAGES: &str = "nvidia/nccl/lib/libnccl.so.2";
-
-/// Why there is no library here, as a sentence that says what to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Absent(String);
 
 /// A function that this library does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,10 +80,6 @@ impl Library {
     /// the first place that has it. Whoever asks later gets the same.
     ///
     /// NCCL reads its variables when it is first called and keeps them: they must be set by now.
-    ///
-    /// # Errors
-    ///
-    /// There is none that can be loaded.
     pub fn load(path: Option<&Path>) -> Result<&'static Self, Absent> {
         LIBRARY.get_or_init(|| Self::open(path)).as_ref().map_err(Clone::clone)
     }
@@ -99,23 +95,18 @@ impl Library {
             (None, Some(path)) => vec![path.to_owned()],
             (None, None) => places(|name| std::env::var(name).ok()),
         };
-        let mut reason = String::new();
-        for place in &places {
-            match load(place, RTLD_NOW | RTLD_LOCAL) {
-                Ok(loaded) => return Self::new(place, loaded.into_raw()),
-                Err(err) if reason.is_empty() => reason = err,
-                Err(_) => {}
-            }
-        }
-        Err(Absent(format!(
-            "{reason}: this needs NCCL: install it (libnccl2 of NVIDIA's repository for Debian and \
-             Ubuntu, or nvidia-nccl-cu12 or -cu13 by pip) or give --nccl-lib"
-        )))
+        let (place, loaded) = load_first(&places).map_err(|reason| {
+            Absent::new(format!(
+                "{reason}: this needs NCCL: install it (libnccl2 of NVIDIA's repository for Debian \
+                 and Ubuntu, or nvidia-nccl-cu12 or -cu13 by pip) or give --nccl-lib"
+            ))
+        })?;
+        Self::new(place, &loaded)
     }
 
-    fn new(place: &Path, handle: *mut c_void) -> Result<Self, Absent> {
-        let calls = Calls::load(handle).map_err(|name| {
-            Absent(match simulation::library() {
+    fn new(place: &Path, loaded: &os::Library) -> Result<Self, Absent> {
+        let calls = Calls::load(loaded).map_err(|name| {
+            Absent::new(match simulation::library() {
                 Some(_) => format!("the simulated machine has no NCCL: {name} is missing"),
                 None => format!(
                     "{} is no NCCL that can be used: it has no {name}; give another with \
@@ -124,16 +115,15 @@ impl Library {
                 ),
             })
         })?;
-        // SAFETY: the name ends in NUL, and what it names is only asked about.
-        let mark = unsafe { libc::dlsym(handle, c"simgpu_state".as_ptr()) };
-        if !mark.is_null() && simulation::library().is_none() {
+        if is_simulated(loaded) && simulation::library().is_none() {
             let reason = "the NCCL that was found is the simulated one: --simulate asks for it";
-            return Err(Absent(reason.to_owned()));
+            return Err(Absent::new(reason));
         }
-        let path = crate::ffi::cuda::path_of(calls.ncclGetVersion as *const ());
+        let path = path_of(calls.ncclGetVersion as *const ());
         let mut library = Self { calls, version: 0, path };
+        let version = library.ask_version();
         library.version =
-            library.ask_version().map_err(|err| Absent(format!("{}: {err}", place.display())))?;
+            version.map_err(|err| Absent::new(format!("{}: {err}", place.display())))?;
         Ok(library)
     }
 
@@ -162,10 +152,6 @@ impl Library {
     }
 
     /// The variables that it knows, by the names in its file; sorted, each once.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read, or is laid out in an unknown way.
     pub fn variables(&self) -> Result<Vec<String>, CallError> {
         names::of_file(&self.path)
     }
@@ -274,12 +260,6 @@ pub enum Feature {
     Allocation,
     /// A sum whose parts are multiplied by a factor first.
     ScaledSum,
-    /// All-to-all as one call.
-    AllToAll,
-    /// Gather as one call.
-    Gather,
-    /// Scatter as one call.
-    Scatter,
 }
 
 impl Feature {
@@ -290,9 +270,6 @@ impl Feature {
             Self::Windows => &["ncclCommWindowRegister", "ncclCommWindowDeregister"],
             Self::Allocation => &["ncclMemAlloc", "ncclMemFree"],
             Self::ScaledSum => &["ncclRedOpCreatePreMulSum", "ncclRedOpDestroy"],
-            Self::AllToAll => &["ncclAlltoAll"],
-            Self::Gather => &["ncclGather"],
-            Self::Scatter => &["ncclScatter"],
         }
     }
 }

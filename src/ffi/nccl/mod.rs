@@ -32,11 +32,11 @@ mod memory;
 mod names;
 
 pub use communicator::Communicator;
-pub use element::{DataType, Factor, Reduction};
+pub use element::Factor;
 pub use graph::Graph;
-pub use group::Group;
+pub use group::{Call, Group};
 /// The version of the header of these bindings, as `ncclGetVersion` counts.
 pub const HEADERS: u32 = bindings::NCCL_VERSION_CODE;
 
-pub use library::{Absent, Feature, Library, Missing, UniqueId, Version};
+pub use library::{Feature, Library, Missing, UniqueId, Version};
 pub use memory::{Allocation, Registration, Window};

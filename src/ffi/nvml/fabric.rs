@@ -55,10 +55,12 @@ pub struct Fabric {
 }
 
 /// How far a GPU has come in joining the NVLink fabric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum FabricState {
     /// There is none for it.
+    #[strum(serialize = "-")]
     NotSupported,
     /// It has not begun.
     NotStarted,
@@ -66,18 +68,6 @@ pub enum FabricState {
     InProgress,
     /// It is done, well or not.
     Completed,
-}
-
-impl FabricState {
-    /// Its name.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::NotSupported => "-",
-            Self::NotStarted => "not-started",
-            Self::InProgress => "in-progress",
-            Self::Completed => "completed",
-        }
-    }
 }
 
 impl Nvml {

@@ -100,10 +100,6 @@ impl Gpu {
 
 impl Nvml {
     /// The library of this machine, loaded by the first who asks.
-    ///
-    /// # Errors
-    ///
-    /// There is none, or it does not start.
     pub fn load() -> Result<&'static Self, String> {
         static NVML: OnceLock<Result<Nvml, String>> = OnceLock::new();
         let load = || {

@@ -124,10 +124,6 @@ impl Catalogue {
 
     /// The same with what the text of a user's file adds: an entry of a name that is there takes
     /// its place.
-    ///
-    /// # Errors
-    ///
-    /// The text is no such file.
     pub fn with(&self, text: &str) -> Result<Self, BadCatalogue> {
         let bad = |at: usize, key: String, problem: String| {
             let line = 1 + text.bytes().take(at).filter(|&byte| byte == b'\n').count();

@@ -157,17 +157,17 @@ fn rates_that_follow_from_others_are_right() {
 
 #[test]
 fn the_factors_of_bus_bandwidth_are_those_that_rows_have() {
-    use crate::plan::Operation;
+    use crate::plan::Collective;
+    use strum::VariantArray as _;
     let factors = &Catalogue::built_in().collective.busbw_factor;
-    for operation in Operation::OF_NCCL {
-        let collective = operation.collective().unwrap();
-        let by_formula = match factors[operation.name()].as_str() {
+    for collective in Collective::VARIANTS {
+        let by_formula = match factors[&collective.to_string()].as_str() {
             "2*(n-1)/n" => 1.75,
             "(n-1)/n" => 0.875,
             "1" => 1.0,
             other => panic!("{other}"),
         };
-        assert_eq!(collective.busbw_factor(8), Some(by_formula), "{}", operation.name());
+        assert_eq!(collective.busbw_factor(8), Some(by_formula), "{collective}");
     }
 }
 

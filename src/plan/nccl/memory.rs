@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[derive(strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum Allocator {
     /// `cuMemAlloc`.
     Cuda,
@@ -17,6 +19,8 @@ pub enum Allocator {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[derive(strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum Registration {
     /// 0: nothing.
     #[value(alias = "0")]
@@ -29,26 +33,7 @@ pub enum Registration {
     Symmetric,
 }
 
-impl Allocator {
-    /// The name in flags and columns.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cuda => "cuda",
-            Self::Nccl => "nccl",
-        }
-    }
-}
-
 impl Registration {
-    /// The name in flags and columns.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Local => "local",
-            Self::Symmetric => "symmetric",
-        }
-    }
-
     /// Whether it can be of memory from there: a window takes memory that can be mapped anew.
     pub const fn suits(self, buffer: Allocator) -> bool {
         !matches!((self, buffer), (Self::Symmetric, Allocator::Cuda))

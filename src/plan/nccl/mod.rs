@@ -4,9 +4,10 @@ mod iterations;
 mod memory;
 mod split;
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use strum::VariantArray as _;
 
 use super::{
     BadRequest, Case, Collective, DataType, Endpoint, Engine, Flow, Gpu, Operation, Pattern, Place,
@@ -48,6 +49,15 @@ pub struct Nccl {
     pub sharers: u32,
     /// The number among all members of the first flow's source: 0 in a case as a whole.
     pub first: u32,
+}
+
+/// Of messages: whom a rank of a communicator sends to, and whom it receives from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peers {
+    /// It sends to this rank.
+    pub to: Option<u32>,
+    /// It receives from this one.
+    pub from: Option<u32>,
 }
 
 /// What the user asks of NCCL's collectives.
@@ -116,8 +126,10 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
     let roots = if wanted.roots.is_empty() { &all_roots } else { &wanted.roots };
     let memories = wanted.memories()?;
     let mut cases = Vec::new();
-    for &operation in request.operations_or(&Operation::OF_NCCL) {
-        let Some(collective) = operation.collective() else { continue };
+    let asked: Vec<Collective> =
+        request.operations.iter().filter_map(|operation| operation.collective()).collect();
+    let collectives = if request.operations.is_empty() { Collective::VARIANTS } else { &asked };
+    for &collective in collectives {
         for (pattern, pair) in messages(request, collective, ranks) {
             for &(buffer, registration) in &memories {
                 for nccl in wanted.elements(collective, roots) {
@@ -127,7 +139,7 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
                         transport: TransportKind::Nccl,
                         pattern,
                         flows: flows.clone(),
-                        operation,
+                        operation: Operation::Collective(collective),
                         engine: Engine::Sm,
                         issuer: None,
                         handle: None,
@@ -177,7 +189,7 @@ impl CollectiveRequest {
     /// What `collective` works on, in the order of the rows; with what is left to the caller as in
     /// the plainest case.
     fn elements(&self, collective: Collective, roots: &[u32]) -> Vec<Nccl> {
-        let reductions: Vec<Option<Reduction>> = match collective.has_reduction() {
+        let reductions: Vec<Option<Reduction>> = match collective.shape().reduces {
             true => self.reductions.iter().copied().map(Some).collect(),
             false => vec![None],
         };
@@ -291,17 +303,18 @@ impl Case {
 
     /// Of messages: whom the rank with this `number` in its communicator sends to, and whom it
     /// receives from.
-    pub fn peers(&self, number: u32) -> (Option<u32>, Option<u32>) {
-        let Some(Nccl { pair, ranks, .. }) = self.nccl else { return (None, None) };
+    pub fn peers(&self, number: u32) -> Peers {
+        let Some(Nccl { pair, ranks, .. }) = self.nccl else { return Peers::default() };
+        let peers = |to, from| Peers { to, from };
         match (pair, self.pattern) {
-            (None, _) => (Some((number + 1) % ranks), Some((number + ranks - 1) % ranks)),
+            (None, _) => peers(Some((number + 1) % ranks), Some((number + ranks - 1) % ranks)),
             (Some((source, target)), Pattern::BothWays) if number == target => {
-                (Some(source), Some(source))
+                peers(Some(source), Some(source))
             }
             (Some((source, target)), Pattern::BothWays) if number == source => {
-                (Some(target), Some(target))
+                peers(Some(target), Some(target))
             }
-            (Some((source, target)), _) => (
+            (Some((source, target)), _) => peers(
                 Some(target).filter(|_| number == source),
                 Some(source).filter(|_| number == target),
             ),
@@ -351,44 +364,5 @@ impl Nccl {
             }
         }
         (0, number)
-    }
-
-    /// `nccl all_reduce float sum in place 8 GPUs 64 MiB`
-    pub(super) fn describe(&self, case: &Case, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (operation, data_type) = (case.operation.name(), self.data_type.name());
-        write!(f, "{} {operation} {data_type}", case.transport.name())?;
-        if let Some(reduction) = self.reduction {
-            write!(f, " {}", reduction.name())?;
-        }
-        if let Some(root) = self.root {
-            write!(f, " root {root}")?;
-        }
-        if self.is_in_place {
-            f.write_str(" in place")?;
-        }
-        if self.buffer == Allocator::Nccl {
-            f.write_str(" in memory of NCCL")?;
-        }
-        if self.registration != Registration::None {
-            write!(f, " registered {}", self.registration.name())?;
-        }
-        if self.pair.is_some() {
-            write!(f, " {}", case.pattern.name())?;
-            for flow in case.messages().into_iter().flatten().take(1) {
-                let has_ranks = flow.source.rank != flow.target.rank;
-                f.write_str(" ")?;
-                flow.source.describe(f, has_ranks)?;
-                f.write_str(" -> ")?;
-                flow.target.describe(f, has_ranks)?;
-            }
-            f.write_str(" of")?;
-        }
-        if self.iterations.graph > 0 {
-            write!(f, " graph launched {} times", self.iterations.graph)?;
-        }
-        if let Some(split) = self.split {
-            write!(f, " split {split}")?;
-        }
-        write!(f, " {} GPUs {}", self.ranks, case.size)
     }
 }

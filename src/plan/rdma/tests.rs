@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::plan::{
-    Meeting, NicName, cases_between,
+    Meeting, NicName, cases_across_hosts,
     topology::{GpuNode, Topology, tests::machine},
 };
 
@@ -56,14 +56,20 @@ fn pairs(case: &Case) -> Vec<(u32, u32)> {
 
 #[test]
 fn two_ranks_of_a_host_are_joined_by_tcp_and_shm_with_all_operations() {
-    let cases = cases_between(&request(), &plain(&[2])).unwrap();
-    let names: Vec<String> = cases.iter().map(Case::to_string).collect();
-    assert_eq!(names.len(), 14);
-    let ends = "rank 0 host (lo) -> rank 1 host (lo) 8 B";
-    assert_eq!(names[0], format!("rdma one-way write tcp {ends}"));
-    assert_eq!(names[3], format!("rdma one-way ping-pong tcp {ends}"));
-    assert!(names[4].starts_with("rdma both-ways write tcp "), "{}", names[4]);
-    assert!(names[7].starts_with("rdma one-way write shm "), "{}", names[7]);
+    let cases = cases_across_hosts(&request(), &plain(&[2])).unwrap();
+    assert_eq!(cases.len(), 14);
+    let told = |at: usize| {
+        let case: &Case = &cases[at];
+        let provider = case.fabric.as_ref().unwrap().provider.clone();
+        (case.pattern, case.operation, provider, case.size)
+    };
+    let size = Bytes::new(8);
+    let tcp = || "tcp".to_owned();
+    assert_eq!(told(0), (Pattern::OneWay, Operation::Write, tcp(), size));
+    assert_eq!(told(3), (Pattern::OneWay, Operation::PingPong, tcp(), size));
+    assert_eq!(told(4), (Pattern::BothWays, Operation::Write, tcp(), size));
+    assert_eq!(told(7), (Pattern::OneWay, Operation::Write, "shm".to_owned(), size));
+    assert_eq!(pairs(&cases[0]), [(0, 1)]);
     let domains = |case: &Case| {
         let fabric = case.fabric.as_ref().unwrap();
         fabric.nics.iter().map(|(_, nics)| nics[0].domain.clone()).collect::<Vec<String>>()
@@ -83,13 +89,13 @@ fn between_hosts_every_ordered_pair_is_measured_on_the_network_they_share() {
     // The same network has another name for its interface here.
     three[2].topology.nics[1].name.domain = "ens5".to_owned();
     three[2].topology.nics[2].name.fabric = "172.18.0.0/16".to_owned();
-    let cases = cases_between(&one_way, &three).unwrap();
+    let cases = cases_across_hosts(&one_way, &three).unwrap();
     let all: Vec<(u32, u32)> = cases.iter().flat_map(pairs).collect();
     assert_eq!(all, [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]);
     let nics = &cases[1].fabric.as_ref().unwrap().nics;
     assert_eq!((nics[0].1[0].domain.as_str(), nics[1].1[0].domain.as_str()), ("eth0", "ens5"));
     // Ranks of one host are left to shm and p2p.
-    let cases = cases_between(&one_way, &plain(&[2, 2])).unwrap();
+    let cases = cases_across_hosts(&one_way, &plain(&[2, 2])).unwrap();
     assert_eq!(cases.len(), 8);
 }
 
@@ -102,7 +108,7 @@ fn neighbours_and_bisection_cross_hosts_and_keep_the_place() {
             fabric: FabricRequest { providers: vec!["tcp".to_owned()], ..FabricRequest::default() },
             ..request()
         };
-        pairs(&cases_between(&request, &plain(ranks)).unwrap()[0])
+        pairs(&cases_across_hosts(&request, &plain(ranks)).unwrap()[0])
     };
     assert_eq!(around(&[2, 2], Pattern::Neighbours), [(0, 2), (2, 0), (1, 3), (3, 1)]);
     assert_eq!(around(&[1, 1, 1, 1], Pattern::Bisection), [(0, 2), (1, 3), (2, 0), (3, 1)]);
@@ -113,7 +119,7 @@ fn neighbours_and_bisection_cross_hosts_and_keep_the_place() {
 
 #[test]
 fn with_many_ranks_the_cases_do_not_grow_with_their_square() {
-    let cases = cases_between(&request(), &plain(&[64])).unwrap();
+    let cases = cases_across_hosts(&request(), &plain(&[64])).unwrap();
     assert!(cases.iter().all(|case| case.flows.len() == 64), "{}", cases.len());
     let parts = cases[0].parts();
     let part = &parts[&Rank(5)];
@@ -127,7 +133,7 @@ fn with_many_ranks_the_cases_do_not_grow_with_their_square() {
 #[test]
 fn everybody_hears_of_everybody_by_the_end_of_the_meetings() {
     for count in 2..20 {
-        let case = &cases_between(
+        let case = &cases_across_hosts(
             &Request { patterns: vec![Pattern::Neighbours], ..request() },
             &plain(&[count]),
         )
@@ -156,10 +162,10 @@ fn hardware_is_taken_alone_unless_others_are_named() {
     let mut nics = plain_nics();
     nics.push(nic("efa", "rdmap0s6-rdm", "efa", &[]));
     let host = hosts(&[2], &Topology { nics, ..machine(&[&[0]]) });
-    let cases = cases_between(&request(), &host).unwrap();
+    let cases = cases_across_hosts(&request(), &host).unwrap();
     assert!(cases.iter().all(|case| case.fabric.as_ref().unwrap().provider == "efa"));
     let fabric = FabricRequest { providers: vec!["tcp;ofi_rxm".to_owned()], ..Default::default() };
-    let named = cases_between(&Request { fabric, ..request() }, &host).unwrap();
+    let named = cases_across_hosts(&Request { fabric, ..request() }, &host).unwrap();
     assert_eq!(named[0].fabric.as_ref().unwrap().provider, "tcp;ofi_rxm");
 }
 
@@ -185,7 +191,7 @@ fn a_gpu_takes_its_nearest_interfaces_and_all_are_dealt_with_all() {
     };
     let of = |nic| {
         let fabric = FabricRequest { nic, ..FabricRequest::default() };
-        let case = cases_between(&Request { fabric, ..request() }, &hosts(&[2], &topology));
+        let case = cases_across_hosts(&Request { fabric, ..request() }, &hosts(&[2], &topology));
         let case = case.unwrap().remove(0);
         let names = |(_, nics): &(Rank, Vec<NicName>)| {
             nics.iter().map(|nic| nic.domain.clone()).collect::<Vec<String>>().join("+")
@@ -203,7 +209,7 @@ fn what_is_not_there_is_refused_with_what_is() {
     let refused = |fabric: FabricRequest, operations: &[Operation], ranks: &[u32]| {
         let sizes = Some(vec![Bytes::mib(2048)]);
         let request = Request { fabric, operations: operations.to_vec(), sizes, ..request() };
-        cases_between(&request, &plain(ranks)).unwrap_err().to_string()
+        cases_across_hosts(&request, &plain(ranks)).unwrap_err().to_string()
     };
     let provider =
         |name: &str| FabricRequest { providers: vec![name.to_owned()], ..FabricRequest::default() };

@@ -9,7 +9,7 @@
 //! machine-readable form (`-m`).
 
 use super::{
-    About, MEAN_LATENCY, Reader, Sink, Tool, UNVERIFIED, begins_with_number,
+    About, MEAN_LATENCY, Program, Reader, Sink, UNVERIFIED, begins_with_number,
     number::{Printed, rate},
     quoted,
 };
@@ -19,8 +19,15 @@ use crate::{
     units::{Bytes, count, gb_s_of_mb_s, nanoseconds_of_microseconds},
 };
 
+/// The program.
+pub(super) const PROGRAM: Program = Program {
+    name: "fabtests",
+    form: "",
+    reader: Some(|line| is_own(line).then(|| Box::<Text>::default() as Box<dyn Reader>)),
+};
+
 /// Whether only these programs print such a line.
-pub(super) fn is_own(line: &str) -> bool {
+fn is_own(line: &str) -> bool {
     Table::headed(line).is_some() || line.trim_start().starts_with("- { xfer_size: ")
 }
 
@@ -151,7 +158,7 @@ struct Numbers {
 
 /// Reads what fabtests prints.
 #[derive(Debug, Default)]
-pub(super) struct Text {
+struct Text {
     /// The last command before the next table.
     next: Option<Command>,
     /// The command of the table.
@@ -200,7 +207,7 @@ impl Reader for Text {
     }
 
     fn about(self: Box<Self>) -> About {
-        About { tool: Tool::Fabtests, version: None, library: None, notes: Vec::new() }
+        About { tool: PROGRAM.name, version: None, library: None, notes: Vec::new() }
     }
 }
 

@@ -10,7 +10,7 @@ use serde::{
 };
 
 use super::{
-    About, Sink, Tool,
+    About, Sink,
     nccl_tests::{self, Line, Place, Run, Wrong},
     number::Printed,
     nvbandwidth,
@@ -54,7 +54,7 @@ struct File<'a, 'b> {
 }
 
 impl File<'_, '_> {
-    fn about(&mut self, tool: Tool) -> &mut About {
+    fn about(&mut self, tool: &'static str) -> &mut About {
         self.about.get_or_insert_with(|| About {
             tool,
             version: None,
@@ -81,11 +81,11 @@ impl<'de> Visitor<'de> for &mut File<'_, '_> {
                 }
                 "nccl_version" => {
                     let code = map.next_value()?;
-                    self.about(Tool::NcclTests).library = Some(nccl_tests::library(code));
+                    self.about(nccl_tests::PROGRAM.name).library = Some(nccl_tests::library(code));
                 }
                 "config" => {
                     let config: Config = map.next_value()?;
-                    self.about(Tool::NcclTests);
+                    self.about(nccl_tests::PROGRAM.name);
                     self.configure(&config);
                 }
                 "results" if self.about.is_some() => {
@@ -104,7 +104,7 @@ impl<'de> Visitor<'de> for &mut File<'_, '_> {
                     let notes = said.map(|error| {
                         format!("nccl-tests ended with an error: {}", super::quoted(&error))
                     });
-                    self.about(Tool::NcclTests).notes.extend(notes);
+                    self.about(nccl_tests::PROGRAM.name).notes.extend(notes);
                 }
                 _ => {
                     map.next_value::<IgnoredAny>()?;
@@ -266,13 +266,15 @@ impl<'de> Visitor<'de> for Nvbandwidth<'_, '_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let file = self.0;
-        file.about(Tool::Nvbandwidth);
+        file.about(nvbandwidth::PROGRAM.name);
         let mut error = None;
         let mut tests = nvbandwidth::Tests::default();
         let mut read = || -> Result<(), A::Error> {
             while let Some(key) = map.next_key::<String>()? {
                 match key.as_str() {
-                    "version" => file.about(Tool::Nvbandwidth).version = map.next_value()?,
+                    "version" => {
+                        file.about(nvbandwidth::PROGRAM.name).version = map.next_value()?
+                    }
                     "error" => error = map.next_value()?,
                     "testcases" => map.next_value_seed(Elements(&mut |test| {
                         tests.add(test, file.sink);
@@ -289,7 +291,7 @@ impl<'de> Visitor<'de> for Nvbandwidth<'_, '_, '_> {
         tests.end(error.as_deref(), file.sink);
         let note = error
             .map(|error| format!("nvbandwidth ended with an error: {}", super::quoted(&error)));
-        file.about(Tool::Nvbandwidth).notes.extend(note);
+        file.about(nvbandwidth::PROGRAM.name).notes.extend(note);
         read
     }
 }

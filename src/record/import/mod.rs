@@ -11,7 +11,7 @@ mod number;
 mod nvbandwidth;
 mod osu;
 
-use std::{borrow::Cow, fmt};
+use std::borrow::Cow;
 
 use super::Row;
 use crate::units::count;
@@ -31,35 +31,27 @@ const VERSION_MAX: usize = 40;
 /// Characters of a line that a reason quotes.
 const QUOTED_MAX: usize = 60;
 
-/// The programs whose results can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tool {
-    /// NVIDIA's tests of NCCL's collectives.
-    NcclTests,
-    /// NVIDIA's tests of copies by GPUs.
-    Nvbandwidth,
-    /// libfabric's tests, and its `fi_pingpong`.
-    Fabtests,
-    /// The micro-benchmarks of Ohio State University, for MPI and NCCL.
-    Osu,
+/// Reads what a program prints, if this line is one of its own.
+type Begin = fn(&str) -> Option<Box<dyn Reader>>;
+
+/// A program whose results can be read.
+struct Program {
+    name: &'static str,
+    /// Which of its forms; empty where it has one.
+    form: &'static str,
+    /// `None` of JSON, whose keys say what it is.
+    reader: Option<Begin>,
 }
 
-impl fmt::Display for Tool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::NcclTests => "nccl-tests",
-            Self::Nvbandwidth => "nvbandwidth",
-            Self::Fabtests => "fabtests",
-            Self::Osu => "OSU micro-benchmarks",
-        })
-    }
-}
+/// All of them.
+const PROGRAMS: [&Program; 4] =
+    [&nccl_tests::PROGRAM, &nvbandwidth::PROGRAM, &osu::PROGRAM, &fabtests::PROGRAM];
 
 /// What was read beside the rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imported {
     /// What wrote the file.
-    pub tool: Tool,
+    pub tool: &'static str,
     /// Its version, where the file says so.
     pub version: Option<String>,
     /// The version of the library that it measured, where the file says so: `NCCL 2.32.3`.
@@ -94,15 +86,15 @@ impl Imported {
 pub enum Error {
     /// Nothing in it is of a program that is known.
     #[error(
-        "it is not the output of nccl-tests (text, or -J), nvbandwidth (--json), fabtests or OSU's \
-         micro-benchmarks: keep the lines above the table, by which each is known"
+        "it is not the output of {}: keep the lines above the table, by which each is known",
+        known()
     )]
     Unknown,
     /// It is of a program that is known, and has no row.
     #[error("it has no result of {tool} that can be read: {reason}")]
     NoRow {
         /// What wrote the file.
-        tool: Tool,
+        tool: &'static str,
         /// What stands against it.
         reason: String,
     },
@@ -132,7 +124,7 @@ pub fn read(bytes: &[u8], row: &mut dyn FnMut(Row)) -> Result<Imported, Error> {
 
 /// What a file says of itself.
 struct About {
-    tool: Tool,
+    tool: &'static str,
     version: Option<String>,
     library: Option<String>,
     notes: Vec<String>,
@@ -186,15 +178,16 @@ fn text(bytes: &[u8], sink: &mut Sink<'_>) -> Option<About> {
 
 /// The reader of what prints such a line; `None` where several could.
 fn reader(line: &str) -> Option<Box<dyn Reader>> {
-    if nccl_tests::is_own(line) {
-        Some(Box::<nccl_tests::Text>::default())
-    } else if osu::is_own(line) {
-        Some(Box::<osu::Text>::default())
-    } else if fabtests::is_own(line) {
-        Some(Box::<fabtests::Text>::default())
-    } else {
-        None
-    }
+    PROGRAMS.iter().find_map(|program| program.reader?(line))
+}
+
+/// What can be read: `nccl-tests (text, or -J), …`.
+fn known() -> String {
+    let name = |program: &&Program| match program.form {
+        "" => program.name.to_owned(),
+        form => format!("{} ({form})", program.name),
+    };
+    PROGRAMS.iter().map(name).collect::<Vec<String>>().join(", ")
 }
 
 fn lines(bytes: &[u8]) -> impl Iterator<Item = Cow<'_, str>> {

@@ -8,16 +8,25 @@
 
 use std::collections::BTreeSet;
 
+use clap::ValueEnum as _;
+
 use super::number::{Printed, rate};
-use super::{About, Reader, Sink, Tool, UNVERIFIED, begins_with_number, quoted};
+use super::{About, Program, Reader, Sink, UNVERIFIED, begins_with_number, quoted};
 use crate::{
-    plan::{DataType, Operation, Pattern, Reduction, TransportKind},
+    plan::{Collective, DataType, Operation, Pattern, Reduction, TransportKind},
     record::{Row, Status},
     units::{Bytes, count, nanoseconds_of_microseconds},
 };
 
+/// The program.
+pub(super) const PROGRAM: Program = Program {
+    name: "nccl-tests",
+    form: "text, or -J",
+    reader: Some(|line| is_own(line).then(|| Box::<Text>::default() as Box<dyn Reader>)),
+};
+
 /// Whether only nccl-tests, or what takes its form, prints such a line.
-pub(super) fn is_own(line: &str) -> bool {
+fn is_own(line: &str) -> bool {
     let Some(comment) = line.strip_prefix('#') else { return false };
     let begins = ["nccl-tests version ", "Collective test starting: ", "nThread "]
         .iter()
@@ -93,15 +102,14 @@ impl Line {
                 "int" => "int32",
                 other => other,
             };
-            let found = DataType::ALL.into_iter().find(|data_type| data_type.name() == name);
-            found.ok_or_else(|| format!("{} is no data type", quoted(name)))
+            let found = DataType::from_str(name, false);
+            found.map_err(|_| format!("{} is no data type", quoted(name)))
         };
         let of_reduction = |name: &str| {
-            let found = Reduction::ALL.into_iter().find(|reduction| reduction.name() == name);
+            let found = Reduction::from_str(name, false).map(Some);
             found
-                .map(Some)
-                .or_else(|| (name == "none").then_some(None))
-                .ok_or_else(|| format!("{} is no operation on elements", quoted(name)))
+                .or_else(|err| if name == "none" { Ok(None) } else { Err(err) })
+                .map_err(|_| format!("{} is no operation on elements", quoted(name)))
         };
         let of_root = |root: &str| match root.trim() {
             "-1" => Ok(None),
@@ -122,16 +130,18 @@ impl Run {
         let Some(program) = &self.program else { return Ok(None) };
         let name = program.rsplit('/').next().unwrap_or(program);
         let name = name.split("_perf").next().unwrap_or(name);
-        let found = Operation::OF_NCCL.into_iter().find(|operation| operation.name() == name);
-        found.map(Some).ok_or_else(|| format!("g2g has nothing like {}", quoted(program)))
+        let found = Collective::from_str(name, false);
+        found
+            .map(|collective| Some(Operation::Collective(collective)))
+            .map_err(|_| format!("g2g has nothing like {}", quoted(program)))
     }
 
     /// The row of one place of a line.
     pub(super) fn row(&self, line: &Line, place: &Place, in_place: bool) -> Result<Row, String> {
         let operation = self.operation()?;
         let collective = operation.and_then(Operation::collective);
-        let reduces = collective.is_none_or(|collective| collective.has_reduction());
-        let is_around = operation == Some(Operation::SendRecv);
+        let reduces = collective.is_none_or(|collective| collective.shape().reduces);
+        let is_around = operation == Some(Operation::Collective(Collective::SendRecv));
         let row = Row {
             transport: TransportKind::Nccl,
             operation,
@@ -268,7 +278,7 @@ fn heads(comment: &str) -> Option<Columns> {
 
 /// Reads what nccl-tests prints.
 #[derive(Debug, Default)]
-pub(super) struct Text {
+struct Text {
     version: Option<String>,
     library: Option<String>,
     run: Run,
@@ -304,7 +314,7 @@ impl Reader for Text {
             self.notes.push(CUT_OFF.to_owned());
         }
         let Self { version, library, notes, .. } = *self;
-        About { tool: Tool::NcclTests, version, library, notes }
+        About { tool: PROGRAM.name, version, library, notes }
     }
 }
 

@@ -8,12 +8,15 @@
 
 use serde::Deserialize;
 
-use super::{Sink, quoted};
+use super::{Program, Sink, quoted};
 use crate::{
     plan::{Engine, Issuer, Operation, Pattern, TransportKind},
     record::{MemoryKind, Row, Status},
     units::whole_nanoseconds,
 };
+
+/// The program.
+pub(super) const PROGRAM: Program = Program { name: "nvbandwidth", form: "--json", reader: None };
 
 /// What it reports when a byte of the target is not what it must be.
 const WRONG_DATA: &str = "h_errorFlag == 0";

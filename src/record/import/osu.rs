@@ -7,15 +7,22 @@
 //! collective is what a rank gives to each other one, or of which all get the whole. Which way
 //! MPI takes is not said: `protocol` is `mpi`, so that such a row is not one of libfabric's.
 
-use super::{About, MEAN_LATENCY, Reader, Sink, Tool, UNVERIFIED, begins_with_number, quoted};
+use super::{About, MEAN_LATENCY, Program, Reader, Sink, UNVERIFIED, begins_with_number, quoted};
 use crate::{
-    plan::{DataType, Issuer, Operation, Pattern, TransportKind},
+    plan::{Collective, DataType, Issuer, Operation, Pattern, TransportKind},
     record::{MemoryKind, Row, Status},
     units::{Bytes, count, gb_s_of_mb_s, nanoseconds_of_microseconds},
 };
 
+/// The program.
+pub(super) const PROGRAM: Program = Program {
+    name: "OSU micro-benchmarks",
+    form: "",
+    reader: Some(|line| is_own(line).then(|| Box::<Text>::default() as Box<dyn Reader>)),
+};
+
 /// Whether only these benchmarks print such a line.
-pub(super) fn is_own(line: &str) -> bool {
+fn is_own(line: &str) -> bool {
     line.starts_with("# OSU ")
 }
 
@@ -51,19 +58,37 @@ impl Benchmark {
             ("MPI_Put", "bandwidth test" | "latency test") => of(Operation::Write, write, one_way),
             ("MPI_Put", "bi-directional bandwidth test") => of(Operation::Write, write, both_ways),
             ("MPI_Get", "bandwidth test" | "latency test") => of(Operation::Read, read, one_way),
-            ("NCCL", "bandwidth test" | "latency test") => of(Operation::SendRecv, None, one_way),
-            ("NCCL", "bi-directional bandwidth test") => of(Operation::SendRecv, None, both_ways),
-            ("MPI" | "NCCL", "allreduce latency test") => of(Operation::AllReduce, None, None),
-            ("MPI" | "NCCL", "broadcast latency test") => of(Operation::Broadcast, None, None),
-            ("MPI" | "NCCL", "reduce latency test") => of(Operation::Reduce, None, None),
-            // Of NCCL g2g has the size of all ranks' parts; here it is that of one.
-            ("MPI", "allgather latency test") => of(Operation::AllGather, None, None),
-            ("MPI", "reduce_scatter latency test") => of(Operation::ReduceScatter, None, None),
-            ("MPI", "all-to-all personalized exchange latency test") => {
-                of(Operation::AllToAll, None, None)
+            ("NCCL", "bandwidth test" | "latency test") => {
+                of(Operation::Collective(Collective::SendRecv), None, one_way)
             }
-            ("MPI", "gather latency test") => of(Operation::Gather, None, None),
-            ("MPI", "scatter latency test") => of(Operation::Scatter, None, None),
+            ("NCCL", "bi-directional bandwidth test") => {
+                of(Operation::Collective(Collective::SendRecv), None, both_ways)
+            }
+            ("MPI" | "NCCL", "allreduce latency test") => {
+                of(Operation::Collective(Collective::AllReduce), None, None)
+            }
+            ("MPI" | "NCCL", "broadcast latency test") => {
+                of(Operation::Collective(Collective::Broadcast), None, None)
+            }
+            ("MPI" | "NCCL", "reduce latency test") => {
+                of(Operation::Collective(Collective::Reduce), None, None)
+            }
+            // Of NCCL g2g has the size of all ranks' parts; here it is that of one.
+            ("MPI", "allgather latency test") => {
+                of(Operation::Collective(Collective::AllGather), None, None)
+            }
+            ("MPI", "reduce_scatter latency test") => {
+                of(Operation::Collective(Collective::ReduceScatter), None, None)
+            }
+            ("MPI", "all-to-all personalized exchange latency test") => {
+                of(Operation::Collective(Collective::AllToAll), None, None)
+            }
+            ("MPI", "gather latency test") => {
+                of(Operation::Collective(Collective::Gather), None, None)
+            }
+            ("MPI", "scatter latency test") => {
+                of(Operation::Collective(Collective::Scatter), None, None)
+            }
             _ => None,
         }?;
         let is_nccl = family == "NCCL";
@@ -121,7 +146,7 @@ fn heads(line: &str) -> Option<Vec<Column>> {
 
 /// Reads what these benchmarks print.
 #[derive(Debug, Default)]
-pub(super) struct Text {
+struct Text {
     version: Option<String>,
     /// The title of the benchmark at hand, for a reason.
     title: String,
@@ -159,7 +184,7 @@ impl Reader for Text {
 
     fn about(self: Box<Self>) -> About {
         let version = self.version;
-        About { tool: Tool::Osu, version, library: None, notes: Vec::new() }
+        About { tool: PROGRAM.name, version, library: None, notes: Vec::new() }
     }
 }
 

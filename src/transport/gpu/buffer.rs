@@ -4,7 +4,10 @@ use std::rc::Rc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Gpus, PATIENCE, Ready};
+use super::{
+    Gpus, PATIENCE, Ready,
+    endpoints::{end, is_lent},
+};
 use crate::{
     ffi::{
         CallError,
@@ -13,10 +16,13 @@ use crate::{
         },
         host,
     },
-    plan::{Endpoint, Handle, Place, Rank, topology::Topology},
+    plan::{Case, Endpoint, Handle, Place, Rank},
     transport::{Error, Mismatch, pattern},
     units::Bytes,
 };
+
+/// A sum of 64-bit words.
+const CHECKSUM: Bytes = Bytes::new(8);
 
 /// Which end of its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +57,7 @@ enum GpuMemory {
 
 /// Memory of another rank's GPU.
 #[derive(Debug)]
-pub(in crate::transport) struct Foreign {
+pub(in crate::transport) struct PeerBuffer {
     memory: Memories,
     size: Bytes,
 }
@@ -72,16 +78,18 @@ pub(in crate::transport) enum Offer {
 }
 
 impl Buffer {
-    /// Allocates `size` where `end` says; shared by `handle` where other ranks are to reach it.
+    /// Allocates the buffer at one end of flow number `flow`; other ranks can reach it if they are
+    /// to work on it.
     pub(in crate::transport) fn new(
         gpus: &Gpus,
-        topology: &Topology,
-        (flow, side, end): (usize, Side, Endpoint),
-        size: Bytes,
-        handle: Option<Handle>,
+        case: &Case,
+        flow: usize,
+        side: Side,
     ) -> Result<Self, Error> {
+        let size = if side == Side::Checksum { CHECKSUM } else { case.size };
+        let handle = case.handle.filter(|_| is_lent(case, flow, side));
         let allocate = |source| Error::call("allocate a buffer", source);
-        let memory = match end.place {
+        let memory = match end(&case.flows[flow], side).place {
             Place::Gpu(gpu) => {
                 let ready = gpus.ready(gpu)?;
                 let memory = match handle {
@@ -98,7 +106,7 @@ impl Buffer {
                 Owned::Gpu(memory, ready)
             }
             Place::Pinned { numa_node } | Place::Host { numa_node, .. } => {
-                host::bind_thread(topology.cpus(numa_node))
+                host::bind_thread(gpus.topology.cpus(numa_node))
                     .map_err(|source| Error::call("run on the NUMA node of the case", source))?;
                 let any = gpus.any()?;
                 Owned::Host(HostMemory::new(&any.context, size).map_err(allocate)?)
@@ -215,7 +223,7 @@ impl Buffer {
     }
 }
 
-impl Foreign {
+impl PeerBuffer {
     /// Reaches `size` of what another rank offers, from `context`.
     pub(in crate::transport) fn open(
         context: &Context,

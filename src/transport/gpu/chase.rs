@@ -6,15 +6,15 @@ use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use super::{
     Gpus, PATIENCE, Ready, Side,
-    ends::{End, Ends},
+    endpoints::{Endpoints, FlowBuffer},
 };
 use crate::{
     ffi::{
         CallError,
         cuda::{self, Chase, HostMemory, Memory},
     },
-    plan::{Case, Rank, topology::Topology},
-    transport::{Clock, Error, Mismatch, Span, Staging, Transfer, pattern},
+    plan::{Case, Rank},
+    transport::{Clock, Error, Mismatch, Span, Transfer, pattern},
     units::Bytes,
     world::World,
 };
@@ -35,16 +35,16 @@ pub(in crate::transport) struct Pointers {
     rank: Rank,
     /// The list on its way into the source.
     list: Option<HostMemory>,
-    /// Goes before the ends, as the lanes of copies do.
+    /// Dropped before the endpoints, as the streams of copies are.
     reader: Option<Reader>,
-    ends: Ends,
+    endpoints: Endpoints,
 }
 
 /// The GPU that follows the list.
 #[derive(Debug)]
 struct Reader {
     ready: Rc<Ready>,
-    source: End,
+    source: FlowBuffer,
     cycles: cuda::Buffer,
     /// What the kernel has written, for the host.
     copied: HostMemory,
@@ -62,11 +62,10 @@ impl Pointers {
         case: &Case,
         world: &mut World,
         gpus: &Gpus,
-        topology: &Topology,
     ) -> Result<Self, Error> {
         let rank = world.rank();
-        let ends = Ends::new(case, world, gpus, topology)?;
-        let list = match ends.buffers.is_empty() {
+        let endpoints = Endpoints::new(case, world, gpus)?;
+        let list = match endpoints.buffers.is_empty() {
             true => None,
             false => Some(
                 HostMemory::new(&gpus.any()?.context, case.size)
@@ -77,13 +76,13 @@ impl Pointers {
         let reader = match executor.gpu().filter(|_| executor.rank == rank) {
             Some(gpu) => {
                 let ready = gpus.ready(gpu)?;
-                let source = ends.reach(case, (0, Side::Source), gpus, &ready)?;
+                let source = endpoints.reach(case, 0, Side::Source, gpus)?;
                 let reader = Reader::new(ready, source, case.size);
                 Some(reader.map_err(|source| Error::call("prepare a chase", source))?)
             }
             None => None,
         };
-        let mut pointers = Self { rank, ends, list, reader };
+        let mut pointers = Self { rank, endpoints, list, reader };
         // The warm-up follows a list too.
         pointers.fill(0)?;
         // Every rank hears here of one that could not get its part.
@@ -93,7 +92,7 @@ impl Pointers {
 }
 
 impl Reader {
-    fn new(ready: Rc<Ready>, source: End, size: Bytes) -> Result<Self, CallError> {
+    fn new(ready: Rc<Ready>, source: FlowBuffer, size: Bytes) -> Result<Self, CallError> {
         let words = Bytes::of_len(4 * LOADS_MAX);
         Ok(Self {
             cycles: cuda::Buffer::new(&ready.context, words)?,
@@ -107,11 +106,11 @@ impl Reader {
     }
 
     /// Follows the list for as many loads as there are spans.
-    fn follow(&mut self, ends: &Ends, spans: &mut [Span]) -> Result<(), CallError> {
+    fn follow(&mut self, endpoints: &Endpoints, spans: &mut [Span]) -> Result<(), CallError> {
         let words = Bytes::of_len(4 * spans.len());
         let cycles = self.cycles.slice(Bytes::default(), words);
         let [offset, all_cycles, all_ns] = self.ready.ask([0; 3], |kernels, stream, result| {
-            let list = self.source.all(ends);
+            let list = self.source.all(endpoints);
             // Wrong data leads anywhere; what follows it begins inside all the same.
             let offset = Bytes::new(self.offset % list.size().get() / STRIDE * STRIDE);
             kernels.chase(stream, Chase { list, offset, cycles, result })?;
@@ -129,17 +128,13 @@ impl Reader {
             let ns = f64::from(u32::from_ne_bytes(*cycles)) * ns_per_cycle;
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds")]
             let ns = ns.round() as u64;
-            *span = Span { start_ns: Some(0), end_ns: Some(ns) };
+            *span = Span::lasting(Duration::from_nanos(ns));
         }
         Ok(())
     }
 }
 
 impl Transfer for Pointers {
-    fn staging(&self) -> Option<Staging> {
-        None
-    }
-
     fn clock(&self) -> Clock {
         Clock {
             resolution: RESOLUTION,
@@ -151,12 +146,12 @@ impl Transfer for Pointers {
     }
 
     fn is_misplaced(&self) -> bool {
-        self.ends.is_misplaced
+        self.endpoints.is_misplaced
     }
 
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
         let failed = |source| Error::call("write a list", source);
-        if let (Some(list), Some(buffer)) = (&mut self.list, self.ends.buffers.first_mut()) {
+        if let (Some(list), Some(buffer)) = (&mut self.list, self.endpoints.buffers.first_mut()) {
             let bytes = list.bytes(PATIENCE).map_err(failed)?;
             let next = links(seed, bytes.len() as u64);
             for (line, next) in bytes.chunks_exact_mut(LINE).zip(next) {
@@ -174,19 +169,19 @@ impl Transfer for Pointers {
 
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
         debug_assert_eq!(operations, 1, "a load is timed by itself");
-        if !self.ends.is_member(self.reader.is_some()) {
+        if !self.endpoints.is_member(self.reader.is_some()) {
             return Ok(());
         }
-        let mut result = self.ends.meet("write its list");
+        let mut result = self.endpoints.meet("write its list");
         if let Some(reader) = self.reader.as_mut().filter(|_| result.is_ok()) {
             for spans in spans.chunks_mut(LOADS_MAX) {
-                let followed = reader.follow(&self.ends, spans);
+                let followed = reader.follow(&self.endpoints, spans);
                 result = result.and(followed.map_err(|source| Error::call("chase", source)));
             }
         }
-        let result = result.and_then(|()| self.ends.meet("follow the list"));
+        let result = result.and_then(|()| self.endpoints.meet("follow the list"));
         if result.is_err() {
-            self.ends.give_up();
+            self.endpoints.give_up();
         }
         result
     }

@@ -4,14 +4,14 @@
 mod buffer;
 mod chase;
 mod copy;
-mod ends;
+mod endpoints;
 mod start;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 pub(super) use buffer::{Buffer, Side};
-pub(super) use ends::Ends;
-pub(super) use start::{Start, share_start};
+pub(super) use endpoints::{Endpoints, end};
+pub(super) use start::Start;
 
 use super::{Clock, Error, Mismatch, RESOLUTIONS_MIN, Support, Transfer, pattern, values::Values};
 use crate::{
@@ -38,6 +38,7 @@ const SAMPLE_TIME_MIN: Duration = Duration::from_micros(100);
 #[derive(Debug)]
 pub(super) struct Gpus {
     devices: Vec<Device>,
+    pub(super) topology: Topology,
     ready: RefCell<BTreeMap<Gpu, Rc<Ready>>>,
 }
 
@@ -57,15 +58,11 @@ pub(super) struct Ready {
 }
 
 impl Gpus {
-    /// The GPUs of this process.
-    ///
-    /// # Errors
-    ///
-    /// There is no driver that works, and what to do about it.
-    pub(super) fn new() -> Result<Self, String> {
+    /// The GPUs of this process, if there is a driver that works; otherwise what to do about it.
+    pub(super) fn new(topology: &Topology) -> Result<Self, String> {
         let driver = cuda::driver().map_err(|err| err.to_string())?;
         let devices = driver.devices().map_err(|err| err.to_string())?;
-        Ok(Self { devices, ready: RefCell::default() })
+        Ok(Self { devices, topology: topology.clone(), ready: RefCell::default() })
     }
 
     /// The device of a GPU.
@@ -128,12 +125,25 @@ pub(super) fn prepare(
     case: &Case,
     world: &mut World,
     gpus: &Gpus,
-    topology: &Topology,
 ) -> Result<Box<dyn Transfer>, Error> {
-    match case.operation {
-        Operation::Chase => Ok(Box::new(chase::Pointers::new(case, world, gpus, topology)?)),
-        _ => Ok(Box::new(copy::Copies::new(case, world, gpus, topology)?)),
+    if case.operation == Operation::Chase {
+        return Ok(Box::new(chase::Pointers::new(case, world, gpus)?));
     }
+    Ok(Box::new(copy::Copies::new(case, world, gpus)?))
+}
+
+/// The clock of a case: the coarsest of those by which ranks time it. Every rank calls it, so it
+/// is also here that every rank hears of one that could not prepare its part.
+pub(super) fn agree_on_clock(own: Option<Clock>, world: &mut World) -> Result<Clock, Error> {
+    let coarsest =
+        |all: Vec<Option<Clock>>| all.into_iter().flatten().max_by_key(|clock| clock.resolution);
+    let clock = world.agree(own, coarsest)?;
+    clock.ok_or(Error::Disagreement("no rank does the work of the case"))
+}
+
+/// The time between two events that the GPU has come to.
+pub(super) fn elapsed(began: &Event, ended: &Event) -> Result<Duration, Error> {
+    ended.elapsed_since(began).map_err(|source| Error::call("read the time", source))
 }
 
 impl Ready {

@@ -1,13 +1,15 @@
 //! Beginning together: work is queued behind a hold, and begins when the host says so.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
+use super::{PATIENCE, Ready};
 use crate::{
     ffi::{
         CallError,
         cuda::{Context, Hold, HostMemory, Kernels, Memory, Registered, Stream},
         shm::Segment,
     },
+    plan::Rank,
     transport::{Error, control},
     units::Bytes,
     world::World,
@@ -30,22 +32,37 @@ pub(in crate::transport) struct Start {
     /// What the flag must reach for the work that was queued last.
     ticket: u32,
     timeout: Duration,
+    /// Whether this rank is the one that lets all of them begin.
+    pub(in crate::transport) leads: bool,
 }
 
 impl Start {
-    /// For streams of this rank; a hold gives up after `timeout`.
-    pub(in crate::transport) fn new(
-        context: &Context,
-        shared: Option<Segment>,
-        timeout: Duration,
-    ) -> Result<Self, Error> {
+    /// For the ranks `starters`, whose work begins together; every rank calls it. `ready` is a GPU
+    /// of this rank that begins, if this rank is among them.
+    pub(in crate::transport) fn together(
+        starters: &BTreeSet<Rank>,
+        ready: Option<&Ready>,
+        world: &mut World,
+    ) -> Result<Option<Self>, Error> {
+        let shared = if starters.len() > 1 { Some(share(world)?) } else { None };
+        let leads = starters.first() == Some(&world.rank());
+        ready.map(|ready| Self::new(&ready.context, shared, leads)).transpose()
+    }
+
+    /// For this rank's work alone.
+    pub(in crate::transport) fn alone(ready: &Ready) -> Result<Self, Error> {
+        Self::new(&ready.context, None, true)
+    }
+
+    fn new(context: &Context, shared: Option<Segment>, leads: bool) -> Result<Self, Error> {
         let failed = |source| Error::call("pin the flag that starts the work", source);
         let shared = shared.map(|segment| Registered::new(context, segment));
         Ok(Self {
             own: HostMemory::new(context, Bytes::kib(4)).map_err(failed)?,
             shared: shared.transpose().map_err(failed)?,
             ticket: 0,
-            timeout,
+            timeout: PATIENCE / 2,
+            leads,
         })
     }
 
@@ -88,7 +105,7 @@ impl Start {
 }
 
 /// Memory for a flag that several ranks watch: rank 0 makes it, every rank calls.
-pub(in crate::transport) fn share_start(world: &mut World) -> Result<Option<Segment>, Error> {
+fn share(world: &mut World) -> Result<Segment, Error> {
     let own = match world.is_root() {
         true => Some(
             Segment::create(Bytes::kib(4)).map_err(|source| Error::call("share memory", source))?,
@@ -96,8 +113,11 @@ pub(in crate::transport) fn share_start(world: &mut World) -> Result<Option<Segm
         false => None,
     };
     let address = world.broadcast(own.as_ref().map(|segment| Some(segment.address())))?;
-    match own {
-        Some(segment) => Ok(Some(segment)),
-        None => control::open(address).map(Some),
-    }
+    let segment = match own {
+        Some(segment) => segment,
+        None => control::open(address)?,
+    };
+    // It has no name: rank 0, which may not need it, keeps it until every rank has opened it.
+    world.barrier()?;
+    Ok(segment)
 }

@@ -14,19 +14,19 @@ use crate::{
     units::Bytes,
 };
 
-/// Where a GPU's part in a collective takes place.
+/// A GPU and its communicators.
 #[derive(Clone)]
-pub(super) struct Seat {
+pub(super) struct RankDevice {
     pub(super) part: Part,
     pub(super) ready: Rc<Ready>,
     pub(super) communicator: Rc<Communicator>,
-    /// That of all ranks, where it is another one.
+    /// The communicator of all ranks: another one if they are split.
     pub(super) all: Rc<Communicator>,
 }
 
-/// What a GPU gives and gets.
+/// A GPU's buffers.
 pub(super) struct Buffers {
-    /// `None`: it is in place.
+    /// `None`: the operation is in place.
     pub(super) given: Option<Box<dyn Memory>>,
     pub(super) received: Box<dyn Memory>,
 }
@@ -42,7 +42,7 @@ pub(super) fn footprint(allocator: Allocator, size: Bytes) -> Bytes {
     }
 }
 
-impl Seat {
+impl RankDevice {
     /// Memory for its part.
     pub(super) fn allocate(&self, library: &'static Library) -> Result<Buffers, Error> {
         let context = &self.ready.context;
@@ -65,12 +65,15 @@ impl Seat {
 
 /// Tells NCCL of the buffers of this process's GPUs, as their case says; in windows with the other
 /// ranks together.
-pub(super) fn registered(seats: &[Seat], buffers: Vec<Buffers>) -> Result<Vec<Buffers>, Error> {
+pub(super) fn registered(
+    devices: &[RankDevice],
+    buffers: Vec<Buffers>,
+) -> Result<Vec<Buffers>, Error> {
     let mut given = Vec::new();
     let mut received = Vec::new();
-    for (seat, buffers) in seats.iter().zip(buffers) {
-        given.extend(buffers.given.map(|memory| (seat, memory)));
-        received.push((seat, buffers.received));
+    for (device, buffers) in devices.iter().zip(buffers) {
+        given.extend(buffers.given.map(|memory| (device, memory)));
+        received.push((device, buffers.received));
     }
     let mut given = register(given)?.into_iter();
     let received = register(received)?;
@@ -78,11 +81,12 @@ pub(super) fn registered(seats: &[Seat], buffers: Vec<Buffers>) -> Result<Vec<Bu
 }
 
 /// The same memory, made known to NCCL.
-fn register(buffers: Vec<(&Seat, Box<dyn Memory>)>) -> Result<Vec<Box<dyn Memory>>, Error> {
+fn register(buffers: Vec<(&RankDevice, Box<dyn Memory>)>) -> Result<Vec<Box<dyn Memory>>, Error> {
     const ACTION: &str = "register a buffer";
     let Some((first, _)) = buffers.first() else { return Ok(Vec::new()) };
     let how = first.part.nccl.registration;
-    let members = buffers.into_iter().map(|(seat, memory)| (Rc::clone(&seat.communicator), memory));
+    let members =
+        buffers.into_iter().map(|(device, memory)| (Rc::clone(&device.communicator), memory));
     match how {
         Registration::None => Ok(members.map(|(_, memory)| memory).collect()),
         Registration::Local => members

@@ -1,9 +1,9 @@
-//! What a rank of a collective gives, and what it must get.
+//! The data that a rank sends in a collective, and the data that it must receive.
 
 use std::ops::Range;
 
 use crate::{
-    plan::{Collective, Layout, Nccl},
+    plan::{Collective, Layout, Nccl, Peers, Ranks, Share},
     transport::{pattern, values::Values},
     units::Bytes,
 };
@@ -29,20 +29,21 @@ pub(super) struct Part {
     pub(super) layout: Layout,
     /// The rank's number in the communicator.
     pub(super) number: u32,
-    /// The how manieth communicator that is, and the rank's number in all of them together.
+    /// The number of that communicator.
     pub(super) part: u32,
+    /// The rank's number among the ranks of all communicators.
     pub(super) member: u32,
     /// Of messages: whom it sends to, and whom it receives from.
-    pub(super) peers: (Option<u32>, Option<u32>),
+    pub(super) peers: Peers,
 }
 
 /// What some of a buffer must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     /// The pattern of a seed.
-    Pattern { place: Range<u64>, seed: u64 },
+    Pattern { range: Range<u64>, seed: u64 },
     /// What a reduction has made of numbers of a seed.
-    Reduced { place: Range<u64>, seed: u64 },
+    Reduced { range: Range<u64>, seed: u64 },
 }
 
 impl Part {
@@ -88,30 +89,30 @@ impl Part {
 
     /// Whether an operation in place changes what the next one would be given.
     pub(super) fn consumes(&self) -> bool {
-        self.nccl.is_in_place && self.collective.has_reduction()
+        self.nccl.is_in_place && self.collective.shape().reduces
     }
 
-    /// Whether the rank gives anything.
+    /// Whether the rank sends data.
     pub(super) fn gives(&self) -> bool {
-        match self.collective {
-            Collective::Broadcast | Collective::Scatter => self.nccl.root == Some(self.number),
-            Collective::SendRecv => self.peers.0.is_some(),
-            _ => true,
-        }
+        self.has_part(self.collective.shape().gives, self.peers.to)
     }
 
-    /// Whether it gets anything.
+    /// Whether it receives data.
     pub(super) fn gets(&self) -> bool {
-        match self.collective {
-            Collective::Reduce | Collective::Gather => self.nccl.root == Some(self.number),
-            Collective::SendRecv => self.peers.1.is_some(),
-            _ => true,
+        self.has_part(self.collective.shape().gets, self.peers.from)
+    }
+
+    fn has_part(&self, ranks: Ranks, peer: Option<u32>) -> bool {
+        match ranks {
+            Ranks::All => true,
+            Ranks::Root => self.nccl.root == Some(self.number),
+            Ranks::Peers => peer.is_some(),
         }
     }
 
-    /// Where what it gives begins, of operation number `operation`, and where what it gets begins:
-    /// in bytes, the first in the buffer of its own unless it is in place.
-    pub(super) fn places(&self, operation: u64) -> (Bytes, Bytes) {
+    /// The offsets of the data that operation number `operation` sends and of the data that it
+    /// receives, each in its own buffer; in place, both are in the same buffer.
+    pub(super) fn offsets(&self, operation: u64) -> (Bytes, Bytes) {
         let element = self.nccl.data_type.size();
         if self.nccl.is_in_place {
             let sent = self.layout.sent_in_place(self.number).start;
@@ -128,43 +129,42 @@ impl Part {
         if !self.gets() {
             return Vec::new();
         }
+        let shape = self.collective.shape();
         let element = self.nccl.data_type.size().get();
         let shift = if self.nccl.is_in_place { 0 } else { operation % SHIFTS * SHIFT };
-        let (_, begin) = self.places(operation);
+        let (_, begin) = self.offsets(operation);
         let length = element * self.layout.received;
-        let place = begin.get()..begin.get() + length;
+        let range = begin.get()..begin.get() + length;
         let count = self.layout.count;
         if self.nccl.reduction.is_some() {
             // The elements of a part are those of its place among all.
-            let first = match self.collective {
-                Collective::ReduceScatter => u64::from(self.number) * count,
-                _ => 0,
+            let first = match shape.received {
+                Share::Part => u64::from(self.number) * count,
+                Share::Whole | Share::Parts => 0,
             };
             let first = first + shift / element;
-            return vec![Expected::Reduced { place, seed: pattern::advanced(seed, 8 * first) }];
+            return vec![Expected::Reduced { range, seed: pattern::advanced(seed, 8 * first) }];
         }
-        let root = self.nccl.root.unwrap_or(0);
         let of = |rank: u32, at: u64| pattern::advanced(source_seed(seed, rank), shift + at);
         let own = u64::from(self.number) * count * element;
         let parts = |at: u64| -> Vec<Expected> {
             (0..self.nccl.ranks)
                 .map(|rank| {
-                    let begin = place.start + u64::from(rank) * count * element;
-                    let place = begin..begin + count * element;
-                    Expected::Pattern { place, seed: of(rank, at) }
+                    let begin = range.start + u64::from(rank) * count * element;
+                    let range = begin..begin + count * element;
+                    Expected::Pattern { range, seed: of(rank, at) }
                 })
                 .collect()
         };
-        match self.collective {
-            Collective::AllGather | Collective::Gather => parts(0),
-            Collective::AllToAll => parts(own),
-            Collective::Scatter => vec![Expected::Pattern { place, seed: of(root, own) }],
-            Collective::SendRecv => {
-                let peer = self.peers.1.unwrap_or(self.number);
-                vec![Expected::Pattern { place, seed: of(peer, 0) }]
-            }
-            _ => vec![Expected::Pattern { place, seed: of(root, 0) }],
+        let at = if shape.sent == Share::Parts { own } else { 0 };
+        if shape.received == Share::Parts {
+            return parts(at);
         }
+        let giver = match shape.gives {
+            Ranks::Peers => self.peers.from.unwrap_or(self.number),
+            Ranks::All | Ranks::Root => self.nccl.root.unwrap_or(0),
+        };
+        vec![Expected::Pattern { range, seed: of(giver, at) }]
     }
 }
 
@@ -176,14 +176,16 @@ pub(super) fn source_seed(seed: u64, rank: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Allocator, DataType, Iterations, Operation, Reduction, Registration};
+    use strum::VariantArray as _;
+
+    use crate::plan::{Allocator, DataType, Iterations, Reduction, Registration};
 
     const SEED: u64 = 5;
 
     fn part(collective: Collective, number: u32, is_in_place: bool) -> Part {
         let nccl = Nccl {
             data_type: DataType::Float,
-            reduction: collective.has_reduction().then_some(Reduction::Sum),
+            reduction: collective.shape().reduces.then_some(Reduction::Sum),
             root: collective.has_root().then_some(1),
             pair: None,
             is_in_place,
@@ -197,7 +199,7 @@ mod tests {
             first: 0,
         };
         let layout = collective.layout(Bytes::new(960), DataType::Float, 3);
-        let peers = (Some((number + 1) % 3), Some((number + 2) % 3));
+        let peers = Peers { to: Some((number + 1) % 3), from: Some((number + 2) % 3) };
         Part { collective, nccl, layout, number, part: 0, member: number, peers }
     }
 
@@ -210,24 +212,24 @@ mod tests {
             let expected = part.expected(SEED, operation);
             assert_eq!(expected.is_empty(), !part.gets());
             let result = carried_out(part, &given);
-            let (_, place) = part.places(operation);
+            let (_, place) = part.offsets(operation);
             let begin = usize::try_from(place.get()).unwrap();
             let mut seen = 0;
             for expected in expected {
-                let (place, holds): (_, Box<dyn Fn(u64) -> u8>) = match expected {
-                    Expected::Pattern { place, seed } => {
-                        (place, Box::new(move |offset| pattern::byte(seed, offset)))
+                let (range, holds): (_, Box<dyn Fn(u64) -> u8>) = match expected {
+                    Expected::Pattern { range, seed } => {
+                        (range, Box::new(move |offset| pattern::byte(seed, offset)))
                     }
-                    Expected::Reduced { place, seed } => {
+                    Expected::Reduced { range, seed } => {
                         let values = part.values().unwrap();
                         let byte = move |offset: u64| {
                             let bytes = values.result(seed, offset / 4).to_le_bytes();
                             bytes[usize::try_from(offset % 4).unwrap()]
                         };
-                        (place, Box::new(byte))
+                        (range, Box::new(byte))
                     }
                 };
-                for (offset, at) in (0..).zip(place) {
+                for (offset, at) in (0..).zip(range) {
                     let found = result[usize::try_from(at).unwrap() - begin];
                     assert_eq!(found, holds(offset), "{part:?} {operation} {at}");
                     seen += 1;
@@ -239,7 +241,7 @@ mod tests {
 
     /// What a rank gives, byte by byte.
     fn given(part: &Part, operation: u64) -> Vec<u8> {
-        let (place, _) = part.places(operation);
+        let (place, _) = part.offsets(operation);
         let shift = if part.nccl.is_in_place { 0 } else { place.get() };
         let length = 4 * part.layout.sent;
         match part.values() {
@@ -284,7 +286,7 @@ mod tests {
 
     #[test]
     fn what_is_expected_is_what_the_collective_makes() {
-        for collective in Operation::OF_NCCL.map(|operation| operation.collective().unwrap()) {
+        for &collective in Collective::VARIANTS {
             for operation in [0, 1, SHIFTS - 1, SHIFTS + 7] {
                 assert_expected(collective, false, operation);
                 if collective.can_be_in_place() {
@@ -296,7 +298,7 @@ mod tests {
 
     #[test]
     fn two_operations_that_follow_each_other_leave_different_data() {
-        for collective in Operation::OF_NCCL.map(|operation| operation.collective().unwrap()) {
+        for &collective in Collective::VARIANTS {
             let part = part(collective, 1, false);
             for operation in 0..2 * SHIFTS {
                 let now = part.expected(SEED, operation);

@@ -2,8 +2,8 @@
 
 mod buffers;
 mod data;
-mod lane;
 pub(in crate::transport) mod log;
+mod rank_stream;
 mod transfer;
 
 use std::{
@@ -11,9 +11,9 @@ use std::{
     rc::Rc,
 };
 
-use buffers::{Buffers, Seat, footprint, registered};
+use buffers::{Buffers, RankDevice, footprint, registered};
 use data::Part;
-use lane::Lane;
+use rank_stream::RankStream;
 use transfer::Collectives;
 
 use super::{
@@ -23,9 +23,11 @@ use super::{
 use crate::{
     ffi::{
         self, cuda,
-        nccl::{Communicator, DataType, Feature, Library, UniqueId},
+        nccl::{Communicator, Feature, Library, UniqueId},
     },
-    plan::{self, Allocator, Case, Gpu, Rank, Reduction, Registration, Split},
+    plan::{
+        self, Allocator, Case, Gpu, Peers, Rank, Reduction, Registration, Split, topology::Topology,
+    },
     transport::values::Values,
     units::Bytes,
     world::World,
@@ -44,12 +46,23 @@ pub(super) struct Nccl {
 /// Communicators of this rank's GPUs.
 #[derive(Clone)]
 struct Joined {
-    /// The GPUs, and the number of the first of them; all members; how they are divided.
-    members: (Vec<Gpu>, u32, u32, Option<Split>),
+    members: Members,
     /// Those in which the work is done.
     parts: Vec<Rc<Communicator>>,
     /// Those of all members: the same, if nothing is divided.
     all: Vec<Rc<Communicator>>,
+}
+
+/// Who has joined a communicator.
+#[derive(Clone, PartialEq, Eq)]
+struct Members {
+    /// This rank's GPUs.
+    gpus: Vec<Gpu>,
+    /// The number of the first of them.
+    first: u32,
+    /// How many there are on all ranks together.
+    count: u32,
+    split: Option<Split>,
 }
 
 impl Joined {
@@ -59,8 +72,17 @@ impl Joined {
 }
 
 impl Nccl {
-    pub(super) fn new(library: &'static Library, gpus: Gpus) -> Self {
-        Self { library, gpus, communicators: RefCell::default(), is_sound: Rc::default() }
+    /// NCCL, if it works here; otherwise the reason: the library's own, if it was found.
+    pub(super) fn new(topology: &Topology) -> Result<Self, String> {
+        let library = Library::load(None).map_err(|absent| absent.to_string())?;
+        let gpus = Gpus::new(topology).map_err(|absent| match library.refusal() {
+            Some(refusal) => {
+                let (version, path) = (library.version(), library.path().display());
+                format!("NCCL {version} ({path}) does not work here: {refusal}; {absent}")
+            }
+            None => absent,
+        })?;
+        Ok(Self { library, gpus, communicators: RefCell::default(), is_sound: Rc::default() })
     }
 
     /// Communicators for this rank's `gpus`, the first of which has the number `first`; every rank
@@ -68,10 +90,12 @@ impl Nccl {
     fn join(
         &self,
         gpus: &[Gpu],
-        (first, nccl): (u32, plan::Nccl),
+        first: u32,
+        nccl: plan::Nccl,
         world: &mut World,
     ) -> Result<Joined, Error> {
-        let members = (gpus.to_vec(), first, nccl.members, nccl.split);
+        let members =
+            Members { gpus: gpus.to_vec(), first, count: nccl.members, split: nccl.split };
         let kept = self.communicators.borrow().clone();
         let kept = kept.filter(|joined| joined.members == members && joined.is_alive());
         // Where one has to be made anew, all have; they end in order only together.
@@ -132,15 +156,14 @@ impl Nccl {
     fn lack(&self, case: &Case, rank: Rank) -> Result<Option<String>, Error> {
         let Some((collective, nccl, layout)) = case.collective() else { return Ok(None) };
         let version = self.library.version();
-        let kind = element(nccl.data_type);
         if layout.count == 0 {
             return Ok(Some(format!(
                 "{} are less than 16 bytes for each of {} ranks: give larger --sizes",
                 case.size, nccl.ranks
             )));
         }
-        if !self.library.has(kind) {
-            return Ok(Some(format!("NCCL {version} has no {}", nccl.data_type.name())));
+        if !self.library.has(nccl.data_type) {
+            return Ok(Some(format!("NCCL {version} has no {}", nccl.data_type)));
         }
         if let Some(missing) = needed(nccl).find_map(|feature| self.library.lacks(feature)) {
             return Ok(Some(format!("NCCL {version}: {missing}")));
@@ -172,11 +195,10 @@ impl Nccl {
             if nccl.reduction.is_some() && 10 * major + minor < needed {
                 return Ok(Some(format!(
                     "GPU {} (compute capability {major}.{minor}) does not reduce {}",
-                    gpu.0,
-                    nccl.data_type.name()
+                    gpu.0, nccl.data_type
                 )));
             }
-            let (number, peers) = (0, (None, None));
+            let (number, peers) = (0, Peers::default());
             let part = Part { collective, nccl, layout, number, part: 0, member: 0, peers };
             let needed = part.memory().times(u64::from(nccl.sharers));
             let free = self.gpus.ready(gpu)?.context.free_memory();
@@ -219,35 +241,30 @@ impl Transport for Nccl {
         let gpus = own_gpus(case, rank);
         let before = case.flows.iter().take_while(|flow| flow.source.rank != rank).count();
         let first = nccl.first + u32::try_from(before).unwrap_or(0);
-        let Joined { all, parts, .. } = self.join(&gpus, (first, nccl), world)?;
-        let seats = (first..)
+        let Joined { all, parts, .. } = self.join(&gpus, first, nccl, world)?;
+        let devices = (first..)
             .zip(&gpus)
             .zip(all.into_iter().zip(parts))
             .map(|((member, &gpu), (all, communicator))| {
                 let (part, number) = nccl.place_of(member);
                 let peers = case.peers(number);
                 let part = Part { collective, nccl, layout, number, part, member, peers };
-                Ok(Seat { part, ready: self.gpus.ready(gpu)?, communicator, all })
+                Ok(RankDevice { part, ready: self.gpus.ready(gpu)?, communicator, all })
             })
-            .collect::<Result<Vec<Seat>, Error>>()?;
-        let buffers = seats
+            .collect::<Result<Vec<RankDevice>, Error>>()?;
+        let buffers = devices
             .iter()
-            .map(|seat| seat.allocate(self.library))
+            .map(|device| device.allocate(self.library))
             .collect::<Result<Vec<Buffers>, Error>>()?;
         // Nobody waits in a window for a rank that has no memory.
         world.barrier()?;
-        let buffers = registered(&seats, buffers)?;
-        let lanes = seats
+        let buffers = registered(&devices, buffers)?;
+        let ranks = devices
             .into_iter()
             .zip(buffers)
-            .map(|(seat, buffers)| Lane::new(seat, buffers))
-            .collect::<Result<Vec<Lane>, Error>>()?;
-        Ok(Box::new(Collectives::new(
-            (case.operation, nccl.iterations),
-            (self.library, Rc::clone(&self.is_sound)),
-            lanes,
-            world,
-        )?))
+            .map(|(device, buffers)| RankStream::new(device, buffers))
+            .collect::<Result<Vec<RankStream>, Error>>()?;
+        Ok(Box::new(Collectives::new(case, self.library, Rc::clone(&self.is_sound), ranks, world)?))
     }
 }
 
@@ -285,24 +302,6 @@ fn needed(nccl: plan::Nccl) -> impl Iterator<Item = Feature> {
 fn own_gpus(case: &Case, rank: Rank) -> Vec<Gpu> {
     let own = case.flows.iter().filter(|flow| flow.source.rank == rank);
     own.filter_map(|flow| flow.source.gpu()).collect()
-}
-
-/// NCCL's own word for a type.
-const fn element(data_type: plan::DataType) -> DataType {
-    match data_type {
-        plan::DataType::Int8 => DataType::Int8,
-        plan::DataType::Uint8 => DataType::Uint8,
-        plan::DataType::Int32 => DataType::Int32,
-        plan::DataType::Uint32 => DataType::Uint32,
-        plan::DataType::Int64 => DataType::Int64,
-        plan::DataType::Uint64 => DataType::Uint64,
-        plan::DataType::Half => DataType::Float16,
-        plan::DataType::Float => DataType::Float32,
-        plan::DataType::Double => DataType::Float64,
-        plan::DataType::Bfloat16 => DataType::Bfloat16,
-        plan::DataType::F8e4m3 => DataType::Float8e4m3,
-        plan::DataType::F8e5m2 => DataType::Float8e5m2,
-    }
 }
 
 impl Part {

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use super::{lane::Lane, log};
+use super::{log, rank_stream::RankStream};
 use crate::{
     ffi::{
         CallError, Cause, clock,
@@ -21,12 +21,11 @@ use crate::{
         nccl::{Factor, Graph, Group, Library},
         watchdog::Watchdog,
     },
-    plan::{Iterations, Operation, Rank},
+    plan::{Case, Iterations, Operation, Rank},
     transport::{
-        Clock, Error, Mismatch, Span, Staging, Transfer,
-        gpu::{PATIENCE, Start},
+        Clock, Error, Mismatch, Span, Transfer,
+        gpu::{Start, agree_on_clock, elapsed},
     },
-    units::nanoseconds,
     world::World,
 };
 
@@ -48,13 +47,13 @@ pub(super) struct Collectives {
     library: &'static Library,
     /// Is set when all is measured.
     is_sound: Rc<Cell<bool>>,
-    lanes: Vec<Lane>,
+    ranks: Vec<RankStream>,
     start: RefCell<Option<Start>>,
     clock: Clock,
     deadline: Duration,
     /// Operations since the buffers were filled; those of a graph count once.
     done: Cell<u64>,
-    /// What NCCL has had to say on each rank.
+    /// NCCL's log of each rank.
     log: Option<Vec<(Rank, String)>>,
 }
 
@@ -67,37 +66,32 @@ enum Work<'a> {
 }
 
 impl Collectives {
-    /// Connects the ranks, and so takes an operation of each; every rank calls it.
+    /// Connects the ranks by one operation; every rank calls it.
     pub(super) fn new(
-        (operation, iterations): (Operation, Iterations),
-        (library, is_sound): (&'static Library, Rc<Cell<bool>>),
-        lanes: Vec<Lane>,
+        case: &Case,
+        library: &'static Library,
+        is_sound: Rc<Cell<bool>>,
+        ranks: Vec<RankStream>,
         world: &mut World,
     ) -> Result<Self, Error> {
+        let iterations = case.collective().map(|(_, nccl, _)| nccl.iterations).unwrap_or_default();
         let deadline = world.deadline();
-        let first = lanes.first();
-        let start =
-            first.map(|lane| Start::new(&lane.ready.context, None, PATIENCE / 2)).transpose()?;
-        let clock = first.map(|lane| lane.ready.clock(SAMPLE_TIME_MIN));
-        let coarsest = |all: Vec<Option<Clock>>| {
-            all.into_iter().flatten().max_by_key(|clock| clock.resolution)
-        };
-        // Rank 0 decides by it, whether it has a GPU in this case or not; and every rank hears here
-        // of one that could not get its part.
-        let clock = world.agree(clock, coarsest)?;
-        let clock = clock.ok_or(Error::Disagreement("no rank has a GPU of the case"))?;
-        let consumes = first.is_some_and(|lane| lane.part.consumes());
+        let first = ranks.first();
+        let start = first.map(|rank| Start::alone(&rank.ready)).transpose()?;
+        let clock = first.map(|rank| rank.ready.clock(SAMPLE_TIME_MIN));
+        let clock = agree_on_clock(clock, world)?;
+        let consumes = first.is_some_and(|rank| rank.part.consumes());
         let step = iterations.launches();
         let steps = if consumes { (1, 1) } else { (OPERATIONS_MAX / step * step, step) };
         let least = |all: Vec<(u64, u64)>| all.into_iter().min().unwrap_or((1, 1));
         let (operations_max, operations_step) = world.agree(steps, least)?;
         let clock = Clock { operations_max, operations_step, ..clock };
         let mut made = Self {
-            operation,
+            operation: case.operation,
             iterations,
             library,
             is_sound,
-            lanes,
+            ranks,
             start: RefCell::new(start),
             clock,
             deadline,
@@ -110,7 +104,7 @@ impl Collectives {
 
     /// The first operation between two ranks connects them, which nothing may stand before.
     fn connect(&mut self) -> Result<(), Error> {
-        if self.lanes.is_empty() {
+        if self.ranks.is_empty() {
             return Ok(());
         }
         let connected = self.connected();
@@ -126,10 +120,10 @@ impl Collectives {
 
     /// Has events for `spans`.
     fn events(&mut self, spans: usize) -> Result<(), CallError> {
-        for lane in &mut self.lanes {
-            while lane.begins.len() < spans {
-                lane.begins.push(Event::new(&lane.ready.context)?);
-                lane.ends.push(Event::new(&lane.ready.context)?);
+        for rank in &mut self.ranks {
+            while rank.begins.len() < spans {
+                rank.begins.push(Event::new(&rank.ready.context)?);
+                rank.ends.push(Event::new(&rank.ready.context)?);
             }
         }
         Ok(())
@@ -162,7 +156,7 @@ impl Collectives {
         let _watched = self.watched()?;
         let (first, operations) = (self.done.get(), operations / launches);
         let each = self.iterations.operations_per_group;
-        let streams: Vec<&Stream> = self.lanes.iter().map(|lane| &lane.stream).collect();
+        let streams: Vec<&Stream> = self.ranks.iter().map(|rank| &rank.stream).collect();
         let groups = operations.div_ceil(each);
         let graph = Graph::capture(self.library, &streams, groups, |group, number| {
             let end = operations.min((number + 1) * each);
@@ -181,15 +175,13 @@ impl Collectives {
         self.wait()?;
         self.check()?;
         // Who only waits for the others has no time of its own.
-        let moves = self.lanes.iter().any(|lane| lane.part.gives() || lane.part.gets());
+        let moves = self.ranks.iter().any(|rank| rank.part.gives() || rank.part.gets());
         for (index, span) in spans.iter_mut().enumerate().filter(|_| moves) {
             let mut longest = Duration::ZERO;
-            for lane in &self.lanes {
-                let elapsed = lane.ends[index].elapsed_since(&lane.begins[index]);
-                let elapsed = elapsed.map_err(|source| Error::call("read the time", source))?;
-                longest = longest.max(elapsed);
+            for rank in &self.ranks {
+                longest = longest.max(elapsed(&rank.begins[index], &rank.ends[index])?);
             }
-            *span = Span { start_ns: Some(0), end_ns: Some(nanoseconds(longest)) };
+            *span = Span::lasting(longest);
         }
         Ok(())
     }
@@ -198,8 +190,8 @@ impl Collectives {
     /// rank's partners do, who know more.
     fn watched(&self) -> Result<Watchdog, CallError> {
         let limit = self.deadline.saturating_add(self.deadline / 4);
-        let ranks: Vec<String> = self.lanes.iter().map(|lane| lane.to_string()).collect();
-        let name = self.operation.name();
+        let ranks: Vec<String> = self.ranks.iter().map(|rank| rank.to_string()).collect();
+        let name = self.operation;
         Watchdog::start(limit, format!("{} hangs in a call of NCCL ({name})", ranks.join(" or ")))
     }
 
@@ -212,17 +204,17 @@ impl Collectives {
     }
 
     fn failed(&self, source: CallError) -> Error {
-        Error::together(&format!("queue {}", self.operation.name()), source)
+        Error::together(&format!("queue {}", self.operation), source)
     }
 
     fn hold(&self) -> Result<(), CallError> {
         let mut start = self.start.borrow_mut();
-        let (Some(first), Some(start)) = (self.lanes.first(), &mut *start) else {
+        let (Some(first), Some(start)) = (self.ranks.first(), &mut *start) else {
             return Ok(());
         };
         start.hold(&first.ready.kernels, &first.stream)?;
         first.stream.record(&first.begins[0])?;
-        self.lanes[1..].iter().try_for_each(|lane| lane.stream.wait(&first.begins[0]))
+        self.ranks[1..].iter().try_for_each(|rank| rank.stream.wait(&first.begins[0]))
     }
 
     /// Lets begin what is held.
@@ -247,8 +239,8 @@ impl Collectives {
                 }
             }
         }
-        let mut lanes = self.lanes.iter();
-        lanes.try_for_each(|lane| lane.stream.record(&lane.ends[span])).map_err(failed)
+        let mut ranks = self.ranks.iter();
+        ranks.try_for_each(|rank| rank.stream.record(&rank.ends[span])).map_err(failed)
     }
 
     /// Queues so many operations, group by group.
@@ -276,13 +268,13 @@ impl Collectives {
 
     /// Queues a meeting of all ranks, and the beginning of a span behind it.
     fn begin_span(&self, span: usize) -> Result<(), CallError> {
-        self.lanes.iter().try_for_each(Lane::restore)?;
+        self.ranks.iter().try_for_each(RankStream::restore)?;
         let mut group = Group::start(self.library)?;
-        for lane in &self.lanes {
-            lane.meet(&mut group)?;
+        for rank in &self.ranks {
+            rank.meet(&mut group)?;
         }
         group.end()?;
-        self.lanes.iter().try_for_each(|lane| lane.stream.record(&lane.begins[span]))
+        self.ranks.iter().try_for_each(|rank| rank.stream.record(&rank.begins[span]))
     }
 
     /// Queues operations that NCCL gets together.
@@ -293,40 +285,38 @@ impl Collectives {
         factors: &'a [Option<Factor<'a>>],
     ) -> Result<(), CallError> {
         operations.try_for_each(|operation| {
-            let mut lanes = self.lanes.iter().zip(factors);
-            lanes.try_for_each(|(lane, factor)| {
-                lane.queue(group, self.library, operation, factor.as_ref())
-            })
+            let mut ranks = self.ranks.iter().zip(factors);
+            ranks.try_for_each(|(rank, factor)| rank.queue(group, operation, factor.as_ref()))
         })
     }
 
     fn factors(&self) -> Result<Vec<Option<Factor<'_>>>, CallError> {
-        self.lanes.iter().map(Lane::factor).collect()
+        self.ranks.iter().map(RankStream::factor).collect()
     }
 
     /// What was done; if it went wrong, all is given up on all of this process's GPUs. NCCL waits
     /// for graphs when it gives something up: they must be gone by now.
     fn kept(&self, done: Result<(), Error>) -> Result<(), Error> {
         if done.is_err() {
-            self.lanes.iter().for_each(Lane::abort);
+            self.ranks.iter().for_each(RankStream::abort);
         }
         done
     }
 
     /// Whether NCCL has had no error that it tells of only later.
     fn check(&self) -> Result<(), Error> {
-        let checked = self.lanes.iter().try_for_each(Lane::async_error);
-        checked.map_err(|source| Error::call(&format!("finish {}", self.operation.name()), source))
+        let checked = self.ranks.iter().try_for_each(RankStream::async_error);
+        checked.map_err(|source| Error::call(&format!("finish {}", self.operation), source))
     }
 
     /// Waits until all that was queued is done.
     fn wait(&self) -> Result<(), Error> {
-        let action = format!("finish {}", self.operation.name());
+        let action = format!("finish {}", self.operation);
         let failed = |source| Error::call(&action, source);
         let begin = clock::now();
-        for lane in &self.lanes {
+        for rank in &self.ranks {
             loop {
-                match lane.stream.synchronize(LOOK) {
+                match rank.stream.synchronize(LOOK) {
                     Ok(()) => break,
                     Err(CallError { source: Cause::Late(_), .. }) => {}
                     Err(source) => return Err(failed(source)),
@@ -344,25 +334,17 @@ impl Collectives {
 }
 
 impl Transfer for Collectives {
-    fn staging(&self) -> Option<Staging> {
-        None
-    }
-
     fn clock(&self) -> Clock {
         self.clock
     }
 
-    fn is_misplaced(&self) -> bool {
-        false
-    }
-
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
         self.done.set(0);
-        self.lanes.iter_mut().try_for_each(|lane| lane.fill(seed))
+        self.ranks.iter_mut().try_for_each(|rank| rank.fill(seed))
     }
 
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
-        if self.lanes.is_empty() {
+        if self.ranks.is_empty() {
             return Ok(());
         }
         // Each span has a meeting, two events, and perhaps a copy.
@@ -373,10 +355,10 @@ impl Transfer for Collectives {
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
         let done = self.done.get();
-        for lane in &self.lanes {
+        for rank in &self.ranks {
             // What the last ones have left, each in its own place.
-            for operation in done.saturating_sub(lane.part.slots())..done {
-                let wrong = lane.verify(seed, operation)?;
+            for operation in done.saturating_sub(rank.part.slots())..done {
+                let wrong = rank.verify(seed, operation)?;
                 if wrong.is_some() {
                     return Ok(wrong);
                 }

@@ -3,24 +3,25 @@
 use std::collections::VecDeque;
 
 use super::{
-    Card, Rdma, Report, SIGNALS, chunk,
+    Card, Rdma, Report, SIGNALS,
+    affinity::Affinity,
+    channel::{self, Channel, Memories, Peer, Target},
+    chunk,
     counters::Counters,
     data::Data,
     inbox::Inbox,
-    is_direct, is_staged,
-    lane::{self, Far, Lane, Memories, Target},
-    make, own_flows, own_nics, parts_under_way,
+    is_direct, is_staged, make, own_flows, own_nics, parts_under_way,
     port::{Port, rails},
-    seat::Seat,
     signal::Barrier,
     slots,
     stage::{Chunks, Stage},
     transfer::Streams,
+    verb::Verb,
     window,
 };
 use crate::{
     ffi::fabric::Facts,
-    plan::{Case, Fabric, Flow, Operation, Place, Rank},
+    plan::{Case, Fabric, Flow, Place, Rank},
     transport::{Error, GpuPath, Network, Wait},
     world::World,
 };
@@ -28,6 +29,7 @@ use crate::{
 /// The part of a rank that is being made.
 pub(super) struct Builder<'a> {
     case: &'a Case,
+    verb: Verb,
     fabric: &'a Fabric,
     rank: Rank,
     flows: Vec<Flow>,
@@ -43,12 +45,17 @@ pub(super) struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     /// Opens the interfaces and makes the buffers.
-    pub(super) fn new(rdma: &Rdma, case: &'a Case, rank: Rank, seat: &Seat) -> Result<Self, Error> {
+    pub(super) fn new(
+        rdma: &Rdma,
+        case: &'a Case,
+        rank: Rank,
+        affinity: &Affinity,
+    ) -> Result<Self, Error> {
         let missing = Error::Disagreement("a rank of the case has no interface");
         let (fabric, nics) = own_nics(case, rank).ok_or(missing)?;
         let has_gpu = is_direct(case, rank);
         // A provider's threads must not wait for the CPU on which this one never sleeps.
-        seat.leave()?;
+        affinity.release()?;
         let mut ports = Vec::new();
         let mut facts = None;
         for nic in nics {
@@ -56,16 +63,18 @@ impl<'a> Builder<'a> {
             facts.get_or_insert_with(|| domain.info().facts().clone());
             ports.push(Port::open(&domain)?);
         }
-        seat.take()?;
+        affinity.bind()?;
         let facts = facts.ok_or(Error::Disagreement("a rank of the case has no interface"))?;
         let flows = own_flows(case, rank);
         let room = ports.iter().map(|port| port.endpoint.operations_max()).min().unwrap_or(0);
         // Half of the places for what is received, half for what is asked for.
         let window = window(case, fabric, room.saturating_sub(SIGNALS) / (2 * flows.len()));
-        let slots = slots(case, window, Some(&facts));
+        let verb = Verb::of(case.operation)?;
+        let slots = slots(case, verb, window, Some(&facts));
         let chunks = Chunks::new(case.size, chunk(case), slots);
         let mut builder = Self {
             case,
+            verb,
             fabric,
             rank,
             flows,
@@ -75,7 +84,7 @@ impl<'a> Builder<'a> {
             inbox: None,
             window,
             chunks,
-            wait: seat.wait(),
+            wait: affinity.wait(),
         };
         builder.allocate(rdma)?;
         Ok(builder)
@@ -83,16 +92,16 @@ impl<'a> Builder<'a> {
 
     /// Makes the memory of all flows.
     fn allocate(&mut self, rdma: &Rdma) -> Result<(), Error> {
-        let (size, rank, operation) = (self.case.size, self.rank, self.case.operation);
-        let has_messages = operation.has_messages();
+        let (size, rank, verb) = (self.case.size, self.rank, self.verb);
+        let has_messages = self.case.operation.has_messages();
         for flow in self.flows.clone() {
             let place = self.place(&flow);
-            let sends = flow.source.rank == rank || operation == Operation::PingPong;
+            let sends = flow.source.rank == rank || verb == Verb::PingPong;
             let memories = if self.fabric.is_staged {
                 self.stage(rdma, place, sends, !sends && has_messages)?
             } else {
                 let mut make = |size| make(rdma, &mut self.ports, place, size);
-                let source = sends.then(|| make(lane::source_size(size))).transpose()?;
+                let source = sends.then(|| make(channel::source_size(size))).transpose()?;
                 let takes = flow.target.rank == rank && !has_messages;
                 let target =
                     takes.then(|| Target::new(size, self.chunks.slots, &mut make)).transpose()?;
@@ -100,7 +109,7 @@ impl<'a> Builder<'a> {
             };
             self.memories.push(memories);
         }
-        let receives = |flow: &&Flow| flow.target.rank == rank || operation == Operation::PingPong;
+        let receives = |flow: &&Flow| flow.target.rank == rank || verb == Verb::PingPong;
         let incoming = self.flows.iter().filter(receives).count() as u64;
         if let Some(flow) = self.flows.iter().find(receives).filter(|_| has_messages) {
             let place = self.place(flow);
@@ -136,11 +145,11 @@ impl<'a> Builder<'a> {
         let size = self.case.size;
         let gpu = |size| Data::of_gpu_alone(&ready, size);
         let ring = || {
-            let size = lane::slot(self.chunks.chunk, self.chunks.slots);
+            let size = channel::slot(self.chunks.chunk, self.chunks.slots);
             Data::of_pinned(&mut self.ports, &ready, size)
         };
         Ok(Memories {
-            source: sends.then(|| gpu(lane::source_size(size))).transpose()?,
+            source: sends.then(|| gpu(channel::source_size(size))).transpose()?,
             target: (!sends).then(|| Target::new(size, 1, gpu)).transpose()?,
             ring: (!is_message).then(ring).transpose()?,
             stage: Some(Stage::new(&ready, self.chunks)?),
@@ -148,7 +157,7 @@ impl<'a> Builder<'a> {
     }
 
     pub(super) fn card(&self) -> Result<Card, Error> {
-        let is_read = self.case.operation == Operation::Read;
+        let is_read = self.verb == Verb::Read;
         let flows = self.flows.iter().zip(&self.memories).map(|(flow, memories)| {
             // What the other end reaches: the source of a read, the target of a write.
             let Memories { source, target, ring, .. } = memories;
@@ -175,10 +184,10 @@ impl<'a> Builder<'a> {
             protocol: Some(self.facts.protocol.clone()),
             registration: data.map(|data| data.registration),
             gpu_path: self.gpu_path(),
-            is_emulated: self.ports.first().and_then(|port| match self.case.operation {
-                Operation::Write => port.endpoint.emulates_writes(),
-                Operation::Read => port.endpoint.emulates_reads(),
-                _ => None,
+            is_emulated: self.ports.first().and_then(|port| match self.verb {
+                Verb::Write => port.endpoint.emulates_writes(),
+                Verb::Read => port.endpoint.emulates_reads(),
+                Verb::Send | Verb::PingPong => None,
             }),
             window: self.window,
         }
@@ -187,7 +196,7 @@ impl<'a> Builder<'a> {
     /// Of the interfaces by which this rank asks for operations, if it does.
     fn counters(&self) -> Option<Counters> {
         self.flows.iter().find(|flow| self.case.timed_by(flow) == self.rank)?;
-        Counters::of(own_nics(self.case, self.rank)?.1, self.case.operation)
+        Counters::of(own_nics(self.case, self.rank)?.1, self.verb)
     }
 
     /// How this rank's interfaces come to data of GPUs.
@@ -219,7 +228,7 @@ impl<'a> Builder<'a> {
             window = if card.slots > 1 { window.min(card.slots) } else { window };
             partners.push((*partner, rails, card));
         }
-        let mut lanes = Vec::new();
+        let mut channels = Vec::new();
         for (flow, mut memories) in self.flows.iter().zip(self.memories.drain(..)) {
             let other = if flow.source.rank == rank { flow.target.rank } else { flow.source.rank };
             let partner = partners.iter().find(|(partner, ..)| *partner == other);
@@ -227,7 +236,9 @@ impl<'a> Builder<'a> {
             let ends = (flow.source.rank, flow.target.rank);
             let number = card.flows.iter().position(|(from, to, _)| (*from, *to) == ends);
             let number = number.ok_or(Error::Disagreement("a partner does not know a flow"))?;
-            let far = Far {
+            let peer = Peer {
+                rank: other,
+                rails: rails.clone(),
                 number: u32::try_from(number).unwrap_or(u32::MAX),
                 memory: card.flows[number].2.clone(),
             };
@@ -238,22 +249,22 @@ impl<'a> Builder<'a> {
                     stage.chunks.slots = stage.chunks.slots.min(card.slots);
                     stage.chunks.slots
                 }
-                None if initiates && self.case.operation != Operation::Read => card.slots,
+                None if initiates && self.verb != Verb::Read => card.slots,
                 None => self.chunks.slots,
             };
             let is_reached = initiates && !self.case.operation.has_messages();
-            let wanted = match (&memories.stage, self.case.operation) {
-                (None, Operation::Read) => lane::source_size(self.case.size),
-                _ => lane::slot(self.chunks.chunk, slots),
+            let wanted = if memories.stage.is_none() && self.verb == Verb::Read {
+                channel::source_size(self.case.size)
+            } else {
+                channel::slot(self.chunks.chunk, slots)
             };
-            let has_room = far.memory.len() == card.ports.len()
-                && far.memory.iter().all(|memory| memory.size() >= wanted);
+            let has_room = peer.memory.len() == card.ports.len()
+                && peer.memory.iter().all(|memory| memory.size() >= wanted);
             if is_reached && !has_room {
                 return Err(Error::Disagreement("a partner's memory is smaller than the case's"));
             }
-            let ends = (*flow, other, initiates);
-            let slots = (slots, self.chunks.chunk);
-            lanes.push(Lane::new(ends, rails.clone(), far, memories, slots));
+            let chunks = Chunks { slots, ..self.chunks };
+            channels.push(Channel::new(*flow, initiates, peer, memories, chunks));
         }
         let ways =
             partners.iter().filter_map(|(partner, rails, _)| Some((*partner, *rails.first()?)));
@@ -263,14 +274,14 @@ impl<'a> Builder<'a> {
             chunks: self.chunks.count(),
             window,
             ways: ways.collect(),
-            outbox: VecDeque::with_capacity(4 * lanes.len() + meetings.len()),
-            lanes,
+            outbox: VecDeque::with_capacity(4 * channels.len() + meetings.len()),
+            channels,
             ports: std::mem::take(&mut self.ports),
             inbox: self.inbox.take(),
             barrier: Barrier::new(meetings),
             wait: self.wait,
             counters: self.counters(),
-            ..Streams::idle(self.case, world, network)
+            ..Streams::idle(self.case, self.verb, world, network)
         };
         let Streams { inbox, ports, .. } = &mut streams;
         inbox.iter_mut().try_for_each(|inbox| inbox.receive(ports))?;

@@ -5,10 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{
-    plan::{NicName, Operation},
-    units::Bytes,
-};
+use super::verb::Verb;
+use crate::{plan::NicName, units::Bytes};
 
 /// Where the kernel has its RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
@@ -21,19 +19,19 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Those of the bytes that the devices `nics` move for this rank by `operation`; `None` where
+    /// Those of the bytes that the devices `nics` move for this rank by `verb`; `None` where
     /// one of them does not count them.
-    pub(super) fn of(nics: &[NicName], operation: Operation) -> Option<Self> {
-        Self::below(Path::new(DEVICES), nics, operation)
+    pub(super) fn of(nics: &[NicName], verb: Verb) -> Option<Self> {
+        Self::below(Path::new(DEVICES), nics, verb)
     }
 
     /// In the words of EFA's driver, which counts what the device has asked for by RDMA itself
     /// (Linux, `drivers/infiniband/hw/efa/efa_verbs.c`).
-    fn below(devices: &Path, nics: &[NicName], operation: Operation) -> Option<Self> {
-        let name = match operation {
-            Operation::Write => "rdma_write_bytes",
-            Operation::Read => "rdma_read_bytes",
-            _ => return None,
+    fn below(devices: &Path, nics: &[NicName], verb: Verb) -> Option<Self> {
+        let name = match verb {
+            Verb::Write => "rdma_write_bytes",
+            Verb::Read => "rdma_read_bytes",
+            Verb::Send | Verb::PingPong => return None,
         };
         let file = |nic: &NicName| {
             let device = devices.join(nic.device.as_ref()?);
@@ -82,7 +80,7 @@ mod tests {
         count(devices, "a", 1_000_000);
         count(devices, "b", 5);
         let both = [nic(Some("a")), nic(Some("b"))];
-        let counters = Counters::below(devices, &both, Operation::Write).unwrap();
+        let counters = Counters::below(devices, &both, Verb::Write).unwrap();
         let moved = Bytes::new(1000);
         assert_eq!(counters.deny(Bytes::default()), None);
         assert_eq!(counters.deny(moved), Some(true));
@@ -91,10 +89,10 @@ mod tests {
         count(devices, "b", 605);
         assert_eq!(counters.deny(moved), Some(false));
         // What is counted of reads is not there, and messages are no RDMA.
-        assert!(Counters::below(devices, &both, Operation::Read).is_none());
-        assert!(Counters::below(devices, &both, Operation::Send).is_none());
+        assert!(Counters::below(devices, &both, Verb::Read).is_none());
+        assert!(Counters::below(devices, &both, Verb::Send).is_none());
         for other in [nic(None), nic(Some("c"))] {
-            assert!(Counters::below(devices, &[other], Operation::Write).is_none());
+            assert!(Counters::below(devices, &[other], Verb::Write).is_none());
         }
     }
 }

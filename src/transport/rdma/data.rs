@@ -71,10 +71,6 @@ impl Data {
     }
 
     /// `size` bytes from `offset` on, for a GPU's copies.
-    ///
-    /// # Errors
-    ///
-    /// It is host memory that no GPU reaches.
     pub(super) fn for_gpu(&self, offset: Bytes, size: Bytes) -> Result<cuda::Slice<'_>, Error> {
         match &self.owner {
             Owner::Gpu(buffer, _) => Ok(buffer.slice(offset, size)),
@@ -133,7 +129,8 @@ impl Data {
     pub(super) fn compare(
         &self,
         seed: u64,
-        (offset, size): (Bytes, Bytes),
+        offset: Bytes,
+        size: Bytes,
         rank: Rank,
     ) -> Result<Option<Mismatch>, Error> {
         if let Owner::Gpu(buffer, ready) = &self.owner {

@@ -1,7 +1,7 @@
 //! Where messages come to, and the receives that wait for them.
 
 use super::{
-    lane::Target,
+    channel::Target,
     port::Port,
     transfer::{KIND_SHIFT, OF_RECEIVE},
 };
@@ -24,13 +24,13 @@ impl Inbox {
         Self { target, per_port, is_shared, spent: (0..per_port * ports).rev().collect() }
     }
 
-    /// Part `slot` holds a message of `lane`.
+    /// Part `slot` holds a message of `channel`.
     #[inline]
-    pub(super) fn note_filled(&mut self, slot: u64, lane: usize, turn: u64) {
+    pub(super) fn note_filled(&mut self, slot: u64, channel: usize, turn: u64) {
         let slot = if self.is_shared { 0 } else { slot };
         #[allow(clippy::cast_possible_truncation, reason = "below the count of slots")]
         if let Some(filled) = self.target.filled.get_mut(slot as usize) {
-            *filled = Some((lane, turn));
+            *filled = Some((channel, turn));
         }
     }
 

@@ -1,29 +1,31 @@
 //! RDMA between ranks through libfabric: writes, reads and messages, on one host or between many.
 
+mod affinity;
 mod builder;
+mod channel;
 mod counters;
 mod data;
 mod gpu;
 mod inbox;
-mod lane;
 mod port;
 mod runs;
 mod samples;
-mod seat;
 mod signal;
 mod stage;
 mod transfer;
+mod verb;
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
+use affinity::Affinity;
 use builder::Builder;
 use data::Data;
 use port::{Port, PortCard};
-use seat::Seat;
-use signal::LANES_MAX;
+use signal::CHANNELS_MAX;
 use transfer::Streams;
+use verb::Verb;
 
 use super::{
     Clock, Completion, Error, GpuPath, Network, Registration, Staging, Support, Transfer,
@@ -111,26 +113,24 @@ struct Report {
 }
 
 impl Rdma {
-    /// # Errors
-    ///
-    /// There is no libfabric, and what to do about it.
+    /// RDMA, if there is a libfabric; otherwise what to do about it.
     pub(super) fn new(topology: &Topology) -> Result<Self, String> {
         Ok(Self {
             library: machine::fabric()?,
             topology: topology.clone(),
             cpus: host::allowed_cpus().map_err(|err| err.to_string())?,
-            gpus: Gpus::new(),
+            gpus: Gpus::new(topology),
             domains: RefCell::default(),
         })
     }
 
     /// Where this rank runs, in agreement with all others; on the NUMA node of its memory if it
     /// can.
-    fn seat(&self, case: &Case, world: &mut World) -> Result<Seat, Error> {
+    fn affinity(&self, case: &Case, world: &mut World) -> Result<Affinity, Error> {
         let end = case.endpoint(world.rank());
         let of_gpu = |gpu| self.topology.gpus.iter().find(|node| node.gpu == gpu)?.numa_node;
         let near = end.and_then(|end| end.numa_node().or_else(|| of_gpu(end.gpu()?)));
-        Seat::agree(&self.cpus, &self.topology, (end.is_some(), near), world)
+        Affinity::agree(&self.cpus, &self.topology, end.is_some(), near, world)
     }
 
     /// What the provider offers on the interface `nic`, for memory of GPUs if `has_gpu`.
@@ -177,13 +177,15 @@ impl Rdma {
 
     /// Whether this rank's memory for `case` is there.
     fn room(&self, case: &Case, fabric: &Fabric, rank: Rank) -> Result<Support, Error> {
+        let verb = Verb::of(case.operation)?;
         let flows = own_flows(case, rank).len() as u64;
         let window = window(case, fabric, usize::MAX);
-        let buffers = lane::source_size(case.size).plus(case.size.times(slots(case, window, None)));
-        let ring = lane::slot(chunk(case), slots(case, window, None));
+        let buffers =
+            channel::source_size(case.size).plus(case.size.times(slots(case, verb, window, None)));
+        let ring = channel::slot(chunk(case), slots(case, verb, window, None));
         let on_gpu = case.ends().any(|end| end.rank == rank && end.gpu().is_some());
         let (of_gpu, of_host) = match (on_gpu, fabric.is_staged) {
-            (true, true) => (lane::source_size(case.size), ring),
+            (true, true) => (channel::source_size(case.size), ring),
             (true, false) => (buffers, Bytes::default()),
             (false, _) => (Bytes::default(), buffers),
         };
@@ -224,9 +226,9 @@ impl Transport for Rdma {
         let rank = world.rank();
         let Some((fabric, nics)) = own_nics(case, rank) else { return Ok(Support::Yes) };
         let flows = own_flows(case, rank);
-        if flows.len() > LANES_MAX {
+        if flows.len() > CHANNELS_MAX {
             return Ok(Support::No(format!(
-                "a rank would have {} flows at once, more than {LANES_MAX}: give fewer --ranks",
+                "a rank would have {} flows at once, more than {CHANNELS_MAX}: give fewer --ranks",
                 flows.len()
             )));
         }
@@ -262,13 +264,14 @@ impl Transport for Rdma {
 
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
         let rank = world.rank();
+        let verb = Verb::of(case.operation)?;
         // Rank 0 has the case as a whole, the others have their part of it.
         let parts = case.parts();
         let is_whole = world.is_root();
         let own = if is_whole { parts.get(&rank) } else { Some(case) };
-        let seat = self.seat(case, world)?;
+        let affinity = self.affinity(case, world)?;
         let mut builder = match own {
-            Some(own) if !own.flows.is_empty() => Some(Builder::new(self, own, rank, &seat)?),
+            Some(own) if !own.flows.is_empty() => Some(Builder::new(self, own, rank, &affinity)?),
             _ => None,
         };
         let card = builder.as_ref().map(Builder::card).transpose()?;
@@ -276,11 +279,11 @@ impl Transport for Rdma {
         let cards: Vec<(Rank, Option<Card>)> = world.exchange(card, wants)?;
         let report = builder.as_ref().map(Builder::report);
         let reports = world.gather(report)?;
-        let network = reports.map(|reports| network(case, &reports));
+        let network = reports.map(|reports| network(case, verb, &reports));
         let network = world.broadcast(network)?;
         let streams = match &mut builder {
             Some(builder) => builder.connect(&cards, world, network)?,
-            None => Streams::idle(case, world, network),
+            None => Streams::idle(case, verb, world, network),
         };
         // Whoever could not connect says so now, before anybody waits for it.
         world.barrier()?;
@@ -307,7 +310,7 @@ fn make(rdma: &Rdma, ports: &mut [Port], place: Place, size: Bytes) -> Result<Da
 }
 
 /// The row's words about libfabric.
-fn network(case: &Case, reports: &[Option<Report>]) -> Network {
+fn network(case: &Case, verb: Verb, reports: &[Option<Report>]) -> Network {
     let of = |rank: Option<Rank>| reports.iter().flatten().find(|report| Some(report.rank) == rank);
     let first = case.flows.first();
     let source = of(first.map(|flow| flow.source.rank));
@@ -315,13 +318,12 @@ fn network(case: &Case, reports: &[Option<Report>]) -> Network {
     let registration = |report: Option<&Report>| {
         report.and_then(|report| report.registration).unwrap_or(Registration::Host)
     };
-    let (bandwidth_completion, latency_completion) = match case.operation {
-        Operation::Write | Operation::Send if is_staged(case) => {
+    let (bandwidth_completion, latency_completion) = match verb {
+        Verb::Write | Verb::Send if is_staged(case) => {
             (Completion::Confirmed, Completion::Confirmed)
         }
-        Operation::Read => (Completion::Arrival, Completion::Arrival),
-        Operation::PingPong => (Completion::Arrival, Completion::Arrival),
-        _ => (Completion::Confirmed, Completion::Delivery),
+        Verb::Write | Verb::Send => (Completion::Confirmed, Completion::Delivery),
+        Verb::Read | Verb::PingPong => (Completion::Arrival, Completion::Arrival),
     };
     let reports = || reports.iter().flatten();
     let window = reports().map(|report| report.window).min().unwrap_or(0);
@@ -394,13 +396,13 @@ fn staging(case: &Case, network: &Network) -> Option<Staging> {
 
 /// Parts of a target, or of a ring: one if operations arrive whole, one after the other, which
 /// those of several interfaces do not; otherwise one for each that can be under way.
-fn slots(case: &Case, window: u64, facts: Option<&Facts>) -> u64 {
-    let is_ordered = facts.filter(|_| !is_staged(case)).is_some_and(|facts| match case.operation {
-        Operation::Read => facts.msg_order.contains("FI_ORDER_RAR"),
-        Operation::Write => {
+fn slots(case: &Case, verb: Verb, window: u64, facts: Option<&Facts>) -> u64 {
+    let is_ordered = facts.filter(|_| !is_staged(case)).is_some_and(|facts| match verb {
+        Verb::Read => facts.msg_order.contains("FI_ORDER_RAR"),
+        Verb::Write => {
             facts.msg_order.contains("FI_ORDER_WAW") && facts.max_order_waw_size >= case.size
         }
-        _ => facts.msg_order.contains("FI_ORDER_SAS"),
+        Verb::Send | Verb::PingPong => facts.msg_order.contains("FI_ORDER_SAS"),
     });
     let rails = case.fabric.as_ref().map_or(1, |fabric| fabric.rails);
     let rails = u64::from(rails);
@@ -411,7 +413,7 @@ fn slots(case: &Case, window: u64, facts: Option<&Facts>) -> u64 {
 /// every time.
 fn parts_under_way(window: u64, rails: u64) -> u64 {
     let parts = window.next_multiple_of(rails);
-    if parts.is_multiple_of(lane::SHIFTS) { parts + rails } else { parts }
+    if parts.is_multiple_of(channel::SHIFTS) { parts + rails } else { parts }
 }
 
 /// What the provider lacks for `case`: a sentence.
@@ -487,7 +489,7 @@ mod tests {
             assert_eq!(window(&case, &fabric, 3), expected.min(3));
             let given = Fabric { window: 100, is_window_given: true, ..fabric };
             assert_eq!(window(&case, &given, usize::MAX), 100);
-            assert!(slots(&case, expected, None).is_multiple_of(u64::from(rails)));
+            assert!(slots(&case, Verb::Write, expected, None).is_multiple_of(u64::from(rails)));
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    lane::{Count, Target},
+    channel::{Count, Target},
     signal::Signal,
     stage::{Chunks, Stage},
     transfer::{POLLS, Streams},
@@ -37,10 +37,10 @@ impl Streams {
         if self.ports.is_empty() {
             return Ok(());
         }
-        for lane in &mut self.lanes {
-            lane.count = Count::default();
-            lane.target.iter_mut().for_each(Target::forget);
-            lane.stage.iter_mut().for_each(Stage::forget);
+        for channel in &mut self.channels {
+            channel.count = Count::default();
+            channel.target.iter_mut().for_each(Target::forget);
+            channel.stage.iter_mut().for_each(Stage::forget);
         }
         self.inbox.iter_mut().for_each(|inbox| inbox.target.forget());
         let sentence = format!(
@@ -61,10 +61,10 @@ impl Streams {
             std::mem::forget(std::mem::take(&mut self.ports));
         }
         self.watchdog = None;
-        for lane in self.lanes.iter().filter(|lane| lane.initiates) {
+        for channel in self.channels.iter().filter(|channel| channel.initiates) {
             let whole = Chunks::new(self.size, self.size, 1);
-            let chunks = lane.stage.as_ref().map_or(whole, |stage| stage.chunks);
-            self.moved = self.moved.plus(chunks.total(lane.count.completed));
+            let chunks = channel.stage.as_ref().map_or(whole, |stage| stage.chunks);
+            self.moved = self.moved.plus(chunks.total(channel.count.completed));
         }
         result
     }
@@ -108,17 +108,13 @@ impl Transfer for Streams {
         self.clock
     }
 
-    fn is_misplaced(&self) -> bool {
-        false
-    }
-
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
-        for lane in &self.lanes {
-            let seed = lane.seed(seed);
-            lane.source.iter().try_for_each(|source| source.fill(seed))?;
-            lane.target.iter().try_for_each(|target| target.data.poison(seed))?;
+        for channel in &self.channels {
+            let seed = channel.seed(seed);
+            channel.source.iter().try_for_each(|source| source.fill(seed))?;
+            channel.target.iter().try_for_each(|target| target.data.poison(seed))?;
         }
-        let first = self.lanes.first().map_or(seed, |lane| lane.seed(seed));
+        let first = self.channels.first().map_or(seed, |channel| channel.seed(seed));
         self.inbox.iter().try_for_each(|inbox| inbox.target.data.poison(first))
     }
 
@@ -131,8 +127,8 @@ impl Transfer for Streams {
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
-        let seeds = |lane: usize| self.lanes[lane].seed(seed);
-        let own = self.lanes.iter().filter_map(|lane| lane.target.as_ref());
+        let seeds = |channel: usize| self.channels[channel].seed(seed);
+        let own = self.channels.iter().filter_map(|channel| channel.target.as_ref());
         for target in own.chain(self.inbox.iter().map(|inbox| &inbox.target)) {
             let wrong = target.verify(seeds, self.rank)?;
             if wrong.is_some() {

@@ -6,56 +6,56 @@
 use crate::plan::{Meeting, Rank};
 
 /// Flows of one rank at most.
-pub(super) const LANES_MAX: usize = 1 << LANE_BITS;
+pub(super) const CHANNELS_MAX: usize = 1 << CHANNEL_BITS;
 
 /// What counts in turns counts modulo this.
 pub(super) const TURNS_MAX: u64 = 1 << TURN_BITS;
 
-const LANE_BITS: u32 = 11;
+const CHANNEL_BITS: u32 = 11;
 const TURN_BITS: u32 = 18;
 
 /// One word, with the number by which its receiver knows the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
-    /// An operation's data is here; which of them it is, modulo the lane's turns.
-    Data { lane: u32, turn: u64 },
+    /// An operation's data is here; which of them it is, modulo the channel's turns.
+    Data { channel: u32, turn: u64 },
     /// One group of operations more has arrived whole.
-    Confirm { lane: u32 },
+    Confirm { channel: u32 },
     /// No more operations come; how many groups there were, modulo [`TURNS_MAX`].
-    Final { lane: u32, groups: u64 },
+    Final { channel: u32, groups: u64 },
     /// A round of the barrier.
     Tell { round: u32 },
     /// The sender, this rank, gives up on the case.
     GaveUp { rank: u32 },
     /// The other end of a staged flow may go on by one chunk.
-    Turn { lane: u32 },
+    Turn { channel: u32 },
 }
 
 impl Signal {
     /// The word that comes along.
     pub(super) fn encode(self) -> u64 {
-        let (kind, lane, payload) = match self {
-            Self::Data { lane, turn } => (0, lane, turn),
-            Self::Confirm { lane } => (1, lane, 0),
-            Self::Final { lane, groups } => (2, lane, groups % TURNS_MAX),
+        let (kind, channel, payload) = match self {
+            Self::Data { channel, turn } => (0, channel, turn),
+            Self::Confirm { channel } => (1, channel, 0),
+            Self::Final { channel, groups } => (2, channel, groups % TURNS_MAX),
             Self::Tell { round } => (3, 0, u64::from(round)),
             Self::GaveUp { rank } => (4, rank >> TURN_BITS, u64::from(rank) % TURNS_MAX),
-            Self::Turn { lane } => (5, lane, 0),
+            Self::Turn { channel } => (5, channel, 0),
         };
-        kind << (LANE_BITS + TURN_BITS) | u64::from(lane) << TURN_BITS | payload
+        kind << (CHANNEL_BITS + TURN_BITS) | u64::from(channel) << TURN_BITS | payload
     }
 
     /// What a word says; `None`: it is none of these.
     pub(super) fn decode(word: u64) -> Option<Self> {
         let payload = word % TURNS_MAX;
-        let lane = u32::try_from(word >> TURN_BITS & (LANES_MAX as u64 - 1)).ok()?;
-        Some(match word >> (LANE_BITS + TURN_BITS) {
-            0 => Self::Data { lane, turn: payload },
-            1 => Self::Confirm { lane },
-            2 => Self::Final { lane, groups: payload },
+        let channel = u32::try_from(word >> TURN_BITS & (CHANNELS_MAX as u64 - 1)).ok()?;
+        Some(match word >> (CHANNEL_BITS + TURN_BITS) {
+            0 => Self::Data { channel, turn: payload },
+            1 => Self::Confirm { channel },
+            2 => Self::Final { channel, groups: payload },
             3 => Self::Tell { round: u32::try_from(payload).ok()? },
-            4 => Self::GaveUp { rank: lane << TURN_BITS | u32::try_from(payload).ok()? },
-            5 => Self::Turn { lane },
+            4 => Self::GaveUp { rank: channel << TURN_BITS | u32::try_from(payload).ok()? },
+            5 => Self::Turn { channel },
             _ => return None,
         })
     }
@@ -122,24 +122,24 @@ mod tests {
 
     #[test]
     fn a_word_says_what_was_said() {
-        let last = u32::try_from(LANES_MAX - 1).unwrap();
+        let last = u32::try_from(CHANNELS_MAX - 1).unwrap();
         for signal in [
-            Signal::Data { lane: 0, turn: 0 },
-            Signal::Data { lane: last, turn: TURNS_MAX - 1 },
-            Signal::Confirm { lane: last },
-            Signal::Final { lane: 7, groups: 12 },
+            Signal::Data { channel: 0, turn: 0 },
+            Signal::Data { channel: last, turn: TURNS_MAX - 1 },
+            Signal::Confirm { channel: last },
+            Signal::Final { channel: 7, groups: 12 },
             Signal::Tell { round: 10 },
             Signal::GaveUp { rank: (1 << 29) - 1 },
             Signal::GaveUp { rank: 300_000 },
-            Signal::Turn { lane: last },
+            Signal::Turn { channel: last },
         ] {
             let word = signal.encode();
             assert_eq!(Signal::decode(word), Some(signal));
             // EFA's completion data has four bytes.
             assert!(u32::try_from(word).is_ok());
         }
-        let more = Signal::Final { lane: 7, groups: TURNS_MAX + 5 };
-        assert_eq!(Signal::decode(more.encode()), Some(Signal::Final { lane: 7, groups: 5 }));
+        let more = Signal::Final { channel: 7, groups: TURNS_MAX + 5 };
+        assert_eq!(Signal::decode(more.encode()), Some(Signal::Final { channel: 7, groups: 5 }));
         assert_eq!(Signal::decode(7 << 29), None);
     }
 

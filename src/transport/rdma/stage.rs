@@ -12,10 +12,11 @@
 //!   can be read.
 
 use super::{
+    channel::{self, Request},
     data::Data,
-    lane,
     signal::Signal,
     transfer::{Streams, operation_context, with},
+    verb::Verb,
 };
 use crate::{
     ffi::{
@@ -23,7 +24,6 @@ use crate::{
         cuda::{Event, Slice, Stream},
         fabric::{Flags, Posted},
     },
-    plan::Operation,
     transport::{Error, gpu::Ready},
     units::Bytes,
 };
@@ -32,7 +32,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunks {
     /// One operation.
-    size: Bytes,
+    pub(super) size: Bytes,
     /// The most that goes through a slot.
     pub(super) chunk: Bytes,
     /// Slots of a ring.
@@ -65,7 +65,7 @@ impl Chunks {
     }
 }
 
-/// One end of a flow that is staged: how far the GPU's copies are. The slots are in the lane's
+/// One end of a flow that is staged: how far the GPU's copies are. The slots are in the channel's
 /// ring, or of messages in their target's inbox.
 pub(super) struct Stage {
     pub(super) chunks: Chunks,
@@ -124,15 +124,15 @@ impl Stage {
     /// Queues the copy of the next chunk from the GPU's `source` into its slot of `ring`.
     fn copy_out(&mut self, source: &Data, ring: &Data) -> Result<(), Error> {
         let (operation, offset, size) = self.chunks.part(self.begun);
-        let from = source.for_gpu(lane::shift(operation).plus(offset), size)?;
-        let slot = lane::slot(self.chunks.chunk, self.begun % self.chunks.slots);
+        let from = source.for_gpu(channel::shift(operation).plus(offset), size)?;
+        let slot = channel::slot(self.chunks.chunk, self.begun % self.chunks.slots);
         self.copy(ring.for_gpu(slot, size)?, from)
     }
 
     /// Queues the copy of the next chunk from `slot` of `slots` to its place in the GPU's `target`.
     fn copy_in(&mut self, target: &Data, slots: &Data, slot: u64) -> Result<(), Error> {
         let (_, offset, size) = self.chunks.part(self.begun);
-        let from = slots.for_gpu(lane::slot(self.chunks.chunk, slot), size)?;
+        let from = slots.for_gpu(channel::slot(self.chunks.chunk, slot), size)?;
         self.copy(target.for_gpu(offset, size)?, from)
     }
 
@@ -167,10 +167,10 @@ impl Streams {
     #[inline]
     pub(super) fn stage(&mut self) -> Result<bool, Error> {
         let mut moved = false;
-        for own in 0..self.lanes.len() {
-            let lane = &self.lanes[own];
-            if lane.stage.is_some() {
-                let is_source = lane.flow.source.rank == self.rank;
+        for own in 0..self.channels.len() {
+            let channel = &self.channels[own];
+            if channel.stage.is_some() {
+                let is_source = channel.flow.source.rank == self.rank;
                 moved |= if is_source { self.copy_out(own)? } else { self.copy_in(own)? };
             }
         }
@@ -179,15 +179,16 @@ impl Streams {
 
     /// At a source: from the GPU into slots, and on.
     fn copy_out(&mut self, own: usize) -> Result<bool, Error> {
-        let is_read = self.operation == Operation::Read;
-        let lane = &mut self.lanes[own];
-        let (Some(stage), Some(source), Some(ring)) = (&mut lane.stage, &lane.source, &lane.ring)
+        let is_read = self.verb == Verb::Read;
+        let channel = &mut self.channels[own];
+        let (Some(stage), Some(source), Some(ring)) =
+            (&mut channel.stage, &channel.source, &channel.ring)
         else {
             return Ok(false);
         };
         let mut moved = false;
         // What is to be read was asked for; what is to be written or sent has a slot.
-        let wanted = if is_read { lane.count.turns } else { lane.count.posted };
+        let wanted = if is_read { channel.count.turns } else { channel.count.posted };
         while stage.begun < wanted {
             stage.copy_out(source, ring)?;
             moved = true;
@@ -207,17 +208,19 @@ impl Streams {
     /// At a target: out of slots into the GPU.
     fn copy_in(&mut self, own: usize) -> Result<bool, Error> {
         let mut moved = false;
-        while self.operation == Operation::Read
+        while self.verb == Verb::Read
             && let Some(number) = self.next_read(own)
             && self.post_chunk(own, number)?
         {
-            self.lanes[own].stage.iter_mut().for_each(|stage| stage.read += 1);
+            self.channels[own].stage.iter_mut().for_each(|stage| stage.read += 1);
             moved = true;
         }
-        let Self { lanes, inbox, .. } = self;
-        let lane = &mut lanes[own];
-        let slots = lane.ring.as_ref().or(inbox.as_ref().map(|inbox| &inbox.target.data));
-        if let (Some(stage), Some(target), Some(slots)) = (&mut lane.stage, &lane.target, slots) {
+        let Self { channels, inbox, .. } = self;
+        let channel = &mut channels[own];
+        let slots = channel.ring.as_ref().or(inbox.as_ref().map(|inbox| &inbox.target.data));
+        if let (Some(stage), Some(target), Some(slots)) =
+            (&mut channel.stage, &channel.target, slots)
+        {
             while let Some(slot) = stage.next_arrived() {
                 stage.copy_in(&target.data, slots, slot)?;
                 moved = true;
@@ -233,19 +236,19 @@ impl Streams {
 
     /// Chunk number `number` is in the GPU's memory.
     fn take(&mut self, own: usize, number: u64) -> Result<(), Error> {
-        let lane = &mut self.lanes[own];
-        let Some(stage) = &mut lane.stage else { return Ok(()) };
+        let channel = &mut self.channels[own];
+        let Some(stage) = &mut channel.stage else { return Ok(()) };
         let place = stage.place(number);
         let slot = stage.arrived[place].take();
-        if let Some(target) = &mut lane.target {
+        if let Some(target) = &mut channel.target {
             let (operation, ..) = stage.chunks.part(number);
             target.filled.fill(Some((own, operation)));
         }
-        if self.operation == Operation::Read {
-            lane.count.completed += 1;
+        if self.verb == Verb::Read {
+            channel.count.completed += 1;
             return Ok(());
         }
-        lane.count.delivered += 1;
+        channel.count.delivered += 1;
         self.say_turn(own);
         // Before the partner hears that it is its turn.
         if let (Some(slot), Some(inbox)) = (slot, &mut self.inbox) {
@@ -257,34 +260,35 @@ impl Streams {
 
     /// Asks the interface to move chunk number `number`; whether it took that.
     fn post_chunk(&mut self, own: usize, number: u64) -> Result<bool, Error> {
-        let lane = &mut self.lanes[own];
-        let Some(stage) = &lane.stage else { return Ok(false) };
+        let channel = &mut self.channels[own];
+        let Some(stage) = &channel.stage else { return Ok(false) };
         let (_, _, size) = stage.chunks.part(number);
-        let moved = (number, size, operation_context(own, number));
-        let posted = lane.post(&mut self.ports, self.operation, moved, Flags::NONE);
-        let posted = posted.map_err(|source| with(lane.partner, source))?;
+        let context = operation_context(own, number);
+        let request = Request { verb: self.verb, number, size, context, flags: Flags::NONE };
+        let posted = channel.post(&mut self.ports, request);
+        let posted = posted.map_err(|source| with(channel.peer.rank, source))?;
         Ok(posted == Posted::Yes)
     }
 
     /// Tells the partner that it is its turn.
     pub(super) fn say_turn(&mut self, own: usize) {
-        let lane = &self.lanes[own];
-        self.outbox.push_back((lane.partner, Signal::Turn { lane: lane.far.number }));
+        let channel = &self.channels[own];
+        self.outbox.push_back((channel.peer.rank, Signal::Turn { channel: channel.peer.number }));
     }
 
     fn next_done(&self, own: usize) -> Result<Option<u64>, Error> {
-        self.lanes[own].stage.as_ref().map_or(Ok(None), Stage::next_done)
+        self.channels[own].stage.as_ref().map_or(Ok(None), Stage::next_done)
     }
 
     /// The next chunk that the source has offered to be read.
     fn next_read(&self, own: usize) -> Option<u64> {
-        let lane = &self.lanes[own];
-        let read = lane.stage.as_ref()?.read;
-        (read < lane.count.turns).then_some(read)
+        let channel = &self.channels[own];
+        let read = channel.stage.as_ref()?.read;
+        (read < channel.count.turns).then_some(read)
     }
 
     fn note_done(&mut self, own: usize) {
-        self.lanes[own].stage.iter_mut().for_each(|stage| stage.done += 1);
+        self.channels[own].stage.iter_mut().for_each(|stage| stage.done += 1);
     }
 }
 

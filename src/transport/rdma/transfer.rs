@@ -8,15 +8,16 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
+    channel::{Channel, Count, Request, known},
     counters::Counters,
     inbox::Inbox,
-    lane::{Count, Lane, known},
     own_clock,
     port::{Port, Rail},
     samples::Samples,
     signal::{Barrier, Signal, TURNS_MAX},
     stage::Stage,
     staging,
+    verb::Verb,
 };
 use crate::{
     ffi::{
@@ -24,7 +25,7 @@ use crate::{
         fabric::{Completion, Failure, Flags, Posted},
         watchdog::Watchdog,
     },
-    plan::{Case, Operation, Rank},
+    plan::{Case, Rank},
     transport::{Clock, Error, Network, Span, Staging, Wait, patience::Patience},
     units::Bytes,
     world::World,
@@ -47,24 +48,24 @@ const COMPLETIONS: usize = 32;
 /// Looks one after the other that find completions, before other work gets its turn.
 pub(super) const POLLS: usize = 16;
 
-/// What a completion's context says: its kind above, a lane and a number below.
+/// What a completion's context says: its kind above, a channel and a number below.
 const OF_OPERATION: u64 = 0;
 const OF_SIGNAL: u64 = 1;
 pub(super) const OF_RECEIVE: u64 = 2;
 pub(super) const KIND_SHIFT: u32 = 56;
-const LANE_SHIFT: u32 = 32;
+const CHANNEL_SHIFT: u32 = 32;
 
 /// This rank's part of a case.
 pub(super) struct Streams {
     pub(super) rank: Rank,
-    pub(super) operation: Operation,
+    pub(super) verb: Verb,
     /// What one operation of the network moves: a chunk of what is staged.
     pub(super) size: Bytes,
     /// How many of them make one operation.
     pub(super) chunks: u64,
     pub(super) staging: Option<Staging>,
     pub(super) window: u64,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) channels: Vec<Channel>,
     pub(super) ports: Vec<Port>,
     /// Where messages are received.
     pub(super) inbox: Option<Inbox>,
@@ -107,15 +108,15 @@ struct Goal {
 
 impl Streams {
     /// The part of a rank that has none.
-    pub(super) fn idle(case: &Case, world: &World, network: Network) -> Self {
+    pub(super) fn idle(case: &Case, verb: Verb, world: &World, network: Network) -> Self {
         Self {
             rank: world.rank(),
-            operation: case.operation,
+            verb,
             size: case.size,
             chunks: 1,
             staging: staging(case, &network),
             window: 0,
-            lanes: Vec::new(),
+            channels: Vec::new(),
             ports: Vec::new(),
             inbox: None,
             barrier: Barrier::new(Vec::new()),
@@ -137,13 +138,13 @@ impl Streams {
     /// Streams until every rank has its samples.
     pub(super) fn stream(&mut self, group: u64, spans: &mut [Span]) -> Result<(), Error> {
         let mut samples = Samples::begin(spans, clock::now().ns());
-        let initiates = self.lanes.iter().any(|lane| lane.initiates);
-        let is_written = !initiates && self.operation == Operation::Write;
+        let initiates = self.channels.iter().any(|channel| channel.initiates);
+        let is_written = !initiates && self.verb == Verb::Write;
         let mut patience = Patience::new(self.wait, self.deadline);
         let mut is_ending = false;
         let group = group * self.chunks;
         let mut goal = Goal { group: Some(group), stop: None, pauses: false, is_last: false };
-        let mut seen = vec![0; self.lanes.len()];
+        let mut seen = vec![0; self.channels.len()];
         while !self.is_over(goal) {
             let moved = self.advance(goal)?;
             if is_written && !moved && self.wait == Wait::Spin {
@@ -158,12 +159,12 @@ impl Streams {
             } else if goal.stop.is_none() {
                 if !is_ending {
                     is_ending = true;
-                    goal.pauses = self.operation == Operation::Read;
+                    goal.pauses = self.verb == Verb::Read;
                     self.barrier.begin();
                 }
                 if self.meet() {
-                    let posted = self.lanes.iter().filter(|lane| lane.initiates);
-                    let most = posted.map(|lane| lane.count.posted).max().unwrap_or(0);
+                    let posted = self.channels.iter().filter(|channel| channel.initiates);
+                    let most = posted.map(|channel| channel.count.posted).max().unwrap_or(0);
                     let stop = most.div_ceil(group).max(1) * group;
                     goal = Goal { stop: Some(stop), is_last: true, ..goal };
                 }
@@ -177,25 +178,26 @@ impl Streams {
     /// Whether every flow that is not over has moved since this was so last, as `seen` remembers:
     /// one that goes on must not hide another that does not.
     fn have_all_moved(&mut self, seen: &mut [u64]) -> bool {
-        let moves = |lane: &Lane| {
-            let Count { posted, completed, delivered, confirmed, turns, .. } = lane.count;
+        let moves = |channel: &Channel| {
+            let Count { posted, completed, delivered, confirmed, turns, .. } = channel.count;
             posted + completed + delivered + confirmed + turns
         };
-        let stands =
-            |(lane, seen): &(&Lane, &u64)| lane.count.last.is_none() && moves(lane) == **seen;
-        let standing = self.lanes.iter().zip(&*seen).find(stands);
-        self.standing = standing.map(|(lane, _)| lane.partner);
+        let stands = |(channel, seen): &(&Channel, &u64)| {
+            channel.count.last.is_none() && moves(channel) == **seen
+        };
+        let standing = self.channels.iter().zip(&*seen).find(stands);
+        self.standing = standing.map(|(channel, _)| channel.peer.rank);
         if self.standing.is_some() {
             return false;
         }
-        seen.iter_mut().zip(&self.lanes).for_each(|(seen, lane)| *seen = moves(lane));
+        seen.iter_mut().zip(&self.channels).for_each(|(seen, channel)| *seen = moves(channel));
         true
     }
 
     /// Times single operations.
     pub(super) fn single(&mut self, spans: &mut [Span]) -> Result<(), Error> {
         let mut patience = Patience::new(self.wait, self.deadline);
-        let initiates = self.lanes.iter().any(|lane| lane.initiates);
+        let initiates = self.channels.iter().any(|channel| channel.initiates);
         let mut done = 0;
         for span in &mut *spans {
             if !initiates {
@@ -203,28 +205,26 @@ impl Streams {
             }
             let start = clock::now().ns();
             done += self.chunks;
-            let is_done = |lane: &Lane, operation| match operation {
-                Operation::PingPong => lane.count.delivered >= done,
-                Operation::Write | Operation::Send if lane.stage.is_some() => {
-                    lane.count.turns >= done
-                }
-                _ => lane.count.completed >= done,
+            let is_done = |channel: &Channel, verb| match verb {
+                Verb::PingPong => channel.count.delivered >= done,
+                Verb::Write | Verb::Send if channel.stage.is_some() => channel.count.turns >= done,
+                Verb::Write | Verb::Read | Verb::Send => channel.count.completed >= done,
             };
             let goal = Goal { group: None, stop: Some(done), pauses: false, is_last: false };
             // At once, and nothing but a look between the arrival and the clock.
             let mut moved = self.go_on(goal)?;
             loop {
                 moved |= self.poll(1)?;
-                let operation = self.operation;
-                let mut own = self.lanes.iter().filter(|lane| lane.initiates);
-                if own.all(|lane| is_done(lane, operation)) {
+                let verb = self.verb;
+                let mut own = self.channels.iter().filter(|channel| channel.initiates);
+                if own.all(|channel| is_done(channel, verb)) {
                     break;
                 }
                 self.wait_on(&mut patience, moved, FLOW)?;
                 moved = self.go_on(goal)?;
             }
             let elapsed = clock::now().ns().saturating_sub(start);
-            let one_way = if self.operation == Operation::PingPong { elapsed / 2 } else { elapsed };
+            let one_way = if self.verb == Verb::PingPong { elapsed / 2 } else { elapsed };
             *span = Span { start_ns: Some(start), end_ns: Some(start + one_way) };
         }
         let goal = Goal { group: None, stop: Some(done), pauses: false, is_last: true };
@@ -285,16 +285,16 @@ impl Streams {
             let number = context & u64::from(u32::MAX);
             match context >> KIND_SHIFT {
                 OF_OPERATION => {
-                    let own = lane_of(context);
-                    let lane = &mut self.lanes[own];
-                    match (&mut lane.stage, self.operation) {
-                        (Some(stage), Operation::Read) => stage.note_arrived(number, None),
-                        (None, Operation::Read) => {
-                            lane.complete(number);
-                            let turn = lane.turn(number);
-                            lane.note_filled(own, turn);
+                    let own = channel_of(context);
+                    let channel = &mut self.channels[own];
+                    match (&mut channel.stage, self.verb) {
+                        (Some(stage), Verb::Read) => stage.note_arrived(number, None),
+                        (None, Verb::Read) => {
+                            channel.complete(number);
+                            let turn = channel.turn(number);
+                            channel.note_filled(own, turn);
                         }
-                        _ => lane.complete(number),
+                        (_, Verb::Write | Verb::Send | Verb::PingPong) => channel.complete(number),
                     }
                 }
                 OF_SIGNAL => self.signals_under_way -= 1,
@@ -314,25 +314,25 @@ impl Streams {
     #[inline]
     fn hear(&mut self, signal: Signal, slot: Option<u64>) -> Result<(), Error> {
         match signal {
-            Signal::Data { lane: own, turn } => {
-                let lane = known(&mut self.lanes, own)?;
+            Signal::Data { channel: own, turn } => {
+                let channel = known(&mut self.channels, own)?;
                 let own = own as usize;
-                match (&mut lane.stage, slot, &mut self.inbox) {
+                match (&mut channel.stage, slot, &mut self.inbox) {
                     (Some(stage), slot, _) => stage.note_arrived(turn, slot),
                     (None, Some(slot), Some(inbox)) => {
-                        lane.count.delivered += 1;
+                        channel.count.delivered += 1;
                         inbox.note_filled(slot, own, turn);
                     }
                     _ => {
-                        lane.count.delivered += 1;
-                        lane.note_filled(own, turn);
+                        channel.count.delivered += 1;
+                        channel.note_filled(own, turn);
                     }
                 }
             }
-            Signal::Turn { lane } => known(&mut self.lanes, lane)?.count.turns += 1,
-            Signal::Confirm { lane } => known(&mut self.lanes, lane)?.count.confirmed += 1,
-            Signal::Final { lane, groups } => {
-                known(&mut self.lanes, lane)?.count.last = Some(groups);
+            Signal::Turn { channel } => known(&mut self.channels, channel)?.count.turns += 1,
+            Signal::Confirm { channel } => known(&mut self.channels, channel)?.count.confirmed += 1,
+            Signal::Final { channel, groups } => {
+                known(&mut self.channels, channel)?.count.last = Some(groups);
             }
             Signal::Tell { round } => self.barrier.hear(round),
             Signal::GaveUp { rank } => return Err(Error::Abandoned(rank)),
@@ -342,33 +342,33 @@ impl Streams {
 
     /// Keeps the windows full.
     fn post(&mut self, goal: Goal) -> Result<bool, Error> {
-        let (size, operation) = (self.size, self.operation);
+        let (size, verb) = (self.size, self.verb);
         let mut moved = false;
-        for own in 0..self.lanes.len() {
-            let lane = &mut self.lanes[own];
+        for own in 0..self.channels.len() {
+            let channel = &mut self.channels[own];
             let window = if goal.group.is_none() { self.chunks } else { self.window };
-            let answers = operation == Operation::PingPong && !lane.initiates;
+            let answers = verb == Verb::PingPong && !channel.initiates;
             let left = match goal.stop {
                 // What came is answered.
-                _ if answers => lane.count.delivered - lane.count.posted,
-                _ if !lane.initiates => 0,
-                _ if goal.pauses && lane.under_way() > 0 => 0,
-                Some(stop) => stop - lane.count.posted,
+                _ if answers => channel.count.delivered - channel.count.posted,
+                _ if !channel.initiates => 0,
+                _ if goal.pauses && channel.under_way() > 0 => 0,
+                Some(stop) => stop - channel.count.posted,
                 None => u64::MAX,
             };
             let ahead = match goal.group {
-                Some(group) if operation != Operation::Read => {
-                    let confirmed = (lane.count.confirmed + GROUPS_AHEAD) * group;
-                    (confirmed + window).saturating_sub(lane.count.posted)
+                Some(group) if verb != Verb::Read => {
+                    let confirmed = (channel.count.confirmed + GROUPS_AHEAD) * group;
+                    (confirmed + window).saturating_sub(channel.count.posted)
                 }
                 _ => u64::MAX,
             };
-            let count = left.min(lane.room(window, operation)).min(ahead);
-            if lane.stage.is_some() {
+            let count = left.min(channel.room(window, verb)).min(ahead);
+            if channel.stage.is_some() {
                 // Copies begin, and the interface is asked when they are done.
-                lane.count.posted += count;
+                channel.count.posted += count;
                 moved |= count > 0;
-                if operation == Operation::Read {
+                if verb == Verb::Read {
                     (0..count).for_each(|_| self.say_turn(own));
                 }
                 continue;
@@ -376,25 +376,26 @@ impl Streams {
             for next in 1..=count {
                 let mut flags = Flags::NONE;
                 if goal.group.is_none() {
-                    if matches!(operation, Operation::Write | Operation::Send) {
+                    if matches!(verb, Verb::Write | Verb::Send) {
                         flags = flags.delivery();
                     }
-                } else if next < count && lane.rails.len() == 1 {
+                } else if next < count && channel.peer.rails.len() == 1 {
                     flags = flags.more();
                 }
-                let number = lane.count.posted;
-                let moving = (number, size, operation_context(own, number));
-                let posted = lane.post(&mut self.ports, operation, moving, flags);
+                let number = channel.count.posted;
+                let context = operation_context(own, number);
+                let request = Request { verb, number, size, context, flags };
+                let posted = channel.post(&mut self.ports, request);
                 match posted {
                     Ok(Posted::Again) => break,
                     Ok(posted) => {
-                        lane.note_posted();
+                        channel.note_posted();
                         if posted == Posted::Over {
-                            lane.complete(number);
+                            channel.complete(number);
                         }
                         moved = true;
                     }
-                    Err(source) => return Err(with(self.lanes[own].partner, source)),
+                    Err(source) => return Err(with(self.channels[own].peer.rank, source)),
                 }
             }
         }
@@ -403,11 +404,11 @@ impl Streams {
 
     /// Says what has arrived here, and what is over.
     fn confirm(&mut self, goal: Goal) {
-        let is_read = self.operation == Operation::Read;
-        for lane in &mut self.lanes {
-            let (partner, there) = (lane.partner, lane.far.number);
-            let count = &mut lane.count;
-            if lane.initiates {
+        let is_read = self.verb == Verb::Read;
+        for channel in &mut self.channels {
+            let (partner, there) = (channel.peer.rank, channel.peer.number);
+            let count = &mut channel.count;
+            if channel.initiates {
                 let is_posted = goal.is_last && goal.stop == Some(count.posted);
                 // Of single operations the data must be there when the target hears this: it
                 // looks. Who is read from may leave when it hears it.
@@ -415,7 +416,7 @@ impl Streams {
                 if is_posted && is_done && count.last.is_none() {
                     let groups = count.posted / goal.operations();
                     count.last = Some(groups % TURNS_MAX);
-                    self.outbox.push_back((partner, Signal::Final { lane: there, groups }));
+                    self.outbox.push_back((partner, Signal::Final { channel: there, groups }));
                 }
             } else if !is_read {
                 let groups = match goal.group {
@@ -424,7 +425,7 @@ impl Streams {
                 };
                 while count.confirmed < groups {
                     count.confirmed += 1;
-                    self.outbox.push_back((partner, Signal::Confirm { lane: there }));
+                    self.outbox.push_back((partner, Signal::Confirm { channel: there }));
                 }
             }
         }
@@ -458,32 +459,32 @@ impl Streams {
 
     /// Groups that have arrived of every flow of this rank.
     fn groups_done(&self, group: u64) -> u64 {
-        let own = self.lanes.iter().filter(|lane| lane.initiates);
-        let done = own.map(|lane| match self.operation {
-            Operation::Read => lane.count.completed / group,
-            _ => lane.count.confirmed,
+        let own = self.channels.iter().filter(|channel| channel.initiates);
+        let done = own.map(|channel| match self.verb {
+            Verb::Read => channel.count.completed / group,
+            Verb::Write | Verb::Send | Verb::PingPong => channel.count.confirmed,
         });
         done.min().unwrap_or(0)
     }
 
     /// Whether nothing is left to do or to hear.
     fn is_over(&self, goal: Goal) -> bool {
-        let is_read = self.operation == Operation::Read;
-        let is_done = |lane: &Lane| {
-            let count = &lane.count;
-            let arrived = if lane.initiates { count.posted } else { count.delivered };
+        let is_read = self.verb == Verb::Read;
+        let is_done = |channel: &Channel| {
+            let count = &channel.count;
+            let arrived = if channel.initiates { count.posted } else { count.delivered };
             let all_confirmed = match goal.group {
                 _ if is_read => 0,
                 Some(group) => arrived / group,
                 None => 1,
             };
-            let answers = self.operation == Operation::PingPong;
-            let is_staged = lane.stage.is_some() && lane.initiates;
+            let answers = self.verb == Verb::PingPong;
+            let is_staged = channel.stage.is_some() && channel.initiates;
             count.completed == count.posted
                 && (!is_staged || count.turns == count.posted)
                 && count.last.is_some()
                 && count.confirmed == all_confirmed
-                && match (lane.initiates, is_read) {
+                && match (channel.initiates, is_read) {
                     (true, _) => goal.stop == Some(count.posted),
                     (false, true) => true,
                     (false, false) => {
@@ -495,7 +496,7 @@ impl Streams {
         goal.is_last
             && self.outbox.is_empty()
             && self.signals_under_way == 0
-            && self.lanes.iter().all(is_done)
+            && self.channels.iter().all(is_done)
     }
 
     /// Gives time to others, and takes care that nobody is waited for for ever.
@@ -525,17 +526,17 @@ impl Streams {
     /// Who has something to do that is not done.
     fn missing(&self) -> Rank {
         // A GPU of this rank, if it hangs.
-        let is_copying = |lane: &Lane| lane.stage.as_ref().is_some_and(Stage::is_copying);
-        if self.lanes.iter().any(is_copying) {
+        let is_copying = |channel: &Channel| channel.stage.as_ref().is_some_and(Stage::is_copying);
+        if self.channels.iter().any(is_copying) {
             return self.rank;
         }
         if let Some(partner) = self.standing {
             return partner;
         }
-        let is_waiting = |lane: &&Lane| {
-            lane.under_way() > 0 || lane.count.last.is_none() || lane.count.confirmed == 0
+        let is_waiting = |channel: &&Channel| {
+            channel.under_way() > 0 || channel.count.last.is_none() || channel.count.confirmed == 0
         };
-        let by_flow = self.lanes.iter().find(is_waiting).map(|lane| lane.partner);
+        let by_flow = self.channels.iter().find(is_waiting).map(|channel| channel.peer.rank);
         let by_way = || self.ways.first().map(|(rank, _)| *rank);
         by_flow.or_else(|| self.barrier.missing()).or_else(by_way).unwrap_or(self.rank)
     }
@@ -556,22 +557,22 @@ impl Streams {
     /// The error of a failed operation, with the rank at its other end.
     fn failed(&self, failure: Failure) -> Error {
         let of_lane = failure.context.filter(|context| context >> KIND_SHIFT == OF_OPERATION);
-        let lane = of_lane.and_then(|context| self.lanes.get(lane_of(context)));
-        match lane {
-            Some(lane) => with(lane.partner, failure.source),
+        let channel = of_lane.and_then(|context| self.channels.get(channel_of(context)));
+        match channel {
+            Some(channel) => with(channel.peer.rank, failure.source),
             None => Error::call("go on with the other ranks", failure.source),
         }
     }
 }
 
-/// What operation number `number` of a lane is known by.
-pub(super) fn operation_context(lane: usize, number: u64) -> u64 {
-    OF_OPERATION << KIND_SHIFT | (lane as u64) << LANE_SHIFT | number & u64::from(u32::MAX)
+/// What operation number `number` of a channel is known by.
+pub(super) fn operation_context(channel: usize, number: u64) -> u64 {
+    OF_OPERATION << KIND_SHIFT | (channel as u64) << CHANNEL_SHIFT | number & u64::from(u32::MAX)
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "24 bits")]
-const fn lane_of(context: u64) -> usize {
-    (context >> LANE_SHIFT & 0xff_ffff) as usize
+const fn channel_of(context: u64) -> usize {
+    (context >> CHANNEL_SHIFT & 0xff_ffff) as usize
 }
 
 pub(super) fn with(partner: Rank, source: CallError) -> Error {

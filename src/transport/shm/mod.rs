@@ -4,9 +4,12 @@
 mod host;
 mod staged;
 
-use super::{Error, Support, Transfer, Transport, gpu::Gpus};
+use std::time::Duration;
+
+use super::{Error, Span, Support, Transfer, Transport, durations, gpu::Gpus};
 use crate::{
     plan::{Case, Engine, topology::Topology},
+    units::Bytes,
     world::World,
 };
 
@@ -20,7 +23,7 @@ pub(super) struct Shm {
 
 impl Shm {
     pub(super) fn new(topology: &Topology) -> Self {
-        Self { topology: topology.clone(), gpus: Gpus::new() }
+        Self { topology: topology.clone(), gpus: Gpus::new(topology) }
     }
 }
 
@@ -28,16 +31,58 @@ impl Transport for Shm {
     fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
         match (case.engine, &self.gpus) {
             (Engine::Cpu, _) => Ok(host::support(case)),
-            (_, Ok(gpus)) => staged::support(case, world, gpus),
-            (_, Err(reason)) => Ok(Support::No(reason.clone())),
+            (Engine::Ce | Engine::Sm | Engine::Nic, Ok(gpus)) => staged::support(case, world, gpus),
+            (Engine::Ce | Engine::Sm | Engine::Nic, Err(reason)) => Ok(Support::No(reason.clone())),
         }
     }
 
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
         match (case.engine, &self.gpus) {
             (Engine::Cpu, _) => host::prepare(case, world, &self.topology),
-            (_, Ok(gpus)) => staged::prepare(case, world, gpus, &self.topology),
-            (_, Err(reason)) => Err(Error::Unavailable(reason.clone())),
+            (Engine::Ce | Engine::Sm | Engine::Nic, Ok(gpus)) => staged::prepare(case, world, gpus),
+            (Engine::Ce | Engine::Sm | Engine::Nic, Err(reason)) => {
+                Err(Error::Unavailable(reason.clone()))
+            }
         }
     }
+}
+
+/// The slot sizes worth trying for `case`: the given one, or each of `choices`. Never empty.
+fn slot_sizes(case: &Case, choices: &[Bytes]) -> Vec<Bytes> {
+    // A slot is a whole number of 64-byte lines and no larger than a transfer needs.
+    let whole = Bytes::new(case.size.get().div_ceil(64).saturating_mul(64));
+    let mut slots: Vec<Bytes> = match case.slot {
+        Some(given) => vec![given.min(whole)],
+        None => choices.iter().map(|slot| (*slot).min(whole)).collect(),
+    };
+    slots.dedup();
+    slots
+}
+
+/// Times each of `count` choices and returns the number of the one with the best median; every
+/// rank calls it. `time` returns this rank's spans of one choice, the first of which is a warm-up.
+fn tune(
+    count: usize,
+    world: &mut World,
+    mut time: impl FnMut(usize) -> Result<Vec<Span>, Error>,
+) -> Result<usize, Error> {
+    if count < 2 {
+        return Ok(0);
+    }
+    let mut best: Option<(Duration, usize)> = None;
+    for choice in 0..count {
+        let spans = time(choice)?;
+        // The gathering also holds every rank until the rings are empty.
+        if let Some(ranks) = world.gather(spans[1..].to_vec())? {
+            let mut times = durations(&ranks)?;
+            times.sort_unstable();
+            let median = times[times.len() / 2];
+            if best.is_none_or(|(time, _)| median < time) {
+                best = Some((median, choice));
+            }
+        }
+        world.barrier()?;
+    }
+    let root_choice = world.is_root().then(|| best.map_or(0, |(_, choice)| choice));
+    Ok(world.broadcast(root_choice)?.min(count - 1))
 }

@@ -19,10 +19,11 @@ use crate::{
     machine,
     plan::{Case, Engine, Gpu, Rank, topology::Topology},
     transport::{
-        Clock, Error, Mismatch, Span, Staging, Support, Transfer, control, durations,
-        gpu::{self, Ends, Gpus, PATIENCE, Ready, Side, Start},
+        Clock, Error, Mismatch, Span, Staging, Support, Transfer, control,
+        gpu::{self, Endpoints, Gpus, PATIENCE, Ready, Side, Start},
+        shm::{slot_sizes, tune},
     },
-    units::{Bytes, nanoseconds},
+    units::Bytes,
     world::World,
 };
 
@@ -78,9 +79,8 @@ pub(super) fn prepare(
     case: &Case,
     world: &mut World,
     gpus: &Gpus,
-    topology: &Topology,
 ) -> Result<Box<dyn Transfer>, Error> {
-    let mut transfer = Staged::new(case, world, gpus, topology)?;
+    let mut transfer = Staged::new(case, world, gpus)?;
     transfer.tune(case, world)?;
     Ok(Box::new(transfer))
 }
@@ -89,16 +89,14 @@ pub(super) fn prepare(
 #[derive(Debug)]
 struct Staged {
     rank: Rank,
-    ends: Ends,
+    endpoints: Endpoints,
     /// This rank's ends of the flows: sources first.
-    lanes: Vec<Lane>,
+    ring_ends: Vec<RingEnd>,
     /// How many of them are sources.
     sources: usize,
     /// When the first source's stream begins, and when all sources' flows have arrived.
     boundaries: Option<[Event; 2]>,
     start: Option<Start>,
-    /// Whether this rank lets all begin.
-    is_first_source: bool,
     clock: Clock,
     slot: Bytes,
     length: Bytes,
@@ -106,7 +104,7 @@ struct Staged {
 
 /// One end of a flow.
 #[derive(Debug)]
-struct Lane {
+struct RingEnd {
     side: Side,
     ready: Rc<Ready>,
     stream: Stream,
@@ -138,89 +136,64 @@ struct Offer {
 }
 
 impl Staged {
-    fn new(
-        case: &Case,
-        world: &mut World,
-        gpus: &Gpus,
-        topology: &Topology,
-    ) -> Result<Self, Error> {
+    fn new(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Self, Error> {
         let rank = world.rank();
-        let ends = Ends::new(case, world, gpus, topology)?;
-        let rings = rings(case, world, gpus, topology)?;
-        let mut lanes = Vec::new();
+        let endpoints = Endpoints::new(case, world, gpus)?;
+        let rings = rings(case, world, gpus)?;
+        let mut ring_ends: Vec<RingEnd> = Vec::new();
         for side in [Side::Source, Side::Target] {
             for (flow, ring) in &rings {
-                let end = if side == Side::Source {
-                    case.flows[*flow].source
-                } else {
-                    case.flows[*flow].target
-                };
+                let end = gpu::end(&case.flows[*flow], side);
                 let Some(gpu) = end.gpu().filter(|_| end.rank == rank) else { continue };
-                let is_it = |own: &gpu::Buffer| own.flow == *flow && own.side == side;
-                let buffer = ends.buffers.iter().position(is_it);
-                let buffer = buffer.ok_or(Error::Disagreement("a buffer is missing"))?;
+                let failed = |source| Error::call("prepare a flow", source);
                 let at_once = case.ends().filter(|other| *other == end).count();
                 let ready = gpus.ready(gpu)?;
-                let lane =
-                    Lane::new(side, ready, (buffer, Rc::clone(ring)), (case.engine, at_once));
-                lanes.push(lane.map_err(|source| Error::call("prepare a flow", source))?);
+                ring_ends.push(RingEnd {
+                    side,
+                    stream: Stream::new(&ready.context).map_err(failed)?,
+                    end: Event::new(&ready.context).map_err(failed)?,
+                    ready,
+                    engine: case.engine,
+                    at_once: u32::try_from(at_once).unwrap_or(u32::MAX),
+                    buffer: endpoints.own(*flow, side)?,
+                    ring: Rc::clone(ring),
+                    queued: 0,
+                });
             }
         }
-        let mut source_ranks: Vec<Rank> = case.flows.iter().map(|flow| flow.source.rank).collect();
-        source_ranks.sort_unstable();
-        source_ranks.dedup();
-        let shared = if source_ranks.len() > 1 { gpu::share_start(world)? } else { None };
-        let sources = lanes.iter().filter(|lane| lane.side == Side::Source).count();
-        let first = lanes.first().filter(|_| sources > 0);
-        let start = first.map(|lane| Start::new(&lane.ready.context, shared, PATIENCE / 2));
-        let boundaries = first.map(|lane| lane.boundaries()).transpose();
+        let sources = ring_ends.iter().filter(|ring_end| ring_end.side == Side::Source).count();
+        let first = ring_ends.first().filter(|_| sources > 0);
+        let starters = case.flows.iter().map(|flow| flow.source.rank).collect();
+        let start = Start::together(&starters, first.map(|first| &*first.ready), world)?;
+        let boundaries = first.map(|ring_end| ring_end.boundaries()).transpose();
         let sample_time_min =
             if case.members().len() > 1 { SAMPLE_TIME_MIN } else { Duration::ZERO };
-        let clock = first.map(|lane| lane.ready.clock(sample_time_min));
-        // Rank 0 decides by it, whether it has a GPU in this case or not.
-        let coarsest = |all: Vec<Option<Clock>>| {
-            all.into_iter().flatten().max_by_key(|clock| clock.resolution)
-        };
-        let clock = world.agree(clock, coarsest)?;
+        let clock = first.map(|ring_end| ring_end.ready.clock(sample_time_min));
         Ok(Self {
             rank,
-            ends,
+            endpoints,
             sources,
             boundaries: boundaries.map_err(|source| Error::call("make events", source))?,
-            start: start.transpose()?,
-            is_first_source: source_ranks.first() == Some(&rank),
-            clock: clock.ok_or(Error::Disagreement("no rank has a source of the case"))?,
-            slot: slots(case)[0],
+            start,
+            clock: gpu::agree_on_clock(clock, world)?,
+            slot: slot_sizes(case, &SLOT_CHOICES)[0],
             length: case.size,
-            lanes,
+            ring_ends,
         })
     }
 
     /// Tries every slot size on the real buffers and keeps the one with the best median.
     fn tune(&mut self, case: &Case, world: &mut World) -> Result<(), Error> {
-        let choices = slots(case);
-        let mut best: Option<(Duration, usize)> = None;
-        if choices.len() > 1 {
-            self.length = case.size.min(TUNING_MAX);
-            for (index, &slot) in choices.iter().enumerate() {
-                self.slot = slot;
-                let mut spans = [Span::default(); TUNING_SPANS];
-                self.run(1, &mut spans)?;
-                if let Some(ranks) = world.gather(spans[1..].to_vec())? {
-                    let mut times = durations(&ranks)?;
-                    times.sort_unstable();
-                    let median = times[times.len() / 2];
-                    if best.is_none_or(|(time, _)| median < time) {
-                        best = Some((median, index));
-                    }
-                }
-                world.barrier()?;
-            }
-        }
-        let root_choice = world.is_root().then(|| best.map_or(0, |(_, index)| index));
-        let choice = world.broadcast(root_choice)?;
+        let slots = slot_sizes(case, &SLOT_CHOICES);
+        self.length = case.size.min(TUNING_MAX);
+        let best = tune(slots.len(), world, |choice| {
+            self.slot = slots[choice];
+            let mut spans = vec![Span::default(); TUNING_SPANS];
+            self.run(1, &mut spans)?;
+            Ok(spans)
+        })?;
         self.length = case.size;
-        self.slot = choices[choice.min(choices.len() - 1)];
+        self.slot = slots[best];
         Ok(())
     }
 
@@ -231,50 +204,48 @@ impl Staged {
             self.begin().map_err(failed)?;
             let first = chunks.min(CHUNKS_BEHIND_A_HOLD);
             self.queue(0..first).map_err(failed)?;
-            self.ends.meet("queue its flows")?;
-            if let Some(start) = self.start.as_ref().filter(|_| self.is_first_source) {
+            self.endpoints.meet("queue its flows")?;
+            if let Some(start) = self.start.as_ref().filter(|start| start.leads) {
                 start.release();
             }
             self.queue(first..chunks).map_err(failed)?;
             self.end().map_err(failed)?;
-            for lane in &self.lanes {
-                let finished = lane.stream.synchronize(PATIENCE);
+            for ring_end in &self.ring_ends {
+                let finished = ring_end.stream.synchronize(PATIENCE);
                 finished.map_err(|source| Error::call("wait for the GPU", source))?;
             }
             self.start.as_ref().map_or(Ok(()), Start::check)?;
             *span = Span::default();
             if let Some([began, ended]) = &self.boundaries {
-                let elapsed = ended.elapsed_since(began);
-                let elapsed = elapsed.map_err(|source| Error::call("read the time", source))?;
-                *span = Span { start_ns: Some(0), end_ns: Some(nanoseconds(elapsed)) };
+                *span = Span::lasting(gpu::elapsed(began, ended)?);
             }
         }
-        self.ends.meet("finish its flows")
+        self.endpoints.meet("finish its flows")
     }
 
-    /// Holds the first source's stream, and the others of this rank behind it.
+    /// Holds the first source's stream; the other sources wait for it.
     fn begin(&mut self) -> Result<(), CallError> {
         if let (Some(start), Some([began, _])) = (&mut self.start, &self.boundaries) {
-            let first = &self.lanes[0];
+            let first = &self.ring_ends[0];
             start.hold(&first.ready.kernels, &first.stream)?;
             first.stream.record(began)?;
-            for lane in &self.lanes[1..self.sources] {
-                lane.stream.wait(began)?;
+            for ring_end in &self.ring_ends[1..self.sources] {
+                ring_end.stream.wait(began)?;
             }
         }
         Ok(())
     }
 
-    /// Queues these chunks, counted over all operations of a span, on all lanes.
+    /// Queues these chunks, counted over all operations of a span, at all ends of this rank.
     fn queue(&mut self, chunks: std::ops::Range<u64>) -> Result<(), CallError> {
-        let Self { lanes, ends, slot, length, .. } = self;
+        let Self { ring_ends, endpoints, slot, length, .. } = self;
         let in_one = length.get().div_ceil(slot.get());
         for chunk in chunks {
             let offset = Bytes::new(chunk % in_one * slot.get());
             let size = Bytes::new(slot.get().min(length.get() - offset.get()));
-            for lane in &mut *lanes {
-                let part = ends.buffers[lane.buffer].all().slice(offset, size);
-                lane.queue(part, *slot)?;
+            for ring_end in &mut *ring_ends {
+                let part = endpoints.buffers[ring_end.buffer].all().slice(offset, size);
+                ring_end.queue(part, *slot)?;
             }
         }
         Ok(())
@@ -283,13 +254,13 @@ impl Staged {
     /// Lets every source wait until its flow has arrived, and the first one for all.
     fn end(&self) -> Result<(), CallError> {
         let Some([_, ended]) = &self.boundaries else { return Ok(()) };
-        let first = &self.lanes[0];
-        for lane in &self.lanes[..self.sources] {
-            lane.stream.wait_value(lane.ring.word(TAIL), lane.queued)?;
+        let first = &self.ring_ends[0];
+        for ring_end in &self.ring_ends[..self.sources] {
+            ring_end.stream.wait_value(ring_end.ring.word(TAIL), ring_end.queued)?;
         }
-        for lane in &self.lanes[1..self.sources] {
-            lane.stream.record(&lane.end)?;
-            first.stream.wait(&lane.end)?;
+        for ring_end in &self.ring_ends[1..self.sources] {
+            ring_end.stream.record(&ring_end.end)?;
+            first.stream.wait(&ring_end.end)?;
         }
         first.stream.record(ended)
     }
@@ -305,16 +276,12 @@ impl Transfer for Staged {
         self.clock
     }
 
-    fn is_misplaced(&self) -> bool {
-        false
-    }
-
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
-        self.ends.buffers.iter_mut().try_for_each(|buffer| buffer.fill(seed))
+        self.endpoints.buffers.iter_mut().try_for_each(|buffer| buffer.fill(seed))
     }
 
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
-        if !self.ends.is_member(!self.lanes.is_empty()) {
+        if !self.endpoints.is_member(!self.ring_ends.is_empty()) {
             return Ok(());
         }
         let result = self.run_as_member(operations, spans);
@@ -323,14 +290,15 @@ impl Transfer for Staged {
             if let Some(start) = &self.start {
                 start.release();
             }
-            self.lanes.iter().for_each(Lane::let_go);
-            self.ends.give_up();
+            self.ring_ends.iter().for_each(RingEnd::let_go);
+            self.endpoints.give_up();
         }
         result
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
-        for buffer in self.ends.buffers.iter_mut().filter(|buffer| buffer.side == Side::Target) {
+        for buffer in self.endpoints.buffers.iter_mut().filter(|buffer| buffer.side == Side::Target)
+        {
             let mismatch = buffer.compare(seed, self.rank)?;
             if mismatch.is_some() {
                 return Ok(mismatch);
@@ -340,19 +308,7 @@ impl Transfer for Staged {
     }
 }
 
-impl Lane {
-    fn new(
-        side: Side,
-        ready: Rc<Ready>,
-        (buffer, ring): (usize, Rc<Ring>),
-        (engine, at_once): (Engine, usize),
-    ) -> Result<Self, CallError> {
-        let stream = Stream::new(&ready.context)?;
-        let end = Event::new(&ready.context)?;
-        let at_once = u32::try_from(at_once).unwrap_or(u32::MAX);
-        Ok(Self { side, stream, end, ready, engine, at_once, buffer, ring, queued: 0 })
-    }
-
+impl RingEnd {
     fn boundaries(&self) -> Result<[Event; 2], CallError> {
         Ok([Event::new(&self.ready.context)?, Event::new(&self.ready.context)?])
     }
@@ -372,7 +328,7 @@ impl Lane {
                 stream.wait_value(ring.word(TAIL), emptied)?;
                 match self.engine {
                     Engine::Sm => kernels.copy_by_write(stream, staged, part, self.at_once)?,
-                    _ => stream.copy(staged, part)?,
+                    Engine::Ce | Engine::Cpu | Engine::Nic => stream.copy(staged, part)?,
                 }
                 stream.write_value(ring.word(HEAD), self.queued)
             }
@@ -380,14 +336,14 @@ impl Lane {
                 stream.wait_value(ring.word(HEAD), before.wrapping_add(1))?;
                 match self.engine {
                     Engine::Sm => kernels.copy_by_read(stream, part, staged, self.at_once)?,
-                    _ => stream.copy(part, staged)?,
+                    Engine::Ce | Engine::Cpu | Engine::Nic => stream.copy(part, staged)?,
                 }
                 stream.write_value(ring.word(TAIL), self.queued)
             }
         }
     }
 
-    /// Ends all waiting of what is queued at the other end of this lane's ring.
+    /// Releases every wait that is queued at either end of this ring.
     fn let_go(&self) {
         self.ring.set(if self.side == Side::Source { HEAD } else { TAIL }, self.queued);
         self.ring.set(if self.side == Side::Source { TAIL } else { HEAD }, self.queued);
@@ -419,31 +375,14 @@ impl Ring {
     }
 }
 
-/// The slot sizes worth trying for `case`; never empty.
-fn slots(case: &Case) -> Vec<Bytes> {
-    // A slot is a whole number of 64-byte lines and no larger than a transfer needs.
-    let whole = Bytes::new(case.size.get().div_ceil(64).saturating_mul(64));
-    let mut slots: Vec<Bytes> = match case.slot {
-        Some(given) => vec![given.min(whole)],
-        None => SLOT_CHOICES.into_iter().map(|slot| slot.min(whole)).collect(),
-    };
-    slots.dedup();
-    slots
-}
-
 fn ring_size(case: &Case) -> Bytes {
-    let largest = slots(case).into_iter().max().unwrap_or_default();
+    let largest = slot_sizes(case, &SLOT_CHOICES).into_iter().max().unwrap_or_default();
     largest.times(SLOTS).plus(SLOTS_AT)
 }
 
 /// The rings of the flows in which this rank has an end, by flow; each lies next to its target's
 /// GPU. Where two ranks share one, the target makes it.
-fn rings(
-    case: &Case,
-    world: &mut World,
-    gpus: &Gpus,
-    topology: &Topology,
-) -> Result<Vec<(usize, Rc<Ring>)>, Error> {
+fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<Ring>)>, Error> {
     let (rank, size) = (world.rank(), ring_size(case));
     let pinned = |segment| {
         Registered::new(&gpus.any()?.context, segment)
@@ -452,7 +391,7 @@ fn rings(
     let mut made = Vec::new();
     for (flow, ends) in case.flows.iter().enumerate() {
         if ends.target.rank == rank && ends.source.rank != rank {
-            run_near(ends.target.gpu(), topology)?;
+            run_near(ends.target.gpu(), &gpus.topology)?;
             let segment = Segment::create(size);
             let segment = segment.map_err(|source| Error::call("share memory", source))?;
             made.push((flow, pinned(segment)?));
@@ -468,7 +407,7 @@ fn rings(
             continue;
         }
         let ring = if source == target {
-            run_near(ends.target.gpu(), topology)?;
+            run_near(ends.target.gpu(), &gpus.topology)?;
             let memory = HostMemory::new(&gpus.any()?.context, size);
             Ring::Own(memory.map_err(|source| Error::call("pin a ring of slots", source))?)
         } else if let Some(place) = made.iter().position(|(made, _)| *made == flow) {

@@ -3,10 +3,11 @@
 use crate::{
     ffi::shm::{NON_TEMPORAL, Store},
     plan::Case,
+    transport::shm::slot_sizes,
     units::Bytes,
 };
 
-use super::lane::SLOTS_AT;
+use super::ring_end::SLOTS_AT;
 
 /// The smallest slot worth a choice; below, one slot holds one transfer.
 const SLOT_MIN: Bytes = Bytes::kib(16);
@@ -49,13 +50,6 @@ impl Layout {
 
     /// All layouts that are worth trying for `case`; never empty.
     pub(super) fn all(case: &Case) -> Vec<Self> {
-        // A slot is a whole number of 64-byte lines and no larger than a transfer needs.
-        let whole = Bytes::new(case.size.get().div_ceil(64).saturating_mul(64));
-        let mut slots: Vec<Bytes> = match case.slot {
-            Some(given) => vec![given.min(whole)],
-            None => SLOT_CHOICES.into_iter().map(|slot| slot.min(whole)).collect(),
-        };
-        slots.dedup();
         let mut stores = vec![(Store::Cached, Store::Cached)];
         if NON_TEMPORAL && case.size >= NON_TEMPORAL_MIN {
             stores.push((Store::Cached, Store::NonTemporal));
@@ -64,7 +58,7 @@ impl Layout {
         let layouts = |&slot: &Bytes| {
             stores.iter().map(move |&(source, target)| Self::of(slot, source, target))
         };
-        slots.iter().flat_map(layouts).collect()
+        slot_sizes(case, &SLOT_CHOICES).iter().flat_map(layouts).collect()
     }
 
     pub(super) fn segment_size(&self) -> Bytes {

@@ -5,15 +5,15 @@
 //! `head` up; the target copies it out and frees the slot by counting `tail` up. Both copy at the
 //! same time. One thread serves all flows of its rank in turn, slot by slot.
 
-mod lane;
 mod layout;
+mod ring_end;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use lane::{Lane, Side};
 use layout::Layout;
+use ring_end::{RingEnd, Side};
 
 use crate::{
     ffi::{
@@ -25,7 +25,8 @@ use crate::{
     transport::{
         Clock, Error, Mismatch, Span, Staging, StoreKind, Support, Transfer, Wait,
         control::{self, Control},
-        durations, pattern,
+        pattern,
+        shm::tune,
     },
     units::Bytes,
     world::World,
@@ -73,7 +74,7 @@ pub(super) fn prepare(
 struct ShmTransfer {
     rank: Rank,
     control: Control,
-    lanes: Vec<Lane>,
+    ring_ends: Vec<RingEnd>,
     layout: Layout,
     sends: bool,
     receives: bool,
@@ -116,7 +117,7 @@ impl ShmTransfer {
         let own = Offer { rings: own_rings.iter().map(Segment::address).collect() };
         let offers = world.exchange_among(own, &case.members())?;
 
-        let mut lanes = Vec::new();
+        let mut ring_ends = Vec::new();
         let mut own_rings = own_rings.into_iter();
         for (flow, ends) in (0..).zip(&case.flows) {
             for (end, side, other) in [
@@ -132,19 +133,19 @@ impl ShmTransfer {
                     }
                     Side::Source => control::open(ring_of(case, &offers, flow))?,
                 };
-                lanes.push(Lane::new(flow, side, other, case.size, ring)?);
+                ring_ends.push(RingEnd::new(flow, side, other, case.size, ring)?);
             }
         }
         let is_misplaced =
-            lanes.iter().any(|lane| own_node.is_some_and(|node| lane.is_off(node.0)));
+            ring_ends.iter().any(|ring_end| own_node.is_some_and(|node| ring_end.is_off(node.0)));
         // Every rank hears here of one that could not get its part.
         let is_misplaced = world.agree(is_misplaced, |all| all.contains(&true))?;
         Ok(Self {
             rank,
             control,
-            sends: lanes.iter().any(|lane| lane.side == Side::Source),
-            receives: lanes.iter().any(|lane| lane.side == Side::Target),
-            lanes,
+            sends: ring_ends.iter().any(|ring_end| ring_end.side == Side::Source),
+            receives: ring_ends.iter().any(|ring_end| ring_end.side == Side::Target),
+            ring_ends,
             layout: Layout::all(case)[0],
             wait,
             clock_resolution: clock::resolution(),
@@ -157,34 +158,20 @@ impl ShmTransfer {
         let layouts = Layout::all(case);
         let operations = (TUNING_MIN.get() / case.size.get()).max(1);
         self.set_length(case.size.min(TUNING_MAX))?;
-        let mut best: Option<(Duration, usize)> = None;
-        if layouts.len() > 1 {
-            for (index, &layout) in layouts.iter().enumerate() {
-                self.arrange(layout)?;
-                let mut spans = [Span::default(); TUNING_SPANS];
-                self.run(operations, &mut spans)?;
-                // The gathering also holds every rank until the rings are empty.
-                if let Some(ranks) = world.gather(spans[1..].to_vec())? {
-                    let mut times = durations(&ranks)?;
-                    times.sort_unstable();
-                    let median = times[times.len() / 2];
-                    if best.is_none_or(|(time, _)| median < time) {
-                        best = Some((median, index));
-                    }
-                }
-                world.barrier()?;
-            }
-        }
-        let root_choice = world.is_root().then(|| best.map_or(0, |(_, index)| index));
-        let choice = world.broadcast(root_choice)?;
+        let best = tune(layouts.len(), world, |choice| {
+            self.arrange(layouts[choice])?;
+            let mut spans = vec![Span::default(); TUNING_SPANS];
+            self.run(operations, &mut spans)?;
+            Ok(spans)
+        })?;
         self.set_length(case.size)?;
-        self.arrange(layouts[choice.min(layouts.len() - 1)])
+        self.arrange(layouts[best])
     }
 
     /// Moves only the first `size` bytes of each buffer from now on.
     fn set_length(&mut self, size: Bytes) -> Result<(), Error> {
-        for lane in &mut self.lanes {
-            lane.length =
+        for ring_end in &mut self.ring_ends {
+            ring_end.length =
                 size.to_len().map_err(|_| Error::Disagreement("a transfer is too large"))?;
         }
         Ok(())
@@ -193,12 +180,12 @@ impl ShmTransfer {
     /// Takes `layout` into use; every ring is empty, on every rank.
     fn arrange(&mut self, layout: Layout) -> Result<(), Error> {
         self.layout = layout;
-        for lane in &mut self.lanes {
-            lane.slot =
+        for ring_end in &mut self.ring_ends {
+            ring_end.slot =
                 layout.slot.to_len().map_err(|_| Error::Disagreement("a slot is too large"))?;
-            lane.slots = layout.slots;
-            lane.place = 0;
-            lane.store = match lane.side {
+            ring_end.slots = layout.slots;
+            ring_end.place = 0;
+            ring_end.store = match ring_end.side {
                 Side::Source => layout.source_store,
                 Side::Target => layout.target_store,
             };
@@ -220,17 +207,17 @@ impl ShmTransfer {
         }
     }
 
-    /// Moves what all lanes have left.
+    /// Moves what is left of all flows.
     fn move_all(&mut self) -> Result<(), Error> {
         let mut patience = self.control.patience();
         loop {
             let mut busy = None;
             let mut moved = false;
-            for lane in self.lanes.iter_mut().filter(|lane| lane.left > 0) {
-                if lane.step() {
+            for ring_end in self.ring_ends.iter_mut().filter(|ring_end| ring_end.left > 0) {
+                if ring_end.step() {
                     moved = true;
                 } else {
-                    busy = Some(lane.other);
+                    busy = Some(ring_end.other);
                 }
             }
             if moved {
@@ -245,8 +232,8 @@ impl ShmTransfer {
 
     fn run_as_member(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
         for span in spans {
-            for lane in &mut self.lanes {
-                lane.left = operations;
+            for ring_end in &mut self.ring_ends {
+                ring_end.left = operations;
             }
             self.control.step();
             if self.sends {
@@ -276,11 +263,11 @@ impl Transfer for ShmTransfer {
     }
 
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
-        for lane in &mut self.lanes {
-            let seed = pattern::part_seed(seed, lane.flow);
-            match lane.side {
-                Side::Source => pattern::fill(&mut lane.buffer, seed),
-                Side::Target => pattern::poison(&mut lane.buffer, seed),
+        for ring_end in &mut self.ring_ends {
+            let seed = pattern::part_seed(seed, ring_end.flow);
+            match ring_end.side {
+                Side::Source => pattern::fill(&mut ring_end.buffer, seed),
+                Side::Target => pattern::poison(&mut ring_end.buffer, seed),
             }
         }
         Ok(())
@@ -298,9 +285,9 @@ impl Transfer for ShmTransfer {
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
-        let targets = self.lanes.iter().filter(|lane| lane.side == Side::Target);
-        let mut mismatches = targets.filter_map(|lane| {
-            pattern::compare(&lane.buffer, pattern::part_seed(seed, lane.flow), self.rank.0)
+        let targets = self.ring_ends.iter().filter(|ring_end| ring_end.side == Side::Target);
+        let mut mismatches = targets.filter_map(|ring_end| {
+            pattern::compare(&ring_end.buffer, pattern::part_seed(seed, ring_end.flow), self.rank.0)
         });
         Ok(mismatches.next())
     }

@@ -2,7 +2,7 @@
 
 use std::{sync::Mutex, time::Duration};
 
-use super::{lane::SLOTS_AT, *};
+use super::{ring_end::SLOTS_AT, *};
 use crate::{
     plan::{
         Endpoint, Engine, Flow, Operation, Pattern, Place, TransportKind,
@@ -62,9 +62,9 @@ fn every_pattern_size_and_slot_arrives_whole() {
                 let mut spans = [Span::default(); 3];
                 transfer.run(2, &mut spans).unwrap();
                 let times = world.all_gather(spans.to_vec()).unwrap();
-                (transfer.verify(9).unwrap(), durations(&times).unwrap().len())
+                (transfer.verify(9).unwrap(), crate::transport::durations(&times).unwrap().len())
             });
-            assert_eq!(answers, [(None, 3); 5], "{case}");
+            assert_eq!(answers, [(None, 3); 5], "{case:?}");
         }
     }
 }
@@ -100,7 +100,7 @@ fn a_byte_changed_in_the_target_is_found_where_it_lies() {
             transfer.fill(4).unwrap();
             transfer.run(1, &mut [Span::default(); 1]).unwrap();
             if world.rank() == Rank(1) {
-                transfer.lanes[0].buffer[place] ^= 1;
+                transfer.ring_ends[0].buffer[place] ^= 1;
             }
             transfer.verify(4).unwrap()
         });
@@ -121,16 +121,16 @@ fn a_byte_changed_in_a_slot_on_its_way_is_found() {
         let mut transfer = ShmTransfer::new(&case, &mut world, &topology).unwrap();
         transfer.arrange(Layout::all(&case)[0]).unwrap();
         transfer.fill(4).unwrap();
-        transfer.lanes[0].left = 1;
+        transfer.ring_ends[0].left = 1;
         if world.rank() == Rank(0) {
-            assert!(transfer.lanes[0].step());
-            transfer.lanes[0].ring.write(SLOTS_AT + 1000, &[0xAA, 0xAA], Store::Cached);
+            assert!(transfer.ring_ends[0].step());
+            transfer.ring_ends[0].ring.write(SLOTS_AT + 1000, &[0xAA, 0xAA], Store::Cached);
             *is_spoilt.lock().unwrap() = true;
         }
         world.barrier().unwrap();
         if world.rank() == Rank(1) {
             assert!(*is_spoilt.lock().unwrap());
-            assert!(transfer.lanes[0].step());
+            assert!(transfer.ring_ends[0].step());
         }
         transfer.verify(4).unwrap()
     });

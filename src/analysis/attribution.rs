@@ -1,0 +1,255 @@
+//! Which GPU, interface, host or pair is slower than its like.
+//!
+//! `docs/comparing.md`, "Attribution", has the method, and what it cannot tell.
+
+mod suspects;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::{
+    plan::{Rank, topology::Host},
+    record::{Naming, Row, Status},
+};
+
+use suspects::Matrix;
+
+/// The chance that a run in which all are alike has any finding.
+const MISS: f64 = 0.05;
+
+/// Standard deviation of a value that says nothing of its own, as a share of it.
+const UNTOLD_DEVIATION: f64 = 0.02;
+
+/// The smallest standard deviation that is believed, as a share.
+const DEVIATION_MIN: f64 = 0.002;
+
+/// Quantile of the standard normal distribution within which 95 % lie on both sides.
+const NORMAL_95: f64 = 1.96;
+
+/// So many of what a suspect was seen in are named; more are counted.
+const WHAT_MAX: usize = 3;
+
+/// On which side of a flow something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Where data comes from.
+    Source,
+    /// Where data goes.
+    Target,
+    /// On either.
+    Either,
+}
+
+/// What is slow.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Suspect {
+    /// All flows with this part of a machine.
+    Part {
+        /// As which end.
+        role: Role,
+        /// Its name, such as `GPU 3`.
+        name: String,
+    },
+    /// One flow.
+    Flow {
+        /// Where it starts.
+        source: String,
+        /// Where it ends.
+        target: String,
+    },
+}
+
+/// Something that is slower than its like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finding {
+    /// What is slow.
+    pub suspect: Suspect,
+    /// How much: a share, 0 to 1, of the median of the flows that are not slow.
+    pub slower: f64,
+    /// How many flows it is seen in.
+    pub flows: usize,
+    /// The chance of such a difference, or a greater one, if all are alike.
+    pub p: f64,
+    /// Whether a part was also held against others by its flows in the other role alone.
+    pub has_other_role: bool,
+    /// What was measured, such as `p2p copy write ce, 64 MiB`.
+    pub what: String,
+}
+
+/// What is slower than its like in these rows. Flows are alike that have the same `class`, such as
+/// the kind of way between the two.
+pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Finding> {
+    let single: Vec<&Row> = rows.iter().filter(|row| is_single_flow(row)).collect();
+    let hosts = single.iter().flat_map(|row| [&row.source_host, &row.target_host]);
+    let hosts: BTreeSet<&String> = hosts.flatten().collect();
+    let has_hosts = hosts.len() > 1;
+    let mut matrices: BTreeMap<String, Vec<&Row>> = BTreeMap::new();
+    for row in single {
+        let size = row.size_bytes.map_or_else(String::new, |size| format!(", {size}"));
+        matrices.entry(row.kind(&Naming::default()) + &size).or_default().push(row);
+    }
+    let level = MISS / matrices.len().max(1) as f64;
+    let of_matrix = |(what, members): (&String, &Vec<&Row>)| {
+        let found = matrix(members, class, has_hosts).suspects(level);
+        let named = found.into_iter().map(|finding| Finding { what: what.clone(), ..finding });
+        named.collect::<Vec<Finding>>()
+    };
+    matrices.iter().flat_map(of_matrix).collect()
+}
+
+/// The kind of way that a flow takes: what it is expected to reach, and whether it goes between
+/// hosts or, on one, between processes, and how near two GPUs are to each other.
+pub fn way(row: &Row, hosts: &[Host]) -> String {
+    let expected = row.expected_gb_s;
+    let expected = expected.map_or_else(String::new, |gb_s| format!(", {gb_s:.3} GB/s"));
+    format!("{}{expected}", nearness(row, hosts))
+}
+
+fn nearness(row: &Row, hosts: &[Host]) -> String {
+    let (Some(source), Some(target)) = (row.source_rank, row.target_rank) else {
+        return String::new();
+    };
+    let host = |rank| hosts.iter().position(|host| host.ranks.contains(&Rank(rank)));
+    let (from, to) = (host(source), host(target));
+    if from != to {
+        return "between hosts".to_owned();
+    }
+    let gpu = |gpu: Option<u32>| {
+        let gpus = &hosts.get(from?)?.topology.gpus;
+        gpus.iter().find(|node| Some(node.gpu.0) == gpu)
+    };
+    let is_one_process = source == target;
+    let Some((source, target)) = gpu(row.source_gpu).zip(gpu(row.target_gpu)) else {
+        return "on a host".to_owned();
+    };
+    let steps = source.pcie_path.iter().zip(&target.pcie_path);
+    let shared = steps.take_while(|(here, there)| here == there).count();
+    let is_near = source.numa_node == target.numa_node;
+    format!(
+        "{shared} PCIe steps in common, one NUMA node: {is_near}, one process: {is_one_process}"
+    )
+}
+
+/// Whether a row is the bandwidth of one flow from one place to another, with nothing beside it.
+fn is_single_flow(row: &Row) -> bool {
+    row.status == Status::Ok
+        && row.flows == Some(1)
+        && row.bandwidth_gb_s.is_some()
+        && ends(row, true).is_some_and(|[source, target]| source.first() != target.first())
+}
+
+/// What is at the source and at the target; with its host, if that is to be told.
+fn ends(row: &Row, has_hosts: bool) -> Option<[Vec<String>; 2]> {
+    let end = |gpu: Option<u32>, rank: Option<u32>, nic: &Option<String>, host: &Option<String>| {
+        let narrow = match (gpu, rank) {
+            (Some(gpu), _) => format!("GPU {gpu}"),
+            (None, Some(rank)) => format!("rank {rank}"),
+            (None, None) => return None,
+        };
+        let host = host.as_ref().filter(|_| has_hosts);
+        let on = |name: String| match host {
+            Some(host) => format!("{name} of {host}"),
+            None => name,
+        };
+        let nic = nic.as_ref().map(|nic| on(format!("interface {nic}")));
+        let host = host.map(|host| format!("host {host}"));
+        Some([Some(on(narrow)), nic, host].into_iter().flatten().collect())
+    };
+    Some([
+        end(row.source_gpu, row.source_rank, &row.source_nic, &row.source_host)?,
+        end(row.target_gpu, row.target_rank, &row.target_nic, &row.target_host)?,
+    ])
+}
+
+fn matrix(rows: &[&Row], class: &dyn Fn(&Row) -> String, has_hosts: bool) -> Matrix {
+    let mut names: HashMap<String, usize> = HashMap::new();
+    let mut classes: Vec<Vec<f64>> = Vec::new();
+    let mut class_of = |row: &&Row| {
+        let class = *names.entry(class(row)).or_insert_with(|| {
+            classes.push(Vec::new());
+            classes.len() - 1
+        });
+        classes[class].extend(row.bandwidth_gb_s);
+        class
+    };
+    let of_rows: Vec<usize> = rows.iter().map(&mut class_of).collect();
+    let likes: Vec<f64> = classes.into_iter().map(upper_quartile).collect();
+    let mut matrix = Matrix::default();
+    for (row, class) in rows.iter().zip(of_rows) {
+        let gb_s = row.bandwidth_gb_s.filter(|gb_s| *gb_s > 0.0);
+        let Some((ends, gb_s)) = ends(row, has_hosts).zip(gb_s) else { continue };
+        let interval = row.bandwidth_gb_s_high.zip(row.bandwidth_gb_s_low);
+        let deviation = interval.map(|(high, low)| (high - low) / 2.0 / NORMAL_95 / gb_s);
+        let deviation = deviation.unwrap_or(UNTOLD_DEVIATION).max(DEVIATION_MIN);
+        matrix.push(ends, (gb_s / likes[class]).ln(), deviation);
+    }
+    matrix
+}
+
+/// Of the values the one that a quarter reach: a place that many slow flows do not move.
+fn upper_quartile(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[(values.len() * 3).div_ceil(4).min(values.len() - 1)]
+}
+
+/// What was found, as lines for a person; empty where nothing was.
+pub fn text(findings: &[Finding]) -> String {
+    if findings.is_empty() {
+        return String::new();
+    }
+    let mut by_suspect: BTreeMap<&Suspect, Vec<&Finding>> = BTreeMap::new();
+    for finding in findings {
+        by_suspect.entry(&finding.suspect).or_default().push(finding);
+    }
+    let mut text = "Slower than its like:\n".to_owned();
+    for (suspect, findings) in &by_suspect {
+        let shares = || findings.iter().map(|finding| (finding.slower * 100.0).round());
+        let (least, most) = (shares().fold(f64::MAX, f64::min), shares().fold(0.0, f64::max));
+        let share = if least < most { format!("{least} to {most}") } else { most.to_string() };
+        let is_normal = |role: Role, name: &str| {
+            let is_it = |other: &Suspect| {
+                matches!(other, Suspect::Part { role: found, name: of }
+                if of == name && (*found == role || *found == Role::Either))
+            };
+            findings.iter().all(|finding| finding.has_other_role)
+                && !by_suspect.keys().copied().any(is_it)
+        };
+        let said = match suspect {
+            Suspect::Flow { source, target } => {
+                format!("{source} -> {target} is {share} % slower than other pairs")
+            }
+            Suspect::Part { role: Role::Source, name } if is_normal(Role::Target, name) => {
+                format!("{name} is {share} % slower as a source to all, as a target normal")
+            }
+            Suspect::Part { role: Role::Target, name } if is_normal(Role::Source, name) => {
+                format!("{name} is {share} % slower as a target of all, as a source normal")
+            }
+            Suspect::Part { role: Role::Source, name } => {
+                format!("{name} is {share} % slower as a source to all")
+            }
+            Suspect::Part { role: Role::Target, name } => {
+                format!("{name} is {share} % slower as a target of all")
+            }
+            Suspect::Part { role: Role::Either, name } => {
+                format!("{name} is {share} % slower as a source and as a target")
+            }
+        };
+        let mut worst = findings.clone();
+        worst.sort_by(|a, b| b.slower.total_cmp(&a.slower));
+        let mut what: Vec<String> =
+            worst.iter().take(WHAT_MAX).map(|finding| finding.what.clone()).collect();
+        if let Some(left @ 1..) = worst.len().checked_sub(WHAT_MAX) {
+            what.push(format!("and {left} more"));
+        }
+        let p = findings.iter().map(|finding| finding.p).fold(0.0, f64::max);
+        text.push_str(&format!("  {said} (p {}; {})\n", readable_p(p), what.join("; ")));
+    }
+    text
+}
+
+/// A chance with as many digits as tell something.
+fn readable_p(p: f64) -> String {
+    if p < 0.001 { "< 0.001".to_owned() } else { format!("{p:.3}") }
+}
+
+#[cfg(test)]
+mod tests;

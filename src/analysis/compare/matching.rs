@@ -1,0 +1,171 @@
+//! Which rows of two sides are of the same case.
+
+use std::{borrow::Cow, collections::HashMap, str::FromStr};
+
+use super::Source;
+use crate::{
+    plan::TransportKind,
+    record::{COLUMNS, Cell, Column, Row},
+};
+
+/// What of a run is held against the rest of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Who asks for a copy: reads against writes.
+    Issuer,
+    /// What moves the bytes.
+    Engine,
+    /// The host that both ends are on.
+    Host,
+    /// A variable of NCCL.
+    NcclEnv(String),
+}
+
+impl FromStr for By {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "issuer" => Ok(Self::Issuer),
+            None if text == "engine" => Ok(Self::Engine),
+            None if text == "host" => Ok(Self::Host),
+            Some(("nccl-env", name)) if !name.is_empty() => Ok(Self::NcclEnv(name.to_owned())),
+            _ => Err(format!("unknown {text:?}: write issuer, engine, host or nccl-env:NAME")),
+        }
+    }
+}
+
+impl By {
+    /// What a row has of it; `None`: the row has no part in the comparison.
+    pub(super) fn value<'a>(&self, row: &'a Row) -> Option<&'a str> {
+        match self {
+            Self::Issuer => row.issuer.map(Into::into),
+            Self::Engine => row.engine.map(Into::into),
+            Self::Host => row.source_host.as_deref().filter(|_| row.source_host == row.target_host),
+            Self::NcclEnv(_) if row.transport != TransportKind::Nccl => None,
+            Self::NcclEnv(name) => {
+                let set = row.nccl_env.as_deref().unwrap_or_default().split(' ');
+                let mut set = set.filter_map(|word| word.split_once('='));
+                let value = set.find(|(of, _)| of == name).map_or("not set", |(_, value)| value);
+                Some(value).filter(|value| !value.is_empty())
+            }
+        }
+    }
+
+    /// The columns that differ between the parts of a run that are compared.
+    pub(super) const fn columns(&self) -> &'static [&'static str] {
+        match self {
+            Self::Issuer => &["issuer"],
+            Self::Engine => &["engine"],
+            // Ranks are counted over all hosts.
+            Self::Host => &["source_host", "target_host", "source_rank", "target_rank"],
+            // What else was set must be the same.
+            Self::NcclEnv(_) => &[],
+        }
+    }
+}
+
+/// A row: which source it is of, and its place there.
+pub(super) type Member = (usize, usize);
+
+/// The rows of one case on both sides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Matched {
+    pub(super) a: Vec<Member>,
+    pub(super) b: Vec<Member>,
+    /// Whether several rows of one run fit, where another tool does not say enough of its cases.
+    pub(super) is_ambiguous: bool,
+}
+
+/// Which rows are of the same case, in the order of the rows.
+pub(super) fn matched(
+    sources: &[Source],
+    (a, b): (&[Member], &[Member]),
+    by: Option<&By>,
+) -> Vec<Matched> {
+    let is_foreign = a.iter().chain(b).any(|(source, _)| sources[*source].is_foreign());
+    let columns = telling(sources, (a, b), by, is_foreign);
+    let mut found: Vec<Matched> = Vec::new();
+    // Where the first of those with equal cells is.
+    let mut firsts: HashMap<Vec<Cow<'_, str>>, usize> = HashMap::new();
+    // Rows of one run that nothing tells apart come in the same order in every run: how many there
+    // were of a run, on a side, and where the second and further ones are.
+    let mut counts: Vec<((usize, bool), usize)> = Vec::new();
+    let mut further: HashMap<(usize, usize), usize> = HashMap::new();
+    for (side, is_a) in [(a, true), (b, false)] {
+        for &(of, row) in side {
+            let source = &sources[of];
+            let cells = columns.iter().map(|column| cell(source, &source.rows[row], column, by));
+            let first = *firsts.entry(cells.collect()).or_insert(found.len());
+            if first == found.len() {
+                found.push(Matched::default());
+                counts.resize(found.len(), ((usize::MAX, false), 0));
+            }
+            let (run, count) = &mut counts[first];
+            if *run != (of, is_a) {
+                (*run, *count) = ((of, is_a), 0);
+            }
+            let at = match *count {
+                0 => first,
+                _ if is_foreign => first,
+                count => *further.entry((first, count)).or_insert(found.len()),
+            };
+            *count += 1;
+            let is_ambiguous = is_foreign && *count > 1;
+            if at == found.len() {
+                found.push(Matched::default());
+                counts.resize(found.len(), ((usize::MAX, false), 0));
+            }
+            found[at].is_ambiguous |= is_ambiguous;
+            if is_a { found[at].a.push((of, row)) } else { found[at].b.push((of, row)) }
+        }
+    }
+    found
+}
+
+/// The columns that tell cases apart.
+fn telling(
+    sources: &[Source],
+    (a, b): (&[Member], &[Member]),
+    by: Option<&By>,
+    is_foreign: bool,
+) -> Vec<&'static Column> {
+    let is_host = |column: &Column| column.name.ends_with("_host");
+    // What another tool does not tell of its cases cannot tell them apart.
+    let is_told = |column: &Column, side: &[Member]| {
+        side.iter().any(|(of, row)| (column.cell)(&sources[*of].rows[*row]) != Cell::Empty)
+    };
+    // Nor what is the same everywhere.
+    let is_one = |column: &Column| {
+        let mut cells = sources.iter().flat_map(|source| &source.rows).map(column.cell);
+        let first = cells.next();
+        cells.all(|cell| Some(cell) == first)
+    };
+    let columns = COLUMNS.iter().filter(|column| {
+        column.role.tells_cases()
+            && by.is_none_or(|by| !by.columns().contains(&column.name))
+            && (is_host(column) || !is_one(column))
+            // Hosts of another tool have no place among ours.
+            && (!is_foreign || !is_host(column) && is_told(column, a) && is_told(column, b))
+    });
+    columns.collect()
+}
+
+/// What a row has in a column, in words that are the same in every run.
+fn cell<'a>(source: &Source, row: &'a Row, column: &Column, by: Option<&By>) -> Cow<'a, str> {
+    match ((column.cell)(row), column.name, by) {
+        // A cluster's hosts have other names the next time.
+        (Cell::Text(text), "source_host" | "target_host", _) => {
+            let place = source.hosts.iter().position(|host| host == text);
+            place.map_or(text.into(), |place| place.to_string().into())
+        }
+        (Cell::Text(text), "nccl_env", Some(By::NcclEnv(name))) => {
+            let others = text
+                .split(' ')
+                .filter(|word| word.split_once('=').is_none_or(|(of, _)| of != name));
+            others.collect::<Vec<&str>>().join(" ").into()
+        }
+        (Cell::Text(text), ..) => text.into(),
+        (cell, ..) => cell.to_string().into(),
+    }
+}

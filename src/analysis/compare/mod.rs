@@ -1,0 +1,381 @@
+//! Two runs, or parts of one, held against each other.
+//!
+//! `docs/comparing.md`, "Comparing", has the method, and what it cannot tell.
+
+mod matching;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    ops::Range,
+};
+
+use strum::VariantArray as _;
+
+use crate::{
+    measure::Scale,
+    plan::{TransportKind, topology::Topology},
+    record::{Error, Row, Run, Status, provenance::Provenance},
+};
+
+use super::statistics::{Change, ChangeVerdict, Estimate, Interval, Quantity, corrected};
+use matching::{Matched, Member, matched};
+
+pub use matching::By;
+
+/// A run, or what another tool has left.
+#[derive(Clone, Debug, Default)]
+pub struct Source {
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// Its hosts, in their order.
+    pub hosts: Vec<String>,
+    /// What its numbers depend on beside the case, as far as it says so.
+    pub traits: Vec<(Trait, String)>,
+    /// The 95 % confidence intervals of the medians of rows with a latency only, in nanoseconds.
+    pub latencies: HashMap<usize, (f64, f64)>,
+    /// The tool, if it is another.
+    pub tool: Option<String>,
+}
+
+/// What numbers depend on beside the case.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, strum::Display, strum::VariantArray,
+)]
+#[strum(serialize_all = "lowercase")]
+pub enum Trait {
+    /// A real machine and a simulated one
+    Simulated,
+    /// The type of instance, the processor, the GPUs
+    Machine,
+    /// The version of NCCL
+    Nccl,
+    /// The version of libfabric
+    Libfabric,
+}
+
+impl Trait {
+    /// Whether the rows of a transport depend on it.
+    fn matters_to(self, transport: TransportKind) -> bool {
+        match self {
+            Self::Simulated | Self::Machine => true,
+            Self::Nccl => transport == TransportKind::Nccl,
+            Self::Libfabric => transport == TransportKind::Rdma,
+        }
+    }
+}
+
+impl Source {
+    /// A run of g2g.
+    ///
+    /// # Errors
+    ///
+    /// Its `latency.hlog` cannot be read, where rows have nothing else.
+    pub fn of_run(run: Run) -> Result<Self, Error> {
+        let without_bandwidth = |row: &usize| {
+            let row = &run.rows[*row];
+            row.latency_ns_p50.is_some() && row.bandwidth_gb_s.is_none()
+        };
+        let wanted = (0..run.rows.len()).filter(without_bandwidth);
+        let mut latencies = HashMap::new();
+        run.latencies(wanted, |row, latency| {
+            latencies.extend(latency.median_interval_ns().map(|interval| (row, interval)));
+        })?;
+        let Run { provenance, resumed, rows, .. } = run;
+        let version = |name| {
+            let library = provenance.libraries.iter().find(|library| library.name == name);
+            library.map_or("none".to_owned(), |library| library.version.clone())
+        };
+        // Rows are then of several machines, or of several versions, and nothing says which.
+        let changed: Vec<&str> =
+            resumed.iter().flat_map(|again| &again.changed).map(String::as_str).collect();
+        let later = match changed.is_empty() {
+            true => String::new(),
+            false => format!(", later changed: {}", changed.join("; ")),
+        };
+        let simulated = if provenance.simulated { "simulated" } else { "real" };
+        let traits = vec![
+            (Trait::Simulated, simulated.to_owned()),
+            (Trait::Machine, machine(&provenance) + &later),
+            (Trait::Nccl, version("NCCL")),
+            (Trait::Libfabric, version("libfabric")),
+        ];
+        let hosts = provenance.hosts.iter().map(|host| host.name.clone()).collect();
+        Ok(Self { rows, hosts, traits, latencies, tool: None })
+    }
+
+    /// What another tool has left, which measures what is there; and the version of NCCL, if it
+    /// says it.
+    pub fn of_tool(tool: &str, rows: Vec<Row>, nccl: Option<&str>) -> Self {
+        let real = Some((Trait::Simulated, "real".to_owned()));
+        let nccl = nccl.map(|version| (Trait::Nccl, version.to_owned()));
+        let traits = real.into_iter().chain(nccl).collect();
+        Self { rows, traits, tool: Some(tool.to_owned()), ..Self::default() }
+    }
+
+    /// How well a row's number is known.
+    fn interval(&self, at: usize, quantity: Quantity) -> Option<Interval> {
+        let row = &self.rows[at];
+        let ((low, high), scale) = match quantity {
+            Quantity::Bandwidth => {
+                let count = row.bandwidth_samples?;
+                let scale = match row.transport {
+                    TransportKind::Rdma => Scale::of_stream(count),
+                    TransportKind::Local
+                    | TransportKind::P2p
+                    | TransportKind::Shm
+                    | TransportKind::Nccl => Scale::of_median(count),
+                };
+                (row.bandwidth_gb_s_low.zip(row.bandwidth_gb_s_high)?, scale?)
+            }
+            Quantity::Latency => {
+                let count = usize::try_from(row.latency_samples?).ok()?;
+                (self.latencies.get(&at).copied()?, Scale::of_median(count)?)
+            }
+        };
+        Some(Interval { low, high, scale })
+    }
+
+    /// Whether it was taken on a simulated machine.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.rows.first().is_some_and(|row| row.simulated)
+    }
+
+    const fn is_foreign(&self) -> bool {
+        self.tool.is_some()
+    }
+
+    fn members(&self, source: usize) -> impl Iterator<Item = Member> {
+        (0..self.rows.len()).map(move |row| (source, row))
+    }
+}
+
+/// What a machine is, as far as numbers depend on it.
+fn machine(provenance: &Provenance) -> String {
+    let machine = &provenance.machine;
+    // Of a simulated machine the one that it runs on is another.
+    let named = [&machine.product, &machine.cpu_model].into_iter().filter_map(Option::as_deref);
+    let named = named.filter(|_| !provenance.simulated);
+    let hosts = provenance.hosts.iter().map(|host| gpus(&host.topology));
+    let mut hosts: Vec<String> = hosts.filter(|gpus| !gpus.is_empty()).collect();
+    hosts.dedup();
+    named.map(str::to_owned).chain(hosts).collect::<Vec<String>>().join(", ")
+}
+
+/// `8 x NVIDIA H100 80GB HBM3`
+pub(crate) fn gpus(topology: &Topology) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for gpu in &topology.gpus {
+        match counts.iter_mut().find(|(name, _)| *name == gpu.name) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((&gpu.name, 1)),
+        }
+    }
+    let counted = counts.into_iter().map(|(name, count)| format!("{count} x {name}"));
+    counted.collect::<Vec<String>>().join(" + ")
+}
+
+/// A case on both sides.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// One of its rows: which of the sources, and the row there.
+    pub example: (usize, usize),
+    /// What is compared of it.
+    pub quantity: Quantity,
+    /// What A has measured, if it has.
+    pub a: Option<Estimate>,
+    /// What B has measured.
+    pub b: Option<Estimate>,
+    /// From A to B.
+    pub change: Option<Change>,
+    /// What is thought of it.
+    pub verdict: ChangeVerdict,
+}
+
+impl Case {
+    /// How much worse B is than A: 0.05 is 5 % less bandwidth or 5 % more latency.
+    pub fn loss(&self) -> Option<f64> {
+        Some(self.quantity.loss(&self.change?))
+    }
+}
+
+/// Two sides held against each other.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// What A is.
+    pub a: String,
+    /// What B is.
+    pub b: String,
+    /// Every case that either has.
+    pub cases: Vec<Case>,
+    /// Runs of the side that has fewer.
+    pub runs: usize,
+    /// What differs between the sides beside the case, and is not to be overlooked.
+    pub differences: Vec<String>,
+    /// The columns in which the sides differ, if they are parts of the same runs.
+    pub(crate) by: &'static [&'static str],
+}
+
+/// Holds the first `count` sources, which are A, against the others, which are B. Cases are judged
+/// although what `across` names differs.
+pub fn sides(
+    sources: &[Source],
+    count: usize,
+    (a, b): (&str, &str),
+    across: &[Trait],
+) -> Vec<Comparison> {
+    let members = |range: Range<usize>| -> Vec<Member> {
+        range.flat_map(|source| sources[source].members(source)).collect()
+    };
+    let (of_a, of_b) = (members(0..count), members(count..sources.len()));
+    judged(vec![compared(sources, (a, &of_a), (b, &of_b), (None, across))])
+}
+
+/// Holds the parts of the same sources against each other: all against the first.
+pub fn parts(sources: &[Source], by: &By) -> Vec<Comparison> {
+    let mut parts: Vec<(&str, Vec<Member>)> = Vec::new();
+    for (at, source) in sources.iter().enumerate() {
+        for member in source.members(at) {
+            let Some(value) = by.value(&source.rows[member.1]) else { continue };
+            match parts.iter_mut().find(|(of, _)| *of == value) {
+                Some((_, members)) => members.push(member),
+                None => parts.push((value, vec![member])),
+            }
+        }
+    }
+    let Some(((a, first), others)) = parts.split_first() else { return Vec::new() };
+    let against = |(b, members): &(&str, Vec<Member>)| {
+        compared(sources, (*a, first), (*b, members), (Some(by), &[]))
+    };
+    judged(others.iter().map(against).collect())
+}
+
+/// All cases of two sides, with the reasons why some cannot be compared.
+fn compared(
+    sources: &[Source],
+    (a, of_a): (&str, &[Member]),
+    (b, of_b): (&str, &[Member]),
+    (by, across): (Option<&By>, &[Trait]),
+) -> Comparison {
+    let runs =
+        |side: &[Member]| -> BTreeSet<usize> { side.iter().map(|(source, _)| *source).collect() };
+    let (runs_of_a, runs_of_b) = (runs(of_a), runs(of_b));
+    let differs = |kind: &Trait| {
+        let values = |side: &BTreeSet<usize>| -> BTreeSet<&str> {
+            let traits = side.iter().flat_map(|source| &sources[*source].traits);
+            traits.filter(|(of, _)| of == kind).map(|(_, value)| value.as_str()).collect()
+        };
+        let (in_a, in_b) = (values(&runs_of_a), values(&runs_of_b));
+        // Another tool does not say what it ran on.
+        let is_other = in_a != in_b && !in_a.is_empty() && !in_b.is_empty();
+        let told = |values: BTreeSet<&str>| values.into_iter().collect::<Vec<&str>>().join(" and ");
+        (is_other && !across.contains(kind)).then(|| (*kind, [told(in_a), told(in_b)]))
+    };
+    let others: Vec<(Trait, [String; 2])> = Trait::VARIANTS.iter().filter_map(differs).collect();
+    let differences = others.iter().map(|(kind, [a, b])| difference(*kind, a, b)).collect();
+    Comparison {
+        a: a.to_owned(),
+        b: b.to_owned(),
+        runs: runs_of_a.len().min(runs_of_b.len()),
+        differences,
+        by: by.map_or(&[], By::columns),
+        cases: matched(sources, (of_a, of_b), by)
+            .into_iter()
+            // Parts of a run need not have the same cases.
+            .filter(|matched| by.is_none() || !matched.a.is_empty() && !matched.b.is_empty())
+            .filter_map(|matched| case(sources, &matched, &others))
+            .collect(),
+    }
+}
+
+fn difference(kind: Trait, a: &str, b: &str) -> String {
+    let what = match kind {
+        Trait::Simulated => "real and simulated",
+        Trait::Machine => "other machine",
+        Trait::Nccl => "other NCCL",
+        Trait::Libfabric => "other libfabric",
+    };
+    format!("{what}: {a} against {b} (--across {kind})")
+}
+
+/// What both sides have of a case; `None` where neither was to be measured.
+fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) -> Option<Case> {
+    let Matched { a, b, is_ambiguous } = matched;
+    let example = *a.iter().chain(b).next()?;
+    let row = |(source, row): Member| &sources[source].rows[row];
+    if a.iter().chain(b).all(|member| row(*member).status == Status::Skipped) {
+        return None;
+    }
+    let number = |member: Member, quantity: Quantity| {
+        let number = quantity.of(row(member));
+        number.filter(|number| *number > 0.0 && row(member).status == Status::Ok)
+    };
+    let has = |quantity| {
+        let is_there =
+            |side: &[Member]| side.iter().any(|member| number(*member, quantity).is_some());
+        is_there(a) && is_there(b)
+    };
+    let has_bandwidth = a.iter().chain(b).any(|m| number(*m, Quantity::Bandwidth).is_some());
+    let quantity = match has(Quantity::Bandwidth) || has_bandwidth && !has(Quantity::Latency) {
+        true => Quantity::Bandwidth,
+        false => Quantity::Latency,
+    };
+    let estimate = |side: &[Member]| {
+        let told: Vec<Member> =
+            side.iter().copied().filter(|member| number(*member, quantity).is_some()).collect();
+        let values: Vec<f64> = told.iter().filter_map(|member| number(*member, quantity)).collect();
+        match told[..] {
+            [] => None,
+            [(source, at)] => {
+                Some(Estimate::of_run(values[0], sources[source].interval(at, quantity)))
+            }
+            _ => Some(Estimate::of_runs(&values)),
+        }
+    };
+    let (in_a, in_b) = (estimate(a), estimate(b));
+    let missing = |side: &[Member], name: &str| {
+        let Some(first) = side.iter().find(|member| number(**member, quantity).is_none()) else {
+            return format!("not in {name}");
+        };
+        let status = row(*first).status;
+        let status = (status != Status::Ok).then(|| status.into());
+        let reason = Some(row(*first).reason.as_str()).filter(|reason| !reason.is_empty());
+        let told: Vec<&str> = status.into_iter().chain(reason).collect();
+        format!(
+            "in {name}: {}",
+            if told.is_empty() { "no number".to_owned() } else { told.join(": ") }
+        )
+    };
+    let other = others.iter().find(|(kind, _)| kind.matters_to(row(example).transport));
+    let verdict = match (in_a, in_b, other) {
+        (None, _, _) => ChangeVerdict::NotComparable(missing(a, "A")),
+        (_, None, _) => ChangeVerdict::NotComparable(missing(b, "B")),
+        _ if *is_ambiguous => ChangeVerdict::NotComparable(
+            "several rows of one side fit one of the other: the tool does not tell them apart"
+                .to_owned(),
+        ),
+        (_, _, Some((kind, [a, b]))) => ChangeVerdict::NotComparable(difference(*kind, a, b)),
+        _ => ChangeVerdict::Unknown,
+    };
+    let both = in_a.zip(in_b).filter(|_| !is_ambiguous);
+    let change = both.map(|(a, b)| Change::between(a, b));
+    Some(Case { example, quantity, a: in_a, b: in_b, change, verdict })
+}
+
+/// The same with what is thought of each case, in view of how many there are.
+fn judged(mut comparisons: Vec<Comparison>) -> Vec<Comparison> {
+    let mut cases: Vec<&mut Case> = comparisons
+        .iter_mut()
+        .flat_map(|comparison| &mut comparison.cases)
+        .filter(|case| case.verdict == ChangeVerdict::Unknown)
+        .collect();
+    corrected(cases.iter_mut().filter_map(|case| case.change.as_mut()).collect());
+    for case in cases {
+        if let Some(change) = &case.change {
+            case.verdict = change.verdict(case.quantity);
+        }
+    }
+    comparisons
+}
+
+#[cfg(test)]
+mod tests;

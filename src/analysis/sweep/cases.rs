@@ -1,0 +1,121 @@
+//! Which rows of many runs are of the same case.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::{
+    analysis::statistics::Quantity,
+    plan::sweep::{Plan, Run},
+    record::{COLUMNS, Column, Naming, Row, sweep::Ended},
+};
+
+/// A run that ended well, and its rows.
+pub type RunRows = (Run, Vec<Row>);
+
+/// The same case in all runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// What it is.
+    pub title: String,
+    /// What of it is compared.
+    pub quantity: Quantity,
+    /// For each combination what each repetition has measured; `None` if one has not.
+    pub values: Vec<Option<Vec<f64>>>,
+}
+
+/// The cells that tell a case from the others of its run, and its place among those that have the
+/// same. Ranks and hosts are not among them: they change with the number of ranks, and rows that
+/// differ in nothing else come in the same order in every run.
+type Key = (Vec<String>, usize);
+
+/// The rows of a case by their combination and repetition.
+type Rows<'a> = HashMap<(usize, usize), &'a Row>;
+
+/// The cases of a sweep, in the order of their rows. Where there are several bandwidths, what all
+/// of them are together comes first.
+pub fn cases(plan: &Plan, runs: &[RunRows]) -> Vec<Case> {
+    let (varied, columns) = columns(plan, runs);
+    let varied: Vec<&str> = varied.iter().map(|column| column.name).collect();
+    let naming = Naming { has_hosts: false, without: &varied };
+    let mut places: HashMap<Key, usize> = HashMap::new();
+    let mut found: Vec<(String, Rows<'_>)> = Vec::new();
+    for (run, rows) in runs {
+        let mut seen: HashMap<Vec<String>, usize> = HashMap::new();
+        for row in measured(rows) {
+            let cells: Vec<String> =
+                columns.iter().map(|column| (column.cell)(row).to_string()).collect();
+            let count = seen.entry(cells.clone()).or_default();
+            *count += 1;
+            let place = *places.entry((cells, *count)).or_insert(found.len());
+            if place == found.len() {
+                let title = row.title(&naming);
+                let title = if *count > 1 { format!("{title} ({count})") } else { title };
+                found.push((title, HashMap::new()));
+            }
+            found[place].1.insert((run.combination, run.repetition), row);
+        }
+    }
+    let cases: Vec<Case> =
+        found.into_iter().map(|(title, rows)| case(plan, title, &rows)).collect();
+    together(plan, &cases).into_iter().chain(cases).collect()
+}
+
+/// The rows that were to be measured.
+fn measured(rows: &[Row]) -> impl Iterator<Item = &Row> {
+    rows.iter().filter(|row| row.size_bytes.is_some())
+}
+
+/// The columns that the axes vary, and those that tell cases apart. One that is varied has a single
+/// value within each combination, and not the same in all.
+fn columns(plan: &Plan, runs: &[RunRows]) -> (Vec<&'static Column>, Vec<&'static Column>) {
+    let is_varied = |column: &&Column| {
+        let mut of_combinations = vec![BTreeSet::new(); plan.combinations.len()];
+        for (run, rows) in runs {
+            let cells = measured(rows).map(|row| (column.cell)(row).to_string());
+            of_combinations[run.combination].extend(cells);
+        }
+        let all: BTreeSet<&String> = of_combinations.iter().flatten().collect();
+        all.len() > 1 && of_combinations.iter().all(|values| values.len() <= 1)
+    };
+    COLUMNS.iter().filter(|column| column.role.tells_cases_of_sweep()).partition(is_varied)
+}
+
+fn case(plan: &Plan, title: String, rows: &Rows<'_>) -> Case {
+    let has_bandwidth = rows.values().any(|row| row.bandwidth_gb_s.is_some());
+    let quantity = if has_bandwidth { Quantity::Bandwidth } else { Quantity::Latency };
+    let value = |combination, repetition| {
+        let value = quantity.of(rows.get(&(combination, repetition))?)?;
+        (value > 0.0).then_some(value)
+    };
+    let values = |combination| (1..=plan.repetitions).map(|n| value(combination, n)).collect();
+    Case { title, quantity, values: (0..plan.combinations.len()).map(values).collect() }
+}
+
+/// All bandwidths as one case, by their geometric mean; `None` if there are not several.
+fn together(plan: &Plan, cases: &[Case]) -> Option<Case> {
+    let all = cases.iter().filter(|case| case.quantity == Quantity::Bandwidth);
+    let all: Vec<&Case> = all.collect();
+    if all.len() < 2 {
+        return None;
+    }
+    let mean = |combination: usize, repetition: usize| {
+        let of_case = |case: &&Case| Some(case.values[combination].as_ref()?[repetition].ln());
+        let logarithms: Option<Vec<f64>> = all.iter().map(of_case).collect();
+        Some((logarithms?.iter().sum::<f64>() / all.len() as f64).exp())
+    };
+    let values = |combination| (0..plan.repetitions).map(|n| mean(combination, n)).collect();
+    Some(Case {
+        title: format!("all {} bandwidths, geometric mean", all.len()),
+        quantity: Quantity::Bandwidth,
+        values: (0..plan.combinations.len()).map(values).collect(),
+    })
+}
+
+/// The cases of runs of which none of the same combination has failed.
+pub fn sound(plan: &Plan, ended: &[Ended], rows: Vec<RunRows>) -> Vec<Case> {
+    let is_sound = |(run, _): &RunRows| {
+        let of_combination = |ended: &&Ended| ended.run.combination == run.combination;
+        ended.iter().filter(of_combination).all(|ended| ended.failure.is_none())
+    };
+    let rows: Vec<RunRows> = rows.into_iter().filter(is_sound).collect();
+    cases(plan, &rows)
+}

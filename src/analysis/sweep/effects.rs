@@ -1,0 +1,139 @@
+//! What the runs of a sweep say of each value, and what of it is noise.
+//!
+//! `docs/comparing.md`, "Sweeps", has the formulas and where they are from.
+
+use super::Case;
+use crate::{
+    analysis::statistics::{Change, Quantity, corrected},
+    plan::sweep::Plan,
+};
+
+/// What is found of a case.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Findings {
+    /// What the case is.
+    pub case: String,
+    /// What is compared.
+    pub quantity: Quantity,
+    /// Combinations with a number in every repetition, the best first.
+    pub ranking: Vec<Place>,
+    /// The best against the next one; `None`: there is only one.
+    pub lead: Option<Lead>,
+    /// Each value of each axis against the axis's first.
+    pub effects: Vec<AxisEffect>,
+}
+
+/// A combination among the others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Place {
+    /// Its number, from 0.
+    pub combination: usize,
+    /// Median over the repetitions.
+    pub median: f64,
+    /// The smallest of them.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+/// How far the best combination is before the next one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lead {
+    /// The next one.
+    pub next: usize,
+    /// From it to the best.
+    pub change: Change,
+}
+
+/// What a value of an axis does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AxisEffect {
+    /// The axis's number, from 0.
+    pub axis: usize,
+    /// The value's; it is compared with value 0.
+    pub value: usize,
+    /// From value 0 to it.
+    pub change: Change,
+}
+
+/// What is found of every case. All changes are corrected together.
+pub fn findings(plan: &Plan, cases: &[Case]) -> Vec<Findings> {
+    let mut all: Vec<Findings> = cases.iter().map(|case| of_case(plan, case)).collect();
+    let changes = all.iter_mut().flat_map(|Findings { lead, effects, .. }| {
+        let lead = lead.iter_mut().map(|lead| &mut lead.change);
+        lead.chain(effects.iter_mut().map(|each| &mut each.change))
+    });
+    corrected(changes.collect());
+    all
+}
+
+/// What is found of a case, before anything is judged.
+fn of_case(plan: &Plan, case: &Case) -> Findings {
+    let ranking = ranking(case);
+    let lead = match ranking.as_slice() {
+        [best, next, ..] => {
+            let pairs = [(best.combination, next.combination)];
+            Some(Lead { next: next.combination, change: change(case, &pairs) })
+        }
+        _ => None,
+    };
+    let mut effects = Vec::new();
+    for (axis, of_axis) in plan.axes.iter().enumerate() {
+        for value in 1..of_axis.values.len() {
+            let pairs = pairs(plan, case, axis, value);
+            if !pairs.is_empty() {
+                effects.push(AxisEffect { axis, value, change: change(case, &pairs) });
+            }
+        }
+    }
+    Findings { case: case.title.clone(), quantity: case.quantity, ranking, lead, effects }
+}
+
+/// Combinations from the best to the worst median.
+fn ranking(case: &Case) -> Vec<Place> {
+    let place = |(combination, values): (usize, &Option<Vec<f64>>)| {
+        let mut sorted = values.clone()?;
+        sorted.sort_unstable_by(f64::total_cmp);
+        let count = sorted.len();
+        let median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2.0;
+        Some(Place { combination, median, min: sorted[0], max: sorted[count - 1] })
+    };
+    let mut places: Vec<Place> = case.values.iter().enumerate().filter_map(place).collect();
+    places.sort_by(|a, b| match case.quantity {
+        Quantity::Bandwidth => b.median.total_cmp(&a.median),
+        Quantity::Latency => a.median.total_cmp(&b.median),
+    });
+    places
+}
+
+/// Combinations with this value of the axis, each with the one that has the axis's first and is the
+/// same in all other axes; only those with numbers.
+fn pairs(plan: &Plan, case: &Case, axis: usize, value: usize) -> Vec<(usize, usize)> {
+    let is_measured = |combination: &usize| case.values[*combination].is_some();
+    let with = (0..plan.combinations.len()).filter(is_measured);
+    let pair = |with: usize| {
+        let values = &plan.combinations[with].values;
+        if values[axis] != value {
+            return None;
+        }
+        let mut first = values.clone();
+        first[axis] = 0;
+        let mut all = plan.combinations.iter();
+        let without = all.position(|other| other.values == first).filter(is_measured)?;
+        Some((with, without))
+    };
+    with.filter_map(pair).collect()
+}
+
+/// Of pairs of combinations: in each repetition the mean of all pairs.
+fn change(case: &Case, pairs: &[(usize, usize)]) -> Change {
+    let values = |combination: usize| case.values[combination].as_deref().unwrap_or_default();
+    let repetitions = pairs.first().map_or(0, |&(with, _)| values(with).len());
+    let of_repetition = |repetition: usize| {
+        let each = pairs.iter().map(|&(with, without)| {
+            values(with)[repetition].ln() - values(without)[repetition].ln()
+        });
+        (each.sum::<f64>() / pairs.len() as f64).exp()
+    };
+    Change::of_ratios(&(0..repetitions).map(of_repetition).collect::<Vec<f64>>())
+}

@@ -1,0 +1,54 @@
+//! `g2g catalogue`: what is known of instance types and GPUs.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{TextOrJson, print};
+use crate::{
+    run::{self, Failure},
+    show,
+};
+
+/// The flags of `g2g catalogue`.
+#[derive(Clone, Debug, Args)]
+pub struct Catalogue {
+    /// What to show: an EC2 instance type, a GPU by the name in the list, or an entry of the file
+    /// of --catalogue [default: a list of all]
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+
+    /// A file of the form of the catalogue with more GPUs and machines; its entries take the place
+    /// of those of the same name
+    #[arg(long, value_name = "FILE")]
+    catalogue: Option<PathBuf>,
+
+    /// Form of the answer on standard output
+    #[arg(long, value_enum, default_value_t = TextOrJson::Table)]
+    format: TextOrJson,
+}
+
+impl Catalogue {
+    /// Prints the list, or all of one entry.
+    pub(super) fn run(&self) -> Result<bool, Failure> {
+        let catalogue = run::catalogue(self.catalogue.as_deref())?;
+        let text = match (&self.name, self.format) {
+            (None, TextOrJson::Table) => show::catalogue_text(&catalogue),
+            (None, TextOrJson::Json) => show::catalogue_json(&catalogue),
+            (Some(name), format) => {
+                let unknown = || {
+                    let near = catalogue.nearest(name).join(", ");
+                    let reason =
+                        format!("the catalogue has no `{name}`; the nearest names are {near}");
+                    Failure::Start(format!("{reason}; `g2g catalogue` lists all"))
+                };
+                let entry = catalogue.entry(name).ok_or_else(unknown)?;
+                match format {
+                    TextOrJson::Table => show::catalogue_entry_text(&catalogue, name, entry),
+                    TextOrJson::Json => show::catalogue_entry_json(&catalogue, name, entry),
+                }
+            }
+        };
+        print(&text)
+    }
+}

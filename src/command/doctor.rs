@@ -1,0 +1,153 @@
+//! `g2g doctor`: every rank examines its host; rank 0 compares the answers.
+
+use std::{
+    borrow::Cow,
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Args;
+
+use super::{TextOrJson, print};
+use crate::{
+    judge::doctor::{Facts, Member, Verdict},
+    machine::{self, Refusal, acs::Acs, host::Host, software::Software, survey, system::System},
+    plan::{Rank, catalogue::Catalogue},
+    run::{
+        self, Failure, Ranks, Task, Told,
+        values::{RANKS_MAX, deadline},
+    },
+    show,
+    transport::nccl_env,
+    world,
+};
+
+/// Variables of CUDA and of containers that checks look at.
+const VARIABLES: [&str; 3] =
+    ["CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
+
+/// The flags of `g2g doctor`.
+///
+/// Exit code: 0 no problem, 1 a problem, 2 cannot start or bad arguments.
+#[derive(Clone, Debug, Args)]
+pub struct Doctor {
+    /// Examine a simulated machine: an EC2 instance type or a machine file (a path, or a name
+    /// that ends in .toml)
+    #[arg(long, value_name = "MACHINE")]
+    simulate: Option<String>,
+
+    /// A file of the form of the catalogue (`g2g catalogue`) with more GPUs and machines, by which
+    /// this one is judged
+    #[arg(long, value_name = "FILE")]
+    catalogue: Option<PathBuf>,
+
+    /// Number of processes to compare, 1 to 1024; under mpirun or srun the launcher's ranks are
+    /// compared
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
+    ranks: Option<u32>,
+
+    /// Longest wait for another rank before the command ends and names it, 100ms to 30 days
+    #[arg(long, visible_alias = "timeout", value_name = "TIME", default_value = "60s",
+          value_parser = deadline,
+          allow_hyphen_values = true)]
+    deadline: Duration,
+
+    /// The MPI library by which the ranks of mpirun or srun talk [default: the launcher's own]
+    #[arg(long, value_name = "FILE")]
+    mpi_lib: Option<PathBuf>,
+
+    /// Form of the answer on standard output
+    #[arg(long, value_enum, default_value_t = TextOrJson::Table)]
+    format: TextOrJson,
+
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
+
+    /// Show all checks, also those that find nothing wrong
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+impl Doctor {
+    /// Examines this machine, or those of all ranks; whether there is no problem.
+    pub(super) fn run(&self, ranks: &mut Ranks) -> Result<bool, Failure> {
+        let start = |err: world::Error| Failure::Start(err.to_string());
+        ranks.meet(self.ranks, self.mpi_lib.as_deref(), self.deadline)?;
+        if ranks.launcher().is_none() {
+            // With a launcher each rank reads its own, and rank 0 reports what is wrong.
+            run::catalogue(self.catalogue.as_deref())?;
+        }
+        let mut here = ranks.find_host().map_err(start)?;
+        // Nothing is measured, so the seed has no effect.
+        let simulation = ranks.simulate(self.simulate.as_deref(), 0).map_err(start)?;
+        let simulation = simulation.map_err(Failure::Start)?;
+        if ranks.launcher().is_none() {
+            let told = Told { simulation, task: Task::Examine(self.catalogue.clone()) };
+            let variables = |_| Vec::new();
+            let count = self.ranks.unwrap_or(1);
+            ranks.start(count, self.deadline, variables, told).map_err(start)?;
+            here = ranks.find_host().map_err(start)?;
+        }
+        let examined = examine(self.catalogue.as_deref(), &here, ranks)?;
+        let Some(members) = examined else { return Ok(true) };
+        let report = crate::judge::doctor::Report::of(&members);
+        let format = if self.json { TextOrJson::Json } else { self.format };
+        print(&match format {
+            TextOrJson::Table => show::doctor_text(&report, self.verbose),
+            TextOrJson::Json => show::doctor_json(&report),
+        })?;
+        Ok(report.count(Verdict::Problem) == 0)
+    }
+}
+
+/// Examines as a rank that rank 0 has started, with the user's own catalogue.
+pub(super) fn join(catalogue: Option<&Path>, ranks: &mut Ranks) -> Result<bool, Failure> {
+    let here = ranks.find_host().map_err(|err| Failure::Start(err.to_string()))?;
+    examine(catalogue, &here, ranks).map(|_| true)
+}
+
+/// Examines this rank's host, which has the ranks `here`, and brings the answers of all to rank 0;
+/// `None` elsewhere.
+fn examine(
+    catalogue: Option<&Path>,
+    here: &[Rank],
+    ranks: &mut Ranks,
+) -> Result<Option<Vec<Member>>, Failure> {
+    let start = |err: world::Error| Failure::Start(err.to_string());
+    let rank = ranks.world.rank();
+    let place = here.iter().position(|other| *other == rank).unwrap_or(0);
+    let member = run::catalogue(catalogue)
+        .map(|catalogue| Member::new(rank.0, place, &facts(catalogue)))
+        .map_err(|failure| format!("rank {}: {failure}", rank.0));
+    let members = ranks.world.gather(member).map_err(start)?;
+    ranks.world.barrier().map_err(start)?;
+    let members: Option<Result<Vec<Member>, String>> =
+        members.map(|members| members.into_iter().collect());
+    members.transpose().map_err(Failure::Start)
+}
+
+/// All that checks look at.
+fn facts(catalogue: Cow<'static, Catalogue>) -> Facts {
+    let system = System::here();
+    let variable = |name: &str| env::var(name).ok();
+    let software = Software::read(system, variable("LD_LIBRARY_PATH").as_deref());
+    machine::nccl(None);
+    let (survey, undescribed) = survey::told();
+    let refusal = undescribed.map(|err| Refusal { code: None, reason: err.to_string() });
+    let variables = VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), variable(name)?)));
+    Facts {
+        acs: Acs::read(system, &survey),
+        host: Host::read(system),
+        refusal: machine::driver_refusal().or(refusal),
+        survey,
+        confidential: machine::confidential_computing(),
+        dma_buf: machine::gives_dma_bufs(),
+        software,
+        settings: nccl_env::seen(&[]),
+        nccl: nccl_env::known(),
+        catalogue,
+        variables: variables.collect(),
+    }
+}

@@ -1,0 +1,178 @@
+//! The command line: the commands, and the way from the words to the exit code.
+//!
+//! A command is a type: its fields are its flags, and it runs itself.
+
+mod catalogue;
+mod compare;
+mod doctor;
+mod explain;
+mod report;
+mod sweep;
+mod topo;
+
+use std::{env, ffi::OsString, process::ExitCode};
+
+use clap::{Parser, Subcommand, ValueEnum, error::ErrorKind};
+
+use crate::{
+    interrupt,
+    run::{self, Failure, Join, Measure, Open, Ranks, Task},
+    show,
+    stderr::say,
+};
+
+/// Reads the command line, runs the command and returns the exit code.
+pub fn main(open: Open) -> ExitCode {
+    let mut ranks = Ranks::of_process();
+    let is_first = ranks.is_first();
+    let result = match Cli::read(env::args_os()) {
+        Ok(cli) => cli.command.run(open, &mut ranks),
+        Err(Answer::Help(text)) if is_first => print(&text),
+        Err(Answer::Usage(text)) if is_first => {
+            say(text.trim_end());
+            return ExitCode::from(2);
+        }
+        Err(Answer::Refused(sentence)) => Err(Failure::Words(sentence)),
+        Err(Answer::Help(_) | Answer::Usage(_)) => Ok(true),
+    };
+    let result = match result {
+        // All ranks of a launcher read the same words; only the first answers.
+        Err(Failure::Words(_)) if !is_first => Ok(true),
+        result => result,
+    };
+    if let Err(failure) = &result {
+        say(&format!("error: {failure}"));
+    }
+    if let Err(err) = ranks.leave(matches!(result, Err(Failure::Middle(_)))) {
+        say(&format!("error: {err}"));
+        return ExitCode::from(1);
+    }
+    if let Some(signal) = interrupt::asked() {
+        return ExitCode::from(signal.exit_code());
+    }
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) | Err(Failure::Middle(_)) => ExitCode::from(1),
+        Err(Failure::Words(_) | Failure::Start(_)) => ExitCode::from(2),
+    }
+}
+
+/// Prints the answer of a command that measures nothing.
+fn print(text: &str) -> Result<bool, Failure> {
+    show::print(text).map_err(|err| Failure::Start(err.to_string())).map(|()| true)
+}
+
+impl Command {
+    /// Does what the command says; whether all went well.
+    fn run(self, open: Open, ranks: &mut Ranks) -> Result<bool, Failure> {
+        match self {
+            Self::Measure(measure) => measure.run(open, ranks),
+            Self::Doctor(doctor) => doctor.run(ranks),
+            Self::Rank(join) => match join.run(ranks)? {
+                Some(Task::Measure(here)) => run::join(open, &here, ranks),
+                Some(Task::Examine(catalogue)) => doctor::join(catalogue.as_deref(), ranks),
+                // Rank 0 has ended and has reported why.
+                None => Ok(true),
+            },
+            // Under a launcher only the first rank answers.
+            _ if !ranks.is_first() => Ok(true),
+            Self::Topo(topo) => topo.run(),
+            Self::Sweep(sweep) => sweep.run(ranks.launcher()),
+            Self::Report(report) => report.run(),
+            Self::Compare(compare) => compare.run(),
+            Self::Explain(explain) => explain.run(),
+            Self::Catalogue(catalogue) => catalogue.run(),
+        }
+    }
+}
+
+/// Measures how fast GPUs, and the host memory between them, reach each other.
+///
+/// A number is recorded only after every byte of every target was compared with what the timed
+/// transfers must have left there. Bandwidth is in GB/s, 10^9 bytes per second; sizes are powers of
+/// 1024; latency is in nanoseconds. A run leaves a folder with run.csv, run.json and latency.hlog.
+/// Standard output carries the results, standard error everything else.
+///
+/// Exit code: 0 all well, 1 a case was corrupt or failed, 2 cannot start or bad arguments, 130 and
+/// 143 ended by SIGINT and SIGTERM.
+#[derive(Debug, Parser)]
+#[command(name = "g2g", version, next_line_help = true, term_width = 80)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Those that measure.
+    #[command(flatten)]
+    Measure(Box<Measure>),
+    /// Show GPUs, network interfaces, what connects them, and who reaches whom; measures nothing
+    Topo(topo::Topo),
+    /// Say what is wrong with this machine before anything is measured; changes nothing
+    Doctor(doctor::Doctor),
+    /// Run a plan of many settings, each in its own process, and report significant differences
+    Sweep(sweep::Sweep),
+    /// Write the results of runs as one self-contained HTML page
+    Report(report::Report),
+    /// Compare the results of two runs, or the parts of one, and report significant differences
+    Compare(compare::Compare),
+    /// Read NCCL's log and explain which path its data took, why, and what to change
+    Explain(explain::Explain),
+    /// Show what is known of EC2 instance types and GPUs, and where from; measures nothing
+    Catalogue(catalogue::Catalogue),
+    /// A rank that g2g starts by itself.
+    #[command(name = "internal-rank", hide = true)]
+    Rank(Join),
+}
+
+/// The forms of an answer that is no result of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TextOrJson {
+    /// Tables for a person
+    Table,
+    /// All that is known, as JSON
+    Json,
+}
+
+/// Why there is nothing to run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The user asked for this text.
+    Help(String),
+    /// The user gave no command, and this says which there are.
+    Usage(String),
+    /// The arguments make no sense, for this reason: one sentence.
+    Refused(String),
+}
+
+impl Cli {
+    /// Reads the words of a command line, the program's name first.
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, Answer> {
+        Self::try_parse_from(words).map_err(|err| match err.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Answer::Help(err.to_string()),
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Answer::Usage(err.to_string()),
+            ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument => {
+                let sentence = sentence(&err.to_string());
+                Answer::Refused(format!("{sentence}; --help lists what there is"))
+            }
+            _ => Answer::Refused(sentence(&err.to_string())),
+        })
+    }
+}
+
+/// The reason and the tips of clap's message, without its usage lines, on one line.
+fn sentence(message: &str) -> String {
+    let told: Vec<&str> = message
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"))
+        .filter(|line| !line.is_empty())
+        .collect();
+    told.join("; ").trim_start_matches("error: ").replace(":; ", ": ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! Which way the data of a case went, by what was counted before and after.
+//!
+//! Owns what counters prove, and how much they may be off; `docs/measurement.md`, "Proof of the
+//! path", says it in words. Knows no device.
+
+mod gpu;
+mod network;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::nccl_log::Verdict;
+use crate::{
+    machine::{
+        counters::{NvLinked, Reading},
+        health::Xid,
+    },
+    plan::{Case, Engine, Gpu, Operation, Rank, TransportKind},
+    units::Bytes,
+};
+
+/// What was seen on one host, around the operations of a case.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seen {
+    /// The ranks on the host.
+    pub ranks: Vec<Rank>,
+    /// Before the first operation.
+    pub before: Reading,
+    /// After the last one.
+    pub after: Reading,
+    /// The time between the two.
+    pub between: Duration,
+    /// Which of the GPUs NVLinks join.
+    pub nvlinked: NvLinked,
+    /// Errors that the driver has told of since the last case.
+    pub xids: Vec<Xid>,
+}
+
+/// What was moved between the two readings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// Operations of each flow.
+    pub operations: u64,
+    /// Data of all flows together, where operations do not tell it.
+    pub bytes: Option<Bytes>,
+}
+
+/// The way of the data, by the counters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CountedPath {
+    /// What carried it: by the counters where the verdict is not `unknown`, else what should have.
+    pub path: Option<String>,
+    /// What the counters are worth as a proof.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: String,
+    /// Bytes that were counted on that path for each byte of data.
+    pub wire_bytes_per_payload_byte: Option<f64>,
+}
+
+impl CountedPath {
+    fn unknown(path: &str, reason: String) -> Self {
+        Self {
+            path: Some(path.to_owned()),
+            verdict: Verdict::Unknown,
+            reason,
+            wire_bytes_per_payload_byte: None,
+        }
+    }
+}
+
+/// The name of the way through memory of the host.
+const HOST_MEMORY: &str = "host-memory";
+
+/// Below so many bytes what others do on the machine is as much as the data.
+const BYTES_MIN: u64 = 16 << 20;
+
+/// Why so few bytes prove nothing.
+const TOO_FEW: &str = "too few bytes were moved to be told from what others move";
+
+/// A counter that has seen this share of the data or more has seen all of it.
+const ALL: f64 = 0.97;
+
+/// One that has seen this share or less has seen none of it.
+const NONE: f64 = 0.05;
+
+/// Which way the data of a case went; `None` where counters say nothing of such a case. NCCL's own
+/// log says it of collectives, to which [`nvlink_bytes_per_byte`] adds.
+pub fn path(case: &Case, moved: Moved, seen: &[Seen]) -> Option<CountedPath> {
+    let found = match case.transport {
+        TransportKind::Nccl => return None,
+        TransportKind::Rdma => network::path(case, moved, seen),
+        TransportKind::Shm if case.engine == Engine::Cpu => network::silence(case, moved, seen),
+        TransportKind::Local | TransportKind::P2p | TransportKind::Shm
+            if case.operation == Operation::Chase =>
+        {
+            CountedPath::unknown(
+                gpu::asked(case, seen),
+                "single loads move too few bytes for counters".to_owned(),
+            )
+        }
+        TransportKind::Local | TransportKind::P2p | TransportKind::Shm => {
+            gpu::path(case, moved, seen)
+        }
+    };
+    let held = seen.iter().filter_map(|host| host.after.shared_memory).max();
+    Some(match held.filter(|_| found.path.as_deref() == Some(HOST_MEMORY)) {
+        Some(held) => CountedPath {
+            reason: format!("{}; /dev/shm held {}", found.reason, held.rounded()),
+            ..found
+        },
+        None => found,
+    })
+}
+
+/// Of a collective: bytes that each of its GPUs has sent over NVLink for each byte of the
+/// operation's size, on average; `None` where NVLinks do not count.
+pub fn nvlink_bytes_per_byte(case: &Case, operations: u64, seen: &[Seen]) -> Option<f64> {
+    let (_, nccl, layout) = case.collective()?;
+    let own: BTreeSet<(Rank, Gpu)> =
+        case.ends().filter_map(|end| Some((end.rank, end.gpu()?))).collect();
+    let mut sent = 0;
+    for (rank, gpu) in &own {
+        let host = seen.iter().find(|host| host.ranks.contains(rank))?;
+        if !host.nvlinked.gpus.contains(gpu) {
+            return None;
+        }
+        sent = u64::saturating_add(sent, gpu::nvlink(host, *gpu).ok()?.0);
+    }
+    let all = layout.size(nccl.data_type).times(operations).times(own.len() as u64).get();
+    (all > 0).then(|| sent as f64 / all as f64)
+}
+
+/// What a counter has grown by.
+///
+/// # Errors
+///
+/// It has gone back: it began anew or ran over.
+fn grown(before: u64, after: u64) -> Result<u64, String> {
+    after.checked_sub(before).ok_or_else(|| "went back".to_owned())
+}
+
+/// A ratio as sentences have it.
+fn ratio(counted: u64, payload: u64) -> String {
+    format!("{:.2}", counted as f64 / payload.max(1) as f64)
+}
+
+/// The name of a GPU on its host, where there are several hosts.
+fn name(gpu: Gpu, seen: &[Seen], host: &Seen) -> String {
+    match (seen.len(), host.ranks.first()) {
+        (2.., Some(rank)) => format!("GPU {} of the host of rank {}", gpu.0, rank.0),
+        _ => format!("GPU {}", gpu.0),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! Whether all parts that the machine should have are there, and can be read.
+
+use crate::{
+    judge::doctor::{Facts, Finding},
+    judge::expected::{Difference, Machine, Part, differences},
+};
+
+/// Files that are named at most.
+const LISTED_MAX: usize = 8;
+
+pub(super) fn unread(facts: &Facts) -> Vec<Finding> {
+    // Without a driver neither it nor NVML tells anything, which has a check of its own.
+    let by_kernel = |reason: &str| ["/sys/", "/proc/"].iter().any(|root| reason.contains(root));
+    let by_driver = |reason: &&String| facts.refusal.is_some() && !by_kernel(reason);
+    let missing: Vec<&String> =
+        facts.survey.missing.iter().filter(|reason| !by_driver(reason)).collect();
+    let mut findings: Vec<Finding> =
+        missing.iter().take(LISTED_MAX).map(Finding::cannot_tell).collect();
+    if missing.len() > LISTED_MAX {
+        let more = missing.len() - LISTED_MAX;
+        findings.push(Finding::cannot_tell(format!("{more} more files tell nothing")));
+    }
+    findings
+}
+
+pub(super) fn complete(facts: &Facts) -> Vec<Finding> {
+    let found: Vec<Finding> = differences(&facts.survey, &facts.catalogue)
+        .into_iter()
+        .map(|difference| finding(&difference, facts))
+        .collect();
+    if !found.is_empty() {
+        return found;
+    }
+    let parts = seen(facts);
+    if parts.is_empty() {
+        return Vec::new();
+    }
+    let parts = parts.join(", ");
+    vec![match (&facts.host.product, facts.instance()) {
+        (Ok(name), Some(_)) => Finding::ok(format!("as {name} should have them: {parts}")),
+        _ => Finding::ok(format!("all there: {parts}")),
+    }]
+}
+
+/// The parts of the machine that are known well enough to differ.
+fn seen(facts: &Facts) -> Vec<&'static str> {
+    let machine = Machine::surveyed(&facts.survey, &facts.catalogue);
+    let has_gpus = !machine.gpus.is_empty();
+    let known = facts.instance();
+    let with_efa = known.is_some_and(|known| known.efa_interfaces.is_some());
+    [
+        (has_gpus && known.is_some(), "GPUs"),
+        (has_gpus && machine.gpus.iter().all(|gpu| gpu.nvlinks.is_some()), "NVLinks"),
+        (has_gpus && machine.gpus.iter().all(|gpu| gpu.host.is_some()), "PCIe links"),
+        (with_efa, "interfaces of EFA"),
+    ]
+    .into_iter()
+    .filter_map(|(is_known, part)| is_known.then_some(part))
+    .collect()
+}
+
+/// What a difference means for paths.
+fn finding(difference: &Difference, facts: &Facts) -> Finding {
+    let Difference { part, what, live, known, source } = difference;
+    let seen = match part {
+        Part::NvLinks(gpu) => {
+            format!("{what}: {live}, {known} expected{}", down(facts, *gpu))
+        }
+        _ => format!("{what}: {live}, {known} expected"),
+    };
+    let lacks_efa = *part == Part::Efa && !super::network::has_efa(facts);
+    // GPUs with connectors for NVLinks and no bridge on them.
+    let is_bridgeless = matches!(part, Part::NvLinks(_))
+        && facts.instance().is_none()
+        && facts.survey.pairs.iter().all(|pair| pair.nvlinks == 0);
+    let verdict = match part {
+        Part::NumaNodes => Finding::note,
+        _ if lacks_efa || is_bridgeless => Finding::note,
+        _ => Finding::problem,
+    };
+    let (means, remedy) = match part {
+        Part::Gpus => (
+            "a GPU has fallen off the bus or is not the one that is expected, or this container was \
+             not given all",
+            "dmesg shows Xid 79 of one that fell off the bus: restart the machine, or take another \
+             one (on EC2: stop and start the instance); give a container all GPUs",
+        ),
+        Part::NvLinks(_) => (
+            "each link that is down takes its share of the bandwidth of every pair it serves",
+            "nvidia-smi nvlink -s and -e show states and errors, dmesg shows Xid 74; restart the \
+             machine, or take another one (on EC2: stop and start the instance)",
+        ),
+        Part::Pcie => (
+            "copies between this GPU and host memory, shm and P2P over PCIe have that share of \
+             their bandwidth; an idle GPU lowers its generation, never its lanes",
+            "restart the machine; if it stays so, take another one (on EC2: stop and start the \
+             instance)",
+        ),
+        Part::Efa if lacks_efa => (
+            "other hosts are reached over TCP only",
+            "attach interfaces of EFA when the instance is launched; load the kernel's module efa; \
+             give a container the devices (vpc.amazonaws.com/efa)",
+        ),
+        Part::Efa => (
+            "the bandwidth between hosts is smaller, and GPUs share interfaces",
+            "attach an interface of EFA to each network card when the instance is launched; give a \
+             container all of them (vpc.amazonaws.com/efa)",
+        ),
+        Part::NumaNodes => (
+            "copies from the far half of the host's memory may look like those from the near one",
+            "see whether the firmware or the hypervisor hides NUMA nodes",
+        ),
+    };
+    verdict(seen).means(means).remedy(remedy).source(source)
+}
+
+/// The numbers of the NVLinks of a GPU that are down, if NVML lists them.
+fn down(facts: &Facts, ordinal: u32) -> String {
+    let gpu = facts.survey.gpus.iter().find(|gpu| gpu.node.gpu.0 == ordinal);
+    let links = gpu.and_then(|gpu| gpu.nvml.as_ref()).into_iter().flat_map(|nvml| &nvml.nvlinks);
+    let down = links.filter(|link| !link.active).map(|link| link.number.to_string());
+    let down: Vec<String> = down.collect();
+    if down.is_empty() { String::new() } else { format!("; down are {}", down.join(", ")) }
+}

@@ -1,0 +1,216 @@
+//! What follows for an instance type from the catalogue alone: the same formulas as for a live
+//! machine, one line for each path.
+
+use serde::Serialize;
+
+use super::{Chosen, Expected, Machine, Site, expected};
+use crate::{
+    plan::{
+        Allocator, Case, Collective, Endpoint, Engine, Fabric, Flow, Gpu, Issuer, Nccl, NicName,
+        Operation, Pattern, Place, Rank, Registration, Request, TransportKind,
+        catalogue::{Catalogue, Instance},
+        topology::NumaNode,
+    },
+    units::Bytes,
+};
+
+/// What is expected of one path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Known {
+    /// The path, and what moves the bytes.
+    pub path: &'static str,
+    /// What most machines reach, in GB/s.
+    pub gb_s: Option<f64>,
+    /// What a healthy one reaches at least.
+    pub gb_s_low: Option<f64>,
+    /// What none can exceed.
+    pub gb_s_high: Option<f64>,
+    /// How it comes about, or why it is not known.
+    pub derivation: String,
+    /// Where the shares are from.
+    pub source: Option<String>,
+}
+
+/// What is expected of each path of an instance type. Paths that it does not have are left out.
+pub fn known(name: &str, instance: &Instance, catalogue: &Catalogue) -> Vec<Known> {
+    let machine = Machine::catalogued(name, instance, catalogue);
+    paths(&machine).into_iter().map(|path| path.known(&machine, catalogue)).collect()
+}
+
+/// A path, and the case that stands for it.
+struct Path {
+    name: &'static str,
+    case: Case,
+    hosts: u32,
+    algorithm: Option<&'static str>,
+    transports: Option<&'static str>,
+}
+
+impl Path {
+    fn of(name: &'static str, case: Case) -> Self {
+        Self { name, case, hosts: 1, algorithm: None, transports: None }
+    }
+
+    fn known(&self, machine: &Machine, catalogue: &Catalogue) -> Known {
+        let ranks: Vec<Vec<Rank>> = (0..self.hosts)
+            .map(|host| {
+                let gpus = u32::try_from(machine.gpus.len()).unwrap_or(1);
+                (host * gpus..(host + 1) * gpus).map(Rank).collect()
+            })
+            .collect();
+        let sites: Vec<Site<'_>> = ranks.iter().map(|ranks| Site { machine, ranks }).collect();
+        let (algorithm, transports) = (self.algorithm, self.transports);
+        let chosen = Chosen { algorithm, transports, ..Chosen::default() };
+        match expected(&self.case, &sites, chosen, catalogue) {
+            Ok(Expected { gb_s, low, high, derivation, source, .. }) => Known {
+                path: self.name,
+                gb_s: Some(gb_s),
+                gb_s_low: Some(low),
+                gb_s_high: Some(high),
+                derivation,
+                source: Some(source),
+            },
+            Err(reason) => Known {
+                path: self.name,
+                gb_s: None,
+                gb_s_low: None,
+                gb_s_high: None,
+                derivation: reason,
+                source: None,
+            },
+        }
+    }
+}
+
+/// Whether NCCL finds a way from GPU to GPU that is not through host memory.
+fn reaches(machine: &Machine) -> bool {
+    machine.pair(0, 1).is_some() || machine.gpus.iter().any(|gpu| gpu.nvlinks.is_some())
+}
+
+/// The paths that a machine has.
+fn paths(machine: &Machine) -> Vec<Path> {
+    let count = u32::try_from(machine.gpus.len()).unwrap_or(0);
+    let of_gpu = |number: u32| Endpoint { rank: Rank(number), place: Place::Gpu(Gpu(number)) };
+    let near = machine.gpus.first().and_then(|gpu| gpu.numa_node).unwrap_or(0);
+    let pinned = Endpoint { rank: Rank(0), place: Place::Pinned { numa_node: NumaNode(near) } };
+    let copy = |transport, engine, flows: Vec<Flow>| {
+        let pattern = if flows.len() > 1 { Pattern::BothWays } else { Pattern::OneWay };
+        case(transport, engine, pattern, flows)
+    };
+    let way = |source, target| vec![Flow { source, target }];
+    let (local, ce, sm) = (TransportKind::Local, Engine::Ce, Engine::Sm);
+    let mut paths = vec![
+        Path::of("a GPU's own memory, copy engine", copy(local, ce, way(of_gpu(0), of_gpu(0)))),
+        Path::of("host to GPU, copy engine", copy(local, ce, way(pinned, of_gpu(0)))),
+        Path::of("GPU to host, copy engine", copy(local, ce, way(of_gpu(0), pinned))),
+    ];
+    if count > 1 {
+        if machine.pair(0, 1).is_some() {
+            let (one, two) = (of_gpu(0), of_gpu(1));
+            let p2p = TransportKind::P2p;
+            let both = vec![Flow { source: one, target: two }, Flow { source: two, target: one }];
+            paths.extend([
+                Path::of("GPU to GPU, copy engine", copy(p2p, ce, way(one, two))),
+                Path::of("GPU to GPU, kernel", copy(p2p, sm, way(one, two))),
+                Path::of("GPU to GPU, both ways at once, copy engine", copy(p2p, ce, both)),
+            ]);
+        }
+        let shm = copy(TransportKind::Shm, ce, way(of_gpu(0), of_gpu(1)));
+        paths.push(Path::of("GPU to GPU through host memory, copy engines", shm));
+        let ring = collective((0..count).map(of_gpu).collect());
+        let transports = if reaches(machine) { "P2P" } else { "SHM" };
+        let transports = Some(transports);
+        paths.push(Path { transports, ..Path::of("all_reduce, ring", ring.clone()) });
+        if machine.gpus[0].has_nvls {
+            let algorithm = Some("NVLS");
+            let path = Path::of("all_reduce, NVLS", ring);
+            paths.push(Path { algorithm, transports, ..path });
+        }
+    }
+    if machine.nics.iter().any(|nic| nic.is_efa) {
+        let members: Vec<Endpoint> = (0..2 * count)
+            .map(|rank| Endpoint { rank: Rank(rank), place: Place::Gpu(Gpu(rank % count)) })
+            .collect();
+        let within = if reaches(machine) { "P2P + NET/Libfabric" } else { "SHM + NET/Libfabric" };
+        let (tree, algorithm) = match machine.gpus.first().is_some_and(|gpu| gpu.has_nvls) {
+            true => ("all_reduce between 2 hosts, NVLS tree", "NVLS_TREE"),
+            false => ("all_reduce between 2 hosts, tree", "TREE"),
+        };
+        for (name, algorithm) in [("all_reduce between 2 hosts, ring", "RING"), (tree, algorithm)] {
+            paths.push(Path {
+                hosts: 2,
+                algorithm: Some(algorithm),
+                transports: Some(within),
+                ..Path::of(name, collective(members.clone()))
+            });
+        }
+        let to = Flow { source: members[0], target: members[count as usize] };
+        paths.push(Path { hosts: 2, ..Path::of("one interface of EFA", write(to)) });
+    }
+    paths
+}
+
+fn case(transport: TransportKind, engine: Engine, pattern: Pattern, flows: Vec<Flow>) -> Case {
+    Case {
+        transport,
+        pattern,
+        flows,
+        operation: Operation::Copy,
+        engine,
+        issuer: (transport == TransportKind::P2p).then_some(Issuer::Write),
+        handle: None,
+        size: Bytes::mib(1024),
+        slot: None,
+        fabric: None,
+        nccl: None,
+    }
+}
+
+/// An all-reduce among these.
+pub(super) fn collective(members: Vec<Endpoint>) -> Case {
+    let ranks = u32::try_from(members.len()).unwrap_or(0);
+    let wanted = Request::of(&[TransportKind::Nccl]).collectives;
+    let next = members.iter().cycle().skip(1).copied();
+    let flows = members.iter().copied().zip(next).map(|(source, target)| Flow { source, target });
+    let nccl = Nccl {
+        data_type: wanted.data_types[0],
+        reduction: wanted.reductions.first().copied(),
+        root: None,
+        pair: None,
+        is_in_place: false,
+        buffer: Allocator::Cuda,
+        registration: Registration::None,
+        iterations: wanted.iterations,
+        split: None,
+        ranks,
+        members: ranks,
+        sharers: 1,
+        first: 0,
+    };
+    let flows = flows.collect();
+    Case {
+        operation: Operation::Collective(Collective::AllReduce),
+        nccl: Some(nccl),
+        ..case(TransportKind::Nccl, Engine::Sm, Pattern::Neighbours, flows)
+    }
+}
+
+/// A write through one interface of each end.
+fn write(flow: Flow) -> Case {
+    let nic = NicName { domain: "efa0".to_owned(), fabric: "efa".to_owned(), device: None };
+    let ends = [flow.source.rank, flow.target.rank];
+    let fabric = Fabric {
+        provider: "efa".to_owned(),
+        nics: ends.iter().map(|&rank| (rank, vec![nic.clone()])).collect(),
+        window: 64,
+        rails: 1,
+        is_window_given: false,
+        is_staged: false,
+        meetings: Vec::new(),
+    };
+    Case {
+        operation: Operation::Write,
+        fabric: Some(fabric),
+        ..case(TransportKind::Rdma, Engine::Nic, Pattern::OneWay, vec![flow])
+    }
+}

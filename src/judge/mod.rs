@@ -1,0 +1,9 @@
+//! What to think of a machine and of a number.
+//!
+//! Owns what counters before and after a case prove, the health of GPUs, the rate to expect, and the
+//! checks of `g2g doctor`. Pure: knows no device and no clock.
+
+pub mod counters;
+pub mod doctor;
+pub mod expected;
+pub mod health;

@@ -1,0 +1,45 @@
+//! The page of the results of runs and sweeps.
+
+use std::path::{Path, PathBuf};
+
+use crate::{
+    record::{self, Run, files, sweep::Past},
+    show::report::{self, Part},
+    stderr::say,
+};
+
+/// The page's name in the folder of a run or a sweep.
+const PAGE: &str = "report.html";
+
+/// Writes the page of a run or a sweep that has just ended. Failure is only a warning.
+pub(crate) fn write_own(folder: &Path) {
+    if let Err(err) = write_page(&[folder.to_owned()], None) {
+        say(&format!("warning: no page of the results: {err}"));
+    }
+}
+
+/// Writes the page of the runs and sweeps in `folders`, whole or not at all; where it is.
+pub(crate) fn write_page(
+    folders: &[PathBuf],
+    output: Option<&Path>,
+) -> Result<PathBuf, record::Error> {
+    let parts = folders.iter().map(|folder| part(folder));
+    let page = report::html(parts.collect::<Result<Vec<Part>, record::Error>>()?);
+    let path = output.map_or_else(|| folders[0].join(PAGE), Path::to_owned);
+    match files::replace(&path, page.as_bytes()) {
+        Ok(()) => Ok(path),
+        Err(source) => Err(record::Error::Write { path, source }),
+    }
+}
+
+fn part(folder: &Path) -> Result<Part, record::Error> {
+    let has = |file: &str| folder.join(file).is_file();
+    match (has("sweep.json"), has("run.json")) {
+        (true, _) => Past::read(folder).map(|sweep| Part::of_sweep(&sweep)),
+        (_, true) => Run::read(folder).and_then(|run| Part::of_run(&run)),
+        _ => Err(record::Error::Content {
+            path: folder.to_owned(),
+            reason: "it holds neither a run (run.json) nor a sweep (sweep.json)".to_owned(),
+        }),
+    }
+}

@@ -1,0 +1,165 @@
+//! Latency distributions of all transports on one scale.
+
+use std::{
+    collections::{HashMap, HashSet},
+    ops::Range,
+};
+
+use serde_json::{Value, json};
+
+use super::{
+    Chart, Kind, Section, Table, Variant,
+    sizes::{COLOURS, MARKS},
+};
+use crate::{
+    record::{Error, Latency, Run},
+    show::words,
+    units::{Bytes, count, readable_nanoseconds},
+};
+
+/// Shares of the latencies that a line goes through, and how they are written.
+const SHARES: [(f64, &str); 5] =
+    [(0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %")];
+
+/// Points of a line within each tenth of what is left.
+const POINTS_PER_DECADE: i32 = 12;
+
+/// The latencies of a kind of transfer, of its smallest size.
+struct Line {
+    name: String,
+    size: Bytes,
+    latency: Latency,
+}
+
+pub(super) fn section(run: &Run, kinds: &[Kind]) -> Result<Section, Error> {
+    let mut lines: Vec<Line> = Vec::new();
+    // To which line a row belongs, by its number.
+    let mut places: HashMap<usize, usize> = HashMap::new();
+    let mut missing: HashSet<usize> = HashSet::new();
+    for kind in kinds {
+        let Some(size) = kind.rows.iter().filter_map(|row| row.size_bytes).min() else { continue };
+        for row in kind.rows.iter().filter(|row| row.size_bytes == Some(size)) {
+            places.insert(row.case, lines.len());
+            missing.extend(row.latency_ns_p50.map(|_| row.case));
+        }
+        lines.push(Line { name: kind.name.clone(), size, latency: Latency::default() });
+    }
+    let wanted = (0..run.rows.len()).filter(|row| places.contains_key(&run.rows[*row].case));
+    run.latencies(wanted, |row, latency| {
+        let case = run.rows[row].case;
+        lines[places[&case]].latency.merge(&latency);
+        missing.remove(&case);
+    })?;
+    lines.retain(|line| line.latency.count() > 0);
+    let low = lines.iter().map(|line| line.latency.min_ns()).min().unwrap_or(1);
+    let high = lines.iter().map(|line| line.latency.max_ns()).max().unwrap_or(1);
+    let scale = low..high;
+    let charts = lines.chunks(COLOURS.len()).enumerate();
+    let parts = lines.len().div_ceil(COLOURS.len());
+    let chart = |(part, lines): (usize, &[Line])| {
+        let title = match parts {
+            1 => "Latency by percentile".to_owned(),
+            _ => format!("Latency by percentile ({} of {parts})", part + 1),
+        };
+        let about = format!("{} of latency by percentile", count(lines.len(), "line"));
+        let variant = Variant {
+            traces: lines.iter().enumerate().map(trace).collect(),
+            layout: layout(&scale),
+            table: Some(table(lines)),
+        };
+        Chart { is_wide: true, ..Chart::new(title, about, vec![(String::new(), variant)]) }
+    };
+    let missing = match missing.len() {
+        0 => String::new(),
+        rows => format!("latency.hlog lacks {} of these.", count(rows, "row")),
+    };
+    Ok(Section {
+        title: "Latency",
+        about: "Of each kind of transfer the smallest size that was measured, all pairs together: how \
+                many of the transfers took no longer than that. All charts have one scale of latencies.",
+        missing,
+        charts: charts.map(chart).collect(),
+        ..Section::default()
+    })
+}
+
+fn named(Line { name, size, .. }: &Line) -> String {
+    format!("{}, {}", name.replace("->", "→"), words::short_size(*size))
+}
+
+fn trace((place, line): (usize, &Line)) -> Value {
+    let Line { latency, .. } = line;
+    // One in so many is larger; the last point is the largest of all.
+    let last = f64::from(POINTS_PER_DECADE) * (latency.count() as f64).log10();
+    let mut points = Vec::new();
+    let mut step = 0;
+    while f64::from(step) < last {
+        points.push(10f64.powf(f64::from(step) / f64::from(POINTS_PER_DECADE)));
+        step += 1;
+    }
+    points.push(latency.count() as f64);
+    let share = |one_in: f64| 1.0 - 1.0 / one_in;
+    let value = |one_in: &f64| latency.quantile_ns(share(*one_in));
+    let hover = |one_in: &f64| {
+        let shown = readable_nanoseconds(value(one_in));
+        format!("{:.4} % within {shown}", 100.0 * share(*one_in))
+    };
+    json!({
+        "type": "scatter",
+        "name": words::escaped(&named(line)),
+        "x": points,
+        "y": points.iter().map(value).collect::<Vec<u64>>(),
+        "text": points.iter().map(hover).collect::<Vec<String>>(),
+        "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
+        "mode": "lines+markers",
+        "line": { "color": COLOURS[place], "width": 2, "shape": "hv" },
+        "marker": { "color": COLOURS[place], "symbol": MARKS[place], "size": 6 },
+    })
+}
+
+fn layout(scale: &Range<u64>) -> Value {
+    let times = super::ticks(scale.start as f64, scale.end as f64);
+    json!({
+        "xaxis": {
+            "type": "log",
+            "title": { "text": "share of the transfers" },
+            "tickangle": 0,
+            "tickvals": SHARES.map(|(share, _)| 1.0 / (1.0 - share)),
+            "ticktext": SHARES.map(|(_, name)| name),
+        },
+        "yaxis": {
+            "type": "log",
+            "title": { "text": "latency" },
+            "range": [(scale.start as f64).log10() - 0.1, (scale.end as f64).log10() + 0.1],
+            "tickvals": times,
+            "ticktext": times.iter().map(|time| short(*time)).collect::<Vec<String>>(),
+        },
+        "legend": super::legend(),
+    })
+}
+
+/// `10 µs`
+fn short(ns: f64) -> String {
+    match ns {
+        ..1e3 => format!("{ns} ns"),
+        ..1e6 => format!("{} µs", ns / 1e3),
+        ..1e9 => format!("{} ms", ns / 1e6),
+        _ => format!("{} s", ns / 1e9),
+    }
+}
+
+fn table(lines: &[Line]) -> Table {
+    let row = |line: &Line| {
+        let Line { latency, .. } = line;
+        let quantiles = SHARES.iter().map(|(share, _)| latency.quantile_ns(*share));
+        let shown = quantiles.chain([latency.max_ns()]).map(|ns| words::nanoseconds(ns as f64));
+        [named(line), latency.count().to_string()].into_iter().chain(shown).collect()
+    };
+    let quantiles = SHARES.iter().map(|(_, name)| (*name).to_owned());
+    let head = ["what", "latencies"].map(str::to_owned).into_iter().chain(quantiles);
+    Table {
+        head: head.chain(["largest".to_owned()]).collect(),
+        rows: lines.iter().map(row).collect(),
+        ..Table::default()
+    }
+}

@@ -1,0 +1,264 @@
+//! `report.html`: a page that needs nothing but itself.
+
+mod facts;
+mod latency;
+mod pairs;
+mod sizes;
+mod summary;
+mod sweep;
+
+use askama::Template;
+use plotly::Plot;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use std::{collections::HashMap, path::Path};
+
+use crate::record::{Error, Naming, Row, Run, Status, sweep::Past};
+
+/// A run of more bytes than these is not carried along in the page: the browser would have to hold
+/// it.
+const CSV_MAX: u64 = 16 << 20;
+
+#[derive(Template)]
+#[template(path = "page.html", config = "src/show/report/askama.toml")]
+struct Page<'a> {
+    title: String,
+    is_simulated: bool,
+    version: &'static str,
+    parts: Vec<Part>,
+    plotly: &'a str,
+}
+
+/// A run or a sweep on the page.
+pub struct Part {
+    /// Its number on the page, from 1.
+    number: usize,
+    name: String,
+    is_simulated: bool,
+    machine: String,
+    started: String,
+    sentences: Vec<Sentence>,
+    sections: Vec<Section>,
+    /// The text of run.csv as JSON, if it is not too long.
+    csv: Option<String>,
+    csv_name: String,
+}
+
+/// What a person reads first.
+struct Sentence {
+    /// `good`, `bad` or `note`.
+    kind: &'static str,
+    text: String,
+}
+
+/// A part of the page.
+#[derive(Default)]
+struct Section {
+    title: &'static str,
+    about: &'static str,
+    /// What the run's folder should hold for it and does not, in a sentence.
+    missing: String,
+    charts: Vec<Chart>,
+    tables: Vec<Table>,
+    /// A picture, in SVG.
+    picture: String,
+}
+
+/// A chart in one or more variants, of which one is shown at a time.
+#[derive(Default)]
+struct Chart {
+    title: String,
+    /// What can be seen, for those who cannot see it.
+    about: String,
+    /// What tells the variants apart.
+    by: &'static str,
+    /// The variants' names; the last is shown first.
+    variants: Vec<String>,
+    /// For each variant what Plotly draws and the table of its numbers, as JSON.
+    data: String,
+    /// Whether it takes the whole width.
+    is_wide: bool,
+    /// Whether it is as high as it is wide, as far as there is room.
+    is_square: bool,
+}
+
+/// A table.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Table {
+    title: String,
+    about: &'static str,
+    head: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+/// What a variant of a chart is made of.
+#[derive(Serialize)]
+struct Variant {
+    traces: Vec<Value>,
+    layout: Value,
+    /// Of a heat map there is none: the page makes it of the trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    table: Option<Table>,
+}
+
+impl Chart {
+    fn new(title: String, about: String, variants: Vec<(String, Variant)>) -> Self {
+        let (names, variants): (Vec<String>, Vec<Variant>) = variants.into_iter().unzip();
+        Self { title, about, variants: names, data: script(&variants), ..Self::default() }
+    }
+}
+
+/// Ticks for a logarithmic axis from `low` to `high`: 1, 2 and 5 of each decade, or where that
+/// would be too many the decades alone. None where an end has no place on such an axis: an interval
+/// may reach down to 0.
+fn ticks(low: f64, high: f64) -> Vec<f64> {
+    let decades = (low.log10().floor(), high.log10().ceil());
+    if !decades.0.is_finite() || !decades.1.is_finite() {
+        return Vec::new();
+    }
+    let firsts: &[f64] = if decades.1 - decades.0 > 4.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    let mut ticks = Vec::new();
+    let mut decade = decades.0;
+    while decade <= decades.1 {
+        ticks.extend(firsts.iter().map(|first| first * 10f64.powf(decade)));
+        decade += 1.0;
+    }
+    ticks
+}
+
+/// Where the legend is: below, whatever the height.
+fn legend() -> Value {
+    json!({ "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom" })
+}
+
+/// JSON that may stand in a script element, whatever the texts in it are.
+fn script(value: &impl Serialize) -> String {
+    let json = serde_json::to_string(value).expect("it is text, numbers and lists");
+    json.replace('<', "\\u003c")
+}
+
+/// Rows that are alike but for their ends and sizes, in the order of the first of each.
+struct Kind<'a> {
+    name: String,
+    rows: Vec<&'a Row>,
+}
+
+/// All measured rows by their kinds, which do not differ in the columns `without` alone.
+fn kinds<'a>(rows: &'a [Row], without: &[&str]) -> Vec<Kind<'a>> {
+    let naming = Naming { without, ..Naming::default() };
+    let mut kinds: Vec<Kind<'a>> = Vec::new();
+    let mut places = HashMap::new();
+    for row in rows.iter().filter(|row| row.status == Status::Ok) {
+        let name = row.kind(&naming);
+        let place = *places.entry(name.clone()).or_insert(kinds.len());
+        if place == kinds.len() {
+            kinds.push(Kind { name, rows: Vec::new() });
+        }
+        kinds[place].rows.push(row);
+    }
+    kinds
+}
+
+/// The page of some runs and sweeps.
+pub fn html(mut parts: Vec<Part>) -> String {
+    let names: Vec<String> = parts.iter().map(|part| part.name.clone()).collect();
+    for (number, part) in (1..).zip(&mut parts) {
+        part.number = number;
+        if names.iter().filter(|name| **name == part.name).count() > 1 {
+            if !part.csv_name.is_empty() {
+                part.csv_name = format!("{}-{number}.csv", part.name);
+            }
+            part.name = format!("{} ({number})", part.name);
+        }
+    }
+    let sources = Plot::offline_js_sources();
+    // The first script is Plotly, the other one sets formulas, of which there are none.
+    let plotly = sources.split_once('>').and_then(|(_, rest)| rest.split_once("</script>"));
+    let page = Page {
+        title: match &parts[..] {
+            [part] => part.name.clone(),
+            parts => format!("{} sets of results", parts.len()),
+        },
+        is_simulated: parts.iter().any(|part| part.is_simulated),
+        version: env!("CARGO_PKG_VERSION"),
+        parts,
+        plotly: plotly.map_or("", |(script, _)| script),
+    };
+    page.render().expect("memory takes every write")
+}
+
+/// The last name of a folder.
+fn name(folder: &Path) -> String {
+    let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    whole.file_name().unwrap_or(whole.as_os_str()).to_string_lossy().into_owned()
+}
+
+impl Part {
+    /// A run.
+    ///
+    /// # Errors
+    ///
+    /// A file of it cannot be read.
+    pub fn of_run(run: &Run) -> Result<Self, Error> {
+        let rows = &run.rows;
+        let is_simulated = run.provenance.simulated;
+        let path = run.folder.join("run.csv");
+        let read = |source| Error::Read { path: path.clone(), source };
+        let is_short = std::fs::metadata(&path).map_err(read)?.len() <= CSV_MAX;
+        let csv = match is_short {
+            true => Some(script(&std::fs::read_to_string(&path).map_err(read)?)),
+            false => None,
+        };
+        let kinds = kinds(rows, &[]);
+        let sentences = summary::sentences(run, &kinds);
+        let mut sections = vec![facts::picture(run), pairs::section(rows)];
+        sections.extend(sizes::sections(&kinds));
+        sections.push(latency::section(run, &kinds)?);
+        sections.extend(facts::sections(run));
+        sections.retain(|Section { charts, tables, picture, missing, .. }| {
+            !(charts.is_empty() && tables.is_empty() && picture.is_empty() && missing.is_empty())
+        });
+        let name = name(&run.folder);
+        Ok(Self {
+            number: 0,
+            csv_name: format!("{name}.csv"),
+            name,
+            is_simulated,
+            machine: facts::machine(run),
+            started: run.provenance.started.clone(),
+            sentences,
+            sections,
+            csv,
+        })
+    }
+
+    /// A sweep.
+    pub fn of_sweep(sweep: &Past) -> Self {
+        Self {
+            number: 0,
+            csv: None,
+            csv_name: String::new(),
+            name: name(&sweep.folder),
+            is_simulated: sweep.simulated,
+            machine: sweep::machine(sweep),
+            started: sweep.provenance.started.clone(),
+            sentences: sweep::sentences(sweep),
+            sections: sweep::sections(sweep),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_axis_has_ticks_of_each_decade_or_none_where_it_has_no_end() {
+        assert_eq!(ticks(3.0, 40.0), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0]);
+        assert_eq!(ticks(0.5, 2e4).len(), 7);
+        for (low, high) in [(0.0, 1.0), (-1.0, 1.0), (1.0, f64::INFINITY), (f64::NAN, 1.0)] {
+            assert_eq!(ticks(low, high), [0.0; 0]);
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! Heat maps: what every pair reaches.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use serde_json::{Value, json};
+
+use super::{Chart, Section, Variant, kinds};
+use crate::{
+    plan::{Issuer, Operation, TransportKind},
+    record::Row,
+    show::words,
+    units::{Bytes, readable_gb_s},
+};
+
+/// With fewer ends a heat map shows nothing that a line does not.
+const ENDS_MIN: usize = 3;
+
+/// With more ends the numbers do not fit into the cells; they are in the table, and under the
+/// pointer.
+const ENDS_WITH_NUMBERS: usize = 12;
+
+/// With more ends a heat map takes the whole width, and its cells leave no gaps.
+const ENDS_NARROW: usize = 32;
+
+/// With more ends neighbours share a cell: smaller ones could not be seen.
+const ENDS_MAX: usize = 128;
+
+/// Sizes that can be chosen.
+const SIZES_MAX: usize = 12;
+
+/// Cells of all sizes of a heat map together; with many ends fewer sizes can be chosen.
+const CELLS_MAX: usize = 1 << 16;
+
+/// A scale of rates ends at least this far below the median, so that what is all alike looks alike.
+const RANGE_MIN: f64 = 0.1;
+
+/// A scale of ratios reaches at least this far to both sides of 1.
+const RATIO_RANGE_MIN: f64 = 0.25;
+
+/// An end of a flow: its place in the order of all ends.
+type End = usize;
+
+/// One number for each ordered pair.
+type Cells = BTreeMap<(End, End), Cell>;
+
+#[derive(Clone, Copy)]
+struct Cell {
+    value: f64,
+    expected: Option<f64>,
+}
+
+/// All ends of flows.
+struct Ends<'a> {
+    /// The host of each, and its number there, in their order.
+    all: Vec<(&'a str, u32)>,
+    places: HashMap<(&'a str, u32), End>,
+}
+
+/// What ends are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+enum Sort {
+    #[strum(serialize = "GPU")]
+    Gpu,
+    #[strum(serialize = "rank")]
+    Rank,
+}
+
+impl Sort {
+    /// Ranks where neither end is a GPU, and for RDMA, where ranks can share one.
+    fn of(row: &Row) -> Self {
+        let has_gpu = row.source_gpu.or(row.target_gpu).is_some();
+        if has_gpu && row.transport != TransportKind::Rdma { Self::Gpu } else { Self::Rank }
+    }
+}
+
+/// Where a row's flow begins and ends.
+fn named(row: &Row) -> Option<[(&str, u32); 2]> {
+    let [source, target] = match Sort::of(row) {
+        Sort::Gpu => [row.source_gpu, row.target_gpu],
+        Sort::Rank => [row.source_rank, row.target_rank],
+    };
+    let [from, to] =
+        [&row.source_host, &row.target_host].map(|host| host.as_deref().unwrap_or_default());
+    Some([(from, source?), (to, target?)])
+}
+
+impl<'a> Ends<'a> {
+    fn of(rows: &'a [Row]) -> Self {
+        // Hosts stand in the order of the rows, which is that of their ranks.
+        let mut hosts: HashMap<&str, usize> = HashMap::new();
+        let mut all: HashSet<(&str, u32)> = HashSet::new();
+        for end in rows.iter().filter_map(named).flatten() {
+            let count = hosts.len();
+            hosts.entry(end.0).or_insert(count);
+            all.insert(end);
+        }
+        let mut all: Vec<(&str, u32)> = all.into_iter().collect();
+        all.sort_unstable_by_key(|(host, number)| (hosts[host], *number));
+        let places = all.iter().enumerate().map(|(place, end)| (*end, place)).collect();
+        Self { all, places }
+    }
+
+    fn name(&self, end: End, has_host: bool) -> String {
+        match self.all[end] {
+            (host, number) if has_host => format!("{number} of {host}"),
+            (_, number) => number.to_string(),
+        }
+    }
+
+    /// The pair of a row, if its flow goes from one place to another.
+    fn pair(&self, row: &Row) -> Option<(End, End)> {
+        let [source, target] = named(row)?.map(|end| self.places[&end]);
+        (source != target).then_some((source, target))
+    }
+}
+
+/// What stands at an axis of a heat map.
+struct Axis {
+    /// Of each end the place on the axis.
+    places: BTreeMap<End, usize>,
+    names: Vec<String>,
+    /// How many ends share a place.
+    shared: usize,
+    has_hosts: bool,
+}
+
+impl Axis {
+    fn of(cells: &Cells, ends: &Ends) -> Self {
+        let own: BTreeSet<End> =
+            cells.keys().flat_map(|(source, target)| [*source, *target]).collect();
+        let own: Vec<End> = own.into_iter().collect();
+        let hosts: BTreeSet<&str> = own.iter().map(|end| ends.all[*end].0).collect();
+        let has_hosts = hosts.len() > 1;
+        let shared = own.len().div_ceil(ENDS_MAX).max(1);
+        let name = |end: &End| ends.name(*end, has_hosts);
+        let name_all = |group: &[End]| match group {
+            [first, .., last] => format!("{} to {}", name(first), name(last)),
+            group => group.iter().map(name).collect(),
+        };
+        Self {
+            names: own.chunks(shared).map(name_all).collect(),
+            places: own.iter().enumerate().map(|(at, end)| (*end, at / shared)).collect(),
+            shared,
+            has_hosts,
+        }
+    }
+}
+
+pub(super) fn section(rows: &[Row]) -> Section {
+    let mut charts = Vec::new();
+    let ends = Ends::of(rows);
+    let has = |transport| rows.iter().any(|row| row.transport == transport);
+    let has_both = has(TransportKind::Shm) && has(TransportKind::P2p);
+    let cell = |row: &Row| {
+        let pair = ends.pair(row)?;
+        let cell = Cell { value: row.bandwidth_gb_s?, expected: row.expected_gb_s };
+        Some((pair, row.size_bytes?, cell))
+    };
+    let mut of_gpus: HashMap<TransportKind, BTreeMap<Bytes, Cells>> = HashMap::new();
+    for kind in kinds(rows, &["issuer"]) {
+        let sort = Sort::of(kind.rows[0]);
+        let mut issuers: BTreeMap<Option<&str>, BTreeMap<Bytes, Cells>> = BTreeMap::new();
+        for row in kind.rows.into_iter().filter(|row| row.flows == Some(1)) {
+            let Some((pair, size, cell)) = cell(row) else { continue };
+            let sizes = issuers.entry(row.issuer.map(<&str>::from)).or_default();
+            sizes.entry(size).or_default().insert(pair, cell);
+            if has_both && row.source_gpu.is_some() && row.operation == Some(Operation::Copy) {
+                let best = of_gpus.entry(row.transport).or_default();
+                let best = best.entry(size).or_default().entry(pair).or_insert(cell);
+                best.value = best.value.max(cell.value);
+            }
+        }
+        for (issuer, sizes) in &issuers {
+            let what = issuer.map_or_else(String::new, |issuer| format!(", {issuer}"));
+            let title = format!("{}{what}", kind.name.replace("->", "→"));
+            charts.extend(rates(title, sizes, (&ends, sort)));
+        }
+        let of = |issuer: Issuer| issuers.get(&Some(issuer.into()));
+        if let (Some(read), Some(write)) = (of(Issuer::Read), of(Issuer::Write)) {
+            let title = format!("{}: read over write", kind.name);
+            charts.extend(ratios(title, ("reads", read), ("writes", write), (&ends, sort)));
+        }
+    }
+    let [shm, p2p] = [TransportKind::Shm, TransportKind::P2p].map(|kind| of_gpus.get(&kind));
+    if let (Some(shm), Some(p2p)) = (shm, p2p) {
+        let title = "p2p over shm, each by its best way".to_owned();
+        charts.extend(ratios(title, ("p2p", p2p), ("shm", shm), (&ends, Sort::Gpu)));
+    }
+    Section {
+        title: "Pairs",
+        about: "Bandwidth in GB/s of each ordered pair, alone. A slow GPU or rank is a dark row (as a source) \
+                and a dark column (as a target).",
+        charts,
+        ..Section::default()
+    }
+}
+
+/// The sizes that can be chosen: the largest, of which transfers' start weighs the least.
+fn chosen<'a, T>(
+    sizes: &'a BTreeMap<Bytes, T>,
+    axis: &Axis,
+) -> impl Iterator<Item = (Bytes, &'a T)> + use<'a, T> {
+    let cells = axis.names.len() * axis.names.len();
+    let most = SIZES_MAX.min(CELLS_MAX / cells.max(1)).max(1);
+    let left_out = sizes.len().saturating_sub(most);
+    sizes.iter().skip(left_out).map(|(size, cells)| (*size, cells))
+}
+
+/// A chart of the sizes that can be chosen.
+fn chart<'a>(
+    title: String,
+    mut about: String,
+    axis: &Axis,
+    sizes: &'a BTreeMap<Bytes, Cells>,
+    variant: impl FnMut((Bytes, &'a Cells)) -> (String, Variant),
+) -> Chart {
+    let chosen: Vec<(Bytes, &Cells)> = chosen(sizes, axis).collect();
+    if axis.shared > 1 {
+        about.push_str(&format!(
+            "; up to {0} by {0} pairs share a cell, which shows the one that stands out most",
+            axis.shared
+        ));
+    }
+    if chosen.len() < sizes.len() {
+        about.push_str(&format!("; the largest {} of {} sizes", chosen.len(), sizes.len()));
+    }
+    let is_wide = axis.names.len() > ENDS_NARROW;
+    let variants = chosen.into_iter().map(variant).collect();
+    Chart { by: "Size", is_wide, is_square: is_wide, ..Chart::new(title, about, variants) }
+}
+
+fn rates(
+    title: String,
+    sizes: &BTreeMap<Bytes, Cells>,
+    (ends, sort): (&Ends, Sort),
+) -> Option<Chart> {
+    let variant = |(size, cells): (Bytes, &Cells)| {
+        let values: Vec<f64> = cells.values().map(|cell| cell.value).collect();
+        let median = median(&values);
+        let (low, high) = range(&values);
+        let has_expected = cells.values().any(|cell| cell.expected.is_some());
+        let share = if has_expected { "<br>of what is expected: %{customdata}" } else { "" };
+        let unit = json!({
+            "colorscale": "Cividis",
+            "zmin": low.min(median * (1.0 - RANGE_MIN)),
+            "zmax": high,
+            "colorbar": { "title": { "text": "GB/s" }, "thickness": 12 },
+            "texttemplate": "%{z:.3r}",
+            "hovertemplate": format!("%{{y}} → %{{x}}<br>%{{z:.4r}} GB/s{share}<extra></extra>"),
+        });
+        let share = |cell: &Cell| match cell.expected {
+            Some(expected) => format!("{:.0} %", 100.0 * cell.value / expected),
+            None => "unknown".to_owned(),
+        };
+        let share: Option<&dyn Fn(&Cell) -> String> = has_expected.then_some(&share);
+        let slower = |one: &Cell, other: &Cell| one.value < other.value;
+        (words::short_size(size), map(cells, (ends, sort), unit, share, &slower))
+    };
+    let (size, largest) = sizes.iter().next_back()?;
+    let axis = Axis::of(largest, ends);
+    if axis.places.len() < ENDS_MIN {
+        return None;
+    }
+    let size = words::short_size(*size);
+    let values: Vec<f64> = largest.values().map(|cell| cell.value).collect();
+    let (low, high) = range(&values);
+    let (slowest, _) = largest.iter().min_by(|a, b| a.1.value.total_cmp(&b.1.value))?;
+    let about = match short(low) == short(high) {
+        true => format!("{size}: {} pairs, all at {} GB/s", values.len(), short(high)),
+        false => format!(
+            "{size}: {} pairs from {} to {} GB/s, the slowest {} → {}",
+            values.len(),
+            short(low),
+            short(high),
+            ends.name(slowest.0, axis.has_hosts),
+            ends.name(slowest.1, axis.has_hosts),
+        ),
+    };
+    Some(chart(title, about, &axis, sizes, variant))
+}
+
+fn ratios(
+    title: String,
+    (name, above): (&str, &BTreeMap<Bytes, Cells>),
+    (other, below): (&str, &BTreeMap<Bytes, Cells>),
+    (ends, sort): (&Ends, Sort),
+) -> Option<Chart> {
+    let mut sizes: BTreeMap<Bytes, Cells> = BTreeMap::new();
+    for (size, cells) in above {
+        let Some(others) = below.get(size) else { continue };
+        let ratio = |(pair, cell): (&(End, End), &Cell)| {
+            let value = cell.value / others.get(pair)?.value;
+            Some((*pair, Cell { value, expected: None }))
+        };
+        let cells: Cells = cells.iter().filter_map(ratio).collect();
+        if !cells.is_empty() {
+            sizes.insert(*size, cells);
+        }
+    }
+    let (size, largest) = sizes.iter().next_back()?;
+    let axis = Axis::of(largest, ends);
+    if axis.places.len() < ENDS_MIN {
+        return None;
+    }
+    let variant = |(size, cells): (Bytes, &Cells)| {
+        let values: Vec<f64> = cells.values().map(|cell| cell.value).collect();
+        let far = values.iter().map(|value| value.ln().abs()).fold(RATIO_RANGE_MIN, f64::max);
+        let (low, high) = ((-far).exp(), far.exp());
+        // Purple below 1, white at 1, orange above it: told apart by all eyes.
+        let middle = (1.0 - low) / (high - low);
+        let unit = json!({
+            "colorscale": [[0, "#5e3c99"], [middle, "#f7f7f7"], [1, "#e66101"]],
+            "zmin": low,
+            "zmax": high,
+            "colorbar": { "title": { "text": "ratio" }, "thickness": 12 },
+            "texttemplate": "%{z:.3f}",
+            "hovertemplate": "%{y} → %{x}<br>%{z:.3f}<extra></extra>",
+        });
+        let farther = |one: &Cell, other: &Cell| one.value.ln().abs() > other.value.ln().abs();
+        (words::short_size(size), map(cells, (ends, sort), unit, None, &farther))
+    };
+    let values: Vec<f64> = largest.values().map(|cell| cell.value).collect();
+    let (low, high) = range(&values);
+    let about = format!(
+        "{}: the rate of {name} over that of {other}, {low:.3} to {high:.3}, median {:.3}; above 1 {name} \
+         are faster",
+        words::short_size(*size),
+        median(&values)
+    );
+    Some(chart(title, about, &axis, &sizes, variant))
+}
+
+/// A heat map of cells; the table of its numbers is made of it on the page. Where pairs share a
+/// place, the one is shown that `stands_out` from the others.
+fn map(
+    cells: &Cells,
+    (ends, sort): (&Ends, Sort),
+    unit: Value,
+    share: Option<&dyn Fn(&Cell) -> String>,
+    stands_out: &dyn Fn(&Cell, &Cell) -> bool,
+) -> Variant {
+    let axis = Axis::of(cells, ends);
+    let count = axis.names.len();
+    let mut shown: Vec<Vec<Option<Cell>>> = vec![vec![None; count]; count];
+    for ((source, target), cell) in cells {
+        let place = &mut shown[axis.places[source]][axis.places[target]];
+        if place.as_ref().is_none_or(|other| stands_out(cell, other)) {
+            *place = Some(*cell);
+        }
+    }
+    let matrix = |value: &dyn Fn(&Cell) -> Value| -> Vec<Vec<Value>> {
+        let of = |cell: &Option<Cell>| cell.as_ref().map_or(Value::Null, value);
+        shown.iter().map(|row| row.iter().map(of).collect()).collect()
+    };
+    let gap = u32::from(count <= ENDS_NARROW);
+    let names: Vec<String> = axis.names.iter().map(|name| words::escaped(name)).collect();
+    let mut trace = json!({
+        "type": "heatmap",
+        "x": names,
+        "y": names,
+        "z": matrix(&|cell| json!(rounded(cell.value, 6))),
+        "xgap": gap,
+        "ygap": gap,
+        "hoverongaps": false,
+    });
+    if let (Value::Object(trace), Value::Object(unit)) = (&mut trace, unit) {
+        trace.extend(unit);
+        if count > ENDS_WITH_NUMBERS {
+            trace.remove("texttemplate");
+        }
+        if let Some(share) = share {
+            trace.insert("customdata".to_owned(), json!(matrix(&|cell| json!(share(cell)))));
+        }
+    }
+    let label = |side: &str| {
+        let title = format!("{side} {sort}");
+        json!({ "title": { "text": title }, "type": "category", "showgrid": false })
+    };
+    let mut sources = label("source");
+    sources["autorange"] = json!("reversed");
+    Variant {
+        traces: vec![trace],
+        layout: json!({ "xaxis": label("target"), "yaxis": sources }),
+        table: None,
+    }
+}
+
+/// A number with so many digits that count: all of them are in run.csv.
+pub(super) fn rounded(value: f64, digits: usize) -> f64 {
+    format!("{value:.0$e}", digits - 1).parse().unwrap_or(value)
+}
+
+/// A rate with three digits that count.
+pub(super) fn short(gb_s: f64) -> String {
+    match gb_s {
+        100.0.. => format!("{gb_s:.0}"),
+        10.0.. => format!("{gb_s:.1}"),
+        1.0.. => format!("{gb_s:.2}"),
+        _ => readable_gb_s(gb_s),
+    }
+}
+
+fn range(values: &[f64]) -> (f64, f64) {
+    values
+        .iter()
+        .fold((f64::INFINITY, 0.0), |(low, high), value| (low.min(*value), high.max(*value)))
+}
+
+/// The middle value, of an even count the upper of two; 0 of none.
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+}

@@ -1,0 +1,223 @@
+//! A sweep's results: `sweep.json`, and tables.
+
+use serde_json::{Value, json};
+
+use super::page::{Grid, Page};
+use crate::{
+    analysis::{
+        statistics::{Change, MISS, Quantity},
+        sweep::Findings,
+    },
+    plan::sweep::Plan,
+    record::sweep::Ended,
+    units::{readable_gb_s, readable_nanoseconds},
+};
+
+/// All that is known of a sweep.
+#[derive(Debug)]
+pub struct Results<'a> {
+    /// What was to be run.
+    pub plan: &'a Plan,
+    /// The file that said so.
+    pub text: &'a str,
+    /// Where the sweep comes from.
+    pub provenance: &'a Value,
+    /// What became of the runs, as far as they were run.
+    pub ended: &'a [Ended],
+    /// What their numbers say.
+    pub findings: &'a [Findings],
+    /// Whether a simulated machine was measured.
+    pub simulated: bool,
+}
+
+impl Results<'_> {
+    /// The text of `sweep.json`.
+    pub fn json(&self) -> String {
+        let Self { plan, text, provenance, simulated, .. } = self;
+        let values = |combination: usize| -> Value {
+            let values = plan.axes.iter().zip(&plan.combinations[combination].values);
+            let values =
+                values.map(|(axis, &value)| (axis.name.clone(), json!(axis.values[value])));
+            Value::Object(values.collect())
+        };
+        let combinations = plan.combinations.iter().enumerate().map(|(number, combination)| {
+            json!({ "combination": number + 1, "values": values(number), "words": combination.words })
+        });
+        let runs = plan.runs().into_iter().map(|run| {
+            let ended = self.ended.iter().find(|ended| ended.run == run);
+            let (status, reason) = match ended.map(|ended| &ended.failure) {
+                None => ("missing", ""),
+                Some(None) => ("ok", ""),
+                Some(Some(reason)) => ("failed", reason.as_str()),
+            };
+            json!({
+                "run": run.number, "repetition": run.repetition, "combination": run.combination + 1,
+                "status": status, "reason": reason,
+            })
+        });
+        let document = json!({
+            "provenance": provenance,
+            "simulated": simulated,
+            "plan": text,
+            "axes": plan.axes.iter().map(|axis| json!({ "name": axis.name, "values": axis.values }))
+                .collect::<Vec<Value>>(),
+            "combinations": combinations.collect::<Vec<Value>>(),
+            "runs": runs.collect::<Vec<Value>>(),
+            "cases": self.findings.iter().map(|found| case_json(plan, found)).collect::<Vec<Value>>(),
+        });
+        let text = serde_json::to_string_pretty(&document);
+        text.expect("a value of JSON always has a form in JSON") + "\n"
+    }
+
+    /// For each case the combinations, the best first, and what each value does.
+    pub fn tables(&self) -> String {
+        let mut page = Page::default();
+        let simulated = if self.simulated { " [SIMULATED]" } else { "" };
+        for found in self.findings.iter().filter(|found| !found.ranking.is_empty()) {
+            let runs = match self.plan.repetitions {
+                1 => "one run of each".to_owned(),
+                count => format!("median of {count} runs"),
+            };
+            page.title(format!("{}: {runs}{simulated}", found.case));
+            page.grid(ranking(self.plan, found));
+            page.lines("\n");
+            if !found.effects.is_empty() {
+                page.grid(effects(self.plan, found));
+                page.lines("\n");
+            }
+        }
+        let lead =
+            self.findings.iter().filter_map(|found| found.lead.as_ref()).map(|lead| &lead.change);
+        let of_axes =
+            self.findings.iter().flat_map(|found| &found.effects).map(|each| &each.change);
+        let count = lead.chain(of_axes).filter(|change| change.known.is_some()).count();
+        if count > 0 {
+            page.lines(&format!(
+                "Of those of these {count} differences that are called faster or slower, {:.0} % are \
+                 expected to be chance (Benjamini-Hochberg).\nMore repetitions make intervals \
+                 narrower.\n",
+                100.0 * MISS
+            ));
+        }
+        let failed: Vec<&Ended> =
+            self.ended.iter().filter(|ended| ended.failure.is_some()).collect();
+        if !failed.is_empty() {
+            page.lines("Failed, and left out with all of their combination:\n");
+        }
+        for Ended { run, failure } in failed {
+            let what = self.plan.describe(run.combination);
+            let reason = failure.as_deref().unwrap_or_default();
+            page.lines(&format!("  run {} ({what}): {reason}\n", run.number));
+        }
+        page.text()
+    }
+}
+
+fn case_json(plan: &Plan, found: &Findings) -> Value {
+    let ranking = found.ranking.iter().map(|place| {
+        json!({
+            "combination": place.combination + 1, "median": place.median, "min": place.min,
+            "max": place.max,
+        })
+    });
+    let lead = found
+        .lead
+        .as_ref()
+        .map(|lead| json!({ "next": lead.next + 1, "effect": change_json(found, &lead.change) }));
+    let effects = found.effects.iter().map(|each| {
+        let axis = &plan.axes[each.axis];
+        json!({
+            "axis": axis.name, "value": axis.values[each.value], "against": axis.values[0],
+            "effect": change_json(found, &each.change),
+        })
+    });
+    json!({
+        "case": found.case,
+        "quantity": found.quantity.column(),
+        "ranking": ranking.collect::<Vec<Value>>(),
+        "lead": lead,
+        "effects": effects.collect::<Vec<Value>>(),
+    })
+}
+
+fn change_json(found: &Findings, change: &Change) -> Value {
+    let known = change.known;
+    json!({
+        "ratio": 1.0 + change.share,
+        "ratio_low": known.map(|known| 1.0 + known.low),
+        "ratio_high": known.map(|known| 1.0 + known.high),
+        "p": known.map(|known| known.p),
+        "q": known.map(|known| known.q),
+        "verdict": change.verdict(found.quantity).to_string(),
+    })
+}
+
+fn ranking(plan: &Plan, found: &Findings) -> Grid {
+    let unit = match found.quantity {
+        Quantity::Bandwidth => "GB/s",
+        Quantity::Latency => "p50",
+    };
+    let axes = plan.axes.iter().map(|axis| axis.name.as_str());
+    let header = [unit, "range"].into_iter().chain(axes).chain([""]);
+    let mut grid = Grid::new(header).numbers(&[unit, "range"]);
+    for (order, place) in found.ranking.iter().enumerate() {
+        let [median, min, max] =
+            [place.median, place.min, place.max].map(|value| shown(found.quantity, value));
+        let values = plan.axes.iter().zip(&plan.combinations[place.combination].values);
+        let mut cells = vec![median, format!("{min} to {max}")];
+        cells.extend(values.map(|(axis, &value)| axis.values[value].clone()));
+        cells.push(match &found.lead {
+            Some(lead) if order == 0 => {
+                format!("best; against the next {}", sentence(found, &lead.change))
+            }
+            _ => String::new(),
+        });
+        grid.row(cells);
+    }
+    grid
+}
+
+fn effects(plan: &Plan, found: &Findings) -> Grid {
+    let header = ["change", "95 % interval", "", "of", "against"];
+    let mut grid = Grid::new(header).numbers(&["change", "95 % interval"]);
+    for each in &found.effects {
+        let axis = &plan.axes[each.axis];
+        grid.row([
+            percent(each.change.share),
+            interval(&each.change),
+            each.change.verdict(found.quantity).to_string(),
+            format!("{}={}", axis.name, axis.values[each.value]),
+            axis.values[0].clone(),
+        ]);
+    }
+    grid
+}
+
+fn shown(quantity: Quantity, value: f64) -> String {
+    match quantity {
+        Quantity::Bandwidth => readable_gb_s(value),
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "nanoseconds")]
+        Quantity::Latency => readable_nanoseconds(value as u64),
+    }
+}
+
+/// `+3.10 % (+2.50 to +3.70 %), faster`
+fn sentence(found: &Findings, change: &Change) -> String {
+    let interval = match change.known {
+        Some(_) => format!(" ({})", interval(change)),
+        None => String::new(),
+    };
+    let verdict = change.verdict(found.quantity);
+    format!("{}{interval}, {verdict}", percent(change.share))
+}
+
+fn interval(change: &Change) -> String {
+    change.known.map_or_else(
+        || "-".to_owned(),
+        |known| format!("{} to {}", percent(known.low).trim_end_matches(" %"), percent(known.high)),
+    )
+}
+
+fn percent(share: f64) -> String {
+    format!("{:+.2} %", 100.0 * share)
+}

@@ -1,0 +1,302 @@
+//! The endpoints of a case's flows, as one rank sees them: its own buffers, and those of other
+//! ranks that it works on.
+
+use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Buffer, Gpus, Side,
+    buffer::{Offer, PeerBuffer},
+};
+use crate::{
+    ffi::{
+        clock,
+        cuda::Slice,
+        shm::{Address, Segment},
+    },
+    plan::{Case, Endpoint, Flow, Operation, Rank},
+    transport::{
+        Error, Wait,
+        control::{self, Control},
+    },
+    units::Bytes,
+    world::World,
+};
+
+/// How long memory that was lent is waited for; without it a rank that died would keep the others.
+const RETURN_TIME: Duration = Duration::from_secs(1);
+
+/// This rank's buffers, and its connection to the other ranks of the case.
+#[derive(Debug)]
+pub(in crate::transport) struct Endpoints {
+    /// Goes before the buffers.
+    _lender: Lender,
+    pub(in crate::transport) buffers: Vec<Buffer>,
+    /// The other ranks of the case, if there are any.
+    control: Option<Control>,
+    /// What each rank of the case offers.
+    offers: BTreeMap<Rank, Offers>,
+    /// Whether host memory of any rank lies on another NUMA node than the case says.
+    pub(in crate::transport) is_misplaced: bool,
+}
+
+/// A buffer that a flow works on.
+#[derive(Debug)]
+pub(super) enum FlowBuffer {
+    /// By its place among this rank's buffers.
+    Own(usize),
+    PeerBuffer(PeerBuffer, #[expect(dead_code, reason = "its drop counts")] Loan),
+}
+
+/// Counts, in memory that all ranks see, where other ranks have this rank's buffers open, and
+/// waits on drop until there are none: a buffer that is freed while another process has it open
+/// is undefined behaviour ("CUDA Driver API", cuIpcCloseMemHandle).
+#[derive(Debug)]
+struct Lender {
+    count: Option<Segment>,
+}
+
+/// What another rank's [`Lender`] has counted for a buffer that is open here; dropped behind it.
+#[derive(Debug)]
+pub(super) struct Loan {
+    count: Segment,
+}
+
+/// What a rank tells the others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Offers {
+    /// Buffers by the place of their flow.
+    buffers: Vec<(usize, Offer)>,
+    /// Where it is counted who has them open.
+    count: Option<Address>,
+}
+
+impl Endpoints {
+    /// Allocates this rank's buffers of `case` and learns of the other ranks'; every rank calls it.
+    pub(in crate::transport) fn new(
+        case: &Case,
+        world: &mut World,
+        gpus: &Gpus,
+    ) -> Result<Self, Error> {
+        let rank = world.rank();
+        let mut buffers = own_buffers(case, rank, gpus)?;
+        let mut is_misplaced = false;
+        for buffer in &mut buffers {
+            is_misplaced |= buffer.is_misplaced(end(&case.flows[buffer.flow], buffer.side))?;
+        }
+        let control = match case.members().len() {
+            1 => None,
+            _ => Some(Control::new(case, world, Wait::Sleep)?),
+        };
+        let offered = offered(case, &buffers)?;
+        let lender = Lender::of(&offered)?;
+        let count = lender.count.as_ref().map(Segment::address);
+        let own = Offers { buffers: offered, count };
+        let offers = world.exchange_among(own, &case.members())?;
+        let is_misplaced = world.agree(is_misplaced, |all| all.contains(&true))?;
+        Ok(Self { _lender: lender, buffers, control, offers, is_misplaced })
+    }
+
+    /// The buffer at one end of a flow that a GPU of this rank executes.
+    pub(super) fn reach(
+        &self,
+        case: &Case,
+        flow: usize,
+        side: Side,
+        gpus: &Gpus,
+    ) -> Result<FlowBuffer, Error> {
+        let end = end(&case.flows[flow], side);
+        let executor = case.flows[flow].executor(case.issuer);
+        let gpu = executor.gpu().ok_or(Error::Disagreement("a flow has no GPU"))?;
+        let ready = gpus.ready(gpu)?;
+        if end.rank == executor.rank {
+            if let Some(gpu) = end.gpu().filter(|gpu| gpu.0 != ready.context.device().ordinal()) {
+                let enabled = ready.context.enable_peer_access(&gpus.ready(gpu)?.context);
+                enabled.map_err(|source| Error::call("reach another GPU's memory", source))?;
+            }
+            return self.own(flow, side).map(FlowBuffer::Own);
+        }
+        let theirs = self.offers.get(&end.rank);
+        let theirs = theirs.ok_or(Error::Disagreement("a rank offers nothing"))?;
+        let offer = theirs.buffers.iter().find(|(place, _)| *place == flow);
+        let (_, offer) = offer.ok_or(Error::Disagreement("a rank does not offer a buffer"))?;
+        let loan = Loan::of(control::open(theirs.count)?);
+        Ok(FlowBuffer::PeerBuffer(PeerBuffer::open(&ready.context, offer, case.size)?, loan))
+    }
+
+    /// The index of this rank's buffer at one end of flow number `flow`.
+    pub(in crate::transport) fn own(&self, flow: usize, side: Side) -> Result<usize, Error> {
+        let is_it = |own: &Buffer| own.flow == flow && own.side == side;
+        let index = self.buffers.iter().position(is_it);
+        index.ok_or(Error::Disagreement("a buffer is missing"))
+    }
+
+    /// Whether this rank has a part in the case, which it has with a GPU at work in any case.
+    pub(in crate::transport) fn is_member(&self, has_work: bool) -> bool {
+        self.control.as_ref().map_or(has_work, Control::is_member)
+    }
+
+    /// Waits until all ranks of the case have come as far as this one.
+    pub(in crate::transport) fn meet(&mut self, waiting_for: &'static str) -> Result<(), Error> {
+        match &mut self.control {
+            Some(control) => {
+                control.step();
+                control.wait_for_all(waiting_for)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the other ranks of the case that this one gave up.
+    pub(in crate::transport) fn give_up(&self) {
+        if let Some(control) = &self.control {
+            control.give_up();
+        }
+    }
+}
+
+impl FlowBuffer {
+    #[inline]
+    pub(super) fn all<'a>(&'a self, endpoints: &'a Endpoints) -> Slice<'a> {
+        match self {
+            Self::Own(place) => endpoints.buffers[*place].all(),
+            Self::PeerBuffer(memory, _) => memory.all(),
+        }
+    }
+}
+
+impl Lender {
+    fn of(offered: &[(usize, Offer)]) -> Result<Self, Error> {
+        let count = (!offered.is_empty()).then(|| Segment::create(Bytes::kib(4))).transpose();
+        Ok(Self { count: count.map_err(|source| Error::call("share memory", source))? })
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        let Some(count) = &self.count else { return };
+        let due = clock::now().after(RETURN_TIME);
+        while count.word(0).load(Ordering::Acquire) > 0 && clock::now() < due {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+impl Loan {
+    fn of(count: Segment) -> Self {
+        count.word(0).fetch_add(1, Ordering::AcqRel);
+        Self { count }
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.count.word(0).fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One end of a flow.
+pub(in crate::transport) const fn end(flow: &Flow, side: Side) -> Endpoint {
+    match side {
+        Side::Source => flow.source,
+        Side::Target | Side::Checksum => flow.target,
+    }
+}
+
+/// The buffers of a flow. Data that a kernel makes up has no source; data that is only read is
+/// summed into a checksum in the place of a target.
+pub(super) fn sides(operation: Operation) -> Result<&'static [Side], Error> {
+    match operation {
+        Operation::Copy => Ok(&[Side::Source, Side::Target]),
+        Operation::ReadOnly => Ok(&[Side::Source, Side::Checksum]),
+        Operation::WriteOnly => Ok(&[Side::Target]),
+        Operation::Chase => Ok(&[Side::Source]),
+        Operation::Write
+        | Operation::Read
+        | Operation::Send
+        | Operation::PingPong
+        | Operation::Collective(_) => {
+            Err(Error::Disagreement("no GPU does this operation by itself"))
+        }
+    }
+}
+
+/// This rank's buffers of all flows.
+fn own_buffers(case: &Case, rank: Rank, gpus: &Gpus) -> Result<Vec<Buffer>, Error> {
+    // A GPU of the case first, so that host memory is pinned by way of it and not of another.
+    for gpu in case.ends().filter(|end| end.rank == rank).filter_map(|end| end.gpu()) {
+        gpus.ready(gpu)?;
+    }
+    let mut buffers = Vec::new();
+    for (flow, ends) in case.flows.iter().enumerate() {
+        for &side in sides(case.operation)? {
+            if end(ends, side).rank == rank {
+                buffers.push(Buffer::new(gpus, case, flow, side)?);
+            }
+        }
+    }
+    Ok(buffers)
+}
+
+/// Whether another rank works on a buffer of this flow.
+pub(super) fn is_lent(case: &Case, flow: usize, side: Side) -> bool {
+    let flow = &case.flows[flow];
+    flow.executor(case.issuer).rank != end(flow, side).rank
+}
+
+/// What of this rank's buffers other ranks work on.
+fn offered(case: &Case, own: &[Buffer]) -> Result<Vec<(usize, Offer)>, Error> {
+    let mut offers = Vec::new();
+    // Without a way to share, each rank works on its own buffers only.
+    for buffer in own.iter().filter(|_| case.handle.is_some()) {
+        if is_lent(case, buffer.flow, buffer.side)
+            && let Some(offer) = buffer.offer()?
+        {
+            offers.push((buffer.flow, offer));
+        }
+    }
+    Ok(offers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn lender() -> Lender {
+        Lender { count: Some(Segment::create(Bytes::kib(4)).unwrap()) }
+    }
+
+    fn loan(lender: &Lender) -> Loan {
+        Loan::of(Segment::open(lender.count.as_ref().unwrap().address()).unwrap())
+    }
+
+    #[test]
+    fn what_is_lent_is_waited_for_until_all_of_it_is_back() {
+        let lender = lender();
+        let loans = [loan(&lender), loan(&lender)];
+        let begin = Instant::now();
+        let borrower = std::thread::spawn(move || {
+            for loan in loans {
+                std::thread::sleep(Duration::from_millis(50));
+                drop(loan);
+            }
+        });
+        drop(lender);
+        let waited = begin.elapsed();
+        assert!(waited >= Duration::from_millis(100) && waited < RETURN_TIME, "{waited:?}");
+        borrower.join().unwrap();
+    }
+
+    #[test]
+    fn what_never_comes_back_is_waited_for_with_a_bound_and_what_was_not_lent_is_not() {
+        let begin = Instant::now();
+        drop(lender());
+        assert!(begin.elapsed() < RETURN_TIME);
+        let lender = lender();
+        std::mem::forget(loan(&lender));
+        drop(lender);
+        assert!(begin.elapsed() >= RETURN_TIME);
+    }
+}

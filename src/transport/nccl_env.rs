@@ -1,0 +1,104 @@
+//! The variables that steer NCCL: set for it where the user gives them, and checked against the
+//! library that is here.
+
+use std::{env, fs, path::PathBuf};
+
+use super::nccl::log;
+use crate::{
+    ffi::{nccl, process},
+    plan::{
+        NcclRequest, Rank,
+        nccl_env::{Known, Origin, Setting, findings, settings},
+    },
+};
+
+/// What stands in a rank's log where communicators are made: what is before it is of others.
+pub const LOG_MARK: &str = log::MARK;
+
+/// What every NCCL reads after the files that the user has.
+const FILE_OF_ALL: &str = "/etc/nccl.conf";
+
+/// Sets the variables that the user gives, as rank `rank` has them, for this process and those that
+/// it starts, and, where `keeps_log` says so, what keeps NCCL's log. To be called before anything
+/// else: NCCL reads some when it is first called and keeps them.
+pub fn set(request: &NcclRequest, rank: Rank, keeps_log: bool) -> Result<(), String> {
+    let failed = |err| format!("cannot set --nccl-env: {err}");
+    let mut variables = request.of_rank(rank).variables;
+    if keeps_log {
+        let of_log = log::variables(&variables).map_err(failed)?;
+        variables.retain(|(name, _)| of_log.iter().all(|(own, _)| own != name));
+        variables.extend(of_log);
+    }
+    process::set_variables(&variables).map_err(failed)
+}
+
+/// Keeps this rank's log of NCCL where rank 0, which has started it, keeps its own.
+pub fn set_of_rank() -> Result<(), String> {
+    let failed = |err| format!("cannot keep NCCL's log: {err}");
+    process::set_variables(&log::variables_of_rank().map_err(failed)?).map_err(failed)
+}
+
+/// Whether g2g itself has set the variable `name`, to keep NCCL's log.
+pub fn is_own(name: &str) -> bool {
+    log::sets(name)
+}
+
+/// What NCCL has written in this process that was not asked for yet, if its log is kept.
+pub fn take_log() -> Option<String> {
+    log::take()
+}
+
+/// Checks the variables that NCCL will see, against the library that is loaded; against the
+/// catalogue alone where there is none. The sentences are of what is no reason to refuse.
+///
+/// # Errors
+///
+/// A variable that the user gives does not do what it says: the reason, with what to write.
+pub fn check(request: &NcclRequest) -> Result<Vec<String>, String> {
+    // What holds for one rank holds for all.
+    let given = &request.of_rank(Rank(0)).variables;
+    let name_of = |(name, _): &(String, String)| name.clone();
+    for (place, name) in given.iter().map(name_of).enumerate() {
+        if given[..place].iter().map(name_of).any(|earlier| earlier == name) {
+            return Err(format!("--nccl-env {name} is given twice: give it once"));
+        }
+    }
+    let settings = seen(given);
+    let mut warnings = Vec::new();
+    for (setting, finding) in findings(&settings, known().as_ref()) {
+        if setting.origin == Origin::Given && finding.is_refused(request) {
+            return Err(finding.sentence);
+        }
+        warnings.push(finding.sentence);
+    }
+    Ok(warnings)
+}
+
+/// The variables that NCCL sees where these are `given`.
+pub fn seen(given: &[(String, String)]) -> Vec<Setting> {
+    let inherited = env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| !is_own(name));
+    settings(given, inherited, &files())
+}
+
+/// What is known of the NCCL that is loaded.
+pub fn known() -> Option<Known> {
+    let library = nccl::Library::loaded()?;
+    let nccl::Version { major, minor, patch } = library.version();
+    // A file whose names cannot be read is as good as none.
+    Some(Known { version: [major, minor, patch], names: library.variables().ok()? })
+}
+
+/// The files that NCCL reads, in its order, with their texts ("NVIDIA/nccl", `src/misc/param.cc`,
+/// `initEnvFunc`).
+fn files() -> Vec<(PathBuf, String)> {
+    let named = env::var_os("NCCL_CONF_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let own = named.or_else(|| env::home_dir().map(|home| home.join(".nccl.conf")));
+    let paths = own.into_iter().chain([PathBuf::from(FILE_OF_ALL)]);
+    let read = |path: PathBuf| {
+        let text = fs::read(&path).ok()?;
+        Some((path, String::from_utf8_lossy(&text).into_owned()))
+    };
+    paths.filter_map(read).collect()
+}

@@ -1,0 +1,130 @@
+//! Simulated memory that is described and memory that is stored: nobody can tell them apart.
+
+use crate::common::{
+    Rows,
+    simulation::{Simulated, four_gpus},
+};
+
+/// Columns that depend on how many samples fit into real time.
+const BY_CHANCE: [&str; 5] = [
+    "bandwidth_variation",
+    "latency_samples",
+    "operations_per_sample",
+    "path_reason",
+    "wire_bytes_per_payload_byte",
+];
+
+/// Where in time a sample begins moves its bounds by what events can tell apart, at most.
+const TOLERANCE: f64 = 0.02;
+
+/// Runs g2g on a machine of four GPUs with `faults`, described and stored.
+fn both(line: &str, faults: &str) -> [Rows; 2] {
+    [true, false].map(|symbolic| {
+        let machine = four_gpus("", faults);
+        let machine =
+            machine.replace("schema = 1\n", &format!("schema = 1\nsymbolic_memory = {symbolic}\n"));
+        let line = format!("{line} --seed 20261123 --samples 4 --time-limit 20ms");
+        let run = Simulated::run(&machine, &line);
+        assert!((0..=1).contains(&run.code), "{line}: {}{}", run.stdout, run.stderr);
+        run.rows_whatever_happened()
+    })
+}
+
+fn is_the_same(column: &str, described: &str, stored: &str) -> bool {
+    let times = ["bandwidth", "latency", "expected", "slowest"];
+    if !times.iter().any(|prefix| column.starts_with(prefix)) {
+        return described == stored;
+    }
+    match (described.parse::<f64>(), stored.parse::<f64>()) {
+        (Ok(described), Ok(stored)) => (described - stored).abs() <= TOLERANCE * stored.abs(),
+        _ => described == stored,
+    }
+}
+
+/// Fails unless a run leaves the same rows either way; their states.
+fn assert_same(line: &str, faults: &str) -> Vec<String> {
+    let [described, stored] = both(line, faults);
+    assert!(described.len() > 0, "{line}");
+    assert_eq!(described.len(), stored.len(), "{line}");
+    for row in 0..described.len() {
+        for column in described.columns().filter(|column| !BY_CHANCE.contains(column)) {
+            let [left, right] = [&described, &stored].map(|rows| rows.cell(row, column));
+            assert!(
+                is_the_same(column, left, right),
+                "{line}{faults}: row {row}: {column} is {left}, stored {right}"
+            );
+        }
+    }
+    (0..described.len()).map(|row| described.cell(row, "status").to_owned()).collect()
+}
+
+fn count(states: &[String], state: &str) -> usize {
+    states.iter().filter(|found| *found == state).count()
+}
+
+/// A byte of copies from GPU 0 to GPU 1.
+fn flip(offset: u64, rest: &str) -> String {
+    format!("\n[[fault.flip]]\nsource = 0\ntarget = 1\noffset = {offset}\n{rest}\n")
+}
+
+#[test]
+fn healthy_machines_have_the_same_rows() {
+    for line in [
+        "p2p --gpus 0-2 --operation copy,read-only,write-only,chase --sizes 8,1M,1000003",
+        "local --gpus 0,1 --sizes 64K",
+        "shm --gpus 0,1 --sizes 1M --pattern one-way",
+    ] {
+        let states = assert_same(line, "");
+        let (ok, skipped) = (count(&states, "ok"), count(&states, "skipped"));
+        assert!(ok >= 4 && ok + skipped == states.len(), "{line}: {states:?}");
+    }
+}
+
+#[test]
+fn flipped_bytes_have_the_same_rows() {
+    let line = "p2p --gpus 0-2 --operation copy,write-only,read-only --sizes 1000003";
+    for offset in [0, 511, 512, 500_001, 1_000_002] {
+        let states = assert_same(line, &flip(offset, "always = true"));
+        assert!(count(&states, "corrupt") >= 4, "{offset}: {states:?}");
+        assert!(count(&states, "ok") >= 8, "{offset}: {states:?}");
+    }
+    let (two, copy) = (flip(70_000, "always = true"), "p2p --gpus 0,1 --operation copy --sizes 1M");
+    let states = assert_same(copy, &(two + &flip(900_000, "always = true")));
+    assert_eq!(count(&states, "corrupt"), 4, "{states:?}");
+    // Of one operation, which later ones repair.
+    assert_same(copy, &flip(4242, "after = 10"));
+}
+
+#[test]
+fn processes_have_the_same_rows() {
+    for handle in ["ipc", "cumem"] {
+        let line = format!("p2p --gpus 0,1 --ranks 2 --handle {handle} --sizes 64K,1000003");
+        let states = assert_same(&line, "");
+        assert_eq!(count(&states, "ok"), states.len(), "{line}: {states:?}");
+        let states = assert_same(&line, &flip(4242, "always = true"));
+        assert!(count(&states, "corrupt") >= 4, "{line}: {states:?}");
+    }
+}
+
+#[test]
+fn collectives_have_the_same_rows() {
+    let all = "nccl --operation all_reduce,all_gather,reduce_scatter,broadcast,reduce,alltoall,\
+               gather,scatter,sendrecv --sizes 64K";
+    let types = "nccl --operation all_reduce,reduce_scatter --sizes 4K -n 2 --place out-of-place \
+                 -d int8,uint64,half,f8e4m3 -o sum,avg,mulsum";
+    let wrong = |rest: &str| {
+        format!("\n[[fault.rank]]\nrank = 2\nwhat = \"wrong\"\n{rest}\nalways = true\n")
+    };
+    for line in [all, types, &format!("{all} --ranks 2"), &format!("{all} --buffer nccl")] {
+        let states = assert_same(line, "");
+        assert_eq!(count(&states, "ok"), states.len(), "{line}: {states:?}");
+    }
+    for (line, rest) in [
+        (all.to_owned(), "element = 1000"),
+        (format!("{all} --ranks 2"), "element = 0"),
+        (types.to_owned(), "element = 77\nname = \"ncclAllReduce\"\nafter = 4"),
+    ] {
+        let states = assert_same(&line, &wrong(rest));
+        assert!(count(&states, "corrupt") > 5, "{line}: {states:?}");
+    }
+}
