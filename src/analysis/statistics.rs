@@ -137,7 +137,7 @@ impl Change {
         Self { share: value.ln().exp_m1(), known }
     }
 
-    /// What is to be thought of it, once it is [`corrected`].
+    /// What is to be thought of it, once its `q` is corrected for the number of comparisons.
     pub fn verdict(&self, quantity: Quantity) -> ChangeVerdict {
         match self.known {
             None => ChangeVerdict::Unknown,
