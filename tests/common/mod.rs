@@ -51,6 +51,14 @@ pub(crate) fn run(mut command: Command, line: &str) -> Output {
     command.args(line.split_whitespace()).output().unwrap()
 }
 
+/// Runs an ignored test of this program in a process of its own.
+pub(crate) fn alone(test: &str) {
+    let command = Command::new(std::env::current_exe().unwrap());
+    let result = run(command, &format!("--exact {test} --ignored --nocapture"));
+    let said = text(&result.stdout) + &text(&result.stderr);
+    assert!(result.status.success() && said.contains("1 passed"), "{said}");
+}
+
 /// A process group that runs; killed when this is dropped before its end was waited for.
 pub(crate) struct Running(Option<Child>);
 
@@ -163,9 +171,16 @@ pub(crate) fn verified(result: &Output, output: &Path, said: &str) -> Rows {
 
 /// The other ranks of a run that was started by [`start`], in their order.
 pub(crate) fn children(parent: &Running) -> Vec<u32> {
+    // Numbers of processes start again from low ones, so their order says nothing.
+    let rank = |pid: &u32| -> u32 {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let mut words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        words.find(|word| word == "internal-rank");
+        words.next().and_then(|rank| rank.parse().ok()).unwrap_or(u32::MAX)
+    };
     let mut ranks = group_members(parent.id());
     ranks.retain(|&pid| pid != parent.id());
-    ranks.sort_unstable();
+    ranks.sort_by_cached_key(rank);
     ranks
 }
 

@@ -1,6 +1,8 @@
 //! g2g on a simulated machine.
 
-use std::fs;
+use std::{fs, sync::LazyLock};
+
+use g2g::{ffi::simulation, machine};
 
 use super::{Rows, g2g, text};
 
@@ -123,6 +125,16 @@ impl Way {
     pub(crate) fn load_latency_ns(self) -> f64 {
         600.0 + 25.0 * self.number()
     }
+}
+
+/// The files of a p4d.24xlarge, as the kernel would show them. A process attaches one simulated
+/// machine, so all tests that want these files share it.
+pub(crate) fn simulated_system() -> &'static str {
+    static SYSTEM: LazyLock<String> = LazyLock::new(|| {
+        machine::simulate("p4d.24xlarge", 0).unwrap();
+        simulation::system().unwrap()
+    });
+    &SYSTEM
 }
 
 /// A machine file of four GPUs with NVLinks, whose twelve ways all differ; `more` is added to

@@ -13,12 +13,10 @@ use std::{
     fs,
     panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
-    sync::LazyLock,
     thread,
 };
 
-use crate::common::{g2g, run, text};
-use g2g::{ffi::simulation, machine};
+use crate::common::{g2g, run, simulation::simulated_system, text};
 use targets::BETWEEN;
 
 /// Inputs from each seed file.
@@ -122,26 +120,20 @@ fn files_of_the_catalogue() {
     feed("catalogue", &files("fuzz/seeds/catalogue"), 3 * INPUTS, targets::catalogue::take);
 }
 
-fn system() -> Vec<u8> {
-    static SYSTEM: LazyLock<String> = LazyLock::new(|| {
-        machine::simulate("p4d.24xlarge", 0).unwrap();
-        simulation::system().unwrap()
-    });
-    SYSTEM.clone().into_bytes()
-}
-
 #[test]
 fn files_of_the_kernel() {
-    feed("system", &[system()], INPUTS, targets::system::take);
+    feed("system", &[simulated_system().as_bytes().to_vec()], INPUTS, targets::system::take);
 }
 
 #[test]
 #[ignore = "no check: makes what scripts/fuzz begins with"]
 fn seeds() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("../fuzz/seeds");
-    for (name, texts) in
-        [("results", results_of_some()), ("sweep", sweeps()), ("system", vec![system()])]
-    {
+    for (name, texts) in [
+        ("results", results_of_some()),
+        ("sweep", sweeps()),
+        ("system", vec![simulated_system().as_bytes().to_vec()]),
+    ] {
         fs::create_dir_all(folder.join(name)).unwrap();
         for (place, text) in texts.iter().enumerate() {
             fs::write(folder.join(name).join(place.to_string()), text).unwrap();

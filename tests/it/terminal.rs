@@ -32,7 +32,7 @@ fn is_coloured(said: &str) -> bool {
 
 #[test]
 fn a_terminal_has_a_bar_with_the_time_left_and_no_colour() {
-    let bar = Regex::new("\r.*█.* [1-7]/8 rows, [0-9.]+ (s|min|h) left  p2p one-way").unwrap();
+    let bar = Regex::new("\r.*█.* [1-7]/8 rows, [0-9.]+ (s|min|h) left  p2p copy").unwrap();
     for variables in [&[][..], &[("NO_COLOR", "1")]] {
         let folder = tempfile::tempdir().unwrap();
         let said = on_terminal(&line(folder.path(), ""), variables);
@@ -65,8 +65,10 @@ fn a_terminal_that_draws_nothing_anew_and_a_log_have_a_line_for_each_row() {
     let folder = tempfile::tempdir().unwrap();
     let result = g2g().args(line(folder.path(), "").split_whitespace()).output().unwrap();
     let log = text(&result.stderr);
-    let row =
-        Regex::new("(?m)^\\[([1-7]/8, [0-9.]+ (s|min|h) left|8/8)\\] p2p one-way copy").unwrap();
+    let row = Regex::new(
+        "(?m)^\\[([1-7]/8, [0-9.]+ (s|min|h) left|8/8)\\] p2p copy (read|write) ce, GPU",
+    )
+    .unwrap();
     for said in [&terminal, &log] {
         assert!(!said.contains(['\r', '\x1b']), "{said:?}");
         assert_eq!(row.find_iter(said).count(), 8, "{said}");

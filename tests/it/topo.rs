@@ -3,10 +3,9 @@
 
 use std::{collections::BTreeMap, fs, sync::LazyLock};
 
-use crate::common::{g2g, run, text};
+use crate::common::{g2g, run, simulation::simulated_system, text};
 use g2g::{
-    ffi::simulation,
-    machine::{self, survey, system::System},
+    machine::{survey, system::System},
     record,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -233,10 +232,8 @@ fn a_machine_without_gpus_is_described_too() {
 
 /// The files of a p4d.24xlarge, as the kernel would show them.
 fn files() -> &'static BTreeMap<String, Value> {
-    static FILES: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
-        machine::simulate("p4d.24xlarge", 0).unwrap();
-        serde_json::from_str(&simulation::system().unwrap()).unwrap()
-    });
+    static FILES: LazyLock<BTreeMap<String, Value>> =
+        LazyLock::new(|| serde_json::from_str(simulated_system()).unwrap());
     &FILES
 }
 

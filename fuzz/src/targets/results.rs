@@ -1,6 +1,6 @@
 //! The folders of runs.
 
-use std::fs;
+use std::{fs, thread, time::Duration};
 
 use g2g::{
     analysis::compare::{self, By, Source},
@@ -67,7 +67,7 @@ fn gone_on_with(contents: [&[u8]; 4]) -> bool {
             .zip(contents)
             .all(|(name, bytes)| fs::read(FOLDER.path().join(name)).is_ok_and(|now| now == bytes))
     };
-    let Some(held) = told(Held::of(FOLDER.path())) else {
+    let Some(held) = told(hold()) else {
         assert!(unchanged(), "it was refused and changed");
         return false;
     };
@@ -85,9 +85,23 @@ fn gone_on_with(contents: [&[u8]; 4]) -> bool {
     recorder.append(next, &[]).expect("memory takes it");
     drop(recorder);
     // What is finished stays, and one more is there.
-    let held = Held::of(FOLDER.path()).expect("what was gone on with can be gone on with");
+    let held = hold().expect("what was gone on with can be gone on with");
     assert_eq!(held.past().map(|past| past.rows.len()), Some(rows.len() + 1));
     true
+}
+
+/// Holds the run, once a process that this one has just started has let go of it: until it runs its
+/// own program, it has open what this one had open.
+fn hold() -> Result<Held, Error> {
+    for _ in 0..1000 {
+        match Held::of(FOLDER.path()) {
+            Err(err) if err.to_string().contains("another g2g works in it") => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            held => return held,
+        }
+    }
+    Held::of(FOLDER.path())
 }
 
 fn told<T>(result: Result<T, Error>) -> Option<T> {
