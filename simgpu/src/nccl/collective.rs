@@ -12,7 +12,7 @@ use super::{
     environment::environment,
     model::{Model, Way},
     report,
-    types::{Code, DataType, Function, OPERATIONS, Refused},
+    types::{Amount, Code, DataType, Function, OPERATIONS, Refused},
 };
 use crate::{
     cuda::{graph, local::with_current, queue::Queueing},
@@ -76,7 +76,7 @@ pub(super) fn check(world: &World, wanted: &Wanted) -> Result<(Handle, Arc<Model
     }
     let found = DataType::of(data_type);
     let found = found.ok_or_else(|| invalid(format!("{called} : invalid type {data_type}")))?;
-    if wanted.function.reduces() && operation >= OPERATIONS {
+    if wanted.function.shape().reduces && operation >= OPERATIONS {
         match operation_of(&own, operation) {
             Some((of, _)) if of == found => {}
             Some(_) => {
@@ -209,7 +209,9 @@ fn post(world: &World, wanted: &Wanted) -> Result<(), Refused> {
         report::tell_of_channels(world, &own, &model, choice);
     }
     report::tell_of_choice(&own, function, bytes, choice);
-    let (sends, receives) = function.elements(count, ranks, rank, root);
+    let shape = function.shape();
+    let elements = |amount: Amount| amount.elements(count, ranks, rank == root);
+    let (sends, receives) = (elements(shape.sends), elements(shape.receives));
     let next = model.next(rank as usize);
     let leg = leg(&world.machine, &model, rank as usize, next);
     let operation = wanted.operation;
@@ -217,7 +219,7 @@ fn post(world: &World, wanted: &Wanted) -> Result<(), Refused> {
     let call = Call {
         function: function as u32,
         data_type: wanted.data_type,
-        operation: if function.reduces() { operation.min(OPERATIONS) } else { 0 },
+        operation: if shape.reduces { operation.min(OPERATIONS) } else { 0 },
         root,
         count,
     };

@@ -143,7 +143,7 @@ impl Environment {
         algorithm: Algorithm,
         protocol: Protocol,
     ) -> Result<bool, Refused> {
-        let prefix = function.name();
+        let prefix = function.shape().name;
         let of = |list: &Option<String>, names: &[&str], name: &str| match list {
             Some(list) => listed(list, prefix, names, name),
             None => Ok(true),

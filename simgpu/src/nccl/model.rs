@@ -5,7 +5,7 @@
 
 use super::{
     environment::{Environment, level},
-    types::{Code, Function, Refused},
+    types::{Code, Course, Function, Refused},
 };
 use crate::{
     machine::{Link, Machine},
@@ -220,9 +220,9 @@ impl Model {
 
     /// Bytes that the library reckons with, of `bytes` that the call's count makes.
     pub(crate) fn total_bytes(&self, function: Function, bytes: u64) -> u64 {
-        match function {
-            Function::AllGather | Function::ReduceScatter => bytes * self.ranks.len() as u64,
-            _ => bytes,
+        match function.shape().course {
+            Course::RingOfParts => bytes * self.ranks.len() as u64,
+            Course::RingTwice | Course::RingOfWhole | Course::Direct => bytes,
         }
     }
 
@@ -262,7 +262,7 @@ impl Model {
             };
             let text = format!(
                 "Error : no algorithm/protocol available for function {}.{}{}",
-                function.name(),
+                function.shape().name,
                 given("NCCL_ALGO", &environment.algorithms),
                 given("NCCL_PROTO", &environment.protocols)
             );
@@ -274,12 +274,12 @@ impl Model {
     fn gb_s(&self, function: Function, algorithm: Algorithm, protocol: Protocol) -> Option<f64> {
         let ranks = self.ranks.len() as f64;
         let ring = self.ring_gb_s;
-        let all_reduce = function == Function::AllReduce;
+        let course = function.shape().course;
         // Bus bandwidth over this is algorithm bandwidth.
-        let factor = match function {
-            Function::AllReduce => 2.0 * (ranks - 1.0) / ranks,
-            Function::AllGather | Function::ReduceScatter => (ranks - 1.0) / ranks,
-            _ => 1.0,
+        let factor = match course {
+            Course::RingTwice => 2.0 * (ranks - 1.0) / ranks,
+            Course::RingOfParts => (ranks - 1.0) / ranks,
+            Course::RingOfWhole | Course::Direct => 1.0,
         };
         let ll = LL_GB_S[self.generation];
         let nvlink = self.hops.iter().all(|way| way.medium() == 0);
@@ -295,7 +295,7 @@ impl Model {
                 };
                 Some(bus / factor)
             }
-            Algorithm::Tree if all_reduce => {
+            Algorithm::Tree if course == Course::RingTwice => {
                 let tree = 0.92 * ring;
                 let bus = match protocol {
                     Protocol::Ll => ll.min(tree / 3.8),
@@ -306,10 +306,10 @@ impl Model {
             }
             Algorithm::Nvls if protocol == Protocol::Simple => {
                 let (gb_s, efficiency) = self.nvls?;
-                let bus = match function {
-                    Function::AllReduce => gb_s * 2.0 * (ranks - 1.0) / (ranks + 1.0),
-                    Function::AllGather | Function::ReduceScatter => gb_s,
-                    _ => return None,
+                let bus = match course {
+                    Course::RingTwice => gb_s * 2.0 * (ranks - 1.0) / (ranks + 1.0),
+                    Course::RingOfParts => gb_s,
+                    Course::RingOfWhole | Course::Direct => return None,
                 };
                 Some(efficiency * bus / factor)
             }
@@ -327,11 +327,8 @@ impl Model {
         let inter = hop(Way::Net);
         let us = match algorithm {
             Algorithm::Ring => {
-                let (steps, between) = match function {
-                    Function::AllReduce => (2 * (ranks - 1), 2 * (self.nodes - 1)),
-                    Function::AllGather | Function::ReduceScatter => (ranks - 1, self.nodes - 1),
-                    _ => (ranks - 1, self.nodes - 1),
-                };
+                let rounds = if function.shape().course == Course::RingTwice { 2 } else { 1 };
+                let (steps, between) = (rounds * (ranks - 1), rounds * (self.nodes - 1));
                 (steps - between) as f64 * intra + between as f64 * inter
             }
             Algorithm::Tree => {
@@ -345,8 +342,11 @@ impl Model {
 
     /// What goes from rank to rank in a collective that only moves: source, target, bytes.
     fn transfers(&self, function: Function, bytes: u64) -> Option<Vec<(usize, usize, u64)>> {
+        let shape = function.shape();
+        if shape.course != Course::Direct {
+            return None;
+        }
         let ranks = self.ranks.len();
-        let all = (0..ranks).flat_map(|source| (0..ranks).map(move |target| (source, target)));
         // The roots differ only by who they are: the slowest one counts.
         let root = |transfers: fn(usize, usize) -> (usize, usize)| {
             let of = |root: usize| (0..ranks).map(move |other| transfers(root, other));
@@ -359,12 +359,14 @@ impl Model {
             });
             of(slowest.unwrap_or(0)).map(|(s, t)| (s, t, bytes)).collect()
         };
-        match function {
-            Function::AlltoAll => Some(all.map(|(s, t)| (s, t, bytes)).collect()),
-            Function::Gather => Some(root(|root, other| (other, root))),
-            Function::Scatter => Some(root(|root, other| (root, other))),
-            _ => None,
-        }
+        Some(if shape.receives.is_at_root() {
+            root(|root, other| (other, root))
+        } else if shape.sends.is_at_root() {
+            root(|root, other| (root, other))
+        } else {
+            let targets = |source| (0..ranks).map(move |target| (source, target, bytes));
+            (0..ranks).flat_map(targets).collect()
+        })
     }
 
     /// How long transfers between ranks last that go at once: the one whose rank has the most to
@@ -413,13 +415,15 @@ impl Model {
         if ranks == 1 {
             return 0;
         }
-        match (function, choice.algorithm) {
-            (Function::AllReduce, Algorithm::Nvls) => bytes + bytes / ranks,
-            (Function::AllReduce, _) => 2 * bytes * (ranks - 1) / ranks,
-            (Function::AllGather | Function::ReduceScatter | Function::AlltoAll, _) => {
+        let shape = function.shape();
+        match (shape.course, choice.algorithm) {
+            (Course::RingTwice, Algorithm::Nvls) => bytes + bytes / ranks,
+            (Course::RingTwice, _) => 2 * bytes * (ranks - 1) / ranks,
+            (Course::RingOfParts, _) => bytes * (ranks - 1),
+            (Course::Direct, _) if !shape.sends.is_at_root() && !shape.receives.is_at_root() => {
                 bytes * (ranks - 1)
             }
-            _ => bytes,
+            (Course::RingOfWhole | Course::Direct, _) => bytes,
         }
     }
 }

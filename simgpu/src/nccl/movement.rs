@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     arithmetic::reduce,
-    types::{Code, DataType, Function, Operation},
+    types::{Amount, Code, DataType, Function, Operation, Shape},
 };
 use crate::{
     execute::lock,
@@ -305,17 +305,11 @@ fn move_all(world: &World, posts: &[Post]) -> Option<()> {
                 ranks.receive(rank, rank as u64 * bytes, part);
             }
         }
-        Function::AllGather => ranks.exchange(bytes, |_, _| Some((0, 1))),
-        Function::Broadcast => {
-            ranks.exchange(bytes, |source, _| (source == root).then_some((0, 0)));
-        }
-        Function::AlltoAll => ranks.exchange(bytes, |_, _| Some((1, 1))),
-        Function::Gather => {
-            ranks.exchange(bytes, |_, target| (target == root).then_some((0, 1)));
-        }
-        Function::Scatter => {
-            ranks.exchange(bytes, |source, _| (source == root).then_some((1, 0)));
-        }
+        Function::AllGather
+        | Function::Broadcast
+        | Function::AlltoAll
+        | Function::Gather
+        | Function::Scatter => ranks.exchange(function.shape(), root, bytes),
         Function::SendRecv => return None,
     }
     for (rank, post) in posts.iter().enumerate() {
@@ -406,17 +400,18 @@ impl Ranks<'_> {
         reduced
     }
 
-    /// Moves blocks from every source to every target for which `blocks` says by how many blocks
-    /// for each number of the partner: in the source for the target's, in the target for the
-    /// source's.
-    fn exchange(&mut self, bytes: u64, blocks: impl Fn(usize, usize) -> Option<(u64, u64)>) {
-        for source in 0..self.sends.len() {
-            for target in 0..self.receives.len() {
-                if let Some((out, into)) = blocks(source, target) {
-                    let from = self.sends[source] + out * target as u64 * bytes;
-                    let to = self.receives[target] + into * source as u64 * bytes;
-                    self.contents.copy(to, from, bytes);
-                }
+    /// Moves a block from every rank that sends to every rank that receives: that of the target's
+    /// number where there is one for each, to the place of the source's number.
+    fn exchange(&mut self, shape: Shape, root: usize, bytes: u64) {
+        let ranks = self.sends.len();
+        let members = |amount: Amount| if amount.is_at_root() { root..root + 1 } else { 0..ranks };
+        let block =
+            |amount: Amount, rank| if amount.is_for_all() { rank as u64 * bytes } else { 0 };
+        for source in members(shape.sends) {
+            for target in members(shape.receives) {
+                let from = self.sends[source] + block(shape.sends, target);
+                let to = self.receives[target] + block(shape.receives, source);
+                self.contents.copy(to, from, bytes);
             }
         }
     }

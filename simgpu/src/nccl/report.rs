@@ -143,7 +143,7 @@ pub(super) fn tell_of_choice(own: &Communicator, function: Function, bytes: u64,
         Subsystem::Tuning,
         &format!(
             "{}: {bytes} Bytes -> Algo {} proto {} channel{{Lo..Hi}}={{0..{}}} cgaClusterSize 0",
-            function.name(),
+            function.shape().name,
             choice.algorithm.name().to_uppercase(),
             choice.protocol.name().to_uppercase(),
             choice.channels - 1

@@ -146,42 +146,89 @@ impl Function {
         Self::ALL.get(number as usize).copied()
     }
 
+    /// What it is: the row of the table of collectives.
+    pub(crate) const fn shape(self) -> Shape {
+        use Amount::{All, AllAtRoot, Count, CountAtRoot};
+        use Course::{Direct, RingOfParts, RingOfWhole, RingTwice};
+        match self {
+            Self::AllReduce => shape("AllReduce", true, Count, Count, RingTwice),
+            Self::AllGather => shape("AllGather", false, Count, All, RingOfParts),
+            Self::ReduceScatter => shape("ReduceScatter", true, All, Count, RingOfParts),
+            Self::Broadcast => shape("Broadcast", false, CountAtRoot, Count, RingOfWhole),
+            Self::Reduce => shape("Reduce", true, Count, CountAtRoot, RingOfWhole),
+            Self::AlltoAll => shape("AlltoAll", false, All, All, Direct),
+            Self::Gather => shape("Gather", false, Count, AllAtRoot, Direct),
+            Self::Scatter => shape("Scatter", false, AllAtRoot, Count, Direct),
+            Self::SendRecv => shape("SendRecv", false, Count, Count, Direct),
+        }
+    }
+}
+
+const fn shape(
+    name: &'static str,
+    reduces: bool,
+    sends: Amount,
+    receives: Amount,
+    course: Course,
+) -> Shape {
+    Shape { name, reduces, sends, receives, course }
+}
+
+/// A row of the table of collectives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
     /// As the library's log has it; the function is called so with `nccl` before it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "AllReduce",
-            Self::AllGather => "AllGather",
-            Self::ReduceScatter => "ReduceScatter",
-            Self::Broadcast => "Broadcast",
-            Self::Reduce => "Reduce",
-            Self::AlltoAll => "AlltoAll",
-            Self::Gather => "Gather",
-            Self::Scatter => "Scatter",
-            Self::SendRecv => "SendRecv",
-        }
-    }
-
+    pub name: &'static str,
     /// Whether its elements are reduced.
-    pub(crate) fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
-    }
+    pub reduces: bool,
+    pub sends: Amount,
+    pub receives: Amount,
+    pub course: Course,
+}
 
-    /// Elements that a rank sends and receives, of `count` as the function is called with.
-    pub(crate) fn elements(self, count: u64, ranks: u64, rank: u32, root: u32) -> (u64, u64) {
-        let at_root = |elements| if rank == root { elements } else { 0 };
-        let all = count.saturating_mul(ranks);
-        match self {
-            Self::AllReduce => (count, count),
-            Self::AllGather => (count, all),
-            Self::ReduceScatter => (all, count),
-            Self::Broadcast => (at_root(count), count),
-            Self::Reduce => (count, at_root(count)),
-            Self::AlltoAll => (all, all),
-            Self::Gather => (count, at_root(all)),
-            Self::Scatter => (at_root(all), count),
-            Self::SendRecv => (count, count),
+/// How many elements a rank sends or receives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Amount {
+    /// As many as the function is called with.
+    Count,
+    /// As many for every rank.
+    All,
+    /// `Count` at the root, elsewhere none.
+    CountAtRoot,
+    /// `All` at the root, elsewhere none.
+    AllAtRoot,
+}
+
+impl Amount {
+    pub(crate) fn elements(self, count: u64, ranks: u64, is_root: bool) -> u64 {
+        match (self.is_at_root(), is_root) {
+            (true, false) => 0,
+            _ if self.is_for_all() => count.saturating_mul(ranks),
+            _ => count,
         }
     }
+
+    pub(crate) fn is_at_root(self) -> bool {
+        matches!(self, Self::CountAtRoot | Self::AllAtRoot)
+    }
+
+    /// Whether there is a block for every rank.
+    pub(crate) fn is_for_all(self) -> bool {
+        matches!(self, Self::All | Self::AllAtRoot)
+    }
+}
+
+/// How a collective goes from rank to rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// Around a ring twice: reduced, then gathered.
+    RingTwice,
+    /// Around a ring once, each rank's part.
+    RingOfParts,
+    /// Along a ring, from a root or to it.
+    RingOfWhole,
+    /// From each rank straight to those that want it.
+    Direct,
 }
 
 /// `ncclUniqueId`

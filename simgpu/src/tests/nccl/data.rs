@@ -126,7 +126,7 @@ fn check(all: &Ranks, called: &Called, (sends, receives): (&[u64], &[u64]), in_p
         let Some(expected) = expected(called, ranks, rank) else { continue };
         let expected = buffer(data_type, expected.into_iter());
         let found = fetch(place(rank).1, expected.len());
-        let name = function.name();
+        let name = function.shape().name;
         assert!(
             found == expected,
             "{name} {data_type:?} {} rank {rank} of {ranks}, in place {in_place}: {found:?}",
@@ -142,11 +142,13 @@ fn every_collective(ranks: u32) {
     let (sends, receives) = (all.allocate(bytes), all.allocate(bytes));
     for data_type in DataType::ALL {
         for function in FUNCTIONS {
-            let operations = if function.reduces() { 0..4 } else { 0..1 };
+            let operations = if function.shape().reduces { 0..4 } else { 0..1 };
             for operation in operations {
                 // What is summed or multiplied of eight ranks, three bits of mantissa do not hold.
-                let exact =
-                    data_type.bytes() > 1 || ranks <= 3 || operation > 1 || !function.reduces();
+                let exact = data_type.bytes() > 1
+                    || ranks <= 3
+                    || operation > 1
+                    || !function.shape().reduces;
                 if !exact {
                     continue;
                 }
