@@ -4,7 +4,9 @@
 
 mod suspects;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+
+use indexmap::IndexMap;
 
 use crate::{
     plan::{Rank, topology::Host},
@@ -13,7 +15,7 @@ use crate::{
 
 use suspects::Matrix;
 
-/// The chance that a run in which all are alike has any finding.
+/// The chance that a run in which all are alike has any outlier.
 const MISS: f64 = 0.05;
 
 /// Standard deviation of a value that says nothing of its own, as a share of it.
@@ -60,7 +62,7 @@ pub enum Suspect {
 
 /// Something that is slower than its like.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Finding {
+pub struct Outlier {
     /// What is slow.
     pub suspect: Suspect,
     /// How much: a share, 0 to 1, of the median of the flows that are not slow.
@@ -77,7 +79,7 @@ pub struct Finding {
 
 /// What is slower than its like in these rows. Flows are alike that have the same `class`, such as
 /// the kind of way between the two.
-pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Finding> {
+pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Outlier> {
     let single: Vec<&Row> = rows.iter().filter(|row| is_single_flow(row)).collect();
     let hosts = single.iter().flat_map(|row| [&row.source_host, &row.target_host]);
     let hosts: BTreeSet<&String> = hosts.flatten().collect();
@@ -89,9 +91,7 @@ pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Finding> {
     }
     let level = MISS / matrices.len().max(1) as f64;
     let of_matrix = |(what, members): (&String, &Vec<&Row>)| {
-        let found = matrix(members, class, has_hosts).suspects(level);
-        let named = found.into_iter().map(|finding| Finding { what: what.clone(), ..finding });
-        named.collect::<Vec<Finding>>()
+        matrix(what, members, class, has_hosts).suspects(level)
     };
     matrices.iter().flat_map(of_matrix).collect()
 }
@@ -160,20 +160,17 @@ fn ends(row: &Row, has_hosts: bool) -> Option<[Vec<String>; 2]> {
     ])
 }
 
-fn matrix(rows: &[&Row], class: &dyn Fn(&Row) -> String, has_hosts: bool) -> Matrix {
-    let mut names: HashMap<String, usize> = HashMap::new();
-    let mut classes: Vec<Vec<f64>> = Vec::new();
+fn matrix(what: &str, rows: &[&Row], class: &dyn Fn(&Row) -> String, has_hosts: bool) -> Matrix {
+    let mut classes: IndexMap<String, Vec<f64>> = IndexMap::new();
     let mut class_of = |row: &&Row| {
-        let class = *names.entry(class(row)).or_insert_with(|| {
-            classes.push(Vec::new());
-            classes.len() - 1
-        });
-        classes[class].extend(row.bandwidth_gb_s);
-        class
+        let entry = classes.entry(class(row));
+        let index = entry.index();
+        entry.or_default().extend(row.bandwidth_gb_s);
+        index
     };
     let of_rows: Vec<usize> = rows.iter().map(&mut class_of).collect();
-    let likes: Vec<f64> = classes.into_iter().map(upper_quartile).collect();
-    let mut matrix = Matrix::default();
+    let likes: Vec<f64> = classes.into_values().map(upper_quartile).collect();
+    let mut matrix = Matrix::new(what);
     for (row, class) in rows.iter().zip(of_rows) {
         let gb_s = row.bandwidth_gb_s.filter(|gb_s| *gb_s > 0.0);
         let Some((ends, gb_s)) = ends(row, has_hosts).zip(gb_s) else { continue };
@@ -192,17 +189,17 @@ fn upper_quartile(mut values: Vec<f64>) -> f64 {
 }
 
 /// What was found, as lines for a person; empty where nothing was.
-pub fn text(findings: &[Finding]) -> String {
-    if findings.is_empty() {
+pub fn text(outliers: &[Outlier]) -> String {
+    if outliers.is_empty() {
         return String::new();
     }
-    let mut by_suspect: BTreeMap<&Suspect, Vec<&Finding>> = BTreeMap::new();
-    for finding in findings {
-        by_suspect.entry(&finding.suspect).or_default().push(finding);
+    let mut by_suspect: BTreeMap<&Suspect, Vec<&Outlier>> = BTreeMap::new();
+    for outlier in outliers {
+        by_suspect.entry(&outlier.suspect).or_default().push(outlier);
     }
     let mut text = "Slower than its like:\n".to_owned();
-    for (suspect, findings) in &by_suspect {
-        let shares = || findings.iter().map(|finding| (finding.slower * 100.0).round());
+    for (suspect, outliers) in &by_suspect {
+        let shares = || outliers.iter().map(|outlier| (outlier.slower * 100.0).round());
         let (least, most) = (shares().fold(f64::MAX, f64::min), shares().fold(0.0, f64::max));
         let share = if least < most { format!("{least} to {most}") } else { most.to_string() };
         let is_normal = |role: Role, name: &str| {
@@ -210,37 +207,36 @@ pub fn text(findings: &[Finding]) -> String {
                 matches!(other, Suspect::Part { role: found, name: of }
                 if of == name && (*found == role || *found == Role::Either))
             };
-            findings.iter().all(|finding| finding.has_other_role)
+            outliers.iter().all(|outlier| outlier.has_other_role)
                 && !by_suspect.keys().copied().any(is_it)
         };
         let said = match suspect {
             Suspect::Flow { source, target } => {
                 format!("{source} -> {target} is {share} % slower than other pairs")
             }
-            Suspect::Part { role: Role::Source, name } if is_normal(Role::Target, name) => {
-                format!("{name} is {share} % slower as a source to all, as a target normal")
-            }
-            Suspect::Part { role: Role::Target, name } if is_normal(Role::Source, name) => {
-                format!("{name} is {share} % slower as a target of all, as a source normal")
-            }
-            Suspect::Part { role: Role::Source, name } => {
-                format!("{name} is {share} % slower as a source to all")
-            }
-            Suspect::Part { role: Role::Target, name } => {
-                format!("{name} is {share} % slower as a target of all")
-            }
-            Suspect::Part { role: Role::Either, name } => {
-                format!("{name} is {share} % slower as a source and as a target")
+            Suspect::Part { role, name } => {
+                let (of, normal) = match role {
+                    Role::Source if is_normal(Role::Target, name) => {
+                        ("source to all", ", as a target normal")
+                    }
+                    Role::Target if is_normal(Role::Source, name) => {
+                        ("target of all", ", as a source normal")
+                    }
+                    Role::Source => ("source to all", ""),
+                    Role::Target => ("target of all", ""),
+                    Role::Either => ("source and as a target", ""),
+                };
+                format!("{name} is {share} % slower as a {of}{normal}")
             }
         };
-        let mut worst = findings.clone();
+        let mut worst = outliers.clone();
         worst.sort_by(|a, b| b.slower.total_cmp(&a.slower));
         let mut what: Vec<String> =
-            worst.iter().take(WHAT_MAX).map(|finding| finding.what.clone()).collect();
+            worst.iter().take(WHAT_MAX).map(|outlier| outlier.what.clone()).collect();
         if let Some(left @ 1..) = worst.len().checked_sub(WHAT_MAX) {
             what.push(format!("and {left} more"));
         }
-        let p = findings.iter().map(|finding| finding.p).fold(0.0, f64::max);
+        let p = outliers.iter().map(|outlier| outlier.p).fold(0.0, f64::max);
         text.push_str(&format!("  {said} (p {}; {})\n", readable_p(p), what.join("; ")));
     }
     text

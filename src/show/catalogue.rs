@@ -6,73 +6,57 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::page::{Grid, Page};
+use super::{
+    page::{Column, Grid, Page},
+    words::or_unknown,
+};
 use crate::{
     judge::expected::{self, Known},
     plan::catalogue::{Catalogue, Entry, Gpu, Instance, PeerAccess, Positive},
 };
 
-/// What stands in the place of a fact that is not known.
-const UNKNOWN: &str = "?";
-
 /// Columns that hold words.
 const WORDS: [&str; 8] =
     ["path", "how", "GPU", "instance", "name", "memory", "GPUs reach each other", "added by"];
 
+/// An entry under its name.
+type Named<'a, T> = (&'a Catalogue, &'a String, &'a T);
+
 /// A line for each GPU and for each instance type.
 pub fn catalogue_text(catalogue: &Catalogue) -> String {
-    let gpu = |(key, gpu): (&String, &Gpu)| {
-        [
-            key.clone(),
-            gpu.name.clone(),
-            number(gpu.compute_capability),
-            told(gpu.mem_type.as_ref()),
-            number(gpu.mem_bw_gbs),
-            told(gpu.nvlink_links),
-            nvlink_rate(gpu.nvlink_gen, gpu.nvlink_gbs_per_gpu_per_dir),
-            by(catalogue, key),
-        ]
-    };
-    let instance = |(name, known): (&String, &Instance)| {
-        [
-            name.clone(),
-            known.gpu_count.to_string(),
-            known.gpu.clone(),
-            told(known.gpu_mem_mib),
-            known.p2p.map_or(UNKNOWN, reach).to_owned(),
-            nvlink_rate(known.nvlink_gen, known.nvlink_gbs_per_gpu_per_dir),
-            told(known.efa_interfaces.or((known.efa == Some(false)).then_some(0))),
-            number(known.efa_total_gbps.or(known.network_gbps)),
-            by(catalogue, name),
-        ]
-    };
-    let gpu_head = [
-        "GPU",
-        "name",
-        "compute capability",
-        "memory",
-        "memory GB/s",
-        "NVLinks",
-        "NVLink GB/s",
-        "added by",
+    let gpus: [Column<Named<'_, Gpu>>; 8] = [
+        ("GPU", |(_, name, _)| name.clone()),
+        ("name", |(.., gpu)| gpu.name.clone()),
+        ("compute capability", |(.., gpu)| number(gpu.compute_capability)),
+        ("memory", |(.., gpu)| or_unknown(gpu.mem_type.as_ref())),
+        ("memory GB/s", |(.., gpu)| number(gpu.mem_bw_gbs)),
+        ("NVLinks", |(.., gpu)| or_unknown(gpu.nvlink_links)),
+        ("NVLink GB/s", |(.., gpu)| nvlink_rate(gpu.nvlink_gen, gpu.nvlink_gbs_per_gpu_per_dir)),
+        ("added by", added_by),
     ];
-    let instance_head = [
-        "instance",
-        "GPUs",
-        "GPU",
-        "MiB each",
-        "GPUs reach each other",
-        "NVLink GB/s",
-        "EFA",
-        "network Gbit/s",
-        "added by",
+    let instances: [Column<Named<'_, Instance>>; 9] = [
+        ("instance", |(_, name, _)| name.clone()),
+        ("GPUs", |(.., known)| known.gpu_count.to_string()),
+        ("GPU", |(.., known)| known.gpu.clone()),
+        ("MiB each", |(.., known)| or_unknown(known.gpu_mem_mib)),
+        ("GPUs reach each other", |(.., known)| or_unknown(known.p2p.map(reach))),
+        ("NVLink GB/s", |(.., known)| {
+            nvlink_rate(known.nvlink_gen, known.nvlink_gbs_per_gpu_per_dir)
+        }),
+        ("EFA", |(.., known)| {
+            or_unknown(known.efa_interfaces.or((known.efa == Some(false)).then_some(0)))
+        }),
+        ("network Gbit/s", |(.., known)| number(known.efa_total_gbps.or(known.network_gbps))),
+        ("added by", added_by),
     ];
     let mut page = Page::default();
     page.title("GPUs; GB/s are 10^9 bytes per second, of NVLink for a whole GPU in one direction");
-    page.grid(table(gpu_head, catalogue.gpu.iter().map(gpu)));
+    let named = catalogue.gpu.iter().map(|(name, gpu)| (catalogue, name, gpu));
+    page.grid(Grid::of(&gpus, named).words(&WORDS).without_empty());
     page.lines("\n");
     page.title("Instance types; `g2g catalogue NAME` shows all of one, with where it is from");
-    page.grid(table(instance_head, catalogue.instance.iter().map(instance)));
+    let named = catalogue.instance.iter().map(|(name, known)| (catalogue, name, known));
+    page.grid(Grid::of(&instances, named).words(&WORDS).without_empty());
     page.text()
 }
 
@@ -83,12 +67,13 @@ pub fn catalogue_json(catalogue: &Catalogue) -> String {
 
 /// What is expected of each path.
 fn expected_table(paths: &[Known]) -> Grid {
-    let rate =
-        |rate: Option<f64>| rate.map_or_else(|| UNKNOWN.to_owned(), |gb_s| format!("{gb_s:.1}"));
-    let row = |known: &Known| {
-        [known.path.to_owned(), rate(known.gb_s), rate(known.gb_s_low), known.derivation.clone()]
-    };
-    table(["path", "usual", "at least", "how"], paths.iter().map(row))
+    let columns: [Column<&Known>; 4] = [
+        ("path", |known| known.path.to_owned()),
+        ("usual", |known| or_unknown(known.gb_s.map(|gb_s| format!("{gb_s:.1}")))),
+        ("at least", |known| or_unknown(known.gb_s_low.map(|gb_s| format!("{gb_s:.1}")))),
+        ("how", |known| known.derivation.clone()),
+    ];
+    Grid::of(&columns, paths).words(&WORDS).without_empty()
 }
 
 /// All of one entry, of the GPU of an instance, and where it is from.
@@ -96,13 +81,10 @@ pub fn catalogue_entry_text(catalogue: &Catalogue, name: &str, entry: Entry<'_>)
     let mut page = Page::default();
     for (title, facts, sources) in parts(catalogue, name, entry) {
         page.title(title);
-        let rows = facts.lines().filter_map(|line| line.split_once(" = "));
-        let rows = rows.filter(|(key, _)| *key != "src");
-        let mut grid = Grid::new(["", ""]).numbers(&[]);
-        for (key, value) in rows {
-            grid.row([format!("  {key}"), value.replace('"', "")]);
-        }
-        page.grid(grid);
+        let facts = facts.lines().filter_map(|line| line.split_once(" = "));
+        let columns: [Column<(&str, &str)>; 2] =
+            [("", |(key, _)| format!("  {key}")), ("", |(_, value)| value.replace('"', ""))];
+        page.grid(Grid::of(&columns, facts.filter(|(key, _)| *key != "src")).numbers(&[]));
         page.lines("  from\n");
         for words in sources.values() {
             page.lines(&format!("    {words}\n"));
@@ -187,12 +169,8 @@ fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 
-fn told(fact: Option<impl ToString>) -> String {
-    fact.map_or_else(|| UNKNOWN.to_owned(), |fact| fact.to_string())
-}
-
 fn number(fact: Option<Positive>) -> String {
-    told(fact.map(Positive::get))
+    or_unknown(fact.map(Positive::get))
 }
 
 /// The rate of NVLinks; 0 where there are none.
@@ -200,8 +178,8 @@ fn nvlink_rate(generation: Option<u32>, rate: Option<Positive>) -> String {
     if generation == Some(0) { "0".to_owned() } else { number(rate) }
 }
 
-/// Who has added an entry, where it was not there before.
-fn by(catalogue: &Catalogue, name: &str) -> String {
+/// Who has added an entry that is not g2g's own.
+fn added_by<T>((catalogue, name, _): Named<'_, T>) -> String {
     if catalogue.is_added(name) { "the user".to_owned() } else { String::new() }
 }
 
@@ -214,12 +192,4 @@ const fn reach(access: PeerAccess) -> &'static str {
         PeerAccess::Unsupported => "no",
         PeerAccess::UnsupportedOrBroken => "no, or it does not work",
     }
-}
-
-fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Grid {
-    let mut grid = Grid::new(head).words(&WORDS);
-    for row in rows {
-        grid.row(row);
-    }
-    grid.without_empty()
 }

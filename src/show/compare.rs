@@ -1,7 +1,6 @@
 //! A comparison as text.
 
-use std::collections::HashMap;
-
+use indexmap::IndexMap;
 use serde_json::{Value, json};
 
 use super::{
@@ -14,6 +13,7 @@ use crate::{
         statistics::{ChangeVerdict, Estimate, Quantity},
     },
     record::{Naming, Row},
+    units::count,
 };
 
 /// Rows of a table that a person reads; the others are counted.
@@ -85,12 +85,11 @@ fn add(page: &mut Page, sources: &[Source], comparison: &Comparison, is_whole: b
     page.lines(&reasons(comparison));
 }
 
-/// What is compared, and what stands against it.
+/// What is compared, and what limits the comparison.
 fn heading(page: &mut Page, sources: &[Source], comparison: &Comparison) {
     let Comparison { a, b, cases, runs, differences, .. } = comparison;
-    let is_simulated = sources.iter().any(Source::is_simulated);
-    let simulated = if is_simulated { " [SIMULATED]" } else { "" };
-    let cases = crate::units::count(cases.len(), "case");
+    let simulated = words::mark(sources.iter().any(Source::is_simulated));
+    let cases = count(cases.len(), "case");
     page.lines(&format!("B against A{simulated}: {cases}\nA: {a}\nB: {b}\n"));
     for difference in differences {
         page.lines(&format!("Differs: {difference}\n"));
@@ -104,18 +103,13 @@ fn heading(page: &mut Page, sources: &[Source], comparison: &Comparison) {
 }
 
 /// The cases of one kind and size, in the order of their first.
-fn groups<'a>(sources: &[Source], comparison: &'a Comparison) -> Vec<(String, Vec<&'a Case>)> {
-    let mut places: HashMap<String, usize> = HashMap::new();
-    let mut groups: Vec<(String, Vec<&Case>)> = Vec::new();
+fn groups<'a>(sources: &[Source], comparison: &'a Comparison) -> IndexMap<String, Vec<&'a Case>> {
+    let mut groups: IndexMap<String, Vec<&Case>> = IndexMap::new();
     for case in &comparison.cases {
         let (_, row) = example(sources, case);
         let kind = row.kind(&naming(comparison, false));
         let title = row.size_bytes.map_or_else(|| kind.clone(), |size| format!("{kind}, {size}"));
-        let place = *places.entry(title.clone()).or_insert(groups.len());
-        if place == groups.len() {
-            groups.push((title, Vec::new()));
-        }
-        groups[place].1.push(case);
+        groups.entry(title).or_default().push(case);
     }
     groups
 }
@@ -126,12 +120,11 @@ fn group(
     title: String,
     cases: &[&Case],
 ) -> [String; 7] {
-    let count = |verdict: &ChangeVerdict| {
-        let count = cases.iter().filter(|case| case.verdict == *verdict).count();
-        if count == 0 { "-".to_owned() } else { count.to_string() }
-    };
     let [slower, faster, same] =
-        [ChangeVerdict::Slower, ChangeVerdict::Faster, ChangeVerdict::Same].map(|v| count(&v));
+        [ChangeVerdict::Slower, ChangeVerdict::Faster, ChangeVerdict::Same].map(|verdict| {
+            let count = cases.iter().filter(|case| case.verdict == verdict).count();
+            words::or_dash((count > 0).then_some(count))
+        });
     let changes =
         cases.iter().filter(|case| !matches!(case.verdict, ChangeVerdict::NotComparable(_)));
     let mut changes: Vec<&&Case> = changes.collect();
@@ -144,19 +137,16 @@ fn group(
         let ends = row.ends(&naming(comparison, source.hosts.len() > 1));
         Some(format!("{} {ends}", percent(case)?).trim_end().to_owned())
     });
-    let [median, worst] = [median, worst].map(|text| text.unwrap_or_else(|| "-".to_owned()));
+    let [median, worst] = [median, worst].map(words::or_dash);
     [title, cases.len().to_string(), slower, faster, same, median, worst]
 }
 
 /// Why nothing can be said of cases, each reason once.
 fn reasons(comparison: &Comparison) -> String {
-    let mut reasons: Vec<(&str, usize)> = Vec::new();
+    let mut reasons: IndexMap<&str, usize> = IndexMap::new();
     let told = comparison.cases.iter().map(|case| case.verdict.reason());
     for reason in told.filter(|reason| !reason.is_empty()) {
-        match reasons.iter_mut().find(|(of, _)| *of == reason) {
-            Some((_, count)) => *count += 1,
-            None => reasons.push((reason, 1)),
-        }
+        *reasons.entry(reason).or_default() += 1;
     }
     if reasons.is_empty() {
         return String::new();
@@ -166,13 +156,14 @@ fn reasons(comparison: &Comparison) -> String {
 }
 
 fn cells(sources: &[Source], comparison: &Comparison, case: &Case) -> [String; 6] {
-    let value = |value: Option<Estimate>| match (value, case.quantity) {
-        (None, _) => "-".to_owned(),
-        (Some(estimate), Quantity::Bandwidth) => words::gb_s(estimate.value),
-        (Some(estimate), Quantity::Latency) => words::nanoseconds(estimate.value),
+    let shown = match case.quantity {
+        Quantity::Bandwidth => words::gb_s,
+        Quantity::Latency => words::nanoseconds,
     };
-    let change = case.change.map_or("-".to_owned(), |change| words::percent(change.share));
-    let interval = case.change.and_then(|change| change.known).map_or("-".to_owned(), |known| {
+    let value =
+        |value: Option<Estimate>| words::or_dash(value.map(|estimate| shown(estimate.value)));
+    let change = case.change.map(|change| words::percent(change.share));
+    let interval = case.change.and_then(|change| change.known).map(|known| {
         let [low, high] = [known.low, known.high].map(words::percent);
         format!("{} to {high}", low.trim_end_matches(" %"))
     });
@@ -181,8 +172,8 @@ fn cells(sources: &[Source], comparison: &Comparison, case: &Case) -> [String; 6
         row.title(&naming(comparison, source.hosts.len() > 1)),
         value(case.a),
         value(case.b),
-        change,
-        interval,
+        words::or_dash(change),
+        words::or_dash(interval),
         case.verdict.to_string(),
     ]
 }
@@ -201,20 +192,17 @@ fn example<'a>(sources: &'a [Source], case: &Case) -> (&'a Source, &'a Row) {
 /// A line for each case.
 pub fn csv(sources: &[Source], comparisons: &[Comparison]) -> String {
     let mut writer = ::csv::Writer::from_writer(Vec::new());
-    let mut write = |cells: Vec<String>| {
-        writer.write_record(cells).expect("memory takes every write");
-    };
-    write(COLUMNS.map(str::to_owned).to_vec());
-    for comparison in comparisons {
-        for case in &comparison.cases {
-            let value = object(sources, comparison, case);
-            let cell = |column: &&str| match &value[column] {
-                Value::Null => String::new(),
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
-            write(COLUMNS.iter().map(cell).collect());
-        }
+    let head = COLUMNS.map(str::to_owned).to_vec();
+    let lines = objects(sources, comparisons).map(|object| {
+        let cell = |column: &&str| match &object[column] {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        };
+        COLUMNS.iter().map(cell).collect()
+    });
+    for line in [head].into_iter().chain(lines) {
+        writer.write_record(line).expect("memory takes every write");
     }
     let bytes = writer.into_inner().expect("memory takes every write");
     String::from_utf8(bytes).expect("every cell is text")
@@ -222,14 +210,17 @@ pub fn csv(sources: &[Source], comparisons: &[Comparison]) -> String {
 
 /// The same as a list in JSON.
 pub fn json(sources: &[Source], comparisons: &[Comparison]) -> String {
-    let mut text = String::from("[");
-    for comparison in comparisons {
-        for case in &comparison.cases {
-            text.push_str(if text.len() > 1 { ",\n" } else { "\n" });
-            text.push_str(&object(sources, comparison, case).to_string());
-        }
-    }
-    text + "\n]\n"
+    let objects: Vec<String> =
+        objects(sources, comparisons).map(|object| format!("\n{object}")).collect();
+    format!("[{}\n]\n", objects.join(","))
+}
+
+/// An object for each case.
+fn objects(sources: &[Source], comparisons: &[Comparison]) -> impl Iterator<Item = Value> {
+    let object = |comparison, case| object(sources, comparison, case);
+    comparisons.iter().flat_map(move |comparison| {
+        comparison.cases.iter().map(move |case| object(comparison, case))
+    })
 }
 
 fn object(sources: &[Source], comparison: &Comparison, case: &Case) -> Value {

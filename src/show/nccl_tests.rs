@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+use super::words;
 use crate::{
     machine::NCCL_HEADERS,
     plan::{Collective, Flow, Iterations, Operation, Split, Step},
@@ -55,6 +56,9 @@ pub fn text(
     text
 }
 
+/// The head of a table, as nccl-tests prints it.
+const COLUMNS: &str = include_str!("nccl_tests_columns.txt");
+
 fn header(
     about: &NcclTests,
     provenance: &Provenance,
@@ -67,100 +71,42 @@ fn header(
         Step::Factor(factor) => (factor, "factor"),
         Step::Bytes(bytes) => (bytes.get(), "bytes"),
     };
-    let devices = devices(provenance, communicator);
-    let own = devices.iter().filter(|device| device.rank == 0).count();
+    let own = communicator.iter().filter(|flow| flow.source.rank.0 == 0).count();
     let Iterations { warm_up, groups, operations_per_group, is_blocking, graph } = about.iterations;
     let groups = groups.map_or_else(|| "auto".to_owned(), |count| count.to_string());
     let mut text = format!(
-        "# g2g {} in the form of nccl-tests version {VERSION} nccl-headers={} nccl-library={library}{}\n\
+        "# g2g {} in the form of nccl-tests version {VERSION} nccl-headers={NCCL_HEADERS} \
+         nccl-library={library}{}\n\
          # Collective test starting: {program}\n\
-         # nThread 1 nGpus {own} minBytes {} maxBytes {} step: {step}({kind}) warmup iters: {} \
-         iters: {} agg iters: {} validation: 1 graph: {graph} unalign: 0\n",
+         # nThread 1 nGpus {own} minBytes {} maxBytes {} step: {step}({kind}) warmup iters: {warm_up} \
+         iters: {groups} agg iters: {operations_per_group} validation: 1 graph: {graph} unalign: 0\n",
         provenance.version,
-        NCCL_HEADERS,
-        if provenance.simulated { " [SIMULATED]" } else { "" },
+        words::mark(provenance.simulated),
         about.sizes.0.get(),
         about.sizes.1.get(),
-        warm_up,
-        groups,
-        operations_per_group,
     );
     if is_blocking {
         text += "# Blocking Enabled: wait after each inner iteration (-m), no barrier \n";
     }
     text += "#\n# Using devices\n";
-    for (number, device) in (0..).zip(&devices) {
-        let Device { rank, host, gpu, address, name } = device;
-        let _ = writeln!(
-            text,
-            "#  Rank {number:2} Group {:2} Pid {:>6} on {host:>10} device {gpu:2} [{address}] {name}",
-            about.split.map_or(0, |split| split.color(number)),
-            Some(std::process::id())
-                .filter(|_| *rank == 0)
-                .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
-        );
+    let devices = communicator.iter().filter_map(|flow| device(provenance, flow));
+    for (number, device) in (0..).zip(devices) {
+        let group = about.split.map_or(0, |split| split.color(number));
+        text += &format!("#  Rank {number:2} Group {group:2} {device}\n");
     }
-    let columns = |cells: [&str; 13]| {
-        let [a, b, c, d, e, rest @ ..] = cells;
-        let mut line = format!("# {a:>10}  {b:>12}  {c:>8}  {d:>6}  {e:>6}");
-        for (cell, width) in rest.into_iter().zip([7, 6, 6, 6].into_iter().cycle()) {
-            let _ = write!(line, "  {cell:>width$}");
-        }
-        line + " \n"
-    };
-    let _ = writeln!(
-        text,
-        "#\n# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}           out-of-place                       in-place          ",
-        "", "", "", "", ""
-    );
-    text += &columns([
-        "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time",
-        "algbw", "busbw", "#wrong",
-    ]);
-    text += &columns([
-        "(B)",
-        "(elements)",
-        "",
-        "",
-        "",
-        "(us)",
-        "(GB/s)",
-        "(GB/s)",
-        "",
-        "(us)",
-        "(GB/s)",
-        "(GB/s)",
-        "",
-    ]);
-    text
+    text + COLUMNS
 }
 
-/// A GPU of the communicator.
-struct Device {
-    rank: u32,
-    host: String,
-    gpu: u32,
-    /// `domain:bus:device`.
-    address: String,
-    name: String,
-}
-
-/// The GPUs of the communicator, in the order of its ranks.
-fn devices(provenance: &Provenance, communicator: &[Flow]) -> Vec<Device> {
-    let device = |rank, gpu| {
-        let host = provenance.hosts.iter().find(|host| host.ranks.contains(&rank))?;
-        let node = host.topology.gpus.iter().find(|node| node.gpu == gpu)?;
-        let address = node.pci_bus_id.as_str();
-        Some(Device {
-            rank: rank.0,
-            host: host.name.clone(),
-            gpu: gpu.0,
-            address: address.rsplit_once('.').map_or(address, |(device, _)| device).to_owned(),
-            name: node.name.clone(),
-        })
-    };
-    let flows = communicator.iter();
-    flows.filter_map(|flow| device(flow.source.rank, flow.source.gpu()?)).collect()
+/// The process, the host and the GPU of a rank of the communicator.
+fn device(provenance: &Provenance, flow: &Flow) -> Option<String> {
+    let (rank, gpu) = (flow.source.rank, flow.source.gpu()?);
+    let host = provenance.hosts.iter().find(|host| host.ranks.contains(&rank))?;
+    let node = host.topology.gpus.iter().find(|node| node.gpu == gpu)?;
+    // `domain:bus:device`
+    let address = node.pci_bus_id.as_str();
+    let address = address.rsplit_once('.').map_or(address, |(device, _)| device);
+    let pid = words::or_dash((rank.0 == 0).then(std::process::id));
+    Some(format!("Pid {pid:>6} on {:>10} device {:2} [{address}] {}", host.name, gpu.0, node.name))
 }
 
 /// `2.32.3` as `ncclGetVersion` counts: 10000 × major, 100 × minor.

@@ -4,11 +4,12 @@
 //! flows once for each part: the flows are in the order of their values, and what is asked of them
 //! is found by halving.
 
-use std::{cmp::Ordering, collections::HashMap};
+use std::cmp::Ordering;
 
+use indexmap::IndexSet;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use super::{Finding, Role, Suspect};
+use super::{Outlier, Role, Suspect};
 
 /// What differs by less is not told of, however certain: a share.
 const DIFFERENCE_MIN: f64 = 0.05;
@@ -22,13 +23,13 @@ const ERRORS_OF_MEDIAN: f64 = 1.2533;
 /// Flows between ends.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Matrix {
+    /// What is measured.
+    what: String,
     /// What the ends consist of.
-    names: Vec<String>,
-    places: HashMap<String, usize>,
-    /// Of each end the places of its names, from the narrowest to the widest: a GPU, an interface,
-    /// a host.
-    ends: Vec<Vec<usize>>,
-    ends_by_names: HashMap<Vec<usize>, usize>,
+    names: IndexSet<String>,
+    /// For each end the indices of its names, from the narrowest to the widest: a GPU, an
+    /// interface, a host.
+    ends: IndexSet<Vec<usize>>,
     cells: Vec<Cell>,
 }
 
@@ -54,6 +55,10 @@ struct Part {
 }
 
 impl Matrix {
+    pub(super) fn new(what: &str) -> Self {
+        Self { what: what.to_owned(), ..Self::default() }
+    }
+
     /// Adds a flow, with the names of what is at its ends.
     pub(super) fn push(&mut self, [source, target]: [Vec<String>; 2], value: f64, deviation: f64) {
         let [source, target] = [source, target].map(|names| self.end(names));
@@ -61,28 +66,19 @@ impl Matrix {
     }
 
     fn end(&mut self, names: Vec<String>) -> usize {
-        let place = |name: String| {
-            *self.places.entry(name).or_insert_with_key(|name| {
-                self.names.push(name.clone());
-                self.names.len() - 1
-            })
-        };
-        let names: Vec<usize> = names.into_iter().map(place).collect();
-        *self.ends_by_names.entry(names).or_insert_with_key(|names| {
-            self.ends.push(names.clone());
-            self.ends.len() - 1
-        })
+        let names = names.into_iter().map(|name| self.names.insert_full(name).0).collect();
+        self.ends.insert_full(names).0
     }
 
     /// What is slow in it. Parts are looked for first: what explains the most is put aside, and the
     /// rest is looked at again; at the end single flows.
-    pub(super) fn suspects(mut self, level: f64) -> Vec<Finding> {
+    pub(super) fn suspects(mut self, level: f64) -> Vec<Outlier> {
         self.cells.sort_by(|a, b| a.value.total_cmp(&b.value));
         let mut found = Vec::new();
-        while let Some((part, finding)) = self.slowest_part(level) {
+        while let Some((part, outlier)) = self.slowest_part(level) {
             let is_left = |cell: &Cell| !self.has(cell, part);
             self.cells = self.cells.iter().copied().filter(is_left).collect();
-            found.push(finding);
+            found.push(outlier);
         }
         found.extend(self.slow_flows(level));
         found
@@ -140,7 +136,7 @@ impl Matrix {
     }
 
     /// The part whose flows differ the most from all others, if it is no chance.
-    fn slowest_part(&self, level: f64) -> Option<((Role, usize), Finding)> {
+    fn slowest_part(&self, level: f64) -> Option<((Role, usize), Outlier)> {
         let (values, deviation) = (self.values(), self.deviation());
         let parts = self.parts();
         let count = parts.len() as f64;
@@ -169,15 +165,14 @@ impl Matrix {
             let has_other_role = other.len() > 1 && rest.len() > 1;
             let name = self.names[part.name].clone();
             let suspect = Suspect::Part { role: part.role, name };
-            let flows = part.flows.len();
-            let finding =
-                Finding { suspect, slower, flows, p, has_other_role, what: String::new() };
-            ((part.role, part.name), finding)
+            let (flows, what) = (part.flows.len(), self.what.clone());
+            let outlier = Outlier { suspect, slower, flows, p, has_other_role, what };
+            ((part.role, part.name), outlier)
         })
     }
 
     /// Flows that differ from all others.
-    fn slow_flows(&self, level: f64) -> Vec<Finding> {
+    fn slow_flows(&self, level: f64) -> Vec<Outlier> {
         let (values, deviation) = (self.values(), self.deviation());
         // Of all flows the slowest differs the most from the rest.
         let tested = self.cells.iter().enumerate().map_while(|(place, cell)| {
@@ -189,8 +184,8 @@ impl Matrix {
                 let [source, target] =
                     [cell.source, cell.target].map(|end| self.names[self.ends[end][0]].clone());
                 let suspect = Suspect::Flow { source, target };
-                let what = String::new();
-                Finding { suspect, slower, flows: 1, p, has_other_role: false, what }
+                let what = self.what.clone();
+                Outlier { suspect, slower, flows: 1, p, has_other_role: false, what }
             })
         });
         tested.collect()
@@ -213,7 +208,11 @@ impl Difference {
         let own_values: Vec<f64> = own.iter().map(|place| values[*place]).collect();
         let others = values.len() - own.len();
         let here = middle(own.len(), |place| own_values[place]);
-        let there = middle(others, |place| values[place + ahead(own, place)]);
+        // How many of `own` precede the value that is at `place` among the others.
+        let ahead = |place: usize| {
+            own.iter().enumerate().take_while(|(index, own)| **own - index <= place).count()
+        };
+        let there = middle(others, |place| values[place + ahead(place)]);
         let within = |apart: f64| {
             near(values, there, apart) - near(&own_values, there, apart)
                 + near(&own_values, here, apart)
@@ -233,20 +232,6 @@ impl Difference {
     fn p(&self) -> f64 {
         StudentsT::new(0.0, 1.0, self.freedom).map_or(1.0, |student| student.sf(self.t))
     }
-}
-
-/// How many of these places stand ahead of the one that has `others` places ahead of it that are
-/// none of them.
-fn ahead(own: &[usize], others: usize) -> usize {
-    let (mut low, mut high) = (0, own.len());
-    while low < high {
-        let middle = low.midpoint(high);
-        match own[middle] - middle <= others {
-            true => low = middle + 1,
-            false => high = middle,
-        }
-    }
-    low
 }
 
 /// How many of the values, which are in order, are no farther from `centre` than `apart`.

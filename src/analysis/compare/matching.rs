@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, collections::HashMap, str::FromStr};
 
+use indexmap::{IndexMap, IndexSet};
+
 use super::Source;
 use crate::{
     plan::TransportKind,
@@ -80,53 +82,37 @@ pub(super) struct Matched {
 /// Which rows are of the same case, in the order of the rows.
 pub(super) fn matched(
     sources: &[Source],
-    (a, b): (&[Member], &[Member]),
+    a: &[Member],
+    b: &[Member],
     by: Option<&By>,
 ) -> Vec<Matched> {
-    let is_foreign = a.iter().chain(b).any(|(source, _)| sources[*source].is_foreign());
-    let columns = telling(sources, (a, b), by, is_foreign);
-    let mut found: Vec<Matched> = Vec::new();
-    // Where the first of those with equal cells is.
-    let mut firsts: HashMap<Vec<Cow<'_, str>>, usize> = HashMap::new();
-    // Rows of one run that nothing tells apart come in the same order in every run: how many there
-    // were of a run, on a side, and where the second and further ones are.
-    let mut counts: Vec<((usize, bool), usize)> = Vec::new();
-    let mut further: HashMap<(usize, usize), usize> = HashMap::new();
+    let is_foreign = a.iter().chain(b).any(|(source, _)| sources[*source].is_foreign);
+    let columns = telling(sources, a, b, by, is_foreign);
+    let mut cases: IndexSet<Vec<Cow<'_, str>>> = IndexSet::new();
+    // Rows of one run that no column distinguishes come in the same order in every run: the second
+    // one belongs to the second one of another run.
+    let mut counts: HashMap<(usize, usize, bool), usize> = HashMap::new();
+    let mut found: IndexMap<(usize, usize), Matched> = IndexMap::new();
     for (side, is_a) in [(a, true), (b, false)] {
         for &(of, row) in side {
             let source = &sources[of];
             let cells = columns.iter().map(|column| cell(source, &source.rows[row], column, by));
-            let first = *firsts.entry(cells.collect()).or_insert(found.len());
-            if first == found.len() {
-                found.push(Matched::default());
-                counts.resize(found.len(), ((usize::MAX, false), 0));
-            }
-            let (run, count) = &mut counts[first];
-            if *run != (of, is_a) {
-                (*run, *count) = ((of, is_a), 0);
-            }
-            let at = match *count {
-                0 => first,
-                _ if is_foreign => first,
-                count => *further.entry((first, count)).or_insert(found.len()),
-            };
+            let case = cases.insert_full(cells.collect()).0;
+            let count = counts.entry((case, of, is_a)).or_default();
+            let matched = found.entry((case, if is_foreign { 0 } else { *count })).or_default();
+            matched.is_ambiguous |= is_foreign && *count > 0;
             *count += 1;
-            let is_ambiguous = is_foreign && *count > 1;
-            if at == found.len() {
-                found.push(Matched::default());
-                counts.resize(found.len(), ((usize::MAX, false), 0));
-            }
-            found[at].is_ambiguous |= is_ambiguous;
-            if is_a { found[at].a.push((of, row)) } else { found[at].b.push((of, row)) }
+            if is_a { matched.a.push((of, row)) } else { matched.b.push((of, row)) }
         }
     }
-    found
+    found.into_values().collect()
 }
 
 /// The columns that tell cases apart.
 fn telling(
     sources: &[Source],
-    (a, b): (&[Member], &[Member]),
+    a: &[Member],
+    b: &[Member],
     by: Option<&By>,
     is_foreign: bool,
 ) -> Vec<&'static Column> {

@@ -9,6 +9,7 @@ use std::{
     ops::Range,
 };
 
+use indexmap::IndexMap;
 use strum::VariantArray as _;
 
 use crate::{
@@ -33,8 +34,8 @@ pub struct Source {
     pub traits: Vec<(Trait, String)>,
     /// The 95 % confidence intervals of the medians of rows with a latency only, in nanoseconds.
     pub latencies: HashMap<usize, (f64, f64)>,
-    /// The tool, if it is another.
-    pub tool: Option<String>,
+    /// Whether another tool has measured it.
+    pub is_foreign: bool,
 }
 
 /// What numbers depend on beside the case.
@@ -100,16 +101,16 @@ impl Source {
             (Trait::Libfabric, version("libfabric")),
         ];
         let hosts = provenance.hosts.iter().map(|host| host.name.clone()).collect();
-        Ok(Self { rows, hosts, traits, latencies, tool: None })
+        Ok(Self { rows, hosts, traits, latencies, is_foreign: false })
     }
 
     /// What another tool has left, which measures what is there; and the version of NCCL, if it
     /// says it.
-    pub fn of_tool(tool: &str, rows: Vec<Row>, nccl: Option<&str>) -> Self {
+    pub fn of_tool(rows: Vec<Row>, nccl: Option<&str>) -> Self {
         let real = Some((Trait::Simulated, "real".to_owned()));
         let nccl = nccl.map(|version| (Trait::Nccl, version.to_owned()));
         let traits = real.into_iter().chain(nccl).collect();
-        Self { rows, traits, tool: Some(tool.to_owned()), ..Self::default() }
+        Self { rows, traits, is_foreign: true, ..Self::default() }
     }
 
     /// How well a row's number is known.
@@ -140,10 +141,6 @@ impl Source {
         self.rows.first().is_some_and(|row| row.simulated)
     }
 
-    const fn is_foreign(&self) -> bool {
-        self.tool.is_some()
-    }
-
     fn members(&self, source: usize) -> impl Iterator<Item = Member> {
         (0..self.rows.len()).map(move |row| (source, row))
     }
@@ -163,12 +160,9 @@ fn machine(provenance: &Provenance) -> String {
 
 /// `8 x NVIDIA H100 80GB HBM3`
 pub(crate) fn gpus(topology: &Topology) -> String {
-    let mut counts: Vec<(&str, usize)> = Vec::new();
+    let mut counts: IndexMap<&str, usize> = IndexMap::new();
     for gpu in &topology.gpus {
-        match counts.iter_mut().find(|(name, _)| *name == gpu.name) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((&gpu.name, 1)),
-        }
+        *counts.entry(&gpu.name).or_default() += 1;
     }
     let counted = counts.into_iter().map(|(name, count)| format!("{count} x {name}"));
     counted.collect::<Vec<String>>().join(" + ")
@@ -220,45 +214,49 @@ pub struct Comparison {
 pub fn sides(
     sources: &[Source],
     count: usize,
-    (a, b): (&str, &str),
+    a: &str,
+    b: &str,
     across: &[Trait],
 ) -> Vec<Comparison> {
-    let members = |range: Range<usize>| -> Vec<Member> {
-        range.flat_map(|source| sources[source].members(source)).collect()
+    let side = |name, range: Range<usize>| -> Side<'_> {
+        Side { name, members: range.flat_map(|source| sources[source].members(source)).collect() }
     };
-    let (of_a, of_b) = (members(0..count), members(count..sources.len()));
-    judged(vec![compared(sources, (a, &of_a), (b, &of_b), (None, across))])
+    let (a, b) = (side(a, 0..count), side(b, count..sources.len()));
+    judged(vec![compared(sources, &a, &b, None, across)])
 }
 
 /// Holds the parts of the same sources against each other: all against the first.
 pub fn parts(sources: &[Source], by: &By) -> Vec<Comparison> {
-    let mut parts: Vec<(&str, Vec<Member>)> = Vec::new();
+    let mut parts: IndexMap<&str, Vec<Member>> = IndexMap::new();
     for (at, source) in sources.iter().enumerate() {
         for member in source.members(at) {
             let Some(value) = by.value(&source.rows[member.1]) else { continue };
-            match parts.iter_mut().find(|(of, _)| *of == value) {
-                Some((_, members)) => members.push(member),
-                None => parts.push((value, vec![member])),
-            }
+            parts.entry(value).or_default().push(member);
         }
     }
-    let Some(((a, first), others)) = parts.split_first() else { return Vec::new() };
-    let against = |(b, members): &(&str, Vec<Member>)| {
-        compared(sources, (*a, first), (*b, members), (Some(by), &[]))
-    };
-    judged(others.iter().map(against).collect())
+    let mut sides = parts.into_iter().map(|(name, members)| Side { name, members });
+    let Some(first) = sides.next() else { return Vec::new() };
+    judged(sides.map(|side| compared(sources, &first, &side, Some(by), &[])).collect())
+}
+
+/// One side of a comparison.
+struct Side<'a> {
+    name: &'a str,
+    members: Vec<Member>,
 }
 
 /// All cases of two sides, with the reasons why some cannot be compared.
 fn compared(
     sources: &[Source],
-    (a, of_a): (&str, &[Member]),
-    (b, of_b): (&str, &[Member]),
-    (by, across): (Option<&By>, &[Trait]),
+    a: &Side<'_>,
+    b: &Side<'_>,
+    by: Option<&By>,
+    across: &[Trait],
 ) -> Comparison {
-    let runs =
-        |side: &[Member]| -> BTreeSet<usize> { side.iter().map(|(source, _)| *source).collect() };
-    let (runs_of_a, runs_of_b) = (runs(of_a), runs(of_b));
+    let runs = |side: &Side<'_>| -> BTreeSet<usize> {
+        side.members.iter().map(|(source, _)| *source).collect()
+    };
+    let (runs_of_a, runs_of_b) = (runs(a), runs(b));
     let differs = |kind: &Trait| {
         let values = |side: &BTreeSet<usize>| -> BTreeSet<&str> {
             let traits = side.iter().flat_map(|source| &sources[*source].traits);
@@ -273,12 +271,12 @@ fn compared(
     let others: Vec<(Trait, [String; 2])> = Trait::VARIANTS.iter().filter_map(differs).collect();
     let differences = others.iter().map(|(kind, [a, b])| difference(*kind, a, b)).collect();
     Comparison {
-        a: a.to_owned(),
-        b: b.to_owned(),
+        a: a.name.to_owned(),
+        b: b.name.to_owned(),
         runs: runs_of_a.len().min(runs_of_b.len()),
         differences,
         by: by.map_or(&[], By::columns),
-        cases: matched(sources, (of_a, of_b), by)
+        cases: matched(sources, &a.members, &b.members, by)
             .into_iter()
             // Parts of a run need not have the same cases.
             .filter(|matched| by.is_none() || !matched.a.is_empty() && !matched.b.is_empty())
@@ -305,45 +303,19 @@ fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) 
     if a.iter().chain(b).all(|member| row(*member).status == Status::Skipped) {
         return None;
     }
-    let number = |member: Member, quantity: Quantity| {
-        let number = quantity.of(row(member));
-        number.filter(|number| *number > 0.0 && row(member).status == Status::Ok)
+    let has = |side: &[Member], quantity| {
+        side.iter().any(|member| number(row(*member), quantity).is_some())
     };
-    let has = |quantity| {
-        let is_there =
-            |side: &[Member]| side.iter().any(|member| number(*member, quantity).is_some());
-        is_there(a) && is_there(b)
-    };
-    let has_bandwidth = a.iter().chain(b).any(|m| number(*m, Quantity::Bandwidth).is_some());
-    let quantity = match has(Quantity::Bandwidth) || has_bandwidth && !has(Quantity::Latency) {
-        true => Quantity::Bandwidth,
-        false => Quantity::Latency,
-    };
-    let estimate = |side: &[Member]| {
-        let told: Vec<Member> =
-            side.iter().copied().filter(|member| number(*member, quantity).is_some()).collect();
-        let values: Vec<f64> = told.iter().filter_map(|member| number(*member, quantity)).collect();
-        match told[..] {
-            [] => None,
-            [(source, at)] => {
-                Some(Estimate::of_run(values[0], sources[source].interval(at, quantity)))
-            }
-            _ => Some(Estimate::of_runs(&values)),
-        }
-    };
-    let (in_a, in_b) = (estimate(a), estimate(b));
+    let both_have = |quantity| has(a, quantity) && has(b, quantity);
+    let has_bandwidth = has(a, Quantity::Bandwidth) || has(b, Quantity::Bandwidth);
+    let is_bandwidth =
+        both_have(Quantity::Bandwidth) || has_bandwidth && !both_have(Quantity::Latency);
+    let quantity = if is_bandwidth { Quantity::Bandwidth } else { Quantity::Latency };
+    let (in_a, in_b) = (estimate(sources, a, quantity), estimate(sources, b, quantity));
     let missing = |side: &[Member], name: &str| {
-        let Some(first) = side.iter().find(|member| number(**member, quantity).is_none()) else {
-            return format!("not in {name}");
-        };
-        let status = row(*first).status;
-        let status = (status != Status::Ok).then(|| status.into());
-        let reason = Some(row(*first).reason.as_str()).filter(|reason| !reason.is_empty());
-        let told: Vec<&str> = status.into_iter().chain(reason).collect();
-        format!(
-            "in {name}: {}",
-            if told.is_empty() { "no number".to_owned() } else { told.join(": ") }
-        )
+        let mut rows = side.iter().map(|member| row(*member));
+        let without = rows.find(|row| number(row, quantity).is_none());
+        without.map_or(format!("not in {name}"), |row| format!("in {name}: {}", lack(row)))
     };
     let other = others.iter().find(|(kind, _)| kind.matters_to(row(example).transport));
     let verdict = match (in_a, in_b, other) {
@@ -359,6 +331,36 @@ fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) 
     let both = in_a.zip(in_b).filter(|_| !is_ambiguous);
     let change = both.map(|(a, b)| Change::between(a, b));
     Some(Case { example, quantity, a: in_a, b: in_b, change, verdict })
+}
+
+/// A row's number, if it has one that can be compared.
+fn number(row: &Row, quantity: Quantity) -> Option<f64> {
+    quantity.of(row).filter(|number| *number > 0.0 && row.status == Status::Ok)
+}
+
+/// Why a row has no number.
+fn lack(row: &Row) -> String {
+    let status: &str = row.status.into();
+    match (row.status, row.reason.as_str()) {
+        (Status::Ok, "") => "no number".to_owned(),
+        (Status::Ok, reason) => reason.to_owned(),
+        (_, "") => status.to_owned(),
+        (_, reason) => format!("{status}: {reason}"),
+    }
+}
+
+/// What a side has measured of a case.
+fn estimate(sources: &[Source], side: &[Member], quantity: Quantity) -> Option<Estimate> {
+    let value = |&(source, row): &Member| number(&sources[source].rows[row], quantity);
+    let told: Vec<(Member, f64)> =
+        side.iter().filter_map(|member| Some((*member, value(member)?))).collect();
+    match told[..] {
+        [] => None,
+        [((source, row), value)] => {
+            Some(Estimate::of_run(value, sources[source].interval(row, quantity)))
+        }
+        _ => Some(Estimate::of_runs(&told.iter().map(|(_, value)| *value).collect::<Vec<f64>>())),
+    }
 }
 
 /// The same with what is thought of each case, in view of how many there are.

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use indexmap::IndexMap;
+
 use crate::{
     analysis::statistics::Quantity,
     plan::sweep::{Plan, Run},
@@ -36,8 +38,7 @@ pub fn cases(plan: &Plan, runs: &[RunRows]) -> Vec<Case> {
     let (varied, columns) = columns(plan, runs);
     let varied: Vec<&str> = varied.iter().map(|column| column.name).collect();
     let naming = Naming { has_hosts: false, without: &varied };
-    let mut places: HashMap<Key, usize> = HashMap::new();
-    let mut found: Vec<(String, Rows<'_>)> = Vec::new();
+    let mut found: IndexMap<Key, (String, Rows<'_>)> = IndexMap::new();
     for (run, rows) in runs {
         let mut seen: HashMap<Vec<String>, usize> = HashMap::new();
         for row in measured(rows) {
@@ -45,17 +46,16 @@ pub fn cases(plan: &Plan, runs: &[RunRows]) -> Vec<Case> {
                 columns.iter().map(|column| (column.cell)(row).to_string()).collect();
             let count = seen.entry(cells.clone()).or_default();
             *count += 1;
-            let place = *places.entry((cells, *count)).or_insert(found.len());
-            if place == found.len() {
+            let (_, rows) = found.entry((cells, *count)).or_insert_with(|| {
                 let title = row.title(&naming);
                 let title = if *count > 1 { format!("{title} ({count})") } else { title };
-                found.push((title, HashMap::new()));
-            }
-            found[place].1.insert((run.combination, run.repetition), row);
+                (title, HashMap::new())
+            });
+            rows.insert((run.combination, run.repetition), row);
         }
     }
     let cases: Vec<Case> =
-        found.into_iter().map(|(title, rows)| case(plan, title, &rows)).collect();
+        found.into_values().map(|(title, rows)| case(plan, title, &rows)).collect();
     together(plan, &cases).into_iter().chain(cases).collect()
 }
 

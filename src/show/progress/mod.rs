@@ -13,11 +13,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub(crate) use left::{Left, Weight};
 
+use super::words;
 use crate::{
     plan::Case,
     record::{Naming, Row, Status},
     stderr::{say, visible},
-    units::{readable_gb_s, readable_nanoseconds},
+    units::readable_nanoseconds,
 };
 
 /// How much a person sees.
@@ -50,16 +51,9 @@ impl Progress {
     pub(crate) fn new(rows: usize, finished: usize, left: Left, verbosity: Verbosity) -> Self {
         let is_quiet = verbosity == Verbosity::Quiet;
         let is_verbose = verbosity == Verbosity::Verbose;
-        let has_bar = !is_quiet && is_terminal();
-        let bar = ProgressBar::new(rows as u64);
-        if !has_bar {
-            bar.set_draw_target(ProgressDrawTarget::hidden());
-        }
-        // The message takes what is left of the line: a line that wraps cannot be redrawn.
-        let style = ProgressStyle::with_template("{bar:20} {pos}/{len} rows{prefix}  {wide_msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let bar = bar(rows, is_quiet, "{bar:20} {pos}/{len} rows{prefix}  {wide_msg}");
         bar.set_position(finished as u64);
-        let has_lines = !is_quiet && (is_verbose || !has_bar);
+        let has_lines = !is_quiet && (is_verbose || bar.is_hidden());
         let progress = Self { bar, rows, is_quiet, has_lines, is_verbose, left, under_way: None };
         progress.bar.set_prefix(progress.time_left());
         progress
@@ -133,27 +127,29 @@ impl Progress {
                 }
                 line
             }
-            Status::Skipped => format!("{what}: skipped: {}", row.reason),
-            Status::Corrupt => format!("{what}: CORRUPT: {}", row.reason),
-            Status::Failed => format!("{what}: FAILED: {}", row.reason),
+            status => format!("{what}: {}: {}", words::status(status), row.reason),
         }
     }
 }
 
-/// Whether standard error is a terminal that can draw a line anew.
-fn is_terminal() -> bool {
-    io::stderr().is_terminal() && env::var_os("TERM").is_none_or(|name| name != "dumb")
+/// A bar on standard error; hidden if `is_quiet`, or if no terminal can redraw a line. A template
+/// ends with a message that takes the rest of the line: a line that wraps cannot be redrawn.
+fn bar(count: usize, is_quiet: bool, template: &str) -> ProgressBar {
+    let bar = ProgressBar::new(count as u64);
+    let is_dumb = env::var_os("TERM").is_some_and(|name| name == "dumb");
+    if is_quiet || is_dumb || !io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    let style = ProgressStyle::with_template(template);
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// The bandwidth with its interval, for a row that has one.
 fn bandwidth(row: &Row) -> String {
-    let Some(rate) = row.bandwidth_gb_s else { return String::new() };
-    match (row.bandwidth_gb_s_low, row.bandwidth_gb_s_high) {
-        (Some(low), Some(high)) => {
-            let [rate, low, high] = [rate, low, high].map(readable_gb_s);
-            format!("{rate} GB/s ({low} to {high}), ")
-        }
-        _ => format!("{} GB/s, ", readable_gb_s(rate)),
+    let Some(rate) = row.bandwidth_gb_s.map(words::gb_s) else { return String::new() };
+    match words::interval(row) {
+        Some(interval) => format!("{rate} ({interval}), "),
+        None => format!("{rate}, "),
     }
 }
 
@@ -163,25 +159,18 @@ pub(crate) struct Runs {
     bar: ProgressBar,
     count: usize,
     is_quiet: bool,
-    began: Instant,
 }
 
 impl Runs {
     /// So many are to be run.
     pub(crate) fn new(count: usize, is_quiet: bool) -> Self {
-        let bar = ProgressBar::new(count as u64);
-        if is_quiet || !is_terminal() {
-            bar.set_draw_target(ProgressDrawTarget::hidden());
-        }
-        let style = ProgressStyle::with_template("{bar:20} {wide_msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self { bar, count, is_quiet, began: Instant::now() }
+        Self { bar: bar(count, is_quiet, "{bar:20} {wide_msg}"), count, is_quiet }
     }
 
     /// Another run begins.
     pub(crate) fn begin(&self, what: &str) {
         let done = usize::try_from(self.bar.position()).unwrap_or(usize::MAX);
-        let left = self.began.elapsed().as_secs_f64() / done as f64 * (self.count - done) as f64;
+        let left = self.bar.elapsed().as_secs_f64() / done as f64 * (self.count - done) as f64;
         let left = match done {
             0 => String::new(),
             _ => format!(", about {} left", readable_wait(left)),

@@ -7,13 +7,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{
-    Chart, Kind, Section, Table, Variant,
-    sizes::{COLOURS, MARKS},
-};
+use super::{COLOURS, Kind, MARKS, Section, Variant, line_charts};
 use crate::{
     record::{Error, Latency, Run},
-    show::words,
+    show::{page::Grid, words},
     units::{Bytes, count, readable_nanoseconds},
 };
 
@@ -54,21 +51,14 @@ pub(super) fn section(run: &Run, kinds: &[Kind]) -> Result<Section, Error> {
     let low = lines.iter().map(|line| line.latency.min_ns()).min().unwrap_or(1);
     let high = lines.iter().map(|line| line.latency.max_ns()).max().unwrap_or(1);
     let scale = low..high;
-    let charts = lines.chunks(COLOURS.len()).enumerate();
-    let parts = lines.len().div_ceil(COLOURS.len());
-    let chart = |(part, lines): (usize, &[Line])| {
-        let title = match parts {
-            1 => "Latency by percentile".to_owned(),
-            _ => format!("Latency by percentile ({} of {parts})", part + 1),
-        };
-        let about = format!("{} of latency by percentile", count(lines.len(), "line"));
+    let charts = line_charts("Latency by percentile", &lines, |lines| {
         let variant = Variant {
             traces: lines.iter().enumerate().map(trace).collect(),
             layout: layout(&scale),
             table: Some(table(lines)),
         };
-        Chart { is_wide: true, ..Chart::new(title, about, vec![(String::new(), variant)]) }
-    };
+        ("latency by percentile".to_owned(), variant)
+    });
     let missing = match missing.len() {
         0 => String::new(),
         rows => format!("latency.hlog lacks {} of these.", count(rows, "row")),
@@ -78,7 +68,7 @@ pub(super) fn section(run: &Run, kinds: &[Kind]) -> Result<Section, Error> {
         about: "Of each kind of transfer the smallest size that was measured, all pairs together: how \
                 many of the transfers took no longer than that. All charts have one scale of latencies.",
         missing,
-        charts: charts.map(chart).collect(),
+        charts,
         ..Section::default()
     })
 }
@@ -148,18 +138,14 @@ fn short(ns: f64) -> String {
     }
 }
 
-fn table(lines: &[Line]) -> Table {
-    let row = |line: &Line| {
-        let Line { latency, .. } = line;
+fn table(lines: &[Line]) -> Grid {
+    let quantiles = SHARES.map(|(_, name)| name);
+    let mut grid = Grid::new(["what", "latencies"].into_iter().chain(quantiles).chain(["largest"]));
+    for line in lines {
+        let latency = &line.latency;
         let quantiles = SHARES.iter().map(|(share, _)| latency.quantile_ns(*share));
-        let shown = quantiles.chain([latency.max_ns()]).map(|ns| words::nanoseconds(ns as f64));
-        [named(line), latency.count().to_string()].into_iter().chain(shown).collect()
-    };
-    let quantiles = SHARES.iter().map(|(_, name)| (*name).to_owned());
-    let head = ["what", "latencies"].map(str::to_owned).into_iter().chain(quantiles);
-    Table {
-        head: head.chain(["largest".to_owned()]).collect(),
-        rows: lines.iter().map(row).collect(),
-        ..Table::default()
+        let shown = quantiles.chain([latency.max_ns()]).map(readable_nanoseconds);
+        grid.row([named(line), latency.count().to_string()].into_iter().chain(shown));
     }
+    grid
 }

@@ -2,18 +2,21 @@
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
+use indexmap::IndexMap;
 use serde_json::{Value, json};
 
-use super::{Chart, Kind, Section, Table, Variant, pairs::median};
+use super::{
+    COLOURS, Chart, Kind, MARKS, Section, Table, Variant, line_charts,
+    pairs::{median, range},
+};
 use crate::{
-    plan::TransportKind,
     record::Row,
-    show::words,
+    show::{
+        page::{Column, Grid},
+        words,
+    },
     units::{Bytes, count, readable_gb_s},
 };
-
-/// Lines that one chart can hold and still be read; more stand in further charts.
-const LINES_MAX: usize = 8;
 
 /// Points of all lines together; more could neither be seen nor be held by a browser.
 const POINTS_MAX: usize = 20_000;
@@ -26,16 +29,6 @@ const TICKS_MAX: f64 = 9.0;
 
 /// With fewer sizes a start and a rate cannot be told apart.
 const SIZES_FOR_FIT: usize = 3;
-
-/// Colours that can be told apart by all eyes: Okabe and Ito, "Color Universal Design" (2008),
-/// without the yellow, which is hard to see on white, and with a grey that can be seen on black and
-/// white.
-pub(super) const COLOURS: [&str; LINES_MAX] =
-    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a", "#8c6d1f"];
-
-/// What else tells lines apart.
-pub(super) const MARKS: [&str; LINES_MAX] =
-    ["circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross", "star"];
 
 /// All rows of a kind and size together.
 struct Point {
@@ -72,22 +65,19 @@ struct Fit {
 
 pub(super) fn sections(kinds: &[Kind]) -> [Section; 2] {
     let (collectives, copies): (Vec<&Kind>, Vec<&Kind>) =
-        kinds.iter().partition(|kind| kind.rows[0].transport == TransportKind::Nccl);
+        kinds.iter().partition(|kind| kind.rows[0].transport.is_collective());
     let most = POINTS_MAX / kinds.len().max(1);
     let most = most.clamp(*POINTS_OF_LINE.start(), *POINTS_OF_LINE.end());
     let lines = |kinds: &[&Kind], rate: fn(&Row) -> Option<f64>| -> Vec<Line> {
         kinds.iter().filter_map(|kind| line(kind, rate, most)).collect()
     };
     let copies = lines(&copies, |row| row.bandwidth_gb_s);
-    let mut transports: Vec<(&str, Vec<&Line>)> = Vec::new();
+    let mut transports: IndexMap<&str, Vec<&Line>> = IndexMap::new();
     for line in &copies {
         let transport = line.name.split(' ').next().unwrap_or_default();
-        match transports.iter_mut().find(|(of, _)| *of == transport) {
-            Some((_, lines)) => lines.push(line),
-            None => transports.push((transport, vec![line])),
-        }
+        transports.entry(transport).or_default().push(line);
     }
-    let of_transport = |(transport, lines): &(&str, Vec<&Line>)| charts(transport, lines, "GB/s");
+    let of_transport = |(transport, lines): (&&str, &Vec<&Line>)| charts(transport, lines, "GB/s");
     let busses = lines(&collectives, |row| row.bandwidth_gb_s_bus);
     let algorithms = lines(&collectives, |row| row.bandwidth_gb_s);
     [
@@ -126,10 +116,7 @@ fn line(kind: &Kind, rate: fn(&Row) -> Option<f64>, most: usize) -> Option<Line>
                 let end = |end: Option<f64>| end.map_or(*value, |end| end * scale);
                 (end(members[0].bandwidth_gb_s_low), end(members[0].bandwidth_gb_s_high))
             }
-            _ => (
-                values.iter().copied().fold(f64::INFINITY, f64::min),
-                values.iter().copied().fold(0.0, f64::max),
-            ),
+            values => range(values),
         };
         let expected: Vec<f64> = members.iter().filter_map(|row| row.expected_gb_s).collect();
         Point {
@@ -177,19 +164,11 @@ fn drawn(points: Vec<Point>, most: usize) -> Vec<Point> {
 }
 
 /// The lines of one transport, in as many charts as they need.
-fn charts(transport: &str, lines: &[&Line], unit: &str) -> Vec<Chart> {
-    let parts = lines.len().div_ceil(LINES_MAX).max(1);
-    let chart = |(part, lines): (usize, &[&Line])| {
-        let title = match parts {
-            1 => transport.to_owned(),
-            _ => format!("{transport} ({} of {parts})", part + 1),
-        };
+fn charts(transport: &str, lines: &[&Line], unit: &'static str) -> Vec<Chart> {
+    line_charts(transport, lines, |lines| {
         let best = lines.iter().flat_map(|line| &line.points).map(|point| point.gb_s);
-        let mut about = format!(
-            "{} of bandwidth by size, up to {} {unit}",
-            count(lines.len(), "line"),
-            readable_gb_s(best.fold(0.0, f64::max))
-        );
+        let best = readable_gb_s(best.fold(0.0, f64::max));
+        let mut about = format!("bandwidth by size, up to {best} {unit}");
         let sizes = lines.iter().map(|line| (line.sizes, line.points.len()));
         if let Some((all, drawn)) = sizes.max().filter(|(all, drawn)| all > drawn) {
             about.push_str(&format!("; {drawn} of {all} sizes, all are in run.csv"));
@@ -199,9 +178,8 @@ fn charts(transport: &str, lines: &[&Line], unit: &str) -> Vec<Chart> {
             layout: layout(lines, unit),
             table: Some(table(lines, unit)),
         };
-        Chart { is_wide: true, ..Chart::new(title, about, vec![(String::new(), variant)]) }
-    };
-    lines.chunks(LINES_MAX).enumerate().map(chart).collect()
+        (about, variant)
+    })
 }
 
 /// A line with its band, and what is expected of it.
@@ -293,52 +271,41 @@ fn layout(lines: &[&Line], unit: &str) -> Value {
     })
 }
 
-fn table(lines: &[&Line], unit: &str) -> Table {
-    let row = |line: &&Line, point: &Point| {
-        vec![
-            line.name.clone(),
-            Bytes::new(point.size).to_string(),
-            readable_gb_s(point.gb_s),
-            readable_gb_s(point.low),
-            readable_gb_s(point.high),
-            point.expected.map(readable_gb_s).unwrap_or_default(),
-            point.rows.to_string(),
-        ]
-    };
-    let head = ["what", "size", unit, "from", "to", "expected", "rows"];
-    Table {
-        head: head.map(str::to_owned).to_vec(),
-        rows: lines
-            .iter()
-            .flat_map(|line| line.points.iter().map(move |point| row(line, point)))
-            .collect(),
-        ..Table::default()
-    }
+fn table(lines: &[&Line], unit: &'static str) -> Grid {
+    let columns: [Column<(&Line, &Point)>; 7] = [
+        ("what", |(line, _)| line.name.clone()),
+        ("size", |(_, point)| Bytes::new(point.size).to_string()),
+        (unit, |(_, point)| readable_gb_s(point.gb_s)),
+        ("from", |(_, point)| readable_gb_s(point.low)),
+        ("to", |(_, point)| readable_gb_s(point.high)),
+        ("expected", |(_, point)| point.expected.map(readable_gb_s).unwrap_or_default()),
+        ("rows", |(_, point)| point.rows.to_string()),
+    ];
+    let points = lines.iter().flat_map(|&line| line.points.iter().map(move |point| (line, point)));
+    Grid::of(&columns, points)
 }
 
-/// What the lines' transfers cost, where it can be told.
-fn fits(lines: &[Line], rate: &str) -> Option<Table> {
-    let row = |line: &Line| {
-        let fit = line.fit.as_ref()?;
-        let knee = fit.start_s * fit.bytes_per_s;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
-        let knee = Bytes::new(knee as u64).rounded();
-        Some(vec![
-            line.name.clone(),
-            words::nanoseconds(fit.start_s * 1e9),
-            readable_gb_s(fit.bytes_per_s / 1e9),
-            knee,
-            format!("{:.0} %", 100.0 * fit.largest_miss),
-        ])
-    };
-    let rows: Vec<Vec<String>> = lines.iter().filter_map(row).collect();
-    let head = ["what", "start", rate, "half of that at", "largest miss"];
-    (!rows.is_empty()).then(|| Table {
+/// What the lines' transfers cost, where it is known.
+fn fits(lines: &[Line], rate: &'static str) -> Option<Table> {
+    let columns: [Column<(&Line, &Fit)>; 5] = [
+        ("what", |(line, _)| line.name.clone()),
+        ("start", |(_, fit)| words::nanoseconds(fit.start_s * 1e9)),
+        (rate, |(_, fit)| readable_gb_s(fit.bytes_per_s / 1e9)),
+        ("half of that at", |(_, fit)| {
+            let knee = fit.start_s * fit.bytes_per_s;
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
+            let knee = Bytes::new(knee as u64);
+            knee.rounded()
+        }),
+        ("largest miss", |(_, fit)| format!("{:.0} %", 100.0 * fit.largest_miss)),
+    ];
+    let fitted = lines.iter().filter_map(|line| Some((line, line.fit.as_ref()?)));
+    let grid = Grid::of(&columns, fitted);
+    (!grid.rows.is_empty()).then(|| Table {
         title: "What a transfer costs".to_owned(),
         about: "Time = start + size / bandwidth, fitted over all sizes. Transfers follow each other \
                 closely, so that a start is what one adds to the others, not its latency.",
-        head: head.map(str::to_owned).to_vec(),
-        rows,
+        grid,
     })
 }
 

@@ -1,6 +1,8 @@
-//! What a person reads first: what was reached, and what stands against it.
+//! What a person reads first: what was reached, and what is wrong with it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
+
+use indexmap::{IndexMap, IndexSet};
 
 use super::{
     Kind, Sentence,
@@ -10,7 +12,6 @@ use crate::{
     analysis::attribution,
     judge::expected::Verdict,
     nccl_log::Verdict as PathVerdict,
-    plan::TransportKind,
     record::{Naming, Row, Run, Status},
     show::words,
     units::count,
@@ -50,19 +51,18 @@ fn limited(all: impl Iterator<Item = String>, kind: &'static str, place: &str) -
 
 /// Whether what was to be measured was measured.
 fn outcome(rows: &[Row]) -> Sentence {
-    let [ok, skipped, corrupt, failed] =
-        [Status::Ok, Status::Skipped, Status::Corrupt, Status::Failed]
-            .map(|status| rows.iter().filter(|row| row.status == status).count());
+    let with = |status| rows.iter().filter(|row| row.status == status).count();
+    let ok = with(Status::Ok);
     let mut text = match ok {
         0 => "No row was measured".to_owned(),
         _ => format!("{} measured, every byte verified", count(ok, "row")),
     };
-    for (number, what) in [(skipped, "skipped"), (corrupt, "CORRUPT"), (failed, "FAILED")] {
-        if number > 0 {
-            text.push_str(&format!("; {number} {what}"));
+    for status in [Status::Skipped, Status::Corrupt, Status::Failed] {
+        if with(status) > 0 {
+            text.push_str(&format!("; {} {}", with(status), words::status(status)));
         }
     }
-    let kind = match (ok, corrupt + failed) {
+    let kind = match (ok, with(Status::Corrupt) + with(Status::Failed)) {
         (_, 1..) => "bad",
         (0, _) => "note",
         _ => "good",
@@ -76,7 +76,7 @@ fn reached(kind: &Kind, has_hosts: bool) -> Option<String> {
     let all = || kind.rows.iter().filter_map(|row| row.size_bytes);
     let (smallest, largest) = (all().min()?, all().max()?);
     let of_size = |size| kind.rows.iter().copied().filter(move |row| row.size_bytes == Some(size));
-    let is_collective = kind.rows[0].transport == TransportKind::Nccl;
+    let is_collective = kind.rows[0].transport.is_collective();
     let rate = |row: &Row| match is_collective {
         true => row.bandwidth_gb_s_bus,
         false => row.bandwidth_gb_s,
@@ -122,7 +122,7 @@ fn reached(kind: &Kind, has_hosts: bool) -> Option<String> {
     Some(text + ".")
 }
 
-/// What stands against the numbers, or against the machine.
+/// What is wrong with the numbers, or with the machine.
 fn against(run: &Run, has_hosts: bool) -> Vec<Sentence> {
     let rows = &run.rows;
     let slow = attribution::find(rows, &|row| attribution::way(row, &run.provenance.hosts));
@@ -175,15 +175,9 @@ fn grouped(
     what: &str,
     has_hosts: bool,
 ) -> Vec<String> {
-    let unnumbered = |text: &str| text.replace(|letter: char| letter.is_ascii_digit(), "");
-    let mut groups: Vec<(&Row, &str, usize)> = Vec::new();
-    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut groups: IndexMap<String, (&Row, &str, usize)> = IndexMap::new();
     for (row, reason) in rows.iter().filter_map(|row| Some((row, reason(row)?))) {
-        let place = *places.entry(unnumbered(reason)).or_insert_with(|| {
-            groups.push((row, reason, 0));
-            groups.len() - 1
-        });
-        groups[place].2 += 1;
+        groups.entry(words::unnumbered(reason)).or_insert((row, reason, 0)).2 += 1;
     }
     let sentence = |(row, reason, number): (&Row, &str, usize)| {
         let more = match number {
@@ -195,16 +189,14 @@ fn grouped(
             row.title(&Naming { has_hosts, ..Naming::default() })
         )
     };
-    groups.into_iter().map(sentence).collect()
+    groups.into_values().map(sentence).collect()
 }
 
 /// Transports that could not run here.
 fn not_measured(rows: &[Row]) -> Vec<String> {
-    let mut known: HashSet<(TransportKind, &str)> = HashSet::new();
     let skipped = rows.iter().filter(|row| row.status == Status::Skipped);
-    let first = skipped.filter(|row| known.insert((row.transport, &row.reason)));
     let sentence = |row: &Row| format!("Not measured: {}: {}.", row.transport, row.reason);
-    first.map(sentence).collect()
+    skipped.map(sentence).collect::<IndexSet<String>>().into_iter().collect()
 }
 
 #[cfg(test)]

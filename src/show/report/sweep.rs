@@ -2,10 +2,13 @@
 
 use serde_json::json;
 
-use super::{Chart, Section, Sentence, Table, Variant};
+use super::{Chart, Section, Sentence, Variant};
 use crate::{
     record::sweep::{Past, PastCase, PastEffect, PastPlace, PastRatio},
-    show::words,
+    show::{
+        page::{Column, Grid},
+        words,
+    },
     units::{count, readable_gb_s},
 };
 
@@ -34,11 +37,8 @@ pub(super) fn sentences(sweep: &Past) -> Vec<Sentence> {
         sentences.push(Sentence { kind: "bad", text });
     }
     if missing > 0 {
-        let text = format!(
-            "{} of {} not made yet: g2g sweep --resume goes on.",
-            missing,
-            count(sweep.runs.len(), "run")
-        );
+        let runs = count(sweep.runs.len(), "run");
+        let text = format!("{missing} of {runs} not made yet: g2g sweep --resume goes on.");
         sentences.push(Sentence { kind: "bad", text });
     }
     if sentences.is_empty() {
@@ -49,7 +49,7 @@ pub(super) fn sentences(sweep: &Past) -> Vec<Sentence> {
     if let Some(best) = case.ranking.first() {
         let lead = case.lead.as_ref().map(|lead| {
             let PastRatio { ratio, verdict, .. } = &lead.effect;
-            format!("; against the next {} ({verdict})", words::percent(ratio - 1.0))
+            format!("; against the next {} ({verdict})", changed(Some(*ratio)))
         });
         let text = format!(
             "Best of {}: {} with {}{}.",
@@ -67,7 +67,7 @@ pub(super) fn sentences(sweep: &Past) -> Vec<Sentence> {
         let text = format!(
             "{}: {axis}={value} is {} against {against} ({}).",
             case.case,
-            words::percent(ratio.ratio - 1.0),
+            changed(Some(ratio.ratio)),
             ratio.verdict
         );
         Sentence { kind: "note", text }
@@ -127,42 +127,48 @@ fn combination(sweep: &Past, place: &PastPlace) -> String {
     words.collect::<Vec<String>>().join(" ")
 }
 
+/// Values with the ends of their intervals, in the order of their names from above.
+fn intervals(names: &[String], values: &[[f64; 3]], unit: &str, table: Grid) -> Variant {
+    let distance = |to: usize| -> Vec<f64> {
+        values.iter().map(|value| (value[to] - value[0]).abs()).collect()
+    };
+    let trace = json!({
+        "x": values.iter().map(|value| value[0]).collect::<Vec<f64>>(),
+        "y": names.iter().map(|name| words::escaped(name)).collect::<Vec<String>>(),
+        "error_x": {
+            "type": "data",
+            "symmetric": false,
+            "array": distance(2),
+            "arrayminus": distance(1),
+        },
+    });
+    let layout = json!({
+        "xaxis": { "title": { "text": unit } },
+        "yaxis": { "type": "category", "autorange": "reversed" },
+    });
+    Variant { traces: vec![trace], layout, table: Some(table) }
+}
+
 fn ranking(sweep: &Past, case: &PastCase) -> Variant {
     let names: Vec<String> = case.ranking.iter().map(|place| combination(sweep, place)).collect();
-    let of = |value: &dyn Fn(&PastPlace) -> f64| -> Vec<f64> {
-        case.ranking.iter().map(value).collect()
-    };
+    let values: Vec<[f64; 3]> =
+        case.ranking.iter().map(|place| [place.median, place.min, place.max]).collect();
     let unit = if case.quantity == "bandwidth_gb_s" { "GB/s" } else { "ns" };
-    let row = |(place, name): (&PastPlace, &String)| {
-        let [median, min, max] = [place.median, place.min, place.max].map(readable_gb_s);
-        vec![name.clone(), median, min, max]
-    };
-    Variant {
-        traces: vec![json!({
-            "type": "bar",
-            "orientation": "h",
-            "x": of(&|place| place.median),
-            "y": names.iter().map(|name| words::escaped(name)).collect::<Vec<String>>(),
-            "marker": { "color": "#0072b2" },
-            "error_x": {
-                "type": "data",
-                "symmetric": false,
-                "array": of(&|place| place.max - place.median),
-                "arrayminus": of(&|place| place.median - place.min),
-                "color": "#7a7a7a",
-            },
-            "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
-        })],
-        layout: json!({
-            "xaxis": { "title": { "text": unit } },
-            "yaxis": { "type": "category", "autorange": "reversed" },
-        }),
-        table: Some(Table {
-            head: ["combination", unit, "smallest", "largest"].map(str::to_owned).to_vec(),
-            rows: case.ranking.iter().zip(&names).map(row).collect(),
-            ..Table::default()
-        }),
-    }
+    let columns: [Column<(&String, &[f64; 3])>; 4] = [
+        ("combination", |(name, _)| name.clone()),
+        (unit, |(_, [median, ..])| readable_gb_s(*median)),
+        ("smallest", |(_, [_, min, _])| readable_gb_s(*min)),
+        ("largest", |(_, [.., max])| readable_gb_s(*max)),
+    ];
+    let table = Grid::of(&columns, names.iter().zip(&values));
+    let mut variant = intervals(&names, &values, unit, table);
+    let trace = &mut variant.traces[0];
+    trace["type"] = json!("bar");
+    trace["orientation"] = json!("h");
+    trace["marker"] = json!({ "color": "#0072b2" });
+    trace["error_x"]["color"] = json!("#7a7a7a");
+    trace["hovertemplate"] = json!("%{y}: %{x:.4g}<extra></extra>");
+    variant
 }
 
 fn effects(_: &Past, case: &PastCase) -> Variant {
@@ -171,43 +177,32 @@ fn effects(_: &Past, case: &PastCase) -> Variant {
         format!("{}={} against {}", effect.axis, effect.value, effect.against)
     };
     let names: Vec<String> = case.effects.iter().map(name).collect();
-    let of = |value: &dyn Fn(&PastEffect) -> f64| -> Vec<f64> {
-        case.effects.iter().map(value).collect()
+    let value = |PastEffect { effect, .. }: &PastEffect| {
+        let [low, high] =
+            [effect.ratio_low, effect.ratio_high].map(|end| end.unwrap_or(effect.ratio));
+        [effect.ratio, low, high].map(percent)
     };
-    let end = |effect: &PastEffect, end: Option<f64>| {
-        (percent(end.unwrap_or(effect.effect.ratio)) - percent(effect.effect.ratio)).abs()
-    };
-    let changed = |effect: &PastEffect| words::percent(effect.effect.ratio - 1.0);
-    let row = |(effect, name): (&PastEffect, &String)| {
-        let ratio = &effect.effect;
-        let [change, low, high] = [Some(ratio.ratio), ratio.ratio_low, ratio.ratio_high]
-            .map(|ratio| ratio.map(|ratio| words::percent(ratio - 1.0)).unwrap_or_default());
-        vec![name.clone(), change, low, high, ratio.verdict.clone()]
-    };
-    Variant {
-        traces: vec![json!({
-            "type": "scatter",
-            "mode": "markers",
-            "x": of(&|effect| percent(effect.effect.ratio)),
-            "y": names.iter().map(|name| words::escaped(name)).collect::<Vec<String>>(),
-            "marker": { "color": "#d55e00", "size": 10 },
-            "error_x": {
-                "type": "data",
-                "symmetric": false,
-                "array": of(&|effect| end(effect, effect.effect.ratio_high)),
-                "arrayminus": of(&|effect| end(effect, effect.effect.ratio_low)),
-            },
-            "text": case.effects.iter().map(changed).collect::<Vec<String>>(),
-            "hovertemplate": "%{y}: %{text}<extra></extra>",
-        })],
-        layout: json!({
-            "xaxis": { "title": { "text": "change, %" } },
-            "yaxis": { "type": "category", "autorange": "reversed" },
-        }),
-        table: Some(Table {
-            head: ["what", "change", "from", "to", "verdict"].map(str::to_owned).to_vec(),
-            rows: case.effects.iter().zip(&names).map(row).collect(),
-            ..Table::default()
-        }),
-    }
+    let values: Vec<[f64; 3]> = case.effects.iter().map(value).collect();
+    let columns: [Column<(&String, &PastRatio)>; 5] = [
+        ("what", |(name, _)| name.clone()),
+        ("change", |(_, effect)| changed(Some(effect.ratio))),
+        ("from", |(_, effect)| changed(effect.ratio_low)),
+        ("to", |(_, effect)| changed(effect.ratio_high)),
+        ("verdict", |(_, effect)| effect.verdict.clone()),
+    ];
+    let ratios = case.effects.iter().map(|effect| &effect.effect);
+    let table = Grid::of(&columns, names.iter().zip(ratios.clone()));
+    let mut variant = intervals(&names, &values, "change, %", table);
+    let trace = &mut variant.traces[0];
+    trace["type"] = json!("scatter");
+    trace["mode"] = json!("markers");
+    trace["marker"] = json!({ "color": "#d55e00", "size": 10 });
+    trace["text"] = ratios.map(|effect| changed(Some(effect.ratio))).collect();
+    trace["hovertemplate"] = json!("%{y}: %{text}<extra></extra>");
+    variant
+}
+
+/// `+3.1 %`
+fn changed(ratio: Option<f64>) -> String {
+    ratio.map(|ratio| words::percent(ratio - 1.0)).unwrap_or_default()
 }
