@@ -1,6 +1,6 @@
-//! Which GPU, interface, host or pair is slower than its like.
+//! Finds the GPU, interface, host or pair that is slower than similar ones.
 //!
-//! `docs/comparing.md`, "Attribution", has the method, and what it cannot tell.
+//! `docs/comparing.md`, "Attribution", has the method and its limits.
 
 mod suspects;
 
@@ -15,29 +15,29 @@ use crate::{
 
 use suspects::Matrix;
 
-/// The chance that a run in which all are alike has any outlier.
+/// The probability that a run without any real difference has an outlier.
 const MISS: f64 = 0.05;
 
-/// Standard deviation of a value that says nothing of its own, as a share of it.
+/// Relative standard deviation of a value that has no confidence interval.
 const UNTOLD_DEVIATION: f64 = 0.02;
 
-/// The smallest standard deviation that is believed, as a share.
+/// The smallest relative standard deviation that is taken for real.
 const DEVIATION_MIN: f64 = 0.002;
 
-/// Quantile of the standard normal distribution within which 95 % lie on both sides.
+/// Two-sided 95 % quantile of the standard normal distribution.
 const NORMAL_95: f64 = 1.96;
 
-/// So many of what a suspect was seen in are named; more are counted.
+/// Matrices that are named for one suspect; further ones are counted.
 const WHAT_MAX: usize = 3;
 
-/// On which side of a flow something is.
+/// The side of a flow that a part is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Where data comes from.
+    /// The data comes from it.
     Source,
-    /// Where data goes.
+    /// The data goes to it.
     Target,
-    /// On either.
+    /// Either side.
     Either,
 }
 
@@ -46,39 +46,39 @@ pub enum Role {
 pub enum Suspect {
     /// All flows with this part of a machine.
     Part {
-        /// As which end.
+        /// The side of the flows.
         role: Role,
         /// Its name, such as `GPU 3`.
         name: String,
     },
     /// One flow.
     Flow {
-        /// Where it starts.
+        /// Its source.
         source: String,
-        /// Where it ends.
+        /// Its target.
         target: String,
     },
 }
 
-/// Something that is slower than its like.
+/// A part or a flow that is slower than similar ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outlier {
     /// What is slow.
     pub suspect: Suspect,
-    /// How much: a share, 0 to 1, of the median of the flows that are not slow.
+    /// By how much: a share, 0 to 1, of the median of the other flows.
     pub slower: f64,
-    /// How many flows it is seen in.
+    /// How many flows it affects.
     pub flows: usize,
-    /// The chance of such a difference, or a greater one, if all are alike.
+    /// The probability of such a difference, or a larger one, by chance.
     pub p: f64,
-    /// Whether a part was also held against others by its flows in the other role alone.
+    /// Whether the part has enough flows in the other role for a comparison.
     pub has_other_role: bool,
     /// What was measured, such as `p2p copy write ce, 64 MiB`.
     pub what: String,
 }
 
-/// What is slower than its like in these rows. Flows are alike that have the same `class`, such as
-/// the kind of way between the two.
+/// The outliers of these rows. Flows of the same `class`, such as the same kind of path, are
+/// compared with each other.
 pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Outlier> {
     let single: Vec<&Row> = rows.iter().filter(|row| is_single_flow(row)).collect();
     let hosts = single.iter().flat_map(|row| [&row.source_host, &row.target_host]);
@@ -96,8 +96,8 @@ pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Outlier> {
     matrices.iter().flat_map(of_matrix).collect()
 }
 
-/// The kind of way that a flow takes: what it is expected to reach, and whether it goes between
-/// hosts or, on one, between processes, and how near two GPUs are to each other.
+/// The class of a flow's path: its expected bandwidth, whether it connects hosts or processes, and
+/// how near its GPUs are to each other.
 pub fn way(row: &Row, hosts: &[Host]) -> String {
     let expected = row.expected_gb_s;
     let expected = expected.map_or_else(String::new, |gb_s| format!(", {gb_s:.3} GB/s"));
@@ -129,7 +129,7 @@ fn nearness(row: &Row, hosts: &[Host]) -> String {
     )
 }
 
-/// Whether a row is the bandwidth of one flow from one place to another, with nothing beside it.
+/// Whether a row has the bandwidth of a single flow between two different places.
 fn is_single_flow(row: &Row) -> bool {
     row.status == Status::Ok
         && row.flows == Some(1)
@@ -137,7 +137,7 @@ fn is_single_flow(row: &Row) -> bool {
         && ends(row, true).is_some_and(|[source, target]| source.first() != target.first())
 }
 
-/// What is at the source and at the target; with its host, if that is to be told.
+/// The names of what is at the source and at the target, with the host if `has_hosts`.
 fn ends(row: &Row, has_hosts: bool) -> Option<[Vec<String>; 2]> {
     let end = |gpu: Option<u32>, rank: Option<u32>, nic: &Option<String>, host: &Option<String>| {
         let narrow = match (gpu, rank) {
@@ -182,13 +182,13 @@ fn matrix(what: &str, rows: &[&Row], class: &dyn Fn(&Row) -> String, has_hosts: 
     matrix
 }
 
-/// Of the values the one that a quarter reach: a place that many slow flows do not move.
+/// The upper quartile, which many slow flows do not move.
 fn upper_quartile(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values[(values.len() * 3).div_ceil(4).min(values.len() - 1)]
 }
 
-/// What was found, as lines for a person; empty where nothing was.
+/// The outliers as lines of text; empty if there are none.
 pub fn text(outliers: &[Outlier]) -> String {
     if outliers.is_empty() {
         return String::new();
@@ -242,7 +242,7 @@ pub fn text(outliers: &[Outlier]) -> String {
     text
 }
 
-/// A chance with as many digits as tell something.
+/// A probability with its significant digits.
 fn readable_p(p: f64) -> String {
     if p < 0.001 { "< 0.001".to_owned() } else { format!("{p:.3}") }
 }

@@ -1,27 +1,22 @@
 //! Is a difference real? `docs/comparing.md` has the method.
 
+use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::{measure::Scale, record::Row};
 
 /// What is compared of a case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Quantity {
-    /// `bandwidth_gb_s`: more is better.
+    /// More is better.
+    #[serde(rename = "bandwidth_gb_s")]
     Bandwidth,
-    /// `latency_ns_p50`, of cases without a bandwidth: less is better.
+    /// Of cases without a bandwidth: less is better.
+    #[serde(rename = "latency_ns_p50")]
     Latency,
 }
 
 impl Quantity {
-    /// The column.
-    pub const fn column(self) -> &'static str {
-        match self {
-            Self::Bandwidth => "bandwidth_gb_s",
-            Self::Latency => "latency_ns_p50",
-        }
-    }
-
     /// How much worse a change makes it: 0.05 is 5 % less bandwidth or 5 % more latency.
     pub fn loss(self, change: &Change) -> f64 {
         if self == Self::Bandwidth { -change.share } else { change.share }

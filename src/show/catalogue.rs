@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     page::{Column, Grid, Page},
-    words::or_unknown,
+    words::{self, or_unknown},
 };
 use crate::{
     judge::expected::{self, Known},
@@ -62,7 +62,7 @@ pub fn catalogue_text(catalogue: &Catalogue) -> String {
 
 /// All of the catalogue.
 pub fn catalogue_json(catalogue: &Catalogue) -> String {
-    pretty(&json!(catalogue))
+    words::json(&json!(catalogue))
 }
 
 /// What is expected of each path.
@@ -86,8 +86,8 @@ pub fn catalogue_entry_text(catalogue: &Catalogue, name: &str, entry: Entry<'_>)
             [("", |(key, _)| format!("  {key}")), ("", |(_, value)| value.replace('"', ""))];
         page.grid(Grid::of(&columns, facts.filter(|(key, _)| *key != "src")).numbers(&[]));
         page.lines("  from\n");
-        for words in sources.values() {
-            page.lines(&format!("    {words}\n"));
+        for source in sources.values() {
+            page.lines(&format!("    {source}\n"));
         }
         page.lines("\n");
     }
@@ -105,22 +105,19 @@ pub fn catalogue_entry_text(catalogue: &Catalogue, name: &str, entry: Entry<'_>)
 
 /// The same as JSON.
 pub fn catalogue_entry_json(catalogue: &Catalogue, name: &str, entry: Entry<'_>) -> String {
-    let (kind, facts, gpu, sources, expected) = match entry {
-        Entry::Gpu(gpu) => {
-            ("gpu", json!(gpu), Value::Null, sources(catalogue, &gpu.src), Value::Null)
-        }
+    let (kind, facts, gpu, expected) = match entry {
+        Entry::Gpu(gpu) => ("gpu", json!(gpu), Value::Null, Value::Null),
         Entry::Instance(instance) => {
-            let gpu = catalogue.gpu_of(instance);
-            let mut all = sources(catalogue, &instance.src);
-            all.extend(gpu.iter().flat_map(|gpu| sources(catalogue, &gpu.src)));
             let expected = json!(expected::known(name, instance, catalogue));
-            ("instance", json!(instance), json!(gpu), all, expected)
+            ("instance", json!(instance), json!(catalogue.gpu_of(instance)), expected)
         }
     };
-    let added = catalogue.is_added(name);
-    pretty(&json!({
-        "name": name, "kind": kind, "added_by_user": added, "facts": without_gaps(facts),
-        "gpu": without_gaps(gpu), "sources": sources, "expected": expected,
+    let parts = parts(catalogue, name, entry).into_iter();
+    let sources: BTreeMap<&str, &str> = parts.flat_map(|(.., sources)| sources).collect();
+    words::json(&json!({
+        "name": name, "kind": kind, "added_by_user": catalogue.is_added(name),
+        "facts": without_gaps(facts), "gpu": without_gaps(gpu), "sources": sources,
+        "expected": expected,
     }))
 }
 
@@ -162,11 +159,6 @@ fn without_gaps(facts: Value) -> Value {
         Value::Object(facts) => facts.into_iter().filter(|(_, value)| !value.is_null()).collect(),
         other => other,
     }
-}
-
-fn pretty(value: &Value) -> String {
-    // Every value is a plain number or text.
-    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 
 fn number(fact: Option<Positive>) -> String {

@@ -233,7 +233,7 @@ fn object(sources: &[Source], comparison: &Comparison, case: &Case) -> Value {
         "b": comparison.b,
         "case": title.join(" ").trim_end(),
         "size_bytes": row.size_bytes,
-        "quantity": case.quantity.column(),
+        "quantity": case.quantity,
         "value_a": case.a.map(|estimate| estimate.value),
         "value_b": case.b.map(|estimate| estimate.value),
         "change": case.change.map(|change| change.share),

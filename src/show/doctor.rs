@@ -48,8 +48,7 @@ pub fn doctor_text(report: &Report, is_verbose: bool) -> String {
 
 /// All of it as JSON.
 pub fn doctor_json(report: &Report) -> String {
-    // Every value is a plain number or text.
-    serde_json::to_string_pretty(report).unwrap_or_default() + "\n"
+    words::json(report)
 }
 
 fn add(text: &mut String, located: &Located) {

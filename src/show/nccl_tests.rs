@@ -9,7 +9,7 @@ use crate::{
     machine::NCCL_HEADERS,
     plan::{Collective, Flow, Iterations, Operation, Split, Step},
     record::{Row, Status, provenance::Provenance},
-    units::Bytes,
+    units::{Bytes, microseconds_at},
 };
 
 /// Of nccl-tests, whose form it is.
@@ -171,15 +171,12 @@ fn line(operation: Operation, rows: [Option<&Row>; 2], sum: &mut Sum) -> String 
     let elements = size.get() / data_type.size().get();
     let is_divided = operation.collective().is_some_and(|of| of.shape().is_divided());
     let count = if is_divided { elements / u64::from(ranks) } else { elements };
-    let reduction = if operation == Operation::Collective(Collective::SendRecv) {
-        // nccl-tests names one here too.
-        "sum"
-    } else {
-        row.reduction.map_or("none", Into::into)
-    };
+    // nccl-tests names a reduction of sendrecv too.
+    let is_send_recv = operation == Operation::Collective(Collective::SendRecv);
+    let reduction = if is_send_recv { "sum" } else { row.reduction.map_or("none", Into::into) };
     let root = row.root.map_or(-1, i64::from);
     let mut line =
-        format!("{:>12}  {count:>12}  {:>8}  {reduction:>6}  {root:>6}", size.get(), data_type,);
+        format!("{:>12}  {count:>12}  {data_type:>8}  {reduction:>6}  {root:>6}", size.get());
     for row in rows {
         line += &body(row, ranks, sum);
         for row in row.into_iter().filter(|row| row.status != Status::Ok) {
@@ -209,7 +206,7 @@ fn body(row: Option<&Row>, ranks: u32, sum: &mut Sum) -> String {
     let busbw = if ranks == 1 { 0.0 } else { row.bandwidth_gb_s_bus.unwrap_or(0.0) };
     sum.busbw_gb_s += busbw;
     sum.count += 1;
-    let time_us = size.get() as f64 / algbw / 1e3;
+    let time_us = microseconds_at(size, algbw);
     cells(&fitting(time_us, 7), &fitting(algbw, 6), &fitting(busbw, 6), "0")
 }
 
@@ -218,13 +215,13 @@ fn fitting(value: f64, width: usize) -> String {
     let decimals = |count: usize| format!("{value:.count$}");
     let fits = |text: &String| text.len() <= width;
     let plain = [2, 1, 0].map(decimals).into_iter().find(fits);
-    plain.unwrap_or_else(|| exponential(value, usize::from(width >= 7)))
+    let decimals = usize::from(width >= 7);
+    plain.unwrap_or_else(|| exponent_of_c(&format!("{value:.decimals$e}")))
 }
 
-/// As C's `%e` writes it.
-fn exponential(value: f64, decimals: usize) -> String {
-    let text = format!("{value:.decimals$e}");
-    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+/// A number with an exponent, which C writes with a sign and two digits.
+fn exponent_of_c(text: &str) -> String {
+    let (digits, exponent) = text.split_once('e').unwrap_or((text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{digits}e{sign}{:02}", exponent.abs())
@@ -232,23 +229,11 @@ fn exponential(value: f64, decimals: usize) -> String {
 
 /// Six significant digits, as C's `%g` writes them.
 fn significant(value: f64) -> String {
-    const DIGITS: i32 = 6;
-    if value == 0.0 {
-        return "0".to_owned();
+    let rounded: f64 = format!("{value:.5e}").parse().unwrap_or(value);
+    match rounded.abs() {
+        0.0 | 1e-4..1e6 => rounded.to_string(),
+        _ => exponent_of_c(&format!("{rounded:e}")),
     }
-    let trimmed = |text: String| match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    };
-    let scientific = format!("{value:.5e}");
-    let exponent: i32 = scientific.split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or(0);
-    if (-4..DIGITS).contains(&exponent) {
-        let decimals = usize::try_from(DIGITS - 1 - exponent).unwrap_or(0);
-        return trimmed(format!("{value:.decimals$}"));
-    }
-    let text = exponential(value, 5);
-    let (digits, power) = text.split_once('e').unwrap_or((&text, "+00"));
-    format!("{}e{power}", trimmed(digits.to_owned()))
 }
 
 #[cfg(test)]

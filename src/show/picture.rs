@@ -409,6 +409,8 @@ struct Direct {
     low: u32,
     /// That of the one at the right.
     high: u32,
+    /// The place of the one at the left.
+    left: usize,
     links: u32,
     /// How many GPUs it goes to the right.
     steps: usize,
@@ -420,26 +422,26 @@ struct Direct {
 fn direct(sides: &[Side<'_>]) -> Vec<Direct> {
     let branches = sides.iter().flat_map(|side| &side.branches);
     let parts: Vec<&Part<'_>> = branches.flat_map(|branch| &branch.gpus).collect();
-    let mut found: Vec<(usize, Direct)> = Vec::new();
+    let mut found: Vec<Direct> = Vec::new();
     for (left, part) in parts.iter().enumerate() {
         for (right, peer) in parts.iter().enumerate().skip(left + 1) {
             let peer = peer.gpu.node.gpu.0;
             let ends = part.links.ends.iter().find(|(end, _)| *end == End::Gpu(peer));
             let Some(&(_, links)) = ends else { continue };
             let low = part.gpu.node.gpu.0;
-            found.push((left, Direct { low, high: peer, links, steps: right - left, lane: 0 }));
+            found.push(Direct { low, high: peer, left, links, steps: right - left, lane: 0 });
         }
     }
-    found.sort_by_key(|(left, way)| (way.steps, *left));
+    found.sort_by_key(|way| (way.steps, way.left));
     for at in 0..found.len() {
         let (before, rest) = found.split_at_mut(at);
-        let (left, way) = &mut rest[0];
-        let meets = |(other, below): &&(usize, Direct)| {
-            (*other).max(*left) < (other + below.steps).min(*left + way.steps)
+        let way = &mut rest[0];
+        let meets = |below: &&Direct| {
+            below.left.max(way.left) < (below.left + below.steps).min(way.left + way.steps)
         };
-        way.lane = before.iter().filter(meets).map(|(_, below)| below.lane + 1).max().unwrap_or(0);
+        way.lane = before.iter().filter(meets).map(|below| below.lane + 1).max().unwrap_or(0);
     }
-    found.into_iter().map(|(_, way)| way).collect()
+    found
 }
 
 /// How far from the middle of a GPU the link to a peer begins, so that none crosses another

@@ -68,8 +68,7 @@ impl Results<'_> {
             "runs": runs.collect::<Vec<Value>>(),
             "cases": self.findings.iter().map(|found| case_json(plan, found)).collect::<Vec<Value>>(),
         });
-        let text = serde_json::to_string_pretty(&document);
-        text.expect("a value of JSON always has a form in JSON") + "\n"
+        words::json(&document)
     }
 
     /// For each case the combinations, the best first, and what each value does.
@@ -138,7 +137,7 @@ fn case_json(plan: &Plan, found: &Findings) -> Value {
     });
     json!({
         "case": found.case,
-        "quantity": found.quantity.column(),
+        "quantity": found.quantity,
         "ranking": ranking.collect::<Vec<Value>>(),
         "lead": lead,
         "effects": effects.collect::<Vec<Value>>(),

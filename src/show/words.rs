@@ -1,5 +1,7 @@
 //! Numbers and texts as a person reads them.
 
+use serde::Serialize;
+
 use crate::{
     record::{Row, Status},
     units::{Bytes, readable_gb_s, readable_nanoseconds},
@@ -66,4 +68,9 @@ pub(super) const fn status(status: Status) -> &'static str {
 /// A reason without its numbers, to recognise reasons that differ in nothing else.
 pub(super) fn unnumbered(reason: &str) -> String {
     reason.replace(|letter: char| letter.is_ascii_digit(), "")
+}
+
+/// Indented JSON of plain numbers and texts.
+pub(super) fn json(value: &impl Serialize) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }

@@ -1,8 +1,7 @@
 //! Which part of a machine, or which flow of a matrix, is slower than the rest.
 //!
-//! A matrix can have a million flows and thousands of parts, so that nothing here looks at all
-//! flows once for each part: the flows are in the order of their values, and what is asked of them
-//! is found by halving.
+//! A matrix can have a million flows and thousands of parts, so nothing here visits all flows once
+//! for each part: the flows are sorted by value, and searched by bisection.
 
 use std::cmp::Ordering;
 
@@ -11,13 +10,13 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use super::{Outlier, Role, Suspect};
 
-/// What differs by less is not told of, however certain: a share.
+/// Smaller relative differences are not reported, however certain.
 const DIFFERENCE_MIN: f64 = 0.05;
 
 /// From the median absolute deviation to the standard deviation of a normal distribution.
 const DEVIATIONS_PER_MEDIAN: f64 = 1.4826;
 
-/// Standard errors of a median in those of a mean, for a normal distribution: √(π / 2).
+/// Standard error of a median over that of a mean, for a normal distribution: √(π / 2).
 const ERRORS_OF_MEDIAN: f64 = 1.2533;
 
 /// Flows between ends.
@@ -25,7 +24,7 @@ const ERRORS_OF_MEDIAN: f64 = 1.2533;
 pub(super) struct Matrix {
     /// What is measured.
     what: String,
-    /// What the ends consist of.
+    /// The names of all parts.
     names: IndexSet<String>,
     /// For each end the indices of its names, from the narrowest to the widest: a GPU, an
     /// interface, a host.
@@ -36,21 +35,21 @@ pub(super) struct Matrix {
 /// One flow of a matrix.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    /// Places of its ends.
+    /// Indices of its ends.
     source: usize,
     target: usize,
-    /// Logarithm of its bandwidth over that of its like.
+    /// Logarithm of its bandwidth over the usual one of its class.
     value: f64,
-    /// Standard deviation of `value` by the measurement itself.
+    /// Standard deviation of `value` within the measurement.
     deviation: f64,
 }
 
-/// A part in a role, and its flows: their places in the order of the values.
+/// A part in a role, with the indices of its flows among the sorted values.
 struct Part {
     role: Role,
     name: usize,
     flows: Vec<usize>,
-    /// The first place at which it stands in the names of a flow's source and target.
+    /// Its first position among the names of a flow's source and target.
     width: usize,
 }
 
@@ -59,7 +58,7 @@ impl Matrix {
         Self { what: what.to_owned(), ..Self::default() }
     }
 
-    /// Adds a flow, with the names of what is at its ends.
+    /// Adds a flow, with the names of the parts at its ends.
     pub(super) fn push(&mut self, [source, target]: [Vec<String>; 2], value: f64, deviation: f64) {
         let [source, target] = [source, target].map(|names| self.end(names));
         self.cells.push(Cell { source, target, value, deviation });
@@ -70,8 +69,8 @@ impl Matrix {
         self.ends.insert_full(names).0
     }
 
-    /// What is slow in it. Parts are looked for first: what explains the most is put aside, and the
-    /// rest is looked at again; at the end single flows.
+    /// The outliers. Looks for parts first: removes the flows of the part that explains the most, and
+    /// searches the rest again. Single flows come last.
     pub(super) fn suspects(mut self, level: f64) -> Vec<Outlier> {
         self.cells.sort_by(|a, b| a.value.total_cmp(&b.value));
         let mut found = Vec::new();
@@ -97,7 +96,7 @@ impl Matrix {
         self.cells.iter().map(|cell| cell.value).collect()
     }
 
-    /// What the measurement itself lets the values differ by.
+    /// The usual standard deviation within the measurement.
     fn deviation(&self) -> f64 {
         let mut deviations: Vec<f64> = self.cells.iter().map(|cell| cell.deviation).collect();
         deviations.sort_unstable_by(f64::total_cmp);
@@ -121,7 +120,7 @@ impl Matrix {
                         Role::Target => !is_source,
                         Role::Either => true,
                     };
-                    // What is at both ends has the flow once.
+                    // A part at both ends has the flow once.
                     if is_its_own && part.flows.last() != Some(&place) {
                         part.flows.push(place);
                     }
@@ -129,33 +128,32 @@ impl Matrix {
                 }
             }
         }
-        // What is left of some has been put aside.
+        // The flows of some parts have been removed.
         parts.retain(|[part, ..]| part.width < usize::MAX);
         parts.sort_by(|[a, ..], [b, ..]| self.names[a.name].cmp(&self.names[b.name]));
         parts.into_iter().flatten().collect()
     }
 
-    /// The part whose flows differ the most from all others, if it is no chance.
+    /// The part whose flows differ the most from all others, if that is significant.
     fn slowest_part(&self, level: f64) -> Option<((Role, usize), Outlier)> {
         let (values, deviation) = (self.values(), self.deviation());
         let parts = self.parts();
         let count = parts.len() as f64;
         let tested = parts.iter().filter_map(|part| {
-            // One flow is a flow, and one that is left is no norm.
+            // A part has more than one flow, and so must the rest.
             let can_be_held = part.flows.len() > 1 && values.len() > part.flows.len() + 1;
             Some((part, can_be_held.then(|| Difference::of(&values, &part.flows, deviation))?))
         });
-        // Where a part has flows in one role only, these are all there are in either.
+        // The flows of a part that has one role only are the same in either role.
         let is_one_role = |part: &Part| part.role != Role::Either;
-        // What explains the difference best; of equals the narrower, whose name comes first in a
-        // flow.
+        // The best explanation; of equal ones the narrower part, whose name comes first in a flow.
         let better = |a: &(&Part, Difference), b: &(&Part, Difference)| -> Ordering {
             let narrower = || b.0.width.cmp(&a.0.width);
             let plainer = || is_one_role(a.0).cmp(&is_one_role(b.0));
             a.1.t.total_cmp(&b.1.t).then_with(narrower).then_with(plainer)
         };
         let (part, difference) = tested.max_by(better)?;
-        // Bonferroni: as many were tried.
+        // Bonferroni: corrected for the number of parts.
         let p = (difference.p() * count).min(1.0);
         let slower = difference.slower;
         (p < level && slower > DIFFERENCE_MIN).then(|| {
@@ -174,7 +172,7 @@ impl Matrix {
     /// Flows that differ from all others.
     fn slow_flows(&self, level: f64) -> Vec<Outlier> {
         let (values, deviation) = (self.values(), self.deviation());
-        // Of all flows the slowest differs the most from the rest.
+        // The slowest flow differs the most from the rest.
         let tested = self.cells.iter().enumerate().map_while(|(place, cell)| {
             let left = &values[place..];
             let difference = (left.len() > 1).then(|| Difference::of(left, &[0], deviation))?;
@@ -202,8 +200,8 @@ struct Difference {
 }
 
 impl Difference {
-    /// Of the flows at the places `own` and all others, whose `values` are in order. `deviation` is
-    /// the least standard deviation that is believed.
+    /// Between the flows at the indices `own` and all others, with sorted `values`. `deviation` is the
+    /// smallest standard deviation that is taken for real.
     fn of(values: &[f64], own: &[usize], deviation: f64) -> Self {
         let own_values: Vec<f64> = own.iter().map(|place| values[*place]).collect();
         let others = values.len() - own.len();
@@ -228,21 +226,21 @@ impl Difference {
         }
     }
 
-    /// The chance of such a `t` or a greater one if both are alike.
+    /// The probability of such a `t`, or a larger one, by chance.
     fn p(&self) -> f64 {
         StudentsT::new(0.0, 1.0, self.freedom).map_or(1.0, |student| student.sf(self.t))
     }
 }
 
-/// How many of the values, which are in order, are no farther from `centre` than `apart`.
+/// How many of the sorted values are no farther from `centre` than `apart`.
 fn near(values: &[f64], centre: f64, apart: f64) -> usize {
     let below = values.partition_point(|value| centre - value > apart);
     below.abs_diff(values.partition_point(|value| value - centre <= apart))
 }
 
-/// The least number, 0 or above, of which this holds, as it does of all greater ones.
+/// The smallest number, 0 or above, for which a condition holds that holds for all larger ones.
 fn least(holds: impl Fn(f64) -> bool) -> f64 {
-    // Numbers above 0 are in the order of their bits.
+    // The bits of positive numbers sort as the numbers do.
     let (mut low, mut high) = (0, f64::MAX.to_bits());
     while low < high {
         let middle = low.midpoint(high);
@@ -254,7 +252,7 @@ fn least(holds: impl Fn(f64) -> bool) -> f64 {
     f64::from_bits(low)
 }
 
-/// The median of so many values in order; 0 of none.
+/// The median of `count` sorted values; 0 if there are none.
 fn middle(count: usize, value: impl Fn(usize) -> f64) -> f64 {
     match count {
         0 => 0.0,

@@ -1,4 +1,4 @@
-//! Which rows of two sides are of the same case.
+//! Matches the rows of two sides that belong to the same case.
 
 use std::{borrow::Cow, collections::HashMap, str::FromStr};
 
@@ -10,14 +10,14 @@ use crate::{
     record::{COLUMNS, Cell, Column, Row},
 };
 
-/// What of a run is held against the rest of it.
+/// How the parts of a run that are compared differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Who asks for a copy: reads against writes.
+    /// The issuer of a copy: reads against writes.
     Issuer,
-    /// What moves the bytes.
+    /// The engine that moves the bytes.
     Engine,
-    /// The host that both ends are on.
+    /// The host of both ends.
     Host,
     /// A variable of NCCL.
     NcclEnv(String),
@@ -38,7 +38,7 @@ impl FromStr for By {
 }
 
 impl By {
-    /// What a row has of it; `None`: the row has no part in the comparison.
+    /// The value of a row; `None` if the row takes no part in the comparison.
     pub(super) fn value<'a>(&self, row: &'a Row) -> Option<&'a str> {
         match self {
             Self::Issuer => row.issuer.map(Into::into),
@@ -61,13 +61,13 @@ impl By {
             Self::Engine => &["engine"],
             // Ranks are counted over all hosts.
             Self::Host => &["source_host", "target_host", "source_rank", "target_rank"],
-            // What else was set must be the same.
+            // The other variables must be the same.
             Self::NcclEnv(_) => &[],
         }
     }
 }
 
-/// A row: which source it is of, and its place there.
+/// A row: the index of its source, and its own there.
 pub(super) type Member = (usize, usize);
 
 /// The rows of one case on both sides.
@@ -75,11 +75,11 @@ pub(super) type Member = (usize, usize);
 pub(super) struct Matched {
     pub(super) a: Vec<Member>,
     pub(super) b: Vec<Member>,
-    /// Whether several rows of one run fit, where another tool does not say enough of its cases.
+    /// Whether several rows of one run match, because another tool says too little of its cases.
     pub(super) is_ambiguous: bool,
 }
 
-/// Which rows are of the same case, in the order of the rows.
+/// The cases, in the order of their first rows.
 pub(super) fn matched(
     sources: &[Source],
     a: &[Member],
@@ -108,7 +108,7 @@ pub(super) fn matched(
     found.into_values().collect()
 }
 
-/// The columns that tell cases apart.
+/// The columns that distinguish cases.
 fn telling(
     sources: &[Source],
     a: &[Member],
@@ -117,11 +117,11 @@ fn telling(
     is_foreign: bool,
 ) -> Vec<&'static Column> {
     let is_host = |column: &Column| column.name.ends_with("_host");
-    // What another tool does not tell of its cases cannot tell them apart.
+    // A column that another tool leaves empty cannot distinguish cases.
     let is_told = |column: &Column, side: &[Member]| {
         side.iter().any(|(of, row)| (column.cell)(&sources[*of].rows[*row]) != Cell::Empty)
     };
-    // Nor what is the same everywhere.
+    // Nor can a column that is the same in all rows.
     let is_one = |column: &Column| {
         let mut cells = sources.iter().flat_map(|source| &source.rows).map(column.cell);
         let first = cells.next();
@@ -131,16 +131,16 @@ fn telling(
         column.role.tells_cases()
             && by.is_none_or(|by| !by.columns().contains(&column.name))
             && (is_host(column) || !is_one(column))
-            // Hosts of another tool have no place among ours.
+            // The hosts of another tool have other names.
             && (!is_foreign || !is_host(column) && is_told(column, a) && is_told(column, b))
     });
     columns.collect()
 }
 
-/// What a row has in a column, in words that are the same in every run.
+/// The cell of a row in words that are the same in every run.
 fn cell<'a>(source: &Source, row: &'a Row, column: &Column, by: Option<&By>) -> Cow<'a, str> {
     match ((column.cell)(row), column.name, by) {
-        // A cluster's hosts have other names the next time.
+        // The hosts of a cluster may have other names in the next run.
         (Cell::Text(text), "source_host" | "target_host", _) => {
             let place = source.hosts.iter().position(|host| host == text);
             place.map_or(text.into(), |place| place.to_string().into())

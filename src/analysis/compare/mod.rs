@@ -1,6 +1,6 @@
-//! Two runs, or parts of one, held against each other.
+//! Compares two runs, or parts of one.
 //!
-//! `docs/comparing.md`, "Comparing", has the method, and what it cannot tell.
+//! `docs/comparing.md`, "Comparing", has the method and its limits.
 
 mod matching;
 
@@ -23,14 +23,14 @@ use matching::{Matched, Member, matched};
 
 pub use matching::By;
 
-/// A run, or what another tool has left.
+/// A run, or the results of another tool.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
     /// The rows.
     pub rows: Vec<Row>,
     /// Its hosts, in their order.
     pub hosts: Vec<String>,
-    /// What its numbers depend on beside the case, as far as it says so.
+    /// What its numbers depend on besides the case, as far as it is known.
     pub traits: Vec<(Trait, String)>,
     /// The 95 % confidence intervals of the medians of rows with a latency only, in nanoseconds.
     pub latencies: HashMap<usize, (f64, f64)>,
@@ -38,7 +38,7 @@ pub struct Source {
     pub is_foreign: bool,
 }
 
-/// What numbers depend on beside the case.
+/// What numbers depend on besides the case.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, strum::Display, strum::VariantArray,
 )]
@@ -55,7 +55,7 @@ pub enum Trait {
 }
 
 impl Trait {
-    /// Whether the rows of a transport depend on it.
+    /// Whether the numbers of a transport depend on it.
     fn matters_to(self, transport: TransportKind) -> bool {
         match self {
             Self::Simulated | Self::Machine => true,
@@ -66,11 +66,7 @@ impl Trait {
 }
 
 impl Source {
-    /// A run of g2g.
-    ///
-    /// # Errors
-    ///
-    /// Its `latency.hlog` cannot be read, where rows have nothing else.
+    /// A run of g2g. Reads its `latency.hlog` where rows have a latency only.
     pub fn of_run(run: Run) -> Result<Self, Error> {
         let without_bandwidth = |row: &usize| {
             let row = &run.rows[*row];
@@ -86,7 +82,7 @@ impl Source {
             let library = provenance.libraries.iter().find(|library| library.name == name);
             library.map_or("none".to_owned(), |library| library.version.clone())
         };
-        // Rows are then of several machines, or of several versions, and nothing says which.
+        // A resumed run may have rows of several machines or versions.
         let changed: Vec<&str> =
             resumed.iter().flat_map(|again| &again.changed).map(String::as_str).collect();
         let later = match changed.is_empty() {
@@ -104,8 +100,7 @@ impl Source {
         Ok(Self { rows, hosts, traits, latencies, is_foreign: false })
     }
 
-    /// What another tool has left, which measures what is there; and the version of NCCL, if it
-    /// says it.
+    /// The results of another tool, which runs on real machines, with the version of NCCL if known.
     pub fn of_tool(rows: Vec<Row>, nccl: Option<&str>) -> Self {
         let real = Some((Trait::Simulated, "real".to_owned()));
         let nccl = nccl.map(|version| (Trait::Nccl, version.to_owned()));
@@ -113,7 +108,7 @@ impl Source {
         Self { rows, traits, is_foreign: true, ..Self::default() }
     }
 
-    /// How well a row's number is known.
+    /// The confidence interval of a row's number.
     fn interval(&self, at: usize, quantity: Quantity) -> Option<Interval> {
         let row = &self.rows[at];
         let ((low, high), scale) = match quantity {
@@ -146,10 +141,10 @@ impl Source {
     }
 }
 
-/// What a machine is, as far as numbers depend on it.
+/// The properties of a machine that numbers depend on.
 fn machine(provenance: &Provenance) -> String {
     let machine = &provenance.machine;
-    // Of a simulated machine the one that it runs on is another.
+    // The machine that runs a simulation does not matter.
     let named = [&machine.product, &machine.cpu_model].into_iter().filter_map(Option::as_deref);
     let named = named.filter(|_| !provenance.simulated);
     let hosts = provenance.hosts.iter().map(|host| gpus(&host.topology));
@@ -171,17 +166,17 @@ pub(crate) fn gpus(topology: &Topology) -> String {
 /// A case on both sides.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// One of its rows: which of the sources, and the row there.
+    /// One of its rows: the index of its source, and its own there.
     pub example: (usize, usize),
-    /// What is compared of it.
+    /// The quantity that is compared.
     pub quantity: Quantity,
-    /// What A has measured, if it has.
+    /// The estimate of A, if it has measured the case.
     pub a: Option<Estimate>,
-    /// What B has measured.
+    /// The estimate of B.
     pub b: Option<Estimate>,
-    /// From A to B.
+    /// The change from A to B.
     pub change: Option<Change>,
-    /// What is thought of it.
+    /// The verdict.
     pub verdict: ChangeVerdict,
 }
 
@@ -192,25 +187,25 @@ impl Case {
     }
 }
 
-/// Two sides held against each other.
+/// The comparison of two sides.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// What A is.
+    /// The name of A.
     pub a: String,
-    /// What B is.
+    /// The name of B.
     pub b: String,
-    /// Every case that either has.
+    /// The cases of either side.
     pub cases: Vec<Case>,
-    /// Runs of the side that has fewer.
+    /// The smaller number of runs of the two sides.
     pub runs: usize,
-    /// What differs between the sides beside the case, and is not to be overlooked.
+    /// Differences between the sides that a reader must know.
     pub differences: Vec<String>,
     /// The columns in which the sides differ, if they are parts of the same runs.
     pub(crate) by: &'static [&'static str],
 }
 
-/// Holds the first `count` sources, which are A, against the others, which are B. Cases are judged
-/// although what `across` names differs.
+/// Compares the first `count` sources, which are A, with the others, which are B. Differences in the
+/// traits `across` are allowed.
 pub fn sides(
     sources: &[Source],
     count: usize,
@@ -225,7 +220,7 @@ pub fn sides(
     judged(vec![compared(sources, &a, &b, None, across)])
 }
 
-/// Holds the parts of the same sources against each other: all against the first.
+/// Compares the parts of the same sources: each with the first.
 pub fn parts(sources: &[Source], by: &By) -> Vec<Comparison> {
     let mut parts: IndexMap<&str, Vec<Member>> = IndexMap::new();
     for (at, source) in sources.iter().enumerate() {
@@ -263,7 +258,7 @@ fn compared(
             traits.filter(|(of, _)| of == kind).map(|(_, value)| value.as_str()).collect()
         };
         let (in_a, in_b) = (values(&runs_of_a), values(&runs_of_b));
-        // Another tool does not say what it ran on.
+        // Another tool does not name its machine.
         let is_other = in_a != in_b && !in_a.is_empty() && !in_b.is_empty();
         let told = |values: BTreeSet<&str>| values.into_iter().collect::<Vec<&str>>().join(" and ");
         (is_other && !across.contains(kind)).then(|| (*kind, [told(in_a), told(in_b)]))
@@ -295,7 +290,7 @@ fn difference(kind: Trait, a: &str, b: &str) -> String {
     format!("{what}: {a} against {b} (--across {kind})")
 }
 
-/// What both sides have of a case; `None` where neither was to be measured.
+/// A case of both sides; `None` if both have skipped it.
 fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) -> Option<Case> {
     let Matched { a, b, is_ambiguous } = matched;
     let example = *a.iter().chain(b).next()?;
@@ -333,7 +328,7 @@ fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) 
     Some(Case { example, quantity, a: in_a, b: in_b, change, verdict })
 }
 
-/// A row's number, if it has one that can be compared.
+/// The number of a row, if it can be compared.
 fn number(row: &Row, quantity: Quantity) -> Option<f64> {
     quantity.of(row).filter(|number| *number > 0.0 && row.status == Status::Ok)
 }
@@ -349,7 +344,7 @@ fn lack(row: &Row) -> String {
     }
 }
 
-/// What a side has measured of a case.
+/// The estimate of a side.
 fn estimate(sources: &[Source], side: &[Member], quantity: Quantity) -> Option<Estimate> {
     let value = |&(source, row): &Member| number(&sources[source].rows[row], quantity);
     let told: Vec<(Member, f64)> =
@@ -363,7 +358,7 @@ fn estimate(sources: &[Source], side: &[Member], quantity: Quantity) -> Option<E
     }
 }
 
-/// The same with what is thought of each case, in view of how many there are.
+/// Adds the verdicts, corrected for the number of cases.
 fn judged(mut comparisons: Vec<Comparison>) -> Vec<Comparison> {
     let mut cases: Vec<&mut Case> = comparisons
         .iter_mut()

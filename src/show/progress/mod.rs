@@ -37,10 +37,7 @@ pub(crate) enum Verbosity {
 pub(crate) struct Progress {
     bar: ProgressBar,
     rows: usize,
-    is_quiet: bool,
-    /// Whether each row gets a line of its own.
-    has_lines: bool,
-    is_verbose: bool,
+    verbosity: Verbosity,
     left: Left,
     /// The case under way, and when it began.
     under_way: Option<(Weight, Instant)>,
@@ -50,11 +47,9 @@ impl Progress {
     /// Of a run of `rows` rows, of which the first `finished` are there.
     pub(crate) fn new(rows: usize, finished: usize, left: Left, verbosity: Verbosity) -> Self {
         let is_quiet = verbosity == Verbosity::Quiet;
-        let is_verbose = verbosity == Verbosity::Verbose;
         let bar = bar(rows, is_quiet, "{bar:20} {pos}/{len} rows{prefix}  {wide_msg}");
         bar.set_position(finished as u64);
-        let has_lines = !is_quiet && (is_verbose || bar.is_hidden());
-        let progress = Self { bar, rows, is_quiet, has_lines, is_verbose, left, under_way: None };
+        let progress = Self { bar, rows, verbosity, left, under_way: None };
         progress.bar.set_prefix(progress.time_left());
         progress
     }
@@ -76,7 +71,12 @@ impl Progress {
 
     /// `row` is known.
     pub(crate) fn row(&self, row: &Row) {
-        if self.has_lines {
+        let has_line = match self.verbosity {
+            Verbosity::Quiet => false,
+            Verbosity::Normal => self.bar.is_hidden(),
+            Verbosity::Verbose => true,
+        };
+        if has_line {
             let (number, rows, left) = (row.case, self.rows, self.time_left());
             self.say(&format!("[{number}/{rows}{left}] {}", self.line(row)));
         }
@@ -85,7 +85,7 @@ impl Progress {
 
     /// The run begins, and its files are in `folder`: whoever ends it early finds them.
     pub(crate) fn begin_run(&self, folder: &Path) {
-        if !self.is_quiet {
+        if self.verbosity != Verbosity::Quiet {
             self.say(&format!(
                 "results: {0}; if it is interrupted, the same command with --resume {0} goes on",
                 folder.display()
@@ -122,7 +122,7 @@ impl Progress {
                 if !row.flags.is_empty() {
                     line.push_str(&format!(" [{}]", row.flags));
                 }
-                if self.is_verbose {
+                if self.verbosity == Verbosity::Verbose {
                     line.push_str(&how(row));
                 }
                 line

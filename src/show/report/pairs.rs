@@ -1,7 +1,8 @@
 //! Heat maps: what every pair reaches.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use indexmap::IndexSet;
 use serde_json::{Value, json};
 
 use super::{Chart, Section, Variant, kinds};
@@ -52,12 +53,8 @@ struct Cell {
     expected: Option<f64>,
 }
 
-/// All ends of flows.
-struct Ends<'a> {
-    /// The host of each, and its number there, in their order.
-    all: Vec<(&'a str, u32)>,
-    places: HashMap<(&'a str, u32), End>,
-}
+/// The host and the number of each end of a flow, in their order.
+struct Ends<'a>(IndexSet<(&'a str, u32)>);
 
 /// Whether the ends of a row are GPUs. They are ranks where neither end is a GPU, and for RDMA,
 /// where ranks can share a GPU.
@@ -79,21 +76,14 @@ fn named(row: &Row) -> Option<[(&str, u32); 2]> {
 impl<'a> Ends<'a> {
     fn of(rows: &'a [Row]) -> Self {
         // Hosts stand in the order of the rows, which is that of their ranks.
-        let mut hosts: HashMap<&str, usize> = HashMap::new();
-        let mut all: HashSet<(&str, u32)> = HashSet::new();
-        for end in rows.iter().filter_map(named).flatten() {
-            let count = hosts.len();
-            hosts.entry(end.0).or_insert(count);
-            all.insert(end);
-        }
-        let mut all: Vec<(&str, u32)> = all.into_iter().collect();
-        all.sort_unstable_by_key(|(host, number)| (hosts[host], *number));
-        let places = all.iter().enumerate().map(|(place, end)| (*end, place)).collect();
-        Self { all, places }
+        let mut all: IndexSet<(&str, u32)> = rows.iter().filter_map(named).flatten().collect();
+        let hosts: IndexSet<&str> = all.iter().map(|(host, _)| *host).collect();
+        all.sort_unstable_by_key(|(host, number)| (hosts.get_index_of(host), *number));
+        Self(all)
     }
 
     fn name(&self, end: End, has_host: bool) -> String {
-        match self.all[end] {
+        match self.0[end] {
             (host, number) if has_host => format!("{number} of {host}"),
             (_, number) => number.to_string(),
         }
@@ -101,8 +91,8 @@ impl<'a> Ends<'a> {
 
     /// The pair of a row, if its flow goes from one place to another.
     fn pair(&self, row: &Row) -> Option<(End, End)> {
-        let [source, target] = named(row)?.map(|end| self.places[&end]);
-        (source != target).then_some((source, target))
+        let [source, target] = named(row)?.map(|end| self.0.get_index_of(&end));
+        source.zip(target).filter(|(source, target)| source != target)
     }
 }
 
@@ -121,7 +111,7 @@ impl Axis {
         let own: BTreeSet<End> =
             cells.keys().flat_map(|(source, target)| [*source, *target]).collect();
         let own: Vec<End> = own.into_iter().collect();
-        let hosts: BTreeSet<&str> = own.iter().map(|end| ends.all[*end].0).collect();
+        let hosts: BTreeSet<&str> = own.iter().map(|end| ends.0[*end].0).collect();
         let has_hosts = hosts.len() > 1;
         let shared = own.len().div_ceil(ENDS_MAX).max(1);
         let name = |end: &End| ends.name(*end, has_hosts);
@@ -229,14 +219,14 @@ impl HeatMap<'_> {
                 return format!("{} pairs, all at {} GB/s", values.len(), short(high));
             }
             let slowest = cells.iter().min_by(|a, b| a.1.value.total_cmp(&b.1.value));
-            let name = |end| self.ends.name(end, axis.has_hosts);
-            let slowest = slowest.map(|((source, target), _)| [*source, *target].map(name));
+            let (source, target) = slowest.map_or((0, 0), |(pair, _)| *pair);
             format!(
-                "{} pairs from {} to {} GB/s, the slowest {}",
+                "{} pairs from {} to {} GB/s, the slowest {} → {}",
                 values.len(),
                 short(low),
                 short(high),
-                slowest.map(|names| names.join(" → ")).unwrap_or_default()
+                self.ends.name(source, axis.has_hosts),
+                self.ends.name(target, axis.has_hosts),
             )
         };
         let style = |cells: &Cells| {
