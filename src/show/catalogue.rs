@@ -1,5 +1,4 @@
-//! The catalogue for a person: a line for each GPU and instance type, or all of one with where it
-//! is from.
+//! The catalogue: a line for each GPU and instance type, or all facts of one with their sources.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +64,7 @@ pub fn catalogue_json(catalogue: &Catalogue) -> String {
     words::json(&json!(catalogue))
 }
 
-/// What is expected of each path.
+/// The expected bandwidth of each path.
 fn expected_table(paths: &[Known]) -> Grid {
     let columns: [Column<&Known>; 4] = [
         ("path", |known| known.path.to_owned()),
@@ -76,7 +75,7 @@ fn expected_table(paths: &[Known]) -> Grid {
     Grid::of(&columns, paths).words(&WORDS).without_empty()
 }
 
-/// All of one entry, of the GPU of an instance, and where it is from.
+/// All facts of an entry, and of the GPU of an instance, with their sources.
 pub fn catalogue_entry_text(catalogue: &Catalogue, name: &str, entry: Entry<'_>) -> String {
     let mut page = Page::default();
     for (title, facts, sources) in parts(catalogue, name, entry) {
@@ -121,7 +120,7 @@ pub fn catalogue_entry_json(catalogue: &Catalogue, name: &str, entry: Entry<'_>)
     }))
 }
 
-/// What there is to show: a title, the facts as lines of TOML, and the words of their sources.
+/// The parts of an entry: a title, the facts as lines of TOML, and their sources.
 fn parts<'a>(
     catalogue: &'a Catalogue,
     name: &str,
@@ -143,9 +142,9 @@ fn parts<'a>(
     }
 }
 
-/// What is known, a line for each key, in the order of the keys.
+/// The facts, a line for each key.
 fn lines(entry: &impl Serialize) -> String {
-    // Every entry was read from such lines.
+    // An entry is read from such lines.
     toml::to_string(entry).unwrap_or_default()
 }
 
@@ -153,7 +152,7 @@ fn sources<'a>(catalogue: &'a Catalogue, names: &'a [String]) -> BTreeMap<&'a st
     names.iter().map(|name| (name.as_str(), catalogue.words_of(name))).collect()
 }
 
-/// Without what is not known.
+/// The facts that are known.
 fn without_gaps(facts: Value) -> Value {
     match facts {
         Value::Object(facts) => facts.into_iter().filter(|(_, value)| !value.is_null()).collect(),

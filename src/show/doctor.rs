@@ -1,4 +1,4 @@
-//! The doctor's report as text and as JSON.
+//! The doctor's report as text.
 
 use super::words;
 use crate::{
@@ -44,11 +44,6 @@ pub fn doctor_text(report: &Report, is_verbose: bool) -> String {
         paragraph(&mut text, "", &format!("{}.", upper(line)));
     }
     text
-}
-
-/// All of it as JSON.
-pub fn doctor_json(report: &Report) -> String {
-    words::json(report)
 }
 
 fn add(text: &mut String, located: &Located) {

@@ -22,25 +22,10 @@ pub(super) fn is_pair(row: &Row) -> bool {
         && (is_of_gpus || row.transport.is_between_ranks())
 }
 
-/// What the rows of one set of matrices have in common.
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Kind {
-    name: String,
-    transport: TransportKind,
-    operation: Option<Operation>,
-    /// The host of pairs within a host.
-    host: Option<String>,
-}
-
-impl Kind {
-    fn of(row: &Row) -> Self {
-        Self {
-            name: row.kind(&Naming { has_hosts: false, without: &["issuer"] }),
-            transport: row.transport,
-            operation: row.operation,
-            host: row.source_host.clone().filter(|_| !row.transport.is_across_hosts()),
-        }
-    }
+/// The name of a row's kind, and the host of pairs within a host.
+fn kind(row: &Row) -> (String, Option<&str>) {
+    let host = row.source_host.as_deref().filter(|_| !row.transport.is_across_hosts());
+    (row.kind(&Naming { has_hosts: false, without: &["issuer"] }), host)
 }
 
 /// What the ends of a row are.
@@ -51,13 +36,13 @@ const fn noun(transport: TransportKind) -> &'static str {
 /// For each kind of transfer: the matrices of its largest size, and, where there are several
 /// sizes, a table by size for each pair.
 pub(super) fn matrices(rows: &[&Row], page: &mut Page) {
-    let mut kinds: IndexMap<Kind, Vec<&Row>> = IndexMap::new();
+    let mut kinds: IndexMap<(String, Option<&str>), Vec<&Row>> = IndexMap::new();
     for &row in rows {
-        kinds.entry(Kind::of(row)).or_default().push(row);
+        kinds.entry(kind(row)).or_default().push(row);
     }
-    let hosts: BTreeSet<&Option<String>> = kinds.keys().map(|kind| &kind.host).collect();
-    for (kind, rows) in &kinds {
-        if let Some(host) = kind.host.as_ref().filter(|_| hosts.len() > 1) {
+    let hosts: BTreeSet<Option<&str>> = kinds.keys().map(|(_, host)| *host).collect();
+    for ((name, host), rows) in &kinds {
+        if let Some(host) = host.filter(|_| hosts.len() > 1) {
             page.lines(&format!("On {host}:\n"));
         }
         let measured = rows.iter().filter(|row| row.status == Status::Ok);
@@ -66,33 +51,34 @@ pub(super) fn matrices(rows: &[&Row], page: &mut Page) {
         let size = size.or_else(|| rows.iter().filter_map(|row| row.size_bytes).max());
         let at_largest: Vec<&Row> =
             rows.iter().copied().filter(|row| row.size_bytes == size).collect();
-        at_size(kind, size.unwrap_or_default(), &at_largest, page);
+        at_size(name, size.unwrap_or_default(), &at_largest, page);
         page.lines(&notes(rows));
         let paths = verdicts::paths(rows, &|row| which(row, rows));
         if !paths.is_empty() {
             page.lines(&format!("{paths}\n"));
         }
         if at_largest.len() < rows.len() {
-            by_size(kind, rows, page);
+            by_size(name, rows, page);
         }
     }
 }
 
 /// The matrices of rows of one kind and size.
-fn at_size(kind: &Kind, size: Bytes, rows: &[&Row], page: &mut Page) {
-    let noun = noun(kind.transport);
+fn at_size(name: &str, size: Bytes, rows: &[&Row], page: &mut Page) {
+    let Row { transport, operation, .. } = *rows[0];
+    let noun = noun(transport);
     let axis = format!("rows: source {noun}, columns: target {noun}");
     let ending = ending(rows);
-    let title = |what: &str| format!("{}, {size}, {what}; {axis}{ending}", kind.name);
+    let title = |what: &str| format!("{name}, {size}, {what}; {axis}{ending}");
     let bandwidth = |row: &Row| cell(row, row.bandwidth_gb_s.map(short_gb_s));
-    if kind.operation.is_some_and(Operation::is_latency_only) {
-        page.title(title(if kind.operation == Some(Operation::Chase) {
+    if operation.is_some_and(Operation::is_latency_only) {
+        page.title(title(if operation == Some(Operation::Chase) {
             "median latency of one load by the target"
         } else {
             "median latency one way"
         }));
         square(page, rows, &|row| cell(row, row.latency_ns_p50.map(readable_nanoseconds)));
-    } else if kind.transport == TransportKind::P2p && kind.operation == Some(Operation::Copy) {
+    } else if transport == TransportKind::P2p && operation == Some(Operation::Copy) {
         let by = |issuer| -> Vec<&Row> {
             rows.iter().copied().filter(|row| row.issuer == Some(issuer)).collect()
         };
@@ -176,8 +162,8 @@ fn square(page: &mut Page, rows: &[&Row], text: &dyn Fn(&Row) -> String) {
     page.lines("\n");
 }
 
-/// What the numbers do not say: why a row has none, and which flags it has. Each note stands once,
-/// with the first row and how many rows there are.
+/// Why rows have no number, and their flags. Each note appears once, with the first row and the
+/// number of rows.
 fn notes(rows: &[&Row]) -> String {
     let mut notes: IndexMap<(String, String), (&Row, usize)> = IndexMap::new();
     for &row in rows {
@@ -223,14 +209,14 @@ fn has_one_host(rows: &[&Row]) -> bool {
 }
 
 /// A table by size for each pair, reads beside writes.
-fn by_size(kind: &Kind, rows: &[&Row], page: &mut Page) {
+fn by_size(name: &str, rows: &[&Row], page: &mut Page) {
     let mut pairs: BTreeMap<[Option<End<'_>>; 2], Vec<&Row>> = BTreeMap::new();
     for &row in rows {
         pairs.entry(ends(row)).or_default().push(row);
     }
     for of_pair in pairs.values() {
         let ending = ending(of_pair);
-        page.title(format!("{}, {}{ending}", kind.name, pair(of_pair[0], rows)));
+        page.title(format!("{name}, {}{ending}", pair(of_pair[0], rows)));
         page.grid(sizes_of_pair(of_pair));
         page.lines("\n");
     }
@@ -272,7 +258,7 @@ fn sizes_of_pair(rows: &[&Row]) -> Grid {
     grid
 }
 
-/// How many times as fast one row is as another, with its 95 % interval.
+/// The ratio of the bandwidths of two rows, with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ratio {
     median: f64,
@@ -283,8 +269,8 @@ pub(super) struct Ratio {
 impl Ratio {
     /// The medians' ratio. Its interval comes from those of both medians by the method of variance
     /// estimates recovery on the logarithms (Zou and Donner, "Construction of confidence limits
-    /// about effect measures", Statistics in Medicine 27, 2008), which asks only that the rows are
-    /// independent. `None` if one of them has no bandwidth.
+    /// about effect measures", Statistics in Medicine 27, 2008), for independent rows. `None` if
+    /// one of them has no bandwidth.
     pub(super) fn of(over: &Row, under: &Row) -> Option<Self> {
         let (over_median, under_median) = (over.bandwidth_gb_s?, under.bandwidth_gb_s?);
         let median = over_median / under_median;

@@ -12,7 +12,7 @@ use crate::{
     units::{Bytes, microseconds_at},
 };
 
-/// Of nccl-tests, whose form it is.
+/// The version of nccl-tests that has this form.
 const VERSION: &str = "2.19.6";
 
 /// What nccl-tests says of the run before its results.
@@ -123,17 +123,14 @@ fn lines<'a>(rows: &[&'a Row]) -> Vec<[Option<&'a Row>; 2]> {
     let mut lines: Vec<[Option<&Row>; 2]> = Vec::new();
     for &row in rows {
         let place = usize::from(row.in_place == Some(true));
-        let of_same = |line: &&mut [Option<&Row>; 2]| {
+        let of_same = |line: &[Option<&Row>; 2]| {
             line[place].is_none() && line.iter().flatten().any(|other| key(other) == key(row))
         };
-        match lines.iter_mut().find(of_same) {
-            Some(line) => line[place] = Some(row),
-            None => {
-                let mut line = [None, None];
-                line[place] = Some(row);
-                lines.push(line);
-            }
+        let at = lines.iter().position(of_same).unwrap_or(lines.len());
+        if at == lines.len() {
+            lines.push([None, None]);
         }
+        lines[at][place] = Some(row);
     }
     lines
 }

@@ -1,4 +1,4 @@
-//! What a person is shown, as text for a terminal or as Markdown for a comment or an issue.
+//! Titles, tables and lines, as text for a terminal or as Markdown for a comment or an issue.
 
 use std::io;
 
@@ -153,7 +153,7 @@ impl Page {
         self.parts.iter().map(part).collect()
     }
 
-    /// For what shows Markdown as GitHub does.
+    /// For viewers of GitHub's Markdown.
     pub fn markdown(&self) -> String {
         let mut text = String::new();
         for part in &self.parts {
@@ -190,7 +190,7 @@ fn escaped(text: &str) -> String {
     for (at, letter) in text.char_indices() {
         match letter {
             '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' => escaped.extend(['\\', letter]),
-            // Tags and entities; what GitHub makes links of.
+            // Tags and entities; GitHub makes links of the others.
             '<' => escaped.push_str("&lt;"),
             // A quotation.
             '>' if at == 0 => escaped.push_str("&gt;"),

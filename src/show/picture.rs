@@ -30,15 +30,14 @@ const TRUNK: f64 = 14.0;
 const LANE: (f64, f64) = (18.0, 7.0);
 
 /// A colour of a kind of part: of its area, and of its edge.
-#[derive(Clone, Copy)]
-struct Colour(&'static str, &'static str);
+type Colour = (&'static str, &'static str);
 
-const OF_GPU: Colour = Colour("#eaf4e2", "#4c8c2b");
-const OF_NIC: Colour = Colour("#e5eefb", "#3867b0");
-const OF_PCIE: Colour = Colour("#f6efdc", "#9a7b2f");
-const OF_NVLINK: Colour = Colour("#dcf1ee", "#1f7f75");
-const OF_CPU: Colour = Colour("#eeeeee", "#666666");
-const OF_NODE: Colour = Colour("#fafafa", "#cccccc");
+const OF_GPU: Colour = ("#eaf4e2", "#4c8c2b");
+const OF_NIC: Colour = ("#e5eefb", "#3867b0");
+const OF_PCIE: Colour = ("#f6efdc", "#9a7b2f");
+const OF_NVLINK: Colour = ("#dcf1ee", "#1f7f75");
+const OF_CPU: Colour = ("#eeeeee", "#666666");
+const OF_NODE: Colour = ("#fafafa", "#cccccc");
 const INK: &str = "#222222";
 const PALE: &str = "#555555";
 const ALARM: &str = "#c62828";
@@ -62,7 +61,7 @@ struct Side<'a> {
     branches: Vec<Branch<'a>>,
 }
 
-/// The picture, as one SVG element that needs nothing from outside.
+/// The picture, as one self-contained SVG element.
 pub fn picture(survey: &Survey) -> String {
     let sides = sides(survey);
     let widths: f64 = sides.iter().map(|side| side.width() + 2.0 * GAP).sum();
@@ -174,7 +173,7 @@ impl Canvas {
         self.document.assign("role", "img");
         self.document.assign("font-family", "system-ui, 'DejaVu Sans', sans-serif");
         self.document.append(Title::new(plain(&title)));
-        self.area((0.0, 0.0), (self.width, end), Colour("#ffffff", "none"), "");
+        self.area((0.0, 0.0), (self.width, end), ("#ffffff", "none"), "");
         self.text((MARGIN, 26.0), &title, (16.0, INK, "start"));
         let mut left = MARGIN;
         let mut before: Option<f64> = None;
@@ -481,7 +480,7 @@ fn rate(link: Link) -> String {
     link.gb_s().map(|gb_s| format!(", {gb_s:.1} GB/s")).unwrap_or_default()
 }
 
-/// At most so many letters of a name.
+/// A name, cut to so many letters.
 fn shortened(name: &str, letters: usize) -> String {
     if name.chars().count() <= letters {
         return name.to_owned();
@@ -490,7 +489,7 @@ fn shortened(name: &str, letters: usize) -> String {
     format!("{first}…")
 }
 
-/// A text without the characters that XML does not allow, whatever the kernel calls something.
+/// A text without the characters that XML does not allow.
 fn plain(text: &str) -> String {
     let is_odd = |letter: char| letter.is_control() || matches!(letter, '\u{fffe}' | '\u{ffff}');
     text.replace(is_odd, "?")

@@ -16,18 +16,18 @@ use crate::{
     units::readable_gb_s,
 };
 
-/// All that is known of a sweep.
+/// The results of a sweep.
 #[derive(Debug)]
 pub struct Results<'a> {
-    /// What was to be run.
+    /// The plan.
     pub plan: &'a Plan,
-    /// The file that said so.
+    /// The text of its file.
     pub text: &'a str,
-    /// Where the sweep comes from.
+    /// The origin of the sweep.
     pub provenance: &'a Value,
-    /// What became of the runs, as far as they were run.
+    /// The runs that have ended.
     pub ended: &'a [Ended],
-    /// What their numbers say.
+    /// The findings of each case.
     pub findings: &'a [Findings],
     /// Whether a simulated machine was measured.
     pub simulated: bool,
@@ -37,14 +37,11 @@ impl Results<'_> {
     /// The text of `sweep.json`.
     pub fn json(&self) -> String {
         let Self { plan, text, provenance, simulated, .. } = self;
-        let values = |combination: usize| -> Value {
-            let values = plan.axes.iter().zip(&plan.combinations[combination].values);
-            let values =
-                values.map(|(axis, &value)| (axis.name.clone(), json!(axis.values[value])));
-            Value::Object(values.collect())
-        };
-        let combinations = plan.combinations.iter().enumerate().map(|(number, combination)| {
-            json!({ "combination": number + 1, "values": values(number), "words": combination.words })
+        let combinations = (1..).zip(&plan.combinations).map(|(number, combination)| {
+            let values = plan.axes.iter().zip(&combination.values);
+            let values = values.map(|(axis, &value)| (&*axis.name, &*axis.values[value]));
+            let (values, words) = (values.collect::<Value>(), &combination.words);
+            json!({ "combination": number, "values": values, "words": words })
         });
         let runs = plan.runs().into_iter().map(|run| {
             let ended = self.ended.iter().find(|ended| ended.run == run);
@@ -71,7 +68,7 @@ impl Results<'_> {
         words::json(&document)
     }
 
-    /// For each case the combinations, the best first, and what each value does.
+    /// For each case the combinations, the best first, and the effect of each value.
     pub fn tables(&self) -> String {
         let mut page = Page::default();
         let simulated = words::mark(self.simulated);

@@ -1,4 +1,4 @@
-//! What is printed: the only place that writes to standard output.
+//! The tables of a run, and the only place that writes to standard output.
 
 use std::{
     collections::HashSet,
@@ -17,8 +17,8 @@ use crate::{
     units::{readable_gb_s, readable_nanoseconds},
 };
 
-/// Prints `text`, with what a terminal would obey as escapes. A reader that has gone away, such as
-/// `head`, is no error.
+/// Prints `text`, with control characters as escapes. It is no error if the reader has gone away,
+/// as `head` does.
 pub fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(visible(text).as_bytes()).and_then(|()| stdout.flush()) {
@@ -105,7 +105,7 @@ fn time(ns: Option<u64>) -> String {
     words::or_dash(ns.map(readable_nanoseconds))
 }
 
-/// What a person must know of a row besides its numbers.
+/// The status of a row with its remarks.
 fn status(row: &Row) -> String {
     if row.status != Status::Ok {
         return format!("{}: {}", words::status(row.status), row.reason);

@@ -14,7 +14,7 @@ use crate::{
     units::count,
 };
 
-/// Reasons that are shown; the others are in the JSON.
+/// Reasons that are shown; further ones are in the JSON.
 const REASONS_MAX: usize = 12;
 
 /// What only root may read.

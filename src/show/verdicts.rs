@@ -13,7 +13,7 @@ use crate::{
 /// Rows that are listed one by one; more are counted.
 const LINES_MAX: usize = 20;
 
-/// What rows of one line have in common.
+/// The common properties of the rows of one line.
 fn kind(row: &Row) -> (String, Option<&str>) {
     let naming = Naming { has_hosts: false, without: &["issuer", "in_place"] };
     (row.kind(&naming), row.expected_from.as_deref())
@@ -88,7 +88,7 @@ pub(super) fn paths(rows: &[&Row], which: &dyn Fn(&Row) -> String) -> String {
             PathVerdict::Contradicted => format!("path CONTRADICTED: {reason}"),
             PathVerdict::Unknown => format!("path unknown: {reason}"),
         };
-        // The numbers of a path count, those of a reason do not.
+        // Paths that differ in a number are different, reasons are not.
         let key = match verdict {
             PathVerdict::Proven => line.clone(),
             PathVerdict::Contradicted | PathVerdict::Unknown => words::unnumbered(&line),

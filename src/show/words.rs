@@ -1,4 +1,4 @@
-//! Numbers and texts as a person reads them.
+//! Numbers and texts for readers.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use crate::{
     units::{Bytes, readable_gb_s, readable_nanoseconds},
 };
 
-/// Text as Plotly shows it: it takes what stands in angle brackets for markup, such as links.
+/// Text for Plotly, which takes text in angle brackets for markup, such as links.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
@@ -71,6 +71,6 @@ pub(super) fn unnumbered(reason: &str) -> String {
 }
 
 /// Indented JSON of plain numbers and texts.
-pub(super) fn json(value: &impl Serialize) -> String {
+pub fn json(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }

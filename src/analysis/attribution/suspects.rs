@@ -69,13 +69,13 @@ impl Matrix {
         self.ends.insert_full(names).0
     }
 
-    /// The outliers. Looks for parts first: removes the flows of the part that explains the most, and
-    /// searches the rest again. Single flows come last.
+    /// The outliers. Looks for parts first: removes the flows of the part that explains the most,
+    /// and searches the rest again. Single flows come last.
     pub(super) fn suspects(mut self, level: f64) -> Vec<Outlier> {
         self.cells.sort_by(|a, b| a.value.total_cmp(&b.value));
         let mut found = Vec::new();
-        while let Some((part, outlier)) = self.slowest_part(level) {
-            let is_left = |cell: &Cell| !self.has(cell, part);
+        while let Some(((role, name), outlier)) = self.slowest_part(level) {
+            let is_left = |cell: &Cell| !self.has(cell, role, name);
             self.cells = self.cells.iter().copied().filter(is_left).collect();
             found.push(outlier);
         }
@@ -83,7 +83,7 @@ impl Matrix {
         found
     }
 
-    fn has(&self, cell: &Cell, (role, name): (Role, usize)) -> bool {
+    fn has(&self, cell: &Cell, role: Role, name: usize) -> bool {
         let [from, to] = [cell.source, cell.target].map(|end| self.ends[end].contains(&name));
         match role {
             Role::Source => from,
@@ -138,7 +138,6 @@ impl Matrix {
     fn slowest_part(&self, level: f64) -> Option<((Role, usize), Outlier)> {
         let (values, deviation) = (self.values(), self.deviation());
         let parts = self.parts();
-        let count = parts.len() as f64;
         let tested = parts.iter().filter_map(|part| {
             // A part has more than one flow, and so must the rest.
             let can_be_held = part.flows.len() > 1 && values.len() > part.flows.len() + 1;
@@ -153,20 +152,19 @@ impl Matrix {
             a.1.t.total_cmp(&b.1.t).then_with(narrower).then_with(plainer)
         };
         let (part, difference) = tested.max_by(better)?;
-        // Bonferroni: corrected for the number of parts.
-        let p = (difference.p() * count).min(1.0);
-        let slower = difference.slower;
-        (p < level && slower > DIFFERENCE_MIN).then(|| {
-            let left = self.cells.iter().filter(|cell| !self.has(cell, (part.role, part.name)));
-            let (other, rest): (Vec<&Cell>, Vec<&Cell>) =
-                left.partition(|cell| self.has(cell, (Role::Either, part.name)));
-            let has_other_role = other.len() > 1 && rest.len() > 1;
-            let name = self.names[part.name].clone();
-            let suspect = Suspect::Part { role: part.role, name };
-            let (flows, what) = (part.flows.len(), self.what.clone());
-            let outlier = Outlier { suspect, slower, flows, p, has_other_role, what };
-            ((part.role, part.name), outlier)
-        })
+        let p = difference.significant(parts.len(), level)?;
+        let left = self.cells.iter().filter(|cell| !self.has(cell, part.role, part.name));
+        let (other, rest): (Vec<&Cell>, Vec<&Cell>) =
+            left.partition(|cell| self.has(cell, Role::Either, part.name));
+        let outlier = Outlier {
+            suspect: Suspect::Part { role: part.role, name: self.names[part.name].clone() },
+            slower: difference.slower,
+            flows: part.flows.len(),
+            p,
+            has_other_role: other.len() > 1 && rest.len() > 1,
+            what: self.what.clone(),
+        };
+        Some(((part.role, part.name), outlier))
     }
 
     /// Flows that differ from all others.
@@ -176,14 +174,16 @@ impl Matrix {
         let tested = self.cells.iter().enumerate().map_while(|(place, cell)| {
             let left = &values[place..];
             let difference = (left.len() > 1).then(|| Difference::of(left, &[0], deviation))?;
-            let p = (difference.p() * left.len() as f64).min(1.0);
-            let slower = difference.slower;
-            (p < level && slower > DIFFERENCE_MIN).then(|| {
-                let [source, target] =
-                    [cell.source, cell.target].map(|end| self.names[self.ends[end][0]].clone());
-                let suspect = Suspect::Flow { source, target };
-                let what = self.what.clone();
-                Outlier { suspect, slower, flows: 1, p, has_other_role: false, what }
+            let p = difference.significant(left.len(), level)?;
+            let [source, target] =
+                [cell.source, cell.target].map(|end| self.names[self.ends[end][0]].clone());
+            Some(Outlier {
+                suspect: Suspect::Flow { source, target },
+                slower: difference.slower,
+                flows: 1,
+                p,
+                has_other_role: false,
+                what: self.what.clone(),
             })
         });
         tested.collect()
@@ -200,8 +200,8 @@ struct Difference {
 }
 
 impl Difference {
-    /// Between the flows at the indices `own` and all others, with sorted `values`. `deviation` is the
-    /// smallest standard deviation that is taken for real.
+    /// Between the flows at the indices `own` and all others, with sorted `values`. `deviation` is
+    /// the smallest standard deviation that is taken for real.
     fn of(values: &[f64], own: &[usize], deviation: f64) -> Self {
         let own_values: Vec<f64> = own.iter().map(|place| values[*place]).collect();
         let others = values.len() - own.len();
@@ -226,9 +226,12 @@ impl Difference {
         }
     }
 
-    /// The probability of such a `t`, or a larger one, by chance.
-    fn p(&self) -> f64 {
-        StudentsT::new(0.0, 1.0, self.freedom).map_or(1.0, |student| student.sf(self.t))
+    /// The probability of such a difference, or a larger one, by chance in one of `tests`
+    /// (Bonferroni); `None` if it is not below `level`, or the difference is too small.
+    fn significant(&self, tests: usize, level: f64) -> Option<f64> {
+        let p = StudentsT::new(0.0, 1.0, self.freedom).map_or(1.0, |student| student.sf(self.t));
+        let p = (p * tests as f64).min(1.0);
+        (p < level && self.slower > DIFFERENCE_MIN).then_some(p)
     }
 }
 

@@ -204,8 +204,8 @@ pub struct Comparison {
     pub(crate) by: &'static [&'static str],
 }
 
-/// Compares the first `count` sources, which are A, with the others, which are B. Differences in the
-/// traits `across` are allowed.
+/// Compares the first `count` sources, which are A, with the others, which are B. Differences in
+/// the traits `across` are allowed.
 pub fn sides(
     sources: &[Source],
     count: usize,

@@ -1,4 +1,4 @@
-//! What a person sees while it runs, on standard error.
+//! Progress on standard error.
 
 mod left;
 
@@ -21,12 +21,12 @@ use crate::{
     units::readable_nanoseconds,
 };
 
-/// How much a person sees.
+/// How much is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verbosity {
     /// Errors only.
     Quiet,
-    /// A bar on a terminal, in a log a line for each row.
+    /// On a terminal a bar, in a log a line for each row.
     Normal,
     /// A line for each row on a terminal too, with how it was measured.
     Verbose,
@@ -44,7 +44,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of a run of `rows` rows, of which the first `finished` are there.
+    /// For a run of `rows` rows, the first `finished` of which exist.
     pub(crate) fn new(rows: usize, finished: usize, left: Left, verbosity: Verbosity) -> Self {
         let is_quiet = verbosity == Verbosity::Quiet;
         let bar = bar(rows, is_quiet, "{bar:20} {pos}/{len} rows{prefix}  {wide_msg}");
@@ -54,14 +54,14 @@ impl Progress {
         progress
     }
 
-    /// `case` begins, or one like it on each host.
+    /// `case` begins, or a similar one on each host.
     pub(crate) fn begin(&mut self, case: &Case, weight: Weight) {
         let title = Row::planned(0, case).title(&Naming::default());
         self.bar.set_message(visible(&title).into_owned());
         self.under_way = Some((weight, Instant::now()));
     }
 
-    /// It has ended, and its rows come.
+    /// The case has ended; its rows follow.
     pub(crate) fn end(&mut self) {
         if let Some((weight, began)) = self.under_way.take() {
             self.left.ended(weight, began.elapsed());
@@ -71,19 +71,15 @@ impl Progress {
 
     /// `row` is known.
     pub(crate) fn row(&self, row: &Row) {
-        let has_line = match self.verbosity {
-            Verbosity::Quiet => false,
-            Verbosity::Normal => self.bar.is_hidden(),
-            Verbosity::Verbose => true,
-        };
-        if has_line {
+        let is_log = self.verbosity == Verbosity::Normal && self.bar.is_hidden();
+        if is_log || self.verbosity == Verbosity::Verbose {
             let (number, rows, left) = (row.case, self.rows, self.time_left());
             self.say(&format!("[{number}/{rows}{left}] {}", self.line(row)));
         }
         self.bar.inc(1);
     }
 
-    /// The run begins, and its files are in `folder`: whoever ends it early finds them.
+    /// The run begins, with its files in `folder`.
     pub(crate) fn begin_run(&self, folder: &Path) {
         if self.verbosity != Verbosity::Quiet {
             self.say(&format!(
@@ -98,7 +94,7 @@ impl Progress {
         self.bar.finish_and_clear();
     }
 
-    /// `, 40 s left`; nothing behind the last case.
+    /// `, 40 s left`; empty after the last case.
     fn time_left(&self) -> String {
         let left = self.left.seconds();
         left.map_or_else(String::new, |seconds| format!(", {} left", readable_wait(seconds)))
@@ -162,7 +158,7 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    /// So many are to be run.
+    /// For a sweep of `count` runs.
     pub(crate) fn new(count: usize, is_quiet: bool) -> Self {
         Self { bar: bar(count, is_quiet, "{bar:20} {wide_msg}"), count, is_quiet }
     }
@@ -183,7 +179,7 @@ impl Runs {
         }
     }
 
-    /// It has ended; badly, if there is a reason.
+    /// The run has ended, or failed for a reason.
     pub(crate) fn end(&self, failure: Option<&str>) {
         if let Some(reason) = failure {
             let line = format!("error: {reason}");

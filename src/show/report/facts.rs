@@ -1,4 +1,4 @@
-//! What was measured, with what, and how the GPUs have done.
+//! The machine, the health of its GPUs, the origin of the numbers, and all rows.
 
 use super::{Section, Table, pairs::rounded};
 use crate::{
@@ -32,7 +32,7 @@ pub(super) fn machine(run: &Run) -> String {
     parts.into_iter().flatten().collect::<Vec<String>>().join(", ")
 }
 
-/// What the machine consists of.
+/// The picture of the machine.
 pub(super) fn picture(run: &Run) -> Section {
     Section {
         title: "Machine",
@@ -129,7 +129,7 @@ fn origin(run: &Run) -> Table {
     Table { title: "Run".to_owned(), about: "", grid: Grid::of(&columns, &rows) }
 }
 
-/// What is about the rows from here on.
+/// The resumptions of the run.
 fn resumed(run: &Run) -> Table {
     let columns: [Column<&Resumption>; 4] = [
         ("when", |again| again.time.clone()),
@@ -164,7 +164,7 @@ fn environment(run: &Run) -> Table {
     Table { title: "Variables of the libraries".to_owned(), about: "", grid }
 }
 
-/// The rows with the columns in which something stands.
+/// The rows, without empty columns.
 fn rows(rows: &[Row]) -> Table {
     let shown = &rows[..rows.len().min(ROWS_MAX)];
     let mut grid = Grid::new(COLUMNS.iter().map(|column| column.name));

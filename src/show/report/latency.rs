@@ -14,14 +14,14 @@ use crate::{
     units::{Bytes, count, readable_nanoseconds},
 };
 
-/// Shares of the latencies that a line goes through, and how they are written.
+/// The ticks of the axis of shares, and their labels.
 const SHARES: [(f64, &str); 5] =
     [(0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %")];
 
-/// Points of a line within each tenth of what is left.
+/// Points of a line from each tenth of the rest to the next.
 const POINTS_PER_DECADE: i32 = 12;
 
-/// The latencies of a kind of transfer, of its smallest size.
+/// The latencies of the smallest size of a kind of transfer.
 struct Line {
     name: String,
     size: Bytes,
@@ -30,7 +30,7 @@ struct Line {
 
 pub(super) fn section(run: &Run, kinds: &[Kind]) -> Result<Section, Error> {
     let mut lines: Vec<Line> = Vec::new();
-    // To which line a row belongs, by its number.
+    // The line of each row, by the number of the row.
     let mut places: HashMap<usize, usize> = HashMap::new();
     let mut missing: HashSet<usize> = HashSet::new();
     for kind in kinds {
@@ -79,14 +79,12 @@ fn named(Line { name, size, .. }: &Line) -> String {
 
 fn trace((place, line): (usize, &Line)) -> Value {
     let Line { latency, .. } = line;
-    // One in so many is larger; the last point is the largest of all.
+    // A point is a number of transfers, one of which takes longer; the last one is the largest of
+    // all.
     let last = f64::from(POINTS_PER_DECADE) * (latency.count() as f64).log10();
-    let mut points = Vec::new();
-    let mut step = 0;
-    while f64::from(step) < last {
-        points.push(10f64.powf(f64::from(step) / f64::from(POINTS_PER_DECADE)));
-        step += 1;
-    }
+    let steps = (0..).map(f64::from).take_while(|step| *step < last);
+    let mut points: Vec<f64> =
+        steps.map(|step| 10f64.powf(step / f64::from(POINTS_PER_DECADE))).collect();
     points.push(latency.count() as f64);
     let share = |one_in: f64| 1.0 - 1.0 / one_in;
     let value = |one_in: &f64| latency.quantile_ns(share(*one_in));

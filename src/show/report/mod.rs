@@ -28,13 +28,13 @@ const CSV_MAX: u64 = 16 << 20;
 /// Lines that one chart can hold and still be read; more stand in further charts.
 const LINES_MAX: usize = 8;
 
-/// Colours that can be told apart by all eyes: Okabe and Ito, "Color Universal Design" (2008),
-/// without the yellow, which is hard to see on white, and with a grey that can be seen on black and
-/// white.
+/// Colours that colour-blind readers can distinguish: Okabe and Ito, "Color Universal Design"
+/// (2008), without the yellow, which is hard to see on white, and with a grey that can be seen on
+/// black and white.
 const COLOURS: [&str; LINES_MAX] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a", "#8c6d1f"];
 
-/// What else tells lines apart.
+/// Symbols that distinguish lines besides their colours.
 const MARKS: [&str; LINES_MAX] =
     ["circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross", "star"];
 
@@ -75,7 +75,7 @@ struct Sentence {
 struct Section {
     title: &'static str,
     about: &'static str,
-    /// What the run's folder should hold for it and does not, in a sentence.
+    /// A sentence on what the folder of the run lacks.
     missing: String,
     charts: Vec<Chart>,
     tables: Vec<Table>,
@@ -87,9 +87,9 @@ struct Section {
 #[derive(Default)]
 struct Chart {
     title: String,
-    /// What can be seen, for those who cannot see it.
+    /// A description for readers who cannot see the chart.
     about: String,
-    /// What tells the variants apart.
+    /// The name of what differs between the variants.
     by: &'static str,
     /// The variants' names; the last is shown first.
     variants: Vec<String>,
@@ -154,13 +154,9 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
         return Vec::new();
     }
     let firsts: &[f64] = if decades.1 - decades.0 > 4.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
-    let mut ticks = Vec::new();
-    let mut decade = decades.0;
-    while decade <= decades.1 {
-        ticks.extend(firsts.iter().map(|first| first * 10f64.powf(decade)));
-        decade += 1.0;
-    }
-    ticks
+    let all = (0..).map(|step| decades.0 + f64::from(step));
+    let all = all.take_while(|decade| *decade <= decades.1);
+    all.flat_map(|decade| firsts.iter().map(move |first| first * 10f64.powf(decade))).collect()
 }
 
 /// Where the legend is: below, whatever the height.
@@ -168,7 +164,7 @@ fn legend() -> Value {
     json!({ "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom" })
 }
 
-/// JSON that may stand in a script element, whatever the texts in it are.
+/// JSON that is safe in a script element.
 fn script(value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).expect("it is text, numbers and lists");
     json.replace('<', "\\u003c")
@@ -204,7 +200,7 @@ pub fn html(mut parts: Vec<Part>) -> String {
         }
     }
     let sources = Plot::offline_js_sources();
-    // The first script is Plotly, the other one sets formulas, of which there are none.
+    // The first script is Plotly; the other one typesets formulas, which no chart has.
     let plotly = sources.split_once('>').and_then(|(_, rest)| rest.split_once("</script>"));
     let page = Page {
         title: match &parts[..] {

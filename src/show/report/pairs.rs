@@ -1,4 +1,4 @@
-//! Heat maps: what every pair reaches.
+//! Heat maps: the bandwidth of every pair.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -32,7 +32,7 @@ const SIZES_MAX: usize = 12;
 /// Cells of all sizes of a heat map together; with many ends fewer sizes can be chosen.
 const CELLS_MAX: usize = 1 << 16;
 
-/// A scale of rates ends at least this far below the median, so that what is all alike looks alike.
+/// A scale of rates ends at least this far below the median, so that equal rates look equal.
 const RANGE_MIN: f64 = 0.1;
 
 /// A scale of ratios reaches at least this far to both sides of 1.
@@ -75,7 +75,7 @@ fn named(row: &Row) -> Option<[(&str, u32); 2]> {
 
 impl<'a> Ends<'a> {
     fn of(rows: &'a [Row]) -> Self {
-        // Hosts stand in the order of the rows, which is that of their ranks.
+        // Hosts are in the order of the rows, which is that of their ranks.
         let mut all: IndexSet<(&str, u32)> = rows.iter().filter_map(named).flatten().collect();
         let hosts: IndexSet<&str> = all.iter().map(|(host, _)| *host).collect();
         all.sort_unstable_by_key(|(host, number)| (hosts.get_index_of(host), *number));
@@ -267,7 +267,7 @@ impl HeatMap<'_> {
             let logarithms = cells.values().map(|cell| cell.value.ln().abs());
             let far = logarithms.fold(RATIO_RANGE_MIN, f64::max);
             let (low, high) = ((-far).exp(), far.exp());
-            // Purple below 1, white at 1, orange above it: told apart by all eyes.
+            // Purple below 1, white at 1, orange above: colour-blind readers can distinguish them.
             let middle = (1.0 - low) / (high - low);
             Style {
                 trace: json!({
@@ -303,7 +303,7 @@ impl HeatMap<'_> {
                 axis.shared
             ));
         }
-        // In the largest sizes the start of a transfer weighs the least.
+        // The start of a transfer affects the largest sizes the least.
         let cells = axis.names.len() * axis.names.len();
         let most = SIZES_MAX.min(CELLS_MAX / cells.max(1)).max(1);
         let left_out = self.sizes.len().saturating_sub(most);
@@ -364,12 +364,12 @@ impl HeatMap<'_> {
     }
 }
 
-/// A number with so many digits that count: all of them are in run.csv.
+/// A number rounded to `digits` significant digits.
 pub(super) fn rounded(value: f64, digits: usize) -> f64 {
     format!("{value:.0$e}", digits - 1).parse().unwrap_or(value)
 }
 
-/// A rate with three digits that count.
+/// A rate with three significant digits.
 pub(super) fn short(gb_s: f64) -> String {
     match gb_s {
         100.0.. => format!("{gb_s:.0}"),

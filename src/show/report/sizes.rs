@@ -1,4 +1,4 @@
-//! Bandwidth by size, with what the start of a transfer costs.
+//! Bandwidth by size, with the cost of starting a transfer.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
@@ -18,24 +18,24 @@ use crate::{
     units::{Bytes, count, readable_gb_s},
 };
 
-/// Points of all lines together; more could neither be seen nor be held by a browser.
+/// Points of all lines together; a browser could not hold more.
 const POINTS_MAX: usize = 20_000;
 
-/// Points that a line has at least, if it has so many, and at most.
+/// The least and the most points of a line that are drawn.
 const POINTS_OF_LINE: RangeInclusive<usize> = 64..=512;
 
 /// Names that fit below an axis.
 const TICKS_MAX: f64 = 9.0;
 
-/// With fewer sizes a start and a rate cannot be told apart.
+/// With fewer sizes a start and a rate cannot be distinguished.
 const SIZES_FOR_FIT: usize = 3;
 
 /// All rows of a kind and size together.
 struct Point {
     size: u64,
-    /// The median row's rate, or of one row its own.
+    /// The median of the rows.
     gb_s: f64,
-    /// Of several rows the slowest and the fastest, of one its confidence interval.
+    /// The slowest and the fastest row, or the confidence interval of a single one.
     low: f64,
     high: f64,
     rows: usize,
@@ -51,15 +51,15 @@ struct Line {
     fit: Option<Fit>,
     /// How many sizes there are.
     sizes: usize,
-    /// Those that are drawn.
+    /// The sizes that are drawn.
     points: Vec<Point>,
 }
 
-/// What a transfer costs: a start, and so much for each byte.
+/// The cost of a transfer: a start, and a time for each byte.
 struct Fit {
     start_s: f64,
     bytes_per_s: f64,
-    /// The largest distance of a point from it, as a share.
+    /// The largest relative distance of a point from it.
     largest_miss: f64,
 }
 
@@ -139,7 +139,7 @@ fn line(kind: &Kind, rate: fn(&Row) -> Option<f64>, most: usize) -> Option<Line>
     })
 }
 
-/// Of points in the order of their sizes as many as can be drawn, evenly over a logarithmic axis.
+/// At most `most` of the points, evenly over a logarithmic axis.
 fn drawn(points: Vec<Point>, most: usize) -> Vec<Point> {
     let [Some(first), Some(last)] = [points.first(), points.last()].map(|p| Some(p?.size as f64))
     else {
@@ -148,7 +148,7 @@ fn drawn(points: Vec<Point>, most: usize) -> Vec<Point> {
     if points.len() <= most {
         return points;
     }
-    // The first point of each of so many equal parts of the axis, and the last of all.
+    // The first point of each of `most - 1` equal parts of the axis, and the last of all.
     let part = |point: &Point| {
         let place = (point.size as f64 / first).ln() / (last / first).ln() * (most - 1) as f64;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "up to most")]
@@ -186,14 +186,12 @@ fn charts(transport: &str, lines: &[&Line], unit: &'static str) -> Vec<Chart> {
 fn traces((place, line): (usize, &&Line)) -> Vec<Value> {
     let colour = COLOURS[place];
     let sizes = || line.points.iter().map(|point| point.size);
+    let rates = |rate: fn(&Point) -> f64| line.points.iter().map(rate);
     let band = json!({
         "type": "scatter",
         "x": sizes().chain(sizes().rev()).collect::<Vec<u64>>(),
-        "y": line
-            .points
-            .iter()
-            .map(|point| point.high)
-            .chain(line.points.iter().rev().map(|point| point.low))
+        "y": rates(|point| point.high)
+            .chain(rates(|point| point.low).rev())
             .collect::<Vec<f64>>(),
         "fill": "toself",
         "fillcolor": format!("{colour}33"),
@@ -214,7 +212,7 @@ fn traces((place, line): (usize, &&Line)) -> Vec<Value> {
         "name": words::escaped(&line.name),
         "legendgroup": words::escaped(&line.name),
         "x": sizes().collect::<Vec<u64>>(),
-        "y": line.points.iter().map(|point| point.gb_s).collect::<Vec<f64>>(),
+        "y": rates(|point| point.gb_s).collect::<Vec<f64>>(),
         "text": line.points.iter().map(hover).collect::<Vec<String>>(),
         "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
         "mode": "lines+markers",
@@ -243,7 +241,7 @@ fn layout(lines: &[&Line], unit: &str) -> Value {
         lines.iter().flat_map(|line| &line.points).map(|point| point.size).collect();
     sizes.sort_unstable();
     sizes.dedup();
-    // None so near to the next that their names would overlap.
+    // Skips sizes whose labels would overlap the next one.
     let far = (sizes.last().copied().unwrap_or(1) as f64).ln() - (sizes[0] as f64).ln();
     let mut chosen: Vec<u64> = Vec::new();
     for size in sizes.into_iter().rev() {
@@ -310,8 +308,8 @@ fn fits(lines: &[Line], rate: &'static str) -> Option<Table> {
 }
 
 impl Fit {
-    /// The start and the rate from which the points' times are the least far, as shares of the
-    /// times, by least squares; `None` of too few points, or where none fits.
+    /// The start and the rate that fit the times best: least squares of the relative distances.
+    /// `None` if there are too few points, or none fits.
     fn of(points: &[Point]) -> Option<Self> {
         if points.len() < SIZES_FOR_FIT {
             return None;
@@ -322,14 +320,14 @@ impl Fit {
                 .map(|point| term(1.0 / point.seconds, point.size as f64 / point.seconds))
                 .sum()
         };
-        // Of start · u + size · v = 1, u = 1 / time and v = size / time.
+        // Fits start · u + v / rate = 1 with u = 1 / time and v = size / time.
         let (uu, uv, vv) = (sum(&|u, _| u * u), sum(&|u, v| u * v), sum(&|_, v| v * v));
         let (u, v) = (sum(&|u, _| u), sum(&|_, v| v));
         let determinant = uu * vv - uv * uv;
         let start_s = (u * vv - v * uv) / determinant;
         let (start_s, per_byte) = match start_s > 0.0 {
             true => (start_s, (v * uu - u * uv) / determinant),
-            // There is no start that could be seen.
+            // The start is too short to be seen.
             false => (0.0, v / vv),
         };
         let time = |point: &Point| start_s + point.size as f64 * per_byte;

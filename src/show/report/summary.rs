@@ -17,13 +17,13 @@ use crate::{
     units::count,
 };
 
-/// Sentences of one sort; what is left is counted.
+/// Sentences of one kind; further ones are counted.
 const SENTENCES_MAX: usize = 12;
 
-/// Where reasons are that are too many to be told.
+/// Where to find further reasons.
 const IN_REASON: &str = "the column reason of run.csv has them";
 
-/// Flags that say something of the machine and not of how it was measured.
+/// Flags that concern the machine and not the measurement.
 const HEALTH: [&str; 6] =
     ["throttled", "new_ecc_errors", "new_nvlink_errors", "new_pcie_replays", "xid", "gpu_lost"];
 
@@ -38,8 +38,12 @@ pub(super) fn sentences(run: &Run, kinds: &[Kind]) -> Vec<Sentence> {
     sentences
 }
 
-/// As many sentences as can be read, and how many are left, with where they are.
-fn limited(all: impl Iterator<Item = String>, kind: &'static str, place: &str) -> Vec<Sentence> {
+/// The first sentences, and how many more there are, with their place.
+pub(super) fn limited(
+    all: impl Iterator<Item = String>,
+    kind: &'static str,
+    place: &str,
+) -> Vec<Sentence> {
     let mut all: Vec<String> = all.collect();
     let left = all.len().saturating_sub(SENTENCES_MAX);
     all.truncate(SENTENCES_MAX);
@@ -49,7 +53,7 @@ fn limited(all: impl Iterator<Item = String>, kind: &'static str, place: &str) -
     all.into_iter().map(|text| Sentence { kind, text: text.replace("->", "→") }).collect()
 }
 
-/// Whether what was to be measured was measured.
+/// How many rows were measured, and how many were not.
 fn outcome(rows: &[Row]) -> Sentence {
     let with = |status| rows.iter().filter(|row| row.status == status).count();
     let ok = with(Status::Ok);
@@ -70,8 +74,8 @@ fn outcome(rows: &[Row]) -> Sentence {
     Sentence { kind, text: text + "." }
 }
 
-/// What a kind of transfer has reached with its largest size, or, if latency is all that it has,
-/// with its smallest.
+/// The bandwidth of a kind of transfer at its largest size, or, if it has none, the latency at its
+/// smallest.
 fn reached(kind: &Kind, has_hosts: bool) -> Option<String> {
     let all = || kind.rows.iter().filter_map(|row| row.size_bytes);
     let (smallest, largest) = (all().min()?, all().max()?);
@@ -81,8 +85,9 @@ fn reached(kind: &Kind, has_hosts: bool) -> Option<String> {
         true => row.bandwidth_gb_s_bus,
         false => row.bandwidth_gb_s,
     };
-    let values: Vec<(&Row, f64)> =
+    let mut values: Vec<(&Row, f64)> =
         of_size(largest).filter_map(|row| Some((row, rate(row)?))).collect();
+    values.sort_by(|a, b| a.1.total_cmp(&b.1));
     if values.is_empty() {
         let latencies = of_size(smallest).filter_map(|row| row.latency_ns_p50);
         let latencies: Vec<f64> = latencies.map(|ns| ns as f64).collect();
@@ -99,11 +104,7 @@ fn reached(kind: &Kind, has_hosts: bool) -> Option<String> {
         words::short_size(largest),
         short(median(&gb_s)),
     );
-    if let (Some((slow, low)), Some((_, high))) = (
-        values.iter().min_by(|a, b| a.1.total_cmp(&b.1)),
-        values.iter().max_by(|a, b| a.1.total_cmp(&b.1)),
-    ) && values.len() > 1
-    {
+    if let [(slow, low), .., (_, high)] = &values[..] {
         text.push_str(&match short(*low) == short(*high) {
             true => format!(" each of {}", values.len()),
             false => format!(
@@ -162,13 +163,13 @@ fn against(run: &Run, has_hosts: bool) -> Vec<Sentence> {
     sentences
 }
 
-/// Why a row has this verdict on its rate, if it has it.
+/// The reason of a row that has this verdict on its bandwidth.
 fn of_verdict(row: &Row, verdict: Verdict) -> Option<&str> {
     let reason = row.verdict_reason.as_deref().unwrap_or_default();
     (row.verdict == Some(verdict)).then_some(reason)
 }
 
-/// The rows that have this reason, as one sentence for each that differs in more than its numbers.
+/// The rows that have this reason, one sentence for each reason; numbers do not count.
 fn grouped(
     rows: &[Row],
     reason: fn(&Row) -> Option<&str>,

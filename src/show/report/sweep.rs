@@ -1,8 +1,8 @@
-//! A sweep on the page: what is best, and what each setting changes.
+//! A sweep on the page: the best combinations, and the effect of each setting.
 
 use serde_json::json;
 
-use super::{Chart, Section, Sentence, Variant};
+use super::{Chart, Section, Sentence, Variant, summary::limited};
 use crate::{
     record::sweep::{Past, PastCase, PastEffect, PastPlace, PastRatio},
     show::{
@@ -14,9 +14,6 @@ use crate::{
 
 /// Cases that can be chosen; the others are in sweep.json.
 const CASES_MAX: usize = 40;
-
-/// Sentences of what settings change.
-const SENTENCES_MAX: usize = 12;
 
 pub(super) fn machine(sweep: &Past) -> String {
     let machine = &sweep.provenance.machine;
@@ -44,7 +41,7 @@ pub(super) fn sentences(sweep: &Past) -> Vec<Sentence> {
     if sentences.is_empty() {
         sentences.push(Sentence { kind: "good", text: "All runs ended well.".to_owned() });
     }
-    // The first is all bandwidths together, where there are several.
+    // If there are several bandwidths, the first case is their mean.
     let Some(case) = sweep.cases.first() else { return sentences };
     if let Some(best) = case.ranking.first() {
         let lead = case.lead.as_ref().map(|lead| {
@@ -60,27 +57,18 @@ pub(super) fn sentences(sweep: &Past) -> Vec<Sentence> {
         );
         sentences.push(Sentence { kind: "note", text });
     }
-    let is_told = |effect: &&PastEffect| ["faster", "slower"].contains(&&*effect.effect.verdict);
-    let told: Vec<&PastEffect> = case.effects.iter().filter(is_told).collect();
-    sentences.extend(told.iter().take(SENTENCES_MAX).map(|effect| {
-        let PastEffect { axis, value, against, effect: ratio } = effect;
-        let text = format!(
-            "{}: {axis}={value} is {} against {against} ({}).",
-            case.case,
-            changed(Some(ratio.ratio)),
-            ratio.verdict
-        );
-        Sentence { kind: "note", text }
-    }));
-    if let Some(left @ 1..) = told.len().checked_sub(SENTENCES_MAX) {
-        let text = format!("And {left} more effects: the chart has them.");
-        sentences.push(Sentence { kind: "note", text });
-    }
+    let is_known = |effect: &&PastEffect| ["faster", "slower"].contains(&&*effect.effect.verdict);
+    let effects = case.effects.iter().filter(is_known).map(|effect| {
+        let PastEffect { axis, value, against, effect } = effect;
+        let (change, verdict) = (changed(Some(effect.ratio)), &effect.verdict);
+        format!("{}: {axis}={value} is {change} against {against} ({verdict}).", case.case)
+    });
+    sentences.extend(limited(effects, "note", "the chart of effects has them"));
     sentences
 }
 
 pub(super) fn sections(sweep: &Past) -> Vec<Section> {
-    // The one that is shown first is the last of the variants.
+    // The page shows the last variant first.
     let cases: Vec<&PastCase> = sweep.cases.iter().take(CASES_MAX).rev().collect();
     let of = |variant: fn(&Past, &PastCase) -> Variant| {
         cases.iter().map(|case| (case.case.clone(), variant(sweep, case))).collect()
@@ -127,7 +115,7 @@ fn combination(sweep: &Past, place: &PastPlace) -> String {
     words.collect::<Vec<String>>().join(" ")
 }
 
-/// Values with the ends of their intervals, in the order of their names from above.
+/// Values with the lower and upper ends of their intervals, from top to bottom.
 fn intervals(names: &[String], values: &[[f64; 3]], unit: &str, table: Grid) -> Variant {
     let distance = |to: usize| -> Vec<f64> {
         values.iter().map(|value| (value[to] - value[0]).abs()).collect()
