@@ -16,9 +16,12 @@ use crate::machine::{
     survey::{Survey, SurveyedGpu, SurveyedNic},
 };
 
+/// A point or a size: x and y.
+type Point = (f64, f64);
+
 /// Sizes, in the picture's units: a letter of the smallest text is about 5 of them wide.
-const GPU: (f64, f64) = (152.0, 84.0);
-const NIC: (f64, f64) = (66.0, 32.0);
+const GPU: Point = (152.0, 84.0);
+const NIC: Point = (66.0, 32.0);
 const BAR_HEIGHT: f64 = 26.0;
 const GAP: f64 = 10.0;
 const MARGIN: f64 = 16.0;
@@ -27,7 +30,7 @@ const DROP: f64 = 30.0;
 /// At the left of the interfaces, where the link from the switch to the CPUs passes.
 const TRUNK: f64 = 14.0;
 /// Between links from GPU to GPU that pass one above the other, and where they begin.
-const LANE: (f64, f64) = (18.0, 7.0);
+const LANE: Point = (18.0, 7.0);
 
 /// A colour of a kind of part: of its area, and of its edge.
 type Colour = (&'static str, &'static str);
@@ -235,7 +238,7 @@ impl Canvas {
         }
     }
 
-    fn gpu(&mut self, Part { gpu, links }: &Part<'_>, (x, y): (f64, f64)) {
+    fn gpu(&mut self, Part { gpu, links }: &Part<'_>, (x, y): Point) {
         let name = format!("GPU {}: {}, {}", gpu.node.gpu.0, gpu.node.name, gpu.node.uuid);
         self.area((x, y), GPU, OF_GPU, &name);
         let (left, right) = (x + 7.0, x + GPU.0 - 7.0);
@@ -259,7 +262,7 @@ impl Canvas {
         }
     }
 
-    fn nic(&mut self, nic: &SurveyedNic, (x, y): (f64, f64)) {
+    fn nic(&mut self, nic: &SurveyedNic, (x, y): Point) {
         let nic = &nic.nic;
         let is_down = nic.ports.iter().any(|port| port.is_up == Some(false));
         let address = nic.pci.as_ref().map_or("?", |pci| pci.address.as_str());
@@ -324,7 +327,7 @@ impl Canvas {
         }
     }
 
-    fn area(&mut self, (x, y): (f64, f64), size: (f64, f64), colour: Colour, name: &str) {
+    fn area(&mut self, (x, y): Point, size: Point, colour: Colour, name: &str) {
         let mut area = Rectangle::new()
             .set("x", x)
             .set("y", y)
@@ -339,7 +342,7 @@ impl Canvas {
         self.document.append(area);
     }
 
-    fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: (&str, f64), name: &str) {
+    fn line(&mut self, from: Point, to: Point, stroke: (&str, f64), name: &str) {
         let line = Line::new()
             .set("x1", from.0)
             .set("y1", from.1)
@@ -351,12 +354,12 @@ impl Canvas {
         self.document.append(line);
     }
 
-    fn text(&mut self, at: (f64, f64), words: &str, style: Style<'_>) {
+    fn text(&mut self, at: Point, words: &str, style: Style<'_>) {
         self.document.append(text(at, words, style));
     }
 
     /// A bar with its name in the middle, cut to the width.
-    fn bar(&mut self, left_top: (f64, f64), width: f64, colour: Colour, name: &str) {
+    fn bar(&mut self, left_top: Point, width: f64, colour: Colour, name: &str) {
         /// The average width of a letter of this size.
         const LETTER: f64 = 6.2;
         self.area(left_top, (width, BAR_HEIGHT), colour, name);
@@ -374,7 +377,7 @@ impl Canvas {
 /// The size, the colour and the anchor of a text.
 type Style<'a> = (f64, &'a str, &'a str);
 
-fn text(at: (f64, f64), words: &str, (size, colour, anchor): Style<'_>) -> Text {
+fn text(at: Point, words: &str, (size, colour, anchor): Style<'_>) -> Text {
     Text::new(plain(words))
         .set("x", at.0)
         .set("y", at.1)

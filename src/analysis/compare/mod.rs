@@ -301,11 +301,10 @@ fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) 
     let has = |side: &[Member], quantity| {
         side.iter().any(|member| number(row(*member), quantity).is_some())
     };
-    let both_have = |quantity| has(a, quantity) && has(b, quantity);
-    let has_bandwidth = has(a, Quantity::Bandwidth) || has(b, Quantity::Bandwidth);
-    let is_bandwidth =
-        both_have(Quantity::Bandwidth) || has_bandwidth && !both_have(Quantity::Latency);
-    let quantity = if is_bandwidth { Quantity::Bandwidth } else { Quantity::Latency };
+    let quantities = [Quantity::Bandwidth, Quantity::Latency];
+    let both = quantities.into_iter().find(|of| has(a, *of) && has(b, *of));
+    let either = || quantities.into_iter().find(|of| has(a, *of) || has(b, *of));
+    let quantity = both.or_else(either).unwrap_or(Quantity::Latency);
     let (in_a, in_b) = (estimate(sources, a, quantity), estimate(sources, b, quantity));
     let missing = |side: &[Member], name: &str| {
         let mut rows = side.iter().map(|member| row(*member));

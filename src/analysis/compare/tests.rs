@@ -205,7 +205,7 @@ fn reads_are_held_against_writes_and_engines_against_each_other() {
         of(Issuer::Read, Engine::Ce, 100.0),
         of(Issuer::Write, Engine::Ce, 110.0),
         of(Issuer::Read, Engine::Sm, 90.0),
-        // Nothing stands against it.
+        // It has no counterpart.
         Row { operation: Some(Operation::ReadOnly), ..of(Issuer::Read, Engine::Sm, 90.0) },
     ];
     let found = |by: &str| {

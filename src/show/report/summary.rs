@@ -157,7 +157,7 @@ fn against(run: &Run, has_hosts: bool) -> Vec<Sentence> {
     let place = "the columns reason, verdict_reason, path_reason and flags of run.csv have them";
     sentences.extend(limited(all.into_iter(), "bad", place));
     if sentences.is_empty() && rows.iter().any(|row| row.status == Status::Ok) {
-        let text = "Nothing stands against these numbers.".to_owned();
+        let text = "No problem was found with these numbers.".to_owned();
         sentences.push(Sentence { kind: "good", text });
     }
     sentences
