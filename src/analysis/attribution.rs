@@ -1,10 +1,12 @@
-//! Which GPU, interface, host or pair is slower than its like.
+//! Finds the GPU, interface, host or pair that is slower than similar ones.
 //!
-//! `docs/comparing.md`, "Attribution", has the method, and what it cannot tell.
+//! `docs/comparing.md`, "Attribution", has the method and its limits.
 
 mod suspects;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+
+use indexmap::IndexMap;
 
 use crate::{
     plan::{Rank, topology::Host},
@@ -13,29 +15,29 @@ use crate::{
 
 use suspects::Matrix;
 
-/// The chance that a run in which all are alike has any finding.
+/// The probability that a run without any real difference has an outlier.
 const MISS: f64 = 0.05;
 
-/// Standard deviation of a value that says nothing of its own, as a share of it.
+/// Relative standard deviation of a value that has no confidence interval.
 const UNTOLD_DEVIATION: f64 = 0.02;
 
-/// The smallest standard deviation that is believed, as a share.
+/// The smallest relative standard deviation that is taken for real.
 const DEVIATION_MIN: f64 = 0.002;
 
-/// Quantile of the standard normal distribution within which 95 % lie on both sides.
+/// Two-sided 95 % quantile of the standard normal distribution.
 const NORMAL_95: f64 = 1.96;
 
-/// So many of what a suspect was seen in are named; more are counted.
+/// Matrices that are named for one suspect; further ones are counted.
 const WHAT_MAX: usize = 3;
 
-/// On which side of a flow something is.
+/// The side of a flow that a part is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Where data comes from.
+    /// The data comes from it.
     Source,
-    /// Where data goes.
+    /// The data goes to it.
     Target,
-    /// On either.
+    /// Either side.
     Either,
 }
 
@@ -44,40 +46,40 @@ pub enum Role {
 pub enum Suspect {
     /// All flows with this part of a machine.
     Part {
-        /// As which end.
+        /// The side of the flows.
         role: Role,
         /// Its name, such as `GPU 3`.
         name: String,
     },
     /// One flow.
     Flow {
-        /// Where it starts.
+        /// Its source.
         source: String,
-        /// Where it ends.
+        /// Its target.
         target: String,
     },
 }
 
-/// Something that is slower than its like.
+/// A part or a flow that is slower than similar ones.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Finding {
+pub struct Outlier {
     /// What is slow.
     pub suspect: Suspect,
-    /// How much: a share, 0 to 1, of the median of the flows that are not slow.
+    /// By how much: a share, 0 to 1, of the median of the other flows.
     pub slower: f64,
-    /// How many flows it is seen in.
+    /// How many flows it affects.
     pub flows: usize,
-    /// The chance of such a difference, or a greater one, if all are alike.
+    /// The probability of such a difference, or a larger one, by chance.
     pub p: f64,
-    /// Whether a part was also held against others by its flows in the other role alone.
+    /// Whether the part has enough flows in the other role for a comparison.
     pub has_other_role: bool,
     /// What was measured, such as `p2p copy write ce, 64 MiB`.
     pub what: String,
 }
 
-/// What is slower than its like in these rows. Flows are alike that have the same `class`, such as
-/// the kind of way between the two.
-pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Finding> {
+/// The outliers of these rows. Flows of the same `class`, such as the same kind of path, are
+/// compared with each other.
+pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Outlier> {
     let single: Vec<&Row> = rows.iter().filter(|row| is_single_flow(row)).collect();
     let hosts = single.iter().flat_map(|row| [&row.source_host, &row.target_host]);
     let hosts: BTreeSet<&String> = hosts.flatten().collect();
@@ -89,15 +91,13 @@ pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Finding> {
     }
     let level = MISS / matrices.len().max(1) as f64;
     let of_matrix = |(what, members): (&String, &Vec<&Row>)| {
-        let found = matrix(members, class, has_hosts).suspects(level);
-        let named = found.into_iter().map(|finding| Finding { what: what.clone(), ..finding });
-        named.collect::<Vec<Finding>>()
+        matrix(what, members, class, has_hosts).suspects(level)
     };
     matrices.iter().flat_map(of_matrix).collect()
 }
 
-/// The kind of way that a flow takes: what it is expected to reach, and whether it goes between
-/// hosts or, on one, between processes, and how near two GPUs are to each other.
+/// The class of a flow's path: its expected bandwidth, whether it connects hosts or processes, and
+/// how near its GPUs are to each other.
 pub fn way(row: &Row, hosts: &[Host]) -> String {
     let expected = row.expected_gb_s;
     let expected = expected.map_or_else(String::new, |gb_s| format!(", {gb_s:.3} GB/s"));
@@ -129,7 +129,7 @@ fn nearness(row: &Row, hosts: &[Host]) -> String {
     )
 }
 
-/// Whether a row is the bandwidth of one flow from one place to another, with nothing beside it.
+/// Whether a row has the bandwidth of a single flow between two different places.
 fn is_single_flow(row: &Row) -> bool {
     row.status == Status::Ok
         && row.flows == Some(1)
@@ -137,7 +137,7 @@ fn is_single_flow(row: &Row) -> bool {
         && ends(row, true).is_some_and(|[source, target]| source.first() != target.first())
 }
 
-/// What is at the source and at the target; with its host, if that is to be told.
+/// The names of what is at the source and at the target, with the host if `has_hosts`.
 fn ends(row: &Row, has_hosts: bool) -> Option<[Vec<String>; 2]> {
     let end = |gpu: Option<u32>, rank: Option<u32>, nic: &Option<String>, host: &Option<String>| {
         let narrow = match (gpu, rank) {
@@ -160,20 +160,17 @@ fn ends(row: &Row, has_hosts: bool) -> Option<[Vec<String>; 2]> {
     ])
 }
 
-fn matrix(rows: &[&Row], class: &dyn Fn(&Row) -> String, has_hosts: bool) -> Matrix {
-    let mut names: HashMap<String, usize> = HashMap::new();
-    let mut classes: Vec<Vec<f64>> = Vec::new();
+fn matrix(what: &str, rows: &[&Row], class: &dyn Fn(&Row) -> String, has_hosts: bool) -> Matrix {
+    let mut classes: IndexMap<String, Vec<f64>> = IndexMap::new();
     let mut class_of = |row: &&Row| {
-        let class = *names.entry(class(row)).or_insert_with(|| {
-            classes.push(Vec::new());
-            classes.len() - 1
-        });
-        classes[class].extend(row.bandwidth_gb_s);
-        class
+        let entry = classes.entry(class(row));
+        let index = entry.index();
+        entry.or_default().extend(row.bandwidth_gb_s);
+        index
     };
     let of_rows: Vec<usize> = rows.iter().map(&mut class_of).collect();
-    let likes: Vec<f64> = classes.into_iter().map(upper_quartile).collect();
-    let mut matrix = Matrix::default();
+    let likes: Vec<f64> = classes.into_values().map(upper_quartile).collect();
+    let mut matrix = Matrix::new(what);
     for (row, class) in rows.iter().zip(of_rows) {
         let gb_s = row.bandwidth_gb_s.filter(|gb_s| *gb_s > 0.0);
         let Some((ends, gb_s)) = ends(row, has_hosts).zip(gb_s) else { continue };
@@ -185,24 +182,24 @@ fn matrix(rows: &[&Row], class: &dyn Fn(&Row) -> String, has_hosts: bool) -> Mat
     matrix
 }
 
-/// Of the values the one that a quarter reach: a place that many slow flows do not move.
+/// The upper quartile, which many slow flows do not move.
 fn upper_quartile(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values[(values.len() * 3).div_ceil(4).min(values.len() - 1)]
 }
 
-/// What was found, as lines for a person; empty where nothing was.
-pub fn text(findings: &[Finding]) -> String {
-    if findings.is_empty() {
+/// The outliers as lines of text; empty if there are none.
+pub fn text(outliers: &[Outlier]) -> String {
+    if outliers.is_empty() {
         return String::new();
     }
-    let mut by_suspect: BTreeMap<&Suspect, Vec<&Finding>> = BTreeMap::new();
-    for finding in findings {
-        by_suspect.entry(&finding.suspect).or_default().push(finding);
+    let mut by_suspect: BTreeMap<&Suspect, Vec<&Outlier>> = BTreeMap::new();
+    for outlier in outliers {
+        by_suspect.entry(&outlier.suspect).or_default().push(outlier);
     }
     let mut text = "Slower than its like:\n".to_owned();
-    for (suspect, findings) in &by_suspect {
-        let shares = || findings.iter().map(|finding| (finding.slower * 100.0).round());
+    for (suspect, outliers) in &by_suspect {
+        let shares = || outliers.iter().map(|outlier| (outlier.slower * 100.0).round());
         let (least, most) = (shares().fold(f64::MAX, f64::min), shares().fold(0.0, f64::max));
         let share = if least < most { format!("{least} to {most}") } else { most.to_string() };
         let is_normal = |role: Role, name: &str| {
@@ -210,43 +207,42 @@ pub fn text(findings: &[Finding]) -> String {
                 matches!(other, Suspect::Part { role: found, name: of }
                 if of == name && (*found == role || *found == Role::Either))
             };
-            findings.iter().all(|finding| finding.has_other_role)
+            outliers.iter().all(|outlier| outlier.has_other_role)
                 && !by_suspect.keys().copied().any(is_it)
         };
         let said = match suspect {
             Suspect::Flow { source, target } => {
                 format!("{source} -> {target} is {share} % slower than other pairs")
             }
-            Suspect::Part { role: Role::Source, name } if is_normal(Role::Target, name) => {
-                format!("{name} is {share} % slower as a source to all, as a target normal")
-            }
-            Suspect::Part { role: Role::Target, name } if is_normal(Role::Source, name) => {
-                format!("{name} is {share} % slower as a target of all, as a source normal")
-            }
-            Suspect::Part { role: Role::Source, name } => {
-                format!("{name} is {share} % slower as a source to all")
-            }
-            Suspect::Part { role: Role::Target, name } => {
-                format!("{name} is {share} % slower as a target of all")
-            }
-            Suspect::Part { role: Role::Either, name } => {
-                format!("{name} is {share} % slower as a source and as a target")
+            Suspect::Part { role, name } => {
+                let (of, normal) = match role {
+                    Role::Source if is_normal(Role::Target, name) => {
+                        ("source to all", ", as a target normal")
+                    }
+                    Role::Target if is_normal(Role::Source, name) => {
+                        ("target of all", ", as a source normal")
+                    }
+                    Role::Source => ("source to all", ""),
+                    Role::Target => ("target of all", ""),
+                    Role::Either => ("source and as a target", ""),
+                };
+                format!("{name} is {share} % slower as a {of}{normal}")
             }
         };
-        let mut worst = findings.clone();
+        let mut worst = outliers.clone();
         worst.sort_by(|a, b| b.slower.total_cmp(&a.slower));
         let mut what: Vec<String> =
-            worst.iter().take(WHAT_MAX).map(|finding| finding.what.clone()).collect();
+            worst.iter().take(WHAT_MAX).map(|outlier| outlier.what.clone()).collect();
         if let Some(left @ 1..) = worst.len().checked_sub(WHAT_MAX) {
             what.push(format!("and {left} more"));
         }
-        let p = findings.iter().map(|finding| finding.p).fold(0.0, f64::max);
+        let p = outliers.iter().map(|outlier| outlier.p).fold(0.0, f64::max);
         text.push_str(&format!("  {said} (p {}; {})\n", readable_p(p), what.join("; ")));
     }
     text
 }
 
-/// A chance with as many digits as tell something.
+/// A probability with its significant digits.
 fn readable_p(p: f64) -> String {
     if p < 0.001 { "< 0.001".to_owned() } else { format!("{p:.3}") }
 }

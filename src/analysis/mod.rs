@@ -1,7 +1,7 @@
-//! What many rows say together: which part is slow, what differs between runs, and whether a
-//! difference is real.
+//! Conclusions from many rows: which part is slow, what differs between runs, and whether a
+//! difference is significant.
 //!
-//! Owns conclusions from rows. Knows nothing of how they were measured or how they are shown.
+//! Knows nothing of how rows were measured or how conclusions are shown.
 
 pub mod attribution;
 pub mod compare;

@@ -1,33 +1,28 @@
-//! Is a difference real? `docs/comparing.md` has the method.
+//! Significance of differences. `docs/comparing.md` has the method.
 
+use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::{measure::Scale, record::Row};
 
-/// What is compared of a case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The quantity of a case that is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Quantity {
-    /// `bandwidth_gb_s`: more is better.
+    /// More is better.
+    #[serde(rename = "bandwidth_gb_s")]
     Bandwidth,
-    /// `latency_ns_p50`, of cases without a bandwidth: less is better.
+    /// Less is better. For cases without a bandwidth.
+    #[serde(rename = "latency_ns_p50")]
     Latency,
 }
 
 impl Quantity {
-    /// The column.
-    pub const fn column(self) -> &'static str {
-        match self {
-            Self::Bandwidth => "bandwidth_gb_s",
-            Self::Latency => "latency_ns_p50",
-        }
-    }
-
     /// How much worse a change makes it: 0.05 is 5 % less bandwidth or 5 % more latency.
     pub fn loss(self, change: &Change) -> f64 {
         if self == Self::Bandwidth { -change.share } else { change.share }
     }
 
-    /// What a row has in it.
+    /// The value of a row.
     pub(crate) fn of(self, row: &Row) -> Option<f64> {
         match self {
             Self::Bandwidth => row.bandwidth_gb_s,
@@ -36,12 +31,12 @@ impl Quantity {
     }
 }
 
-/// What one side has measured of a case.
+/// The result of one side for a case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The median; of several runs the geometric mean of their medians.
     pub value: f64,
-    /// How well it is known; `None`: nothing says it.
+    /// Its standard error; `None` if unknown.
     pub(crate) spread: Option<Spread>,
 }
 
@@ -53,12 +48,12 @@ pub(crate) struct Interval {
     pub(crate) scale: Scale,
 }
 
-/// How far the logarithm of an estimate is from the truth.
+/// The uncertainty of the logarithm of an estimate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     /// Standard error.
     error: f64,
-    /// Degrees of freedom: how well the error itself is known.
+    /// Degrees of freedom of the standard error.
     freedom: f64,
 }
 
@@ -67,35 +62,33 @@ pub(crate) struct Spread {
 pub struct Change {
     /// How much more B is than A: 0.05 is 5 % more.
     pub share: f64,
-    /// The 95 % confidence interval of `share`, and the chance of such a difference, or a greater
-    /// one, if both sides are alike; `None`: one side does not say how well it is known.
+    /// Its significance; `None` if the standard error of one side is unknown.
     pub known: Option<Known>,
 }
 
-/// How well a difference is known.
+/// The significance of a difference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Known {
     /// Lower end of the 95 % confidence interval of the share.
     pub low: f64,
     /// Upper end of it.
     pub high: f64,
-    /// The chance of such a difference, or a greater one, if both sides are alike.
+    /// The probability of such a difference, or a larger one, by chance.
     pub p: f64,
-    /// The same in view of all differences that were looked at: of those that have this or less, so
-    /// large a share is expected to be none.
+    /// `p` corrected for the number of differences: the expected share of false discoveries among
+    /// those with this value or a smaller one.
     pub q: f64,
 }
 
-/// The chance that an interval misses the truth, and the share of the differences called real that
-/// are expected to be chance.
+/// The probability that an interval misses the truth, and the accepted share of false discoveries.
 pub const MISS: f64 = 0.05;
 
-/// No median is known better than within this standard error, as a share: what changes from run to
-/// run, such as where memory lies, is in no interval of one run.
+/// The smallest relative standard error of a median: the interval of one run does not contain what
+/// changes from run to run, such as the placement of memory.
 const ERROR_MIN: f64 = 0.001;
 
 impl Estimate {
-    /// One run's median with its 95 % confidence interval, if it has one.
+    /// The median of one run with its 95 % confidence interval, if known.
     pub(crate) fn of_run(value: f64, interval: Option<Interval>) -> Self {
         let interval = interval.filter(|interval| interval.low > 0.0);
         let spread = interval.map(|Interval { low, high, scale }| {
@@ -105,7 +98,7 @@ impl Estimate {
         Self { value, spread }
     }
 
-    /// The medians of several runs: their own differences say how well they are known.
+    /// The mean of the medians of several runs, whose differences give the standard error.
     pub(crate) fn of_runs(values: &[f64]) -> Self {
         let count = values.len() as f64;
         let mean = values.iter().map(|value| value.ln()).sum::<f64>() / count;
@@ -122,22 +115,22 @@ impl Change {
         let difference = (b.value / a.value).ln();
         let known = a.spread.zip(b.spread).and_then(|(a, b)| {
             let error = a.error.hypot(b.error);
-            // Welch and Satterthwaite: of unequal variances, each with its own freedom.
+            // Welch and Satterthwaite: unequal variances with their own degrees of freedom.
             let parts = a.error.powi(4) / a.freedom + b.error.powi(4) / b.freedom;
             Known::of(difference, Spread { error, freedom: error.powi(4) / parts })
         });
         Self { share: difference.exp_m1(), known }
     }
 
-    /// Of two settings that were measured in turn, by their ratio each time. Its `q` is its `p`
-    /// until it is [`corrected`].
+    /// Between two settings that were measured in turn, from their ratios. Its `q` is its `p` until
+    /// it is [`corrected`].
     pub(crate) fn of_ratios(ratios: &[f64]) -> Self {
         let Estimate { value, spread } = Estimate::of_runs(ratios);
         let known = spread.and_then(|spread| Known::of(value.ln(), spread));
         Self { share: value.ln().exp_m1(), known }
     }
 
-    /// What is to be thought of it, once its `q` is corrected for the number of comparisons.
+    /// The verdict, once its `q` is corrected for the number of comparisons.
     pub fn verdict(&self, quantity: Quantity) -> ChangeVerdict {
         match self.known {
             None => ChangeVerdict::Unknown,
@@ -149,7 +142,7 @@ impl Change {
 }
 
 impl Known {
-    /// Of a difference of logarithms.
+    /// The significance of a difference of logarithms.
     fn of(difference: f64, Spread { error, freedom }: Spread) -> Option<Self> {
         let Scale { errors, freedom } = Scale::of_student(freedom)?;
         let far = errors * error;
@@ -160,18 +153,18 @@ impl Known {
     }
 }
 
-/// What is thought of a change, in view of how many there are.
+/// The verdict on a change.
 #[derive(Clone, Debug, PartialEq, Eq, strum::IntoStaticStr, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum ChangeVerdict {
-    /// It is better, and not by chance.
+    /// Significantly better.
     Faster,
-    /// It is worse, and not by chance.
+    /// Significantly worse.
     Slower,
-    /// It is no more than chance can do.
+    /// Not significant.
     #[strum(serialize = "same within noise")]
     Same,
-    /// Nothing says how well the numbers are known.
+    /// The standard error of a side is unknown.
     Unknown,
     /// The numbers cannot be compared, for this reason.
     #[strum(serialize = "not comparable")]
@@ -179,7 +172,7 @@ pub enum ChangeVerdict {
 }
 
 impl ChangeVerdict {
-    /// Why nothing can be said; empty where something is.
+    /// Why there is no verdict; empty if there is one.
     pub fn reason(&self) -> &str {
         match self {
             Self::Faster | Self::Slower | Self::Same => "",
@@ -189,8 +182,8 @@ impl ChangeVerdict {
     }
 }
 
-/// Corrects changes for their number: Benjamini and Hochberg, "Controlling the False Discovery Rate",
-/// Journal of the Royal Statistical Society B 57 (1995).
+/// Corrects changes for their number: Benjamini and Hochberg, "Controlling the False Discovery
+/// Rate", Journal of the Royal Statistical Society B 57 (1995).
 pub(crate) fn corrected(changes: Vec<&mut Change>) {
     let mut all: Vec<&mut Known> =
         changes.into_iter().filter_map(|change| change.known.as_mut()).collect();

@@ -131,7 +131,7 @@ fn sides(a: &Path, b: &Path, across: &[Trait]) -> Result<Compared, Failure> {
     let mut sources = of_a?;
     let count = sources.len();
     sources.extend(of_b?);
-    let comparisons = compare::sides(&sources, count, (&names[0], &names[1]), across);
+    let comparisons = compare::sides(&sources, count, &names[0], &names[1], across);
     Ok((sources, comparisons))
 }
 
@@ -195,7 +195,7 @@ fn of_tool(path: &Path) -> Result<Source, Failure> {
         say(&format!("warning: {shown}: {remark}"));
     }
     let nccl = imported.library.as_deref().and_then(|library| library.strip_prefix("NCCL "));
-    Ok(Source::of_tool(imported.tool, rows, nccl))
+    Ok(Source::of_tool(rows, nccl))
 }
 
 /// The folders of a sweep's runs that have ended well, in their order.

@@ -96,7 +96,7 @@ impl Doctor {
         let format = if self.json { TextOrJson::Json } else { self.format };
         print(&match format {
             TextOrJson::Table => show::doctor_text(&report, self.verbose),
-            TextOrJson::Json => show::doctor_json(&report),
+            TextOrJson::Json => show::json(&report),
         })?;
         Ok(report.count(Verdict::Problem) == 0)
     }

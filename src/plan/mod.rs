@@ -59,6 +59,22 @@ impl TransportKind {
             Self::Nccl | Self::Rdma => true,
         }
     }
+
+    /// Whether the ends of its flows are told apart by their ranks, since ranks can share a GPU.
+    pub const fn is_between_ranks(self) -> bool {
+        match self {
+            Self::Local | Self::P2p | Self::Shm | Self::Nccl => false,
+            Self::Rdma => true,
+        }
+    }
+
+    /// Whether it measures collectives, which have a bus bandwidth.
+    pub const fn is_collective(self) -> bool {
+        match self {
+            Self::Local | Self::P2p | Self::Shm | Self::Rdma => false,
+            Self::Nccl => true,
+        }
+    }
 }
 
 /// What the user asks to have measured.

@@ -1,111 +1,92 @@
-//! The catalogue for a person: a line for each GPU and instance type, or all of one with where it
-//! is from.
+//! The catalogue: a line for each GPU and instance type, or all facts of one with their sources.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::page::{Grid, Page};
+use super::{
+    page::{Column, Grid, Page},
+    words::{self, or_unknown},
+};
 use crate::{
     judge::expected::{self, Known},
     plan::catalogue::{Catalogue, Entry, Gpu, Instance, PeerAccess, Positive},
 };
 
-/// What stands in the place of a fact that is not known.
-const UNKNOWN: &str = "?";
-
 /// Columns that hold words.
 const WORDS: [&str; 8] =
     ["path", "how", "GPU", "instance", "name", "memory", "GPUs reach each other", "added by"];
 
+/// An entry under its name.
+type Named<'a, T> = (&'a Catalogue, &'a String, &'a T);
+
 /// A line for each GPU and for each instance type.
 pub fn catalogue_text(catalogue: &Catalogue) -> String {
-    let gpu = |(key, gpu): (&String, &Gpu)| {
-        [
-            key.clone(),
-            gpu.name.clone(),
-            number(gpu.compute_capability),
-            told(gpu.mem_type.as_ref()),
-            number(gpu.mem_bw_gbs),
-            told(gpu.nvlink_links),
-            nvlink_rate(gpu.nvlink_gen, gpu.nvlink_gbs_per_gpu_per_dir),
-            by(catalogue, key),
-        ]
-    };
-    let instance = |(name, known): (&String, &Instance)| {
-        [
-            name.clone(),
-            known.gpu_count.to_string(),
-            known.gpu.clone(),
-            told(known.gpu_mem_mib),
-            known.p2p.map_or(UNKNOWN, reach).to_owned(),
-            nvlink_rate(known.nvlink_gen, known.nvlink_gbs_per_gpu_per_dir),
-            told(known.efa_interfaces.or((known.efa == Some(false)).then_some(0))),
-            number(known.efa_total_gbps.or(known.network_gbps)),
-            by(catalogue, name),
-        ]
-    };
-    let gpu_head = [
-        "GPU",
-        "name",
-        "compute capability",
-        "memory",
-        "memory GB/s",
-        "NVLinks",
-        "NVLink GB/s",
-        "added by",
+    let gpus: [Column<Named<'_, Gpu>>; 8] = [
+        ("GPU", |(_, name, _)| name.clone()),
+        ("name", |(.., gpu)| gpu.name.clone()),
+        ("compute capability", |(.., gpu)| number(gpu.compute_capability)),
+        ("memory", |(.., gpu)| or_unknown(gpu.mem_type.as_ref())),
+        ("memory GB/s", |(.., gpu)| number(gpu.mem_bw_gbs)),
+        ("NVLinks", |(.., gpu)| or_unknown(gpu.nvlink_links)),
+        ("NVLink GB/s", |(.., gpu)| nvlink_rate(gpu.nvlink_gen, gpu.nvlink_gbs_per_gpu_per_dir)),
+        ("added by", added_by),
     ];
-    let instance_head = [
-        "instance",
-        "GPUs",
-        "GPU",
-        "MiB each",
-        "GPUs reach each other",
-        "NVLink GB/s",
-        "EFA",
-        "network Gbit/s",
-        "added by",
+    let instances: [Column<Named<'_, Instance>>; 9] = [
+        ("instance", |(_, name, _)| name.clone()),
+        ("GPUs", |(.., known)| known.gpu_count.to_string()),
+        ("GPU", |(.., known)| known.gpu.clone()),
+        ("MiB each", |(.., known)| or_unknown(known.gpu_mem_mib)),
+        ("GPUs reach each other", |(.., known)| or_unknown(known.p2p.map(reach))),
+        ("NVLink GB/s", |(.., known)| {
+            nvlink_rate(known.nvlink_gen, known.nvlink_gbs_per_gpu_per_dir)
+        }),
+        ("EFA", |(.., known)| {
+            or_unknown(known.efa_interfaces.or((known.efa == Some(false)).then_some(0)))
+        }),
+        ("network Gbit/s", |(.., known)| number(known.efa_total_gbps.or(known.network_gbps))),
+        ("added by", added_by),
     ];
     let mut page = Page::default();
     page.title("GPUs; GB/s are 10^9 bytes per second, of NVLink for a whole GPU in one direction");
-    page.grid(table(gpu_head, catalogue.gpu.iter().map(gpu)));
+    let named = catalogue.gpu.iter().map(|(name, gpu)| (catalogue, name, gpu));
+    page.grid(Grid::of(&gpus, named).words(&WORDS).without_empty());
     page.lines("\n");
     page.title("Instance types; `g2g catalogue NAME` shows all of one, with where it is from");
-    page.grid(table(instance_head, catalogue.instance.iter().map(instance)));
+    let named = catalogue.instance.iter().map(|(name, known)| (catalogue, name, known));
+    page.grid(Grid::of(&instances, named).words(&WORDS).without_empty());
     page.text()
 }
 
 /// All of the catalogue.
 pub fn catalogue_json(catalogue: &Catalogue) -> String {
-    pretty(&json!(catalogue))
+    words::json(&json!(catalogue))
 }
 
-/// What is expected of each path.
+/// The expected bandwidth of each path.
 fn expected_table(paths: &[Known]) -> Grid {
-    let rate =
-        |rate: Option<f64>| rate.map_or_else(|| UNKNOWN.to_owned(), |gb_s| format!("{gb_s:.1}"));
-    let row = |known: &Known| {
-        [known.path.to_owned(), rate(known.gb_s), rate(known.gb_s_low), known.derivation.clone()]
-    };
-    table(["path", "usual", "at least", "how"], paths.iter().map(row))
+    let columns: [Column<&Known>; 4] = [
+        ("path", |known| known.path.to_owned()),
+        ("usual", |known| or_unknown(known.gb_s.map(|gb_s| format!("{gb_s:.1}")))),
+        ("at least", |known| or_unknown(known.gb_s_low.map(|gb_s| format!("{gb_s:.1}")))),
+        ("how", |known| known.derivation.clone()),
+    ];
+    Grid::of(&columns, paths).words(&WORDS).without_empty()
 }
 
-/// All of one entry, of the GPU of an instance, and where it is from.
+/// All facts of an entry, and of the GPU of an instance, with their sources.
 pub fn catalogue_entry_text(catalogue: &Catalogue, name: &str, entry: Entry<'_>) -> String {
     let mut page = Page::default();
     for (title, facts, sources) in parts(catalogue, name, entry) {
         page.title(title);
-        let rows = facts.lines().filter_map(|line| line.split_once(" = "));
-        let rows = rows.filter(|(key, _)| *key != "src");
-        let mut grid = Grid::new(["", ""]).numbers(&[]);
-        for (key, value) in rows {
-            grid.row([format!("  {key}"), value.replace('"', "")]);
-        }
-        page.grid(grid);
+        let facts = facts.lines().filter_map(|line| line.split_once(" = "));
+        let columns: [Column<(&str, &str)>; 2] =
+            [("", |(key, _)| format!("  {key}")), ("", |(_, value)| value.replace('"', ""))];
+        page.grid(Grid::of(&columns, facts.filter(|(key, _)| *key != "src")).numbers(&[]));
         page.lines("  from\n");
-        for words in sources.values() {
-            page.lines(&format!("    {words}\n"));
+        for source in sources.values() {
+            page.lines(&format!("    {source}\n"));
         }
         page.lines("\n");
     }
@@ -123,26 +104,23 @@ pub fn catalogue_entry_text(catalogue: &Catalogue, name: &str, entry: Entry<'_>)
 
 /// The same as JSON.
 pub fn catalogue_entry_json(catalogue: &Catalogue, name: &str, entry: Entry<'_>) -> String {
-    let (kind, facts, gpu, sources, expected) = match entry {
-        Entry::Gpu(gpu) => {
-            ("gpu", json!(gpu), Value::Null, sources(catalogue, &gpu.src), Value::Null)
-        }
+    let (kind, facts, gpu, expected) = match entry {
+        Entry::Gpu(gpu) => ("gpu", json!(gpu), Value::Null, Value::Null),
         Entry::Instance(instance) => {
-            let gpu = catalogue.gpu_of(instance);
-            let mut all = sources(catalogue, &instance.src);
-            all.extend(gpu.iter().flat_map(|gpu| sources(catalogue, &gpu.src)));
             let expected = json!(expected::known(name, instance, catalogue));
-            ("instance", json!(instance), json!(gpu), all, expected)
+            ("instance", json!(instance), json!(catalogue.gpu_of(instance)), expected)
         }
     };
-    let added = catalogue.is_added(name);
-    pretty(&json!({
-        "name": name, "kind": kind, "added_by_user": added, "facts": without_gaps(facts),
-        "gpu": without_gaps(gpu), "sources": sources, "expected": expected,
+    let parts = parts(catalogue, name, entry).into_iter();
+    let sources: BTreeMap<&str, &str> = parts.flat_map(|(.., sources)| sources).collect();
+    words::json(&json!({
+        "name": name, "kind": kind, "added_by_user": catalogue.is_added(name),
+        "facts": without_gaps(facts), "gpu": without_gaps(gpu), "sources": sources,
+        "expected": expected,
     }))
 }
 
-/// What there is to show: a title, the facts as lines of TOML, and the words of their sources.
+/// The parts of an entry: a title, the facts as lines of TOML, and their sources.
 fn parts<'a>(
     catalogue: &'a Catalogue,
     name: &str,
@@ -164,9 +142,9 @@ fn parts<'a>(
     }
 }
 
-/// What is known, a line for each key, in the order of the keys.
+/// The facts, a line for each key.
 fn lines(entry: &impl Serialize) -> String {
-    // Every entry was read from such lines.
+    // An entry is read from such lines.
     toml::to_string(entry).unwrap_or_default()
 }
 
@@ -174,7 +152,7 @@ fn sources<'a>(catalogue: &'a Catalogue, names: &'a [String]) -> BTreeMap<&'a st
     names.iter().map(|name| (name.as_str(), catalogue.words_of(name))).collect()
 }
 
-/// Without what is not known.
+/// The facts that are known.
 fn without_gaps(facts: Value) -> Value {
     match facts {
         Value::Object(facts) => facts.into_iter().filter(|(_, value)| !value.is_null()).collect(),
@@ -182,17 +160,8 @@ fn without_gaps(facts: Value) -> Value {
     }
 }
 
-fn pretty(value: &Value) -> String {
-    // Every value is a plain number or text.
-    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
-}
-
-fn told(fact: Option<impl ToString>) -> String {
-    fact.map_or_else(|| UNKNOWN.to_owned(), |fact| fact.to_string())
-}
-
 fn number(fact: Option<Positive>) -> String {
-    told(fact.map(Positive::get))
+    or_unknown(fact.map(Positive::get))
 }
 
 /// The rate of NVLinks; 0 where there are none.
@@ -200,8 +169,8 @@ fn nvlink_rate(generation: Option<u32>, rate: Option<Positive>) -> String {
     if generation == Some(0) { "0".to_owned() } else { number(rate) }
 }
 
-/// Who has added an entry, where it was not there before.
-fn by(catalogue: &Catalogue, name: &str) -> String {
+/// Who has added an entry that is not g2g's own.
+fn added_by<T>((catalogue, name, _): Named<'_, T>) -> String {
     if catalogue.is_added(name) { "the user".to_owned() } else { String::new() }
 }
 
@@ -214,12 +183,4 @@ const fn reach(access: PeerAccess) -> &'static str {
         PeerAccess::Unsupported => "no",
         PeerAccess::UnsupportedOrBroken => "no, or it does not work",
     }
-}
-
-fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Grid {
-    let mut grid = Grid::new(head).words(&WORDS);
-    for row in rows {
-        grid.row(row);
-    }
-    grid.without_empty()
 }

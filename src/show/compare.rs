@@ -1,42 +1,93 @@
 //! A comparison as text.
 
-use std::collections::HashMap;
-
+use indexmap::IndexMap;
 use serde_json::{Value, json};
 
 use super::{
-    page::{Grid, Page},
+    page::{Column, Grid, Page},
     words,
 };
 use crate::{
     analysis::{
         compare::{Case, Comparison, Source},
-        statistics::{ChangeVerdict, Estimate, Quantity},
+        statistics::{ChangeVerdict, Estimate, Known, Quantity},
     },
     record::{Naming, Row},
+    units::count,
 };
 
-/// Rows of a table that a person reads; the others are counted.
+/// Rows of a table; further ones are counted.
 const SHOWN: usize = 30;
 
-/// The columns of the text for programs.
-const COLUMNS: [&str; 15] = [
-    "a",
-    "b",
-    "case",
-    "size_bytes",
-    "quantity",
-    "value_a",
-    "value_b",
-    "change",
-    "change_low",
-    "change_high",
-    "p",
-    "q",
-    "verdict",
-    "reason",
-    "simulated",
+/// A column for programs: its name, and its value for each case.
+type Member = (&'static str, fn(Line<'_>) -> Value);
+
+/// The columns for programs: of the CSV text, and of the objects in JSON.
+const COLUMNS: [Member; 15] = [
+    ("a", |line| json!(line.comparison.a)),
+    ("b", |line| json!(line.comparison.b)),
+    ("case", |line| {
+        let naming = line.naming(true);
+        json!([line.row().kind(&naming), line.row().ends(&naming)].join(" ").trim_end())
+    }),
+    ("size_bytes", |line| json!(line.row().size_bytes)),
+    ("quantity", |line| json!(line.case.quantity)),
+    ("value_a", |line| json!(line.case.a.map(|estimate| estimate.value))),
+    ("value_b", |line| json!(line.case.b.map(|estimate| estimate.value))),
+    ("change", |line| json!(line.case.change.map(|change| change.share))),
+    ("change_low", |line| json!(line.known().map(|known| known.low))),
+    ("change_high", |line| json!(line.known().map(|known| known.high))),
+    ("p", |line| json!(line.known().map(|known| known.p))),
+    ("q", |line| json!(line.known().map(|known| known.q))),
+    ("verdict", |line| json!(line.case.verdict.to_string())),
+    ("reason", |line| json!(line.case.verdict.reason())),
+    ("simulated", |line| json!(line.sources.iter().any(Source::is_simulated))),
 ];
+
+/// A case with its comparison.
+#[derive(Clone, Copy)]
+struct Line<'a> {
+    sources: &'a [Source],
+    comparison: &'a Comparison,
+    case: &'a Case,
+}
+
+impl<'a> Line<'a> {
+    /// One of the rows of the case.
+    fn row(self) -> &'a Row {
+        let (source, row) = self.case.example;
+        &self.sources[source].rows[row]
+    }
+
+    /// A name of the row, without the columns in which the sides differ.
+    const fn naming(self, has_hosts: bool) -> Naming<'a> {
+        Naming { has_hosts, without: self.comparison.by }
+    }
+
+    fn has_several_hosts(self) -> bool {
+        self.sources[self.case.example.0].hosts.len() > 1
+    }
+
+    fn known(self) -> Option<Known> {
+        self.case.change?.known
+    }
+
+    /// `+3.1 %`
+    fn change(self) -> Option<String> {
+        self.case.change.map(|change| words::percent(change.share))
+    }
+
+    fn value(self, estimate: Option<Estimate>) -> String {
+        words::or_dash(estimate.map(|estimate| match self.case.quantity {
+            Quantity::Bandwidth => words::gb_s(estimate.value),
+            Quantity::Latency => words::nanoseconds(estimate.value),
+        }))
+    }
+}
+
+fn lines<'a>(sources: &'a [Source], comparison: &'a Comparison) -> impl Iterator<Item = Line<'a>> {
+    comparison.cases.iter().map(move |case| Line { sources, comparison, case })
+}
 
 /// What has changed, the worst first; all cases if `is_whole`.
 pub fn page(sources: &[Source], comparisons: &[Comparison], is_whole: bool) -> Page {
@@ -52,32 +103,34 @@ pub fn page(sources: &[Source], comparisons: &[Comparison], is_whole: bool) -> P
 
 fn add(page: &mut Page, sources: &[Source], comparison: &Comparison, is_whole: bool) {
     heading(page, sources, comparison);
+    // The cases of one kind and size, in the order of their first.
+    let mut groups: IndexMap<String, Vec<Line<'_>>> = IndexMap::new();
+    for line in lines(sources, comparison) {
+        let kind = line.row().kind(&line.naming(false));
+        let size = line.row().size_bytes.map_or_else(String::new, |size| format!(", {size}"));
+        groups.entry(kind + &size).or_default().push(line);
+    }
     let numbers = ["cases", "slower", "faster", "same", "median", "worst"];
     let mut grid = Grid::new(["what"].into_iter().chain(numbers)).numbers(&numbers);
-    for (title, cases) in groups(sources, comparison) {
-        grid.row(group(sources, comparison, title, &cases));
+    for (title, lines) in groups {
+        grid.row(group(title, &lines));
     }
     page.lines("\n");
     page.grid(grid);
-    let is_told = |case: &&Case| {
+    let is_told = |line: &Line<'_>| {
         use ChangeVerdict::{Faster, Slower, Unknown};
-        is_whole || matches!(case.verdict, Slower | Faster | Unknown)
+        is_whole || matches!(line.case.verdict, Slower | Faster | Unknown)
     };
-    let mut shown: Vec<&Case> = comparison.cases.iter().filter(is_told).collect();
+    let mut shown: Vec<Line<'_>> = lines(sources, comparison).filter(is_told).collect();
+    let mut left = 0;
     if !is_whole {
-        let loss = |case: &Case| case.loss().unwrap_or_default();
-        shown.sort_by(|a, b| loss(b).total_cmp(&loss(a)));
+        sort_by_loss(&mut shown);
+        left = shown.len().saturating_sub(SHOWN);
+        shown.truncate(SHOWN);
     }
-    let left = if is_whole { 0 } else { shown.len().saturating_sub(SHOWN) };
-    shown.truncate(shown.len() - left);
     if !shown.is_empty() {
-        let header = ["case", "A", "B", "change", "95 % interval", "verdict"];
-        let mut grid = Grid::new(header).words(&["case", "verdict"]);
-        for case in shown {
-            grid.row(cells(sources, comparison, case));
-        }
         page.lines("\n");
-        page.grid(grid);
+        page.grid(cases(&shown));
     }
     if left > 0 {
         page.lines(&format!("and {left} more: --all shows them, in their order\n"));
@@ -85,12 +138,11 @@ fn add(page: &mut Page, sources: &[Source], comparison: &Comparison, is_whole: b
     page.lines(&reasons(comparison));
 }
 
-/// What is compared, and what stands against it.
+/// What is compared, and what limits the comparison.
 fn heading(page: &mut Page, sources: &[Source], comparison: &Comparison) {
     let Comparison { a, b, cases, runs, differences, .. } = comparison;
-    let is_simulated = sources.iter().any(Source::is_simulated);
-    let simulated = if is_simulated { " [SIMULATED]" } else { "" };
-    let cases = crate::units::count(cases.len(), "case");
+    let simulated = words::mark(sources.iter().any(Source::is_simulated));
+    let cases = count(cases.len(), "case");
     page.lines(&format!("B against A{simulated}: {cases}\nA: {a}\nB: {b}\n"));
     for difference in differences {
         page.lines(&format!("Differs: {difference}\n"));
@@ -103,60 +155,36 @@ fn heading(page: &mut Page, sources: &[Source], comparison: &Comparison) {
     }
 }
 
-/// The cases of one kind and size, in the order of their first.
-fn groups<'a>(sources: &[Source], comparison: &'a Comparison) -> Vec<(String, Vec<&'a Case>)> {
-    let mut places: HashMap<String, usize> = HashMap::new();
-    let mut groups: Vec<(String, Vec<&Case>)> = Vec::new();
-    for case in &comparison.cases {
-        let (_, row) = example(sources, case);
-        let kind = row.kind(&naming(comparison, false));
-        let title = row.size_bytes.map_or_else(|| kind.clone(), |size| format!("{kind}, {size}"));
-        let place = *places.entry(title.clone()).or_insert(groups.len());
-        if place == groups.len() {
-            groups.push((title, Vec::new()));
-        }
-        groups[place].1.push(case);
-    }
-    groups
-}
-
-fn group(
-    sources: &[Source],
-    comparison: &Comparison,
-    title: String,
-    cases: &[&Case],
-) -> [String; 7] {
-    let count = |verdict: &ChangeVerdict| {
-        let count = cases.iter().filter(|case| case.verdict == *verdict).count();
-        if count == 0 { "-".to_owned() } else { count.to_string() }
-    };
+fn group(title: String, lines: &[Line<'_>]) -> [String; 7] {
     let [slower, faster, same] =
-        [ChangeVerdict::Slower, ChangeVerdict::Faster, ChangeVerdict::Same].map(|v| count(&v));
-    let changes =
-        cases.iter().filter(|case| !matches!(case.verdict, ChangeVerdict::NotComparable(_)));
-    let mut changes: Vec<&&Case> = changes.collect();
-    let loss = |case: &Case| case.loss().unwrap_or_default();
-    changes.sort_by(|a, b| loss(b).total_cmp(&loss(a)));
-    let percent = |case: &Case| case.change.map(|change| words::percent(change.share));
-    let median = changes.get(changes.len() / 2).and_then(|case| percent(case));
-    let worst = changes.first().and_then(|case| {
-        let (source, row) = example(sources, case);
-        let ends = row.ends(&naming(comparison, source.hosts.len() > 1));
-        Some(format!("{} {ends}", percent(case)?).trim_end().to_owned())
+        [ChangeVerdict::Slower, ChangeVerdict::Faster, ChangeVerdict::Same].map(|verdict| {
+            let count = lines.iter().filter(|line| line.case.verdict == verdict).count();
+            words::or_dash((count > 0).then_some(count))
+        });
+    let is_compared =
+        |line: &Line<'_>| !matches!(line.case.verdict, ChangeVerdict::NotComparable(_));
+    let mut compared: Vec<Line<'_>> = lines.iter().copied().filter(is_compared).collect();
+    sort_by_loss(&mut compared);
+    let median = compared.get(compared.len() / 2).and_then(|line| line.change());
+    let worst = compared.first().and_then(|line| {
+        let ends = line.row().ends(&line.naming(line.has_several_hosts()));
+        Some(format!("{} {ends}", line.change()?).trim_end().to_owned())
     });
-    let [median, worst] = [median, worst].map(|text| text.unwrap_or_else(|| "-".to_owned()));
-    [title, cases.len().to_string(), slower, faster, same, median, worst]
+    let [median, worst] = [median, worst].map(words::or_dash);
+    [title, lines.len().to_string(), slower, faster, same, median, worst]
 }
 
-/// Why nothing can be said of cases, each reason once.
+fn sort_by_loss(lines: &mut [Line<'_>]) {
+    let loss = |line: &Line<'_>| line.case.loss().unwrap_or_default();
+    lines.sort_by(|a, b| loss(b).total_cmp(&loss(a)));
+}
+
+/// The reasons why cases have no verdict, each once.
 fn reasons(comparison: &Comparison) -> String {
-    let mut reasons: Vec<(&str, usize)> = Vec::new();
-    let told = comparison.cases.iter().map(|case| case.verdict.reason());
-    for reason in told.filter(|reason| !reason.is_empty()) {
-        match reasons.iter_mut().find(|(of, _)| *of == reason) {
-            Some((_, count)) => *count += 1,
-            None => reasons.push((reason, 1)),
-        }
+    let mut reasons: IndexMap<&str, usize> = IndexMap::new();
+    let all = comparison.cases.iter().map(|case| case.verdict.reason());
+    for reason in all.filter(|reason| !reason.is_empty()) {
+        *reasons.entry(reason).or_default() += 1;
     }
     if reasons.is_empty() {
         return String::new();
@@ -165,56 +193,37 @@ fn reasons(comparison: &Comparison) -> String {
     format!("No verdict:\n{}", lines.collect::<String>())
 }
 
-fn cells(sources: &[Source], comparison: &Comparison, case: &Case) -> [String; 6] {
-    let value = |value: Option<Estimate>| match (value, case.quantity) {
-        (None, _) => "-".to_owned(),
-        (Some(estimate), Quantity::Bandwidth) => words::gb_s(estimate.value),
-        (Some(estimate), Quantity::Latency) => words::nanoseconds(estimate.value),
-    };
-    let change = case.change.map_or("-".to_owned(), |change| words::percent(change.share));
-    let interval = case.change.and_then(|change| change.known).map_or("-".to_owned(), |known| {
-        let [low, high] = [known.low, known.high].map(words::percent);
-        format!("{} to {high}", low.trim_end_matches(" %"))
-    });
-    let (source, row) = example(sources, case);
-    [
-        row.title(&naming(comparison, source.hosts.len() > 1)),
-        value(case.a),
-        value(case.b),
-        change,
-        interval,
-        case.verdict.to_string(),
-    ]
-}
-
-/// How cases are called that differ in what the sides differ in.
-const fn naming(comparison: &Comparison, has_hosts: bool) -> Naming<'_> {
-    Naming { has_hosts, without: comparison.by }
-}
-
-/// One of a case's rows, and what it is of.
-fn example<'a>(sources: &'a [Source], case: &Case) -> (&'a Source, &'a Row) {
-    let (source, row) = case.example;
-    (&sources[source], &sources[source].rows[row])
+fn cases(lines: &[Line<'_>]) -> Grid {
+    let columns: [Column<Line<'_>>; 6] = [
+        ("case", |line| line.row().title(&line.naming(line.has_several_hosts()))),
+        ("A", |line| line.value(line.case.a)),
+        ("B", |line| line.value(line.case.b)),
+        ("change", |line| words::or_dash(line.change())),
+        ("95 % interval", |line| {
+            words::or_dash(line.known().map(|known| {
+                let [low, high] = [known.low, known.high].map(words::percent);
+                format!("{} to {high}", low.trim_end_matches(" %"))
+            }))
+        }),
+        ("verdict", |line| line.case.verdict.to_string()),
+    ];
+    Grid::of(&columns, lines.iter().copied()).words(&["case", "verdict"])
 }
 
 /// A line for each case.
 pub fn csv(sources: &[Source], comparisons: &[Comparison]) -> String {
     let mut writer = ::csv::Writer::from_writer(Vec::new());
-    let mut write = |cells: Vec<String>| {
-        writer.write_record(cells).expect("memory takes every write");
-    };
-    write(COLUMNS.map(str::to_owned).to_vec());
-    for comparison in comparisons {
-        for case in &comparison.cases {
-            let value = object(sources, comparison, case);
-            let cell = |column: &&str| match &value[column] {
-                Value::Null => String::new(),
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
-            write(COLUMNS.iter().map(cell).collect());
-        }
+    let head = COLUMNS.map(|(name, _)| name.to_owned());
+    let lines = comparisons.iter().flat_map(|comparison| lines(sources, comparison));
+    let cells = lines.map(|line| {
+        COLUMNS.map(|(_, value)| match value(line) {
+            Value::Null => String::new(),
+            Value::String(text) => text,
+            other => other.to_string(),
+        })
+    });
+    for record in [head].into_iter().chain(cells) {
+        writer.write_record(record).expect("memory takes every write");
     }
     let bytes = writer.into_inner().expect("memory takes every write");
     String::from_utf8(bytes).expect("every cell is text")
@@ -222,36 +231,9 @@ pub fn csv(sources: &[Source], comparisons: &[Comparison]) -> String {
 
 /// The same as a list in JSON.
 pub fn json(sources: &[Source], comparisons: &[Comparison]) -> String {
-    let mut text = String::from("[");
-    for comparison in comparisons {
-        for case in &comparison.cases {
-            text.push_str(if text.len() > 1 { ",\n" } else { "\n" });
-            text.push_str(&object(sources, comparison, case).to_string());
-        }
-    }
-    text + "\n]\n"
-}
-
-fn object(sources: &[Source], comparison: &Comparison, case: &Case) -> Value {
-    let (_, row) = example(sources, case);
-    let known = case.change.and_then(|change| change.known);
-    let naming = naming(comparison, true);
-    let title = [row.kind(&naming), row.ends(&naming)];
-    json!({
-        "a": comparison.a,
-        "b": comparison.b,
-        "case": title.join(" ").trim_end(),
-        "size_bytes": row.size_bytes,
-        "quantity": case.quantity.column(),
-        "value_a": case.a.map(|estimate| estimate.value),
-        "value_b": case.b.map(|estimate| estimate.value),
-        "change": case.change.map(|change| change.share),
-        "change_low": known.map(|known| known.low),
-        "change_high": known.map(|known| known.high),
-        "p": known.map(|known| known.p),
-        "q": known.map(|known| known.q),
-        "verdict": case.verdict.to_string(),
-        "reason": case.verdict.reason(),
-        "simulated": sources.iter().any(Source::is_simulated),
-    })
+    let object =
+        |line| -> Value { COLUMNS.map(|(name, value)| (name, value(line))).into_iter().collect() };
+    let lines = comparisons.iter().flat_map(|comparison| lines(sources, comparison));
+    let objects: Vec<String> = lines.map(|line| format!("\n{}", object(line))).collect();
+    format!("[{}\n]\n", objects.join(","))
 }

@@ -1,16 +1,16 @@
-//! What the doctor says, for a person and for programs.
+//! The doctor's report as text.
 
-use std::fmt::Write;
-
+use super::words;
 use crate::{
     judge::doctor::{Located, Report, Verdict},
     nccl_log::explain::{paragraph, upper},
+    units::count,
 };
 
-/// The findings, problems first; those that are fine are counted, or told too.
+/// The findings, problems first. Checks that passed are only counted, unless `is_verbose`.
 pub fn doctor_text(report: &Report, is_verbose: bool) -> String {
     let mut text = String::new();
-    let simulated = if report.simulated { " [SIMULATED]" } else { "" };
+    let simulated = words::mark(report.simulated);
     for line in &report.hosts {
         paragraph(&mut text, "", &format!("{line}{simulated}"));
     }
@@ -23,22 +23,17 @@ pub fn doctor_text(report: &Report, is_verbose: bool) -> String {
         if verdict == Verdict::Ok && !is_verbose {
             continue;
         }
-        let of_verdict = |located: &&Located| located.finding.verdict == verdict;
-        for (index, located) in report.findings.iter().filter(of_verdict).enumerate() {
-            if index == 0 {
-                let _ = write!(text, "\n{title}\n");
-            }
+        if report.count(verdict) > 0 {
+            text.push_str(&format!("\n{title}\n"));
+        }
+        for located in report.findings.iter().filter(|located| located.finding.verdict == verdict) {
             add(&mut text, located);
         }
     }
-    let counted = |verdict, one: &str, several: &str| match report.count(verdict) {
-        1 => format!("1 {one}"),
-        number => format!("{number} {several}"),
-    };
     let summary = format!(
         "{}, {}, {} cannot tell, {} ok{}.",
-        counted(Verdict::Problem, "problem", "problems"),
-        counted(Verdict::Note, "note", "notes"),
+        count(report.count(Verdict::Problem), "problem"),
+        count(report.count(Verdict::Note), "note"),
         report.count(Verdict::CannotTell),
         report.count(Verdict::Ok),
         if is_verbose { "" } else { " (--verbose shows them)" }
@@ -49,12 +44,6 @@ pub fn doctor_text(report: &Report, is_verbose: bool) -> String {
         paragraph(&mut text, "", &format!("{}.", upper(line)));
     }
     text
-}
-
-/// All of it as JSON.
-pub fn doctor_json(report: &Report) -> String {
-    // Every value is a plain number or text.
-    serde_json::to_string_pretty(report).unwrap_or_default() + "\n"
 }
 
 fn add(text: &mut String, located: &Located) {

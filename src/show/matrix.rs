@@ -1,8 +1,12 @@
 //! Pairs of GPUs or ranks at a glance: a matrix for reads, one for writes, and their ratio.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use indexmap::{IndexMap, IndexSet};
+
 use super::{
     page::{Grid, Page},
-    table, verdicts,
+    verdicts, words,
 };
 use crate::{
     plan::{Issuer, Operation, Pattern, TransportKind},
@@ -15,93 +19,66 @@ pub(super) fn is_pair(row: &Row) -> bool {
     let is_of_gpus = row.source_gpu.is_some() && row.target_gpu.is_some();
     row.pattern == Some(Pattern::OneWay)
         && row.transport != TransportKind::Local
-        && (is_of_gpus || row.transport == TransportKind::Rdma)
+        && (is_of_gpus || row.transport.is_between_ranks())
 }
 
-/// What the rows of one set of matrices have in common.
-#[derive(Clone, PartialEq, Eq)]
-struct Kind {
-    /// What they are called.
-    name: String,
-    transport: TransportKind,
-    operation: Option<Operation>,
-    /// Of pairs within a host.
-    host: Option<String>,
+/// The name of a row's kind, and the host of pairs within a host.
+fn kind(row: &Row) -> (String, Option<&str>) {
+    let host = row.source_host.as_deref().filter(|_| !row.transport.is_across_hosts());
+    (row.kind(&Naming { has_hosts: false, without: &["issuer"] }), host)
 }
 
-impl Kind {
-    fn of(row: &Row) -> Self {
-        Self {
-            name: row.kind(&Naming { has_hosts: false, without: &["issuer"] }),
-            transport: row.transport,
-            operation: row.operation,
-            host: row.source_host.clone().filter(|_| !is_between_hosts(row.transport)),
-        }
-    }
-}
-
-/// What the ends of pairs are.
-const fn end(transport: TransportKind) -> &'static str {
-    match transport {
-        TransportKind::Rdma => "rank",
-        TransportKind::Local | TransportKind::P2p | TransportKind::Shm | TransportKind::Nccl => {
-            "GPU"
-        }
-    }
+/// What the ends of a row are.
+const fn noun(transport: TransportKind) -> &'static str {
+    if transport.is_between_ranks() { "rank" } else { "GPU" }
 }
 
 /// For each kind of transfer: the matrices of its largest size, and, where there are several
 /// sizes, a table by size for each pair.
 pub(super) fn matrices(rows: &[&Row], page: &mut Page) {
-    let mut kinds: Vec<Kind> = Vec::new();
-    for row in rows {
-        if !kinds.contains(&Kind::of(row)) {
-            kinds.push(Kind::of(row));
-        }
+    let mut kinds: IndexMap<(String, Option<&str>), Vec<&Row>> = IndexMap::new();
+    for &row in rows {
+        kinds.entry(kind(row)).or_default().push(row);
     }
-    let has_several_hosts = kinds.iter().any(|kind| kind.host != kinds[0].host);
-    for kind in &kinds {
-        let of_kind: Vec<&Row> =
-            rows.iter().copied().filter(|row| Kind::of(row) == *kind).collect();
-        if let Some(host) = kind.host.as_ref().filter(|_| has_several_hosts) {
+    let hosts: BTreeSet<Option<&str>> = kinds.keys().map(|(_, host)| *host).collect();
+    for ((name, host), rows) in &kinds {
+        if let Some(host) = host.filter(|_| hosts.len() > 1) {
             page.lines(&format!("On {host}:\n"));
         }
-        let largest = |is_wanted: &dyn Fn(&Row) -> bool| {
-            let wanted = of_kind.iter().filter(|row| is_wanted(row));
-            wanted.filter_map(|row| row.size_bytes).max()
-        };
+        let measured = rows.iter().filter(|row| row.status == Status::Ok);
         // A size that fits into no GPU has nothing to show.
-        let size = largest(&|row| row.status == Status::Ok).or_else(|| largest(&|_| true));
+        let size = measured.filter_map(|row| row.size_bytes).max();
+        let size = size.or_else(|| rows.iter().filter_map(|row| row.size_bytes).max());
         let at_largest: Vec<&Row> =
-            of_kind.iter().copied().filter(|row| row.size_bytes == size).collect();
-        at_size(kind, size.unwrap_or_default(), &at_largest, page);
-        page.lines(&notes(&of_kind));
-        let paths = verdicts::paths(&of_kind, &|row| which(row, &of_kind));
+            rows.iter().copied().filter(|row| row.size_bytes == size).collect();
+        at_size(name, size.unwrap_or_default(), &at_largest, page);
+        page.lines(&notes(rows));
+        let paths = verdicts::paths(rows, &|row| which(row, rows));
         if !paths.is_empty() {
             page.lines(&format!("{paths}\n"));
         }
-        if at_largest.len() < of_kind.len() {
-            by_size(kind, &of_kind, page);
+        if at_largest.len() < rows.len() {
+            by_size(name, rows, page);
         }
     }
 }
 
 /// The matrices of rows of one kind and size.
-fn at_size(kind: &Kind, size: Bytes, rows: &[&Row], page: &mut Page) {
-    let end = end(kind.transport);
-    let axis = format!("rows: source {end}, columns: target {end}");
+fn at_size(name: &str, size: Bytes, rows: &[&Row], page: &mut Page) {
+    let Row { transport, operation, .. } = *rows[0];
+    let noun = noun(transport);
+    let axis = format!("rows: source {noun}, columns: target {noun}");
     let ending = ending(rows);
-    let title = |what: &str| format!("{}, {size}, {what}; {axis}{ending}", kind.name);
-    let bandwidth = |row: &Row| row.bandwidth_gb_s.map(short_gb_s);
-    if kind.operation.is_some_and(Operation::is_latency_only) {
-        let latency = |row: &Row| row.latency_ns_p50.map(readable_nanoseconds);
-        page.title(title(if kind.operation == Some(Operation::Chase) {
+    let title = |what: &str| format!("{name}, {size}, {what}; {axis}{ending}");
+    let bandwidth = |row: &Row| cell(row, row.bandwidth_gb_s.map(short_gb_s));
+    if operation.is_some_and(Operation::is_latency_only) {
+        page.title(title(if operation == Some(Operation::Chase) {
             "median latency of one load by the target"
         } else {
             "median latency one way"
         }));
-        square(page, rows, &|row| cell(row, latency));
-    } else if kind.transport == TransportKind::P2p && kind.operation == Some(Operation::Copy) {
+        square(page, rows, &|row| cell(row, row.latency_ns_p50.map(readable_nanoseconds)));
+    } else if transport == TransportKind::P2p && operation == Some(Operation::Copy) {
         let by = |issuer| -> Vec<&Row> {
             rows.iter().copied().filter(|row| row.issuer == Some(issuer)).collect()
         };
@@ -109,7 +86,7 @@ fn at_size(kind: &Kind, size: Bytes, rows: &[&Row], page: &mut Page) {
         for (of, name) in [(&reads, "read by the target"), (&writes, "written by the source")] {
             if !of.is_empty() {
                 page.title(title(&format!("GB/s {name}")));
-                square(page, of, &|row| cell(row, bandwidth));
+                square(page, of, &bandwidth);
             }
         }
         let ratio = |read: &Row| {
@@ -117,21 +94,20 @@ fn at_size(kind: &Kind, size: Bytes, rows: &[&Row], page: &mut Page) {
             Ratio::of(read, write)
         };
         if reads.iter().any(|read| ratio(read).is_some()) {
-            let text_of = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
             page.title(title("ratio read / write"));
             let median = |ratio: Ratio| format!("{:.3}", ratio.median);
-            square(page, &reads, &|read| text_of(ratio(read).map(median)));
+            square(page, &reads, &|read| words::or_dash(ratio(read).map(median)));
             page.title(title("95 % interval of the ratio, ± % of it"));
             let width = |ratio: Ratio| Some(format!("{:.2}", 100.0 * ratio.half_width()?));
-            square(page, &reads, &|read| text_of(ratio(read).and_then(width)));
+            square(page, &reads, &|read| words::or_dash(ratio(read).and_then(width)));
         }
     } else {
         page.title(title("GB/s"));
-        square(page, rows, &|row| cell(row, bandwidth));
+        square(page, rows, &bandwidth);
     }
 }
 
-/// The end of a title: what the rows have in common beside their kind.
+/// The end of a title: what the rows have in common besides their kind.
 fn ending(rows: &[&Row]) -> String {
     let mut ending = String::new();
     let is_shared = |row: &&&Row| row.handle.is_some() || row.provider.is_none();
@@ -140,10 +116,7 @@ fn ending(rows: &[&Row]) -> String {
         ending.push_str("; between ranks");
         ending.extend(handle.map(|handle| format!(" by {handle}")));
     }
-    if rows.iter().any(|row| row.simulated) {
-        ending.push_str(" [SIMULATED]");
-    }
-    ending
+    ending + words::mark(rows.iter().any(|row| row.simulated))
 }
 
 /// A bandwidth for a matrix, which must be narrow.
@@ -151,94 +124,66 @@ fn short_gb_s(gb_s: f64) -> String {
     if gb_s < 1.0 { readable_gb_s(gb_s) } else { format!("{gb_s:.2}") }
 }
 
-/// Whether its pairs may be of different hosts.
-const fn is_between_hosts(transport: TransportKind) -> bool {
-    matches!(transport, TransportKind::Nccl | TransportKind::Rdma)
-}
-
-/// A GPU, of NCCL with its host, or a rank that RDMA joins.
+/// A GPU of a host, or a rank.
 type End<'a> = (Option<&'a str>, u32);
 
-fn ends(row: &Row) -> (Option<End<'_>>, Option<End<'_>>) {
-    let of_nccl = row.transport == TransportKind::Nccl;
-    let source_host = row.source_host.as_deref().filter(|_| of_nccl);
-    let target_host = row.target_host.as_deref().filter(|_| of_nccl);
-    let (source, target) = match row.transport {
-        TransportKind::Rdma => (row.source_rank, row.target_rank),
-        TransportKind::Local | TransportKind::P2p | TransportKind::Shm | TransportKind::Nccl => {
-            (row.source_gpu, row.target_gpu)
-        }
-    };
-    (source.map(|source| (source_host, source)), target.map(|target| (target_host, target)))
+/// The source and the target of a row.
+fn ends(row: &Row) -> [Option<End<'_>>; 2] {
+    if row.transport.is_between_ranks() {
+        return [row.source_rank, row.target_rank].map(|rank| Some((None, rank?)));
+    }
+    [(&row.source_host, row.source_gpu), (&row.target_host, row.target_gpu)]
+        .map(|(host, gpu)| Some((host.as_deref(), gpu?)))
 }
 
-/// A number, or what became of it.
-fn cell(row: &Row, number: impl Fn(&Row) -> Option<String>) -> String {
+/// A number, or the status of a row that has none.
+fn cell(row: &Row, number: Option<String>) -> String {
     match row.status {
-        Status::Ok => number(row).unwrap_or_else(|| "-".to_owned()),
-        Status::Skipped => "skipped".to_owned(),
-        Status::Corrupt => "CORRUPT".to_owned(),
-        Status::Failed => "FAILED".to_owned(),
+        Status::Ok => words::or_dash(number),
+        status => words::status(status).to_owned(),
     }
 }
 
 /// A matrix of sources and targets, with what `text` says of each pair.
 fn square(page: &mut Page, rows: &[&Row], text: &dyn Fn(&Row) -> String) {
-    let name = rows.first().map_or("", |row| end(row.transport));
-    let mut gpus: Vec<End<'_>> =
-        rows.iter().flat_map(|row| <[Option<End<'_>>; 2]>::from(ends(row))).flatten().collect();
-    gpus.sort_unstable();
-    gpus.dedup();
+    let noun = rows.first().map_or("", |row| noun(row.transport));
+    let places: BTreeSet<End<'_>> = rows.iter().flat_map(|row| ends(row)).flatten().collect();
+    let places: Vec<End<'_>> = places.into_iter().collect();
     let has_one_host = has_one_host(rows);
-    let label = |end: &End<'_>| label(name, *end, has_one_host);
-    let heads = gpus.iter().map(label);
-    let mut grid = Grid::new(std::iter::once(String::new()).chain(heads));
-    for source in &gpus {
-        let pair = |target: &End<'_>| {
-            let found = rows.iter().find(|row| ends(row) == (Some(*source), Some(*target)));
-            found.map_or_else(|| "-".to_owned(), |row| text(row))
-        };
-        let cells = gpus.iter().map(pair);
-        grid.row(std::iter::once(label(source)).chain(cells));
-    }
-    page.grid(grid);
+    let label = |&(host, number): &End<'_>| match host.filter(|_| !has_one_host) {
+        Some(host) => format!("{noun} {number} of {host}"),
+        None => format!("{noun} {number}"),
+    };
+    let labels: Vec<String> = places.iter().map(label).collect();
+    page.grid(Grid::square(&labels, |source, target| {
+        let pair = [Some(places[source]), Some(places[target])];
+        words::or_dash(rows.iter().find(|row| ends(row) == pair).map(|row| text(row)))
+    }));
     page.lines("\n");
 }
 
-/// What the numbers do not say: why a row has none, and what is in doubt about one that has. Each
-/// once, however many GPUs it names, with the first row and how many there are.
+/// Why rows have no number, and their flags. Each note appears once, with the first row and the
+/// number of rows.
 fn notes(rows: &[&Row]) -> String {
-    struct Note<'a> {
-        word: String,
-        reason: &'a str,
-        first: &'a Row,
-        count: usize,
-    }
-    let mut notes: Vec<Note<'_>> = Vec::new();
-    for row in rows {
+    let mut notes: IndexMap<(String, String), (&Row, usize)> = IndexMap::new();
+    for &row in rows {
         let words: Vec<String> = match row.status {
             Status::Ok => row.flags.split_whitespace().map(|flag| flag.replace('_', " ")).collect(),
-            _ => vec![cell(row, |_| None)],
+            status => vec![words::status(status).to_owned()],
         };
         for word in words {
-            let is_alike = |note: &&mut Note<'_>| {
-                note.word == word && table::is_alike(note.reason, &row.reason)
-            };
-            match notes.iter_mut().find(is_alike) {
-                Some(note) => note.count += 1,
-                None => notes.push(Note { word, reason: &row.reason, first: row, count: 1 }),
-            }
+            notes.entry((word, words::unnumbered(&row.reason))).or_insert((row, 0)).1 += 1;
         }
     }
     let mut text = String::new();
-    for Note { word, reason, first, count } in notes {
+    for ((word, _), (first, count)) in notes {
         let which = which(first, rows);
         text.push_str(&match count {
             1 => format!("  {word}: {which}"),
             _ => format!("  {word}: {count} of {} rows, the first {which}", rows.len()),
         });
-        let colon = if reason.is_empty() { "" } else { ": " };
-        text.push_str(&format!("{colon}{reason}\n"));
+        let colon = if first.reason.is_empty() { "" } else { ": " };
+        text.push_str(&format!("{colon}{}\n", first.reason));
     }
     if !text.is_empty() {
         text.push('\n');
@@ -263,82 +208,57 @@ fn has_one_host(rows: &[&Row]) -> bool {
     hosts.all(|host| Some(host) == first)
 }
 
-fn label(name: &str, (host, number): End<'_>, has_one_host: bool) -> String {
-    match host.filter(|_| !has_one_host) {
-        Some(host) => format!("{name} {number} of {host}"),
-        None => format!("{name} {number}"),
-    }
-}
-
 /// A table by size for each pair, reads beside writes.
-fn by_size(kind: &Kind, rows: &[&Row], page: &mut Page) {
-    let mut pairs: Vec<(Option<End<'_>>, Option<End<'_>>)> =
-        rows.iter().map(|row| ends(row)).collect();
-    pairs.sort_unstable();
-    pairs.dedup();
-    for ends_of_pair in pairs {
-        let of_pair: Vec<&Row> =
-            rows.iter().copied().filter(|row| ends(row) == ends_of_pair).collect();
-        let mut sizes: Vec<Bytes> = Vec::new();
-        for size in of_pair.iter().filter_map(|row| row.size_bytes) {
-            if !sizes.contains(&size) {
-                sizes.push(size);
-            }
-        }
-        let ending = ending(&of_pair);
-        page.title(format!("{}, {}{ending}", kind.name, pair(of_pair[0], rows)));
-        page.grid(sizes_of_pair(&sizes, &of_pair));
+fn by_size(name: &str, rows: &[&Row], page: &mut Page) {
+    let mut pairs: BTreeMap<[Option<End<'_>>; 2], Vec<&Row>> = BTreeMap::new();
+    for &row in rows {
+        pairs.entry(ends(row)).or_default().push(row);
+    }
+    for of_pair in pairs.values() {
+        let ending = ending(of_pair);
+        page.title(format!("{name}, {}{ending}", pair(of_pair[0], rows)));
+        page.grid(sizes_of_pair(of_pair));
         page.lines("\n");
     }
 }
 
-fn sizes_of_pair(sizes: &[Bytes], rows: &[&Row]) -> Grid {
-    let mut issuers: Vec<Option<Issuer>> = Vec::new();
-    for row in rows {
-        if !issuers.contains(&row.issuer) {
-            issuers.push(row.issuer);
-        }
-    }
-    let mut header = vec!["size".to_owned()];
+fn sizes_of_pair(rows: &[&Row]) -> Grid {
+    let sizes: IndexSet<Bytes> = rows.iter().filter_map(|row| row.size_bytes).collect();
+    let issuers: IndexSet<Option<Issuer>> = rows.iter().map(|row| row.issuer).collect();
+    let mut head = vec!["size".to_owned()];
     for issuer in &issuers {
         let name = issuer.map_or(String::new(), |issuer| format!("{issuer} "));
-        header.extend([format!("{name}GB/s"), "95 % interval".to_owned(), format!("{name}p50")]);
+        head.extend([format!("{name}GB/s"), "95 % interval".to_owned(), format!("{name}p50")]);
     }
     let has_ratio = issuers.len() == 2;
     if has_ratio {
-        header.extend(["read / write".to_owned()]);
+        head.push("read / write".to_owned());
     }
-    let mut grid = Grid::new(header);
-    for &size in sizes {
+    let mut grid = Grid::new(head);
+    for size in sizes {
         let find = |issuer: Option<Issuer>| {
             rows.iter().find(|row| row.size_bytes == Some(size) && row.issuer == issuer)
         };
         let mut cells = vec![size.to_string()];
         for &issuer in &issuers {
-            let Some(row) = find(issuer) else {
-                cells.extend(["-", "-", "-"].map(str::to_owned));
-                continue;
-            };
-            cells.push(cell(row, |row| row.bandwidth_gb_s.map(readable_gb_s)));
-            cells.push(match (row.bandwidth_gb_s_low, row.bandwidth_gb_s_high) {
-                (Some(low), Some(high)) => {
-                    format!("{} to {}", readable_gb_s(low), readable_gb_s(high))
-                }
-                _ => "-".to_owned(),
-            });
-            cells.push(row.latency_ns_p50.map_or_else(|| "-".to_owned(), readable_nanoseconds));
+            cells.extend(find(issuer).map_or(["-", "-", "-"].map(str::to_owned), |row| {
+                [
+                    cell(row, row.bandwidth_gb_s.map(readable_gb_s)),
+                    words::or_dash(words::interval(row)),
+                    words::or_dash(row.latency_ns_p50.map(readable_nanoseconds)),
+                ]
+            }));
         }
         if has_ratio {
             let both = find(Some(Issuer::Read)).zip(find(Some(Issuer::Write)));
-            let ratio = both.and_then(|(read, write)| Ratio::of(read, write));
-            cells.push(ratio.map_or_else(|| "-".to_owned(), |ratio| ratio.to_string()));
+            cells.push(words::or_dash(both.and_then(|(read, write)| Ratio::of(read, write))));
         }
         grid.row(cells);
     }
     grid
 }
 
-/// How many times as fast one row is as another, with its 95 % interval.
+/// The ratio of the bandwidths of two rows, with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ratio {
     median: f64,
@@ -349,8 +269,8 @@ pub(super) struct Ratio {
 impl Ratio {
     /// The medians' ratio. Its interval comes from those of both medians by the method of variance
     /// estimates recovery on the logarithms (Zou and Donner, "Construction of confidence limits
-    /// about effect measures", Statistics in Medicine 27, 2008), which asks only that the rows are
-    /// independent. `None` if one of them has no bandwidth.
+    /// about effect measures", Statistics in Medicine 27, 2008), for independent rows. `None` if
+    /// one of them has no bandwidth.
     pub(super) fn of(over: &Row, under: &Row) -> Option<Self> {
         let (over_median, under_median) = (over.bandwidth_gb_s?, under.bandwidth_gb_s?);
         let median = over_median / under_median;

@@ -1,6 +1,6 @@
-//! What a person sees: tables, matrices, Markdown, the report, pictures, progress.
+//! Every form of output: tables, matrices, Markdown, the report, pictures, progress.
 //!
-//! Owns every form of output. Decides nothing: what it shows was judged before.
+//! Decides nothing: other modules judge what it shows.
 
 mod catalogue;
 pub mod compare;
@@ -19,10 +19,11 @@ mod verdicts;
 mod words;
 
 pub use catalogue::{catalogue_entry_json, catalogue_entry_text, catalogue_json, catalogue_text};
-pub use doctor::{doctor_json, doctor_text};
+pub use doctor::doctor_text;
 pub use nccl_tests::{NcclTests, text as nccl_tests_text};
 pub use page::Page;
 pub use picture::picture;
 pub use prometheus::text as prometheus_text;
 pub use table::{print, tables};
 pub use topology::topology_text;
+pub use words::json;

@@ -4,14 +4,15 @@
 
 use std::fmt::Write;
 
+use super::words;
 use crate::{
     machine::NCCL_HEADERS,
     plan::{Collective, Flow, Iterations, Operation, Split, Step},
     record::{Row, Status, provenance::Provenance},
-    units::Bytes,
+    units::{Bytes, microseconds_at},
 };
 
-/// Of nccl-tests, whose form it is.
+/// The version of nccl-tests that has this form.
 const VERSION: &str = "2.19.6";
 
 /// What nccl-tests says of the run before its results.
@@ -55,6 +56,9 @@ pub fn text(
     text
 }
 
+/// The head of a table, as nccl-tests prints it.
+const COLUMNS: &str = include_str!("nccl_tests_columns.txt");
+
 fn header(
     about: &NcclTests,
     provenance: &Provenance,
@@ -67,100 +71,42 @@ fn header(
         Step::Factor(factor) => (factor, "factor"),
         Step::Bytes(bytes) => (bytes.get(), "bytes"),
     };
-    let devices = devices(provenance, communicator);
-    let own = devices.iter().filter(|device| device.rank == 0).count();
+    let own = communicator.iter().filter(|flow| flow.source.rank.0 == 0).count();
     let Iterations { warm_up, groups, operations_per_group, is_blocking, graph } = about.iterations;
     let groups = groups.map_or_else(|| "auto".to_owned(), |count| count.to_string());
     let mut text = format!(
-        "# g2g {} in the form of nccl-tests version {VERSION} nccl-headers={} nccl-library={library}{}\n\
+        "# g2g {} in the form of nccl-tests version {VERSION} nccl-headers={NCCL_HEADERS} \
+         nccl-library={library}{}\n\
          # Collective test starting: {program}\n\
-         # nThread 1 nGpus {own} minBytes {} maxBytes {} step: {step}({kind}) warmup iters: {} \
-         iters: {} agg iters: {} validation: 1 graph: {graph} unalign: 0\n",
+         # nThread 1 nGpus {own} minBytes {} maxBytes {} step: {step}({kind}) warmup iters: {warm_up} \
+         iters: {groups} agg iters: {operations_per_group} validation: 1 graph: {graph} unalign: 0\n",
         provenance.version,
-        NCCL_HEADERS,
-        if provenance.simulated { " [SIMULATED]" } else { "" },
+        words::mark(provenance.simulated),
         about.sizes.0.get(),
         about.sizes.1.get(),
-        warm_up,
-        groups,
-        operations_per_group,
     );
     if is_blocking {
         text += "# Blocking Enabled: wait after each inner iteration (-m), no barrier \n";
     }
     text += "#\n# Using devices\n";
-    for (number, device) in (0..).zip(&devices) {
-        let Device { rank, host, gpu, address, name } = device;
-        let _ = writeln!(
-            text,
-            "#  Rank {number:2} Group {:2} Pid {:>6} on {host:>10} device {gpu:2} [{address}] {name}",
-            about.split.map_or(0, |split| split.color(number)),
-            Some(std::process::id())
-                .filter(|_| *rank == 0)
-                .map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
-        );
+    let devices = communicator.iter().filter_map(|flow| device(provenance, flow));
+    for (number, device) in (0..).zip(devices) {
+        let group = about.split.map_or(0, |split| split.color(number));
+        text += &format!("#  Rank {number:2} Group {group:2} {device}\n");
     }
-    let columns = |cells: [&str; 13]| {
-        let [a, b, c, d, e, rest @ ..] = cells;
-        let mut line = format!("# {a:>10}  {b:>12}  {c:>8}  {d:>6}  {e:>6}");
-        for (cell, width) in rest.into_iter().zip([7, 6, 6, 6].into_iter().cycle()) {
-            let _ = write!(line, "  {cell:>width$}");
-        }
-        line + " \n"
-    };
-    let _ = writeln!(
-        text,
-        "#\n# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}           out-of-place                       in-place          ",
-        "", "", "", "", ""
-    );
-    text += &columns([
-        "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time",
-        "algbw", "busbw", "#wrong",
-    ]);
-    text += &columns([
-        "(B)",
-        "(elements)",
-        "",
-        "",
-        "",
-        "(us)",
-        "(GB/s)",
-        "(GB/s)",
-        "",
-        "(us)",
-        "(GB/s)",
-        "(GB/s)",
-        "",
-    ]);
-    text
+    text + COLUMNS
 }
 
-/// A GPU of the communicator.
-struct Device {
-    rank: u32,
-    host: String,
-    gpu: u32,
-    /// `domain:bus:device`.
-    address: String,
-    name: String,
-}
-
-/// The GPUs of the communicator, in the order of its ranks.
-fn devices(provenance: &Provenance, communicator: &[Flow]) -> Vec<Device> {
-    let device = |rank, gpu| {
-        let host = provenance.hosts.iter().find(|host| host.ranks.contains(&rank))?;
-        let node = host.topology.gpus.iter().find(|node| node.gpu == gpu)?;
-        let address = node.pci_bus_id.as_str();
-        Some(Device {
-            rank: rank.0,
-            host: host.name.clone(),
-            gpu: gpu.0,
-            address: address.rsplit_once('.').map_or(address, |(device, _)| device).to_owned(),
-            name: node.name.clone(),
-        })
-    };
-    let flows = communicator.iter();
-    flows.filter_map(|flow| device(flow.source.rank, flow.source.gpu()?)).collect()
+/// The process, the host and the GPU of a rank of the communicator.
+fn device(provenance: &Provenance, flow: &Flow) -> Option<String> {
+    let (rank, gpu) = (flow.source.rank, flow.source.gpu()?);
+    let host = provenance.hosts.iter().find(|host| host.ranks.contains(&rank))?;
+    let node = host.topology.gpus.iter().find(|node| node.gpu == gpu)?;
+    // `domain:bus:device`
+    let address = node.pci_bus_id.as_str();
+    let address = address.rsplit_once('.').map_or(address, |(device, _)| device);
+    let pid = words::or_dash((rank.0 == 0).then(std::process::id));
+    Some(format!("Pid {pid:>6} on {:>10} device {:2} [{address}] {}", host.name, gpu.0, node.name))
 }
 
 /// `2.32.3` as `ncclGetVersion` counts: 10000 × major, 100 × minor.
@@ -177,17 +123,14 @@ fn lines<'a>(rows: &[&'a Row]) -> Vec<[Option<&'a Row>; 2]> {
     let mut lines: Vec<[Option<&Row>; 2]> = Vec::new();
     for &row in rows {
         let place = usize::from(row.in_place == Some(true));
-        let of_same = |line: &&mut [Option<&Row>; 2]| {
+        let of_same = |line: &[Option<&Row>; 2]| {
             line[place].is_none() && line.iter().flatten().any(|other| key(other) == key(row))
         };
-        match lines.iter_mut().find(of_same) {
-            Some(line) => line[place] = Some(row),
-            None => {
-                let mut line = [None, None];
-                line[place] = Some(row);
-                lines.push(line);
-            }
+        let at = lines.iter().position(of_same).unwrap_or(lines.len());
+        if at == lines.len() {
+            lines.push([None, None]);
         }
+        lines[at][place] = Some(row);
     }
     lines
 }
@@ -225,15 +168,12 @@ fn line(operation: Operation, rows: [Option<&Row>; 2], sum: &mut Sum) -> String 
     let elements = size.get() / data_type.size().get();
     let is_divided = operation.collective().is_some_and(|of| of.shape().is_divided());
     let count = if is_divided { elements / u64::from(ranks) } else { elements };
-    let reduction = if operation == Operation::Collective(Collective::SendRecv) {
-        // nccl-tests names one here too.
-        "sum"
-    } else {
-        row.reduction.map_or("none", Into::into)
-    };
+    // nccl-tests names a reduction of sendrecv too.
+    let is_send_recv = operation == Operation::Collective(Collective::SendRecv);
+    let reduction = if is_send_recv { "sum" } else { row.reduction.map_or("none", Into::into) };
     let root = row.root.map_or(-1, i64::from);
     let mut line =
-        format!("{:>12}  {count:>12}  {:>8}  {reduction:>6}  {root:>6}", size.get(), data_type,);
+        format!("{:>12}  {count:>12}  {data_type:>8}  {reduction:>6}  {root:>6}", size.get());
     for row in rows {
         line += &body(row, ranks, sum);
         for row in row.into_iter().filter(|row| row.status != Status::Ok) {
@@ -263,7 +203,7 @@ fn body(row: Option<&Row>, ranks: u32, sum: &mut Sum) -> String {
     let busbw = if ranks == 1 { 0.0 } else { row.bandwidth_gb_s_bus.unwrap_or(0.0) };
     sum.busbw_gb_s += busbw;
     sum.count += 1;
-    let time_us = size.get() as f64 / algbw / 1e3;
+    let time_us = microseconds_at(size, algbw);
     cells(&fitting(time_us, 7), &fitting(algbw, 6), &fitting(busbw, 6), "0")
 }
 
@@ -272,13 +212,13 @@ fn fitting(value: f64, width: usize) -> String {
     let decimals = |count: usize| format!("{value:.count$}");
     let fits = |text: &String| text.len() <= width;
     let plain = [2, 1, 0].map(decimals).into_iter().find(fits);
-    plain.unwrap_or_else(|| exponential(value, usize::from(width >= 7)))
+    let decimals = usize::from(width >= 7);
+    plain.unwrap_or_else(|| exponent_of_c(&format!("{value:.decimals$e}")))
 }
 
-/// As C's `%e` writes it.
-fn exponential(value: f64, decimals: usize) -> String {
-    let text = format!("{value:.decimals$e}");
-    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+/// A number with an exponent, which C writes with a sign and two digits.
+fn exponent_of_c(text: &str) -> String {
+    let (digits, exponent) = text.split_once('e').unwrap_or((text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{digits}e{sign}{:02}", exponent.abs())
@@ -286,23 +226,11 @@ fn exponential(value: f64, decimals: usize) -> String {
 
 /// Six significant digits, as C's `%g` writes them.
 fn significant(value: f64) -> String {
-    const DIGITS: i32 = 6;
-    if value == 0.0 {
-        return "0".to_owned();
+    let rounded: f64 = format!("{value:.5e}").parse().unwrap_or(value);
+    match rounded.abs() {
+        0.0 | 1e-4..1e6 => rounded.to_string(),
+        _ => exponent_of_c(&format!("{rounded:e}")),
     }
-    let trimmed = |text: String| match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    };
-    let scientific = format!("{value:.5e}");
-    let exponent: i32 = scientific.split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or(0);
-    if (-4..DIGITS).contains(&exponent) {
-        let decimals = usize::try_from(DIGITS - 1 - exponent).unwrap_or(0);
-        return trimmed(format!("{value:.decimals$}"));
-    }
-    let text = exponential(value, 5);
-    let (digits, power) = text.split_once('e').unwrap_or((&text, "+00"));
-    format!("{}e{power}", trimmed(digits.to_owned()))
 }
 
 #[cfg(test)]

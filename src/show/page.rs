@@ -1,8 +1,9 @@
-//! What a person is shown, as text for a terminal or as Markdown for a comment or an issue.
+//! Titles, tables and lines, as text for a terminal or as Markdown for a comment or an issue.
 
 use std::io;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
 use terminal_size::terminal_size_of;
 
 /// Titles, tables and sentences, in their order.
@@ -15,55 +16,72 @@ pub struct Page {
 enum Part {
     Title(String),
     Grid(Grid),
-    /// Lines, of which the indented ones are items.
+    /// Lines; indented ones are the items of a list.
     Lines(String),
 }
 
-/// Cells under a header, numbers on the right and words on the left.
-#[derive(Clone, Debug)]
+/// Cells under a head, numbers on the right and words on the left.
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Grid {
-    header: Vec<String>,
+    pub(super) head: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+    #[serde(skip)]
     are_words: Vec<bool>,
-    rows: Vec<Vec<String>>,
 }
 
+/// A column of a table of `T`: its head, and its cell for each of them.
+pub(super) type Column<T> = (&'static str, fn(T) -> String);
+
 impl Grid {
-    /// A header without rows; the columns hold numbers.
-    pub(super) fn new(header: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        let header: Vec<String> = header.into_iter().map(Into::into).collect();
-        Self { are_words: vec![false; header.len()], header, rows: Vec::new() }
+    /// A head without rows; the columns hold numbers.
+    pub(super) fn new(head: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let head: Vec<String> = head.into_iter().map(Into::into).collect();
+        Self { are_words: vec![false; head.len()], head, rows: Vec::new() }
+    }
+
+    /// A row for each item; the columns hold numbers.
+    pub(super) fn of<T: Copy>(columns: &[Column<T>], items: impl IntoIterator<Item = T>) -> Self {
+        let mut grid = Self::new(columns.iter().map(|(head, _)| *head));
+        for item in items {
+            grid.row(columns.iter().map(|(_, cell)| cell(item)));
+        }
+        grid
+    }
+
+    /// A row and a column for each label, with a cell for the indices of both.
+    pub(super) fn square(labels: &[String], cell: impl Fn(usize, usize) -> String) -> Self {
+        let mut grid = Self::new([""].into_iter().chain(labels.iter().map(String::as_str)));
+        for (row, label) in labels.iter().enumerate() {
+            let cells = (0..labels.len()).map(|column| cell(row, column));
+            grid.row([label.clone()].into_iter().chain(cells));
+        }
+        grid
     }
 
     /// The same with words in these columns.
     pub(super) fn words(mut self, columns: &[&str]) -> Self {
-        self.are_words = self.header.iter().map(|name| columns.contains(&&**name)).collect();
+        self.are_words = self.head.iter().map(|name| columns.contains(&&**name)).collect();
         self
     }
 
     /// The same with words in all columns but these.
     pub(super) fn numbers(mut self, columns: &[&str]) -> Self {
-        self.are_words = self.header.iter().map(|name| !columns.contains(&&**name)).collect();
+        self.are_words = self.head.iter().map(|name| !columns.contains(&&**name)).collect();
         self
     }
 
-    /// The same without the columns in which nothing stands.
-    pub(super) fn without_empty(self) -> Self {
-        let is_told: Vec<bool> = (0..self.header.len())
-            .map(|column| self.rows.iter().any(|row| !row[column].is_empty()))
-            .collect();
-        let kept = |cells: Vec<String>| -> Vec<String> {
-            cells
-                .into_iter()
-                .zip(&is_told)
-                .filter_map(|(cell, told)| told.then_some(cell))
-                .collect()
-        };
-        let are_words = self.are_words.iter().zip(&is_told);
-        Self {
-            are_words: are_words.filter_map(|(words, told)| told.then_some(*words)).collect(),
-            header: kept(self.header),
-            rows: self.rows.into_iter().map(kept).collect(),
+    /// The same without empty columns.
+    pub(super) fn without_empty(mut self) -> Self {
+        for column in (0..self.head.len()).rev() {
+            if self.rows.iter().all(|row| row[column].is_empty()) {
+                self.head.remove(column);
+                self.are_words.remove(column);
+                for row in &mut self.rows {
+                    row.remove(column);
+                }
+            }
         }
+        self
     }
 
     /// Appends a row.
@@ -77,9 +95,9 @@ impl Grid {
         if let Some(width) = width {
             table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
         }
-        // Facts of one thing have no heads.
-        if self.header.iter().any(|name| !name.is_empty()) {
-            table.set_header(self.header.iter().map(Cell::new));
+        // A list of facts has no head.
+        if self.head.iter().any(|name| !name.is_empty()) {
+            table.set_header(self.head.iter().map(Cell::new));
         }
         for row in &self.rows {
             table.add_row(row.iter().map(Cell::new));
@@ -101,7 +119,7 @@ impl Grid {
         };
         let rule = format!("| {} |\n", rule.collect::<Vec<&str>>().join(" | "));
         let rows: String = self.rows.iter().map(|row| line(row)).collect();
-        line(&self.header) + &rule + &rows
+        line(&self.head) + &rule + &rows
     }
 }
 
@@ -116,7 +134,7 @@ impl Page {
         self.parts.push(Part::Grid(grid));
     }
 
-    /// Appends lines; what is said in indented ones belongs to the line before.
+    /// Appends lines; indented ones belong to the line before.
     pub fn lines(&mut self, lines: &str) {
         self.parts.push(Part::Lines(lines.to_owned()));
     }
@@ -135,7 +153,7 @@ impl Page {
         self.parts.iter().map(part).collect()
     }
 
-    /// For what shows Markdown as GitHub does.
+    /// For viewers of GitHub's Markdown.
     pub fn markdown(&self) -> String {
         let mut text = String::new();
         for part in &self.parts {
@@ -172,7 +190,7 @@ fn escaped(text: &str) -> String {
     for (at, letter) in text.char_indices() {
         match letter {
             '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' => escaped.extend(['\\', letter]),
-            // Tags and entities; what GitHub makes links of.
+            // Tags and entities; GitHub makes links of the others.
             '<' => escaped.push_str("&lt;"),
             // A quotation.
             '>' if at == 0 => escaped.push_str("&gt;"),

@@ -1,21 +1,27 @@
-//! The machine as a picture: GPUs, switches and network interfaces where they hang, and what
-//! their links carry.
+//! The machine as a picture: GPUs, switches and network interfaces where they are attached, and
+//! the rates of their links.
 
+use std::collections::HashMap;
+
+use indexmap::{IndexMap, IndexSet};
 use svg::{
     Document, Node,
     node::element::{Line, Path, Rectangle, Text, Title},
 };
 
-use super::topology::pcie;
+use super::{topology::pcie, words};
 use crate::machine::{
     links::{End, GpuLinks},
     pci::{Device, Link},
     survey::{Survey, SurveyedGpu, SurveyedNic},
 };
 
+/// A point or a size: x and y.
+type Point = (f64, f64);
+
 /// Sizes, in the picture's units: a letter of the smallest text is about 5 of them wide.
-const GPU: (f64, f64) = (152.0, 84.0);
-const NIC: (f64, f64) = (66.0, 32.0);
+const GPU: Point = (152.0, 84.0);
+const NIC: Point = (66.0, 32.0);
 const BAR_HEIGHT: f64 = 26.0;
 const GAP: f64 = 10.0;
 const MARGIN: f64 = 16.0;
@@ -24,61 +30,62 @@ const DROP: f64 = 30.0;
 /// At the left of the interfaces, where the link from the switch to the CPUs passes.
 const TRUNK: f64 = 14.0;
 /// Between links from GPU to GPU that pass one above the other, and where they begin.
-const LANE: (f64, f64) = (18.0, 7.0);
+const LANE: Point = (18.0, 7.0);
 
 /// A colour of a kind of part: of its area, and of its edge.
-#[derive(Clone, Copy)]
-struct Colour(&'static str, &'static str);
+type Colour = (&'static str, &'static str);
 
-const OF_GPU: Colour = Colour("#eaf4e2", "#4c8c2b");
-const OF_NIC: Colour = Colour("#e5eefb", "#3867b0");
-const OF_PCIE: Colour = Colour("#f6efdc", "#9a7b2f");
-const OF_NVLINK: Colour = Colour("#dcf1ee", "#1f7f75");
-const OF_CPU: Colour = Colour("#eeeeee", "#666666");
-const OF_NODE: Colour = Colour("#fafafa", "#cccccc");
+const OF_GPU: Colour = ("#eaf4e2", "#4c8c2b");
+const OF_NIC: Colour = ("#e5eefb", "#3867b0");
+const OF_PCIE: Colour = ("#f6efdc", "#9a7b2f");
+const OF_NVLINK: Colour = ("#dcf1ee", "#1f7f75");
+const OF_CPU: Colour = ("#eeeeee", "#666666");
+const OF_NODE: Colour = ("#fafafa", "#cccccc");
 const INK: &str = "#222222";
 const PALE: &str = "#555555";
 const ALARM: &str = "#c62828";
 
 /// A GPU and its links.
-#[derive(Clone)]
 struct Part<'a> {
     gpu: &'a SurveyedGpu,
     links: GpuLinks,
 }
 
-/// What hangs on one PCI Express switch or host bridge.
+/// The devices of one PCI Express switch or host bridge.
 struct Branch<'a> {
     label: String,
     gpus: Vec<Part<'a>>,
     nics: Vec<&'a SurveyedNic>,
 }
 
-/// A NUMA node and what is nearest to it; the last one is for what nobody places.
+/// A NUMA node and its devices; the last one has the devices whose node is unknown.
 struct Side<'a> {
     label: String,
     branches: Vec<Branch<'a>>,
 }
 
-/// The picture, as one SVG element that needs nothing from outside.
+/// The picture, as one self-contained SVG element.
 pub fn picture(survey: &Survey) -> String {
     let sides = sides(survey);
-    let mut canvas = Canvas { document: Document::new(), width: 0.0 };
-    canvas.draw(survey, &sides);
+    let widths: f64 = sides.iter().map(|side| side.width() + 2.0 * GAP).sum();
+    let direct = direct(&sides);
+    let mut canvas = Canvas {
+        document: Document::new(),
+        width: (widths - 2.0 * GAP).max(4.0 * GPU.0) + 2.0 * MARGIN,
+        rows: rows(survey, &sides, &direct),
+        places: HashMap::new(),
+    };
+    canvas.draw(survey, &sides, &direct);
     canvas.document.to_string() + "\n"
 }
 
 /// All parts by NUMA nodes.
 fn sides(survey: &Survey) -> Vec<Side<'_>> {
-    let mut numbers: Vec<Option<u32>> = survey.nodes.iter().map(|node| Some(node.number)).collect();
     let of_gpu = |gpu: &SurveyedGpu| gpu.node.numa_node.map(|node| node.0);
     let of_nic = |nic: &SurveyedNic| nic.nic.pci.as_ref().and_then(|pci| pci.numa_node);
     let of_parts = survey.gpus.iter().map(of_gpu).chain(survey.nics.iter().map(of_nic));
-    for number in of_parts {
-        if !numbers.contains(&number) {
-            numbers.push(number);
-        }
-    }
+    let numbers: IndexSet<Option<u32>> =
+        survey.nodes.iter().map(|node| Some(node.number)).chain(of_parts).collect();
     let side = |number: Option<u32>| {
         let node = survey.nodes.iter().find(|node| Some(node.number) == number);
         let cpus = node.and_then(|node| node.cpus.clone()).filter(|cpus| !cpus.is_empty());
@@ -87,7 +94,7 @@ fn sides(survey: &Survey) -> Vec<Side<'_>> {
             (Some(number), None) => format!("NUMA node {number}"),
             (None, _) => "NUMA node not told".to_owned(),
         };
-        let mut branches: Vec<(String, Branch<'_>)> = Vec::new();
+        let mut branches: IndexMap<String, Branch<'_>> = IndexMap::new();
         for gpu in survey.gpus.iter().filter(|gpu| of_gpu(gpu) == number) {
             let links = GpuLinks::of(gpu, survey);
             branch(&mut branches, gpu.pci.as_ref()).gpus.push(Part { gpu, links });
@@ -95,14 +102,14 @@ fn sides(survey: &Survey) -> Vec<Side<'_>> {
         for nic in survey.nics.iter().filter(|nic| of_nic(nic) == number) {
             branch(&mut branches, nic.nic.pci.as_ref()).nics.push(nic);
         }
-        Side { label, branches: branches.into_iter().map(|(_, branch)| branch).collect() }
+        Side { label, branches: branches.into_values().collect() }
     };
     numbers.into_iter().map(side).collect()
 }
 
-/// The branch on which a device hangs; a new one where there is none yet.
+/// The branch of a device, made if it is its first one.
 fn branch<'a, 'b>(
-    branches: &'b mut Vec<(String, Branch<'a>)>,
+    branches: &'b mut IndexMap<String, Branch<'a>>,
     device: Option<&Device>,
 ) -> &'b mut Branch<'a> {
     let path = device.map_or(&[][..], |device| device.path.as_slice());
@@ -114,11 +121,7 @@ fn branch<'a, 'b>(
         [bridge, ..] => (bridge.clone(), format!("PCIe bus {}", bridge.trim_start_matches("pci"))),
         [] => (String::new(), "place on PCIe not told".to_owned()),
     };
-    let place = branches.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
-        branches.push((key, Branch { label, gpus: Vec::new(), nics: Vec::new() }));
-        branches.len() - 1
-    });
-    &mut branches[place].1
+    branches.entry(key).or_insert_with(|| Branch { label, gpus: Vec::new(), nics: Vec::new() })
 }
 
 impl Branch<'_> {
@@ -145,6 +148,7 @@ impl Side<'_> {
 }
 
 /// Where the rows of the picture begin.
+#[derive(Clone, Copy)]
 struct Rows {
     gpus: f64,
     pcie: f64,
@@ -157,91 +161,73 @@ struct Rows {
 struct Canvas {
     document: Document,
     width: f64,
+    rows: Rows,
+    /// The middle of each GPU, by its ordinal.
+    places: HashMap<u32, f64>,
 }
 
 impl Canvas {
-    fn draw(&mut self, survey: &Survey, sides: &[Side<'_>]) {
-        let widths: f64 = sides.iter().map(|side| side.width() + 2.0 * GAP).sum();
-        self.width = (widths - 2.0 * GAP).max(4.0 * GPU.0) + 2.0 * MARGIN;
-        let direct = direct(sides);
-        let rows = rows(survey, sides, &direct);
+    fn draw(&mut self, survey: &Survey, sides: &[Side<'_>], direct: &[Direct]) {
+        let Rows { gpus, cpus, end, .. } = self.rows;
         let title = title(survey);
-        self.begin(&title, rows.end);
+        self.document.assign("viewBox", (0, 0, self.width, end));
+        self.document.assign("width", self.width);
+        self.document.assign("height", end);
+        self.document.assign("role", "img");
+        self.document.assign("font-family", "system-ui, 'DejaVu Sans', sans-serif");
+        self.document.append(Title::new(plain(&title)));
+        self.area((0.0, 0.0), (self.width, end), ("#ffffff", "none"), "");
         self.text((MARGIN, 26.0), &title, (16.0, INK, "start"));
-        let mut places: Vec<(u32, f64)> = Vec::new();
         let mut left = MARGIN;
         let mut before: Option<f64> = None;
         for side in sides {
             let width = side.width();
-            let top = rows.gpus - GAP;
-            let height = rows.cpus + BAR_HEIGHT + GAP - top;
+            let top = gpus - GAP;
+            let height = cpus + BAR_HEIGHT + GAP - top;
             self.area((left, top), (width, height), OF_NODE, "");
-            let bar = (left + GAP, rows.cpus);
-            self.area(bar, (width - 2.0 * GAP, BAR_HEIGHT), OF_CPU, &side.label);
-            self.text_in(bar, width - 2.0 * GAP, &side.label);
+            self.bar((left + GAP, cpus), width - 2.0 * GAP, OF_CPU, &side.label);
             if let Some(end) = before {
-                let middle = rows.cpus + BAR_HEIGHT / 2.0;
-                self.line(
-                    (end, middle),
-                    (left + GAP, middle),
-                    (OF_CPU.1, 3.0),
-                    "between NUMA nodes",
-                );
+                let middle = cpus + BAR_HEIGHT / 2.0;
+                let (from, to) = ((end, middle), (left + GAP, middle));
+                self.line(from, to, (OF_CPU.1, 3.0), "between NUMA nodes");
             }
             before = Some(left + width - GAP);
             let mut at = left + GAP;
             for branch in &side.branches {
-                self.branch(branch, at, &rows, &mut places);
+                self.branch(branch, at);
                 at += branch.width() + GAP;
             }
             left += width + 2.0 * GAP;
         }
-        self.nvlinks(survey, (&direct, &places), &rows);
+        self.nvlinks(survey, direct);
         let note =
             "Rates are those of the links in one direction, with nothing taken off for packets.";
-        self.text((MARGIN, rows.end - 12.0), note, (10.0, PALE, "start"));
+        self.text((MARGIN, end - 12.0), note, (10.0, PALE, "start"));
     }
 
-    fn begin(&mut self, title: &str, height: f64) {
-        self.document.assign("viewBox", (0, 0, self.width, height));
-        self.document.assign("width", self.width);
-        self.document.assign("height", height);
-        self.document.assign("role", "img");
-        self.document.assign("font-family", "system-ui, 'DejaVu Sans', sans-serif");
-        self.document.append(Title::new(plain(title)));
-        self.area((0.0, 0.0), (self.width, height), Colour("#ffffff", "none"), "");
-    }
-
-    fn branch(
-        &mut self,
-        branch: &Branch<'_>,
-        left: f64,
-        rows: &Rows,
-        places: &mut Vec<(u32, f64)>,
-    ) {
+    fn branch(&mut self, branch: &Branch<'_>, left: f64) {
+        let Rows { gpus, pcie, nics: top, cpus, .. } = self.rows;
         let trunk = left + TRUNK / 2.0;
         let down = (OF_PCIE.1, 2.0);
-        self.line((trunk, rows.pcie), (trunk, rows.cpus), down, &branch.label);
+        self.line((trunk, pcie), (trunk, cpus), down, &branch.label);
         for (place, part) in branch.gpus.iter().enumerate() {
             let gpu = part.gpu;
             let at = left + place as f64 * (GPU.0 + GAP);
             let middle = at + GPU.0 / 2.0;
-            self.line((middle, rows.gpus + GPU.1), (middle, rows.pcie), down, "PCIe");
+            self.line((middle, gpus + GPU.1), (middle, pcie), down, "PCIe");
             if let Some(c2c) = gpu.nvml.as_ref().and_then(|gpu| gpu.c2c) {
                 let x = at + GPU.0 - 8.0;
                 let rate = c2c.gb_s.map(|gb_s| format!(", {gb_s:.0} GB/s")).unwrap_or_default();
                 let name = format!("NVLink-C2C, {} of {} up{rate}", c2c.active, c2c.links);
-                self.line((x, rows.gpus + GPU.1), (x, rows.cpus), (OF_NVLINK.1, 4.0), &name);
+                self.line((x, gpus + GPU.1), (x, cpus), (OF_NVLINK.1, 4.0), &name);
             }
-            self.gpu(part, (at, rows.gpus));
-            places.push((gpu.node.gpu.0, middle));
+            self.gpu(part, (at, gpus));
+            self.places.insert(gpu.node.gpu.0, middle);
         }
-        let bar = (left, rows.pcie);
-        self.area(bar, (branch.width(), BAR_HEIGHT), OF_PCIE, &branch.label);
-        self.text_in(bar, branch.width(), &branch.label);
-        // From the trunk to each row of interfaces; the cards cover what is too much.
+        self.bar((left, pcie), branch.width(), OF_PCIE, &branch.label);
+        // From the trunk to each row of interfaces; the interfaces cover the rest of the line.
         for (row, nics) in branch.nics.chunks(branch.columns()).enumerate() {
-            let top = rows.nics + row as f64 * (NIC.1 + GAP);
+            let top = top + row as f64 * (NIC.1 + GAP);
             let last = left + TRUNK + (nics.len() - 1) as f64 * (NIC.0 + GAP / 2.0);
             let middle = top + NIC.1 / 2.0;
             self.line((trunk, middle), (last, middle), down, "PCIe");
@@ -252,7 +238,7 @@ impl Canvas {
         }
     }
 
-    fn gpu(&mut self, Part { gpu, links }: &Part<'_>, (x, y): (f64, f64)) {
+    fn gpu(&mut self, Part { gpu, links }: &Part<'_>, (x, y): Point) {
         let name = format!("GPU {}: {}, {}", gpu.node.gpu.0, gpu.node.name, gpu.node.uuid);
         self.area((x, y), GPU, OF_GPU, &name);
         let (left, right) = (x + 7.0, x + GPU.0 - 7.0);
@@ -276,7 +262,7 @@ impl Canvas {
         }
     }
 
-    fn nic(&mut self, nic: &SurveyedNic, (x, y): (f64, f64)) {
+    fn nic(&mut self, nic: &SurveyedNic, (x, y): Point) {
         let nic = &nic.nic;
         let is_down = nic.ports.iter().any(|port| port.is_up == Some(false));
         let address = nic.pci.as_ref().map_or("?", |pci| pci.address.as_str());
@@ -290,27 +276,20 @@ impl Canvas {
     }
 
     /// The NVLinks above the GPUs: to the switch, or from each to others.
-    fn nvlinks(
-        &mut self,
-        survey: &Survey,
-        (direct, places): (&[Direct], &[(u32, f64)]),
-        rows: &Rows,
-    ) {
-        let bar = rows.gpus - GAP - DROP - BAR_HEIGHT;
+    fn nvlinks(&mut self, survey: &Survey, direct: &[Direct]) {
+        let gpus = self.rows.gpus;
+        let bar = gpus - GAP - DROP - BAR_HEIGHT;
         if is_switched(survey) {
-            // Those between several machines are devices of none of them.
+            // NVSwitches between machines are devices of no machine.
             let label = match survey.switches.len() {
                 0 | 1 => "NVSwitch".to_owned(),
                 count => format!("{count} NVSwitches"),
             };
-            let width = self.width - 2.0 * MARGIN;
-            self.area((MARGIN, bar), (width, BAR_HEIGHT), OF_NVLINK, &label);
-            self.text_in((MARGIN, bar), width, &label);
+            self.bar((MARGIN, bar), self.width - 2.0 * MARGIN, OF_NVLINK, &label);
         }
         for gpu in &survey.gpus {
             let links = GpuLinks::of(gpu, survey);
-            let Some(x) = place(places, gpu.node.gpu.0) else { continue };
-            let count = links.to_switch();
+            let (x, count) = (self.places[&gpu.node.gpu.0], links.to_switch());
             if count == 0 {
                 continue;
             }
@@ -319,49 +298,36 @@ impl Canvas {
                 None => format!("{count} links"),
             };
             let top = bar + BAR_HEIGHT;
-            self.line((x, top), (x, rows.gpus), (OF_NVLINK.1, 4.0), &format!("{count} NVLinks"));
+            self.line((x, top), (x, gpus), (OF_NVLINK.1, 4.0), &format!("{count} NVLinks"));
             self.text((x + 6.0, top + 24.0), &text, (10.0, OF_NVLINK.1, "start"));
         }
-        let mut labels: Vec<((f64, f64), u32)> = Vec::new();
+        let mut labels: Vec<Text> = Vec::new();
         for way in direct {
             let ends = [(way.low, way.high), (way.high, way.low)];
-            let [from, to] = ends.map(|(gpu, peer)| {
-                let place = place(places, gpu).unwrap_or_default();
-                place + begin(direct, gpu, peer) * LANE.1
-            });
-            let top = rows.gpus - 2.0 * GAP - LANE.0 * f64::from(way.lane);
-            self.between(way, (from, to), (top, rows.gpus));
-            labels.push(((f64::midpoint(from, to), top - 3.0), way.links));
+            let [from, to] =
+                ends.map(|(gpu, peer)| self.places[&gpu] + begin(direct, gpu, peer) * LANE.1);
+            let top = gpus - 2.0 * GAP - LANE.0 * f64::from(way.lane);
+            let name = format!("GPU {} and GPU {}: {} NVLinks", way.low, way.high, way.links);
+            let path = Path::new()
+                .set("d", format!("M {from} {gpus} L {from} {top} L {to} {top} L {to} {gpus}"))
+                .set("fill", "none")
+                .set("stroke", OF_NVLINK.1)
+                .set("stroke-width", 2)
+                .set("stroke-linejoin", "round")
+                .add(Title::new(plain(&name)));
+            self.document.append(path);
+            let at = (f64::midpoint(from, to), top - 3.0);
+            let label = text(at, &format!("NV{}", way.links), (10.0, OF_NVLINK.1, "middle"));
+            let label = label.set("stroke", "#ffffff").set("stroke-width", 4);
+            labels.push(label.set("paint-order", "stroke"));
         }
-        // Above all lines, and apart from those that they lie on.
-        for (at, links) in labels {
-            let text = Text::new(format!("NV{links}"))
-                .set("x", at.0)
-                .set("y", at.1)
-                .set("font-size", 10)
-                .set("fill", OF_NVLINK.1)
-                .set("text-anchor", "middle")
-                .set("stroke", "#ffffff")
-                .set("stroke-width", 4)
-                .set("paint-order", "stroke");
-            self.document.append(text);
+        // Above all lines; the white edge keeps them readable.
+        for label in labels {
+            self.document.append(label);
         }
     }
 
-    /// NVLinks from one GPU to another.
-    fn between(&mut self, way: &Direct, (from, to): (f64, f64), (top, y): (f64, f64)) {
-        let name = format!("GPU {} and GPU {}: {} NVLinks", way.low, way.high, way.links);
-        let path = Path::new()
-            .set("d", format!("M {from} {y} L {from} {top} L {to} {top} L {to} {y}"))
-            .set("fill", "none")
-            .set("stroke", OF_NVLINK.1)
-            .set("stroke-width", 2)
-            .set("stroke-linejoin", "round")
-            .add(Title::new(plain(&name)));
-        self.document.append(path);
-    }
-
-    fn area(&mut self, (x, y): (f64, f64), size: (f64, f64), colour: Colour, name: &str) {
+    fn area(&mut self, (x, y): Point, size: Point, colour: Colour, name: &str) {
         let mut area = Rectangle::new()
             .set("x", x)
             .set("y", y)
@@ -376,7 +342,7 @@ impl Canvas {
         self.document.append(area);
     }
 
-    fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: (&str, f64), name: &str) {
+    fn line(&mut self, from: Point, to: Point, stroke: (&str, f64), name: &str) {
         let line = Line::new()
             .set("x1", from.0)
             .set("y1", from.1)
@@ -388,29 +354,36 @@ impl Canvas {
         self.document.append(line);
     }
 
-    fn text(&mut self, at: (f64, f64), text: &str, (size, colour, anchor): (f64, &str, &str)) {
-        let text = Text::new(plain(text))
-            .set("x", at.0)
-            .set("y", at.1)
-            .set("font-size", size)
-            .set("fill", colour)
-            .set("text-anchor", anchor);
-        self.document.append(text);
+    fn text(&mut self, at: Point, words: &str, style: Style<'_>) {
+        self.document.append(text(at, words, style));
     }
 
-    /// Text in the middle of a bar, cut to what there is room for.
-    fn text_in(&mut self, bar: (f64, f64), width: f64, text: &str) {
-        /// A letter of this size, on average.
+    /// A bar with its name in the middle, cut to the width.
+    fn bar(&mut self, left_top: Point, width: f64, colour: Colour, name: &str) {
+        /// The average width of a letter of this size.
         const LETTER: f64 = 6.2;
+        self.area(left_top, (width, BAR_HEIGHT), colour, name);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "small, above 0"
         )]
         let letters = (width / LETTER) as usize;
-        let at = (bar.0 + width / 2.0, bar.1 + BAR_HEIGHT / 2.0 + 4.0);
-        self.text(at, &shortened(text, letters), (11.0, INK, "middle"));
+        let at = (left_top.0 + width / 2.0, left_top.1 + BAR_HEIGHT / 2.0 + 4.0);
+        self.text(at, &shortened(name, letters), (11.0, INK, "middle"));
     }
+}
+
+/// The size, the colour and the anchor of a text.
+type Style<'a> = (f64, &'a str, &'a str);
+
+fn text(at: Point, words: &str, (size, colour, anchor): Style<'_>) -> Text {
+    Text::new(plain(words))
+        .set("x", at.0)
+        .set("y", at.1)
+        .set("font-size", size)
+        .set("fill", colour)
+        .set("text-anchor", anchor)
 }
 
 fn rows(survey: &Survey, sides: &[Side<'_>], direct: &[Direct]) -> Rows {
@@ -438,6 +411,8 @@ struct Direct {
     low: u32,
     /// That of the one at the right.
     high: u32,
+    /// The place of the one at the left.
+    left: usize,
     links: u32,
     /// How many GPUs it goes to the right.
     steps: usize,
@@ -449,26 +424,26 @@ struct Direct {
 fn direct(sides: &[Side<'_>]) -> Vec<Direct> {
     let branches = sides.iter().flat_map(|side| &side.branches);
     let parts: Vec<&Part<'_>> = branches.flat_map(|branch| &branch.gpus).collect();
-    let mut found: Vec<(usize, Direct)> = Vec::new();
+    let mut found: Vec<Direct> = Vec::new();
     for (left, part) in parts.iter().enumerate() {
         for (right, peer) in parts.iter().enumerate().skip(left + 1) {
             let peer = peer.gpu.node.gpu.0;
             let ends = part.links.ends.iter().find(|(end, _)| *end == End::Gpu(peer));
             let Some(&(_, links)) = ends else { continue };
             let low = part.gpu.node.gpu.0;
-            found.push((left, Direct { low, high: peer, links, steps: right - left, lane: 0 }));
+            found.push(Direct { low, high: peer, left, links, steps: right - left, lane: 0 });
         }
     }
-    found.sort_by_key(|(left, way)| (way.steps, *left));
+    found.sort_by_key(|way| (way.steps, way.left));
     for at in 0..found.len() {
         let (before, rest) = found.split_at_mut(at);
-        let (left, way) = &mut rest[0];
-        let meets = |(other, below): &&(usize, Direct)| {
-            (*other).max(*left) < (other + below.steps).min(*left + way.steps)
+        let way = &mut rest[0];
+        let meets = |below: &&Direct| {
+            below.left.max(way.left) < (below.left + below.steps).min(way.left + way.steps)
         };
-        way.lane = before.iter().filter(meets).map(|(_, below)| below.lane + 1).max().unwrap_or(0);
+        way.lane = before.iter().filter(meets).map(|below| below.lane + 1).max().unwrap_or(0);
     }
-    found.into_iter().map(|(_, way)| way).collect()
+    found
 }
 
 /// How far from the middle of a GPU the link to a peer begins, so that none crosses another
@@ -489,10 +464,6 @@ fn begin(direct: &[Direct], gpu: u32, peer: u32) -> f64 {
     place as f64 - (ends.len() as f64 - 1.0) / 2.0
 }
 
-fn place(places: &[(u32, f64)], ordinal: u32) -> Option<f64> {
-    places.iter().find(|(gpu, _)| *gpu == ordinal).map(|&(_, x)| x)
-}
-
 /// The first line.
 fn title(survey: &Survey) -> String {
     let machine = survey.product.as_deref().unwrap_or("this machine");
@@ -504,16 +475,15 @@ fn title(survey: &Survey) -> String {
         }
         all => format!("{} GPUs", all.len()),
     };
-    let simulated = if survey.simulated { " [SIMULATED]" } else { "" };
-    format!("{machine}: {gpus}{simulated}")
+    format!("{machine}: {gpus}{}", words::mark(survey.simulated))
 }
 
-/// What a link carries, behind a comma.
+/// The rate of a link, after a comma.
 fn rate(link: Link) -> String {
     link.gb_s().map(|gb_s| format!(", {gb_s:.1} GB/s")).unwrap_or_default()
 }
 
-/// At most so many letters of a name.
+/// A name, cut to so many letters.
 fn shortened(name: &str, letters: usize) -> String {
     if name.chars().count() <= letters {
         return name.to_owned();
@@ -522,7 +492,7 @@ fn shortened(name: &str, letters: usize) -> String {
     format!("{first}…")
 }
 
-/// A text without the characters that XML does not allow, whatever the kernel calls something.
+/// A text without the characters that XML does not allow.
 fn plain(text: &str) -> String {
     let is_odd = |letter: char| letter.is_control() || matches!(letter, '\u{fffe}' | '\u{ffff}');
     text.replace(is_odd, "?")

@@ -3,87 +3,75 @@
 
 use std::{collections::HashSet, fmt::Write};
 
-use crate::record::{COLUMNS, Cell, Column, Row, provenance::Provenance};
+use crate::record::{COLUMNS, Cell, Column, Row, Status, provenance::Provenance};
 use crate::units::{bytes_per_s_of_gb_s, seconds_of_nanoseconds};
 
-/// A metric of rows.
-struct Metric {
-    name: &'static str,
-    help: &'static str,
-    values: fn(&Row) -> Vec<Value>,
-}
-
-/// A value of a row, with a label beside those of the row if there are several.
-type Value = (Option<(&'static str, &'static str)>, f64);
+/// A metric of rows: its name, its help, and its values, each with its label if there are several.
+type Metric = (&'static str, &'static str, &'static [(&'static str, fn(&Row) -> Option<f64>)]);
 
 /// All of them, in base units, as Prometheus names them.
 const METRICS: [Metric; 6] = [
-    Metric {
-        name: "g2g_bandwidth_bytes_per_second",
-        help: "Bandwidth of one flow in one direction: the median of the samples, for rdma all bytes \
-               over all time.",
-        values: |row| rate(row.bandwidth_gb_s),
-    },
-    Metric {
-        name: "g2g_bandwidth_total_bytes_per_second",
-        help: "Bandwidth of all flows of the case together: the median of the samples, for rdma \
-               all bytes over all time.",
-        values: |row| rate(row.bandwidth_gb_s_total),
-    },
-    Metric {
-        name: "g2g_bus_bandwidth_bytes_per_second",
-        help: "Bus bandwidth of a collective, as nccl-tests defines it.",
-        values: |row| rate(row.bandwidth_gb_s_bus),
-    },
-    Metric {
-        name: "g2g_expected_ratio",
-        help: "Measured bandwidth over the one that is expected here.",
-        values: |row| row.expected_fraction.map(|ratio| (None, ratio)).into_iter().collect(),
-    },
-    Metric {
-        name: "g2g_latency_seconds",
-        help: "Latency of one operation, at quantiles; 0 is the least and 1 the largest.",
-        values: latencies,
-    },
-    Metric {
-        name: "g2g_case_status",
-        help: "1 for what became of the case: ok (measured and verified), skipped, corrupt, failed.",
-        values: |row| vec![(Some(("status", row.status.into())), 1.0)],
-    },
+    (
+        "g2g_bandwidth_bytes_per_second",
+        "Bandwidth of one flow in one direction: the median of the samples, for rdma all bytes over \
+         all time.",
+        &[("", |row| row.bandwidth_gb_s.map(bytes_per_s_of_gb_s))],
+    ),
+    (
+        "g2g_bandwidth_total_bytes_per_second",
+        "Bandwidth of all flows of the case together: the median of the samples, for rdma all bytes \
+         over all time.",
+        &[("", |row| row.bandwidth_gb_s_total.map(bytes_per_s_of_gb_s))],
+    ),
+    (
+        "g2g_bus_bandwidth_bytes_per_second",
+        "Bus bandwidth of a collective, as nccl-tests defines it.",
+        &[("", |row| row.bandwidth_gb_s_bus.map(bytes_per_s_of_gb_s))],
+    ),
+    (
+        "g2g_expected_ratio",
+        "Measured bandwidth over the one that is expected here.",
+        &[("", |row| row.expected_fraction)],
+    ),
+    (
+        "g2g_latency_seconds",
+        "Latency of one operation, at quantiles; 0 is the least and 1 the largest.",
+        &[
+            (",quantile=\"0\"", |row| row.latency_ns_min.map(seconds_of_nanoseconds)),
+            (",quantile=\"0.5\"", |row| row.latency_ns_p50.map(seconds_of_nanoseconds)),
+            (",quantile=\"0.9\"", |row| row.latency_ns_p90.map(seconds_of_nanoseconds)),
+            (",quantile=\"0.99\"", |row| row.latency_ns_p99.map(seconds_of_nanoseconds)),
+            (",quantile=\"0.999\"", |row| row.latency_ns_p999.map(seconds_of_nanoseconds)),
+            (",quantile=\"1\"", |row| row.latency_ns_max.map(seconds_of_nanoseconds)),
+        ],
+    ),
+    (
+        "g2g_case_status",
+        "1 for what became of the case: ok (measured and verified), skipped, corrupt, failed.",
+        &[
+            (",status=\"ok\"", |row| (row.status == Status::Ok).then_some(1.0)),
+            (",status=\"skipped\"", |row| (row.status == Status::Skipped).then_some(1.0)),
+            (",status=\"corrupt\"", |row| (row.status == Status::Corrupt).then_some(1.0)),
+            (",status=\"failed\"", |row| (row.status == Status::Failed).then_some(1.0)),
+        ],
+    ),
 ];
-
-fn rate(gb_s: Option<f64>) -> Vec<Value> {
-    gb_s.map(|gb_s| (None, bytes_per_s_of_gb_s(gb_s))).into_iter().collect()
-}
-
-fn latencies(row: &Row) -> Vec<Value> {
-    let quantiles = [
-        ("0", row.latency_ns_min),
-        ("0.5", row.latency_ns_p50),
-        ("0.9", row.latency_ns_p90),
-        ("0.99", row.latency_ns_p99),
-        ("0.999", row.latency_ns_p999),
-        ("1", row.latency_ns_max),
-    ];
-    let known = quantiles.into_iter().filter_map(|(quantile, ns)| Some((quantile, ns?)));
-    known.map(|(of, ns)| (Some(("quantile", of)), seconds_of_nanoseconds(ns))).collect()
-}
 
 /// What `--format prometheus` prints.
 pub fn text(provenance: &Provenance, rows: &[Row]) -> String {
     let labels = labels(rows);
     let mut text = about(provenance);
-    for metric in METRICS {
+    for (name, help, values) in METRICS {
         let mut lines = String::new();
         for (row, labels) in rows.iter().zip(&labels) {
-            for (own, value) in (metric.values)(row) {
-                let own = own.map(|(name, value)| format!(",{name}=\"{value}\""));
-                let own = own.unwrap_or_default();
-                let _ = writeln!(lines, "{}{{{labels}{own}}} {value}", metric.name);
+            for (own, value) in values {
+                if let Some(value) = value(row) {
+                    let _ = writeln!(lines, "{name}{{{labels}{own}}} {value}");
+                }
             }
         }
         if !lines.is_empty() {
-            text += &head(metric.name, metric.help);
+            text += &head(name, help);
             text += &lines;
         }
     }
@@ -94,7 +82,7 @@ fn head(name: &str, help: &str) -> String {
     format!("# HELP {name} {help}\n# TYPE {name} gauge\n")
 }
 
-/// What is said of the run as a whole.
+/// The metrics of the run as a whole.
 fn about(provenance: &Provenance) -> String {
     let machine = &provenance.machine;
     let labels = [
@@ -117,8 +105,8 @@ fn about(provenance: &Provenance) -> String {
     text
 }
 
-/// The labels of each row: the columns that say what the case is, as far as it has them. Two cases
-/// that are the same by them are told apart by their numbers.
+/// The labels of each row: the columns that distinguish cases, where they are not empty. A case
+/// with the same labels as an earlier one has its number as another label.
 fn labels(rows: &[Row]) -> Vec<String> {
     let is_label = |column: &&Column| column.role.tells_cases() || column.name == "simulated";
     let columns: Vec<&Column> = COLUMNS.iter().filter(is_label).collect();

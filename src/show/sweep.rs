@@ -2,29 +2,32 @@
 
 use serde_json::{Value, json};
 
-use super::page::{Grid, Page};
+use super::{
+    page::{Column, Grid, Page},
+    words,
+};
 use crate::{
     analysis::{
         statistics::{Change, MISS, Quantity},
-        sweep::Findings,
+        sweep::{AxisEffect, Findings},
     },
-    plan::sweep::Plan,
+    plan::sweep::{Axis, Plan},
     record::sweep::Ended,
-    units::{readable_gb_s, readable_nanoseconds},
+    units::readable_gb_s,
 };
 
-/// All that is known of a sweep.
+/// The results of a sweep.
 #[derive(Debug)]
 pub struct Results<'a> {
-    /// What was to be run.
+    /// The plan.
     pub plan: &'a Plan,
-    /// The file that said so.
+    /// The text of its file.
     pub text: &'a str,
-    /// Where the sweep comes from.
+    /// The origin of the sweep.
     pub provenance: &'a Value,
-    /// What became of the runs, as far as they were run.
+    /// The runs that have ended.
     pub ended: &'a [Ended],
-    /// What their numbers say.
+    /// The findings of each case.
     pub findings: &'a [Findings],
     /// Whether a simulated machine was measured.
     pub simulated: bool,
@@ -34,14 +37,11 @@ impl Results<'_> {
     /// The text of `sweep.json`.
     pub fn json(&self) -> String {
         let Self { plan, text, provenance, simulated, .. } = self;
-        let values = |combination: usize| -> Value {
-            let values = plan.axes.iter().zip(&plan.combinations[combination].values);
-            let values =
-                values.map(|(axis, &value)| (axis.name.clone(), json!(axis.values[value])));
-            Value::Object(values.collect())
-        };
-        let combinations = plan.combinations.iter().enumerate().map(|(number, combination)| {
-            json!({ "combination": number + 1, "values": values(number), "words": combination.words })
+        let combinations = (1..).zip(&plan.combinations).map(|(number, combination)| {
+            let values = plan.axes.iter().zip(&combination.values);
+            let values = values.map(|(axis, &value)| (&*axis.name, &*axis.values[value]));
+            let (values, words) = (values.collect::<Value>(), &combination.words);
+            json!({ "combination": number, "values": values, "words": words })
         });
         let runs = plan.runs().into_iter().map(|run| {
             let ended = self.ended.iter().find(|ended| ended.run == run);
@@ -65,14 +65,13 @@ impl Results<'_> {
             "runs": runs.collect::<Vec<Value>>(),
             "cases": self.findings.iter().map(|found| case_json(plan, found)).collect::<Vec<Value>>(),
         });
-        let text = serde_json::to_string_pretty(&document);
-        text.expect("a value of JSON always has a form in JSON") + "\n"
+        words::json(&document)
     }
 
-    /// For each case the combinations, the best first, and what each value does.
+    /// For each case the combinations, the best first, and the effect of each value.
     pub fn tables(&self) -> String {
         let mut page = Page::default();
-        let simulated = if self.simulated { " [SIMULATED]" } else { "" };
+        let simulated = words::mark(self.simulated);
         for found in self.findings.iter().filter(|found| !found.ranking.is_empty()) {
             let runs = match self.plan.repetitions {
                 1 => "one run of each".to_owned(),
@@ -86,11 +85,11 @@ impl Results<'_> {
                 page.lines("\n");
             }
         }
-        let lead =
-            self.findings.iter().filter_map(|found| found.lead.as_ref()).map(|lead| &lead.change);
-        let of_axes =
-            self.findings.iter().flat_map(|found| &found.effects).map(|each| &each.change);
-        let count = lead.chain(of_axes).filter(|change| change.known.is_some()).count();
+        let changes = self.findings.iter().flat_map(|found| {
+            let lead = found.lead.iter().map(|lead| &lead.change);
+            lead.chain(found.effects.iter().map(|each| &each.change))
+        });
+        let count = changes.filter(|change| change.known.is_some()).count();
         if count > 0 {
             page.lines(&format!(
                 "Of those of these {count} differences that are called faster or slower, {:.0} % are \
@@ -99,15 +98,17 @@ impl Results<'_> {
                 100.0 * MISS
             ));
         }
-        let failed: Vec<&Ended> =
-            self.ended.iter().filter(|ended| ended.failure.is_some()).collect();
+        let failed: String = self
+            .ended
+            .iter()
+            .filter_map(|Ended { run, failure }| {
+                let (what, reason) = (self.plan.describe(run.combination), failure.as_ref()?);
+                Some(format!("  run {} ({what}): {reason}\n", run.number))
+            })
+            .collect();
         if !failed.is_empty() {
             page.lines("Failed, and left out with all of their combination:\n");
-        }
-        for Ended { run, failure } in failed {
-            let what = self.plan.describe(run.combination);
-            let reason = failure.as_deref().unwrap_or_default();
-            page.lines(&format!("  run {} ({what}): {reason}\n", run.number));
+            page.lines(&failed);
         }
         page.text()
     }
@@ -133,7 +134,7 @@ fn case_json(plan: &Plan, found: &Findings) -> Value {
     });
     json!({
         "case": found.case,
-        "quantity": found.quantity.column(),
+        "quantity": found.quantity,
         "ranking": ranking.collect::<Vec<Value>>(),
         "lead": lead,
         "effects": effects.collect::<Vec<Value>>(),
@@ -178,44 +179,34 @@ fn ranking(plan: &Plan, found: &Findings) -> Grid {
 }
 
 fn effects(plan: &Plan, found: &Findings) -> Grid {
-    let header = ["change", "95 % interval", "", "of", "against"];
-    let mut grid = Grid::new(header).numbers(&["change", "95 % interval"]);
-    for each in &found.effects {
-        let axis = &plan.axes[each.axis];
-        grid.row([
-            percent(each.change.share),
-            interval(&each.change),
-            each.change.verdict(found.quantity).to_string(),
-            format!("{}={}", axis.name, axis.values[each.value]),
-            axis.values[0].clone(),
-        ]);
-    }
-    grid
+    let columns: [Column<(Quantity, &Axis, &AxisEffect)>; 5] = [
+        ("change", |(.., effect)| percent(effect.change.share)),
+        ("95 % interval", |(.., effect)| words::or_dash(interval(&effect.change))),
+        ("", |(quantity, _, effect)| effect.change.verdict(quantity).to_string()),
+        ("of", |(_, axis, effect)| format!("{}={}", axis.name, axis.values[effect.value])),
+        ("against", |(_, axis, _)| axis.values[0].clone()),
+    ];
+    let effects = found.effects.iter().map(|each| (found.quantity, &plan.axes[each.axis], each));
+    Grid::of(&columns, effects).numbers(&["change", "95 % interval"])
 }
 
 fn shown(quantity: Quantity, value: f64) -> String {
     match quantity {
         Quantity::Bandwidth => readable_gb_s(value),
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "nanoseconds")]
-        Quantity::Latency => readable_nanoseconds(value as u64),
+        Quantity::Latency => words::nanoseconds(value),
     }
 }
 
 /// `+3.10 % (+2.50 to +3.70 %), faster`
 fn sentence(found: &Findings, change: &Change) -> String {
-    let interval = match change.known {
-        Some(_) => format!(" ({})", interval(change)),
-        None => String::new(),
-    };
+    let interval = interval(change).map_or_else(String::new, |interval| format!(" ({interval})"));
     let verdict = change.verdict(found.quantity);
     format!("{}{interval}, {verdict}", percent(change.share))
 }
 
-fn interval(change: &Change) -> String {
-    change.known.map_or_else(
-        || "-".to_owned(),
-        |known| format!("{} to {}", percent(known.low).trim_end_matches(" %"), percent(known.high)),
-    )
+fn interval(change: &Change) -> Option<String> {
+    let [low, high] = change.known.map(|known| [known.low, known.high].map(percent))?;
+    Some(format!("{} to {high}", low.trim_end_matches(" %")))
 }
 
 fn percent(share: f64) -> String {

@@ -1,25 +1,24 @@
-//! What is printed: the only place that writes to standard output.
+//! The tables of a run, and the only place that writes to standard output.
 
-use std::io::{self, Write};
+use std::{
+    collections::HashSet,
+    io::{self, Write},
+};
 
 use super::{
     matrix,
-    page::{Grid, Page},
-    verdicts,
+    page::{Column, Grid, Page},
+    verdicts, words,
 };
 use crate::{
-    plan::{Pattern, TransportKind},
+    plan::Pattern,
     record::{Naming, Row, Status},
     stderr::visible,
-    units::{Bytes, readable_gb_s, readable_nanoseconds},
+    units::{readable_gb_s, readable_nanoseconds},
 };
 
-/// Prints `text`, with what a terminal would obey as escapes. A reader that has gone away, such as
-/// `head`, is no error.
-///
-/// # Errors
-///
-/// Standard output cannot be written.
+/// Prints `text`, with control characters as escapes. It is no error if the reader has gone away,
+/// as `head` does.
 pub fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(visible(text).as_bytes()).and_then(|()| stdout.flush()) {
@@ -34,15 +33,12 @@ pub fn tables(rows: &[Row]) -> Page {
     let mut page = Page::default();
     let (absent, measured): (Vec<&Row>, Vec<&Row>) =
         rows.iter().partition(|row| row.size_bytes.is_none());
-    let of_rdma = measured.iter().filter(|row| row.transport == TransportKind::Rdma);
-    let mut ranks: Vec<Option<u32>> =
-        of_rdma.flat_map(|row| [row.source_rank, row.target_rank]).collect();
-    ranks.sort_unstable();
-    ranks.dedup();
+    let of_ranks = measured.iter().filter(|row| row.transport.is_between_ranks());
+    let ranks: HashSet<Option<u32>> =
+        of_ranks.flat_map(|row| [row.source_rank, row.target_rank]).collect();
     // Two ranks are no matrix.
-    let is_pair = |row: &&Row| {
-        matrix::is_pair(row) && (row.transport != TransportKind::Rdma || ranks.len() > 2)
-    };
+    let is_pair =
+        |row: &&Row| matrix::is_pair(row) && (!row.transport.is_between_ranks() || ranks.len() > 2);
     let (pairs, others): (Vec<&Row>, Vec<&Row>) = measured.into_iter().partition(is_pair);
     for rows in others.chunk_by(|a, b| title(a) == title(b)) {
         page.title(title(rows[0]));
@@ -59,99 +55,73 @@ pub fn tables(rows: &[Row]) -> Page {
     page
 }
 
-/// What rows are about that differ only in their size.
+/// The title of rows that differ only in their size.
 pub(super) fn title(row: &Row) -> String {
-    let simulated = if row.simulated { " [SIMULATED]" } else { "" };
     let naming = Naming { has_hosts: false, without: &["size_bytes"] };
-    format!("{}{simulated}", row.title(&naming))
+    format!("{}{}", row.title(&naming), words::mark(row.simulated))
 }
 
-/// Whether two reasons differ in their numbers at most.
-pub(super) fn is_alike(one: &str, other: &str) -> bool {
-    let unnumbered = |text: &str| text.replace(|letter: char| letter.is_ascii_digit(), "");
-    unnumbered(one) == unnumbered(other)
-}
-
+/// A row for each size.
 fn sizes(rows: &[&Row]) -> Grid {
-    let several = rows.iter().any(|row| row.flows > Some(1));
-    let is_collective = rows[0].communicator_ranks.is_some();
-    let mut header = vec!["size", "GB/s", "95 % interval"];
-    if several {
-        header[1] = "GB/s each way";
-        if rows[0].pattern != Some(Pattern::BothWays) {
-            header[1] = "GB/s each";
-        }
-        header.push("GB/s total");
-    }
-    if is_collective {
-        header[1] = "algbw GB/s";
-        header.push("busbw GB/s");
-    }
+    let first = rows[0];
+    let has_several_flows = rows.iter().any(|row| row.flows > Some(1));
     let is_judged = rows.iter().any(|row| verdicts::percent(row) != "-");
+    let rate = match first.pattern {
+        _ if first.communicator_ranks.is_some() => "algbw GB/s",
+        Some(Pattern::BothWays) if has_several_flows => "GB/s each way",
+        _ if has_several_flows => "GB/s each",
+        _ => "GB/s",
+    };
+    let mut columns: Vec<Column<&Row>> = vec![
+        ("size", |row| row.size_bytes.unwrap_or_default().to_string()),
+        (rate, |row| gb_s(row.bandwidth_gb_s)),
+        ("95 % interval", |row| words::or_dash(words::interval(row))),
+    ];
+    if has_several_flows {
+        columns.push(("GB/s total", |row| gb_s(row.bandwidth_gb_s_total)));
+    }
+    if first.communicator_ranks.is_some() {
+        columns.push(("busbw GB/s", |row| gb_s(row.bandwidth_gb_s_bus)));
+    }
     if is_judged {
-        header.push("of expected");
+        columns.push(("of expected", verdicts::percent));
     }
-    header.extend(["p50", "p90", "p99", "p99.9", "max", "status"]);
-    let mut grid = Grid::new(header).words(&["status"]);
-    for row in rows {
-        let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), readable_gb_s);
-        let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), readable_nanoseconds);
-        let interval = match (row.bandwidth_gb_s_low, row.bandwidth_gb_s_high) {
-            (Some(low), Some(high)) => {
-                format!("{} to {}", readable_gb_s(low), readable_gb_s(high))
-            }
-            _ => "-".to_owned(),
-        };
-        let mut cells = vec![size(row.size_bytes), rate(row.bandwidth_gb_s), interval];
-        if several {
-            cells.push(rate(row.bandwidth_gb_s_total));
-        }
-        if is_collective {
-            cells.push(rate(row.bandwidth_gb_s_bus));
-        }
-        if is_judged {
-            cells.push(verdicts::percent(row));
-        }
-        let latencies = [
-            row.latency_ns_p50,
-            row.latency_ns_p90,
-            row.latency_ns_p99,
-            row.latency_ns_p999,
-            row.latency_ns_max,
-        ];
-        cells.extend(latencies.map(time));
-        cells.push(status(row));
-        grid.row(cells);
-    }
-    grid
+    columns.extend::<[Column<&Row>; 6]>([
+        ("p50", |row| time(row.latency_ns_p50)),
+        ("p90", |row| time(row.latency_ns_p90)),
+        ("p99", |row| time(row.latency_ns_p99)),
+        ("p99.9", |row| time(row.latency_ns_p999)),
+        ("max", |row| time(row.latency_ns_max)),
+        ("status", status),
+    ]);
+    Grid::of(&columns, rows.iter().copied()).words(&["status"])
 }
 
-fn size(size: Option<Bytes>) -> String {
-    size.unwrap_or_default().to_string()
+fn gb_s(rate: Option<f64>) -> String {
+    words::or_dash(rate.map(readable_gb_s))
 }
 
-/// What a person must know of a row, behind its numbers.
+fn time(ns: Option<u64>) -> String {
+    words::or_dash(ns.map(readable_nanoseconds))
+}
+
+/// The status of a row with its remarks.
 fn status(row: &Row) -> String {
-    match row.status {
-        Status::Ok => {
-            let mut words = vec!["verified".to_owned()];
-            let chosen = [&row.algorithm, &row.algorithm_protocol].map(Option::as_deref);
-            if let [Some(algorithm), Some(protocol)] = chosen {
-                words.push(format!("{algorithm} {protocol}"));
-            }
-            if row.communicator_ranks == Some(1) {
-                words.push("one rank has no bus bandwidth".to_owned());
-            }
-            if let (Some(rank), Some(gb_s)) = (row.slowest_rank, row.slowest_rank_gb_s) {
-                words.push(format!("slowest: rank {rank} with {} GB/s", readable_gb_s(gb_s)));
-            }
-            if !row.flags.is_empty() {
-                words.push(row.flags.replace(' ', ", ").replace('_', " "));
-            }
-            words.join("; ")
-        }
-        Status::Skipped => format!("skipped: {}", row.reason),
-        Status::Corrupt => format!("CORRUPT: {}", row.reason),
-        Status::Failed => format!("FAILED: {}", row.reason),
+    if row.status != Status::Ok {
+        return format!("{}: {}", words::status(row.status), row.reason);
     }
+    let mut words = vec!["verified".to_owned()];
+    if let (Some(algorithm), Some(protocol)) = (&row.algorithm, &row.algorithm_protocol) {
+        words.push(format!("{algorithm} {protocol}"));
+    }
+    if row.communicator_ranks == Some(1) {
+        words.push("one rank has no bus bandwidth".to_owned());
+    }
+    if let (Some(rank), Some(gb_s)) = (row.slowest_rank, row.slowest_rank_gb_s) {
+        words.push(format!("slowest: rank {rank} with {} GB/s", readable_gb_s(gb_s)));
+    }
+    if !row.flags.is_empty() {
+        words.push(row.flags.replace(' ', ", ").replace('_', " "));
+    }
+    words.join("; ")
 }

@@ -1,9 +1,12 @@
-//! The machine for a person: its parts in tables, a matrix for each thing that can be said of two
-//! GPUs, and a picture.
+//! The machine for a person: its parts in tables, and a matrix for each property of two GPUs.
 
-use super::page::{Grid, Page};
+use super::{
+    page::{Column, Grid, Page},
+    words::{self, or_dash, or_unknown},
+};
 use crate::{
     machine::{
+        Fabric,
         links::{End, GpuLinks},
         pci::{Device, Link},
         survey::{Survey, SurveyedGpu, SurveyedNic, SurveyedPair},
@@ -11,16 +14,16 @@ use crate::{
     units::count,
 };
 
-/// Reasons that are shown; the others are in the JSON.
+/// Reasons that are shown; further ones are in the JSON.
 const REASONS_MAX: usize = 12;
 
-/// What a person may want to know next, and only root may read.
+/// What only root may read.
 const NOT_READ: &str = "Root may know more: `sudo g2g doctor` whether PCIe bridges send packets \
     between GPUs by way of the CPU, `sudo lspci -vvv` how long a packet may be.";
 
-/// Tables of the parts and of the ways between them.
+/// Tables of the parts and of what connects them.
 pub fn topology_text(survey: &Survey) -> String {
-    let simulated = if survey.simulated { " [SIMULATED]" } else { "" };
+    let simulated = words::mark(survey.simulated);
     let mut page = Page::default();
     page.lines(&format!("{}{simulated}\n", summary(survey)));
     for library in &survey.libraries {
@@ -32,29 +35,28 @@ pub fn topology_text(survey: &Survey) -> String {
     if let Some(more @ 1..) = survey.missing.len().checked_sub(REASONS_MAX) {
         page.lines(&format!("missing: {more} more, which --format json lists\n"));
     }
-    let mut add = |title: &str, grid: Option<Grid>| {
+    for (title, grid) in gpu_tables(survey).into_iter().chain(device_tables(survey)) {
         page.lines("\n");
         page.title(format!("{title}{simulated}"));
-        match grid {
-            Some(grid) => page.grid(grid),
-            None => page.lines("\n"),
-        }
-    };
-    if survey.gpus.is_empty() {
-        add("no GPU is here that this process may use", None);
-    } else {
-        add("GPUs", Some(gpus(survey)));
-        add(
-            "Links of the GPUs: GB/s in one direction, nothing taken off for packets",
-            Some(links(survey)),
-        );
-        add(
-            "Connection: NV# for # NVLinks that are up, otherwise where the ways over PCIe meet: \
-             PIX in one bridge, PXB in several, PHB in a host bridge, NODE in a NUMA node, SYS \
-             between NUMA nodes",
-            Some(connections(survey)),
-        );
+        page.grid(grid);
     }
+    page.lines(&format!("\n{NOT_READ}\n"));
+    page.text()
+}
+
+fn gpu_tables(survey: &Survey) -> Vec<(String, Grid)> {
+    if survey.gpus.is_empty() {
+        return vec![("no GPU is here that this process may use".to_owned(), Grid::default())];
+    }
+    let links_title = "Links of the GPUs: GB/s in one direction, nothing taken off for packets";
+    let connections_title = "Connection: NV# for # NVLinks that are up, otherwise where the ways \
+        over PCIe meet: PIX in one bridge, PXB in several, PHB in a host bridge, NODE in a NUMA \
+        node, SYS between NUMA nodes";
+    let mut tables = vec![
+        ("GPUs".to_owned(), gpus(survey)),
+        (links_title.to_owned(), links(survey)),
+        (connections_title.to_owned(), connections(survey)),
+    ];
     if survey.gpus.len() > 1 {
         let driver = |pair: &SurveyedPair| match (pair.access, pair.native_atomics) {
             (true, true) => "yes+a".to_owned(),
@@ -62,31 +64,32 @@ pub fn topology_text(survey: &Survey) -> String {
             (false, _) => "no".to_owned(),
         };
         let axes = "rows: the GPU that reaches out, columns: the GPU whose memory it is";
-        for (title, cell) in [
-            (
-                "Peer access by the driver (a: native atomics)",
-                &driver as &dyn Fn(&SurveyedPair) -> String,
-            ),
-            ("Peer status by NVML: r reads, w writes, a atomics", &SurveyedPair::letters),
-        ] {
-            add(&format!("{title}; {axes}"), Some(matrix(survey, cell)));
-        }
+        tables.push((
+            format!("Peer access by the driver (a: native atomics); {axes}"),
+            matrix(survey, &driver),
+        ));
+        tables.push((
+            format!("Peer status by NVML: r reads, w writes, a atomics; {axes}"),
+            matrix(survey, &SurveyedPair::letters),
+        ));
     }
-    if survey.nics.is_empty() {
-        add("no network interface is here that is a device", None);
-    } else {
-        add("Network interfaces, and the ways from each to the GPUs", Some(nics(survey)));
-    }
+    tables
+}
+
+fn device_tables(survey: &Survey) -> Vec<(String, Grid)> {
+    let mut tables = vec![match survey.nics.is_empty() {
+        true => ("no network interface is here that is a device", Grid::default()),
+        false => ("Network interfaces, and the ways from each to the GPUs", nics(survey)),
+    }];
     for (title, devices) in [
         ("NVSwitches that are devices of this machine", &survey.switches),
         ("GPUs that are here and that this process may not use", &survey.other_gpus),
     ] {
         if !devices.is_empty() {
-            add(title, Some(others(devices)));
+            tables.push((title, others(devices)));
         }
     }
-    page.lines(&format!("\n{NOT_READ}\n"));
-    page.text()
+    tables.into_iter().map(|(title, grid)| (title.to_owned(), grid)).collect()
 }
 
 /// What the machine is, in one line.
@@ -105,101 +108,69 @@ fn summary(survey: &Survey) -> String {
     format!("{machine}: {}", parts.join(", "))
 }
 
-/// A table; the columns named in `numbers` are numbers.
-fn table<const N: usize>(head: [&str; N], rows: Vec<Vec<String>>, numbers: &[&str]) -> Grid {
-    let mut grid = Grid::new(head).numbers(numbers);
-    for row in rows {
-        grid.row(row);
-    }
-    grid
-}
-
 fn gpus(survey: &Survey) -> Grid {
-    let row = |gpu: &SurveyedGpu| {
-        let (nvml, now) = (gpu.nvml.as_ref(), gpu.condition.as_ref());
-        let reasons = now.and_then(|now| now.throttle_reasons.as_ref());
-        let (major, minor) = gpu.compute_capability;
-        vec![
-            gpu.node.gpu.0.to_string(),
-            gpu.node.name.clone(),
-            gpu.node.memory.rounded(),
-            format!("{major}.{minor}"),
-            gpu.multiprocessors.to_string(),
-            switch(nvml.and_then(|gpu| gpu.ecc)),
-            switch(nvml.and_then(|gpu| gpu.mig)),
-            told(now.and_then(|now| now.sm_clock_mhz)),
-            told(nvml.and_then(|gpu| gpu.sm_clock_mhz_max)),
-            reasons.map_or_else(|| "?".to_owned(), |reasons| listed(reasons.clone())),
-            gpu.node.uuid.clone(),
-        ]
-    };
-    let head = [
-        "GPU",
-        "name",
-        "memory",
-        "capability",
-        "SMs",
-        "ECC",
-        "MIG",
-        "SM MHz",
-        "at most",
-        "held down by",
-        "UUID",
+    let columns: [Column<&SurveyedGpu>; 11] = [
+        ("GPU", |gpu| gpu.node.gpu.0.to_string()),
+        ("name", |gpu| gpu.node.name.clone()),
+        ("memory", |gpu| gpu.node.memory.rounded()),
+        ("capability", |gpu| {
+            let (major, minor) = gpu.compute_capability;
+            format!("{major}.{minor}")
+        }),
+        ("SMs", |gpu| gpu.multiprocessors.to_string()),
+        ("ECC", |gpu| switch(gpu.nvml.as_ref().and_then(|nvml| nvml.ecc))),
+        ("MIG", |gpu| switch(gpu.nvml.as_ref().and_then(|nvml| nvml.mig))),
+        ("SM MHz", |gpu| or_unknown(gpu.condition.as_ref().and_then(|now| now.sm_clock_mhz))),
+        ("at most", |gpu| or_unknown(gpu.nvml.as_ref().and_then(|nvml| nvml.sm_clock_mhz_max))),
+        ("throttled by", |gpu| {
+            let reasons = gpu.condition.as_ref().and_then(|now| now.throttle_reasons.as_ref());
+            or_unknown(reasons.map(listed))
+        }),
+        ("UUID", |gpu| gpu.node.uuid.clone()),
     ];
-    table(head, survey.gpus.iter().map(row).collect(), &["SMs", "SM MHz", "at most"])
+    Grid::of(&columns, &survey.gpus).numbers(&["SMs", "SM MHz", "at most"])
 }
 
 fn links(survey: &Survey) -> Grid {
-    let row = |gpu: &SurveyedGpu| {
-        let links = GpuLinks::of(gpu, survey);
-        let nvml = gpu.nvml.as_ref();
-        let fabric = nvml.and_then(|gpu| gpu.fabric.as_ref());
-        let up = match (nvml, links.nvlinks()) {
-            (None, _) => "?".to_owned(),
-            (_, 0) => "none".to_owned(),
-            (_, all) => format!("{} of {all}", links.nvlinks_up),
-        };
-        let c2c = nvml.map_or_else(
-            || "?".to_owned(),
-            |gpu| {
-                gpu.c2c.map_or_else(
-                    || "none".to_owned(),
-                    |c2c| format!("{} of {} up, {} GB/s", c2c.active, c2c.links, rate(c2c.gb_s)),
-                )
-            },
-        );
-        vec![
-            gpu.node.gpu.0.to_string(),
-            gpu.node.pci_bus_id.clone(),
-            pcie(links.pcie),
-            pcie(links.pcie_max),
-            rate(links.pcie_under_load().gb_s()),
-            up,
-            listed(links.nvlinks_down.iter().map(u32::to_string).collect()),
-            listed(links.nvlink_generation.iter().map(u32::to_string).collect()),
-            if links.nvlinks() == 0 { "-".to_owned() } else { rate(links.nvlink_gb_s) },
-            listed(links.ends.iter().map(end).collect()),
-            fabric.map_or_else(|| "?".to_owned(), |fabric| fabric.state.to_string()),
-            fabric.and_then(|fabric| fabric.clique).map_or("-".to_owned(), |id| id.to_string()),
-            c2c,
-        ]
-    };
-    let head = [
-        "GPU",
-        "PCI address",
-        "PCIe now",
-        "at most",
-        "GB/s",
-        "NVLinks up",
-        "down",
-        "generation",
-        "GB/s each",
-        "to",
-        "fabric",
-        "clique",
-        "C2C",
+    let links: Vec<(&SurveyedGpu, GpuLinks)> =
+        survey.gpus.iter().map(|gpu| (gpu, GpuLinks::of(gpu, survey))).collect();
+    let columns: [Column<&(&SurveyedGpu, GpuLinks)>; 13] = [
+        ("GPU", |(gpu, _)| gpu.node.gpu.0.to_string()),
+        ("PCI address", |(gpu, _)| gpu.node.pci_bus_id.clone()),
+        ("PCIe now", |(_, links)| pcie(links.pcie)),
+        ("at most", |(_, links)| pcie(links.pcie_max)),
+        ("GB/s", |(_, links)| rate(links.pcie_under_load().gb_s())),
+        ("NVLinks up", |(gpu, links)| match links.nvlinks() {
+            _ if gpu.nvml.is_none() => "?".to_owned(),
+            0 => "none".to_owned(),
+            all => format!("{} of {all}", links.nvlinks_up),
+        }),
+        ("down", |(_, links)| listed(&links.nvlinks_down)),
+        ("generation", |(_, links)| or_dash(links.nvlink_generation)),
+        ("GB/s each", |(_, links)| match links.nvlinks() {
+            0 => "-".to_owned(),
+            _ => rate(links.nvlink_gb_s),
+        }),
+        ("to", |(_, links)| listed(links.ends.iter().map(end))),
+        ("fabric", |(gpu, _)| or_unknown(fabric(gpu).map(|fabric| &fabric.state))),
+        ("clique", |(gpu, _)| or_dash(fabric(gpu).and_then(|fabric| fabric.clique))),
+        ("C2C", |(gpu, _)| c2c(gpu)),
     ];
-    table(head, survey.gpus.iter().map(row).collect(), &["GB/s", "GB/s each"])
+    Grid::of(&columns, &links).numbers(&["GB/s", "GB/s each"])
+}
+
+fn fabric(gpu: &SurveyedGpu) -> Option<&Fabric> {
+    gpu.nvml.as_ref()?.fabric.as_ref()
+}
+
+fn c2c(gpu: &SurveyedGpu) -> String {
+    match gpu.nvml.as_ref().map(|nvml| nvml.c2c) {
+        None => "?".to_owned(),
+        Some(None) => "none".to_owned(),
+        Some(Some(c2c)) => {
+            format!("{} of {} up, {} GB/s", c2c.active, c2c.links, rate(c2c.gb_s))
+        }
+    }
 }
 
 /// What NVLinks end in, and how many.
@@ -216,23 +187,18 @@ fn end((end, count): &(End, u32)) -> String {
 
 /// The table of `nvidia-smi topo -m`.
 fn connections(survey: &Survey) -> Grid {
-    let heads = survey.gpus.iter().map(|gpu| format!("GPU{}", gpu.node.gpu.0));
     let affinities = ["CPU Affinity", "NUMA Affinity", "GPU NUMA ID"].map(str::to_owned);
-    let header = std::iter::once(String::new()).chain(heads).chain(affinities);
-    let mut grid = Grid::new(header).numbers(&[]);
-    for gpu in &survey.gpus {
-        let here = gpu.node.gpu.0;
+    let head = [String::new()].into_iter().chain(names(survey)).chain(affinities);
+    let mut grid = Grid::new(head).numbers(&[]);
+    for (gpu, name) in survey.gpus.iter().zip(names(survey)) {
         let connection = |there: &SurveyedGpu| {
-            let is_wanted =
-                |pair: &&SurveyedPair| (pair.gpu, pair.peer) == (here, there.node.gpu.0);
-            let pair = survey.pairs.iter().find(is_wanted);
-            let told = |pair: &SurveyedPair| pair.connection.clone().unwrap_or_else(|| "?".into());
-            pair.map_or_else(|| "X".to_owned(), told)
+            pair(survey, gpu, there)
+                .map_or_else(|| "X".to_owned(), |pair| or_unknown(pair.connection.as_ref()))
         };
-        let mut row = vec![format!("GPU{here}")];
+        let mut row = vec![name];
         row.extend(survey.gpus.iter().map(connection));
-        row.push(gpu.cpus.clone().unwrap_or_else(|| "?".to_owned()));
-        row.push(told(gpu.node.numa_node.map(|node| node.0)));
+        row.push(or_unknown(gpu.cpus.as_ref()));
+        row.push(or_unknown(gpu.node.numa_node.map(|node| node.0)));
         let memory = gpu.nvml.as_ref().and_then(|gpu| gpu.memory_numa_node);
         row.push(memory.map_or_else(|| "N/A".to_owned(), |node| node.to_string()));
         grid.row(row);
@@ -241,36 +207,35 @@ fn connections(survey: &Survey) -> Grid {
 }
 
 fn matrix(survey: &Survey, cell: &dyn Fn(&SurveyedPair) -> String) -> Grid {
-    let ordinals: Vec<u32> = survey.gpus.iter().map(|gpu| gpu.node.gpu.0).collect();
-    let heads = ordinals.iter().map(|gpu| format!("GPU {gpu}"));
-    let mut grid = Grid::new(std::iter::once(String::new()).chain(heads));
-    for &here in &ordinals {
-        let pair = |there: &u32| {
-            let found = survey.pairs.iter().find(|pair| (pair.gpu, pair.peer) == (here, *there));
-            found.map_or_else(|| "X".to_owned(), cell)
-        };
-        let cells = ordinals.iter().map(pair);
-        grid.row(std::iter::once(format!("GPU {here}")).chain(cells));
-    }
-    grid
+    let labels = survey.gpus.iter().map(|gpu| format!("GPU {}", gpu.node.gpu.0));
+    Grid::square(&labels.collect::<Vec<String>>(), |here, there| {
+        pair(survey, &survey.gpus[here], &survey.gpus[there]).map_or_else(|| "X".to_owned(), cell)
+    })
+}
+
+fn pair<'a>(survey: &'a Survey, gpu: &SurveyedGpu, peer: &SurveyedGpu) -> Option<&'a SurveyedPair> {
+    let ends = (gpu.node.gpu.0, peer.node.gpu.0);
+    survey.pairs.iter().find(|pair| (pair.gpu, pair.peer) == ends)
+}
+
+fn names(survey: &Survey) -> impl Iterator<Item = String> {
+    survey.gpus.iter().map(|gpu| format!("GPU{}", gpu.node.gpu.0))
 }
 
 fn nics(survey: &Survey) -> Grid {
-    let heads = survey.gpus.iter().map(|gpu| format!("GPU{}", gpu.node.gpu.0));
     let fixed = ["name", "kind", "Gbit/s", "state", "PCI address", "PCIe now", "NUMA node"];
-    let mut grid = Grid::new(fixed.map(str::to_owned).into_iter().chain(heads)).numbers(&[]);
-    for nic in &survey.nics {
-        let SurveyedNic { nic, ways, .. } = nic;
-        let states = nic.ports.iter().map(|port| port.state.clone().unwrap_or_else(|| "?".into()));
+    let mut grid =
+        Grid::new(fixed.map(str::to_owned).into_iter().chain(names(survey))).numbers(&[]);
+    for SurveyedNic { nic, ways, .. } in &survey.nics {
         let pci = nic.pci.as_ref();
         let mut row = vec![
             nic.name.clone(),
             nic.kind.to_string(),
-            nic.rate_gbit_s().map_or_else(|| "?".to_owned(), |gbit_s| gbit_s.to_string()),
-            listed(states.collect()),
-            pci.map_or_else(|| "?".to_owned(), |pci| pci.address.clone()),
-            pci.map_or_else(|| "?".to_owned(), |pci| pcie(pci.link)),
-            told(pci.and_then(|pci| pci.numa_node)),
+            or_unknown(nic.rate_gbit_s()),
+            listed(nic.ports.iter().map(|port| or_unknown(port.state.as_ref()))),
+            or_unknown(pci.map(|pci| &pci.address)),
+            or_unknown(pci.map(|pci| pcie(pci.link))),
+            or_unknown(pci.and_then(|pci| pci.numa_node)),
         ];
         row.extend(ways.iter().map(|way| way.map_or("?", Into::into).to_owned()));
         grid.row(row);
@@ -279,38 +244,32 @@ fn nics(survey: &Survey) -> Grid {
 }
 
 fn others(devices: &[Device]) -> Grid {
-    let row = |device: &Device| {
-        vec![
-            device.address.clone(),
-            pcie(device.link),
-            told(device.numa_node),
-            device.driver.clone().unwrap_or_else(|| "none".to_owned()),
-        ]
-    };
-    let head = ["PCI address", "PCIe now", "NUMA node", "kernel's driver"];
-    table(head, devices.iter().map(row).collect(), &[])
+    let columns: [Column<&Device>; 4] = [
+        ("PCI address", |device| device.address.clone()),
+        ("PCIe now", |device| pcie(device.link)),
+        ("NUMA node", |device| or_unknown(device.numa_node)),
+        ("kernel's driver", |device| device.driver.clone().unwrap_or_else(|| "none".to_owned())),
+    ];
+    Grid::of(&columns, devices).numbers(&[])
 }
 
 /// `Gen4 x16`.
 pub(super) fn pcie(link: Link) -> String {
     match (link.generation, link.lanes) {
         (None, None) => "?".to_owned(),
-        (generation, lanes) => format!("Gen{} x{}", told(generation), told(lanes)),
+        (generation, lanes) => format!("Gen{} x{}", or_unknown(generation), or_unknown(lanes)),
     }
 }
 
-fn told(number: Option<u32>) -> String {
-    number.map_or_else(|| "?".to_owned(), |number| number.to_string())
-}
-
 fn rate(gb_s: Option<f64>) -> String {
-    gb_s.map_or_else(|| "?".to_owned(), |gb_s| format!("{gb_s:.1}"))
+    or_unknown(gb_s.map(|gb_s| format!("{gb_s:.1}")))
 }
 
 fn switch(is_on: Option<bool>) -> String {
-    is_on.map_or("?", |is_on| if is_on { "on" } else { "off" }).to_owned()
+    or_unknown(is_on.map(|is_on| if is_on { "on" } else { "off" }))
 }
 
-fn listed(names: Vec<String>) -> String {
-    if names.is_empty() { "-".to_owned() } else { names.join(" ") }
+fn listed(items: impl IntoIterator<Item = impl ToString>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    if items.is_empty() { "-".to_owned() } else { items.join(" ") }
 }

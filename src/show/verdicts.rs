@@ -1,11 +1,11 @@
-//! What is to be thought of the numbers, in short: a line for each way, and one for each row that
-//! is not as it should be.
+//! The verdicts in short: a line for each path, and one for each row that is not as expected.
 
-use super::table;
+use indexmap::IndexMap;
+
+use super::{table, words};
 use crate::{
     judge::expected::Verdict,
     nccl_log::Verdict as PathVerdict,
-    plan::TransportKind,
     record::{Naming, Row},
     units::readable_gb_s,
 };
@@ -13,7 +13,7 @@ use crate::{
 /// Rows that are listed one by one; more are counted.
 const LINES_MAX: usize = 20;
 
-/// What rows of one line have in common.
+/// The common properties of the rows of one line.
 fn kind(row: &Row) -> (String, Option<&str>) {
     let naming = Naming { has_hosts: false, without: &["issuer", "in_place"] };
     (row.kind(&naming), row.expected_from.as_deref())
@@ -22,7 +22,7 @@ fn kind(row: &Row) -> (String, Option<&str>) {
 /// The share of what is expected, for a table: `98 %`.
 pub(super) fn percent(row: &Row) -> String {
     let known = row.expected_fraction.filter(|_| row.verdict != Some(Verdict::Unknown));
-    known.map_or_else(|| "-".to_owned(), |fraction| format!("{:.0} %", 100.0 * fraction))
+    words::or_dash(known.map(|fraction| format!("{:.0} %", 100.0 * fraction)))
 }
 
 /// All rows that are judged, in short; empty if there is none.
@@ -34,20 +34,16 @@ pub(super) fn text(rows: &[Row]) -> String {
     if judged.is_empty() {
         return String::new();
     }
-    let mut kinds: Vec<(String, Option<&str>)> = Vec::new();
-    for row in &judged {
-        if !kinds.contains(&kind(row)) {
-            kinds.push(kind(row));
-        }
+    let mut kinds: IndexMap<(String, Option<&str>), Vec<&Row>> = IndexMap::new();
+    for &row in &judged {
+        kinds.entry(kind(row)).or_default().push(row);
     }
-    let simulated = if judged.iter().any(|row| row.simulated) { " [SIMULATED]" } else { "" };
+    let simulated = words::mark(judged.iter().any(|row| row.simulated));
     let mut text = format!("Of what is expected here{simulated}\n");
-    for kind_of in &kinds {
-        let of_kind: Vec<&&Row> = judged.iter().filter(|row| kind(row) == *kind_of).collect();
+    for ((name, from), of_kind) in &kinds {
         let shares = of_kind.iter().filter_map(|row| row.expected_fraction);
         let least = 100.0 * shares.clone().fold(f64::INFINITY, f64::min);
         let most = 100.0 * shares.fold(0.0, f64::max);
-        let (words, from) = kind_of;
         let expected = of_kind[0].expected_gb_s.map_or_else(String::new, readable_gb_s);
         let range = if least.round() < most.round() {
             format!("{least:.0} to {most:.0} %")
@@ -55,7 +51,7 @@ pub(super) fn text(rows: &[Row]) -> String {
             format!("{most:.0} %")
         };
         let from = from.unwrap_or_default();
-        text.push_str(&format!("  {words}: {range} of {expected} GB/s ({from})\n"));
+        text.push_str(&format!("  {name}: {range} of {expected} GB/s ({from})\n"));
     }
     let strange: Vec<&&Row> =
         judged.iter().filter(|row| row.verdict != Some(Verdict::Expected)).collect();
@@ -78,41 +74,32 @@ pub(super) fn text(rows: &[Row]) -> String {
     text
 }
 
-/// Which way the data of rows went, as a line for each way: how many of them went it, with the
-/// first as `which` names it.
+/// A line for each path that the data of rows took: how many rows took it, with the first as
+/// `which` names it.
 pub(super) fn paths(rows: &[&Row], which: &dyn Fn(&Row) -> String) -> String {
-    struct Way<'a> {
-        said: String,
-        first: &'a Row,
-        count: usize,
-    }
-    let mut ways: Vec<Way<'_>> = Vec::new();
+    let mut found: IndexMap<String, (String, &Row, usize)> = IndexMap::new();
     for row in rows {
         let Some(verdict) = row.path_verdict else { continue };
         let path = row.path.as_deref().unwrap_or_default();
         let reason = row.path_reason.as_deref().unwrap_or_default();
-        let said = match (verdict, row.transport) {
-            (PathVerdict::Proven, TransportKind::Nccl) => {
-                format!("path proven by NCCL's log: {path}")
-            }
-            (PathVerdict::Proven, _) => format!("path proven by counters: {path}"),
-            (PathVerdict::Contradicted, _) => format!("path CONTRADICTED: {reason}"),
-            (PathVerdict::Unknown, _) => format!("path unknown: {reason}"),
+        let proof = if row.transport.is_collective() { "NCCL's log" } else { "counters" };
+        let line = match verdict {
+            PathVerdict::Proven => format!("path proven by {proof}: {path}"),
+            PathVerdict::Contradicted => format!("path CONTRADICTED: {reason}"),
+            PathVerdict::Unknown => format!("path unknown: {reason}"),
         };
-        // The numbers of a path count, those of a reason do not.
-        let is_alike = |way: &&mut Way<'_>| {
-            way.said == said || verdict != PathVerdict::Proven && table::is_alike(&way.said, &said)
+        // Paths that differ in a number are different, reasons are not.
+        let key = match verdict {
+            PathVerdict::Proven => line.clone(),
+            PathVerdict::Contradicted | PathVerdict::Unknown => words::unnumbered(&line),
         };
-        match ways.iter_mut().find(is_alike) {
-            Some(way) => way.count += 1,
-            None => ways.push(Way { said, first: row, count: 1 }),
-        }
+        found.entry(key).or_insert((line, row, 0)).2 += 1;
     }
-    let told: usize = ways.iter().map(|way| way.count).sum();
-    let line = |Way { said, first, count }: &Way<'_>| match *count {
-        count if count == told => format!("{said}\n"),
-        1 => format!("{said} ({})\n", which(first)),
-        count => format!("{said} ({count} of {told} rows, the first {})\n", which(first)),
+    let all: usize = found.values().map(|(.., count)| count).sum();
+    let line = |(line, first, count): &(String, &Row, usize)| match *count {
+        count if count == all => format!("{line}\n"),
+        1 => format!("{line} ({})\n", which(first)),
+        count => format!("{line} ({count} of {all} rows, the first {})\n", which(first)),
     };
-    ways.iter().map(line).collect()
+    found.values().map(line).collect()
 }

@@ -1,10 +1,30 @@
-//! Numbers and texts as a person reads them.
+//! Numbers and texts for readers.
 
-use crate::units::{Bytes, readable_gb_s, readable_nanoseconds};
+use serde::Serialize;
 
-/// Text as Plotly shows it: it takes what stands in angle brackets for markup, such as links.
+use crate::{
+    record::{Row, Status},
+    units::{Bytes, readable_gb_s, readable_nanoseconds},
+};
+
+/// Text for Plotly, which takes text in angle brackets for markup, such as links.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+/// The end of a title: whether a simulated machine was measured.
+pub(super) const fn mark(is_simulated: bool) -> &'static str {
+    if is_simulated { " [SIMULATED]" } else { "" }
+}
+
+/// A value, or a dash where there is none.
+pub(super) fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+/// A value, or a question mark where it is unknown.
+pub(super) fn or_unknown(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "?".to_owned(), |value| value.to_string())
 }
 
 /// A size with few letters: exact where that is short, otherwise rounded.
@@ -18,6 +38,12 @@ pub(super) fn gb_s(value: f64) -> String {
     format!("{} GB/s", readable_gb_s(value))
 }
 
+/// The confidence interval of a row's bandwidth: `387.100 to 388.900`.
+pub(super) fn interval(row: &Row) -> Option<String> {
+    let (low, high) = row.bandwidth_gb_s_low.zip(row.bandwidth_gb_s_high)?;
+    Some(format!("{} to {}", readable_gb_s(low), readable_gb_s(high)))
+}
+
 /// A time of so many nanoseconds.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole nanoseconds")]
 pub(super) fn nanoseconds(value: f64) -> String {
@@ -27,4 +53,24 @@ pub(super) fn nanoseconds(value: f64) -> String {
 /// `+3.1 %`
 pub(super) fn percent(share: f64) -> String {
     format!("{:+.1} %", 100.0 * share)
+}
+
+/// A status, in capital letters if it is a fault.
+pub(super) const fn status(status: Status) -> &'static str {
+    match status {
+        Status::Ok => "ok",
+        Status::Skipped => "skipped",
+        Status::Corrupt => "CORRUPT",
+        Status::Failed => "FAILED",
+    }
+}
+
+/// A reason without its numbers, to recognise reasons that differ in nothing else.
+pub(super) fn unnumbered(reason: &str) -> String {
+    reason.replace(|letter: char| letter.is_ascii_digit(), "")
+}
+
+/// Indented JSON of plain numbers and texts.
+pub fn json(value: &impl Serialize) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }

@@ -42,7 +42,7 @@ pub(crate) fn take(input: &[u8]) -> bool {
     let source = || told(Run::read(FOLDER.path()).and_then(Source::of_run));
     if let (Some(a), Some(b)) = (source(), source()) {
         let sources = [a, b];
-        compared(&sources, &compare::sides(&sources, 1, ("a", "b"), &[]));
+        compared(&sources, &compare::sides(&sources, 1, "a", "b", &[]));
         for by in ["issuer", "engine", "host", "nccl-env:NCCL_ALGO"] {
             let by: By = by.parse().expect("it is one of them");
             compared(&sources[..1], &compare::parts(&sources[..1], &by));

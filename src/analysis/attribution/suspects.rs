@@ -1,94 +1,89 @@
 //! Which part of a machine, or which flow of a matrix, is slower than the rest.
 //!
-//! A matrix can have a million flows and thousands of parts, so that nothing here looks at all
-//! flows once for each part: the flows are in the order of their values, and what is asked of them
-//! is found by halving.
+//! A matrix can have a million flows and thousands of parts, so nothing here visits all flows once
+//! for each part: the flows are sorted by value, and searched by bisection.
 
-use std::{cmp::Ordering, collections::HashMap};
+use std::cmp::Ordering;
 
+use indexmap::IndexSet;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use super::{Finding, Role, Suspect};
+use super::{Outlier, Role, Suspect};
 
-/// What differs by less is not told of, however certain: a share.
+/// Smaller relative differences are not reported, however certain.
 const DIFFERENCE_MIN: f64 = 0.05;
 
 /// From the median absolute deviation to the standard deviation of a normal distribution.
 const DEVIATIONS_PER_MEDIAN: f64 = 1.4826;
 
-/// Standard errors of a median in those of a mean, for a normal distribution: √(π / 2).
+/// Standard error of a median over that of a mean, for a normal distribution: √(π / 2).
 const ERRORS_OF_MEDIAN: f64 = 1.2533;
 
 /// Flows between ends.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Matrix {
-    /// What the ends consist of.
-    names: Vec<String>,
-    places: HashMap<String, usize>,
-    /// Of each end the places of its names, from the narrowest to the widest: a GPU, an interface,
-    /// a host.
-    ends: Vec<Vec<usize>>,
-    ends_by_names: HashMap<Vec<usize>, usize>,
+    /// What is measured.
+    what: String,
+    /// The names of all parts.
+    names: IndexSet<String>,
+    /// For each end the indices of its names, from the narrowest to the widest: a GPU, an
+    /// interface, a host.
+    ends: IndexSet<Vec<usize>>,
     cells: Vec<Cell>,
 }
 
 /// One flow of a matrix.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
-    /// Places of its ends.
+    /// Indices of its ends.
     source: usize,
     target: usize,
-    /// Logarithm of its bandwidth over that of its like.
+    /// Logarithm of its bandwidth over the usual one of its class.
     value: f64,
-    /// Standard deviation of `value` by the measurement itself.
+    /// Standard deviation of `value` within the measurement.
     deviation: f64,
 }
 
-/// A part in a role, and its flows: their places in the order of the values.
+/// A part in a role, with the indices of its flows among the sorted values.
 struct Part {
     role: Role,
     name: usize,
     flows: Vec<usize>,
-    /// The first place at which it stands in the names of a flow's source and target.
+    /// Its first position among the names of a flow's source and target.
     width: usize,
 }
 
 impl Matrix {
-    /// Adds a flow, with the names of what is at its ends.
+    pub(super) fn new(what: &str) -> Self {
+        Self { what: what.to_owned(), ..Self::default() }
+    }
+
+    /// Adds a flow, with the names of the parts at its ends.
     pub(super) fn push(&mut self, [source, target]: [Vec<String>; 2], value: f64, deviation: f64) {
         let [source, target] = [source, target].map(|names| self.end(names));
         self.cells.push(Cell { source, target, value, deviation });
     }
 
     fn end(&mut self, names: Vec<String>) -> usize {
-        let place = |name: String| {
-            *self.places.entry(name).or_insert_with_key(|name| {
-                self.names.push(name.clone());
-                self.names.len() - 1
-            })
-        };
-        let names: Vec<usize> = names.into_iter().map(place).collect();
-        *self.ends_by_names.entry(names).or_insert_with_key(|names| {
-            self.ends.push(names.clone());
-            self.ends.len() - 1
-        })
+        let names = names.into_iter().map(|name| self.names.insert_full(name).0).collect();
+        self.ends.insert_full(names).0
     }
 
-    /// What is slow in it. Parts are looked for first: what explains the most is put aside, and the
-    /// rest is looked at again; at the end single flows.
-    pub(super) fn suspects(mut self, level: f64) -> Vec<Finding> {
+    /// The outliers. Looks for parts first: removes the flows of the part that explains the most,
+    /// and searches the rest again. Single flows come last.
+    pub(super) fn suspects(mut self, level: f64) -> Vec<Outlier> {
         self.cells.sort_by(|a, b| a.value.total_cmp(&b.value));
         let mut found = Vec::new();
-        while let Some((part, finding)) = self.slowest_part(level) {
-            let is_left = |cell: &Cell| !self.has(cell, part);
+        while let Some(((role, name), outlier)) = self.slowest_part(level) {
+            let is_left = |cell: &Cell| !self.has(cell, role, name);
             self.cells = self.cells.iter().copied().filter(is_left).collect();
-            found.push(finding);
+            found.push(outlier);
         }
         found.extend(self.slow_flows(level));
         found
     }
 
-    fn has(&self, cell: &Cell, (role, name): (Role, usize)) -> bool {
+    fn has(&self, cell: &Cell, role: Role, name: usize) -> bool {
         let [from, to] = [cell.source, cell.target].map(|end| self.ends[end].contains(&name));
         match role {
             Role::Source => from,
@@ -101,7 +96,7 @@ impl Matrix {
         self.cells.iter().map(|cell| cell.value).collect()
     }
 
-    /// What the measurement itself lets the values differ by.
+    /// The usual standard deviation within the measurement.
     fn deviation(&self) -> f64 {
         let mut deviations: Vec<f64> = self.cells.iter().map(|cell| cell.deviation).collect();
         deviations.sort_unstable_by(f64::total_cmp);
@@ -125,7 +120,7 @@ impl Matrix {
                         Role::Target => !is_source,
                         Role::Either => true,
                     };
-                    // What is at both ends has the flow once.
+                    // A part at both ends has the flow once.
                     if is_its_own && part.flows.last() != Some(&place) {
                         part.flows.push(place);
                     }
@@ -133,64 +128,62 @@ impl Matrix {
                 }
             }
         }
-        // What is left of some has been put aside.
+        // The flows of some parts have been removed.
         parts.retain(|[part, ..]| part.width < usize::MAX);
         parts.sort_by(|[a, ..], [b, ..]| self.names[a.name].cmp(&self.names[b.name]));
         parts.into_iter().flatten().collect()
     }
 
-    /// The part whose flows differ the most from all others, if it is no chance.
-    fn slowest_part(&self, level: f64) -> Option<((Role, usize), Finding)> {
+    /// The part whose flows differ the most from all others, if that is significant.
+    fn slowest_part(&self, level: f64) -> Option<((Role, usize), Outlier)> {
         let (values, deviation) = (self.values(), self.deviation());
         let parts = self.parts();
-        let count = parts.len() as f64;
         let tested = parts.iter().filter_map(|part| {
-            // One flow is a flow, and one that is left is no norm.
+            // A part has more than one flow, and so must the rest.
             let can_be_held = part.flows.len() > 1 && values.len() > part.flows.len() + 1;
             Some((part, can_be_held.then(|| Difference::of(&values, &part.flows, deviation))?))
         });
-        // Where a part has flows in one role only, these are all there are in either.
+        // The flows of a part that has one role only are the same in either role.
         let is_one_role = |part: &Part| part.role != Role::Either;
-        // What explains the difference best; of equals the narrower, whose name comes first in a
-        // flow.
+        // The best explanation; of equal ones the narrower part, whose name comes first in a flow.
         let better = |a: &(&Part, Difference), b: &(&Part, Difference)| -> Ordering {
             let narrower = || b.0.width.cmp(&a.0.width);
             let plainer = || is_one_role(a.0).cmp(&is_one_role(b.0));
             a.1.t.total_cmp(&b.1.t).then_with(narrower).then_with(plainer)
         };
         let (part, difference) = tested.max_by(better)?;
-        // Bonferroni: as many were tried.
-        let p = (difference.p() * count).min(1.0);
-        let slower = difference.slower;
-        (p < level && slower > DIFFERENCE_MIN).then(|| {
-            let left = self.cells.iter().filter(|cell| !self.has(cell, (part.role, part.name)));
-            let (other, rest): (Vec<&Cell>, Vec<&Cell>) =
-                left.partition(|cell| self.has(cell, (Role::Either, part.name)));
-            let has_other_role = other.len() > 1 && rest.len() > 1;
-            let name = self.names[part.name].clone();
-            let suspect = Suspect::Part { role: part.role, name };
-            let flows = part.flows.len();
-            let finding =
-                Finding { suspect, slower, flows, p, has_other_role, what: String::new() };
-            ((part.role, part.name), finding)
-        })
+        let p = difference.significant(parts.len(), level)?;
+        let left = self.cells.iter().filter(|cell| !self.has(cell, part.role, part.name));
+        let (other, rest): (Vec<&Cell>, Vec<&Cell>) =
+            left.partition(|cell| self.has(cell, Role::Either, part.name));
+        let outlier = Outlier {
+            suspect: Suspect::Part { role: part.role, name: self.names[part.name].clone() },
+            slower: difference.slower,
+            flows: part.flows.len(),
+            p,
+            has_other_role: other.len() > 1 && rest.len() > 1,
+            what: self.what.clone(),
+        };
+        Some(((part.role, part.name), outlier))
     }
 
     /// Flows that differ from all others.
-    fn slow_flows(&self, level: f64) -> Vec<Finding> {
+    fn slow_flows(&self, level: f64) -> Vec<Outlier> {
         let (values, deviation) = (self.values(), self.deviation());
-        // Of all flows the slowest differs the most from the rest.
+        // The slowest flow differs the most from the rest.
         let tested = self.cells.iter().enumerate().map_while(|(place, cell)| {
             let left = &values[place..];
             let difference = (left.len() > 1).then(|| Difference::of(left, &[0], deviation))?;
-            let p = (difference.p() * left.len() as f64).min(1.0);
-            let slower = difference.slower;
-            (p < level && slower > DIFFERENCE_MIN).then(|| {
-                let [source, target] =
-                    [cell.source, cell.target].map(|end| self.names[self.ends[end][0]].clone());
-                let suspect = Suspect::Flow { source, target };
-                let what = String::new();
-                Finding { suspect, slower, flows: 1, p, has_other_role: false, what }
+            let p = difference.significant(left.len(), level)?;
+            let [source, target] =
+                [cell.source, cell.target].map(|end| self.names[self.ends[end][0]].clone());
+            Some(Outlier {
+                suspect: Suspect::Flow { source, target },
+                slower: difference.slower,
+                flows: 1,
+                p,
+                has_other_role: false,
+                what: self.what.clone(),
             })
         });
         tested.collect()
@@ -207,13 +200,17 @@ struct Difference {
 }
 
 impl Difference {
-    /// Of the flows at the places `own` and all others, whose `values` are in order. `deviation` is
-    /// the least standard deviation that is believed.
+    /// Between the flows at the indices `own` and all others, with sorted `values`. `deviation` is
+    /// the smallest standard deviation that is taken for real.
     fn of(values: &[f64], own: &[usize], deviation: f64) -> Self {
         let own_values: Vec<f64> = own.iter().map(|place| values[*place]).collect();
         let others = values.len() - own.len();
         let here = middle(own.len(), |place| own_values[place]);
-        let there = middle(others, |place| values[place + ahead(own, place)]);
+        // How many of `own` precede the value that is at `place` among the others.
+        let ahead = |place: usize| {
+            own.iter().enumerate().take_while(|(index, own)| **own - index <= place).count()
+        };
+        let there = middle(others, |place| values[place + ahead(place)]);
         let within = |apart: f64| {
             near(values, there, apart) - near(&own_values, there, apart)
                 + near(&own_values, here, apart)
@@ -229,35 +226,24 @@ impl Difference {
         }
     }
 
-    /// The chance of such a `t` or a greater one if both are alike.
-    fn p(&self) -> f64 {
-        StudentsT::new(0.0, 1.0, self.freedom).map_or(1.0, |student| student.sf(self.t))
+    /// The probability of such a difference, or a larger one, by chance in one of `tests`
+    /// (Bonferroni); `None` if it is not below `level`, or the difference is too small.
+    fn significant(&self, tests: usize, level: f64) -> Option<f64> {
+        let p = StudentsT::new(0.0, 1.0, self.freedom).map_or(1.0, |student| student.sf(self.t));
+        let p = (p * tests as f64).min(1.0);
+        (p < level && self.slower > DIFFERENCE_MIN).then_some(p)
     }
 }
 
-/// How many of these places stand ahead of the one that has `others` places ahead of it that are
-/// none of them.
-fn ahead(own: &[usize], others: usize) -> usize {
-    let (mut low, mut high) = (0, own.len());
-    while low < high {
-        let middle = low.midpoint(high);
-        match own[middle] - middle <= others {
-            true => low = middle + 1,
-            false => high = middle,
-        }
-    }
-    low
-}
-
-/// How many of the values, which are in order, are no farther from `centre` than `apart`.
+/// How many of the sorted values are no farther from `centre` than `apart`.
 fn near(values: &[f64], centre: f64, apart: f64) -> usize {
     let below = values.partition_point(|value| centre - value > apart);
     below.abs_diff(values.partition_point(|value| value - centre <= apart))
 }
 
-/// The least number, 0 or above, of which this holds, as it does of all greater ones.
+/// The smallest number, 0 or above, for which a condition holds that holds for all larger ones.
 fn least(holds: impl Fn(f64) -> bool) -> f64 {
-    // Numbers above 0 are in the order of their bits.
+    // The bits of positive numbers sort as the numbers do.
     let (mut low, mut high) = (0, f64::MAX.to_bits());
     while low < high {
         let middle = low.midpoint(high);
@@ -269,7 +255,7 @@ fn least(holds: impl Fn(f64) -> bool) -> f64 {
     f64::from_bits(low)
 }
 
-/// The median of so many values in order; 0 of none.
+/// The median of `count` sorted values; 0 if there are none.
 fn middle(count: usize, value: impl Fn(usize) -> f64) -> f64 {
     match count {
         0 => 0.0,

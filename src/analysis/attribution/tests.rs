@@ -144,7 +144,7 @@ fn ways_of_different_kinds_are_not_compared() {
     let near = |row: &Row| (row.source_gpu < Some(4), row.target_gpu < Some(4));
     let class = |row: &Row| (near(row).0 == near(row).1).to_string();
     let found = find(&rows, &class);
-    let [Finding { suspect, .. }] = &found[..] else { panic!("{found:?}") };
+    let [Outlier { suspect, .. }] = &found[..] else { panic!("{found:?}") };
     assert_eq!(*suspect, Suspect::Part { role: Role::Source, name: "GPU 5".to_owned() });
 }
 
@@ -159,7 +159,7 @@ fn a_host_with_several_gpus_is_named_as_one() {
         (row.source_host, row.target_host) = (host(row.source_gpu), host(row.target_gpu));
     }
     let found = find(&rows, &alike);
-    let [Finding { suspect, flows, .. }] = &found[..] else { panic!("{found:?}") };
+    let [Outlier { suspect, flows, .. }] = &found[..] else { panic!("{found:?}") };
     assert_eq!(*suspect, Suspect::Part { role: Role::Source, name: "host node-1".to_owned() });
     assert_eq!(*flows, 28);
 }

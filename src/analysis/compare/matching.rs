@@ -1,6 +1,8 @@
-//! Which rows of two sides are of the same case.
+//! Matches the rows of two sides that belong to the same case.
 
 use std::{borrow::Cow, collections::HashMap, str::FromStr};
+
+use indexmap::{IndexMap, IndexSet};
 
 use super::Source;
 use crate::{
@@ -8,14 +10,14 @@ use crate::{
     record::{COLUMNS, Cell, Column, Row},
 };
 
-/// What of a run is held against the rest of it.
+/// How the parts of a run that are compared differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Who asks for a copy: reads against writes.
+    /// The issuer of a copy: reads against writes.
     Issuer,
-    /// What moves the bytes.
+    /// The engine that moves the bytes.
     Engine,
-    /// The host that both ends are on.
+    /// The host of both ends.
     Host,
     /// A variable of NCCL.
     NcclEnv(String),
@@ -36,7 +38,7 @@ impl FromStr for By {
 }
 
 impl By {
-    /// What a row has of it; `None`: the row has no part in the comparison.
+    /// The value of a row; `None` if the row takes no part in the comparison.
     pub(super) fn value<'a>(&self, row: &'a Row) -> Option<&'a str> {
         match self {
             Self::Issuer => row.issuer.map(Into::into),
@@ -59,13 +61,13 @@ impl By {
             Self::Engine => &["engine"],
             // Ranks are counted over all hosts.
             Self::Host => &["source_host", "target_host", "source_rank", "target_rank"],
-            // What else was set must be the same.
+            // The other variables must be the same.
             Self::NcclEnv(_) => &[],
         }
     }
 }
 
-/// A row: which source it is of, and its place there.
+/// A row: the index of its source, and its own there.
 pub(super) type Member = (usize, usize);
 
 /// The rows of one case on both sides.
@@ -73,69 +75,53 @@ pub(super) type Member = (usize, usize);
 pub(super) struct Matched {
     pub(super) a: Vec<Member>,
     pub(super) b: Vec<Member>,
-    /// Whether several rows of one run fit, where another tool does not say enough of its cases.
+    /// Whether several rows of one run match, because another tool says too little of its cases.
     pub(super) is_ambiguous: bool,
 }
 
-/// Which rows are of the same case, in the order of the rows.
+/// The cases, in the order of their first rows.
 pub(super) fn matched(
     sources: &[Source],
-    (a, b): (&[Member], &[Member]),
+    a: &[Member],
+    b: &[Member],
     by: Option<&By>,
 ) -> Vec<Matched> {
-    let is_foreign = a.iter().chain(b).any(|(source, _)| sources[*source].is_foreign());
-    let columns = telling(sources, (a, b), by, is_foreign);
-    let mut found: Vec<Matched> = Vec::new();
-    // Where the first of those with equal cells is.
-    let mut firsts: HashMap<Vec<Cow<'_, str>>, usize> = HashMap::new();
-    // Rows of one run that nothing tells apart come in the same order in every run: how many there
-    // were of a run, on a side, and where the second and further ones are.
-    let mut counts: Vec<((usize, bool), usize)> = Vec::new();
-    let mut further: HashMap<(usize, usize), usize> = HashMap::new();
+    let is_foreign = a.iter().chain(b).any(|(source, _)| sources[*source].is_foreign);
+    let columns = telling(sources, a, b, by, is_foreign);
+    let mut cases: IndexSet<Vec<Cow<'_, str>>> = IndexSet::new();
+    // Rows of one run that no column distinguishes come in the same order in every run: the second
+    // one belongs to the second one of another run.
+    let mut counts: HashMap<(usize, usize, bool), usize> = HashMap::new();
+    let mut found: IndexMap<(usize, usize), Matched> = IndexMap::new();
     for (side, is_a) in [(a, true), (b, false)] {
         for &(of, row) in side {
             let source = &sources[of];
             let cells = columns.iter().map(|column| cell(source, &source.rows[row], column, by));
-            let first = *firsts.entry(cells.collect()).or_insert(found.len());
-            if first == found.len() {
-                found.push(Matched::default());
-                counts.resize(found.len(), ((usize::MAX, false), 0));
-            }
-            let (run, count) = &mut counts[first];
-            if *run != (of, is_a) {
-                (*run, *count) = ((of, is_a), 0);
-            }
-            let at = match *count {
-                0 => first,
-                _ if is_foreign => first,
-                count => *further.entry((first, count)).or_insert(found.len()),
-            };
+            let case = cases.insert_full(cells.collect()).0;
+            let count = counts.entry((case, of, is_a)).or_default();
+            let matched = found.entry((case, if is_foreign { 0 } else { *count })).or_default();
+            matched.is_ambiguous |= is_foreign && *count > 0;
             *count += 1;
-            let is_ambiguous = is_foreign && *count > 1;
-            if at == found.len() {
-                found.push(Matched::default());
-                counts.resize(found.len(), ((usize::MAX, false), 0));
-            }
-            found[at].is_ambiguous |= is_ambiguous;
-            if is_a { found[at].a.push((of, row)) } else { found[at].b.push((of, row)) }
+            if is_a { matched.a.push((of, row)) } else { matched.b.push((of, row)) }
         }
     }
-    found
+    found.into_values().collect()
 }
 
-/// The columns that tell cases apart.
+/// The columns that distinguish cases.
 fn telling(
     sources: &[Source],
-    (a, b): (&[Member], &[Member]),
+    a: &[Member],
+    b: &[Member],
     by: Option<&By>,
     is_foreign: bool,
 ) -> Vec<&'static Column> {
     let is_host = |column: &Column| column.name.ends_with("_host");
-    // What another tool does not tell of its cases cannot tell them apart.
+    // A column that another tool leaves empty cannot distinguish cases.
     let is_told = |column: &Column, side: &[Member]| {
         side.iter().any(|(of, row)| (column.cell)(&sources[*of].rows[*row]) != Cell::Empty)
     };
-    // Nor what is the same everywhere.
+    // Nor can a column that is the same in all rows.
     let is_one = |column: &Column| {
         let mut cells = sources.iter().flat_map(|source| &source.rows).map(column.cell);
         let first = cells.next();
@@ -145,16 +131,16 @@ fn telling(
         column.role.tells_cases()
             && by.is_none_or(|by| !by.columns().contains(&column.name))
             && (is_host(column) || !is_one(column))
-            // Hosts of another tool have no place among ours.
+            // The hosts of another tool have other names.
             && (!is_foreign || !is_host(column) && is_told(column, a) && is_told(column, b))
     });
     columns.collect()
 }
 
-/// What a row has in a column, in words that are the same in every run.
+/// The cell of a row in words that are the same in every run.
 fn cell<'a>(source: &Source, row: &'a Row, column: &Column, by: Option<&By>) -> Cow<'a, str> {
     match ((column.cell)(row), column.name, by) {
-        // A cluster's hosts have other names the next time.
+        // The hosts of a cluster may have other names in the next run.
         (Cell::Text(text), "source_host" | "target_host", _) => {
             let place = source.hosts.iter().position(|host| host == text);
             place.map_or(text.into(), |place| place.to_string().into())

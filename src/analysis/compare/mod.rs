@@ -1,6 +1,6 @@
-//! Two runs, or parts of one, held against each other.
+//! Compares two runs, or parts of one.
 //!
-//! `docs/comparing.md`, "Comparing", has the method, and what it cannot tell.
+//! `docs/comparing.md`, "Comparing", has the method and its limits.
 
 mod matching;
 
@@ -9,6 +9,7 @@ use std::{
     ops::Range,
 };
 
+use indexmap::IndexMap;
 use strum::VariantArray as _;
 
 use crate::{
@@ -22,22 +23,22 @@ use matching::{Matched, Member, matched};
 
 pub use matching::By;
 
-/// A run, or what another tool has left.
+/// A run, or the results of another tool.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
     /// The rows.
     pub rows: Vec<Row>,
     /// Its hosts, in their order.
     pub hosts: Vec<String>,
-    /// What its numbers depend on beside the case, as far as it says so.
+    /// What its numbers depend on besides the case, as far as it is known.
     pub traits: Vec<(Trait, String)>,
     /// The 95 % confidence intervals of the medians of rows with a latency only, in nanoseconds.
     pub latencies: HashMap<usize, (f64, f64)>,
-    /// The tool, if it is another.
-    pub tool: Option<String>,
+    /// Whether another tool has measured it.
+    pub is_foreign: bool,
 }
 
-/// What numbers depend on beside the case.
+/// What numbers depend on besides the case.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, strum::Display, strum::VariantArray,
 )]
@@ -54,7 +55,7 @@ pub enum Trait {
 }
 
 impl Trait {
-    /// Whether the rows of a transport depend on it.
+    /// Whether the numbers of a transport depend on it.
     fn matters_to(self, transport: TransportKind) -> bool {
         match self {
             Self::Simulated | Self::Machine => true,
@@ -65,11 +66,7 @@ impl Trait {
 }
 
 impl Source {
-    /// A run of g2g.
-    ///
-    /// # Errors
-    ///
-    /// Its `latency.hlog` cannot be read, where rows have nothing else.
+    /// A run of g2g. Reads its `latency.hlog` where rows have a latency only.
     pub fn of_run(run: Run) -> Result<Self, Error> {
         let without_bandwidth = |row: &usize| {
             let row = &run.rows[*row];
@@ -85,7 +82,7 @@ impl Source {
             let library = provenance.libraries.iter().find(|library| library.name == name);
             library.map_or("none".to_owned(), |library| library.version.clone())
         };
-        // Rows are then of several machines, or of several versions, and nothing says which.
+        // A resumed run may have rows of several machines or versions.
         let changed: Vec<&str> =
             resumed.iter().flat_map(|again| &again.changed).map(String::as_str).collect();
         let later = match changed.is_empty() {
@@ -100,19 +97,18 @@ impl Source {
             (Trait::Libfabric, version("libfabric")),
         ];
         let hosts = provenance.hosts.iter().map(|host| host.name.clone()).collect();
-        Ok(Self { rows, hosts, traits, latencies, tool: None })
+        Ok(Self { rows, hosts, traits, latencies, is_foreign: false })
     }
 
-    /// What another tool has left, which measures what is there; and the version of NCCL, if it
-    /// says it.
-    pub fn of_tool(tool: &str, rows: Vec<Row>, nccl: Option<&str>) -> Self {
+    /// The results of another tool, which runs on real machines, with the version of NCCL if known.
+    pub fn of_tool(rows: Vec<Row>, nccl: Option<&str>) -> Self {
         let real = Some((Trait::Simulated, "real".to_owned()));
         let nccl = nccl.map(|version| (Trait::Nccl, version.to_owned()));
         let traits = real.into_iter().chain(nccl).collect();
-        Self { rows, traits, tool: Some(tool.to_owned()), ..Self::default() }
+        Self { rows, traits, is_foreign: true, ..Self::default() }
     }
 
-    /// How well a row's number is known.
+    /// The confidence interval of a row's number.
     fn interval(&self, at: usize, quantity: Quantity) -> Option<Interval> {
         let row = &self.rows[at];
         let ((low, high), scale) = match quantity {
@@ -140,19 +136,15 @@ impl Source {
         self.rows.first().is_some_and(|row| row.simulated)
     }
 
-    const fn is_foreign(&self) -> bool {
-        self.tool.is_some()
-    }
-
     fn members(&self, source: usize) -> impl Iterator<Item = Member> {
         (0..self.rows.len()).map(move |row| (source, row))
     }
 }
 
-/// What a machine is, as far as numbers depend on it.
+/// The properties of a machine that numbers depend on.
 fn machine(provenance: &Provenance) -> String {
     let machine = &provenance.machine;
-    // Of a simulated machine the one that it runs on is another.
+    // The machine that runs a simulation does not matter.
     let named = [&machine.product, &machine.cpu_model].into_iter().filter_map(Option::as_deref);
     let named = named.filter(|_| !provenance.simulated);
     let hosts = provenance.hosts.iter().map(|host| gpus(&host.topology));
@@ -163,12 +155,9 @@ fn machine(provenance: &Provenance) -> String {
 
 /// `8 x NVIDIA H100 80GB HBM3`
 pub(crate) fn gpus(topology: &Topology) -> String {
-    let mut counts: Vec<(&str, usize)> = Vec::new();
+    let mut counts: IndexMap<&str, usize> = IndexMap::new();
     for gpu in &topology.gpus {
-        match counts.iter_mut().find(|(name, _)| *name == gpu.name) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((&gpu.name, 1)),
-        }
+        *counts.entry(&gpu.name).or_default() += 1;
     }
     let counted = counts.into_iter().map(|(name, count)| format!("{count} x {name}"));
     counted.collect::<Vec<String>>().join(" + ")
@@ -177,17 +166,17 @@ pub(crate) fn gpus(topology: &Topology) -> String {
 /// A case on both sides.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// One of its rows: which of the sources, and the row there.
+    /// One of its rows: the index of its source, and its own there.
     pub example: (usize, usize),
-    /// What is compared of it.
+    /// The quantity that is compared.
     pub quantity: Quantity,
-    /// What A has measured, if it has.
+    /// The estimate of A, if it has measured the case.
     pub a: Option<Estimate>,
-    /// What B has measured.
+    /// The estimate of B.
     pub b: Option<Estimate>,
-    /// From A to B.
+    /// The change from A to B.
     pub change: Option<Change>,
-    /// What is thought of it.
+    /// The verdict.
     pub verdict: ChangeVerdict,
 }
 
@@ -198,74 +187,78 @@ impl Case {
     }
 }
 
-/// Two sides held against each other.
+/// The comparison of two sides.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// What A is.
+    /// The name of A.
     pub a: String,
-    /// What B is.
+    /// The name of B.
     pub b: String,
-    /// Every case that either has.
+    /// The cases of either side.
     pub cases: Vec<Case>,
-    /// Runs of the side that has fewer.
+    /// The smaller number of runs of the two sides.
     pub runs: usize,
-    /// What differs between the sides beside the case, and is not to be overlooked.
+    /// Differences between the sides that a reader must know.
     pub differences: Vec<String>,
     /// The columns in which the sides differ, if they are parts of the same runs.
     pub(crate) by: &'static [&'static str],
 }
 
-/// Holds the first `count` sources, which are A, against the others, which are B. Cases are judged
-/// although what `across` names differs.
+/// Compares the first `count` sources, which are A, with the others, which are B. Differences in
+/// the traits `across` are allowed.
 pub fn sides(
     sources: &[Source],
     count: usize,
-    (a, b): (&str, &str),
+    a: &str,
+    b: &str,
     across: &[Trait],
 ) -> Vec<Comparison> {
-    let members = |range: Range<usize>| -> Vec<Member> {
-        range.flat_map(|source| sources[source].members(source)).collect()
+    let side = |name, range: Range<usize>| -> Side<'_> {
+        Side { name, members: range.flat_map(|source| sources[source].members(source)).collect() }
     };
-    let (of_a, of_b) = (members(0..count), members(count..sources.len()));
-    judged(vec![compared(sources, (a, &of_a), (b, &of_b), (None, across))])
+    let (a, b) = (side(a, 0..count), side(b, count..sources.len()));
+    judged(vec![compared(sources, &a, &b, None, across)])
 }
 
-/// Holds the parts of the same sources against each other: all against the first.
+/// Compares the parts of the same sources: each with the first.
 pub fn parts(sources: &[Source], by: &By) -> Vec<Comparison> {
-    let mut parts: Vec<(&str, Vec<Member>)> = Vec::new();
+    let mut parts: IndexMap<&str, Vec<Member>> = IndexMap::new();
     for (at, source) in sources.iter().enumerate() {
         for member in source.members(at) {
             let Some(value) = by.value(&source.rows[member.1]) else { continue };
-            match parts.iter_mut().find(|(of, _)| *of == value) {
-                Some((_, members)) => members.push(member),
-                None => parts.push((value, vec![member])),
-            }
+            parts.entry(value).or_default().push(member);
         }
     }
-    let Some(((a, first), others)) = parts.split_first() else { return Vec::new() };
-    let against = |(b, members): &(&str, Vec<Member>)| {
-        compared(sources, (*a, first), (*b, members), (Some(by), &[]))
-    };
-    judged(others.iter().map(against).collect())
+    let mut sides = parts.into_iter().map(|(name, members)| Side { name, members });
+    let Some(first) = sides.next() else { return Vec::new() };
+    judged(sides.map(|side| compared(sources, &first, &side, Some(by), &[])).collect())
+}
+
+/// One side of a comparison.
+struct Side<'a> {
+    name: &'a str,
+    members: Vec<Member>,
 }
 
 /// All cases of two sides, with the reasons why some cannot be compared.
 fn compared(
     sources: &[Source],
-    (a, of_a): (&str, &[Member]),
-    (b, of_b): (&str, &[Member]),
-    (by, across): (Option<&By>, &[Trait]),
+    a: &Side<'_>,
+    b: &Side<'_>,
+    by: Option<&By>,
+    across: &[Trait],
 ) -> Comparison {
-    let runs =
-        |side: &[Member]| -> BTreeSet<usize> { side.iter().map(|(source, _)| *source).collect() };
-    let (runs_of_a, runs_of_b) = (runs(of_a), runs(of_b));
+    let runs = |side: &Side<'_>| -> BTreeSet<usize> {
+        side.members.iter().map(|(source, _)| *source).collect()
+    };
+    let (runs_of_a, runs_of_b) = (runs(a), runs(b));
     let differs = |kind: &Trait| {
         let values = |side: &BTreeSet<usize>| -> BTreeSet<&str> {
             let traits = side.iter().flat_map(|source| &sources[*source].traits);
             traits.filter(|(of, _)| of == kind).map(|(_, value)| value.as_str()).collect()
         };
         let (in_a, in_b) = (values(&runs_of_a), values(&runs_of_b));
-        // Another tool does not say what it ran on.
+        // Another tool does not name its machine.
         let is_other = in_a != in_b && !in_a.is_empty() && !in_b.is_empty();
         let told = |values: BTreeSet<&str>| values.into_iter().collect::<Vec<&str>>().join(" and ");
         (is_other && !across.contains(kind)).then(|| (*kind, [told(in_a), told(in_b)]))
@@ -273,12 +266,12 @@ fn compared(
     let others: Vec<(Trait, [String; 2])> = Trait::VARIANTS.iter().filter_map(differs).collect();
     let differences = others.iter().map(|(kind, [a, b])| difference(*kind, a, b)).collect();
     Comparison {
-        a: a.to_owned(),
-        b: b.to_owned(),
+        a: a.name.to_owned(),
+        b: b.name.to_owned(),
         runs: runs_of_a.len().min(runs_of_b.len()),
         differences,
         by: by.map_or(&[], By::columns),
-        cases: matched(sources, (of_a, of_b), by)
+        cases: matched(sources, &a.members, &b.members, by)
             .into_iter()
             // Parts of a run need not have the same cases.
             .filter(|matched| by.is_none() || !matched.a.is_empty() && !matched.b.is_empty())
@@ -297,7 +290,7 @@ fn difference(kind: Trait, a: &str, b: &str) -> String {
     format!("{what}: {a} against {b} (--across {kind})")
 }
 
-/// What both sides have of a case; `None` where neither was to be measured.
+/// A case of both sides; `None` if both have skipped it.
 fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) -> Option<Case> {
     let Matched { a, b, is_ambiguous } = matched;
     let example = *a.iter().chain(b).next()?;
@@ -305,45 +298,18 @@ fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) 
     if a.iter().chain(b).all(|member| row(*member).status == Status::Skipped) {
         return None;
     }
-    let number = |member: Member, quantity: Quantity| {
-        let number = quantity.of(row(member));
-        number.filter(|number| *number > 0.0 && row(member).status == Status::Ok)
+    let has = |side: &[Member], quantity| {
+        side.iter().any(|member| number(row(*member), quantity).is_some())
     };
-    let has = |quantity| {
-        let is_there =
-            |side: &[Member]| side.iter().any(|member| number(*member, quantity).is_some());
-        is_there(a) && is_there(b)
-    };
-    let has_bandwidth = a.iter().chain(b).any(|m| number(*m, Quantity::Bandwidth).is_some());
-    let quantity = match has(Quantity::Bandwidth) || has_bandwidth && !has(Quantity::Latency) {
-        true => Quantity::Bandwidth,
-        false => Quantity::Latency,
-    };
-    let estimate = |side: &[Member]| {
-        let told: Vec<Member> =
-            side.iter().copied().filter(|member| number(*member, quantity).is_some()).collect();
-        let values: Vec<f64> = told.iter().filter_map(|member| number(*member, quantity)).collect();
-        match told[..] {
-            [] => None,
-            [(source, at)] => {
-                Some(Estimate::of_run(values[0], sources[source].interval(at, quantity)))
-            }
-            _ => Some(Estimate::of_runs(&values)),
-        }
-    };
-    let (in_a, in_b) = (estimate(a), estimate(b));
+    let quantities = [Quantity::Bandwidth, Quantity::Latency];
+    let both = quantities.into_iter().find(|of| has(a, *of) && has(b, *of));
+    let either = || quantities.into_iter().find(|of| has(a, *of) || has(b, *of));
+    let quantity = both.or_else(either).unwrap_or(Quantity::Latency);
+    let (in_a, in_b) = (estimate(sources, a, quantity), estimate(sources, b, quantity));
     let missing = |side: &[Member], name: &str| {
-        let Some(first) = side.iter().find(|member| number(**member, quantity).is_none()) else {
-            return format!("not in {name}");
-        };
-        let status = row(*first).status;
-        let status = (status != Status::Ok).then(|| status.into());
-        let reason = Some(row(*first).reason.as_str()).filter(|reason| !reason.is_empty());
-        let told: Vec<&str> = status.into_iter().chain(reason).collect();
-        format!(
-            "in {name}: {}",
-            if told.is_empty() { "no number".to_owned() } else { told.join(": ") }
-        )
+        let mut rows = side.iter().map(|member| row(*member));
+        let without = rows.find(|row| number(row, quantity).is_none());
+        without.map_or(format!("not in {name}"), |row| format!("in {name}: {}", lack(row)))
     };
     let other = others.iter().find(|(kind, _)| kind.matters_to(row(example).transport));
     let verdict = match (in_a, in_b, other) {
@@ -361,7 +327,37 @@ fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) 
     Some(Case { example, quantity, a: in_a, b: in_b, change, verdict })
 }
 
-/// The same with what is thought of each case, in view of how many there are.
+/// The number of a row, if it can be compared.
+fn number(row: &Row, quantity: Quantity) -> Option<f64> {
+    quantity.of(row).filter(|number| *number > 0.0 && row.status == Status::Ok)
+}
+
+/// Why a row has no number.
+fn lack(row: &Row) -> String {
+    let status: &str = row.status.into();
+    match (row.status, row.reason.as_str()) {
+        (Status::Ok, "") => "no number".to_owned(),
+        (Status::Ok, reason) => reason.to_owned(),
+        (_, "") => status.to_owned(),
+        (_, reason) => format!("{status}: {reason}"),
+    }
+}
+
+/// The estimate of a side.
+fn estimate(sources: &[Source], side: &[Member], quantity: Quantity) -> Option<Estimate> {
+    let value = |&(source, row): &Member| number(&sources[source].rows[row], quantity);
+    let told: Vec<(Member, f64)> =
+        side.iter().filter_map(|member| Some((*member, value(member)?))).collect();
+    match told[..] {
+        [] => None,
+        [((source, row), value)] => {
+            Some(Estimate::of_run(value, sources[source].interval(row, quantity)))
+        }
+        _ => Some(Estimate::of_runs(&told.iter().map(|(_, value)| *value).collect::<Vec<f64>>())),
+    }
+}
+
+/// Adds the verdicts, corrected for the number of cases.
 fn judged(mut comparisons: Vec<Comparison>) -> Vec<Comparison> {
     let mut cases: Vec<&mut Case> = comparisons
         .iter_mut()

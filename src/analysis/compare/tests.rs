@@ -41,7 +41,7 @@ fn source(rows: impl IntoIterator<Item = Row>) -> Source {
 }
 
 fn verdicts(sources: &[Source], count: usize, across: &[Trait]) -> Vec<ChangeVerdict> {
-    let [comparison] = &sides(sources, count, ("old", "new"), across)[..] else { panic!() };
+    let [comparison] = &sides(sources, count, "old", "new", across)[..] else { panic!() };
     comparison.cases.iter().map(|case| case.verdict.clone()).collect()
 }
 
@@ -107,14 +107,14 @@ fn other_machines_and_libraries_are_not_compared_unless_asked_for() {
     let sources = [old.clone(), newer.clone()];
     assert_eq!(verdicts(&sources, 1, &[]), [ChangeVerdict::Same, because(other_nccl)]);
     assert_eq!(verdicts(&sources, 1, &[Trait::Nccl]), [ChangeVerdict::Same, ChangeVerdict::Same]);
-    assert_eq!(sides(&sources, 1, ("", ""), &[])[0].differences, [other_nccl]);
+    assert_eq!(sides(&sources, 1, "", "", &[])[0].differences, [other_nccl]);
 
     let mut simulated = old.clone();
     simulated.traits[0].1 = "simulated".to_owned();
     let other = because("real and simulated: real against simulated (--across simulated)");
     assert_eq!(verdicts(&[old.clone(), simulated], 1, &[Trait::Nccl]), [other.clone(), other]);
     // Another tool does not say what it ran on.
-    let foreign = |nccl| Source::of_tool("nccl-tests", newer.rows.clone(), nccl);
+    let foreign = |nccl| Source::of_tool(newer.rows.clone(), nccl);
     let found = verdicts(&[old.clone(), foreign(None)], 1, &[]);
     assert_eq!(found, [ChangeVerdict::Same, ChangeVerdict::Same]);
     let found = verdicts(&[old.clone(), foreign(Some("2.28.1"))], 1, &[]);
@@ -150,7 +150,7 @@ fn rows_that_nothing_tells_apart_are_matched_in_their_order() {
         [ChangeVerdict::Same, ChangeVerdict::Faster]
     );
     // Of another tool nobody knows which is which.
-    let foreign = Source::of_tool("nvbandwidth", new.rows, None);
+    let foreign = Source::of_tool(new.rows, None);
     let reason = "several rows of one side fit one of the other: the tool does not tell them apart";
     assert_eq!(verdicts(&[old, foreign], 1, &[]), [because(reason)]);
 }
@@ -160,7 +160,7 @@ fn another_tool_is_matched_by_what_it_says() {
     let old = source([row(0, 1, 100.0), row(1, 0, 100.0)]);
     let foreign = |source, target| Row { issuer: None, flows: None, ..row(source, target, 90.0) };
     let rows = vec![foreign(0, 1), foreign(1, 0)];
-    let foreign = Source::of_tool("nvbandwidth", rows, None);
+    let foreign = Source::of_tool(rows, None);
     assert_eq!(verdicts(&[old, foreign], 1, &[]), [ChangeVerdict::Slower, ChangeVerdict::Slower]);
 }
 
@@ -171,7 +171,7 @@ fn repeated_runs_say_how_well_they_are_known() {
     let sources = [100.0, 105.0, 95.0, 93.0, 98.0, 102.0].map(run);
     assert_eq!(verdicts(&sources, 3, &[]), [ChangeVerdict::Same]);
     assert_eq!(verdicts(&[run(100.0), run(93.0)], 1, &[]), [ChangeVerdict::Slower]);
-    assert_eq!(sides(&sources, 3, ("", ""), &[])[0].runs, 3);
+    assert_eq!(sides(&sources, 3, "", "", &[])[0].runs, 3);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn latencies_count_where_there_is_no_bandwidth() {
     assert_eq!(verdicts(&[known(1000), known(1100)], 1, &[]), [ChangeVerdict::Slower]);
     assert_eq!(verdicts(&[known(1000), known(900)], 1, &[]), [ChangeVerdict::Faster]);
     assert_eq!(verdicts(&[source([ping(1000)]), known(900)], 1, &[]), [ChangeVerdict::Unknown]);
-    let loss = sides(&[known(1000), known(1100)], 1, ("", ""), &[])[0].cases[0].loss().unwrap();
+    let loss = sides(&[known(1000), known(1100)], 1, "", "", &[])[0].cases[0].loss().unwrap();
     assert!((loss - 0.1).abs() < 1e-9);
 }
 
@@ -205,7 +205,7 @@ fn reads_are_held_against_writes_and_engines_against_each_other() {
         of(Issuer::Read, Engine::Ce, 100.0),
         of(Issuer::Write, Engine::Ce, 110.0),
         of(Issuer::Read, Engine::Sm, 90.0),
-        // Nothing stands against it.
+        // It has no counterpart.
         Row { operation: Some(Operation::ReadOnly), ..of(Issuer::Read, Engine::Sm, 90.0) },
     ];
     let found = |by: &str| {
@@ -272,7 +272,7 @@ fn all_forms_say_the_same() {
     let old = source([row(0, 1, 100.0), row(0, 2, 100.0), row(1, 2, 100.0)]);
     let new = source([row(0, 1, 97.0), row(0, 2, 100.0)]);
     let sources = [old, new];
-    let found = sides(&sources, 1, ("old", "new"), &[]);
+    let found = sides(&sources, 1, "old", "new", &[]);
     let text = page(&sources, &found, false).text();
     for said in [
         "B against A: 3 cases",

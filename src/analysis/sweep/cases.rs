@@ -1,6 +1,8 @@
-//! Which rows of many runs are of the same case.
+//! Matches the rows of many runs that belong to the same case.
 
 use std::collections::{BTreeSet, HashMap};
+
+use indexmap::IndexMap;
 
 use crate::{
     analysis::statistics::Quantity,
@@ -14,30 +16,29 @@ pub type RunRows = (Run, Vec<Row>);
 /// The same case in all runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// What it is.
+    /// Its title.
     pub title: String,
-    /// What of it is compared.
+    /// The quantity that is compared.
     pub quantity: Quantity,
-    /// For each combination what each repetition has measured; `None` if one has not.
+    /// The values of each combination, one for each repetition; `None` if one is missing.
     pub values: Vec<Option<Vec<f64>>>,
 }
 
-/// The cells that tell a case from the others of its run, and its place among those that have the
-/// same. Ranks and hosts are not among them: they change with the number of ranks, and rows that
-/// differ in nothing else come in the same order in every run.
+/// The cells that distinguish a case from the others of its run, and its number among rows with the
+/// same cells. Ranks and hosts are no such cells: they change with the number of ranks, and rows
+/// that differ in nothing else come in the same order in every run.
 type Key = (Vec<String>, usize);
 
 /// The rows of a case by their combination and repetition.
 type Rows<'a> = HashMap<(usize, usize), &'a Row>;
 
-/// The cases of a sweep, in the order of their rows. Where there are several bandwidths, what all
-/// of them are together comes first.
+/// The cases of a sweep, in the order of their rows. If there are several bandwidths, their
+/// geometric mean comes first.
 pub fn cases(plan: &Plan, runs: &[RunRows]) -> Vec<Case> {
     let (varied, columns) = columns(plan, runs);
     let varied: Vec<&str> = varied.iter().map(|column| column.name).collect();
     let naming = Naming { has_hosts: false, without: &varied };
-    let mut places: HashMap<Key, usize> = HashMap::new();
-    let mut found: Vec<(String, Rows<'_>)> = Vec::new();
+    let mut found: IndexMap<Key, (String, Rows<'_>)> = IndexMap::new();
     for (run, rows) in runs {
         let mut seen: HashMap<Vec<String>, usize> = HashMap::new();
         for row in measured(rows) {
@@ -45,27 +46,26 @@ pub fn cases(plan: &Plan, runs: &[RunRows]) -> Vec<Case> {
                 columns.iter().map(|column| (column.cell)(row).to_string()).collect();
             let count = seen.entry(cells.clone()).or_default();
             *count += 1;
-            let place = *places.entry((cells, *count)).or_insert(found.len());
-            if place == found.len() {
+            let (_, rows) = found.entry((cells, *count)).or_insert_with(|| {
                 let title = row.title(&naming);
                 let title = if *count > 1 { format!("{title} ({count})") } else { title };
-                found.push((title, HashMap::new()));
-            }
-            found[place].1.insert((run.combination, run.repetition), row);
+                (title, HashMap::new())
+            });
+            rows.insert((run.combination, run.repetition), row);
         }
     }
     let cases: Vec<Case> =
-        found.into_iter().map(|(title, rows)| case(plan, title, &rows)).collect();
+        found.into_values().map(|(title, rows)| case(plan, title, &rows)).collect();
     together(plan, &cases).into_iter().chain(cases).collect()
 }
 
-/// The rows that were to be measured.
+/// The rows of cases. A transport that cannot run has a row without a size.
 fn measured(rows: &[Row]) -> impl Iterator<Item = &Row> {
     rows.iter().filter(|row| row.size_bytes.is_some())
 }
 
-/// The columns that the axes vary, and those that tell cases apart. One that is varied has a single
-/// value within each combination, and not the same in all.
+/// The columns that the axes vary, and those that distinguish cases. A varied column has one value
+/// within each combination, and different values in different ones.
 fn columns(plan: &Plan, runs: &[RunRows]) -> (Vec<&'static Column>, Vec<&'static Column>) {
     let is_varied = |column: &&Column| {
         let mut of_combinations = vec![BTreeSet::new(); plan.combinations.len()];
@@ -90,7 +90,7 @@ fn case(plan: &Plan, title: String, rows: &Rows<'_>) -> Case {
     Case { title, quantity, values: (0..plan.combinations.len()).map(values).collect() }
 }
 
-/// All bandwidths as one case, by their geometric mean; `None` if there are not several.
+/// The geometric mean of all bandwidths as a case; `None` if there are not several.
 fn together(plan: &Plan, cases: &[Case]) -> Option<Case> {
     let all = cases.iter().filter(|case| case.quantity == Quantity::Bandwidth);
     let all: Vec<&Case> = all.collect();
@@ -110,7 +110,7 @@ fn together(plan: &Plan, cases: &[Case]) -> Option<Case> {
     })
 }
 
-/// The cases of runs of which none of the same combination has failed.
+/// The cases of the combinations of which no run has failed.
 pub fn sound(plan: &Plan, ended: &[Ended], rows: Vec<RunRows>) -> Vec<Case> {
     let is_sound = |(run, _): &RunRows| {
         let of_combination = |ended: &&Ended| ended.run.combination == run.combination;

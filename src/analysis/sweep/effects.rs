@@ -1,6 +1,6 @@
-//! What the runs of a sweep say of each value, and what of it is noise.
+//! The effect of each value of a sweep, and its significance.
 //!
-//! `docs/comparing.md`, "Sweeps", has the formulas and where they are from.
+//! `docs/comparing.md`, "Sweeps", has the formulas and their sources.
 
 use super::Case;
 use crate::{
@@ -8,22 +8,22 @@ use crate::{
     plan::sweep::Plan,
 };
 
-/// What is found of a case.
+/// The findings of a case.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Findings {
-    /// What the case is.
+    /// The title of the case.
     pub case: String,
-    /// What is compared.
+    /// The quantity that is compared.
     pub quantity: Quantity,
     /// Combinations with a number in every repetition, the best first.
     pub ranking: Vec<Place>,
-    /// The best against the next one; `None`: there is only one.
+    /// The best against the next one; `None` if there is only one.
     pub lead: Option<Lead>,
     /// Each value of each axis against the axis's first.
     pub effects: Vec<AxisEffect>,
 }
 
-/// A combination among the others.
+/// A combination in the ranking.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Place {
     /// Its number, from 0.
@@ -36,27 +36,27 @@ pub struct Place {
     pub max: f64,
 }
 
-/// How far the best combination is before the next one.
+/// The lead of the best combination over the next one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lead {
-    /// The next one.
+    /// The number of the next one, from 0.
     pub next: usize,
-    /// From it to the best.
+    /// The change from it to the best.
     pub change: Change,
 }
 
-/// What a value of an axis does.
+/// The effect of a value of an axis.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AxisEffect {
     /// The axis's number, from 0.
     pub axis: usize,
     /// The value's; it is compared with value 0.
     pub value: usize,
-    /// From value 0 to it.
+    /// The change from value 0 to it.
     pub change: Change,
 }
 
-/// What is found of every case. All changes are corrected together.
+/// The findings of every case. All changes are corrected together.
 pub fn findings(plan: &Plan, cases: &[Case]) -> Vec<Findings> {
     let mut all: Vec<Findings> = cases.iter().map(|case| of_case(plan, case)).collect();
     let changes = all.iter_mut().flat_map(|Findings { lead, effects, .. }| {
@@ -67,7 +67,7 @@ pub fn findings(plan: &Plan, cases: &[Case]) -> Vec<Findings> {
     all
 }
 
-/// What is found of a case, before anything is judged.
+/// The findings of a case, before the correction.
 fn of_case(plan: &Plan, case: &Case) -> Findings {
     let ranking = ranking(case);
     let lead = match ranking.as_slice() {
@@ -106,8 +106,8 @@ fn ranking(case: &Case) -> Vec<Place> {
     places
 }
 
-/// Combinations with this value of the axis, each with the one that has the axis's first and is the
-/// same in all other axes; only those with numbers.
+/// Pairs of measured combinations: one with this value of the axis, and the one with the first
+/// value that is the same in all other axes.
 fn pairs(plan: &Plan, case: &Case, axis: usize, value: usize) -> Vec<(usize, usize)> {
     let is_measured = |combination: &usize| case.values[*combination].is_some();
     let with = (0..plan.combinations.len()).filter(is_measured);
@@ -125,7 +125,7 @@ fn pairs(plan: &Plan, case: &Case, axis: usize, value: usize) -> Vec<(usize, usi
     with.filter_map(pair).collect()
 }
 
-/// Of pairs of combinations: in each repetition the mean of all pairs.
+/// The change from the second to the first of the pairs: in each repetition the mean of all pairs.
 fn change(case: &Case, pairs: &[(usize, usize)]) -> Change {
     let values = |combination: usize| case.values[combination].as_deref().unwrap_or_default();
     let repetitions = pairs.first().map_or(0, |&(with, _)| values(with).len());

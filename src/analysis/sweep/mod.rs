@@ -1,4 +1,4 @@
-//! What the runs of a sweep say of each value that it varies, and what of it is noise.
+//! The effect of each value that a sweep varies, and its significance.
 
 mod cases;
 mod effects;

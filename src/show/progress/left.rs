@@ -1,25 +1,25 @@
-//! How long a run will go on, by how long its cases have lasted so far.
+//! Estimates the time left of a run from the times of its finished cases.
 
 use std::{collections::HashMap, time::Duration};
 
 use crate::{plan::TransportKind, units::Bytes};
 
-/// What one case is, as far as its time depends on it.
+/// The properties of a case that its time depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weight {
     pub(crate) transport: TransportKind,
     pub(crate) size: Bytes,
 }
 
-/// No case takes more for another byte, in seconds: some fifty transfers over a way of 1 GB/s,
-/// twice that. What sizes of a few KiB differ by is chance.
+/// The most seconds that a byte adds to a case: some fifty transfers at 1 GB/s, twice that. Times
+/// of small sizes differ by chance.
 const SECONDS_PER_BYTE_MAX: f64 = 1e-7;
 
 /// The time left.
 ///
-/// A case is measured for as long as the time limit lets it, or less, and is made ready and
-/// verified in a time that grows with its bytes: for each transport a straight line through what
-/// its cases have taken. Of one that had none yet the limit is all that is known.
+/// A case is measured for the time limit at most, and is prepared and verified in a time that grows
+/// with its bytes: a regression line for each transport. Before its first case has finished, the
+/// estimate of a transport is the limit.
 #[derive(Debug)]
 pub(crate) struct Left {
     limit: Duration,
@@ -29,22 +29,21 @@ pub(crate) struct Left {
 /// The cases of one transport.
 #[derive(Debug, Default)]
 struct Work {
-    /// Those that are left, and their bytes.
+    /// The number of cases left, and their bytes.
     left: f64,
     left_bytes: f64,
-    /// Sums over those that have ended: their number, bytes x and seconds y, x², xy.
+    /// Sums over the finished cases: their number, bytes x and seconds y, x², xy.
     ended: f64,
     x: f64,
     y: f64,
     xx: f64,
     xy: f64,
-    /// The shortest.
+    /// The shortest time of a finished case.
     least: f64,
 }
 
 impl Left {
-    /// With these cases still to come, the bandwidth of each of which is sampled for `limit` at
-    /// most.
+    /// Before the first of these cases, each of which samples its bandwidth for `limit` at most.
     pub(crate) fn new(cases: impl IntoIterator<Item = Weight>, limit: Duration) -> Self {
         let mut transports: HashMap<TransportKind, Work> = HashMap::new();
         for Weight { transport, size } in cases {
@@ -55,7 +54,7 @@ impl Left {
         Self { limit, transports }
     }
 
-    /// A case has come to its end.
+    /// A case has finished.
     pub(super) fn ended(&mut self, Weight { transport, size }: Weight, time: Duration) {
         let work = self.transports.entry(transport).or_default();
         let (x, y) = (size.get() as f64, time.as_secs_f64());
@@ -69,7 +68,7 @@ impl Left {
         work.xy += x * y;
     }
 
-    /// How long all that are left will take; `None`: there are none.
+    /// The time of all cases left; `None` if there are none.
     pub(super) fn seconds(&self) -> Option<f64> {
         let works = self.transports.values().filter(|work| work.left > 0.0);
         works.map(|work| work.seconds(self.limit)).reduce(|all, each| all + each)

@@ -1,4 +1,4 @@
-//! What a person sees while it runs, on standard error.
+//! Progress on standard error.
 
 mod left;
 
@@ -13,19 +13,20 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 pub(crate) use left::{Left, Weight};
 
+use super::words;
 use crate::{
     plan::Case,
     record::{Naming, Row, Status},
     stderr::{say, visible},
-    units::{readable_gb_s, readable_nanoseconds},
+    units::readable_nanoseconds,
 };
 
-/// How much a person sees.
+/// How much is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verbosity {
     /// Errors only.
     Quiet,
-    /// A bar on a terminal, in a log a line for each row.
+    /// On a terminal a bar, in a log a line for each row.
     Normal,
     /// A line for each row on a terminal too, with how it was measured.
     Verbose,
@@ -36,43 +37,31 @@ pub(crate) enum Verbosity {
 pub(crate) struct Progress {
     bar: ProgressBar,
     rows: usize,
-    is_quiet: bool,
-    /// Whether each row gets a line of its own.
-    has_lines: bool,
-    is_verbose: bool,
+    verbosity: Verbosity,
     left: Left,
     /// The case under way, and when it began.
     under_way: Option<(Weight, Instant)>,
 }
 
 impl Progress {
-    /// Of a run of `rows` rows, of which the first `finished` are there.
+    /// For a run of `rows` rows, the first `finished` of which exist.
     pub(crate) fn new(rows: usize, finished: usize, left: Left, verbosity: Verbosity) -> Self {
         let is_quiet = verbosity == Verbosity::Quiet;
-        let is_verbose = verbosity == Verbosity::Verbose;
-        let has_bar = !is_quiet && is_terminal();
-        let bar = ProgressBar::new(rows as u64);
-        if !has_bar {
-            bar.set_draw_target(ProgressDrawTarget::hidden());
-        }
-        // The message takes what is left of the line: a line that wraps cannot be redrawn.
-        let style = ProgressStyle::with_template("{bar:20} {pos}/{len} rows{prefix}  {wide_msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let bar = bar(rows, is_quiet, "{bar:20} {pos}/{len} rows{prefix}  {wide_msg}");
         bar.set_position(finished as u64);
-        let has_lines = !is_quiet && (is_verbose || !has_bar);
-        let progress = Self { bar, rows, is_quiet, has_lines, is_verbose, left, under_way: None };
+        let progress = Self { bar, rows, verbosity, left, under_way: None };
         progress.bar.set_prefix(progress.time_left());
         progress
     }
 
-    /// `case` begins, or one like it on each host.
+    /// `case` begins, or a similar one on each host.
     pub(crate) fn begin(&mut self, case: &Case, weight: Weight) {
         let title = Row::planned(0, case).title(&Naming::default());
         self.bar.set_message(visible(&title).into_owned());
         self.under_way = Some((weight, Instant::now()));
     }
 
-    /// It has ended, and its rows come.
+    /// The case has ended; its rows follow.
     pub(crate) fn end(&mut self) {
         if let Some((weight, began)) = self.under_way.take() {
             self.left.ended(weight, began.elapsed());
@@ -82,16 +71,17 @@ impl Progress {
 
     /// `row` is known.
     pub(crate) fn row(&self, row: &Row) {
-        if self.has_lines {
+        let is_log = self.verbosity == Verbosity::Normal && self.bar.is_hidden();
+        if is_log || self.verbosity == Verbosity::Verbose {
             let (number, rows, left) = (row.case, self.rows, self.time_left());
             self.say(&format!("[{number}/{rows}{left}] {}", self.line(row)));
         }
         self.bar.inc(1);
     }
 
-    /// The run begins, and its files are in `folder`: whoever ends it early finds them.
+    /// The run begins, with its files in `folder`.
     pub(crate) fn begin_run(&self, folder: &Path) {
-        if !self.is_quiet {
+        if self.verbosity != Verbosity::Quiet {
             self.say(&format!(
                 "results: {0}; if it is interrupted, the same command with --resume {0} goes on",
                 folder.display()
@@ -104,7 +94,7 @@ impl Progress {
         self.bar.finish_and_clear();
     }
 
-    /// `, 40 s left`; nothing behind the last case.
+    /// `, 40 s left`; empty after the last case.
     fn time_left(&self) -> String {
         let left = self.left.seconds();
         left.map_or_else(String::new, |seconds| format!(", {} left", readable_wait(seconds)))
@@ -128,32 +118,34 @@ impl Progress {
                 if !row.flags.is_empty() {
                     line.push_str(&format!(" [{}]", row.flags));
                 }
-                if self.is_verbose {
+                if self.verbosity == Verbosity::Verbose {
                     line.push_str(&how(row));
                 }
                 line
             }
-            Status::Skipped => format!("{what}: skipped: {}", row.reason),
-            Status::Corrupt => format!("{what}: CORRUPT: {}", row.reason),
-            Status::Failed => format!("{what}: FAILED: {}", row.reason),
+            status => format!("{what}: {}: {}", words::status(status), row.reason),
         }
     }
 }
 
-/// Whether standard error is a terminal that can draw a line anew.
-fn is_terminal() -> bool {
-    io::stderr().is_terminal() && env::var_os("TERM").is_none_or(|name| name != "dumb")
+/// A bar on standard error; hidden if `is_quiet`, or if no terminal can redraw a line. A template
+/// ends with a message that takes the rest of the line: a line that wraps cannot be redrawn.
+fn bar(count: usize, is_quiet: bool, template: &str) -> ProgressBar {
+    let bar = ProgressBar::new(count as u64);
+    let is_dumb = env::var_os("TERM").is_some_and(|name| name == "dumb");
+    if is_quiet || is_dumb || !io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    let style = ProgressStyle::with_template(template);
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// The bandwidth with its interval, for a row that has one.
 fn bandwidth(row: &Row) -> String {
-    let Some(rate) = row.bandwidth_gb_s else { return String::new() };
-    match (row.bandwidth_gb_s_low, row.bandwidth_gb_s_high) {
-        (Some(low), Some(high)) => {
-            let [rate, low, high] = [rate, low, high].map(readable_gb_s);
-            format!("{rate} GB/s ({low} to {high}), ")
-        }
-        _ => format!("{} GB/s, ", readable_gb_s(rate)),
+    let Some(rate) = row.bandwidth_gb_s.map(words::gb_s) else { return String::new() };
+    match words::interval(row) {
+        Some(interval) => format!("{rate} ({interval}), "),
+        None => format!("{rate}, "),
     }
 }
 
@@ -163,25 +155,18 @@ pub(crate) struct Runs {
     bar: ProgressBar,
     count: usize,
     is_quiet: bool,
-    began: Instant,
 }
 
 impl Runs {
-    /// So many are to be run.
+    /// For a sweep of `count` runs.
     pub(crate) fn new(count: usize, is_quiet: bool) -> Self {
-        let bar = ProgressBar::new(count as u64);
-        if is_quiet || !is_terminal() {
-            bar.set_draw_target(ProgressDrawTarget::hidden());
-        }
-        let style = ProgressStyle::with_template("{bar:20} {wide_msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self { bar, count, is_quiet, began: Instant::now() }
+        Self { bar: bar(count, is_quiet, "{bar:20} {wide_msg}"), count, is_quiet }
     }
 
     /// Another run begins.
     pub(crate) fn begin(&self, what: &str) {
         let done = usize::try_from(self.bar.position()).unwrap_or(usize::MAX);
-        let left = self.began.elapsed().as_secs_f64() / done as f64 * (self.count - done) as f64;
+        let left = self.bar.elapsed().as_secs_f64() / done as f64 * (self.count - done) as f64;
         let left = match done {
             0 => String::new(),
             _ => format!(", about {} left", readable_wait(left)),
@@ -194,7 +179,7 @@ impl Runs {
         }
     }
 
-    /// It has ended; badly, if there is a reason.
+    /// The run has ended, or failed for a reason.
     pub(crate) fn end(&self, failure: Option<&str>) {
         if let Some(reason) = failure {
             let line = format!("error: {reason}");

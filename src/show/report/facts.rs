@@ -1,10 +1,17 @@
-//! What was measured, with what, and how the GPUs have done.
+//! The machine, the health of its GPUs, the origin of the numbers, and all rows.
 
 use super::{Section, Table, pairs::rounded};
 use crate::{
     analysis::compare::gpus,
-    machine::health::{GpuHealth, HostHealth},
-    record::{COLUMNS, Cell, Column, Row, Run, provenance::Resumption},
+    machine::{
+        Library,
+        health::{Condition, GpuHealth, HostHealth},
+    },
+    record::{COLUMNS, Cell, Row, Run, provenance::Resumption},
+    show::{
+        page::{Column, Grid},
+        words,
+    },
     units::count,
 };
 
@@ -25,7 +32,7 @@ pub(super) fn machine(run: &Run) -> String {
     parts.into_iter().flatten().collect::<Vec<String>>().join(", ")
 }
 
-/// What the machine consists of.
+/// The picture of the machine.
 pub(super) fn picture(run: &Run) -> Section {
     Section {
         title: "Machine",
@@ -49,7 +56,7 @@ pub(super) fn sections(run: &Run) -> [Section; 3] {
             title: "Where the numbers come from",
             tables: vec![origin(run), resumed(run), libraries(run), environment(run)]
                 .into_iter()
-                .filter(|table| !table.rows.is_empty())
+                .filter(|table| !table.grid.rows.is_empty())
                 .collect(),
             ..Section::default()
         },
@@ -57,43 +64,38 @@ pub(super) fn sections(run: &Run) -> [Section; 3] {
     ]
 }
 
-fn health(host: &HostHealth) -> Table {
-    let head =
-        ["GPU", "°C", "W", "SM clock, MHz", "memory clock, MHz", "PCIe", "clocks held down by"];
-    let pair =
-        |value: &dyn Fn(&GpuHealth) -> Option<String>, start: &GpuHealth, end: &GpuHealth| {
-            let [start, end] = [start, end].map(|at| value(at).unwrap_or_else(|| "-".to_owned()));
-            if start == end { start } else { format!("{start} → {end}") }
-        };
-    let row = |start: &GpuHealth| {
-        let end = host.end.iter().find(|end| end.gpu == start.gpu).unwrap_or(start);
-        let condition = |of: &GpuHealth| of.health.as_ref().map(|health| health.condition.clone());
-        let number = |value: fn(&crate::machine::health::Condition) -> Option<u32>| {
-            pair(&|at| Some(value(&condition(at)?)?.to_string()), start, end)
-        };
-        vec![
-            start.gpu.0.to_string(),
-            number(|now| now.temperature_c),
-            number(|now| now.power_mw.map(|power| power / 1000)),
-            number(|now| now.sm_clock_mhz),
-            number(|now| now.memory_clock_mhz),
-            pair(
-                &|at| {
-                    let now = condition(at)?;
-                    Some(format!("{} x{}", now.pcie_generation?, now.pcie_lanes?))
-                },
-                start,
-                end,
-            ),
-            pair(&|at| Some(condition(at)?.throttle_reasons?.join(" ")), start, end),
-        ]
+/// A GPU when the run began and when it ended.
+type Ends<'a> = (&'a GpuHealth, &'a GpuHealth);
+
+fn health<'a>(host: &'a HostHealth) -> Table {
+    let columns: [Column<Ends<'_>>; 7] = [
+        ("GPU", |(start, _)| start.gpu.0.to_string()),
+        ("°C", |ends| change(ends, |now| Some(now.temperature_c?.to_string()))),
+        ("W", |ends| change(ends, |now| Some((now.power_mw? / 1000).to_string()))),
+        ("SM clock, MHz", |ends| change(ends, |now| Some(now.sm_clock_mhz?.to_string()))),
+        ("memory clock, MHz", |ends| change(ends, |now| Some(now.memory_clock_mhz?.to_string()))),
+        ("PCIe", |ends| {
+            change(ends, |now| Some(format!("{} x{}", now.pcie_generation?, now.pcie_lanes?)))
+        }),
+        ("clocks throttled by", |ends| {
+            change(ends, |now| Some(now.throttle_reasons.as_ref()?.join(" ")))
+        }),
+    ];
+    let both = |start: &'a GpuHealth| {
+        (start, host.end.iter().find(|end| end.gpu == start.gpu).unwrap_or(start))
     };
     Table {
         title: format!("{}: at the beginning → at the end", host.host),
-        head: head.map(str::to_owned).to_vec(),
-        rows: host.start.iter().map(row).collect(),
-        ..Table::default()
+        about: "",
+        grid: Grid::of(&columns, host.start.iter().map(both)),
     }
+}
+
+/// A value at the beginning and, if it has changed, at the end.
+fn change((start, end): Ends<'_>, value: fn(&Condition) -> Option<String>) -> String {
+    let [start, end] = [start, end]
+        .map(|at| words::or_dash(at.health.as_ref().and_then(|health| value(&health.condition))));
+    if start == end { start } else { format!("{start} → {end}") }
 }
 
 fn origin(run: &Run) -> Table {
@@ -122,70 +124,59 @@ fn origin(run: &Run) -> Table {
         ("huge pages", text(&machine.huge_pages)),
         ("seed", provenance.seed.to_string()),
     ];
-    Table {
-        title: "Run".to_owned(),
-        head: vec!["what".to_owned(), "value".to_owned()],
-        rows: rows.map(|(what, value)| vec![what.to_owned(), value]).to_vec(),
-        ..Table::default()
-    }
+    let columns: [Column<&(&str, String)>; 2] =
+        [("what", |(what, _)| (*what).to_owned()), ("value", |(_, value)| value.clone())];
+    Table { title: "Run".to_owned(), about: "", grid: Grid::of(&columns, &rows) }
 }
 
-/// What is about the rows from here on.
+/// The resumptions of the run.
 fn resumed(run: &Run) -> Table {
-    let of = |again: &Resumption| {
-        let changed = match again.changed.is_empty() {
+    let columns: [Column<&Resumption>; 4] = [
+        ("when", |again| again.time.clone()),
+        ("from row", |again| (again.rows + 1).to_string()),
+        ("changed since it began", |again| match again.changed.is_empty() {
             true => "nothing".to_owned(),
             false => again.changed.join("; "),
-        };
-        vec![again.time.clone(), (again.rows + 1).to_string(), changed, again.command.join(" ")]
-    };
+        }),
+        ("command", |again| again.command.join(" ")),
+    ];
     Table {
         title: "Gone on with".to_owned(),
         about: "What is told above and below is as it was when the run began.",
-        head: ["when", "from row", "changed since it began", "command"].map(str::to_owned).to_vec(),
-        rows: run.resumed.iter().map(of).collect(),
+        grid: Grid::of(&columns, &run.resumed),
     }
 }
 
 fn libraries(run: &Run) -> Table {
-    let of = |library: &crate::machine::Library| {
-        vec![library.name.clone(), library.version.clone(), library.path.clone()]
-    };
-    Table {
-        title: "Libraries".to_owned(),
-        head: ["library", "version", "file"].map(str::to_owned).to_vec(),
-        rows: run.provenance.libraries.iter().map(of).collect(),
-        ..Table::default()
-    }
+    let columns: [Column<&Library>; 3] = [
+        ("library", |library| library.name.clone()),
+        ("version", |library| library.version.clone()),
+        ("file", |library| library.path.clone()),
+    ];
+    let grid = Grid::of(&columns, &run.provenance.libraries);
+    Table { title: "Libraries".to_owned(), about: "", grid }
 }
 
 fn environment(run: &Run) -> Table {
-    let of = |(name, value): &(String, String)| vec![name.clone(), value.clone()];
-    Table {
-        title: "Variables of the libraries".to_owned(),
-        head: ["variable", "value"].map(str::to_owned).to_vec(),
-        rows: run.provenance.environment.iter().map(of).collect(),
-        ..Table::default()
-    }
+    let columns: [Column<&(String, String)>; 2] =
+        [("variable", |(name, _)| name.clone()), ("value", |(_, value)| value.clone())];
+    let grid = Grid::of(&columns, &run.provenance.environment);
+    Table { title: "Variables of the libraries".to_owned(), about: "", grid }
 }
 
-/// The rows with the columns in which something stands.
+/// The rows, without empty columns.
 fn rows(rows: &[Row]) -> Table {
     let shown = &rows[..rows.len().min(ROWS_MAX)];
-    let is_told = |column: &&Column| shown.iter().any(|row| (column.cell)(row) != Cell::Empty);
-    let columns: Vec<&Column> = COLUMNS.iter().filter(is_told).collect();
-    let cell = |row: &Row, column: &Column| match (column.cell)(row) {
-        Cell::Number(number) => rounded(number, 9).to_string(),
-        cell => cell.to_string(),
-    };
-    let cells = |row: &Row| columns.iter().map(|column| cell(row, column)).collect();
-    Table {
-        title: match rows.len() - shown.len() {
-            0 => count(shown.len(), "row"),
-            left => format!("The first {} rows; {left} more are in run.csv", shown.len()),
-        },
-        head: columns.iter().map(|column| column.name.to_owned()).collect(),
-        rows: shown.iter().map(cells).collect(),
-        ..Table::default()
+    let mut grid = Grid::new(COLUMNS.iter().map(|column| column.name));
+    for row in shown {
+        grid.row(COLUMNS.iter().map(|column| match (column.cell)(row) {
+            Cell::Number(number) => rounded(number, 9).to_string(),
+            cell => cell.to_string(),
+        }));
     }
+    let title = match rows.len() - shown.len() {
+        0 => count(shown.len(), "row"),
+        left => format!("The first {} rows; {left} more are in run.csv", shown.len()),
+    };
+    Table { title, about: "", grid: grid.without_empty() }
 }

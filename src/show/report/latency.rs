@@ -7,24 +7,21 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{
-    Chart, Kind, Section, Table, Variant,
-    sizes::{COLOURS, MARKS},
-};
+use super::{COLOURS, Kind, MARKS, Section, Variant, line_charts};
 use crate::{
     record::{Error, Latency, Run},
-    show::words,
+    show::{page::Grid, words},
     units::{Bytes, count, readable_nanoseconds},
 };
 
-/// Shares of the latencies that a line goes through, and how they are written.
+/// The ticks of the axis of shares, and their labels.
 const SHARES: [(f64, &str); 5] =
     [(0.5, "50 %"), (0.9, "90 %"), (0.99, "99 %"), (0.999, "99.9 %"), (0.9999, "99.99 %")];
 
-/// Points of a line within each tenth of what is left.
+/// Points of a line from each tenth of the rest to the next.
 const POINTS_PER_DECADE: i32 = 12;
 
-/// The latencies of a kind of transfer, of its smallest size.
+/// The latencies of the smallest size of a kind of transfer.
 struct Line {
     name: String,
     size: Bytes,
@@ -33,7 +30,7 @@ struct Line {
 
 pub(super) fn section(run: &Run, kinds: &[Kind]) -> Result<Section, Error> {
     let mut lines: Vec<Line> = Vec::new();
-    // To which line a row belongs, by its number.
+    // The line of each row, by the number of the row.
     let mut places: HashMap<usize, usize> = HashMap::new();
     let mut missing: HashSet<usize> = HashSet::new();
     for kind in kinds {
@@ -54,21 +51,14 @@ pub(super) fn section(run: &Run, kinds: &[Kind]) -> Result<Section, Error> {
     let low = lines.iter().map(|line| line.latency.min_ns()).min().unwrap_or(1);
     let high = lines.iter().map(|line| line.latency.max_ns()).max().unwrap_or(1);
     let scale = low..high;
-    let charts = lines.chunks(COLOURS.len()).enumerate();
-    let parts = lines.len().div_ceil(COLOURS.len());
-    let chart = |(part, lines): (usize, &[Line])| {
-        let title = match parts {
-            1 => "Latency by percentile".to_owned(),
-            _ => format!("Latency by percentile ({} of {parts})", part + 1),
-        };
-        let about = format!("{} of latency by percentile", count(lines.len(), "line"));
+    let charts = line_charts("Latency by percentile", &lines, |lines| {
         let variant = Variant {
             traces: lines.iter().enumerate().map(trace).collect(),
             layout: layout(&scale),
             table: Some(table(lines)),
         };
-        Chart { is_wide: true, ..Chart::new(title, about, vec![(String::new(), variant)]) }
-    };
+        ("latency by percentile".to_owned(), variant)
+    });
     let missing = match missing.len() {
         0 => String::new(),
         rows => format!("latency.hlog lacks {} of these.", count(rows, "row")),
@@ -78,7 +68,7 @@ pub(super) fn section(run: &Run, kinds: &[Kind]) -> Result<Section, Error> {
         about: "Of each kind of transfer the smallest size that was measured, all pairs together: how \
                 many of the transfers took no longer than that. All charts have one scale of latencies.",
         missing,
-        charts: charts.map(chart).collect(),
+        charts,
         ..Section::default()
     })
 }
@@ -89,14 +79,12 @@ fn named(Line { name, size, .. }: &Line) -> String {
 
 fn trace((place, line): (usize, &Line)) -> Value {
     let Line { latency, .. } = line;
-    // One in so many is larger; the last point is the largest of all.
+    // A point is a number of transfers, one of which takes longer; the last one is the largest of
+    // all.
     let last = f64::from(POINTS_PER_DECADE) * (latency.count() as f64).log10();
-    let mut points = Vec::new();
-    let mut step = 0;
-    while f64::from(step) < last {
-        points.push(10f64.powf(f64::from(step) / f64::from(POINTS_PER_DECADE)));
-        step += 1;
-    }
+    let steps = (0..).map(f64::from).take_while(|step| *step < last);
+    let mut points: Vec<f64> =
+        steps.map(|step| 10f64.powf(step / f64::from(POINTS_PER_DECADE))).collect();
     points.push(latency.count() as f64);
     let share = |one_in: f64| 1.0 - 1.0 / one_in;
     let value = |one_in: &f64| latency.quantile_ns(share(*one_in));
@@ -148,18 +136,14 @@ fn short(ns: f64) -> String {
     }
 }
 
-fn table(lines: &[Line]) -> Table {
-    let row = |line: &Line| {
-        let Line { latency, .. } = line;
+fn table(lines: &[Line]) -> Grid {
+    let quantiles = SHARES.map(|(_, name)| name);
+    let mut grid = Grid::new(["what", "latencies"].into_iter().chain(quantiles).chain(["largest"]));
+    for line in lines {
+        let latency = &line.latency;
         let quantiles = SHARES.iter().map(|(share, _)| latency.quantile_ns(*share));
-        let shown = quantiles.chain([latency.max_ns()]).map(|ns| words::nanoseconds(ns as f64));
-        [named(line), latency.count().to_string()].into_iter().chain(shown).collect()
-    };
-    let quantiles = SHARES.iter().map(|(_, name)| (*name).to_owned());
-    let head = ["what", "latencies"].map(str::to_owned).into_iter().chain(quantiles);
-    Table {
-        head: head.chain(["largest".to_owned()]).collect(),
-        rows: lines.iter().map(row).collect(),
-        ..Table::default()
+        let shown = quantiles.chain([latency.max_ns()]).map(readable_nanoseconds);
+        grid.row([named(line), latency.count().to_string()].into_iter().chain(shown));
     }
+    grid
 }

@@ -12,13 +12,31 @@ use plotly::Plot;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use std::{collections::HashMap, path::Path};
+use std::path::Path;
 
-use crate::record::{Error, Naming, Row, Run, Status, sweep::Past};
+use indexmap::IndexMap;
 
-/// A run of more bytes than these is not carried along in the page: the browser would have to hold
-/// it.
+use super::page::Grid;
+use crate::{
+    record::{Error, Naming, Row, Run, Status, sweep::Past},
+    units::count,
+};
+
+/// A longer run.csv is not part of the page: the browser would have to hold it.
 const CSV_MAX: u64 = 16 << 20;
+
+/// Lines that one chart can hold and still be read; more stand in further charts.
+const LINES_MAX: usize = 8;
+
+/// Colours that colour-blind readers can distinguish: Okabe and Ito, "Color Universal Design"
+/// (2008), without the yellow, which is hard to see on white, and with a grey that can be seen on
+/// black and white.
+const COLOURS: [&str; LINES_MAX] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a", "#8c6d1f"];
+
+/// Symbols that distinguish lines besides their colours.
+const MARKS: [&str; LINES_MAX] =
+    ["circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross", "star"];
 
 #[derive(Template)]
 #[template(path = "page.html", config = "src/show/report/askama.toml")]
@@ -57,7 +75,7 @@ struct Sentence {
 struct Section {
     title: &'static str,
     about: &'static str,
-    /// What the run's folder should hold for it and does not, in a sentence.
+    /// A sentence on what the folder of the run lacks.
     missing: String,
     charts: Vec<Chart>,
     tables: Vec<Table>,
@@ -69,9 +87,9 @@ struct Section {
 #[derive(Default)]
 struct Chart {
     title: String,
-    /// What can be seen, for those who cannot see it.
+    /// A description for readers who cannot see the chart.
     about: String,
-    /// What tells the variants apart.
+    /// The name of what differs between the variants.
     by: &'static str,
     /// The variants' names; the last is shown first.
     variants: Vec<String>,
@@ -84,12 +102,10 @@ struct Chart {
 }
 
 /// A table.
-#[derive(Clone, Debug, Default, Serialize)]
 struct Table {
     title: String,
     about: &'static str,
-    head: Vec<String>,
-    rows: Vec<Vec<String>>,
+    grid: Grid,
 }
 
 /// What a variant of a chart is made of.
@@ -97,9 +113,9 @@ struct Table {
 struct Variant {
     traces: Vec<Value>,
     layout: Value,
-    /// Of a heat map there is none: the page makes it of the trace.
+    /// `None` for a heat map: the page makes the table from the trace.
     #[serde(skip_serializing_if = "Option::is_none")]
-    table: Option<Table>,
+    table: Option<Grid>,
 }
 
 impl Chart {
@@ -107,6 +123,26 @@ impl Chart {
         let (names, variants): (Vec<String>, Vec<Variant>) = variants.into_iter().unzip();
         Self { title, about, variants: names, data: script(&variants), ..Self::default() }
     }
+}
+
+/// Lines in as many charts of the whole width as they need; `chart` says what can be seen in one,
+/// after the number of its lines, and draws it.
+fn line_charts<T>(
+    title: &str,
+    lines: &[T],
+    chart: impl Fn(&[T]) -> (String, Variant),
+) -> Vec<Chart> {
+    let parts = lines.len().div_ceil(LINES_MAX);
+    let chart = |(part, lines): (usize, &[T])| {
+        let title = match parts {
+            1 => title.to_owned(),
+            _ => format!("{title} ({} of {parts})", part + 1),
+        };
+        let (about, variant) = chart(lines);
+        let about = format!("{} of {about}", count(lines.len(), "line"));
+        Chart { is_wide: true, ..Chart::new(title, about, vec![(String::new(), variant)]) }
+    };
+    lines.chunks(LINES_MAX).enumerate().map(chart).collect()
 }
 
 /// Ticks for a logarithmic axis from `low` to `high`: 1, 2 and 5 of each decade, or where that
@@ -118,13 +154,9 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
         return Vec::new();
     }
     let firsts: &[f64] = if decades.1 - decades.0 > 4.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
-    let mut ticks = Vec::new();
-    let mut decade = decades.0;
-    while decade <= decades.1 {
-        ticks.extend(firsts.iter().map(|first| first * 10f64.powf(decade)));
-        decade += 1.0;
-    }
-    ticks
+    let all = (0..).map(|step| decades.0 + f64::from(step));
+    let all = all.take_while(|decade| *decade <= decades.1);
+    all.flat_map(|decade| firsts.iter().map(move |first| first * 10f64.powf(decade))).collect()
 }
 
 /// Where the legend is: below, whatever the height.
@@ -132,32 +164,27 @@ fn legend() -> Value {
     json!({ "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom" })
 }
 
-/// JSON that may stand in a script element, whatever the texts in it are.
+/// JSON that is safe in a script element.
 fn script(value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).expect("it is text, numbers and lists");
     json.replace('<', "\\u003c")
 }
 
-/// Rows that are alike but for their ends and sizes, in the order of the first of each.
+/// Rows that differ in their ends and sizes only.
 struct Kind<'a> {
     name: String,
     rows: Vec<&'a Row>,
 }
 
-/// All measured rows by their kinds, which do not differ in the columns `without` alone.
+/// All measured rows by their kinds, in the order of their first rows. Kinds that differ in the
+/// columns `without` alone are one.
 fn kinds<'a>(rows: &'a [Row], without: &[&str]) -> Vec<Kind<'a>> {
     let naming = Naming { without, ..Naming::default() };
-    let mut kinds: Vec<Kind<'a>> = Vec::new();
-    let mut places = HashMap::new();
+    let mut kinds: IndexMap<String, Vec<&Row>> = IndexMap::new();
     for row in rows.iter().filter(|row| row.status == Status::Ok) {
-        let name = row.kind(&naming);
-        let place = *places.entry(name.clone()).or_insert(kinds.len());
-        if place == kinds.len() {
-            kinds.push(Kind { name, rows: Vec::new() });
-        }
-        kinds[place].rows.push(row);
+        kinds.entry(row.kind(&naming)).or_default().push(row);
     }
-    kinds
+    kinds.into_iter().map(|(name, rows)| Kind { name, rows }).collect()
 }
 
 /// The page of some runs and sweeps.
@@ -173,7 +200,7 @@ pub fn html(mut parts: Vec<Part>) -> String {
         }
     }
     let sources = Plot::offline_js_sources();
-    // The first script is Plotly, the other one sets formulas, of which there are none.
+    // The first script is Plotly; the other one typesets formulas, which no chart has.
     let plotly = sources.split_once('>').and_then(|(_, rest)| rest.split_once("</script>"));
     let page = Page {
         title: match &parts[..] {
@@ -196,20 +223,13 @@ fn name(folder: &Path) -> String {
 
 impl Part {
     /// A run.
-    ///
-    /// # Errors
-    ///
-    /// A file of it cannot be read.
     pub fn of_run(run: &Run) -> Result<Self, Error> {
         let rows = &run.rows;
         let is_simulated = run.provenance.simulated;
         let path = run.folder.join("run.csv");
         let read = |source| Error::Read { path: path.clone(), source };
         let is_short = std::fs::metadata(&path).map_err(read)?.len() <= CSV_MAX;
-        let csv = match is_short {
-            true => Some(script(&std::fs::read_to_string(&path).map_err(read)?)),
-            false => None,
-        };
+        let csv = is_short.then(|| std::fs::read_to_string(&path)).transpose().map_err(read)?;
         let kinds = kinds(rows, &[]);
         let sentences = summary::sentences(run, &kinds);
         let mut sections = vec![facts::picture(run), pairs::section(rows)];
@@ -229,7 +249,7 @@ impl Part {
             started: run.provenance.started.clone(),
             sentences,
             sections,
-            csv,
+            csv: csv.map(|text| script(&text)),
         })
     }
 

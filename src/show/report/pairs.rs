@@ -1,7 +1,8 @@
-//! Heat maps: what every pair reaches.
+//! Heat maps: the bandwidth of every pair.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use indexmap::IndexSet;
 use serde_json::{Value, json};
 
 use super::{Chart, Section, Variant, kinds};
@@ -31,7 +32,7 @@ const SIZES_MAX: usize = 12;
 /// Cells of all sizes of a heat map together; with many ends fewer sizes can be chosen.
 const CELLS_MAX: usize = 1 << 16;
 
-/// A scale of rates ends at least this far below the median, so that what is all alike looks alike.
+/// A scale of rates ends at least this far below the median, so that equal rates look equal.
 const RANGE_MIN: f64 = 0.1;
 
 /// A scale of ratios reaches at least this far to both sides of 1.
@@ -43,41 +44,29 @@ type End = usize;
 /// One number for each ordered pair.
 type Cells = BTreeMap<(End, End), Cell>;
 
+/// The numbers of each size.
+type Sizes = BTreeMap<Bytes, Cells>;
+
 #[derive(Clone, Copy)]
 struct Cell {
     value: f64,
     expected: Option<f64>,
 }
 
-/// All ends of flows.
-struct Ends<'a> {
-    /// The host of each, and its number there, in their order.
-    all: Vec<(&'a str, u32)>,
-    places: HashMap<(&'a str, u32), End>,
+/// The host and the number of each end of a flow, in their order.
+struct Ends<'a>(IndexSet<(&'a str, u32)>);
+
+/// Whether the ends of a row are GPUs. They are ranks where neither end is a GPU, and for RDMA,
+/// where ranks can share a GPU.
+fn is_between_gpus(row: &Row) -> bool {
+    row.source_gpu.or(row.target_gpu).is_some() && !row.transport.is_between_ranks()
 }
 
-/// What ends are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
-enum Sort {
-    #[strum(serialize = "GPU")]
-    Gpu,
-    #[strum(serialize = "rank")]
-    Rank,
-}
-
-impl Sort {
-    /// Ranks where neither end is a GPU, and for RDMA, where ranks can share one.
-    fn of(row: &Row) -> Self {
-        let has_gpu = row.source_gpu.or(row.target_gpu).is_some();
-        if has_gpu && row.transport != TransportKind::Rdma { Self::Gpu } else { Self::Rank }
-    }
-}
-
-/// Where a row's flow begins and ends.
+/// The host and the number of a row's source and target.
 fn named(row: &Row) -> Option<[(&str, u32); 2]> {
-    let [source, target] = match Sort::of(row) {
-        Sort::Gpu => [row.source_gpu, row.target_gpu],
-        Sort::Rank => [row.source_rank, row.target_rank],
+    let (source, target) = match is_between_gpus(row) {
+        true => (row.source_gpu, row.target_gpu),
+        false => (row.source_rank, row.target_rank),
     };
     let [from, to] =
         [&row.source_host, &row.target_host].map(|host| host.as_deref().unwrap_or_default());
@@ -86,22 +75,15 @@ fn named(row: &Row) -> Option<[(&str, u32); 2]> {
 
 impl<'a> Ends<'a> {
     fn of(rows: &'a [Row]) -> Self {
-        // Hosts stand in the order of the rows, which is that of their ranks.
-        let mut hosts: HashMap<&str, usize> = HashMap::new();
-        let mut all: HashSet<(&str, u32)> = HashSet::new();
-        for end in rows.iter().filter_map(named).flatten() {
-            let count = hosts.len();
-            hosts.entry(end.0).or_insert(count);
-            all.insert(end);
-        }
-        let mut all: Vec<(&str, u32)> = all.into_iter().collect();
-        all.sort_unstable_by_key(|(host, number)| (hosts[host], *number));
-        let places = all.iter().enumerate().map(|(place, end)| (*end, place)).collect();
-        Self { all, places }
+        // Hosts are in the order of the rows, which is that of their ranks.
+        let mut all: IndexSet<(&str, u32)> = rows.iter().filter_map(named).flatten().collect();
+        let hosts: IndexSet<&str> = all.iter().map(|(host, _)| *host).collect();
+        all.sort_unstable_by_key(|(host, number)| (hosts.get_index_of(host), *number));
+        Self(all)
     }
 
     fn name(&self, end: End, has_host: bool) -> String {
-        match self.all[end] {
+        match self.0[end] {
             (host, number) if has_host => format!("{number} of {host}"),
             (_, number) => number.to_string(),
         }
@@ -109,14 +91,14 @@ impl<'a> Ends<'a> {
 
     /// The pair of a row, if its flow goes from one place to another.
     fn pair(&self, row: &Row) -> Option<(End, End)> {
-        let [source, target] = named(row)?.map(|end| self.places[&end]);
-        (source != target).then_some((source, target))
+        let [source, target] = named(row)?.map(|end| self.0.get_index_of(&end));
+        source.zip(target).filter(|(source, target)| source != target)
     }
 }
 
-/// What stands at an axis of a heat map.
+/// An axis of a heat map.
 struct Axis {
-    /// Of each end the place on the axis.
+    /// The place of each end on the axis.
     places: BTreeMap<End, usize>,
     names: Vec<String>,
     /// How many ends share a place.
@@ -129,7 +111,7 @@ impl Axis {
         let own: BTreeSet<End> =
             cells.keys().flat_map(|(source, target)| [*source, *target]).collect();
         let own: Vec<End> = own.into_iter().collect();
-        let hosts: BTreeSet<&str> = own.iter().map(|end| ends.all[*end].0).collect();
+        let hosts: BTreeSet<&str> = own.iter().map(|end| ends.0[*end].0).collect();
         let has_hosts = hosts.len() > 1;
         let shared = own.len().div_ceil(ENDS_MAX).max(1);
         let name = |end: &End| ends.name(*end, has_hosts);
@@ -148,7 +130,7 @@ impl Axis {
 
 pub(super) fn section(rows: &[Row]) -> Section {
     let mut charts = Vec::new();
-    let ends = Ends::of(rows);
+    let ends = &Ends::of(rows);
     let has = |transport| rows.iter().any(|row| row.transport == transport);
     let has_both = has(TransportKind::Shm) && has(TransportKind::P2p);
     let cell = |row: &Row| {
@@ -156,10 +138,10 @@ pub(super) fn section(rows: &[Row]) -> Section {
         let cell = Cell { value: row.bandwidth_gb_s?, expected: row.expected_gb_s };
         Some((pair, row.size_bytes?, cell))
     };
-    let mut of_gpus: HashMap<TransportKind, BTreeMap<Bytes, Cells>> = HashMap::new();
+    let mut of_gpus: HashMap<TransportKind, Sizes> = HashMap::new();
     for kind in kinds(rows, &["issuer"]) {
-        let sort = Sort::of(kind.rows[0]);
-        let mut issuers: BTreeMap<Option<&str>, BTreeMap<Bytes, Cells>> = BTreeMap::new();
+        let noun = if is_between_gpus(kind.rows[0]) { "GPU" } else { "rank" };
+        let mut issuers: BTreeMap<Option<&str>, Sizes> = BTreeMap::new();
         for row in kind.rows.into_iter().filter(|row| row.flows == Some(1)) {
             let Some((pair, size, cell)) = cell(row) else { continue };
             let sizes = issuers.entry(row.issuer.map(<&str>::from)).or_default();
@@ -173,18 +155,19 @@ pub(super) fn section(rows: &[Row]) -> Section {
         for (issuer, sizes) in &issuers {
             let what = issuer.map_or_else(String::new, |issuer| format!(", {issuer}"));
             let title = format!("{}{what}", kind.name.replace("->", "→"));
-            charts.extend(rates(title, sizes, (&ends, sort)));
+            charts.extend(HeatMap { title, ends, noun, sizes }.rates());
         }
         let of = |issuer: Issuer| issuers.get(&Some(issuer.into()));
         if let (Some(read), Some(write)) = (of(Issuer::Read), of(Issuer::Write)) {
-            let title = format!("{}: read over write", kind.name);
-            charts.extend(ratios(title, ("reads", read), ("writes", write), (&ends, sort)));
+            let (title, sizes) = (format!("{}: read over write", kind.name), &ratios(read, write));
+            charts.extend(HeatMap { title, ends, noun, sizes }.ratios("reads", "writes"));
         }
     }
     let [shm, p2p] = [TransportKind::Shm, TransportKind::P2p].map(|kind| of_gpus.get(&kind));
     if let (Some(shm), Some(p2p)) = (shm, p2p) {
         let title = "p2p over shm, each by its best way".to_owned();
-        charts.extend(ratios(title, ("p2p", p2p), ("shm", shm), (&ends, Sort::Gpu)));
+        let sizes = &ratios(p2p, shm);
+        charts.extend(HeatMap { title, ends, noun: "GPU", sizes }.ratios("p2p", "shm"));
     }
     Section {
         title: "Pairs",
@@ -195,202 +178,198 @@ pub(super) fn section(rows: &[Row]) -> Section {
     }
 }
 
-/// The sizes that can be chosen: the largest, of which transfers' start weighs the least.
-fn chosen<'a, T>(
-    sizes: &'a BTreeMap<Bytes, T>,
-    axis: &Axis,
-) -> impl Iterator<Item = (Bytes, &'a T)> + use<'a, T> {
-    let cells = axis.names.len() * axis.names.len();
-    let most = SIZES_MAX.min(CELLS_MAX / cells.max(1)).max(1);
-    let left_out = sizes.len().saturating_sub(most);
-    sizes.iter().skip(left_out).map(|(size, cells)| (*size, cells))
-}
-
-/// A chart of the sizes that can be chosen.
-fn chart<'a>(
-    title: String,
-    mut about: String,
-    axis: &Axis,
-    sizes: &'a BTreeMap<Bytes, Cells>,
-    variant: impl FnMut((Bytes, &'a Cells)) -> (String, Variant),
-) -> Chart {
-    let chosen: Vec<(Bytes, &Cells)> = chosen(sizes, axis).collect();
-    if axis.shared > 1 {
-        about.push_str(&format!(
-            "; up to {0} by {0} pairs share a cell, which shows the one that stands out most",
-            axis.shared
-        ));
-    }
-    if chosen.len() < sizes.len() {
-        about.push_str(&format!("; the largest {} of {} sizes", chosen.len(), sizes.len()));
-    }
-    let is_wide = axis.names.len() > ENDS_NARROW;
-    let variants = chosen.into_iter().map(variant).collect();
-    Chart { by: "Size", is_wide, is_square: is_wide, ..Chart::new(title, about, variants) }
-}
-
-fn rates(
-    title: String,
-    sizes: &BTreeMap<Bytes, Cells>,
-    (ends, sort): (&Ends, Sort),
-) -> Option<Chart> {
-    let variant = |(size, cells): (Bytes, &Cells)| {
-        let values: Vec<f64> = cells.values().map(|cell| cell.value).collect();
-        let median = median(&values);
-        let (low, high) = range(&values);
-        let has_expected = cells.values().any(|cell| cell.expected.is_some());
-        let share = if has_expected { "<br>of what is expected: %{customdata}" } else { "" };
-        let unit = json!({
-            "colorscale": "Cividis",
-            "zmin": low.min(median * (1.0 - RANGE_MIN)),
-            "zmax": high,
-            "colorbar": { "title": { "text": "GB/s" }, "thickness": 12 },
-            "texttemplate": "%{z:.3r}",
-            "hovertemplate": format!("%{{y}} → %{{x}}<br>%{{z:.4r}} GB/s{share}<extra></extra>"),
-        });
-        let share = |cell: &Cell| match cell.expected {
-            Some(expected) => format!("{:.0} %", 100.0 * cell.value / expected),
-            None => "unknown".to_owned(),
-        };
-        let share: Option<&dyn Fn(&Cell) -> String> = has_expected.then_some(&share);
-        let slower = |one: &Cell, other: &Cell| one.value < other.value;
-        (words::short_size(size), map(cells, (ends, sort), unit, share, &slower))
-    };
-    let (size, largest) = sizes.iter().next_back()?;
-    let axis = Axis::of(largest, ends);
-    if axis.places.len() < ENDS_MIN {
-        return None;
-    }
-    let size = words::short_size(*size);
-    let values: Vec<f64> = largest.values().map(|cell| cell.value).collect();
-    let (low, high) = range(&values);
-    let (slowest, _) = largest.iter().min_by(|a, b| a.1.value.total_cmp(&b.1.value))?;
-    let about = match short(low) == short(high) {
-        true => format!("{size}: {} pairs, all at {} GB/s", values.len(), short(high)),
-        false => format!(
-            "{size}: {} pairs from {} to {} GB/s, the slowest {} → {}",
-            values.len(),
-            short(low),
-            short(high),
-            ends.name(slowest.0, axis.has_hosts),
-            ends.name(slowest.1, axis.has_hosts),
-        ),
-    };
-    Some(chart(title, about, &axis, sizes, variant))
-}
-
-fn ratios(
-    title: String,
-    (name, above): (&str, &BTreeMap<Bytes, Cells>),
-    (other, below): (&str, &BTreeMap<Bytes, Cells>),
-    (ends, sort): (&Ends, Sort),
-) -> Option<Chart> {
-    let mut sizes: BTreeMap<Bytes, Cells> = BTreeMap::new();
-    for (size, cells) in above {
-        let Some(others) = below.get(size) else { continue };
+/// The ratios of the cells that both have.
+fn ratios(above: &Sizes, below: &Sizes) -> Sizes {
+    let of_size = |(size, cells): (&Bytes, &Cells)| {
+        let others = below.get(size)?;
         let ratio = |(pair, cell): (&(End, End), &Cell)| {
             let value = cell.value / others.get(pair)?.value;
             Some((*pair, Cell { value, expected: None }))
         };
         let cells: Cells = cells.iter().filter_map(ratio).collect();
-        if !cells.is_empty() {
-            sizes.insert(*size, cells);
-        }
-    }
-    let (size, largest) = sizes.iter().next_back()?;
-    let axis = Axis::of(largest, ends);
-    if axis.places.len() < ENDS_MIN {
-        return None;
-    }
-    let variant = |(size, cells): (Bytes, &Cells)| {
-        let values: Vec<f64> = cells.values().map(|cell| cell.value).collect();
-        let far = values.iter().map(|value| value.ln().abs()).fold(RATIO_RANGE_MIN, f64::max);
-        let (low, high) = ((-far).exp(), far.exp());
-        // Purple below 1, white at 1, orange above it: told apart by all eyes.
-        let middle = (1.0 - low) / (high - low);
-        let unit = json!({
-            "colorscale": [[0, "#5e3c99"], [middle, "#f7f7f7"], [1, "#e66101"]],
-            "zmin": low,
-            "zmax": high,
-            "colorbar": { "title": { "text": "ratio" }, "thickness": 12 },
-            "texttemplate": "%{z:.3f}",
-            "hovertemplate": "%{y} → %{x}<br>%{z:.3f}<extra></extra>",
-        });
-        let farther = |one: &Cell, other: &Cell| one.value.ln().abs() > other.value.ln().abs();
-        (words::short_size(size), map(cells, (ends, sort), unit, None, &farther))
+        (!cells.is_empty()).then_some((*size, cells))
     };
-    let values: Vec<f64> = largest.values().map(|cell| cell.value).collect();
-    let (low, high) = range(&values);
-    let about = format!(
-        "{}: the rate of {name} over that of {other}, {low:.3} to {high:.3}, median {:.3}; above 1 {name} \
-         are faster",
-        words::short_size(*size),
-        median(&values)
-    );
-    Some(chart(title, about, &axis, &sizes, variant))
+    above.iter().filter_map(of_size).collect()
 }
 
-/// A heat map of cells; the table of its numbers is made of it on the page. Where pairs share a
-/// place, the one is shown that `stands_out` from the others.
-fn map(
-    cells: &Cells,
-    (ends, sort): (&Ends, Sort),
-    unit: Value,
-    share: Option<&dyn Fn(&Cell) -> String>,
-    stands_out: &dyn Fn(&Cell, &Cell) -> bool,
-) -> Variant {
-    let axis = Axis::of(cells, ends);
-    let count = axis.names.len();
-    let mut shown: Vec<Vec<Option<Cell>>> = vec![vec![None; count]; count];
-    for ((source, target), cell) in cells {
-        let place = &mut shown[axis.places[source]][axis.places[target]];
-        if place.as_ref().is_none_or(|other| stands_out(cell, other)) {
-            *place = Some(*cell);
-        }
+/// A heat map for each size.
+struct HeatMap<'a> {
+    title: String,
+    ends: &'a Ends<'a>,
+    /// What the ends are.
+    noun: &'static str,
+    sizes: &'a Sizes,
+}
+
+/// How cells are drawn.
+struct Style {
+    /// The part of Plotly's trace that depends on the quantity.
+    trace: Value,
+    /// What the pointer shows besides the number.
+    hover: Option<fn(&Cell) -> String>,
+    /// Whether the first of two cells that share a place is shown, and not the second.
+    stands_out: fn(&Cell, &Cell) -> bool,
+}
+
+impl HeatMap<'_> {
+    fn rates(self) -> Option<Chart> {
+        let about = |cells: &Cells, axis: &Axis| {
+            let (values, low, high) = values(cells);
+            if short(low) == short(high) {
+                return format!("{} pairs, all at {} GB/s", values.len(), short(high));
+            }
+            let slowest = cells.iter().min_by(|a, b| a.1.value.total_cmp(&b.1.value));
+            let (source, target) = slowest.map_or((0, 0), |(pair, _)| *pair);
+            format!(
+                "{} pairs from {} to {} GB/s, the slowest {} → {}",
+                values.len(),
+                short(low),
+                short(high),
+                self.ends.name(source, axis.has_hosts),
+                self.ends.name(target, axis.has_hosts),
+            )
+        };
+        let style = |cells: &Cells| {
+            let (values, low, high) = values(cells);
+            let has_expected = cells.values().any(|cell| cell.expected.is_some());
+            let share = if has_expected { "<br>of what is expected: %{customdata}" } else { "" };
+            let of_expected = |cell: &Cell| match cell.expected {
+                Some(expected) => format!("{:.0} %", 100.0 * cell.value / expected),
+                None => "unknown".to_owned(),
+            };
+            Style {
+                trace: json!({
+                    "colorscale": "Cividis",
+                    "zmin": low.min(median(&values) * (1.0 - RANGE_MIN)),
+                    "zmax": high,
+                    "colorbar": { "title": { "text": "GB/s" }, "thickness": 12 },
+                    "texttemplate": "%{z:.3r}",
+                    "hovertemplate":
+                        format!("%{{y}} → %{{x}}<br>%{{z:.4r}} GB/s{share}<extra></extra>"),
+                }),
+                hover: has_expected.then_some(of_expected),
+                stands_out: |one, other| one.value < other.value,
+            }
+        };
+        self.chart(about, style)
     }
-    let matrix = |value: &dyn Fn(&Cell) -> Value| -> Vec<Vec<Value>> {
-        let of = |cell: &Option<Cell>| cell.as_ref().map_or(Value::Null, value);
-        shown.iter().map(|row| row.iter().map(of).collect()).collect()
-    };
-    let gap = u32::from(count <= ENDS_NARROW);
-    let names: Vec<String> = axis.names.iter().map(|name| words::escaped(name)).collect();
-    let mut trace = json!({
-        "type": "heatmap",
-        "x": names,
-        "y": names,
-        "z": matrix(&|cell| json!(rounded(cell.value, 6))),
-        "xgap": gap,
-        "ygap": gap,
-        "hoverongaps": false,
-    });
-    if let (Value::Object(trace), Value::Object(unit)) = (&mut trace, unit) {
-        trace.extend(unit);
+
+    fn ratios(self, above: &str, below: &str) -> Option<Chart> {
+        let about = |cells: &Cells, _: &Axis| {
+            let (values, low, high) = values(cells);
+            format!(
+                "the rate of {above} over that of {below}, {low:.3} to {high:.3}, median {:.3}; \
+                 above 1 {above} are faster",
+                median(&values)
+            )
+        };
+        let style = |cells: &Cells| {
+            let logarithms = cells.values().map(|cell| cell.value.ln().abs());
+            let far = logarithms.fold(RATIO_RANGE_MIN, f64::max);
+            let (low, high) = ((-far).exp(), far.exp());
+            // Purple below 1, white at 1, orange above: colour-blind readers can distinguish them.
+            let middle = (1.0 - low) / (high - low);
+            Style {
+                trace: json!({
+                    "colorscale": [[0, "#5e3c99"], [middle, "#f7f7f7"], [1, "#e66101"]],
+                    "zmin": low,
+                    "zmax": high,
+                    "colorbar": { "title": { "text": "ratio" }, "thickness": 12 },
+                    "texttemplate": "%{z:.3f}",
+                    "hovertemplate": "%{y} → %{x}<br>%{z:.3f}<extra></extra>",
+                }),
+                hover: None,
+                stands_out: |one, other| one.value.ln().abs() > other.value.ln().abs(),
+            }
+        };
+        self.chart(about, style)
+    }
+
+    /// The chart of the sizes that can be chosen; `about` describes the largest one.
+    fn chart(
+        &self,
+        about: impl Fn(&Cells, &Axis) -> String,
+        style: impl Fn(&Cells) -> Style,
+    ) -> Option<Chart> {
+        let (size, largest) = self.sizes.iter().next_back()?;
+        let axis = Axis::of(largest, self.ends);
+        if axis.places.len() < ENDS_MIN {
+            return None;
+        }
+        let mut about = format!("{}: {}", words::short_size(*size), about(largest, &axis));
+        if axis.shared > 1 {
+            about.push_str(&format!(
+                "; up to {0} by {0} pairs share a cell, which shows the one that stands out most",
+                axis.shared
+            ));
+        }
+        // The start of a transfer affects the largest sizes the least.
+        let cells = axis.names.len() * axis.names.len();
+        let most = SIZES_MAX.min(CELLS_MAX / cells.max(1)).max(1);
+        let left_out = self.sizes.len().saturating_sub(most);
+        if left_out > 0 {
+            about.push_str(&format!("; the largest {most} of {} sizes", self.sizes.len()));
+        }
+        let variant = |(size, cells): (&Bytes, &Cells)| {
+            (words::short_size(*size), self.variant(cells, &style(cells)))
+        };
+        let variants = self.sizes.iter().skip(left_out).map(variant).collect();
+        let is_wide = axis.names.len() > ENDS_NARROW;
+        let chart = Chart::new(self.title.clone(), about, variants);
+        Some(Chart { by: "Size", is_wide, is_square: is_wide, ..chart })
+    }
+
+    /// One size; the page makes the table of its numbers from the trace.
+    fn variant(&self, cells: &Cells, style: &Style) -> Variant {
+        let axis = Axis::of(cells, self.ends);
+        let count = axis.names.len();
+        let mut shown: Vec<Vec<Option<Cell>>> = vec![vec![None; count]; count];
+        for ((source, target), cell) in cells {
+            let place = &mut shown[axis.places[source]][axis.places[target]];
+            if place.as_ref().is_none_or(|other| (style.stands_out)(cell, other)) {
+                *place = Some(*cell);
+            }
+        }
+        let matrix = |value: &dyn Fn(&Cell) -> Value| -> Vec<Vec<Value>> {
+            let of = |cell: &Option<Cell>| cell.as_ref().map_or(Value::Null, value);
+            shown.iter().map(|row| row.iter().map(of).collect()).collect()
+        };
+        let gap = u32::from(count <= ENDS_NARROW);
+        let names: Vec<String> = axis.names.iter().map(|name| words::escaped(name)).collect();
+        let mut trace = style.trace.clone();
+        trace["type"] = json!("heatmap");
+        trace["x"] = json!(names);
+        trace["y"] = json!(names);
+        trace["z"] = json!(matrix(&|cell| json!(rounded(cell.value, 6))));
+        trace["xgap"] = json!(gap);
+        trace["ygap"] = json!(gap);
+        trace["hoverongaps"] = json!(false);
         if count > ENDS_WITH_NUMBERS {
-            trace.remove("texttemplate");
+            trace["texttemplate"] = json!("");
         }
-        if let Some(share) = share {
-            trace.insert("customdata".to_owned(), json!(matrix(&|cell| json!(share(cell)))));
+        if let Some(hover) = style.hover {
+            trace["customdata"] = json!(matrix(&|cell| json!(hover(cell))));
         }
-    }
-    let label = |side: &str| {
-        let title = format!("{side} {sort}");
-        json!({ "title": { "text": title }, "type": "category", "showgrid": false })
-    };
-    let mut sources = label("source");
-    sources["autorange"] = json!("reversed");
-    Variant {
-        traces: vec![trace],
-        layout: json!({ "xaxis": label("target"), "yaxis": sources }),
-        table: None,
+        let label = |side: &str| {
+            let title = format!("{side} {}", self.noun);
+            json!({ "title": { "text": title }, "type": "category", "showgrid": false })
+        };
+        let mut sources = label("source");
+        sources["autorange"] = json!("reversed");
+        Variant {
+            traces: vec![trace],
+            layout: json!({ "xaxis": label("target"), "yaxis": sources }),
+            table: None,
+        }
     }
 }
 
-/// A number with so many digits that count: all of them are in run.csv.
+/// A number rounded to `digits` significant digits.
 pub(super) fn rounded(value: f64, digits: usize) -> f64 {
     format!("{value:.0$e}", digits - 1).parse().unwrap_or(value)
 }
 
-/// A rate with three digits that count.
+/// A rate with three significant digits.
 pub(super) fn short(gb_s: f64) -> String {
     match gb_s {
         100.0.. => format!("{gb_s:.0}"),
@@ -400,7 +379,15 @@ pub(super) fn short(gb_s: f64) -> String {
     }
 }
 
-fn range(values: &[f64]) -> (f64, f64) {
+/// The numbers of cells, the least and the largest.
+fn values(cells: &Cells) -> (Vec<f64>, f64, f64) {
+    let values: Vec<f64> = cells.values().map(|cell| cell.value).collect();
+    let (low, high) = range(&values);
+    (values, low, high)
+}
+
+/// The least and the largest of numbers above 0.
+pub(super) fn range(values: &[f64]) -> (f64, f64) {
     values
         .iter()
         .fold((f64::INFINITY, 0.0), |(low, high), value| (low.min(*value), high.max(*value)))

@@ -1,48 +1,41 @@
-//! Bandwidth by size, with what the start of a transfer costs.
+//! Bandwidth by size, with the cost of starting a transfer.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
+use indexmap::IndexMap;
 use serde_json::{Value, json};
 
-use super::{Chart, Kind, Section, Table, Variant, pairs::median};
+use super::{
+    COLOURS, Chart, Kind, MARKS, Section, Table, Variant, line_charts,
+    pairs::{median, range},
+};
 use crate::{
-    plan::TransportKind,
     record::Row,
-    show::words,
+    show::{
+        page::{Column, Grid},
+        words,
+    },
     units::{Bytes, count, readable_gb_s},
 };
 
-/// Lines that one chart can hold and still be read; more stand in further charts.
-const LINES_MAX: usize = 8;
-
-/// Points of all lines together; more could neither be seen nor be held by a browser.
+/// Points of all lines together; a browser could not hold more.
 const POINTS_MAX: usize = 20_000;
 
-/// Points that a line has at least, if it has so many, and at most.
+/// The least and the most points of a line that are drawn.
 const POINTS_OF_LINE: RangeInclusive<usize> = 64..=512;
 
 /// Names that fit below an axis.
 const TICKS_MAX: f64 = 9.0;
 
-/// With fewer sizes a start and a rate cannot be told apart.
+/// With fewer sizes a start and a rate cannot be distinguished.
 const SIZES_FOR_FIT: usize = 3;
-
-/// Colours that can be told apart by all eyes: Okabe and Ito, "Color Universal Design" (2008),
-/// without the yellow, which is hard to see on white, and with a grey that can be seen on black and
-/// white.
-pub(super) const COLOURS: [&str; LINES_MAX] =
-    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a", "#8c6d1f"];
-
-/// What else tells lines apart.
-pub(super) const MARKS: [&str; LINES_MAX] =
-    ["circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross", "star"];
 
 /// All rows of a kind and size together.
 struct Point {
     size: u64,
-    /// The median row's rate, or of one row its own.
+    /// The median of the rows.
     gb_s: f64,
-    /// Of several rows the slowest and the fastest, of one its confidence interval.
+    /// The slowest and the fastest row, or the confidence interval of a single one.
     low: f64,
     high: f64,
     rows: usize,
@@ -58,36 +51,33 @@ struct Line {
     fit: Option<Fit>,
     /// How many sizes there are.
     sizes: usize,
-    /// Those that are drawn.
+    /// The sizes that are drawn.
     points: Vec<Point>,
 }
 
-/// What a transfer costs: a start, and so much for each byte.
+/// The cost of a transfer: a start, and a time for each byte.
 struct Fit {
     start_s: f64,
     bytes_per_s: f64,
-    /// The largest distance of a point from it, as a share.
+    /// The largest relative distance of a point from it.
     largest_miss: f64,
 }
 
 pub(super) fn sections(kinds: &[Kind]) -> [Section; 2] {
     let (collectives, copies): (Vec<&Kind>, Vec<&Kind>) =
-        kinds.iter().partition(|kind| kind.rows[0].transport == TransportKind::Nccl);
+        kinds.iter().partition(|kind| kind.rows[0].transport.is_collective());
     let most = POINTS_MAX / kinds.len().max(1);
     let most = most.clamp(*POINTS_OF_LINE.start(), *POINTS_OF_LINE.end());
     let lines = |kinds: &[&Kind], rate: fn(&Row) -> Option<f64>| -> Vec<Line> {
         kinds.iter().filter_map(|kind| line(kind, rate, most)).collect()
     };
     let copies = lines(&copies, |row| row.bandwidth_gb_s);
-    let mut transports: Vec<(&str, Vec<&Line>)> = Vec::new();
+    let mut transports: IndexMap<&str, Vec<&Line>> = IndexMap::new();
     for line in &copies {
         let transport = line.name.split(' ').next().unwrap_or_default();
-        match transports.iter_mut().find(|(of, _)| *of == transport) {
-            Some((_, lines)) => lines.push(line),
-            None => transports.push((transport, vec![line])),
-        }
+        transports.entry(transport).or_default().push(line);
     }
-    let of_transport = |(transport, lines): &(&str, Vec<&Line>)| charts(transport, lines, "GB/s");
+    let of_transport = |(transport, lines): (&&str, &Vec<&Line>)| charts(transport, lines, "GB/s");
     let busses = lines(&collectives, |row| row.bandwidth_gb_s_bus);
     let algorithms = lines(&collectives, |row| row.bandwidth_gb_s);
     [
@@ -126,10 +116,7 @@ fn line(kind: &Kind, rate: fn(&Row) -> Option<f64>, most: usize) -> Option<Line>
                 let end = |end: Option<f64>| end.map_or(*value, |end| end * scale);
                 (end(members[0].bandwidth_gb_s_low), end(members[0].bandwidth_gb_s_high))
             }
-            _ => (
-                values.iter().copied().fold(f64::INFINITY, f64::min),
-                values.iter().copied().fold(0.0, f64::max),
-            ),
+            values => range(values),
         };
         let expected: Vec<f64> = members.iter().filter_map(|row| row.expected_gb_s).collect();
         Point {
@@ -152,7 +139,7 @@ fn line(kind: &Kind, rate: fn(&Row) -> Option<f64>, most: usize) -> Option<Line>
     })
 }
 
-/// Of points in the order of their sizes as many as can be drawn, evenly over a logarithmic axis.
+/// At most `most` of the points, evenly over a logarithmic axis.
 fn drawn(points: Vec<Point>, most: usize) -> Vec<Point> {
     let [Some(first), Some(last)] = [points.first(), points.last()].map(|p| Some(p?.size as f64))
     else {
@@ -161,7 +148,7 @@ fn drawn(points: Vec<Point>, most: usize) -> Vec<Point> {
     if points.len() <= most {
         return points;
     }
-    // The first point of each of so many equal parts of the axis, and the last of all.
+    // The first point of each of `most - 1` equal parts of the axis, and the last of all.
     let part = |point: &Point| {
         let place = (point.size as f64 / first).ln() / (last / first).ln() * (most - 1) as f64;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "up to most")]
@@ -177,19 +164,11 @@ fn drawn(points: Vec<Point>, most: usize) -> Vec<Point> {
 }
 
 /// The lines of one transport, in as many charts as they need.
-fn charts(transport: &str, lines: &[&Line], unit: &str) -> Vec<Chart> {
-    let parts = lines.len().div_ceil(LINES_MAX).max(1);
-    let chart = |(part, lines): (usize, &[&Line])| {
-        let title = match parts {
-            1 => transport.to_owned(),
-            _ => format!("{transport} ({} of {parts})", part + 1),
-        };
+fn charts(transport: &str, lines: &[&Line], unit: &'static str) -> Vec<Chart> {
+    line_charts(transport, lines, |lines| {
         let best = lines.iter().flat_map(|line| &line.points).map(|point| point.gb_s);
-        let mut about = format!(
-            "{} of bandwidth by size, up to {} {unit}",
-            count(lines.len(), "line"),
-            readable_gb_s(best.fold(0.0, f64::max))
-        );
+        let best = readable_gb_s(best.fold(0.0, f64::max));
+        let mut about = format!("bandwidth by size, up to {best} {unit}");
         let sizes = lines.iter().map(|line| (line.sizes, line.points.len()));
         if let Some((all, drawn)) = sizes.max().filter(|(all, drawn)| all > drawn) {
             about.push_str(&format!("; {drawn} of {all} sizes, all are in run.csv"));
@@ -199,23 +178,20 @@ fn charts(transport: &str, lines: &[&Line], unit: &str) -> Vec<Chart> {
             layout: layout(lines, unit),
             table: Some(table(lines, unit)),
         };
-        Chart { is_wide: true, ..Chart::new(title, about, vec![(String::new(), variant)]) }
-    };
-    lines.chunks(LINES_MAX).enumerate().map(chart).collect()
+        (about, variant)
+    })
 }
 
 /// A line with its band, and what is expected of it.
 fn traces((place, line): (usize, &&Line)) -> Vec<Value> {
     let colour = COLOURS[place];
     let sizes = || line.points.iter().map(|point| point.size);
+    let rates = |rate: fn(&Point) -> f64| line.points.iter().map(rate);
     let band = json!({
         "type": "scatter",
         "x": sizes().chain(sizes().rev()).collect::<Vec<u64>>(),
-        "y": line
-            .points
-            .iter()
-            .map(|point| point.high)
-            .chain(line.points.iter().rev().map(|point| point.low))
+        "y": rates(|point| point.high)
+            .chain(rates(|point| point.low).rev())
             .collect::<Vec<f64>>(),
         "fill": "toself",
         "fillcolor": format!("{colour}33"),
@@ -236,7 +212,7 @@ fn traces((place, line): (usize, &&Line)) -> Vec<Value> {
         "name": words::escaped(&line.name),
         "legendgroup": words::escaped(&line.name),
         "x": sizes().collect::<Vec<u64>>(),
-        "y": line.points.iter().map(|point| point.gb_s).collect::<Vec<f64>>(),
+        "y": rates(|point| point.gb_s).collect::<Vec<f64>>(),
         "text": line.points.iter().map(hover).collect::<Vec<String>>(),
         "hovertemplate": "%{text}<extra>%{fullData.name}</extra>",
         "mode": "lines+markers",
@@ -265,7 +241,7 @@ fn layout(lines: &[&Line], unit: &str) -> Value {
         lines.iter().flat_map(|line| &line.points).map(|point| point.size).collect();
     sizes.sort_unstable();
     sizes.dedup();
-    // None so near to the next that their names would overlap.
+    // Skips sizes whose labels would overlap the next one.
     let far = (sizes.last().copied().unwrap_or(1) as f64).ln() - (sizes[0] as f64).ln();
     let mut chosen: Vec<u64> = Vec::new();
     for size in sizes.into_iter().rev() {
@@ -293,58 +269,47 @@ fn layout(lines: &[&Line], unit: &str) -> Value {
     })
 }
 
-fn table(lines: &[&Line], unit: &str) -> Table {
-    let row = |line: &&Line, point: &Point| {
-        vec![
-            line.name.clone(),
-            Bytes::new(point.size).to_string(),
-            readable_gb_s(point.gb_s),
-            readable_gb_s(point.low),
-            readable_gb_s(point.high),
-            point.expected.map(readable_gb_s).unwrap_or_default(),
-            point.rows.to_string(),
-        ]
-    };
-    let head = ["what", "size", unit, "from", "to", "expected", "rows"];
-    Table {
-        head: head.map(str::to_owned).to_vec(),
-        rows: lines
-            .iter()
-            .flat_map(|line| line.points.iter().map(move |point| row(line, point)))
-            .collect(),
-        ..Table::default()
-    }
+fn table(lines: &[&Line], unit: &'static str) -> Grid {
+    let columns: [Column<(&Line, &Point)>; 7] = [
+        ("what", |(line, _)| line.name.clone()),
+        ("size", |(_, point)| Bytes::new(point.size).to_string()),
+        (unit, |(_, point)| readable_gb_s(point.gb_s)),
+        ("from", |(_, point)| readable_gb_s(point.low)),
+        ("to", |(_, point)| readable_gb_s(point.high)),
+        ("expected", |(_, point)| point.expected.map(readable_gb_s).unwrap_or_default()),
+        ("rows", |(_, point)| point.rows.to_string()),
+    ];
+    let points = lines.iter().flat_map(|&line| line.points.iter().map(move |point| (line, point)));
+    Grid::of(&columns, points)
 }
 
-/// What the lines' transfers cost, where it can be told.
-fn fits(lines: &[Line], rate: &str) -> Option<Table> {
-    let row = |line: &Line| {
-        let fit = line.fit.as_ref()?;
-        let knee = fit.start_s * fit.bytes_per_s;
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
-        let knee = Bytes::new(knee as u64).rounded();
-        Some(vec![
-            line.name.clone(),
-            words::nanoseconds(fit.start_s * 1e9),
-            readable_gb_s(fit.bytes_per_s / 1e9),
-            knee,
-            format!("{:.0} %", 100.0 * fit.largest_miss),
-        ])
-    };
-    let rows: Vec<Vec<String>> = lines.iter().filter_map(row).collect();
-    let head = ["what", "start", rate, "half of that at", "largest miss"];
-    (!rows.is_empty()).then(|| Table {
+/// What the lines' transfers cost, where it is known.
+fn fits(lines: &[Line], rate: &'static str) -> Option<Table> {
+    let columns: [Column<(&Line, &Fit)>; 5] = [
+        ("what", |(line, _)| line.name.clone()),
+        ("start", |(_, fit)| words::nanoseconds(fit.start_s * 1e9)),
+        (rate, |(_, fit)| readable_gb_s(fit.bytes_per_s / 1e9)),
+        ("half of that at", |(_, fit)| {
+            let knee = fit.start_s * fit.bytes_per_s;
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
+            let knee = Bytes::new(knee as u64);
+            knee.rounded()
+        }),
+        ("largest miss", |(_, fit)| format!("{:.0} %", 100.0 * fit.largest_miss)),
+    ];
+    let fitted = lines.iter().filter_map(|line| Some((line, line.fit.as_ref()?)));
+    let grid = Grid::of(&columns, fitted);
+    (!grid.rows.is_empty()).then(|| Table {
         title: "What a transfer costs".to_owned(),
         about: "Time = start + size / bandwidth, fitted over all sizes. Transfers follow each other \
                 closely, so that a start is what one adds to the others, not its latency.",
-        head: head.map(str::to_owned).to_vec(),
-        rows,
+        grid,
     })
 }
 
 impl Fit {
-    /// The start and the rate from which the points' times are the least far, as shares of the
-    /// times, by least squares; `None` of too few points, or where none fits.
+    /// The start and the rate that fit the times best: least squares of the relative distances.
+    /// `None` if there are too few points, or none fits.
     fn of(points: &[Point]) -> Option<Self> {
         if points.len() < SIZES_FOR_FIT {
             return None;
@@ -355,14 +320,14 @@ impl Fit {
                 .map(|point| term(1.0 / point.seconds, point.size as f64 / point.seconds))
                 .sum()
         };
-        // Of start · u + size · v = 1, u = 1 / time and v = size / time.
+        // Fits start · u + v / rate = 1 with u = 1 / time and v = size / time.
         let (uu, uv, vv) = (sum(&|u, _| u * u), sum(&|u, v| u * v), sum(&|_, v| v * v));
         let (u, v) = (sum(&|u, _| u), sum(&|_, v| v));
         let determinant = uu * vv - uv * uv;
         let start_s = (u * vv - v * uv) / determinant;
         let (start_s, per_byte) = match start_s > 0.0 {
             true => (start_s, (v * uu - u * uv) / determinant),
-            // There is no start that could be seen.
+            // The start is too short to be seen.
             false => (0.0, v / vv),
         };
         let time = |point: &Point| start_s + point.size as f64 * per_byte;

@@ -1,6 +1,8 @@
-//! What a person reads first: what was reached, and what stands against it.
+//! What a person reads first: what was reached, and what is wrong with it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::BTreeMap;
+
+use indexmap::{IndexMap, IndexSet};
 
 use super::{
     Kind, Sentence,
@@ -10,19 +12,18 @@ use crate::{
     analysis::attribution,
     judge::expected::Verdict,
     nccl_log::Verdict as PathVerdict,
-    plan::TransportKind,
     record::{Naming, Row, Run, Status},
     show::words,
     units::count,
 };
 
-/// Sentences of one sort; what is left is counted.
+/// Sentences of one kind; further ones are counted.
 const SENTENCES_MAX: usize = 12;
 
-/// Where reasons are that are too many to be told.
+/// Where to find further reasons.
 const IN_REASON: &str = "the column reason of run.csv has them";
 
-/// Flags that say something of the machine and not of how it was measured.
+/// Flags that concern the machine and not the measurement.
 const HEALTH: [&str; 6] =
     ["throttled", "new_ecc_errors", "new_nvlink_errors", "new_pcie_replays", "xid", "gpu_lost"];
 
@@ -37,8 +38,12 @@ pub(super) fn sentences(run: &Run, kinds: &[Kind]) -> Vec<Sentence> {
     sentences
 }
 
-/// As many sentences as can be read, and how many are left, with where they are.
-fn limited(all: impl Iterator<Item = String>, kind: &'static str, place: &str) -> Vec<Sentence> {
+/// The first sentences, and how many more there are, with their place.
+pub(super) fn limited(
+    all: impl Iterator<Item = String>,
+    kind: &'static str,
+    place: &str,
+) -> Vec<Sentence> {
     let mut all: Vec<String> = all.collect();
     let left = all.len().saturating_sub(SENTENCES_MAX);
     all.truncate(SENTENCES_MAX);
@@ -48,21 +53,20 @@ fn limited(all: impl Iterator<Item = String>, kind: &'static str, place: &str) -
     all.into_iter().map(|text| Sentence { kind, text: text.replace("->", "→") }).collect()
 }
 
-/// Whether what was to be measured was measured.
+/// How many rows were measured, and how many were not.
 fn outcome(rows: &[Row]) -> Sentence {
-    let [ok, skipped, corrupt, failed] =
-        [Status::Ok, Status::Skipped, Status::Corrupt, Status::Failed]
-            .map(|status| rows.iter().filter(|row| row.status == status).count());
+    let with = |status| rows.iter().filter(|row| row.status == status).count();
+    let ok = with(Status::Ok);
     let mut text = match ok {
         0 => "No row was measured".to_owned(),
         _ => format!("{} measured, every byte verified", count(ok, "row")),
     };
-    for (number, what) in [(skipped, "skipped"), (corrupt, "CORRUPT"), (failed, "FAILED")] {
-        if number > 0 {
-            text.push_str(&format!("; {number} {what}"));
+    for status in [Status::Skipped, Status::Corrupt, Status::Failed] {
+        if with(status) > 0 {
+            text.push_str(&format!("; {} {}", with(status), words::status(status)));
         }
     }
-    let kind = match (ok, corrupt + failed) {
+    let kind = match (ok, with(Status::Corrupt) + with(Status::Failed)) {
         (_, 1..) => "bad",
         (0, _) => "note",
         _ => "good",
@@ -70,19 +74,20 @@ fn outcome(rows: &[Row]) -> Sentence {
     Sentence { kind, text: text + "." }
 }
 
-/// What a kind of transfer has reached with its largest size, or, if latency is all that it has,
-/// with its smallest.
+/// The bandwidth of a kind of transfer at its largest size, or, if it has none, the latency at its
+/// smallest.
 fn reached(kind: &Kind, has_hosts: bool) -> Option<String> {
     let all = || kind.rows.iter().filter_map(|row| row.size_bytes);
     let (smallest, largest) = (all().min()?, all().max()?);
     let of_size = |size| kind.rows.iter().copied().filter(move |row| row.size_bytes == Some(size));
-    let is_collective = kind.rows[0].transport == TransportKind::Nccl;
+    let is_collective = kind.rows[0].transport.is_collective();
     let rate = |row: &Row| match is_collective {
         true => row.bandwidth_gb_s_bus,
         false => row.bandwidth_gb_s,
     };
-    let values: Vec<(&Row, f64)> =
+    let mut values: Vec<(&Row, f64)> =
         of_size(largest).filter_map(|row| Some((row, rate(row)?))).collect();
+    values.sort_by(|a, b| a.1.total_cmp(&b.1));
     if values.is_empty() {
         let latencies = of_size(smallest).filter_map(|row| row.latency_ns_p50);
         let latencies: Vec<f64> = latencies.map(|ns| ns as f64).collect();
@@ -99,11 +104,7 @@ fn reached(kind: &Kind, has_hosts: bool) -> Option<String> {
         words::short_size(largest),
         short(median(&gb_s)),
     );
-    if let (Some((slow, low)), Some((_, high))) = (
-        values.iter().min_by(|a, b| a.1.total_cmp(&b.1)),
-        values.iter().max_by(|a, b| a.1.total_cmp(&b.1)),
-    ) && values.len() > 1
-    {
+    if let [(slow, low), .., (_, high)] = &values[..] {
         text.push_str(&match short(*low) == short(*high) {
             true => format!(" each of {}", values.len()),
             false => format!(
@@ -122,7 +123,7 @@ fn reached(kind: &Kind, has_hosts: bool) -> Option<String> {
     Some(text + ".")
 }
 
-/// What stands against the numbers, or against the machine.
+/// What is wrong with the numbers, or with the machine.
 fn against(run: &Run, has_hosts: bool) -> Vec<Sentence> {
     let rows = &run.rows;
     let slow = attribution::find(rows, &|row| attribution::way(row, &run.provenance.hosts));
@@ -156,34 +157,28 @@ fn against(run: &Run, has_hosts: bool) -> Vec<Sentence> {
     let place = "the columns reason, verdict_reason, path_reason and flags of run.csv have them";
     sentences.extend(limited(all.into_iter(), "bad", place));
     if sentences.is_empty() && rows.iter().any(|row| row.status == Status::Ok) {
-        let text = "Nothing stands against these numbers.".to_owned();
+        let text = "No problem was found with these numbers.".to_owned();
         sentences.push(Sentence { kind: "good", text });
     }
     sentences
 }
 
-/// Why a row has this verdict on its rate, if it has it.
+/// The reason of a row that has this verdict on its bandwidth.
 fn of_verdict(row: &Row, verdict: Verdict) -> Option<&str> {
     let reason = row.verdict_reason.as_deref().unwrap_or_default();
     (row.verdict == Some(verdict)).then_some(reason)
 }
 
-/// The rows that have this reason, as one sentence for each that differs in more than its numbers.
+/// The rows that have this reason, one sentence for each reason; numbers do not count.
 fn grouped(
     rows: &[Row],
     reason: fn(&Row) -> Option<&str>,
     what: &str,
     has_hosts: bool,
 ) -> Vec<String> {
-    let unnumbered = |text: &str| text.replace(|letter: char| letter.is_ascii_digit(), "");
-    let mut groups: Vec<(&Row, &str, usize)> = Vec::new();
-    let mut places: HashMap<String, usize> = HashMap::new();
+    let mut groups: IndexMap<String, (&Row, &str, usize)> = IndexMap::new();
     for (row, reason) in rows.iter().filter_map(|row| Some((row, reason(row)?))) {
-        let place = *places.entry(unnumbered(reason)).or_insert_with(|| {
-            groups.push((row, reason, 0));
-            groups.len() - 1
-        });
-        groups[place].2 += 1;
+        groups.entry(words::unnumbered(reason)).or_insert((row, reason, 0)).2 += 1;
     }
     let sentence = |(row, reason, number): (&Row, &str, usize)| {
         let more = match number {
@@ -195,16 +190,14 @@ fn grouped(
             row.title(&Naming { has_hosts, ..Naming::default() })
         )
     };
-    groups.into_iter().map(sentence).collect()
+    groups.into_values().map(sentence).collect()
 }
 
 /// Transports that could not run here.
 fn not_measured(rows: &[Row]) -> Vec<String> {
-    let mut known: HashSet<(TransportKind, &str)> = HashSet::new();
     let skipped = rows.iter().filter(|row| row.status == Status::Skipped);
-    let first = skipped.filter(|row| known.insert((row.transport, &row.reason)));
     let sentence = |row: &Row| format!("Not measured: {}: {}.", row.transport, row.reason);
-    first.map(sentence).collect()
+    skipped.map(sentence).collect::<IndexSet<String>>().into_iter().collect()
 }
 
 #[cfg(test)]

@@ -1,19 +1,19 @@
-//! A sweep on the page: what is best, and what each setting changes.
+//! A sweep on the page: the best combinations, and the effect of each setting.
 
 use serde_json::json;
 
-use super::{Chart, Section, Sentence, Table, Variant};
+use super::{Chart, Section, Sentence, Variant, summary::limited};
 use crate::{
     record::sweep::{Past, PastCase, PastEffect, PastPlace, PastRatio},
-    show::words,
+    show::{
+        page::{Column, Grid},
+        words,
+    },
     units::{count, readable_gb_s},
 };
 
 /// Cases that can be chosen; the others are in sweep.json.
 const CASES_MAX: usize = 40;
-
-/// Sentences of what settings change.
-const SENTENCES_MAX: usize = 12;
 
 pub(super) fn machine(sweep: &Past) -> String {
     let machine = &sweep.provenance.machine;
@@ -34,22 +34,19 @@ pub(super) fn sentences(sweep: &Past) -> Vec<Sentence> {
         sentences.push(Sentence { kind: "bad", text });
     }
     if missing > 0 {
-        let text = format!(
-            "{} of {} not made yet: g2g sweep --resume goes on.",
-            missing,
-            count(sweep.runs.len(), "run")
-        );
+        let runs = count(sweep.runs.len(), "run");
+        let text = format!("{missing} of {runs} not made yet: g2g sweep --resume goes on.");
         sentences.push(Sentence { kind: "bad", text });
     }
     if sentences.is_empty() {
         sentences.push(Sentence { kind: "good", text: "All runs ended well.".to_owned() });
     }
-    // The first is all bandwidths together, where there are several.
+    // If there are several bandwidths, the first case is their mean.
     let Some(case) = sweep.cases.first() else { return sentences };
     if let Some(best) = case.ranking.first() {
         let lead = case.lead.as_ref().map(|lead| {
             let PastRatio { ratio, verdict, .. } = &lead.effect;
-            format!("; against the next {} ({verdict})", words::percent(ratio - 1.0))
+            format!("; against the next {} ({verdict})", changed(Some(*ratio)))
         });
         let text = format!(
             "Best of {}: {} with {}{}.",
@@ -60,27 +57,18 @@ pub(super) fn sentences(sweep: &Past) -> Vec<Sentence> {
         );
         sentences.push(Sentence { kind: "note", text });
     }
-    let is_told = |effect: &&PastEffect| ["faster", "slower"].contains(&&*effect.effect.verdict);
-    let told: Vec<&PastEffect> = case.effects.iter().filter(is_told).collect();
-    sentences.extend(told.iter().take(SENTENCES_MAX).map(|effect| {
-        let PastEffect { axis, value, against, effect: ratio } = effect;
-        let text = format!(
-            "{}: {axis}={value} is {} against {against} ({}).",
-            case.case,
-            words::percent(ratio.ratio - 1.0),
-            ratio.verdict
-        );
-        Sentence { kind: "note", text }
-    }));
-    if let Some(left @ 1..) = told.len().checked_sub(SENTENCES_MAX) {
-        let text = format!("And {left} more effects: the chart has them.");
-        sentences.push(Sentence { kind: "note", text });
-    }
+    let is_known = |effect: &&PastEffect| ["faster", "slower"].contains(&&*effect.effect.verdict);
+    let effects = case.effects.iter().filter(is_known).map(|effect| {
+        let PastEffect { axis, value, against, effect } = effect;
+        let (change, verdict) = (changed(Some(effect.ratio)), &effect.verdict);
+        format!("{}: {axis}={value} is {change} against {against} ({verdict}).", case.case)
+    });
+    sentences.extend(limited(effects, "note", "the chart of effects has them"));
     sentences
 }
 
 pub(super) fn sections(sweep: &Past) -> Vec<Section> {
-    // The one that is shown first is the last of the variants.
+    // The page shows the last variant first.
     let cases: Vec<&PastCase> = sweep.cases.iter().take(CASES_MAX).rev().collect();
     let of = |variant: fn(&Past, &PastCase) -> Variant| {
         cases.iter().map(|case| (case.case.clone(), variant(sweep, case))).collect()
@@ -127,42 +115,48 @@ fn combination(sweep: &Past, place: &PastPlace) -> String {
     words.collect::<Vec<String>>().join(" ")
 }
 
+/// Values with the lower and upper ends of their intervals, from top to bottom.
+fn intervals(names: &[String], values: &[[f64; 3]], unit: &str, table: Grid) -> Variant {
+    let distance = |to: usize| -> Vec<f64> {
+        values.iter().map(|value| (value[to] - value[0]).abs()).collect()
+    };
+    let trace = json!({
+        "x": values.iter().map(|value| value[0]).collect::<Vec<f64>>(),
+        "y": names.iter().map(|name| words::escaped(name)).collect::<Vec<String>>(),
+        "error_x": {
+            "type": "data",
+            "symmetric": false,
+            "array": distance(2),
+            "arrayminus": distance(1),
+        },
+    });
+    let layout = json!({
+        "xaxis": { "title": { "text": unit } },
+        "yaxis": { "type": "category", "autorange": "reversed" },
+    });
+    Variant { traces: vec![trace], layout, table: Some(table) }
+}
+
 fn ranking(sweep: &Past, case: &PastCase) -> Variant {
     let names: Vec<String> = case.ranking.iter().map(|place| combination(sweep, place)).collect();
-    let of = |value: &dyn Fn(&PastPlace) -> f64| -> Vec<f64> {
-        case.ranking.iter().map(value).collect()
-    };
+    let values: Vec<[f64; 3]> =
+        case.ranking.iter().map(|place| [place.median, place.min, place.max]).collect();
     let unit = if case.quantity == "bandwidth_gb_s" { "GB/s" } else { "ns" };
-    let row = |(place, name): (&PastPlace, &String)| {
-        let [median, min, max] = [place.median, place.min, place.max].map(readable_gb_s);
-        vec![name.clone(), median, min, max]
-    };
-    Variant {
-        traces: vec![json!({
-            "type": "bar",
-            "orientation": "h",
-            "x": of(&|place| place.median),
-            "y": names.iter().map(|name| words::escaped(name)).collect::<Vec<String>>(),
-            "marker": { "color": "#0072b2" },
-            "error_x": {
-                "type": "data",
-                "symmetric": false,
-                "array": of(&|place| place.max - place.median),
-                "arrayminus": of(&|place| place.median - place.min),
-                "color": "#7a7a7a",
-            },
-            "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
-        })],
-        layout: json!({
-            "xaxis": { "title": { "text": unit } },
-            "yaxis": { "type": "category", "autorange": "reversed" },
-        }),
-        table: Some(Table {
-            head: ["combination", unit, "smallest", "largest"].map(str::to_owned).to_vec(),
-            rows: case.ranking.iter().zip(&names).map(row).collect(),
-            ..Table::default()
-        }),
-    }
+    let columns: [Column<(&String, &[f64; 3])>; 4] = [
+        ("combination", |(name, _)| name.clone()),
+        (unit, |(_, [median, ..])| readable_gb_s(*median)),
+        ("smallest", |(_, [_, min, _])| readable_gb_s(*min)),
+        ("largest", |(_, [.., max])| readable_gb_s(*max)),
+    ];
+    let table = Grid::of(&columns, names.iter().zip(&values));
+    let mut variant = intervals(&names, &values, unit, table);
+    let trace = &mut variant.traces[0];
+    trace["type"] = json!("bar");
+    trace["orientation"] = json!("h");
+    trace["marker"] = json!({ "color": "#0072b2" });
+    trace["error_x"]["color"] = json!("#7a7a7a");
+    trace["hovertemplate"] = json!("%{y}: %{x:.4g}<extra></extra>");
+    variant
 }
 
 fn effects(_: &Past, case: &PastCase) -> Variant {
@@ -171,43 +165,32 @@ fn effects(_: &Past, case: &PastCase) -> Variant {
         format!("{}={} against {}", effect.axis, effect.value, effect.against)
     };
     let names: Vec<String> = case.effects.iter().map(name).collect();
-    let of = |value: &dyn Fn(&PastEffect) -> f64| -> Vec<f64> {
-        case.effects.iter().map(value).collect()
+    let value = |PastEffect { effect, .. }: &PastEffect| {
+        let [low, high] =
+            [effect.ratio_low, effect.ratio_high].map(|end| end.unwrap_or(effect.ratio));
+        [effect.ratio, low, high].map(percent)
     };
-    let end = |effect: &PastEffect, end: Option<f64>| {
-        (percent(end.unwrap_or(effect.effect.ratio)) - percent(effect.effect.ratio)).abs()
-    };
-    let changed = |effect: &PastEffect| words::percent(effect.effect.ratio - 1.0);
-    let row = |(effect, name): (&PastEffect, &String)| {
-        let ratio = &effect.effect;
-        let [change, low, high] = [Some(ratio.ratio), ratio.ratio_low, ratio.ratio_high]
-            .map(|ratio| ratio.map(|ratio| words::percent(ratio - 1.0)).unwrap_or_default());
-        vec![name.clone(), change, low, high, ratio.verdict.clone()]
-    };
-    Variant {
-        traces: vec![json!({
-            "type": "scatter",
-            "mode": "markers",
-            "x": of(&|effect| percent(effect.effect.ratio)),
-            "y": names.iter().map(|name| words::escaped(name)).collect::<Vec<String>>(),
-            "marker": { "color": "#d55e00", "size": 10 },
-            "error_x": {
-                "type": "data",
-                "symmetric": false,
-                "array": of(&|effect| end(effect, effect.effect.ratio_high)),
-                "arrayminus": of(&|effect| end(effect, effect.effect.ratio_low)),
-            },
-            "text": case.effects.iter().map(changed).collect::<Vec<String>>(),
-            "hovertemplate": "%{y}: %{text}<extra></extra>",
-        })],
-        layout: json!({
-            "xaxis": { "title": { "text": "change, %" } },
-            "yaxis": { "type": "category", "autorange": "reversed" },
-        }),
-        table: Some(Table {
-            head: ["what", "change", "from", "to", "verdict"].map(str::to_owned).to_vec(),
-            rows: case.effects.iter().zip(&names).map(row).collect(),
-            ..Table::default()
-        }),
-    }
+    let values: Vec<[f64; 3]> = case.effects.iter().map(value).collect();
+    let columns: [Column<(&String, &PastRatio)>; 5] = [
+        ("what", |(name, _)| name.clone()),
+        ("change", |(_, effect)| changed(Some(effect.ratio))),
+        ("from", |(_, effect)| changed(effect.ratio_low)),
+        ("to", |(_, effect)| changed(effect.ratio_high)),
+        ("verdict", |(_, effect)| effect.verdict.clone()),
+    ];
+    let ratios = case.effects.iter().map(|effect| &effect.effect);
+    let table = Grid::of(&columns, names.iter().zip(ratios.clone()));
+    let mut variant = intervals(&names, &values, "change, %", table);
+    let trace = &mut variant.traces[0];
+    trace["type"] = json!("scatter");
+    trace["mode"] = json!("markers");
+    trace["marker"] = json!({ "color": "#d55e00", "size": 10 });
+    trace["text"] = ratios.map(|effect| changed(Some(effect.ratio))).collect();
+    trace["hovertemplate"] = json!("%{y}: %{text}<extra></extra>");
+    variant
+}
+
+/// `+3.1 %`
+fn changed(ratio: Option<f64>) -> String {
+    ratio.map(|ratio| words::percent(ratio - 1.0)).unwrap_or_default()
 }
