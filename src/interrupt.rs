@@ -19,7 +19,7 @@ use crate::{
     stderr::say,
 };
 
-/// A shell's exit code for a process that a signal has ended is the signal's number behind this.
+/// A shell's exit code for a process that a signal has ended is this plus the signal's number.
 const EXIT_CODE: i32 = 128;
 
 /// Signals this soon after the first are the same request: a terminal and a launcher, or timeout(1),
@@ -33,7 +33,7 @@ const OBEDIENCE: Duration = Duration::from_secs(6);
 /// How often a process that was asked to end checks its limit.
 const TURN: Duration = Duration::from_millis(20);
 
-/// How long one wait for a signal lasts; any other time would do.
+/// How long one wait for a signal lasts; the value does not matter.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// The signal that has asked for the end; 0: none has.

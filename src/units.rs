@@ -23,12 +23,6 @@ const SUFFIXES: [(&str, u64); 6] =
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Bytes(u64);
 
-/// A rate of transfer.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub struct Bandwidth {
-    bytes_per_s: f64,
-}
-
 /// A size that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSize {
@@ -91,19 +85,10 @@ impl Bytes {
     }
 }
 
-impl Bandwidth {
-    /// The rate at which `moved` crossed in `elapsed`; `None` if the clock did not advance.
-    pub fn of(moved: Bytes, elapsed: Duration) -> Option<Self> {
-        if elapsed.is_zero() {
-            return None;
-        }
-        Some(Self { bytes_per_s: moved.get() as f64 / elapsed.as_secs_f64() })
-    }
-
-    /// In GB/s, where 1 GB is 10⁹ bytes, as in vendors' link rates and in nccl-tests.
-    pub fn gb_per_s(self) -> f64 {
-        self.bytes_per_s / 1e9
-    }
+/// The rate at which `moved` crossed in `elapsed`, in GB/s, where 1 GB is 10⁹ bytes, as in vendors'
+/// link rates and in nccl-tests; `None` if the clock did not advance.
+pub fn gb_s(moved: Bytes, elapsed: Duration) -> Option<f64> {
+    (!elapsed.is_zero()).then(|| moved.get() as f64 / elapsed.as_secs_f64() / 1e9)
 }
 
 /// A rate in 10⁹ bits per second, as networks have it, in 10⁹ bytes per second.
@@ -262,9 +247,8 @@ mod tests {
 
     #[test]
     fn bandwidth_is_decimal_and_needs_time() {
-        let rate = Bandwidth::of(Bytes::new(3_000_000), Duration::from_millis(1)).unwrap();
-        assert_eq!(rate.gb_per_s(), 3.0);
-        assert_eq!(Bandwidth::of(Bytes::new(1), Duration::ZERO), None);
+        assert_eq!(gb_s(Bytes::new(3_000_000), Duration::from_millis(1)), Some(3.0));
+        assert_eq!(gb_s(Bytes::new(1), Duration::ZERO), None);
     }
 
     #[test]

@@ -61,6 +61,18 @@ pub fn now() -> Moment {
     Moment { ns }
 }
 
+/// Rests between two looks at what has been waited for since `waited` ago: spins at first, since
+/// most waits are shorter than a sleep, and then sleeps an eighth of the wait, a millisecond at most.
+pub(super) fn pause(waited: Duration) {
+    const SPIN: Duration = Duration::from_micros(50);
+    const SLEEP_MAX: Duration = Duration::from_millis(1);
+    if waited < SPIN {
+        std::hint::spin_loop();
+    } else {
+        std::thread::sleep((waited / 8).min(SLEEP_MAX));
+    }
+}
+
 /// What two readings of the clock can tell apart: the median step between readings that differ,
 /// over 2000 readings. It holds the cost of reading the clock as well as its grain.
 pub fn resolution() -> Duration {

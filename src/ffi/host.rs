@@ -3,7 +3,18 @@
 //! Memory is placed by first touch: bind the thread to the CPUs of a NUMA node, then allocate.
 //! That needs no privilege; `mbind` is refused in many containers.
 
-use std::ops::{Deref, DerefMut};
+use std::{
+    ffi::{CStr, c_void},
+    io,
+    ops::{Deref, DerefMut},
+    ptr,
+};
+
+use rustix::{
+    fs::{StatVfs, statvfs},
+    mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap},
+    process::{Resource, getrlimit},
+};
 
 use super::CallError;
 use crate::units::Bytes;
@@ -12,7 +23,7 @@ use crate::units::Bytes;
 /// drop.
 #[derive(Debug)]
 pub struct HostBuffer {
-    address: *mut libc::c_void,
+    address: *mut c_void,
     mapped: usize,
     length: usize,
 }
@@ -28,30 +39,18 @@ impl HostBuffer {
     /// `mmap`'s refusal, most often for want of memory.
     pub fn new(size: Bytes) -> Result<Self, CallError> {
         let object = || format!("{size} of host memory");
-        let length = size.to_len().map_err(|err| CallError {
-            call: "mmap",
-            object: object(),
-            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, err).into(),
+        let length = size.to_len().map_err(|err| {
+            CallError::new("mmap", object(), io::Error::new(io::ErrorKind::OutOfMemory, err))
         })?;
         let mapped = length.max(1);
+        let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new private mapping at an address of the kernel's choice touches no other.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                mapped,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(CallError::last("mmap", object()));
-        }
+        let address = unsafe { mmap_anonymous(ptr::null_mut(), mapped, access, MapFlags::PRIVATE) }
+            .map_err(|code| CallError::new("mmap", object(), code))?;
         // A refusal leaves pages of the usual size, which is no error: the setting is the
         // machine's, and provenance records it.
         // SAFETY: the range is the mapping made above.
-        unsafe { libc::madvise(address, mapped, libc::MADV_HUGEPAGE) };
+        let _ = unsafe { madvise(address, mapped, Advice::LinuxHugepage) };
         let mut buffer = Self { address, mapped, length };
         buffer.fill(0);
         Ok(buffer)
@@ -82,9 +81,8 @@ impl DerefMut for HostBuffer {
 impl Drop for HostBuffer {
     fn drop(&mut self) {
         // SAFETY: the mapping was made in `new` and is unmapped only here.
-        let code = unsafe { libc::munmap(self.address, self.mapped) };
-        if code != 0 {
-            super::warn(&CallError::last("munmap", "a host buffer"));
+        if let Err(code) = unsafe { munmap(self.address, self.mapped) } {
+            super::warn(&CallError::new("munmap", "a host buffer", code));
         }
     }
 }
@@ -168,10 +166,7 @@ pub fn bind_thread(cpus: &[u32]) -> Result<(), CallError> {
 
 /// How much memory this process may lock, as interfaces do with what they reach; `None`: any.
 pub fn lockable() -> Option<Bytes> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is a live local that the call only writes.
-    let code = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    (code == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then(|| Bytes::new(limit.rlim_cur))
+    getrlimit(Resource::Memlock).current.map(Bytes::new)
 }
 
 /// Bytes free on the file system that holds `path`; a tmpfs without a limit has no end of them.
@@ -179,33 +174,24 @@ pub fn lockable() -> Option<Bytes> {
 /// # Errors
 ///
 /// `statvfs`'s refusal, most often because the path does not exist.
-pub fn free_space(path: &std::ffi::CStr) -> Result<Bytes, CallError> {
+pub fn free_space(path: &CStr) -> Result<Bytes, CallError> {
     let answer = space(path)?;
     if answer.f_blocks == 0 {
         return Ok(Bytes::new(u64::MAX));
     }
-    #[allow(clippy::unnecessary_cast, reason = "the fields are 32 bits wide on some targets")]
-    Ok(Bytes::new(answer.f_bavail as u64).times(answer.f_frsize as u64))
+    Ok(Bytes::new(answer.f_bavail).times(answer.f_frsize))
 }
 
 /// Bytes in use on the file system that holds `path`; `None` of a tmpfs without a limit, which does
 /// not tell.
-pub fn used_space(path: &std::ffi::CStr) -> Result<Option<Bytes>, CallError> {
+pub fn used_space(path: &CStr) -> Result<Option<Bytes>, CallError> {
     let answer = space(path)?;
-    #[allow(clippy::unnecessary_cast, reason = "the fields are 32 bits wide on some targets")]
-    let (all, free, unit) = (answer.f_blocks as u64, answer.f_bfree as u64, answer.f_frsize as u64);
-    Ok((all > 0).then(|| Bytes::new(all.saturating_sub(free)).times(unit)))
+    let used = answer.f_blocks.saturating_sub(answer.f_bfree);
+    Ok((answer.f_blocks > 0).then(|| Bytes::new(used).times(answer.f_frsize)))
 }
 
-fn space(path: &std::ffi::CStr) -> Result<libc::statvfs, CallError> {
-    // SAFETY: an all-zero `statvfs` is a valid value of that plain C struct.
-    let mut answer: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `path` ends in NUL, and `answer` is a live local that the call only writes.
-    let code = unsafe { libc::statvfs(path.as_ptr(), &raw mut answer) };
-    if code != 0 {
-        return Err(CallError::last("statvfs", path.to_string_lossy()));
-    }
-    Ok(answer)
+fn space(path: &CStr) -> Result<StatVfs, CallError> {
+    statvfs(path).map_err(|code| CallError::new("statvfs", path.to_string_lossy(), code))
 }
 
 #[cfg(test)]

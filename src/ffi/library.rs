@@ -2,7 +2,7 @@
 
 use std::{
     error::Error,
-    ffi::{CStr, OsStr, c_int},
+    ffi::{OsStr, c_int},
     mem::{ManuallyDrop, MaybeUninit},
     path::{Path, PathBuf},
     ptr,
@@ -10,6 +10,8 @@ use std::{
 };
 
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
+
+use super::{CallError, Cause, text_of};
 
 /// Why a library cannot be used, as a sentence that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,14 +26,28 @@ impl Absent {
         Self { reason: reason.into(), code: None }
     }
 
-    /// It is there, and does not start: it answered with this code.
+    /// It is there but does not start: it answered with this code.
     pub(super) fn refused(reason: String, code: Option<u32>) -> Self {
         Self { reason, code }
     }
 
-    /// What the library answered, where it is here and does not start.
+    /// What the library answered, if it is there but does not start.
     pub const fn code(&self) -> Option<u32> {
         self.code
+    }
+}
+
+/// A function that a library does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{library} has no {name}: install a newer one")]
+pub struct Missing {
+    pub(super) library: &'static str,
+    pub(super) name: &'static str,
+}
+
+impl From<Missing> for CallError {
+    fn from(missing: Missing) -> Self {
+        Self::new(missing.name, "", Cause::unsupported(missing))
     }
 }
 
@@ -100,25 +116,23 @@ pub(super) fn path_of(address: *const ()) -> PathBuf {
     // SAFETY: the address is only compared with those of the loaded libraries; `found` is a live
     // local that the call only writes.
     let code = unsafe { libc::dladdr(address.cast(), &raw mut found) };
-    if code == 0 || found.dli_fname.is_null() {
+    if code == 0 {
         return PathBuf::new();
     }
     // SAFETY: the loader's answer is a string that ends in NUL and lives as long as the library,
     // which is never unloaded.
-    let name = unsafe { CStr::from_ptr(found.dli_fname) };
-    let path = PathBuf::from(name.to_string_lossy().into_owned());
+    let path = PathBuf::from(unsafe { text_of(found.dli_fname) }.unwrap_or_default());
     path.canonicalize().unwrap_or(path)
 }
 
-/// As long as it is there, a bus error ends the process with a sentence and exit code 2. The
-/// dynamic loader trusts what a file says of its own length: of one that was cut off it reads
-/// behind the end.
+/// While this lives, a bus error ends the process with a sentence and exit code 2. The dynamic
+/// loader trusts the length in a file's header, and reads past the end of a file that was cut off.
 #[derive(Debug)]
 pub(super) struct Loading {
     before: libc::sigaction,
 }
 
-/// What is said then, and its length.
+/// The sentence, and its length.
 static SENTENCE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
 
@@ -129,7 +143,7 @@ impl Loading {
              it was cut off; install it again\n",
             name.as_ref().display()
         );
-        // It stays: a library is loaded once.
+        // Never freed: a library is loaded once.
         let sentence = sentence.into_bytes().leak();
         LENGTH.store(0, Ordering::Release);
         SENTENCE.store(sentence.as_mut_ptr(), Ordering::Release);

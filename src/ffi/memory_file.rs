@@ -3,16 +3,14 @@
 use std::{
     fs::File,
     io,
-    os::{
-        fd::{AsRawFd, FromRawFd},
-        unix::fs::FileExt,
-    },
+    os::{fd::AsRawFd, unix::fs::FileExt},
 };
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 
 use super::CallError;
 
-/// A file that is gone with this process. A library that can only write into a file by its path
-/// writes into it.
+/// A file that ends with this process, for libraries that can only write to a path.
 #[derive(Debug)]
 pub struct MemoryFile(File);
 
@@ -23,13 +21,9 @@ impl MemoryFile {
     ///
     /// The kernel's refusal, most often for want of descriptors.
     pub fn new() -> Result<Self, CallError> {
-        // SAFETY: the name is a string with its end.
-        let descriptor = unsafe { libc::memfd_create(c"g2g".as_ptr(), libc::MFD_CLOEXEC) };
-        if descriptor < 0 {
-            return Err(CallError::last("memfd_create", "a file in memory"));
-        }
-        // SAFETY: the kernel has just made this descriptor for us, and nothing else owns it.
-        Ok(Self(unsafe { File::from_raw_fd(descriptor) }))
+        let made = memfd_create("g2g", MemfdFlags::CLOEXEC);
+        let file = made.map_err(|code| CallError::new("memfd_create", "a file in memory", code))?;
+        Ok(Self(file.into()))
     }
 
     /// Its path for this process; in another one it names something else.
@@ -40,7 +34,7 @@ impl MemoryFile {
     /// How every such path begins.
     pub const FOLDER: &'static str = "/proc/self/fd/";
 
-    /// What stands from `offset` on.
+    /// The contents from `offset` on.
     pub fn read_from(&self, offset: u64) -> io::Result<Vec<u8>> {
         let end = self.0.metadata()?.len();
         let mut bytes = vec![0; usize::try_from(end.saturating_sub(offset)).unwrap_or(0)];
@@ -48,14 +42,11 @@ impl MemoryFile {
         Ok(bytes)
     }
 
-    /// Gives back the memory of what stands before `offset`, in whole pages; what is read of it
-    /// later is zero.
+    /// Frees the pages before `offset`. They read as zero afterwards.
     pub fn forget_before(&self, offset: u64) {
-        const MODE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let length = libc::off_t::try_from(offset).unwrap_or(0);
-        // Where it cannot, the memory stays until the process ends.
-        // SAFETY: the descriptor is this file's, and the call takes integers only.
-        let _ = unsafe { libc::fallocate(self.0.as_raw_fd(), MODE, 0, length) };
+        // If this fails, the memory stays until the process ends.
+        let _ =
+            fallocate(&self.0, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, offset);
     }
 }
 
@@ -71,7 +62,7 @@ mod tests {
         writer.write_all(b"one\ntwo\n").unwrap();
         assert_eq!(file.read_from(0).unwrap(), b"one\ntwo\n");
         assert_eq!(file.read_from(4).unwrap(), b"two\n");
-        // Whoever writes goes on behind what is forgotten.
+        // The writer continues behind what is forgotten.
         writer.write_all(&vec![b'x'; 1 << 16]).unwrap();
         file.forget_before(1 << 16);
         writer.write_all(b"three").unwrap();

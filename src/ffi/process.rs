@@ -3,39 +3,38 @@
 
 use std::{
     fs, io,
-    os::{
-        fd::{AsRawFd, FromRawFd, OwnedFd},
-        unix::process::CommandExt,
-    },
+    os::{fd::OwnedFd, unix::process::CommandExt},
     process::{Child, Command},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    process::{
+        Pid, PidfdFlags, Signal, getpid, getppid, kill_process, pidfd_open,
+        set_parent_process_death_signal,
+    },
 };
 
 use super::{CallError, signal::unblock};
 
 /// Asks the kernel to kill this process when the thread that started it ends, however it ends.
 pub fn die_with_parent() -> Result<(), CallError> {
-    // SAFETY: this request takes one integer and touches no memory.
-    let code = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    if code != 0 {
-        return Err(CallError::last("prctl", "PR_SET_PDEATHSIG"));
-    }
-    Ok(())
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|code| CallError::new("prctl", "PR_SET_PDEATHSIG", code))
 }
 
 /// Has the process that `command` starts told to end (`SIGTERM`) when the thread that starts it
 /// ends, however it ends.
 pub fn end_with_parent(command: &mut Command) {
-    let parent = std::process::id();
+    let parent = getpid();
     let end_with_parent = move || {
-        // SAFETY: this request takes one integer and touches no memory.
-        let code = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
-        // SAFETY: the call takes nothing and cannot fail.
-        let is_orphan = u32::try_from(unsafe { libc::getppid() }) != Ok(parent);
-        match code == 0 && !is_orphan {
-            // A launcher may not expect to start with signals blocked.
-            true => unblock(),
-            false => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        set_parent_process_death_signal(Some(Signal::TERM))?;
+        if getppid() != Some(parent) {
+            return Err(Errno::SRCH.into());
         }
+        // A launcher may not expect to start with signals blocked.
+        unblock()
     };
     // SAFETY: between fork and exec it makes system calls and allocates nothing.
     unsafe { command.pre_exec(end_with_parent) };
@@ -43,10 +42,7 @@ pub fn end_with_parent(command: &mut Command) {
 
 /// Tells a process that was not waited for yet to end (`SIGTERM`).
 pub fn end(child: &Child) {
-    let Ok(pid) = libc::pid_t::try_from(child.id()) else { return };
-    // SAFETY: the call takes two integers; the process is our own, and its number nobody else's
-    // before it is waited for.
-    unsafe { libc::kill(pid, libc::SIGTERM) };
+    let _ = kill_process(Pid::from_child(child), Signal::TERM);
 }
 
 /// Sets variables in the environment of this process, in place of what they were.
@@ -59,10 +55,9 @@ pub fn end(child: &Child) {
 ///
 /// A name is empty or has an `=`, or a name or value has a NUL.
 pub fn set_variables(variables: &[(String, String)]) -> Result<(), CallError> {
-    let error = |source: io::Error| CallError {
-        call: "setenv",
-        object: variables.first().map(|(name, _)| name.clone()).unwrap_or_default(),
-        source: source.into(),
+    let error = |source: io::Error| {
+        let object = variables.first().map(|(name, _)| name.clone()).unwrap_or_default();
+        CallError::new("setenv", object, source)
     };
     if variables.is_empty() {
         return Ok(());
@@ -114,23 +109,16 @@ impl Peer {
     /// Watches the process `pid`. Where the kernel gives no handle on it (before Linux 5.3, or
     /// from another PID namespace) the peer counts as alive, and deadlines have to notice.
     pub fn watch(pid: u32) -> Self {
-        // SAFETY: the call takes two integers and touches no memory.
-        let code = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(pid), 0) };
-        let handle = i32::try_from(code).ok().filter(|&fd| fd >= 0).map(|fd| {
-            // SAFETY: the kernel has just made this descriptor for us, and nothing else owns it.
-            unsafe { OwnedFd::from_raw_fd(fd) }
-        });
-        Self { handle }
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        Self { handle: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()) }
     }
 
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
         let Some(handle) = &self.handle else { return false };
-        let mut poll = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: `poll` is one live local, as the count says; with no time to wait the call
-        // returns at once.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
-        ready > 0 && poll.revents & libc::POLLIN != 0
+        let mut polled = [PollFd::new(handle, PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().contains(PollFlags::IN)
     }
 }
 

@@ -6,11 +6,14 @@
 //! it through `/proc/<pid>/fd/<n>` of its maker.
 
 use std::{
-    ffi::CString,
+    fs::File,
     io,
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+    ptr,
     sync::atomic::AtomicU64,
 };
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::{CallError, Cause};
 use crate::units::Bytes;
@@ -42,7 +45,7 @@ pub struct Address {
 /// Memory that several processes see at once; unmapped on drop, gone when the last lets go.
 #[derive(Debug)]
 pub struct Segment {
-    file: OwnedFd,
+    file: File,
     address: *mut u8,
     length: usize,
 }
@@ -59,26 +62,20 @@ impl Segment {
     /// `/dev/shm` is missing, not writable, or too small.
     pub fn create(size: Bytes) -> Result<Self, CallError> {
         let object = || format!("a segment of {size} on /dev/shm");
-        // SAFETY: the path is a literal that ends in NUL.
-        let descriptor = unsafe {
-            libc::open(
-                c"/dev/shm".as_ptr(),
-                libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC,
-                0o600,
-            )
-        };
-        let file = own(descriptor, "open", object).map_err(with_remedy)?;
+        let made = File::options()
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(libc::O_TMPFILE)
+            .open("/dev/shm");
+        let file = made.map_err(|err| with_remedy(CallError::new("open", object(), err)))?;
         let length = libc::off_t::try_from(size.get()).unwrap_or(libc::off_t::MAX);
         // Without this, a full /dev/shm would be a SIGBUS at the first touch.
         // SAFETY: `file` is open for writing, and the call takes no pointer.
         let code = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) };
         if code != 0 {
-            let source = std::io::Error::from_raw_os_error(code).into();
-            return Err(with_remedy(CallError {
-                call: "posix_fallocate",
-                object: object(),
-                source,
-            }));
+            let source = io::Error::from_raw_os_error(code);
+            return Err(with_remedy(CallError::new("posix_fallocate", object(), source)));
         }
         Self::map(file, size)
     }
@@ -90,50 +87,28 @@ impl Segment {
     /// Its maker is gone, belongs to another user, or lives in another PID namespace.
     pub fn open(address: Address) -> Result<Self, CallError> {
         let path = format!("/proc/{}/fd/{}", address.pid, address.descriptor);
-        let c_path = CString::new(path.as_str()).map_err(|err| CallError {
-            call: "open",
-            object: path.clone(),
-            source: std::io::Error::from(err).into(),
-        })?;
-        // SAFETY: `c_path` ends in NUL.
-        let descriptor = unsafe { libc::open(c_path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
-        let file = std::fs::File::from(own(descriptor, "open", || path.clone())?);
+        let refuse = |source: io::Error| CallError::new("open", path.clone(), source);
+        let file = File::options().read(true).write(true).open(&path).map_err(refuse)?;
         // Memory past the end of the file would be a SIGBUS at the first touch.
-        let refuse = |source: std::io::Error| CallError {
-            call: "open",
-            object: path.clone(),
-            source: source.into(),
-        };
         let length = file.metadata().map_err(refuse)?.len();
         if length < address.size.get() {
             let reason = format!("{length} bytes, where {} must be", address.size);
-            return Err(refuse(std::io::Error::new(std::io::ErrorKind::InvalidData, reason)));
+            return Err(refuse(io::Error::new(io::ErrorKind::InvalidData, reason)));
         }
-        Self::map(file.into(), address.size)
+        Self::map(file, address.size)
     }
 
-    fn map(file: OwnedFd, size: Bytes) -> Result<Self, CallError> {
+    fn map(file: File, size: Bytes) -> Result<Self, CallError> {
         let object = || format!("a segment of {size}");
-        let length = size.to_len().map_err(|err| CallError {
-            call: "mmap",
-            object: object(),
-            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, err).into(),
+        let length = size.to_len().map_err(|err| {
+            CallError::new("mmap", object(), io::Error::new(io::ErrorKind::OutOfMemory, err))
         })?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no other, and the
         // file is at least `length` long: `create` has allocated it, `open` has looked.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_POPULATE,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(CallError::last("mmap", object()));
-        }
+        let address = unsafe { mmap(ptr::null_mut(), length, access, flags, &file, 0) }
+            .map_err(|code| CallError::new("mmap", object(), code))?;
         Ok(Self { file, address: address.cast(), length })
     }
 
@@ -216,9 +191,8 @@ impl Segment {
 impl Drop for Segment {
     fn drop(&mut self) {
         // SAFETY: the mapping was made in `map` and is unmapped only here.
-        let code = unsafe { libc::munmap(self.address.cast(), self.length) };
-        if code != 0 {
-            super::warn(&CallError::last("munmap", "a shared segment"));
+        if let Err(code) = unsafe { munmap(self.address.cast(), self.length) } {
+            super::warn(&CallError::new("munmap", "a shared segment", code));
         }
     }
 }
@@ -244,18 +218,6 @@ fn with_remedy(err: CallError) -> CallError {
     CallError { source: source.into(), ..err }
 }
 
-fn own(
-    descriptor: i32,
-    call: &'static str,
-    object: impl FnOnce() -> String,
-) -> Result<OwnedFd, CallError> {
-    if descriptor < 0 {
-        return Err(CallError::last(call, object()));
-    }
-    // SAFETY: the kernel has just made this descriptor for us, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-}
-
 /// Copies `length` bytes.
 ///
 /// # Safety
@@ -269,7 +231,7 @@ unsafe fn copy(target: *mut u8, source: *const u8, length: usize, store: Store) 
     }
     let _ = store;
     // SAFETY: the caller promises two valid ranges that do not overlap.
-    unsafe { std::ptr::copy_nonoverlapping(source, target, length) };
+    unsafe { ptr::copy_nonoverlapping(source, target, length) };
 }
 
 /// Copies with SSE2's streaming stores, which every x86-64 has, a whole line of 64 bytes at a
@@ -277,7 +239,7 @@ unsafe fn copy(target: *mut u8, source: *const u8, length: usize, store: Store) 
 ///
 /// # Safety
 ///
-/// As [`copy`].
+/// Those of [`copy`].
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one unrolled store sequence")]
 unsafe fn copy_non_temporal(target: *mut u8, source: *const u8, length: usize) {
@@ -287,7 +249,7 @@ unsafe fn copy_non_temporal(target: *mut u8, source: *const u8, length: usize) {
     let lines = (length - head) / LINE;
     let tail = head + lines * LINE;
     // SAFETY: `head` ≤ `length`, so this is the beginning of both ranges.
-    unsafe { std::ptr::copy_nonoverlapping(source, target, head) };
+    unsafe { ptr::copy_nonoverlapping(source, target, head) };
     for line in 0..lines {
         let at = head + line * LINE;
         // SAFETY: `at + LINE` ≤ `tail` ≤ `length`, and `target + at` is aligned to 64 bytes.
@@ -307,7 +269,7 @@ unsafe fn copy_non_temporal(target: *mut u8, source: *const u8, length: usize) {
         }
     }
     // SAFETY: the remaining `length - tail` bytes are the end of both ranges.
-    unsafe { std::ptr::copy_nonoverlapping(source.add(tail), target.add(tail), length - tail) };
+    unsafe { ptr::copy_nonoverlapping(source.add(tail), target.add(tail), length - tail) };
     // Streaming stores are weakly ordered; the flag that publishes them must not overtake them.
     // SAFETY: every x86-64 has SSE, and the instruction touches no memory of its own.
     unsafe { _mm_sfence() };

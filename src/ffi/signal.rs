@@ -5,7 +5,7 @@
 
 use std::{io, mem::MaybeUninit, ptr, time::Duration};
 
-/// What a person's or a launcher's wish for the end comes as.
+/// The signals by which a person or a launcher ends a run.
 pub const ENDINGS: [(i32, &str); 2] = [(libc::SIGINT, "SIGINT"), (libc::SIGTERM, "SIGTERM")];
 
 /// Blocks [`ENDINGS`] in this thread and in the threads and processes that it starts from now on.

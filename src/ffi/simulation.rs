@@ -5,14 +5,14 @@
 //! loader is answered with it from then on.
 
 use std::{
-    ffi::{CStr, CString, c_char, c_int},
+    ffi::{CString, c_char, c_int},
     path::{Path, PathBuf},
     sync::OnceLock,
 };
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW, Symbol};
 
-use super::library;
+use super::{library, text_in};
 
 /// The library's file.
 const FILE: &str = "libsimgpu.so";
@@ -53,7 +53,7 @@ pub fn attach(machine: &str, seed: u64) -> Result<String, String> {
     if code != 0 {
         return Err(format!("{FILE} does not say where its state is (code {code})"));
     }
-    Ok(sentence(&text))
+    Ok(text_in(&text))
 }
 
 /// Makes this process one more on the machine whose first process got `state` from [`attach`].
@@ -101,7 +101,7 @@ fn load(machine: Option<&str>, state: Option<&str>, seed: u64) -> Result<&'stati
     // SAFETY: each string is null or ends in NUL, and `text` is a live local of the length given.
     let code = unsafe { attach(machine, state, seed, text.as_mut_ptr().cast(), text.len()) };
     if code != 0 {
-        return Err(sentence(&text));
+        return Err(text_in(&text));
     }
     let _ = LIBRARY.set(path);
     Ok(library)
@@ -122,11 +122,4 @@ fn find() -> Result<PathBuf, String> {
              `cargo build --workspace` makes it"
         )
     })
-}
-
-/// The string that the library wrote into `text`.
-fn sentence(text: &[u8]) -> String {
-    CStr::from_bytes_until_nul(text)
-        .map(|text| text.to_string_lossy().into_owned())
-        .unwrap_or_default()
 }

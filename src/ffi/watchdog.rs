@@ -13,8 +13,8 @@ use std::{
 use super::CallError;
 use crate::stderr;
 
-/// Ends the process with a sentence and exit code 1, unless it is dropped in time or hears a beat
-/// again and again.
+/// Ends the process with a sentence and exit code 1, unless it is dropped in time or
+/// [`Watchdog::beat`] is called again and again.
 #[derive(Debug)]
 pub struct Watchdog {
     beats: Arc<AtomicU64>,
@@ -43,15 +43,13 @@ impl Watchdog {
             }
         };
         let started = thread::Builder::new().name("watchdog".to_owned()).spawn(watch);
-        started.map_err(|source| CallError {
-            call: "pthread_create",
-            object: "a thread that watches over calls".to_owned(),
-            source: source.into(),
+        started.map_err(|source| {
+            CallError::new("pthread_create", "a thread that watches over calls", source)
         })?;
         Ok(Self { beats, _alive: alive })
     }
 
-    /// The thread that is watched goes on.
+    /// The watched thread makes progress.
     #[inline]
     pub fn beat(&self) {
         // Only that thread counts.
@@ -74,8 +72,8 @@ const CALL_LOOKS: u32 = 24;
 static CALL: AtomicPtr<&'static str> = AtomicPtr::new(std::ptr::null_mut());
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// A call of the driver that is under way. One that never comes back ends the process, as a
-/// [`Watchdog`] does, once [`watch_calls`] was called.
+/// A call of the driver that is under way. After [`watch_calls`] a call that never returns ends the
+/// process, as a [`Watchdog`] does.
 pub(super) struct Call;
 
 impl Call {

@@ -50,7 +50,7 @@ fn gpus() -> Result<Vec<GpuNode>, ffi::CallError> {
         let bus = device.pci_bus_id()?;
         // Simulated GPUs have no place among this machine's CPUs and memory.
         let (numa_node, pcie_path) =
-            if driver.is_simulated() { Default::default() } else { place(&bus) };
+            if driver.is_simulated { Default::default() } else { place(&bus) };
         Ok(GpuNode {
             gpu: Gpu(device.ordinal()),
             name: device.name()?,
@@ -172,17 +172,17 @@ pub const NCCL_HEADERS: u32 = nccl::HEADERS;
 pub fn libraries() -> Vec<Library> {
     let driver = cuda::driver().ok().map(|driver| Library {
         name: "CUDA driver".to_owned(),
-        path: driver.library().display().to_string(),
-        version: format!("{}.{}", driver.version() / 1000, driver.version() % 1000 / 10),
+        path: driver.library.display().to_string(),
+        version: format!("{}.{}", driver.version / 1000, driver.version % 1000 / 10),
     });
     let fabric = FABRIC.get().and_then(|found| found.as_ref().ok()).map(|library| Library {
         name: "libfabric".to_owned(),
-        path: library.path().display().to_string(),
+        path: library.path.display().to_string(),
         version: library.version(),
     });
     let nccl = nccl::Library::loaded().map(|library| Library {
         name: "NCCL".to_owned(),
-        path: library.path().display().to_string(),
+        path: library.path.display().to_string(),
         version: library.version().to_string(),
     });
     driver.into_iter().chain(fabric).chain(nccl).collect()

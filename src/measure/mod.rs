@@ -23,7 +23,7 @@ use crate::{
         self, Clock, Error, Mismatch, Network, Span, Staging, Support, Transfer, Transport,
         pattern::part_seed,
     },
-    units::{Bandwidth, Bytes},
+    units::{Bytes, gb_s},
     world::{self, World},
 };
 
@@ -333,8 +333,8 @@ fn summary(bytes: Bytes, times: &[Duration], clock: Clock) -> Option<Summary> {
     if clock.is_streaming {
         return Summary::of_stream(bytes, times);
     }
-    let rates = times.iter().filter_map(|&time| Bandwidth::of(bytes, time));
-    Summary::of(&rates.map(Bandwidth::gb_per_s).collect::<Vec<f64>>())
+    let rates = times.iter().filter_map(|&time| gb_s(bytes, time));
+    Summary::of(&rates.collect::<Vec<f64>>())
 }
 
 /// Why the case cannot run, if any rank says so.

@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::HashMap, time::Duration};
 
 use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, Normal, StudentsT};
 
-use crate::units::{Bandwidth, Bytes};
+use crate::units::{Bytes, gb_s};
 
 /// The chance that the interval misses the true median, on both sides together.
 const MISS: f64 = 0.05;
@@ -59,7 +59,7 @@ impl Summary {
     pub fn of_stream(bytes: Bytes, times: &[Duration]) -> Option<Self> {
         let count = times.len();
         let all = times.iter().sum::<Duration>();
-        let estimate = Bandwidth::of(bytes.times(count as u64), all)?.gb_per_s();
+        let estimate = gb_s(bytes.times(count as u64), all)?;
         let times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
         let parts: Vec<f64> =
             times.chunks_exact(part_length(count)).map(|part| part.iter().sum()).collect();

@@ -12,12 +12,11 @@ use crate::{
     interrupt,
 };
 
-/// How often a look is taken at whether it has ended.
+/// The time between two checks whether it has ended.
 const TURN: Duration = Duration::from_millis(5);
 
 /// Runs `command` to its end; how it ended, and what it wrote to standard error if that is a pipe.
-/// It is told to end (`SIGTERM`) when this process is, and when this process ends before, however
-/// it does.
+/// It gets SIGTERM when this process is asked to end, and when this process ends in any way.
 pub fn run(mut command: Command) -> io::Result<(ExitStatus, String)> {
     end_with_parent(&mut command);
     let mut child = command.spawn()?;

@@ -27,7 +27,7 @@ pub fn launcher(variable: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
         Some(Launcher {
             family,
             ranks: number(ranks)?,
-            // Whoever cannot tell is refused when MPI knows better.
+            // A rank without it counts as 0, and is refused if MPI numbers it otherwise.
             rank: number(rank).unwrap_or(0),
             local_rank: number(local_rank),
             variable: ranks,

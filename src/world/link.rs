@@ -10,10 +10,7 @@ use std::{
 };
 
 use super::mpi::Network;
-use crate::ffi::{
-    CallError,
-    mpi::{MessageError, Outgoing},
-};
+use crate::ffi::mpi::{MessageError, Outgoing};
 
 /// Longest message: far above the samples of one batch, far below what a wild length would ask.
 const MESSAGE_BYTES_MAX: usize = 1 << 28;
@@ -45,21 +42,13 @@ pub(super) struct Line {
 pub(super) enum LinkError {
     /// The rank at the other end has ended.
     Gone,
-    /// It is not done in time.
-    Late,
-    /// A message that cannot be.
-    Length(String),
-    /// MPI's refusal.
-    Call(CallError),
+    /// A message did not come through.
+    Message(MessageError),
 }
 
 impl From<MessageError> for LinkError {
     fn from(err: MessageError) -> Self {
-        match err {
-            MessageError::Late => Self::Late,
-            MessageError::TooLong(_) => Self::Length(err.to_string()),
-            MessageError::Call(err) => Self::Call(err),
-        }
+        Self::Message(err)
     }
 }
 
@@ -80,8 +69,7 @@ impl Links {
     ) -> Result<(), (usize, LinkError)> {
         for (link, bytes) in messages {
             if bytes.len() > MESSAGE_BYTES_MAX {
-                let length = format!("a message of {} bytes", bytes.len());
-                return Err((*link, LinkError::Length(length)));
+                return Err((*link, MessageError::TooLong(bytes.len() as u64).into()));
             }
         }
         match self {
@@ -145,7 +133,7 @@ impl Line {
         let (length, _) = self.arrived.split_at(LENGTH_BYTES);
         let claimed = <[u8; LENGTH_BYTES]>::try_from(length).map_or(u64::MAX, u64::from_le_bytes);
         let length = usize::try_from(claimed).ok().filter(|&length| length <= MESSAGE_BYTES_MAX);
-        let length = length.ok_or_else(|| LinkError::from(MessageError::TooLong(claimed)))?;
+        let length = length.ok_or(MessageError::TooLong(claimed))?;
         self.read_up_to(LENGTH_BYTES + length, due)?;
         Ok(self.arrived.drain(..).skip(LENGTH_BYTES).collect())
     }
@@ -173,7 +161,7 @@ impl Line {
 
 fn time_left(due: Instant) -> Result<Duration, LinkError> {
     let left = due.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(LinkError::Late) } else { Ok(left) }
+    if left.is_zero() { Err(MessageError::Late.into()) } else { Ok(left) }
 }
 
 /// What one read or write achieved; a time-out is seen by the next look at the clock.
@@ -200,7 +188,7 @@ mod tests {
         (&near).write_all(&u64::from(u32::MAX).to_le_bytes()).unwrap();
         let due = Instant::now() + Duration::from_secs(1);
         let err = Links::Sockets(vec![Line::new(far)]).receive(0, due).unwrap_err();
-        assert!(matches!(&err, LinkError::Length(text) if text == "it claims 4294967295 bytes"));
+        assert!(matches!(err, LinkError::Message(MessageError::TooLong(4_294_967_295))), "{err:?}");
     }
 
     #[test]
@@ -211,7 +199,7 @@ mod tests {
         let (link, err) =
             Links::Sockets(vec![Line::new(near)]).send(&[(0, long)], due).unwrap_err();
         assert_eq!(link, 0);
-        assert!(matches!(&err, LinkError::Length(text) if text == "a message of 268435457 bytes"));
+        assert!(matches!(err, LinkError::Message(MessageError::TooLong(268_435_457))), "{err:?}");
         drop(far);
     }
 }

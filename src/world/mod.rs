@@ -15,11 +15,7 @@ mod star;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{cell::RefCell, collections::BTreeMap, path::PathBuf, rc::Rc, time::Duration};
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -33,7 +29,7 @@ use crate::{ffi::CallError, plan::Rank};
 use link::{Line, Links};
 use local::Children;
 use mpi::Joined;
-use star::Star;
+use star::Progress;
 
 /// What can go wrong between ranks.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +83,7 @@ pub enum Error {
     },
 }
 
-/// What the root has heard of a failure that may have come of another rank's.
+/// What the root has heard about a failure that may be a consequence of another rank's.
 #[derive(Debug, Default)]
 pub struct Heard {
     /// The cause.
@@ -104,8 +100,14 @@ pub struct Heard {
 /// is that of [`World::members`], which in a part of the ranks is not their number.
 #[derive(Debug)]
 pub struct World {
+    /// This rank's place among the members.
+    place: usize,
+    /// The first is the root.
+    members: Vec<Rank>,
+    deadline: Duration,
+    progress: Rc<RefCell<Progress>>,
     // The connections end before what was started is waited for.
-    star: Star,
+    links: Links,
     keeper: Keeper,
 }
 
@@ -120,7 +122,7 @@ enum Keeper {
 impl World {
     /// One process alone.
     pub fn single() -> Self {
-        Self { star: Star::alone(Rank(0)), keeper: Keeper::Nothing }
+        Self::alone(Rank(0))
     }
 
     /// Ranks on this machine that g2g has started itself.
@@ -132,92 +134,8 @@ impl World {
         let Local { rank, size, deadline, streams, children } = local;
         let members = (0..size).map(Rank).collect();
         let lines = streams.into_iter().map(Line::new).collect();
-        let star = Star::new(rank, members, deadline, Links::Sockets(lines))?;
-        Ok(Self { star, keeper: Keeper::Children(children) })
-    }
-
-    /// The ranks that `launcher` has started, by the MPI library `library`, or one that fits the
-    /// launcher. Every rank calls it; returns when all have.
-    ///
-    /// # Errors
-    ///
-    /// There is no such library, it is not the launcher's, or a rank does not answer. On ranks
-    /// other than 0 the error comes late, so that the launcher ends them when rank 0 has said why.
-    pub fn mpi(
-        launcher: &Launcher,
-        library: Option<&Path>,
-        deadline: Duration,
-    ) -> Result<Self, Error> {
-        let (star, joined) = mpi::join(launcher, library, deadline)?;
-        Ok(Self { star, keeper: Keeper::Mpi(joined) })
-    }
-
-    /// A world of `members`, the first of whom is its root. The members all call it, and make such
-    /// parts in the same order; it returns when all have. In ranks that g2g has started itself
-    /// only all of them, or one alone, can be a part.
-    ///
-    /// After a failure the members of a part meet in it again ([`World::next_round`] and
-    /// [`World::barrier`]) before they talk elsewhere: only there is dropped what was under way.
-    ///
-    /// # Errors
-    ///
-    /// This rank is no member, the ranks cannot talk to each other, or one does not answer.
-    pub fn part(&self, members: &[Rank]) -> Result<Self, Error> {
-        let mut part = Self { star: self.star.part(members)?, keeper: Keeper::Nothing };
-        part.barrier()?;
-        Ok(part)
-    }
-
-    /// This process's number.
-    pub fn rank(&self) -> Rank {
-        self.star.rank()
-    }
-
-    /// How many ranks there are.
-    pub fn size(&self) -> u32 {
-        u32::try_from(self.members().len()).unwrap_or(u32::MAX)
-    }
-
-    /// The ranks, the root first.
-    pub fn members(&self) -> &[Rank] {
-        self.star.members()
-    }
-
-    /// The longest that one rank waits for another.
-    pub fn deadline(&self) -> Duration {
-        self.star.deadline()
-    }
-
-    /// Whether this is the rank that decides and records: the first of the members.
-    pub fn is_root(&self) -> bool {
-        self.star.is_root()
-    }
-
-    /// Brings the value of each rank to the root, in the order of the ranks; `None` elsewhere.
-    pub fn gather<T: Serialize + DeserializeOwned>(
-        &mut self,
-        value: T,
-    ) -> Result<Option<Vec<T>>, Error> {
-        self.star.gather(value)
-    }
-
-    /// Brings the root's value to every rank.
-    pub fn broadcast<T: Serialize + DeserializeOwned>(
-        &mut self,
-        value: Option<T>,
-    ) -> Result<T, Error> {
-        self.star.broadcast(value)
-    }
-
-    /// Brings the value of each rank to every rank, in the order of the ranks: as many values as
-    /// the square of the ranks go over the root's connections. [`World::exchange`] sends what is
-    /// wanted only.
-    pub fn all_gather<T: Serialize + DeserializeOwned>(
-        &mut self,
-        value: T,
-    ) -> Result<Vec<T>, Error> {
-        let all = self.gather(value)?;
-        self.broadcast(all)
+        let world = Self::new(rank, members, deadline, Links::Sockets(lines))?;
+        Ok(Self { keeper: Keeper::Children(children), ..world })
     }
 
     /// Brings the values of `members` to each of them; every rank calls it with the same members,
@@ -231,8 +149,8 @@ impl World {
         Ok(self.exchange(value, wants)?.into_iter().collect())
     }
 
-    /// Brings what `choose` makes of all values, in the order of the ranks, to every rank; the root
-    /// asks it.
+    /// Brings what `choose` makes of all values, in the order of the ranks, to every rank. Only the
+    /// root calls it.
     pub fn agree<T: Serialize + DeserializeOwned, R: Serialize + DeserializeOwned>(
         &mut self,
         value: T,
@@ -240,52 +158,6 @@ impl World {
     ) -> Result<R, Error> {
         let choice = self.gather(value)?.map(choose);
         self.broadcast(choice)
-    }
-
-    /// Brings to each rank the values of those that it wants, in the order in which it does.
-    /// `wants` is the same function on every rank, of which the root asks it; who is no member has
-    /// no value.
-    pub fn exchange<T: Serialize + DeserializeOwned>(
-        &mut self,
-        value: T,
-        wants: impl Fn(Rank) -> Vec<Rank>,
-    ) -> Result<Vec<(Rank, T)>, Error> {
-        self.star.exchange(value, wants)
-    }
-
-    /// Brings each rank its own value of those that the root has, in the order of the ranks.
-    pub fn scatter<T: Serialize + DeserializeOwned>(
-        &mut self,
-        values: Option<Vec<T>>,
-    ) -> Result<T, Error> {
-        self.star.scatter(values)
-    }
-
-    /// From now on a rank waits so long for another one at most.
-    pub fn set_deadline(&mut self, deadline: Duration) {
-        self.star.set_deadline(deadline);
-    }
-
-    /// Returns when every rank has called it.
-    pub fn barrier(&mut self) -> Result<(), Error> {
-        self.star.barrier()
-    }
-
-    /// Begins the next round; what is still under way of the one before is dropped. Every rank
-    /// calls it the same number of times.
-    pub fn next_round(&mut self) {
-        self.star.next_round();
-    }
-
-    /// Tells the others that this rank gives up on this round and why.
-    pub fn abandon(&mut self, reason: &str) {
-        self.star.abandon(reason);
-    }
-
-    /// The same for a failure that may have come of another rank's. The root listens for that one
-    /// for a second at most, and it becomes the reason for all.
-    pub fn abandon_after(&mut self, reason: &str) -> Heard {
-        self.star.abandon_after(reason)
     }
 
     /// The MPI library that joins the ranks, if one does: its file and what it calls itself.
@@ -301,8 +173,8 @@ impl World {
     /// exit code 1, and by that the launcher ends all: rank 0's half a second later, another's 5 s
     /// later, so that rank 0 can write what it has. So it is dropped when everything is said.
     pub fn finish(self) -> Result<(), Error> {
-        let Self { star, keeper } = self;
-        drop(star);
+        let Self { links, keeper, .. } = self;
+        drop(links);
         match keeper {
             Keeper::Nothing | Keeper::Children(_) => Ok(()),
             Keeper::Mpi(joined) => joined.finish(),

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Error, Launcher, star::Star};
+use super::{Error, Keeper, Launcher, World};
 use crate::{
     ffi::mpi::{Family, Library, Mpi},
     interrupt,
@@ -99,8 +99,8 @@ pub(super) struct Joined {
 impl Joined {
     /// The library's file and what it calls itself.
     pub(super) fn library(&self) -> Option<(PathBuf, String)> {
-        let mpi = &self.network.as_ref()?.mpi;
-        Some((mpi.path().to_owned(), mpi.version().to_owned()))
+        let library = &self.network.as_ref()?.mpi.library;
+        Some((library.path.clone(), library.version.clone()))
     }
 
     /// Ends MPI in order.
@@ -109,7 +109,7 @@ impl Joined {
         let network = network.ok_or_else(|| {
             Error::NoMpi("a part of the ranks is still in use at the end of the run".to_owned())
         })?;
-        let rank = network.mpi.rank();
+        let rank = network.mpi.rank;
         network.mpi.finish(self.limit).map_err(|source| Error::Unreachable { rank, source })
     }
 }
@@ -117,61 +117,68 @@ impl Joined {
 impl Drop for Joined {
     fn drop(&mut self) {
         let Some(network) = self.network.take() else { return };
-        thread::sleep(if network.mpi.rank() == 0 { LAST_WORDS } else { FAREWELL });
+        thread::sleep(if network.mpi.rank == 0 { LAST_WORDS } else { FAREWELL });
         network.mpi.abort(interrupt::asked().map_or(1, |signal| signal.exit_code().into()));
     }
 }
 
-/// Joins the ranks that `launcher` has started, by the MPI library `given`, or one that is found.
-///
-/// # Errors
-///
-/// There is no library, it is not the launcher's, or a rank does not answer. Rank 0 says so at
-/// once; the others wait for it to be the one that is heard, since all have the same to say.
-pub(super) fn join(
-    launcher: &Launcher,
-    given: Option<&Path>,
-    deadline: Duration,
-) -> Result<(Star, Joined), Error> {
-    let farewell = if launcher.rank == 0 { Duration::ZERO } else { FAREWELL };
-    let limit = deadline.max(START_LIMIT) + farewell;
-    let joined = library(launcher, given)
-        .and_then(|library| start(library, launcher, limit))
-        .map_err(Error::NoMpi)
-        .and_then(|mpi| meet(Network { mpi, connections: RefCell::default() }, deadline));
-    match joined {
-        Ok((star, network)) => Ok((star, Joined { network: Some(network), limit })),
-        Err(err) => {
-            thread::sleep(farewell);
-            Err(err)
+impl World {
+    /// The ranks that `launcher` has started, by the MPI library `given`, or one that fits the
+    /// launcher. Every rank calls it; returns when all have.
+    ///
+    /// # Errors
+    ///
+    /// There is no such library, it is not the launcher's, or a rank does not answer. Rank 0 says so
+    /// at once; on others the error comes late, so that the launcher ends them when rank 0 has said
+    /// why.
+    pub fn mpi(
+        launcher: &Launcher,
+        given: Option<&Path>,
+        deadline: Duration,
+    ) -> Result<Self, Error> {
+        let farewell = if launcher.rank == 0 { Duration::ZERO } else { FAREWELL };
+        let limit = deadline.max(START_LIMIT) + farewell;
+        let joined = library(launcher, given)
+            .and_then(|library| start(library, launcher, limit))
+            .map_err(Error::NoMpi)
+            .and_then(|mpi| meet(Network { mpi, connections: RefCell::default() }, deadline));
+        match joined {
+            Ok((world, network)) => {
+                let keeper = Keeper::Mpi(Joined { network: Some(network), limit });
+                Ok(Self { keeper, ..world })
+            }
+            Err(err) => {
+                thread::sleep(farewell);
+                Err(err)
+            }
         }
     }
 }
 
 /// Connects all ranks. MPI may move messages in its own calls only: one that waits for a first
 /// connection would go on waiting while its sender measures.
-fn meet(network: Network, deadline: Duration) -> Result<(Star, Rc<Network>), Error> {
-    let (rank, size) = (Rank(network.mpi.rank()), network.mpi.size());
+fn meet(network: Network, deadline: Duration) -> Result<(World, Rc<Network>), Error> {
+    let (rank, size) = (Rank(network.mpi.rank), network.mpi.size);
     let network = Rc::new(network);
-    let mut star = Star::over_mpi(rank, (0..size).map(Rank).collect(), deadline, &network)?;
-    star.barrier()?;
-    Ok((star, network))
+    let mut world = World::over_mpi(rank, (0..size).map(Rank).collect(), deadline, &network)?;
+    world.barrier()?;
+    Ok((world, network))
 }
 
 /// Starts MPI; it must know the ranks that the launcher has started.
 fn start(library: Library, launcher: &Launcher, limit: Duration) -> Result<Mpi, String> {
     let Launcher { ranks, rank, variable, .. } = launcher;
     let mpi = library.start(limit).map_err(|err| err.to_string())?;
-    if (mpi.rank(), mpi.size()) == (*rank, *ranks) {
+    if (mpi.rank, mpi.size) == (*rank, *ranks) {
         return Ok(mpi);
     }
     let sentence = format!(
         "this is rank {rank} of {ranks} ({variable}), but rank {} of {} to {} ({}), which is not \
          the launcher's own MPI: name that with --mpi-lib",
-        mpi.rank(),
-        mpi.size(),
-        mpi.version(),
-        mpi.path().display()
+        mpi.rank,
+        mpi.size,
+        mpi.library.version,
+        mpi.library.path.display()
     );
     // Copies that know nothing of each other end each by itself.
     mpi.finish(limit).map_err(|err| format!("{sentence}; {err}"))?;
@@ -194,8 +201,8 @@ fn library(launcher: &Launcher, given: Option<&Path>) -> Result<Library, String>
     };
     for path in candidates {
         match Library::load(&path) {
-            Ok(library) if library.family() == family => return Ok(library),
-            Ok(library) => tried.push(format!("{} is {}", path.display(), library.version())),
+            Ok(library) if library.family == family => return Ok(library),
+            Ok(library) => tried.push(format!("{} is {}", path.display(), library.version)),
             Err(reason) => tried.push(format!("{}: {reason}", path.display())),
         }
     }

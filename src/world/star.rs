@@ -9,7 +9,6 @@
 //! fails could not tell those that wait in one, which is left by none before all have come.
 
 use std::{
-    cell::RefCell,
     collections::HashMap,
     io,
     rc::Rc,
@@ -19,32 +18,20 @@ use std::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    Error, Heard,
+    Error, Heard, Keeper, World,
     link::{Line, LinkError, Links},
     mpi::Network,
 };
-use crate::plan::Rank;
+use crate::{ffi::mpi::MessageError, plan::Rank};
 
 /// A point in time that no wait reaches.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-/// How long the root listens for the cause of a failure that has come of another.
+/// How long the root listens for the cause of a failure that is a consequence of another.
 const HEARING: Duration = Duration::from_secs(1);
 
 /// How long it does so on one link before it turns to the next.
 const HEARING_TURN: Duration = Duration::from_millis(5);
-
-/// One rank's place in a star.
-#[derive(Debug)]
-pub(super) struct Star {
-    /// Its place among the members.
-    place: usize,
-    /// The first is the root.
-    members: Vec<Rank>,
-    deadline: Duration,
-    links: Links,
-    progress: Rc<RefCell<Progress>>,
-}
 
 /// How far this rank is.
 #[derive(Debug, Default)]
@@ -71,7 +58,7 @@ enum Body<T> {
 struct Failure {
     rank: Rank,
     reason: String,
-    /// Whether it may have come of another rank's failure.
+    /// Whether it may be a consequence of another rank's failure.
     is_consequence: bool,
 }
 
@@ -81,7 +68,7 @@ impl From<Failure> for Error {
     }
 }
 
-impl Star {
+impl World {
     /// A rank without others.
     pub(super) fn alone(rank: Rank) -> Self {
         Self {
@@ -90,6 +77,7 @@ impl Star {
             deadline: Duration::MAX,
             links: Links::Sockets(Vec::new()),
             progress: Rc::default(),
+            keeper: Keeper::Nothing,
         }
     }
 
@@ -106,7 +94,8 @@ impl Star {
             rank: rank.0,
             reason: "it is no member of what it calls".to_owned(),
         })?;
-        Ok(Self { place, members, deadline, links, progress: Rc::default() })
+        let keeper = Keeper::Nothing;
+        Ok(Self { place, members, deadline, links, progress: Rc::default(), keeper })
     }
 
     /// The place of `rank` among `members`, with connections of its own.
@@ -126,50 +115,72 @@ impl Star {
         Self::new(rank, members, deadline, Links::Mpi { network: Rc::clone(network), peers })
     }
 
-    /// This rank's place among some of the members. Over sockets, which go from the root to each
-    /// other rank, these are all of them, and go on in the same rounds.
-    pub(super) fn part(&self, members: &[Rank]) -> Result<Self, Error> {
+    /// A world of `members`, the first of whom is its root. The members all call it, and make such
+    /// parts in the same order; it returns when all have. In ranks that g2g has started itself
+    /// only all of them, or one alone, can be a part: their sockets go from the root to each other
+    /// rank, and the part goes on in the same rounds.
+    ///
+    /// After a failure the members of a part meet in it again ([`World::next_round`] and
+    /// [`World::barrier`]) before they talk elsewhere: only there is dropped what was under way.
+    ///
+    /// # Errors
+    ///
+    /// This rank is no member, the ranks cannot talk to each other, or one does not answer.
+    pub fn part(&self, members: &[Rank]) -> Result<Self, Error> {
         let rank = self.rank();
         let members = members.to_vec();
-        match &self.links {
-            _ if members == [rank] => Ok(Self { deadline: self.deadline, ..Self::alone(rank) }),
-            Links::Mpi { network, .. } => Self::over_mpi(rank, members, self.deadline, network),
+        let mut part = match &self.links {
+            _ if members == [rank] => Self { deadline: self.deadline, ..Self::alone(rank) },
+            Links::Mpi { network, .. } => Self::over_mpi(rank, members, self.deadline, network)?,
             Links::Sockets(streams) => {
-                let part = |source| Error::Start { action: "talk among some ranks".into(), source };
+                let refused =
+                    |source| Error::Start { action: "talk among some ranks".into(), source };
                 if members != self.members {
-                    return Err(part(io::Error::other(
-                        "only the launcher of an MPI connects them",
-                    )));
+                    let reason = "only the launcher of an MPI connects them";
+                    return Err(refused(io::Error::other(reason)));
                 }
                 let streams = streams.iter().map(Line::try_clone);
-                let streams = streams.collect::<Result<_, _>>().map_err(part)?;
-                let star = Self::new(rank, members, self.deadline, Links::Sockets(streams))?;
-                Ok(Self { progress: Rc::clone(&self.progress), ..star })
+                let streams = streams.collect::<Result<_, _>>().map_err(refused)?;
+                let part = Self::new(rank, members, self.deadline, Links::Sockets(streams))?;
+                Self { progress: Rc::clone(&self.progress), ..part }
             }
-        }
+        };
+        part.barrier()?;
+        Ok(part)
     }
 
-    pub(super) fn rank(&self) -> Rank {
+    /// This process's number.
+    pub fn rank(&self) -> Rank {
         self.members[self.place]
     }
 
-    pub(super) fn members(&self) -> &[Rank] {
+    /// How many ranks there are.
+    pub fn size(&self) -> u32 {
+        u32::try_from(self.members.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The ranks, the root first.
+    pub fn members(&self) -> &[Rank] {
         &self.members
     }
 
-    pub(super) const fn deadline(&self) -> Duration {
+    /// The longest that one rank waits for another.
+    pub const fn deadline(&self) -> Duration {
         self.deadline
     }
 
-    pub(super) const fn set_deadline(&mut self, deadline: Duration) {
+    /// From now on a rank waits so long for another one at most.
+    pub const fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
     }
 
-    pub(super) const fn is_root(&self) -> bool {
+    /// Whether this is the rank that decides and records: the first of the members.
+    pub const fn is_root(&self) -> bool {
         self.place == 0
     }
 
-    pub(super) fn gather<T: Serialize + DeserializeOwned>(
+    /// Brings the value of each rank to the root, in the order of the ranks; `None` elsewhere.
+    pub fn gather<T: Serialize + DeserializeOwned>(
         &mut self,
         value: T,
     ) -> Result<Option<Vec<T>>, Error> {
@@ -197,7 +208,8 @@ impl Star {
         Ok(Some(values))
     }
 
-    pub(super) fn broadcast<T: Serialize + DeserializeOwned>(
+    /// Brings the root's value to every rank.
+    pub fn broadcast<T: Serialize + DeserializeOwned>(
         &mut self,
         value: Option<T>,
     ) -> Result<T, Error> {
@@ -216,12 +228,14 @@ impl Star {
         Ok(value)
     }
 
-    pub(super) fn barrier(&mut self) -> Result<(), Error> {
+    /// Returns when every rank has called it.
+    pub fn barrier(&mut self) -> Result<(), Error> {
         let all = self.gather(())?;
         self.broadcast(all.map(drop))
     }
 
-    pub(super) fn scatter<T: Serialize + DeserializeOwned>(
+    /// Brings each rank its own value of those that the root has, in the order of the ranks.
+    pub fn scatter<T: Serialize + DeserializeOwned>(
         &mut self,
         values: Option<Vec<T>>,
     ) -> Result<T, Error> {
@@ -245,7 +259,10 @@ impl Star {
         Ok(own)
     }
 
-    pub(super) fn exchange<T: Serialize + DeserializeOwned>(
+    /// Brings to each rank the values of those that it wants, in the order in which it does.
+    /// The root calls `wants` for every rank; it must be the same function on all. A rank that is no
+    /// member has no value.
+    pub fn exchange<T: Serialize + DeserializeOwned>(
         &mut self,
         value: T,
         wants: impl Fn(Rank) -> Vec<Rank>,
@@ -267,21 +284,26 @@ impl Star {
         Ok(own.filter_map(|rank| Some((rank, values.remove(&rank)?))).collect())
     }
 
-    pub(super) fn next_round(&mut self) {
+    /// Begins the next round; what is still under way of the one before is dropped. Every rank
+    /// calls it the same number of times.
+    pub fn next_round(&mut self) {
         let mut progress = self.progress.borrow_mut();
         progress.round += 1;
         progress.failure = None;
     }
 
-    pub(super) fn abandon(&mut self, reason: &str) {
-        // Whoever heard of a failure from another rank has nothing of its own to tell.
+    /// Tells the others that this rank gives up on this round and why.
+    pub fn abandon(&mut self, reason: &str) {
+        // A rank that has heard of another's failure has nothing of its own to report.
         if self.check_failure().is_ok() {
             let reason = reason.to_owned();
             self.relay(Failure { rank: self.rank(), reason, is_consequence: false });
         }
     }
 
-    pub(super) fn abandon_after(&mut self, reason: &str) -> Heard {
+    /// The same for a failure that may be a consequence of another rank's. The root listens for that
+    /// cause, for a second at most, and tells it to all ranks instead.
+    pub fn abandon_after(&mut self, reason: &str) -> Heard {
         if let Err(cause) = self.check_failure() {
             return Heard { cause: Some(cause), ..Heard::default() };
         }
@@ -330,7 +352,7 @@ impl Star {
         (cause, gone, silent)
     }
 
-    /// Sends a failure along; a link that is broken has no one to tell.
+    /// Sends a failure over all links; errors of broken links are ignored.
     fn relay(&mut self, failure: Failure) {
         let message = self.message(Body::<()>::Failed(failure.clone()));
         self.progress.borrow_mut().failure = Some(failure);
@@ -407,9 +429,11 @@ impl Star {
         let rank = self.peer(link);
         match err {
             LinkError::Gone => Error::Gone(rank),
-            LinkError::Late => Error::Late { rank, waited: self.limit() },
-            LinkError::Length(reason) => Error::Protocol { rank, reason },
-            LinkError::Call(source) => Error::Unreachable { rank, source },
+            LinkError::Message(MessageError::Late) => Error::Late { rank, waited: self.limit() },
+            LinkError::Message(MessageError::Call(source)) => Error::Unreachable { rank, source },
+            LinkError::Message(err @ MessageError::TooLong(_)) => {
+                Error::Protocol { rank, reason: err.to_string() }
+            }
         }
     }
 }

@@ -26,7 +26,7 @@ fn on_ranks<T: Send>(size: u32, rank: impl Fn(World) -> T + Sync) -> Vec<T> {
 fn values_come_in_the_order_of_the_ranks() {
     let all = on_ranks(4, |mut world| {
         world.barrier().unwrap();
-        let all = world.all_gather(format!("rank {}", world.rank().0)).unwrap();
+        let all = world.agree(format!("rank {}", world.rank().0), |all| all).unwrap();
         let root = world.is_root().then_some(77);
         (all, world.broadcast(root).unwrap(), world.gather(world.rank()).unwrap())
     });
@@ -69,11 +69,12 @@ fn a_failure_ends_the_round_for_all_and_the_next_one_is_whole() {
                 world.abandon("out of memory");
                 String::new()
             } else {
-                let failed = world.all_gather(1).and_then(|_| world.all_gather("x".to_owned()));
+                let failed =
+                    world.agree(1, |all| all).and_then(|_| world.agree("x".to_owned(), |all| all));
                 failed.unwrap_err().to_string()
             };
             world.next_round();
-            (reason, world.all_gather(world.rank().0).unwrap())
+            (reason, world.agree(world.rank().0, |all| all).unwrap())
         });
         for (rank, (reason, ranks)) in (0..).zip(all) {
             assert_eq!(ranks, [0, 1, 2]);
@@ -101,10 +102,14 @@ fn a_cause_counts_before_what_has_come_of_it() {
                 let cause = world.abandon_after("cannot open rank 2's memory");
                 cause.cause.map_or("none heard".to_owned(), |cause| cause.to_string())
             } else {
-                world.all_gather(1).and_then(|_| world.all_gather(2)).unwrap_err().to_string()
+                world
+                    .agree(1, |all| all)
+                    .and_then(|_| world.agree(2, |all| all))
+                    .unwrap_err()
+                    .to_string()
             };
             world.next_round();
-            (reason, world.all_gather(rank).unwrap())
+            (reason, world.agree(rank, |all| all).unwrap())
         });
         for (rank, (reason, ranks)) in (0..).zip(all) {
             let known =
@@ -126,11 +131,11 @@ fn what_seems_a_consequence_and_has_no_cause_is_told_itself() {
                 let others = vec![Rank(1), Rank(2)];
                 assert_eq!(heard.silent, (culprit == 0).then_some(others));
             } else {
-                let err = world.all_gather(1).unwrap_err().to_string();
+                let err = world.agree(1, |all| all).unwrap_err().to_string();
                 assert_eq!(err, format!("rank {culprit}: no such file"));
             }
             world.next_round();
-            world.all_gather(world.rank().0).unwrap()
+            world.agree(world.rank().0, |all| all).unwrap()
         });
         assert_eq!(all, vec![[0, 1, 2]; 3]);
     }
@@ -166,21 +171,21 @@ fn over_sockets_a_part_is_all_ranks_or_one_alone() {
     let ranks = [0, 1, 2].map(Rank);
     on_ranks(3, |mut world| {
         let mut all = world.part(&ranks).unwrap();
-        assert_eq!(all.all_gather(all.rank()).unwrap(), ranks);
+        assert_eq!(all.agree(all.rank(), |all| all).unwrap(), ranks);
         // A failure there is one of the round, which all meet behind.
         all.next_round();
         all.next_round();
         if all.rank() == Rank(1) {
             all.abandon("out of memory");
         } else {
-            all.all_gather(1).unwrap_err();
+            all.agree(1, |all| all).unwrap_err();
         }
         world.next_round();
-        assert_eq!(world.all_gather(world.rank()).unwrap(), ranks);
+        assert_eq!(world.agree(world.rank(), |all| all).unwrap(), ranks);
 
         let mut alone = world.part(&[world.rank()]).unwrap();
         assert_eq!((alone.size(), alone.is_root()), (1, true));
-        assert_eq!(alone.all_gather(alone.rank()).unwrap(), [world.rank()]);
+        assert_eq!(alone.agree(alone.rank(), |all| all).unwrap(), [world.rank()]);
         let err = world.part(&ranks[..2]).unwrap_err().to_string();
         assert!(err.starts_with("cannot talk among some ranks: "), "{err}");
     });
@@ -191,7 +196,7 @@ fn one_process_alone_hears_itself() {
     let mut world = World::single();
     assert_eq!((world.rank(), world.size(), world.is_root()), (Rank(0), 1, true));
     world.barrier().unwrap();
-    assert_eq!(world.all_gather(7).unwrap(), [7]);
+    assert_eq!(world.agree(7, |all| all).unwrap(), [7]);
     assert_eq!(world.exchange(7, |rank| vec![rank]).unwrap(), [(Rank(0), 7)]);
     assert!(matches!(world.broadcast::<u32>(None), Err(Error::Protocol { .. })));
     world.finish().unwrap();

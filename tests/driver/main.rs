@@ -90,7 +90,7 @@ fn state() -> &'static str {
 
 fn simulated_gpus() -> &'static [Context] {
     state();
-    assert!(cuda::driver().unwrap().is_simulated());
+    assert!(cuda::driver().unwrap().is_simulated);
     gpus()
 }
 

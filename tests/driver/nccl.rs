@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use g2g::ffi::nccl::{
-    Allocation, Call, Communicator, Factor, Graph, Group, Library, Registration, Window,
+    Allocation, At, Call, Communicator, Factor, Graph, Group, Library, Registration, Window,
 };
 use g2g::plan::{Collective, DataType, Peers, Reduction};
 
@@ -77,11 +77,11 @@ fn seats(gpus: &[Context]) -> Vec<Seat> {
 fn together<'a>(
     ranks: &'a [Communicator],
     seats: &'a [Seat],
-    mut queue: impl FnMut(&mut Group<'a>, (&'a Communicator, &'a Stream), &'a Seat),
+    mut queue: impl FnMut(&mut Group<'a>, At<'a>, &'a Seat),
 ) {
     let mut group = Group::start(library()).unwrap();
     for (communicator, seat) in ranks.iter().zip(seats) {
-        queue(&mut group, (communicator, &seat.gpu.stream), seat);
+        queue(&mut group, At { communicator, stream: &seat.gpu.stream }, seat);
     }
     group.end().unwrap();
     seats.iter().for_each(|seat| seat.gpu.finish());
@@ -113,7 +113,7 @@ fn a_rank_alone_keeps_its_data(gpus: &[Context]) {
     let alone = alone(&gpus[0]);
     let mut group = Group::start(library()).unwrap();
     let sum = call(Collective::AllReduce, seat.source.all(), seat.target.all());
-    group.queue((&alone, &seat.gpu.stream), sum).unwrap();
+    group.queue(At { communicator: &alone, stream: &seat.gpu.stream }, sum).unwrap();
     group.end().unwrap();
     seat.gpu.finish();
     alone.async_error().unwrap();
@@ -132,7 +132,7 @@ fn what_is_captured_is_done_at_each_launch(gpus: &[Context]) {
         let graph = Graph::capture(library(), &streams, 2, |group, half_of| {
             let [source, target] = [&seat.source, &seat.target].map(|of| half(of.all(), half_of));
             let sum = call(Collective::AllReduce, source, target);
-            group.queue((&alone, &seat.gpu.stream), sum)
+            group.queue(At { communicator: &alone, stream: &seat.gpu.stream }, sum)
         });
         let graph = graph.unwrap();
         seat.gpu.finish();
@@ -231,7 +231,7 @@ fn ranks_pass_on_gather_and_scatter(gpus: &[Context]) {
 fn messages_cross_in_one_group(gpus: &[Context]) {
     let (ranks, mut seats) = (pair(gpus), seats(gpus));
     together(&ranks, &seats, |group, at, seat| {
-        let peer = u32::from(std::ptr::eq(at.0, &raw const ranks[0]));
+        let peer = u32::from(std::ptr::eq(at.communicator, &raw const ranks[0]));
         let peers = Peers { to: Some(peer), from: Some(peer) };
         let messages = call(Collective::SendRecv, seat.source.all(), seat.target.all());
         group.queue(at, Call { peers, ..messages }).unwrap();
@@ -285,7 +285,7 @@ fn registered_memory_and_windows_are_used_like_all_other(gpus: &[Context]) {
         for (rank, (communicator, seat)) in ranks.iter().zip(&seats).enumerate() {
             let all = windows.iter().map(Memory::all).chain(registered.iter().map(Memory::all));
             let target = all.collect::<Vec<Slice<'_>>>()[of_both(rank)];
-            let at = (&**communicator, &seat.gpu.stream);
+            let at = At { communicator, stream: &seat.gpu.stream };
             group.queue(at, call(Collective::AllReduce, seat.source.all(), target)).unwrap();
         }
         group.end().unwrap();
@@ -309,7 +309,7 @@ fn a_rank_that_leaves_in_the_middle_is_not_waited_for_ever(gpus: &[Context]) {
     let stays = ranks.pop().unwrap();
     let mut group = Group::start(library()).unwrap();
     let sum = call(Collective::AllReduce, seats[0].source.all(), seats[0].target.all());
-    group.queue((&stays, &seats[0].gpu.stream), sum).unwrap();
+    group.queue(At { communicator: &stays, stream: &seats[0].gpu.stream }, sum).unwrap();
     // It may be queued, or be late while the two connect; nothing may wait for ever.
     let ended = group.end();
     drop(left);

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use g2g::ffi::cuda::{Descriptor, Imported, IpcHandle};
+use g2g::ffi::cuda::{Descriptor, IpcHandle};
 use serde::{Deserialize, Serialize};
 
 use super::*;
@@ -73,7 +73,7 @@ fn the_other_process() {
     // Another GPU than the memory's, where there is one.
     let context = gpus.last().unwrap();
     match memory {
-        Shared::Handle(handle) => do_part(context, &Imported::open(context, &handle).unwrap()),
+        Shared::Handle(handle) => do_part(context, &Buffer::open(context, &handle).unwrap()),
         Shared::Descriptor(descriptor) => {
             let shared = SharedBuffer::open(context, descriptor, &[]).unwrap();
             do_part(context, &shared);
@@ -116,7 +116,7 @@ fn is_shared(context: &Context, memory: &impl Memory, hand_over: impl FnOnce()) 
 
 fn memory_is_opened_by_handle_in_other_processes_only(gpus: &[Context]) {
     let memory = Buffer::to_share(&gpus[0], SIZE).unwrap();
-    let err = Imported::open(&gpus[0], &memory.ipc_handle().unwrap()).unwrap_err();
+    let err = Buffer::open(&gpus[0], &memory.ipc_handle().unwrap()).unwrap_err();
     assert_eq!(code(&err), 201, "{err}");
 }
 

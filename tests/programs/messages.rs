@@ -49,7 +49,7 @@ fn ranks(world: &World) -> Vec<u32> {
 
 fn values_reach_every_rank(world: &mut World) {
     let (own, size) = (world.rank().0, world.size());
-    assert_eq!(world.all_gather(own).unwrap(), ranks(world));
+    assert_eq!(world.agree(own, |all| all).unwrap(), ranks(world));
     let long = |rank: u32| format!("{rank}").repeat(LONG);
     if let Some(all) = world.gather(long(own)).unwrap() {
         assert!((0..size).map(long).eq(all));
@@ -66,11 +66,12 @@ fn a_failure_ends_the_round_for_all(world: &mut World) {
         if world.rank().0 == culprit {
             world.abandon("out of memory");
         } else {
-            let heard = world.all_gather(1).and_then(|_| world.all_gather("x".repeat(100_000)));
+            let heard =
+                world.agree(1, |all| all).and_then(|_| world.agree("x".repeat(100_000), |all| all));
             assert_eq!(heard.unwrap_err().to_string(), format!("rank {culprit}: out of memory"));
         }
         world.next_round();
-        assert_eq!(world.all_gather(world.rank().0).unwrap(), ranks(world));
+        assert_eq!(world.agree(world.rank().0, |all| all).unwrap(), ranks(world));
     }
 }
 
@@ -80,7 +81,7 @@ fn parts_talk_among_themselves(world: &mut World) {
     backwards.reverse();
     let mut whole = world.part(&backwards).unwrap();
     assert_eq!((whole.is_root(), whole.rank()), (world.rank() == last, world.rank()));
-    assert_eq!(whole.all_gather(whole.rank()).unwrap(), backwards);
+    assert_eq!(whole.agree(whole.rank(), |all| all).unwrap(), backwards);
 
     let ends = [Rank(0), last];
     let mut pair = match ends.contains(&world.rank()) {
@@ -96,10 +97,10 @@ fn parts_talk_among_themselves(world: &mut World) {
         assert_eq!(pair.broadcast::<String>(None).unwrap(), "pair");
     }
     match pair {
-        Some(mut pair) => assert_eq!(pair.all_gather(pair.rank()).unwrap(), ends),
+        Some(mut pair) => assert_eq!(pair.agree(pair.rank(), |all| all).unwrap(), ends),
         None => {
             assert!(matches!(world.part(&ends), Err(Error::Protocol { .. })));
-            assert_eq!(world.part(&[world.rank()]).unwrap().all_gather(5).unwrap(), [5]);
+            assert_eq!(world.part(&[world.rank()]).unwrap().agree(5, |all| all).unwrap(), [5]);
         }
     }
 }

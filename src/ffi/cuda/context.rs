@@ -10,7 +10,11 @@ use std::{
 
 use cudarc::driver::sys::{CUctx_st, CUresult};
 
-use super::{Device, Driver, stream};
+use super::{
+    Device, Driver,
+    calls::{Answer, Calls},
+    stream,
+};
 use crate::{ffi::CallError, units::Bytes};
 
 /// A handle of the driver's.
@@ -22,6 +26,57 @@ pub(super) struct Handle<T>(pub(super) *mut T);
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above; the driver orders calls that meet.
 unsafe impl<T> Sync for Handle<T> {}
+
+/// What the driver has made in a context; destroyed on drop.
+#[derive(Debug)]
+pub(super) struct Object<T> {
+    pub(super) context: Context,
+    handle: Handle<T>,
+    /// What it is, for errors.
+    name: &'static str,
+    destroy: unsafe fn(&Calls, *mut T) -> Answer,
+}
+
+impl<T> Object<T> {
+    /// Takes over what the driver has made in `context`.
+    ///
+    /// # Safety
+    ///
+    /// Nothing else destroys it, which `destroy` does.
+    pub(super) unsafe fn own(
+        context: &Context,
+        name: &'static str,
+        handle: *mut T,
+        destroy: unsafe fn(&Calls, *mut T) -> Answer,
+    ) -> Self {
+        Self { context: context.clone(), handle: Handle(handle), name, destroy }
+    }
+
+    /// Its handle, which is alive as long as this value.
+    #[inline]
+    pub(super) fn handle(&self) -> *mut T {
+        self.handle.0
+    }
+}
+
+impl<T> std::fmt::Display for Object<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {}", self.name, self.context.device())
+    }
+}
+
+impl<T> Drop for Object<T> {
+    fn drop(&mut self) {
+        let destroyed = self.context.current().and_then(|driver| {
+            // SAFETY: it is destroyed only here.
+            let answer = unsafe { (self.destroy)(&driver.calls, self.handle.0) };
+            driver.check(answer, || self.to_string())
+        });
+        if let Err(err) = destroyed {
+            crate::ffi::warn(&err);
+        }
+    }
+}
 
 /// A GPU's primary context, retained until the last clone and all that was made in it are gone.
 #[derive(Clone, Debug)]
@@ -40,7 +95,7 @@ pub(super) struct Inner {
 
 thread_local! {
     /// The context that this module last made current to the thread, by its `id`; 0 is none.
-    /// A library that leaves another context current would have to be undone by its caller.
+    /// After a call of a library that may make another one current: [`Context::forget_current`].
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -62,8 +117,9 @@ impl Context {
         }
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is a live local that the call only writes.
-        let code = unsafe { driver.calls.cuDevicePrimaryCtxRetain(&raw mut handle, device.handle) };
-        driver.check("cuDevicePrimaryCtxRetain", code, || device.to_string())?;
+        let answer =
+            unsafe { driver.calls.cuDevicePrimaryCtxRetain(&raw mut handle, device.handle) };
+        driver.check(answer, || device.to_string())?;
         let id = IDS.fetch_add(1, Ordering::Relaxed);
         let inner =
             Arc::new(Inner { device, handle: Handle(handle), id, streams: Mutex::default() });
@@ -83,24 +139,23 @@ impl Context {
     ///
     /// The two GPUs have no such way, or the driver has no room for one more.
     pub fn enable_peer_access(&self, peer: &Self) -> Result<(), CallError> {
-        const ALREADY: u32 = CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as u32;
         let driver = self.current()?;
         // SAFETY: `peer` is a live context, and the flags must be 0.
-        let code = unsafe { driver.calls.cuCtxEnablePeerAccess(peer.inner.handle.0, 0) };
-        if code == ALREADY {
+        let answer = unsafe { driver.calls.cuCtxEnablePeerAccess(peer.inner.handle.0, 0) };
+        if answer.is(CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
             return Ok(());
         }
         let pair = || format!("{} to {}", self.device(), peer.device());
-        driver.check("cuCtxEnablePeerAccess", code, pair)
+        driver.check(answer, pair)
     }
 
-    /// The GPU's memory that is free now, for whoever asks first.
+    /// The GPU's memory that is free now; other processes may take it.
     pub fn free_memory(&self) -> Result<Bytes, CallError> {
         let driver = self.current()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: both are live locals that the call only writes.
-        let code = unsafe { driver.calls.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
-        driver.check("cuMemGetInfo", code, || self.device().to_string())?;
+        let answer = unsafe { driver.calls.cuMemGetInfo_v2(&raw mut free, &raw mut total) };
+        driver.check(answer, || self.device().to_string())?;
         Ok(Bytes::of_len(free))
     }
 
@@ -127,8 +182,8 @@ impl Context {
     #[cold]
     fn make_current(&self, driver: &Driver) -> Result<(), CallError> {
         // SAFETY: the context is retained as long as `self` lives.
-        let code = unsafe { driver.calls.cuCtxSetCurrent(self.inner.handle.0) };
-        driver.check("cuCtxSetCurrent", code, || self.device().to_string())?;
+        let answer = unsafe { driver.calls.cuCtxSetCurrent(self.inner.handle.0) };
+        driver.check(answer, || self.device().to_string())?;
         CURRENT.set(self.inner.id);
         Ok(())
     }
@@ -171,8 +226,8 @@ impl Drop for Inner {
         let driver = self.device.driver;
         // SAFETY: the context was retained once when this value was made, and all that was made
         // in it is gone: it holds this value.
-        let code = unsafe { driver.calls.cuDevicePrimaryCtxRelease_v2(self.device.handle) };
-        let released = driver.check("cuDevicePrimaryCtxRelease", code, || self.device.to_string());
+        let answer = unsafe { driver.calls.cuDevicePrimaryCtxRelease_v2(self.device.handle) };
+        let released = driver.check(answer, || self.device.to_string());
         if let Err(err) = released {
             crate::ffi::warn(&err);
         }

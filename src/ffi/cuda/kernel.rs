@@ -7,7 +7,7 @@ use std::{
 
 use cudarc::driver::sys::{CUfunc_st, CUfunction_attribute_enum, CUmod_st};
 
-use super::{Context, Driver, Slice, Stream, context::Handle};
+use super::{Context, Slice, Stream, context::Handle};
 use crate::{
     ffi::CallError,
     units::{self, Bytes},
@@ -40,7 +40,8 @@ const fn ptx(text: &'static str) -> &'static CStr {
     }
 }
 
-/// The kernels, ready to be launched in streams of one context.
+/// The kernels, ready to be launched in streams of one context. Its methods panic if the stream is
+/// of another.
 #[derive(Debug)]
 pub struct Kernels {
     context: Context,
@@ -60,7 +61,7 @@ pub struct Kernels {
     _modules: [Module; 5],
 }
 
-/// What [`Kernels::hold`] waits for, and how it says that it waited in vain.
+/// What [`Kernels::hold`] waits for, and how it reports a timeout.
 #[derive(Clone, Copy, Debug)]
 pub struct Hold<'a> {
     /// A 32-bit word of host memory.
@@ -155,7 +156,7 @@ impl Kernels {
     ///
     /// # Panics
     ///
-    /// The two are not equally long, or the stream is of another context.
+    /// The two are not equally long.
     pub fn copy_by_read(
         &self,
         stream: &Stream,
@@ -192,7 +193,7 @@ impl Kernels {
     ///
     /// # Panics
     ///
-    /// `checksum` has no room for an aligned word, or the stream is of another context.
+    /// `checksum` has no room for an aligned word.
     pub fn read_only(
         &self,
         stream: &Stream,
@@ -206,10 +207,6 @@ impl Kernels {
 
     /// Queues storing the pattern of `seed` into `target`. `at_once` as in
     /// [`Kernels::copy_by_read`].
-    ///
-    /// # Panics
-    ///
-    /// The stream is of another context.
     pub fn write_only(
         &self,
         stream: &Stream,
@@ -222,19 +219,11 @@ impl Kernels {
     }
 
     /// Queues writing the pattern of `seed` into `target`.
-    ///
-    /// # Panics
-    ///
-    /// The stream is of another context.
     pub fn fill(&self, stream: &Stream, target: Slice<'_>, seed: u64) -> Result<(), CallError> {
         self.fill_flipped(stream, target, seed, 0)
     }
 
     /// Queues writing what differs from the pattern of `seed` in every byte into `target`.
-    ///
-    /// # Panics
-    ///
-    /// The stream is of another context.
     pub fn poison(&self, stream: &Stream, target: Slice<'_>, seed: u64) -> Result<(), CallError> {
         self.fill_flipped(stream, target, seed, u64::MAX)
     }
@@ -245,7 +234,7 @@ impl Kernels {
     ///
     /// # Panics
     ///
-    /// `result` has no room for two aligned words, or the stream is of another context.
+    /// `result` has no room for two aligned words.
     pub fn compare(
         &self,
         stream: &Stream,
@@ -262,7 +251,7 @@ impl Kernels {
     ///
     /// # Panics
     ///
-    /// One of the words is not aligned, or the stream is of another context.
+    /// One of the words is not aligned.
     pub fn hold(&self, stream: &Stream, hold: Hold<'_>) -> Result<(), CallError> {
         let parameters = [
             hold.flag.value(4),
@@ -277,8 +266,8 @@ impl Kernels {
     ///
     /// # Panics
     ///
-    /// The first word is not inside the list or not aligned, the list is no power of two long, the
-    /// result has no room for three aligned words, or the stream is of another context.
+    /// The first word is not inside the list or not aligned, the list is no power of two long, or the
+    /// result has no room for three aligned words.
     pub fn chase(&self, stream: &Stream, chase: Chase<'_>) -> Result<(), CallError> {
         chase.list.slice(chase.offset, Bytes::new(8)).value(8);
         // Its size less 8 then has all bits that an offset of a word in it can have.
@@ -298,7 +287,7 @@ impl Kernels {
     ///
     /// # Panics
     ///
-    /// The target is not aligned to whole elements, or the stream is of another context.
+    /// The target is not aligned to whole elements.
     pub fn give(
         &self,
         stream: &Stream,
@@ -377,7 +366,7 @@ impl Kernels {
         // SAFETY: every typed launch above gives the parameters that its kernel declares, with
         // memory that is alive and whole, whose owners wait for this stream before they let go of
         // it. The call copies the parameters before it returns.
-        let code = unsafe {
+        let answer = unsafe {
             driver.calls.cuLaunchKernel(
                 function.handle.0,
                 grid.blocks,
@@ -392,9 +381,7 @@ impl Kernels {
                 std::ptr::null_mut(),
             )
         };
-        driver.check("cuLaunchKernel", code, || {
-            format!("{} in {stream}", function.name.to_string_lossy())
-        })
+        driver.check(answer, || format!("{} in {stream}", function.name.to_string_lossy()))
     }
 }
 
@@ -419,8 +406,9 @@ impl Module {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the text is PTX that ends in NUL; `handle` is a live local that the call only
         // writes.
-        let code = unsafe { driver.calls.cuModuleLoadData(&raw mut handle, text.as_ptr().cast()) };
-        driver.check("cuModuleLoadData", code, || format!("kernels on {}", context.device()))?;
+        let answer =
+            unsafe { driver.calls.cuModuleLoadData(&raw mut handle, text.as_ptr().cast()) };
+        driver.check(answer, || format!("kernels on {}", context.device()))?;
         Ok(Self { context: context.clone(), handle: Handle(handle) })
     }
 
@@ -430,26 +418,18 @@ impl Module {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the module is loaded, `name` ends in NUL, and `handle` is a live local that the
         // call only writes.
-        let code = unsafe {
+        let answer = unsafe {
             driver.calls.cuModuleGetFunction(&raw mut handle, self.handle.0, name.as_ptr())
         };
-        driver.check("cuModuleGetFunction", code, object)?;
-        let function = Function { handle: Handle(handle), name };
-        function.force(driver)?;
-        Ok(function)
-    }
-}
-
-impl Function {
-    /// Asks for what only the code itself tells, so that it is loaded however lazy the driver is.
-    fn force(&self, driver: &Driver) -> Result<(), CallError> {
+        driver.check(answer, object)?;
+        // Only the code itself tells this, so it is loaded however lazy the driver is.
         let registers = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NUM_REGS;
-        let mut answer: c_int = 0;
-        // SAFETY: the function's module is loaded; `answer` is a live local that the call only
+        let mut count: c_int = 0;
+        // SAFETY: the function's module is loaded; `count` is a live local that the call only
         // writes.
-        let code =
-            unsafe { driver.calls.cuFuncGetAttribute(&raw mut answer, registers, self.handle.0) };
-        driver.check("cuFuncGetAttribute", code, || self.name.to_string_lossy().into_owned())
+        let answer = unsafe { driver.calls.cuFuncGetAttribute(&raw mut count, registers, handle) };
+        driver.check(answer, object)?;
+        Ok(Function { handle: Handle(handle), name })
     }
 }
 
@@ -458,8 +438,8 @@ impl Drop for Module {
         self.context.give_back(|driver| {
             // SAFETY: the handle came from `cuModuleLoadData`, no stream runs its kernels any
             // more, and it is unloaded only here.
-            let code = unsafe { driver.calls.cuModuleUnload(self.handle.0) };
-            driver.check("cuModuleUnload", code, || self.context.device().to_string())
+            let answer = unsafe { driver.calls.cuModuleUnload(self.handle.0) };
+            driver.check(answer, || self.context.device().to_string())
         });
     }
 }

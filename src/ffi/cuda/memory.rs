@@ -11,13 +11,16 @@ use std::{
 
 use cudarc::driver::sys;
 
-use super::Context;
+use super::{
+    Context,
+    calls::{Answer, Calls},
+};
 use crate::{
     ffi::{CallError, shm::Segment},
     units::Bytes,
 };
 
-/// What the driver divides among small allocations.
+/// The block that the driver divides among small allocations.
 const BLOCK: Bytes = Bytes::mib(2);
 
 /// Memory that copies and kernels work on.
@@ -40,8 +43,8 @@ pub trait Memory: std::fmt::Debug {
     }
 }
 
-/// A part of some memory, borrowed from its owner; what the GPUs write in it is no secret of
-/// Rust's, so it is shared freely.
+/// A part of some memory, borrowed from its owner. GPUs may write it at any time, so it is shared
+/// freely and never a Rust slice.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a> {
     address: u64,
@@ -50,7 +53,7 @@ pub struct Slice<'a> {
 }
 
 impl Slice<'_> {
-    /// The memory at `address`; whoever makes it gives it the lifetime of the memory's owner.
+    /// The memory at `address`. The caller gives it the lifetime of the memory's owner.
     pub(in crate::ffi) fn new(address: u64, size: Bytes) -> Self {
         Self { address, size, owner: PhantomData }
     }
@@ -99,7 +102,7 @@ impl Slice<'_> {
     }
 }
 
-/// The size as a length; more than this machine can address is refused by the driver's own word.
+/// The size as a length. The driver refuses more than this machine can address.
 pub(super) fn length(size: Bytes) -> usize {
     size.to_len().unwrap_or(usize::MAX)
 }
@@ -109,12 +112,14 @@ pub(super) fn whole(size: Bytes) -> Bytes {
     Bytes::new(size.get().div_ceil(BLOCK.get()).saturating_mul(BLOCK.get()))
 }
 
-/// Memory of one GPU; freed on drop. Its contents are undefined until something is written.
+/// Memory of one GPU, of this process or opened from another; given back on drop. Its contents are
+/// undefined until something is written.
 #[derive(Debug)]
 pub struct Buffer {
     pub(super) context: Context,
     pub(super) address: u64,
     size: Bytes,
+    free: unsafe fn(&Calls, u64) -> Answer,
 }
 
 impl Buffer {
@@ -127,9 +132,24 @@ impl Buffer {
         let driver = context.current()?;
         let mut address = 0;
         // SAFETY: `address` is a live local that the call only writes.
-        let code = unsafe { driver.calls.cuMemAlloc_v2(&raw mut address, length(size)) };
-        driver.check("cuMemAlloc", code, || format!("{size} on {}", context.device()))?;
-        Ok(Self { context: context.clone(), address, size })
+        let answer = unsafe { driver.calls.cuMemAlloc_v2(&raw mut address, length(size)) };
+        driver.check(answer, || format!("{size} on {}", context.device()))?;
+        // SAFETY: the call has just made it, for this owner.
+        Ok(unsafe { Self::own(context, address, size, Calls::cuMemFree_v2) })
+    }
+
+    /// Takes over memory that the driver has made.
+    ///
+    /// # Safety
+    ///
+    /// It is as large, and nothing else gives it back, which `free` does.
+    pub(super) unsafe fn own(
+        context: &Context,
+        address: u64,
+        size: Bytes,
+        free: unsafe fn(&Calls, u64) -> Answer,
+    ) -> Self {
+        Self { context: context.clone(), address, size, free }
     }
 
     /// Allocates `size` for [`Buffer::ipc_handle`] or [`Buffer::dma_buf`]: whole blocks, with
@@ -148,14 +168,18 @@ impl Memory for Buffer {
     }
 }
 
+impl std::fmt::Display for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} on {}", self.size, self.context.device())
+    }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
         self.context.give_back(|driver| {
-            // SAFETY: the memory came from `cuMemAlloc`, no stream uses it any more, and it is
-            // freed only here.
-            let code = unsafe { driver.calls.cuMemFree_v2(self.address) };
-            driver
-                .check("cuMemFree", code, || format!("{} on {}", self.size, self.context.device()))
+            // SAFETY: no stream uses the memory any more, and it is given back only here.
+            let answer = unsafe { (self.free)(&driver.calls, self.address) };
+            driver.check(answer, || self.to_string())
         });
     }
 }
@@ -188,8 +212,8 @@ impl HostMemory {
         let object = || format!("{size} of pinned host memory");
         let mut pointer: *mut c_void = std::ptr::null_mut();
         // SAFETY: `pointer` is a live local that the call only writes.
-        let code = unsafe { driver.calls.cuMemHostAlloc(&raw mut pointer, length(size), FLAGS) };
-        driver.check("cuMemHostAlloc", code, object)?;
+        let answer = unsafe { driver.calls.cuMemHostAlloc(&raw mut pointer, length(size), FLAGS) };
+        driver.check(answer, object)?;
         // From here on a failure frees it.
         let pointer = pointer.cast::<u8>();
         let mut memory = Self { context: context.clone(), pointer, address: 0, size };
@@ -244,8 +268,8 @@ impl Drop for HostMemory {
         self.context.give_back(|driver| {
             // SAFETY: the memory came from `cuMemHostAlloc`, no stream uses it any more, and it is
             // freed only here.
-            let code = unsafe { driver.calls.cuMemFreeHost(self.pointer.cast()) };
-            driver.check("cuMemFreeHost", code, || format!("{} of pinned host memory", self.size))
+            let answer = unsafe { driver.calls.cuMemFreeHost(self.pointer.cast()) };
+            driver.check(answer, || format!("{} of pinned host memory", self.size))
         });
     }
 }
@@ -270,9 +294,9 @@ impl Registered {
         let driver = context.current()?;
         let (pointer, length) = segment.memory();
         // SAFETY: the range is the segment's mapping, which outlives its registration.
-        let code = unsafe { driver.calls.cuMemHostRegister_v2(pointer.cast(), length, FLAGS) };
+        let answer = unsafe { driver.calls.cuMemHostRegister_v2(pointer.cast(), length, FLAGS) };
         let object = || format!("a shared segment of {}", Bytes::of_len(length));
-        driver.check("cuMemHostRegister", code, object)?;
+        driver.check(answer, object)?;
         // From here on a failure unregisters it.
         let segment = ManuallyDrop::new(segment);
         let mut memory = Self { context: context.clone(), address: 0, segment };
@@ -301,9 +325,9 @@ impl Drop for Registered {
         let unregistered = self.context.give_back(|driver| {
             // SAFETY: the range was registered in `new`, no stream uses it any more, and it is
             // unregistered only here.
-            let code = unsafe { driver.calls.cuMemHostUnregister(pointer.cast()) };
+            let answer = unsafe { driver.calls.cuMemHostUnregister(pointer.cast()) };
             let object = || format!("a shared segment of {}", Bytes::of_len(length));
-            driver.check("cuMemHostUnregister", code, object)
+            driver.check(answer, object)
         });
         if unregistered {
             // SAFETY: this is the only drop of the segment, and nothing uses it afterwards.
@@ -318,9 +342,9 @@ fn device_address(context: &Context, pointer: *mut u8) -> Result<u64, CallError>
     let mut address = 0;
     // SAFETY: `pointer` is the beginning of memory pinned with a device mapping; `address` is a
     // live local that the call only writes.
-    let code =
+    let answer =
         unsafe { driver.calls.cuMemHostGetDevicePointer_v2(&raw mut address, pointer.cast(), 0) };
-    driver.check("cuMemHostGetDevicePointer", code, || "pinned host memory".to_owned())?;
+    driver.check(answer, || "pinned host memory".to_owned())?;
     Ok(address)
 }
 

@@ -27,8 +27,8 @@ mod sharing;
 mod stream;
 
 use std::{
-    ffi::{CStr, c_char},
-    path::{Path, PathBuf},
+    ffi::c_char,
+    path::PathBuf,
     sync::{Mutex, OnceLock, Weak},
 };
 
@@ -36,10 +36,10 @@ use cudarc::driver::sys;
 
 use super::{
     CallError, Cause,
-    library::{self, Absent, path_of},
-    simulation, watchdog,
+    library::{self, Absent, Missing},
+    simulation, text_of, watchdog,
 };
-use calls::{Calls, DescriptorCalls, GraphCalls, IpcCalls, PairCalls, RangeCalls, ValueCalls};
+use calls::{Answer, Calls};
 
 pub use calls::CALLS;
 pub use context::Context;
@@ -47,17 +47,14 @@ pub use device::Device;
 pub(in crate::ffi) use graph::{Capture, Graph};
 pub use kernel::{Chase, Hold, Kernels, Reduced};
 pub use memory::{Buffer, HostMemory, Memory, Registered, Slice};
-pub use sharing::{Descriptor, Imported, IpcHandle, SharedBuffer};
+pub use sharing::{Descriptor, IpcHandle, SharedBuffer};
 pub use stream::{Event, Stream};
 
-/// A function that this driver does not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the driver has no {0}: install a newer one")]
-pub struct Missing(&'static str);
-
-/// What some drivers cannot do.
+/// What a driver may be able to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
+    /// Without which nothing can be measured; a driver that lacks it is refused.
+    Basics,
     /// Words that streams wait for and write: [`Stream::wait_value`].
     StreamValues,
     /// Capturing what is queued, to launch it as a whole.
@@ -68,20 +65,20 @@ pub enum Feature {
     Descriptors,
     /// Telling of native atomics: [`Device::has_native_atomics`].
     NativeAtomics,
+    /// Memory for the kernel's other drivers: [`Buffer::dma_buf`].
+    DmaBufs,
 }
 
 /// NVIDIA's driver, loaded and initialised.
+#[derive(Debug)]
 pub struct Driver {
     calls: Calls,
-    pair_calls: Result<PairCalls, Missing>,
-    value_calls: Result<ValueCalls, Missing>,
-    graph_calls: Result<GraphCalls, Missing>,
-    ipc_calls: Result<IpcCalls, Missing>,
-    descriptor_calls: Result<DescriptorCalls, Missing>,
-    range_calls: Result<RangeCalls, Missing>,
-    version: u32,
-    library: PathBuf,
-    simulated: bool,
+    /// The newest CUDA that it supports: 1000 times the major version and 10 times the minor.
+    pub version: u32,
+    /// The file that was loaded.
+    pub library: PathBuf,
+    /// Whether the machine behind it is a simulated one.
+    pub is_simulated: bool,
     contexts: Mutex<Vec<Weak<context::Inner>>>,
 }
 
@@ -104,8 +101,8 @@ impl Driver {
         let loaded = unsafe { sys::culib() };
         drop(loading);
         // SAFETY: the symbol is only asked about, never called or read.
-        let simulated = unsafe { loaded.get::<*const ()>(b"simgpu_state") }.is_ok();
-        match (simulated, simulation::library().is_some()) {
+        let is_simulated = unsafe { loaded.get::<*const ()>(b"simgpu_state") }.is_ok();
+        match (is_simulated, simulation::library().is_some()) {
             (true, false) => {
                 let reason = "the driver that was found is the simulated one, which was not asked \
                               for: take its folder off the library path";
@@ -117,21 +114,13 @@ impl Driver {
             }
             (true, true) | (false, false) => {}
         }
-        let calls = Calls::load().map_err(|name| Absent::new(Missing(name).to_string()))?;
-        let library = path_of(calls.cuInit as *const ());
-        let mut driver = Self {
-            calls,
-            pair_calls: PairCalls::load().map_err(Missing),
-            value_calls: ValueCalls::load().map_err(Missing),
-            graph_calls: GraphCalls::load().map_err(Missing),
-            ipc_calls: IpcCalls::load().map_err(Missing),
-            descriptor_calls: DescriptorCalls::load().map_err(Missing),
-            range_calls: RangeCalls::load().map_err(Missing),
-            version: 0,
-            library,
-            simulated,
-            contexts: Mutex::default(),
-        };
+        let calls = Calls::load();
+        if let Some(missing) = calls.missing(Feature::Basics) {
+            return Err(Absent::new(missing.to_string()));
+        }
+        let library = calls.library();
+        let mut driver =
+            Self { calls, version: 0, library, is_simulated, contexts: Mutex::default() };
         if let Err(err) = watchdog::watch_calls() {
             crate::stderr::say(&format!("warning: nobody watches over the driver's calls: {err}"));
         }
@@ -143,107 +132,62 @@ impl Driver {
 
     fn initialise(&mut self) -> Result<(), CallError> {
         // SAFETY: the call takes one integer, which must be 0.
-        let code = unsafe { self.calls.cuInit(0) };
-        self.check("cuInit", code, || self.library.display().to_string())?;
+        let answer = unsafe { self.calls.cuInit(0) };
+        self.check(answer, || self.library.display().to_string())?;
         let mut version = 0;
         // SAFETY: `version` is a live local that the call only writes.
-        let code = unsafe { self.calls.cuDriverGetVersion(&raw mut version) };
-        self.check("cuDriverGetVersion", code, String::new)?;
+        let answer = unsafe { self.calls.cuDriverGetVersion(&raw mut version) };
+        self.check(answer, String::new)?;
         self.version = version.unsigned_abs();
         Ok(())
     }
 
-    /// The newest CUDA that it supports: 1000 times the major version and 10 times the minor.
-    pub fn version(&self) -> u32 {
-        self.version
-    }
-
-    /// The file that was loaded.
-    pub fn library(&self) -> &Path {
-        &self.library
-    }
-
-    /// Whether the machine behind it is a simulated one.
-    pub fn is_simulated(&self) -> bool {
-        self.simulated
-    }
-
     /// What is missing for `feature`, if anything is.
     pub fn lacks(&self, feature: Feature) -> Option<Missing> {
-        match feature {
-            Feature::StreamValues => self.value_calls.as_ref().err(),
-            Feature::Graphs => self.graph_calls.as_ref().err(),
-            Feature::Ipc => self.ipc_calls.as_ref().err(),
-            Feature::Descriptors => self.descriptor_calls.as_ref().err(),
-            Feature::NativeAtomics => self.pair_calls.as_ref().err(),
-        }
-        .copied()
+        self.calls.missing(feature)
     }
 
     /// The GPUs that this process may use, in the order of their ordinals.
     pub fn devices(&'static self) -> Result<Vec<Device>, CallError> {
         let mut count = 0;
         // SAFETY: `count` is a live local that the call only writes.
-        let code = unsafe { self.calls.cuDeviceGetCount(&raw mut count) };
-        self.check("cuDeviceGetCount", code, String::new)?;
+        let answer = unsafe { self.calls.cuDeviceGetCount(&raw mut count) };
+        self.check(answer, String::new)?;
         (0..count.unsigned_abs()).map(|ordinal| Device::new(self, ordinal)).collect()
     }
 
-    /// Turns a return code into an error that names the call, the object, the code, the
-    /// driver's name for it and its sentence.
+    /// Turns an answer into an error that names the call, the object, the code, the driver's name
+    /// for it and its sentence.
     #[inline]
-    fn check(
-        &self,
-        call: &'static str,
-        code: u32,
-        object: impl FnOnce() -> String,
-    ) -> Result<(), CallError> {
-        if code == sys::CUresult::CUDA_SUCCESS as u32 {
+    fn check(&self, answer: Answer, object: impl FnOnce() -> String) -> Result<(), CallError> {
+        if answer.is(sys::CUresult::CUDA_SUCCESS) {
             return Ok(());
         }
-        Err(self.error(call, code, object()))
+        Err(self.error(&answer, object))
     }
 
     #[cold]
-    fn error(&self, call: &'static str, code: u32, object: String) -> CallError {
-        let name = self.describe(self.calls.cuGetErrorName, code);
-        let text = self.describe(self.calls.cuGetErrorString, code);
-        CallError { call, object, source: Cause::Library { code, name, text } }
-    }
-
-    /// What `ask` says of `code`; a code that this driver does not know has no name.
-    fn describe(
-        &self,
-        ask: unsafe extern "C" fn(u32, *mut *const c_char) -> u32,
-        code: u32,
-    ) -> String {
-        let mut text = std::ptr::null();
-        // SAFETY: `ask` is one of the two calls that explain a code; `text` is a live local that
-        // it only writes.
-        let answer = unsafe { ask(code, &raw mut text) };
-        if answer != 0 || text.is_null() {
-            return "unknown".to_owned();
-        }
-        // SAFETY: the driver answered with a string of its own that ends in NUL and never moves.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    fn error(&self, answer: &Answer, object: impl FnOnce() -> String) -> CallError {
+        let code = match answer.code() {
+            Ok(code) => code,
+            Err(missing) => return missing.into(),
+        };
+        // SAFETY: the call writes its one answer.
+        let name = describe(|text| unsafe { self.calls.cuGetErrorName(code, text) });
+        // SAFETY: as above.
+        let text = describe(|text| unsafe { self.calls.cuGetErrorString(code, text) });
+        CallError::new(answer.call(), object(), Cause::Library { code, name, text })
     }
 }
 
-impl From<&Missing> for CallError {
-    fn from(missing: &Missing) -> Self {
-        let source = std::io::Error::new(std::io::ErrorKind::Unsupported, *missing).into();
-        Self { call: missing.0, object: String::new(), source }
+/// What `ask` says of a code; a code that the driver does not know has no name.
+fn describe(ask: impl FnOnce(*mut *const c_char) -> Answer) -> String {
+    let mut text = std::ptr::null();
+    if !ask(&raw mut text).is(sys::CUresult::CUDA_SUCCESS) {
+        return "unknown".to_owned();
     }
-}
-
-impl std::fmt::Debug for Driver {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Driver")
-            .field("library", &self.library)
-            .field("version", &self.version)
-            .field("simulated", &self.simulated)
-            .finish_non_exhaustive()
-    }
+    // SAFETY: the driver answered with a string of its own that ends in NUL and never moves.
+    unsafe { text_of(text) }.unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// What a person can do about a driver that does not initialise; CUDA's error codes.

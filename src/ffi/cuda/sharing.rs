@@ -5,8 +5,8 @@
 //! file descriptor. The driver's descriptors cannot be opened through `/proc`, unlike those of
 //! shared-memory segments; they are fetched out of their process with `pidfd_getfd`, which asks
 //! for the permission to trace it. Processes of one user have it by default; where Yama's
-//! `ptrace_scope` is 1 only ancestors do, so the owner names everybody its tracer while it
-//! exports something (`PR_SET_PTRACER`), which gives nothing to other users. Containers that filter
+//! `ptrace_scope` is 1 only ancestors do, so the owner allows every process to trace it while it
+//! exports something (`PR_SET_PTRACER`); other users still may not. Containers that filter
 //! the call need the capability `SYS_PTRACE`.
 //!
 //! In both ways the exporter keeps the memory until the importers have let go of it.
@@ -15,6 +15,7 @@
 
 use std::{
     ffi::{c_int, c_void},
+    io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     sync::{Mutex, PoisonError},
 };
@@ -25,10 +26,15 @@ use cudarc::driver::sys::{
     CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType_enum, CUmemLocation,
     CUmemLocationType_enum, CUmemRangeHandleType, CUmemRangeHandleType_enum,
 };
+use rustix::{
+    io::Errno,
+    process::{PTracer, Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open, set_ptracer},
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
     Buffer, Context, Driver, Memory, Slice,
+    calls::Calls,
     memory::{length, whole},
 };
 use crate::{ffi::CallError, units::Bytes};
@@ -45,7 +51,7 @@ pub struct IpcHandle {
 }
 
 impl Buffer {
-    /// What other processes open it with; not the own one. It is to come from
+    /// A handle by which other processes open it; this one cannot. The memory is made by
     /// [`Buffer::to_share`].
     ///
     /// # Errors
@@ -55,51 +61,14 @@ impl Buffer {
         let driver = self.context.current()?;
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: the memory is alive; `handle` is a live local that the call only writes.
-        let code =
-            unsafe { driver.ipc_calls.as_ref()?.cuIpcGetMemHandle(&raw mut handle, self.address) };
-        let object = || format!("{} on {}", self.size(), self.context.device());
-        driver.check("cuIpcGetMemHandle", code, object)?;
+        let answer = unsafe { driver.calls.cuIpcGetMemHandle(&raw mut handle, self.address) };
+        driver.check(answer, || self.to_string())?;
         let bytes = handle.reserved.iter().map(|byte| byte.to_ne_bytes()[0]).collect();
         Ok(IpcHandle { bytes, size: self.size() })
     }
-}
 
-impl Buffer {
-    /// A dma-buf that begins where this memory does, for another device of this machine. The
-    /// memory is to come from [`Buffer::to_share`], as what is given away is whole pages.
-    ///
-    /// # Errors
-    ///
-    /// The driver's refusal, most often because the GPU or the kernel has no such sharing.
-    pub fn dma_buf(&self) -> Result<OwnedFd, CallError> {
-        const KIND: CUmemRangeHandleType =
-            CUmemRangeHandleType_enum::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
-        let driver = self.context.current()?;
-        let get = driver.range_calls.as_ref()?.cuMemGetHandleForAddressRange;
-        let mut descriptor: c_int = -1;
-        // SAFETY: the range is memory of this owner, with what it has of its last block; the handle
-        // of this kind is a descriptor, a live local that the call only writes.
-        let code = unsafe {
-            get((&raw mut descriptor).cast(), self.address, length(whole(self.size())), KIND, 0)
-        };
-        let object = || format!("{} on {}", self.size(), self.context.device());
-        driver.check("cuMemGetHandleForAddressRange", code, object)?;
-        // SAFETY: the driver has just opened it, for the caller.
-        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-    }
-}
-
-/// Memory of another process's [`Buffer`]; closed on drop.
-#[derive(Debug)]
-pub struct Imported {
-    context: Context,
-    address: u64,
-    size: Bytes,
-}
-
-impl Imported {
-    /// Opens the memory for the GPU of `context`. If it is another GPU's, access to that is
-    /// enabled.
+    /// Opens another process's memory for the GPU of `context`, to be closed on drop. If it is
+    /// another GPU's, access to that is enabled.
     ///
     /// # Errors
     ///
@@ -114,30 +83,38 @@ impl Imported {
         let mut address = 0;
         // SAFETY: `address` is a live local that the call only writes; the handle is passed by
         // value, and the driver looks at what it says before it trusts it.
-        let code = unsafe {
-            driver.ipc_calls.as_ref()?.cuIpcOpenMemHandle_v2(&raw mut address, bytes, FLAGS)
+        let answer = unsafe { driver.calls.cuIpcOpenMemHandle_v2(&raw mut address, bytes, FLAGS) };
+        driver.check(answer, || format!("{} for {}", handle.size, context.device()))?;
+        // SAFETY: the call has just opened it, for this owner.
+        Ok(unsafe { Self::own(context, address, handle.size, Calls::cuIpcCloseMemHandle) })
+    }
+
+    /// A dma-buf that begins where this memory does, for another device of this machine. The
+    /// memory is made by [`Buffer::to_share`], since a dma-buf is whole pages.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal, most often because the GPU or the kernel has no such sharing.
+    pub fn dma_buf(&self) -> Result<OwnedFd, CallError> {
+        const KIND: CUmemRangeHandleType =
+            CUmemRangeHandleType_enum::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+        let driver = self.context.current()?;
+        let length = length(whole(self.size()));
+        let mut descriptor: c_int = -1;
+        // SAFETY: the range is memory of this owner, with what it has of its last block; the handle
+        // of this kind is a descriptor, a live local that the call only writes.
+        let answer = unsafe {
+            driver.calls.cuMemGetHandleForAddressRange(
+                (&raw mut descriptor).cast(),
+                self.address,
+                length,
+                KIND,
+                0,
+            )
         };
-        let object = || format!("{} for {}", handle.size, context.device());
-        driver.check("cuIpcOpenMemHandle", code, object)?;
-        Ok(Self { context: context.clone(), address, size: handle.size })
-    }
-}
-
-impl Memory for Imported {
-    fn all(&self) -> Slice<'_> {
-        Slice::new(self.address, self.size)
-    }
-}
-
-impl Drop for Imported {
-    fn drop(&mut self) {
-        self.context.give_back(|driver| {
-            // SAFETY: the memory was opened in `open`, no stream uses it any more, and it is
-            // closed only here.
-            let code = unsafe { driver.ipc_calls.as_ref()?.cuIpcCloseMemHandle(self.address) };
-            let object = || format!("{} for {}", self.size, self.context.device());
-            driver.check("cuIpcCloseMemHandle", code, object)
-        });
+        driver.check(answer, || self.to_string())?;
+        // SAFETY: the driver has just opened it, for the caller.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 }
 
@@ -173,26 +150,20 @@ impl SharedBuffer {
         let properties = properties(context);
         let mut grain = 0;
         // SAFETY: `properties` and `grain` are live locals; the call reads one, writes the other.
-        let code = unsafe {
-            driver.descriptor_calls.as_ref()?.cuMemGetAllocationGranularity(
+        let answer = unsafe {
+            driver.calls.cuMemGetAllocationGranularity(
                 &raw mut grain,
                 &raw const properties,
                 CUmemAllocationGranularity_flags_enum::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
             )
         };
-        driver.check("cuMemGetAllocationGranularity", code, object)?;
+        driver.check(answer, object)?;
         let whole = length(size).checked_next_multiple_of(grain).unwrap_or(usize::MAX);
         let mut handle = 0;
         // SAFETY: as above.
-        let code = unsafe {
-            driver.descriptor_calls.as_ref()?.cuMemCreate(
-                &raw mut handle,
-                whole,
-                &raw const properties,
-                0,
-            )
-        };
-        driver.check("cuMemCreate", code, object)?;
+        let answer =
+            unsafe { driver.calls.cuMemCreate(&raw mut handle, whole, &raw const properties, 0) };
+        driver.check(answer, object)?;
         let allocation = Allocation { context: context.clone(), handle };
         let mapping = Mapping::new(allocation, whole, peers)?;
         Ok(Self { mapping, size, exported: Mutex::default() })
@@ -217,16 +188,12 @@ impl SharedBuffer {
         let number =
             std::ptr::without_provenance_mut::<c_void>(fetched.as_raw_fd().unsigned_abs() as usize);
         // SAFETY: the descriptor is open; `handle` is a live local that the call only writes.
-        let code = unsafe {
-            driver.descriptor_calls.as_ref()?.cuMemImportFromShareableHandle(
-                &raw mut handle,
-                number,
-                DESCRIPTOR,
-            )
+        let answer = unsafe {
+            driver.calls.cuMemImportFromShareableHandle(&raw mut handle, number, DESCRIPTOR)
         };
         let size = descriptor.size;
         let object = || format!("{size} of process {}", descriptor.pid);
-        driver.check("cuMemImportFromShareableHandle", code, object)?;
+        driver.check(answer, object)?;
         let allocation = Allocation { context: context.clone(), handle };
         let mapping = Mapping::new(allocation, length(size), peers)?;
         Ok(Self { mapping, size, exported: Mutex::default() })
@@ -240,8 +207,7 @@ impl SharedBuffer {
             Some(export) => export,
             None => Export::new(&self.mapping.allocation)?,
         };
-        let descriptor = export.descriptor.as_raw_fd();
-        *exported = Some(export);
+        let descriptor = exported.insert(export).descriptor.as_raw_fd();
         // The whole mapping: importing less is refused.
         let size = Bytes::of_len(self.mapping.length);
         Ok(Descriptor { pid: std::process::id(), descriptor, size })
@@ -266,8 +232,8 @@ impl Drop for Allocation {
         self.context.give_back(|driver| {
             // SAFETY: the handle came from `cuMemCreate` or from an import, and is released only
             // here, after its mapping is gone.
-            let code = unsafe { driver.descriptor_calls.as_ref()?.cuMemRelease(self.handle) };
-            driver.check("cuMemRelease", code, || self.context.device().to_string())
+            let answer = unsafe { driver.calls.cuMemRelease(self.handle) };
+            driver.check(answer, || self.context.device().to_string())
         });
     }
 }
@@ -288,23 +254,14 @@ impl Mapping {
         let object = || format!("{} on {}", Bytes::of_len(length), context.device());
         let mut address = 0;
         // SAFETY: `address` is a live local that the call only writes.
-        let code = unsafe {
-            driver.descriptor_calls.as_ref()?.cuMemAddressReserve(&raw mut address, length, 0, 0, 0)
-        };
-        driver.check("cuMemAddressReserve", code, object)?;
+        let answer = unsafe { driver.calls.cuMemAddressReserve(&raw mut address, length, 0, 0, 0) };
+        driver.check(answer, object)?;
         // From here on a failure gives back what there is.
         let mut mapping = Self { address, length, mapped: false, allocation };
         // SAFETY: the range was just reserved and has nothing mapped in it.
-        let code = unsafe {
-            driver.descriptor_calls.as_ref()?.cuMemMap(
-                address,
-                length,
-                0,
-                mapping.allocation.handle,
-                0,
-            )
-        };
-        driver.check("cuMemMap", code, object)?;
+        let answer =
+            unsafe { driver.calls.cuMemMap(address, length, 0, mapping.allocation.handle, 0) };
+        driver.check(answer, object)?;
         mapping.mapped = true;
         let allow = |context: &Context| CUmemAccessDesc {
             location: location(context),
@@ -313,15 +270,10 @@ impl Mapping {
         let allowed: Vec<CUmemAccessDesc> =
             std::iter::once(&context).chain(peers.iter().copied()).map(allow).collect();
         // SAFETY: the range is mapped, and `allowed` is as long as is said.
-        let code = unsafe {
-            driver.descriptor_calls.as_ref()?.cuMemSetAccess(
-                address,
-                length,
-                allowed.as_ptr(),
-                allowed.len(),
-            )
+        let answer = unsafe {
+            driver.calls.cuMemSetAccess(address, length, allowed.as_ptr(), allowed.len())
         };
-        driver.check("cuMemSetAccess", code, object)?;
+        driver.check(answer, object)?;
         Ok(mapping)
     }
 
@@ -329,16 +281,13 @@ impl Mapping {
         let object = || Bytes::of_len(self.length).to_string();
         if self.mapped {
             // SAFETY: the range was mapped as a whole in `new`, and no stream uses it any more.
-            let code =
-                unsafe { driver.descriptor_calls.as_ref()?.cuMemUnmap(self.address, self.length) };
-            driver.check("cuMemUnmap", code, object)?;
+            let answer = unsafe { driver.calls.cuMemUnmap(self.address, self.length) };
+            driver.check(answer, object)?;
         }
         // SAFETY: the range was reserved in `new`, has nothing mapped in it, and is freed only
         // here.
-        let code = unsafe {
-            driver.descriptor_calls.as_ref()?.cuMemAddressFree(self.address, self.length)
-        };
-        driver.check("cuMemAddressFree", code, object)
+        let answer = unsafe { driver.calls.cuMemAddressFree(self.address, self.length) };
+        driver.check(answer, object)
     }
 }
 
@@ -384,8 +333,8 @@ impl Export {
         let driver = allocation.context.current()?;
         let mut descriptor: c_int = -1;
         // SAFETY: for this kind of handle the call writes one integer, a live local.
-        let code = unsafe {
-            driver.descriptor_calls.as_ref()?.cuMemExportToShareableHandle(
+        let answer = unsafe {
+            driver.calls.cuMemExportToShareableHandle(
                 (&raw mut descriptor).cast(),
                 allocation.handle,
                 DESCRIPTOR,
@@ -393,12 +342,12 @@ impl Export {
             )
         };
         let object = || allocation.context.device().to_string();
-        driver.check("cuMemExportToShareableHandle", code, object)?;
+        driver.check(answer, object)?;
         // SAFETY: the driver has just made this descriptor for us, and nothing else owns it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         let mut exports = EXPORTS.lock().unwrap_or_else(PoisonError::into_inner);
         *exports += 1;
-        allow_tracers(libc::PR_SET_PTRACER_ANY);
+        allow_tracers(PTracer::Any);
         Ok(Self { descriptor })
     }
 }
@@ -408,48 +357,39 @@ impl Drop for Export {
         let mut exports = EXPORTS.lock().unwrap_or_else(PoisonError::into_inner);
         *exports -= 1;
         if *exports == 0 {
-            allow_tracers(0);
+            allow_tracers(PTracer::None);
         }
     }
 }
 
-/// Says who may trace this process beside its ancestors. A kernel without Yama refuses, and
-/// allows it to every process of the user anyway.
-fn allow_tracers(who: libc::c_ulong) {
-    // SAFETY: this request takes one integer and touches no memory.
-    unsafe { libc::prctl(libc::PR_SET_PTRACER, who) };
+/// Sets which process may trace this one in addition to its ancestors. A kernel without Yama
+/// refuses, and allows it to every process of the user anyway.
+fn allow_tracers(who: PTracer) {
+    let _ = set_ptracer(who);
 }
 
 /// The other process's descriptor, as one of this process.
 fn fetch(wanted: Descriptor) -> Result<OwnedFd, CallError> {
-    let process = || format!("process {}", wanted.pid);
-    // SAFETY: the call takes two integers and touches no memory.
-    let process_handle = unsafe { libc::syscall(libc::SYS_pidfd_open, wanted.pid, 0) };
-    let process_handle = own(process_handle, "pidfd_open", process)?;
-    // SAFETY: the call takes three integers and touches no memory.
-    let descriptor = unsafe {
-        libc::syscall(libc::SYS_pidfd_getfd, process_handle.as_raw_fd(), wanted.descriptor, 0)
+    let process = format!("process {}", wanted.pid);
+    let refused = |call, object: &str, code: Errno| {
+        let source = match code {
+            Errno::PERM | Errno::ACCESS => io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!(
+                    "{}: this process may not trace that one; a container needs the capability \
+                     SYS_PTRACE, a system with kernel.yama.ptrace_scope above 1 a lower value",
+                    io::Error::from(code)
+                ),
+            ),
+            code => code.into(),
+        };
+        CallError::new(call, object, source)
     };
-    own(descriptor, "pidfd_getfd", || format!("descriptor {} of {}", wanted.descriptor, process()))
-}
-
-fn own(
-    descriptor: libc::c_long,
-    call: &'static str,
-    object: impl FnOnce() -> String,
-) -> Result<OwnedFd, CallError> {
-    let Some(descriptor) = i32::try_from(descriptor).ok().filter(|&fd| fd >= 0) else {
-        let system = std::io::Error::last_os_error();
-        if system.kind() != std::io::ErrorKind::PermissionDenied {
-            return Err(CallError { call, object: object(), source: system.into() });
-        }
-        let hint = format!(
-            "{system}: this process may not trace that one; a container needs the capability \
-             SYS_PTRACE, a system with kernel.yama.ptrace_scope above 1 a lower value"
-        );
-        let source = std::io::Error::new(system.kind(), hint).into();
-        return Err(CallError { call, object: object(), source });
-    };
-    // SAFETY: the kernel has just made this descriptor for us, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    let pid = i32::try_from(wanted.pid).ok().and_then(Pid::from_raw).ok_or(Errno::INVAL);
+    let handle = pid
+        .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
+        .map_err(|code| refused("pidfd_open", &process, code))?;
+    pidfd_getfd(handle, wanted.descriptor, PidfdGetfdFlags::empty()).map_err(|code| {
+        refused("pidfd_getfd", &format!("descriptor {} of {process}", wanted.descriptor), code)
+    })
 }

@@ -13,25 +13,18 @@ use cudarc::driver::sys::{
     CUstreamWaitValue_flags_enum,
 };
 
-use super::{Context, Slice, context::Handle};
+use super::{Context, Slice, calls::Calls, context::Object};
 use crate::ffi::{CallError, Cause, clock};
 
-/// How long memory that is to be freed waits for streams that may use it. Longer than any
-/// transfer that ends at all; shorter than a person's patience.
+/// How long freeing memory waits for streams that may use it: longer than any transfer that ends
+/// at all.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a wait for a stream burns its CPU before it sleeps between two looks: most waits are
-/// shorter, and a sleep costs about this much.
-const SPIN: Duration = Duration::from_micros(50);
-
 /// The answer of what is not done yet.
-const BUSY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
+const BUSY: CUresult = CUresult::CUDA_ERROR_NOT_READY;
 
 /// The call by which a wait looks at a stream.
 const QUERY: &str = "cuStreamQuery";
-
-/// Longest sleep between two looks at a stream.
-const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// A queue of operations of one GPU, done one after another, and at once with other streams'.
 #[derive(Debug)]
@@ -41,8 +34,7 @@ pub struct Stream {
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    context: Context,
-    handle: Handle<CUstream_st>,
+    object: Object<CUstream_st>,
     /// Whether it was still busy when what it may use was to be freed.
     late: AtomicBool,
     /// Whether what is queued goes into a graph, whose memory others answer for. Held while that
@@ -62,11 +54,11 @@ impl Stream {
         let driver = context.current()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is a live local that the call only writes.
-        let code = unsafe { driver.calls.cuStreamCreate(&raw mut handle, FLAGS) };
-        driver.check("cuStreamCreate", code, || context.device().to_string())?;
+        let answer = unsafe { driver.calls.cuStreamCreate(&raw mut handle, FLAGS) };
+        driver.check(answer, || context.device().to_string())?;
         let inner = Arc::new(Inner {
-            context: context.clone(),
-            handle: Handle(handle),
+            // SAFETY: the call has just made it, for this owner.
+            object: unsafe { Object::own(context, "a stream", handle, Calls::cuStreamDestroy_v2) },
             late: AtomicBool::new(false),
             captured: Mutex::new(false),
         });
@@ -79,7 +71,7 @@ impl Stream {
 
     /// The context that it belongs to: its GPU is the one that does the work.
     pub fn context(&self) -> &Context {
-        &self.inner.context
+        &self.inner.object.context
     }
 
     /// The handle, for the other wrappers.
@@ -89,12 +81,12 @@ impl Stream {
     /// It is captured.
     pub(in crate::ffi) fn handle(&self) -> *mut CUstream_st {
         assert!(!*self.captured(), "{self} is captured");
-        self.inner.handle.0
+        self.inner.object.handle()
     }
 
     /// The handle, for who answers for the memory that a graph names.
     pub(in crate::ffi) fn captured_handle(&self) -> *mut CUstream_st {
-        self.inner.handle.0
+        self.inner.object.handle()
     }
 
     /// Whether what is queued goes into a graph.
@@ -118,7 +110,7 @@ impl Stream {
         let driver = self.context().current()?;
         // SAFETY: both ranges are whole and alive, and their owners wait for this stream before
         // they let go of them.
-        let code = unsafe {
+        let answer = unsafe {
             driver.calls.cuMemcpyAsync(
                 target.address(),
                 source.address(),
@@ -126,29 +118,29 @@ impl Stream {
                 self.handle(),
             )
         };
-        driver.check("cuMemcpyAsync", code, || format!("{} in {self}", source.size()))
+        driver.check(answer, || format!("{} in {self}", source.size()))
     }
 
     /// Queues writing `value` into every byte of `target`.
     pub fn set(&self, target: Slice<'_>, value: u8) -> Result<(), CallError> {
         let driver = self.context().current()?;
         // SAFETY: as in `copy`.
-        let code = unsafe {
+        let answer = unsafe {
             driver.calls.cuMemsetD8Async(target.address(), value, target.length(), self.handle())
         };
-        driver.check("cuMemsetD8Async", code, || format!("{} in {self}", target.size()))
+        driver.check(answer, || format!("{} in {self}", target.size()))
     }
 
     /// Queues the record of `event`, whose time is when everything queued before it is done.
     ///
     /// # Errors
     ///
-    /// As [`Stream::copy`], and an event of another context.
+    /// Like [`Stream::copy`], and an event of another context.
     pub fn record(&self, event: &Event) -> Result<(), CallError> {
         let driver = self.context().current()?;
         // SAFETY: both handles are alive.
-        let code = unsafe { driver.calls.cuEventRecord(event.handle.0, self.handle()) };
-        driver.check("cuEventRecord", code, || format!("an event in {self}"))
+        let answer = unsafe { driver.calls.cuEventRecord(event.0.handle(), self.handle()) };
+        driver.check(answer, || format!("an event in {self}"))
     }
 
     /// Queues waiting for the last record of `event`, in whichever stream that is; no wait if
@@ -156,8 +148,8 @@ impl Stream {
     pub fn wait(&self, event: &Event) -> Result<(), CallError> {
         let driver = self.context().current()?;
         // SAFETY: both handles are alive.
-        let code = unsafe { driver.calls.cuStreamWaitEvent(self.handle(), event.handle.0, 0) };
-        driver.check("cuStreamWaitEvent", code, || format!("an event in {self}"))
+        let answer = unsafe { driver.calls.cuStreamWaitEvent(self.handle(), event.0.handle(), 0) };
+        driver.check(answer, || format!("an event in {self}"))
     }
 
     /// Queues writing `value` into the 32-bit word at the beginning of `word`, after all that was
@@ -169,15 +161,9 @@ impl Stream {
     pub fn write_value(&self, word: Slice<'_>, value: u32) -> Result<(), CallError> {
         let driver = self.context().current()?;
         // SAFETY: the word is aligned and alive, and its owner waits for this stream.
-        let code = unsafe {
-            driver.value_calls.as_ref()?.cuStreamWriteValue32_v2(
-                self.handle(),
-                word.value(4),
-                value,
-                0,
-            )
-        };
-        driver.check("cuStreamWriteValue32", code, || format!("a word in {self}"))
+        let answer =
+            unsafe { driver.calls.cuStreamWriteValue32_v2(self.handle(), word.value(4), value, 0) };
+        driver.check(answer, || format!("a word in {self}"))
     }
 
     /// Queues waiting until the 32-bit word at the beginning of `word` has reached `value`, in
@@ -185,20 +171,15 @@ impl Stream {
     ///
     /// # Panics
     ///
-    /// As [`Stream::write_value`].
+    /// Like [`Stream::write_value`].
     pub fn wait_value(&self, word: Slice<'_>, value: u32) -> Result<(), CallError> {
         const REACHED: u32 = CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as u32;
         let driver = self.context().current()?;
         // SAFETY: as in `write_value`.
-        let code = unsafe {
-            driver.value_calls.as_ref()?.cuStreamWaitValue32_v2(
-                self.handle(),
-                word.value(4),
-                value,
-                REACHED,
-            )
+        let answer = unsafe {
+            driver.calls.cuStreamWaitValue32_v2(self.handle(), word.value(4), value, REACHED)
         };
-        driver.check("cuStreamWaitValue32", code, || format!("a word in {self}"))
+        driver.check(answer, || format!("a word in {self}"))
     }
 
     /// Waits until everything queued so far is done.
@@ -217,7 +198,7 @@ impl Inner {
     }
 
     fn wait(&self, patience: Duration) -> Result<(), CallError> {
-        let driver = self.context.current()?;
+        let driver = self.object.context.current()?;
         let begin = clock::now();
         loop {
             let captured = self.captured();
@@ -225,22 +206,17 @@ impl Inner {
             // the graph invalid.
             if !*captured {
                 // SAFETY: the stream is destroyed only when the last owner of this value is gone.
-                let code = unsafe { driver.calls.cuStreamQuery(self.handle.0) };
-                if code != BUSY {
-                    return driver.check(QUERY, code, || self.to_string());
+                let answer = unsafe { driver.calls.cuStreamQuery(self.object.handle()) };
+                if !answer.is(BUSY) {
+                    return driver.check(answer, || self.to_string());
                 }
             }
             drop(captured);
             let waited = clock::now().since(begin);
             if waited >= patience {
-                let source = Cause::Late(patience);
-                return Err(CallError { call: QUERY, object: self.to_string(), source });
+                return Err(CallError::new(QUERY, self.to_string(), Cause::Late(patience)));
             }
-            if waited < SPIN {
-                std::hint::spin_loop();
-            } else {
-                std::thread::sleep((waited / 8).min(SLEEP_MAX));
-            }
+            clock::pause(waited);
         }
     }
 
@@ -254,8 +230,8 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::settle`] with [`PATIENCE`], but only the first time that this is in vain: what
-    /// else is to be freed must not wait as long again.
+    /// Like [`Inner::settle`] with [`PATIENCE`], but without any patience after the first timeout:
+    /// freeing the next memory must not wait as long again.
     pub(super) fn settle_once(&self) -> Result<(), CallError> {
         let patience = if self.late.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
         let outcome = self.settle(patience);
@@ -272,7 +248,7 @@ impl std::fmt::Display for Stream {
 
 impl std::fmt::Display for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "a stream of {}", self.context.device())
+        self.object.fmt(f)
     }
 }
 
@@ -286,25 +262,10 @@ impl Drop for Stream {
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let destroyed = self.context.current().and_then(|driver| {
-            // SAFETY: the handle came from `cuStreamCreate` and is destroyed only here.
-            let code = unsafe { driver.calls.cuStreamDestroy_v2(self.handle.0) };
-            driver.check("cuStreamDestroy", code, || self.to_string())
-        });
-        if let Err(err) = destroyed {
-            crate::ffi::warn(&err);
-        }
-    }
-}
-
-/// A moment in a stream, by its GPU's clock.
+/// A moment in a stream, by its GPU's clock. A record that is still queued when it is destroyed
+/// keeps what it needs ("CUDA Driver API", cuEventDestroy).
 #[derive(Debug)]
-pub struct Event {
-    context: Context,
-    handle: Handle<CUevent_st>,
-}
+pub struct Event(Object<CUevent_st>);
 
 impl Event {
     /// Makes an event that notes the time.
@@ -317,20 +278,21 @@ impl Event {
         let driver = context.current()?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: `handle` is a live local that the call only writes.
-        let code = unsafe { driver.calls.cuEventCreate(&raw mut handle, FLAGS) };
-        driver.check("cuEventCreate", code, || context.device().to_string())?;
-        Ok(Self { context: context.clone(), handle: Handle(handle) })
+        let answer = unsafe { driver.calls.cuEventCreate(&raw mut handle, FLAGS) };
+        driver.check(answer, || context.device().to_string())?;
+        // SAFETY: the call has just made it, for this owner.
+        Ok(Self(unsafe { Object::own(context, "an event", handle, Calls::cuEventDestroy_v2) }))
     }
 
     /// Whether everything before its last record is done.
     pub fn is_reached(&self) -> Result<bool, CallError> {
-        let driver = self.context.current()?;
+        let driver = self.0.context.current()?;
         // SAFETY: the handle is alive.
-        let code = unsafe { driver.calls.cuEventQuery(self.handle.0) };
-        if code == BUSY {
+        let answer = unsafe { driver.calls.cuEventQuery(self.0.handle()) };
+        if answer.is(BUSY) {
             return Ok(false);
         }
-        driver.check("cuEventQuery", code, || self.to_string()).map(|()| true)
+        driver.check(answer, || self.0.to_string()).map(|()| true)
     }
 
     /// The time from the record of `earlier` to the record of this event, both of one GPU: what
@@ -340,34 +302,14 @@ impl Event {
     ///
     /// One of them was never recorded, or its record is not reached yet.
     pub fn elapsed_since(&self, earlier: &Self) -> Result<Duration, CallError> {
-        let driver = self.context.current()?;
+        let driver = self.0.context.current()?;
         let mut ms = 0_f32;
         // SAFETY: `ms` is a live local that the call only writes; both handles are alive.
-        let code = unsafe {
-            driver.calls.cuEventElapsedTime(&raw mut ms, earlier.handle.0, self.handle.0)
+        let answer = unsafe {
+            driver.calls.cuEventElapsedTime(&raw mut ms, earlier.0.handle(), self.0.handle())
         };
-        driver.check("cuEventElapsedTime", code, || self.to_string())?;
+        driver.check(answer, || self.0.to_string())?;
         // The one place where the driver's milliseconds become a time.
         Ok(Duration::try_from_secs_f64(f64::from(ms) / 1e3).unwrap_or_default())
-    }
-}
-
-impl std::fmt::Display for Event {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "an event of {}", self.context.device())
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        let destroyed = self.context.current().and_then(|driver| {
-            // SAFETY: the handle came from `cuEventCreate` and is destroyed only here; a record
-            // that is still queued keeps what it needs ("CUDA Driver API", cuEventDestroy).
-            let code = unsafe { driver.calls.cuEventDestroy_v2(self.handle.0) };
-            driver.check("cuEventDestroy", code, || self.to_string())
-        });
-        if let Err(err) = destroyed {
-            crate::ffi::warn(&err);
-        }
     }
 }

@@ -2,70 +2,52 @@
 
 use super::grown::{fi_cq_err_entry, fi_mr_attr};
 pub use libc::iovec;
-pub enum fi_atomic_attr {}
-pub enum fi_av_set_attr {}
-pub enum fi_cntr_attr {}
-pub enum fi_collective_attr {}
-pub enum fi_eq_attr {}
 pub enum fi_ops_atomic {}
 pub enum fi_ops_collective {}
 pub enum fi_ops_tagged {}
-pub enum fi_poll_attr {}
-pub enum fi_wait_attr {}
-pub enum fid_av_set {}
-pub enum fid_cntr {}
-pub enum fid_eq {}
-pub enum fid_mc {}
-pub enum fid_pep {}
-pub enum fid_poll {}
-pub enum fid_stx {}
 pub enum fid_wait {}
-pub type fi_collective_op = ::std::os::raw::c_uint;
-pub type fi_datatype = ::std::os::raw::c_uint;
-pub type fi_op = ::std::os::raw::c_uint;
 
-pub const FI_EPERM: ::std::os::raw::c_int = 1;
-pub const FI_ENOENT: ::std::os::raw::c_int = 2;
-pub const FI_EINTR: ::std::os::raw::c_int = 4;
-pub const FI_EIO: ::std::os::raw::c_int = 5;
-pub const FI_E2BIG: ::std::os::raw::c_int = 7;
-pub const FI_EBADF: ::std::os::raw::c_int = 9;
-pub const FI_EAGAIN: ::std::os::raw::c_int = 11;
-pub const FI_ENOMEM: ::std::os::raw::c_int = 12;
-pub const FI_EACCES: ::std::os::raw::c_int = 13;
-pub const FI_EFAULT: ::std::os::raw::c_int = 14;
-pub const FI_EBUSY: ::std::os::raw::c_int = 16;
-pub const FI_ENODEV: ::std::os::raw::c_int = 19;
-pub const FI_EINVAL: ::std::os::raw::c_int = 22;
-pub const FI_EMFILE: ::std::os::raw::c_int = 24;
-pub const FI_ENOSPC: ::std::os::raw::c_int = 28;
-pub const FI_ENOSYS: ::std::os::raw::c_int = 38;
-pub const FI_EWOULDBLOCK: ::std::os::raw::c_int = 11;
-pub const FI_ENOMSG: ::std::os::raw::c_int = 42;
-pub const FI_ENODATA: ::std::os::raw::c_int = 61;
-pub const FI_EOVERFLOW: ::std::os::raw::c_int = 75;
-pub const FI_EMSGSIZE: ::std::os::raw::c_int = 90;
-pub const FI_ENOPROTOOPT: ::std::os::raw::c_int = 92;
-pub const FI_EOPNOTSUPP: ::std::os::raw::c_int = 95;
-pub const FI_EADDRINUSE: ::std::os::raw::c_int = 98;
-pub const FI_EADDRNOTAVAIL: ::std::os::raw::c_int = 99;
-pub const FI_ENETDOWN: ::std::os::raw::c_int = 100;
-pub const FI_ENETUNREACH: ::std::os::raw::c_int = 101;
-pub const FI_ECONNABORTED: ::std::os::raw::c_int = 103;
-pub const FI_ECONNRESET: ::std::os::raw::c_int = 104;
-pub const FI_ENOBUFS: ::std::os::raw::c_int = 105;
-pub const FI_EISCONN: ::std::os::raw::c_int = 106;
-pub const FI_ENOTCONN: ::std::os::raw::c_int = 107;
-pub const FI_ESHUTDOWN: ::std::os::raw::c_int = 108;
-pub const FI_ETIMEDOUT: ::std::os::raw::c_int = 110;
-pub const FI_ECONNREFUSED: ::std::os::raw::c_int = 111;
-pub const FI_EHOSTDOWN: ::std::os::raw::c_int = 112;
-pub const FI_EHOSTUNREACH: ::std::os::raw::c_int = 113;
-pub const FI_EALREADY: ::std::os::raw::c_int = 114;
-pub const FI_EINPROGRESS: ::std::os::raw::c_int = 115;
-pub const FI_EREMOTEIO: ::std::os::raw::c_int = 121;
-pub const FI_ECANCELED: ::std::os::raw::c_int = 125;
-pub const FI_EKEYREJECTED: ::std::os::raw::c_int = 129;
+pub const FI_EPERM: libc::c_int = 1;
+pub const FI_ENOENT: libc::c_int = 2;
+pub const FI_EINTR: libc::c_int = 4;
+pub const FI_EIO: libc::c_int = 5;
+pub const FI_E2BIG: libc::c_int = 7;
+pub const FI_EBADF: libc::c_int = 9;
+pub const FI_EAGAIN: libc::c_int = 11;
+pub const FI_ENOMEM: libc::c_int = 12;
+pub const FI_EACCES: libc::c_int = 13;
+pub const FI_EFAULT: libc::c_int = 14;
+pub const FI_EBUSY: libc::c_int = 16;
+pub const FI_ENODEV: libc::c_int = 19;
+pub const FI_EINVAL: libc::c_int = 22;
+pub const FI_EMFILE: libc::c_int = 24;
+pub const FI_ENOSPC: libc::c_int = 28;
+pub const FI_ENOSYS: libc::c_int = 38;
+pub const FI_ENOMSG: libc::c_int = 42;
+pub const FI_ENODATA: libc::c_int = 61;
+pub const FI_EOVERFLOW: libc::c_int = 75;
+pub const FI_EMSGSIZE: libc::c_int = 90;
+pub const FI_ENOPROTOOPT: libc::c_int = 92;
+pub const FI_EOPNOTSUPP: libc::c_int = 95;
+pub const FI_EADDRINUSE: libc::c_int = 98;
+pub const FI_EADDRNOTAVAIL: libc::c_int = 99;
+pub const FI_ENETDOWN: libc::c_int = 100;
+pub const FI_ENETUNREACH: libc::c_int = 101;
+pub const FI_ECONNABORTED: libc::c_int = 103;
+pub const FI_ECONNRESET: libc::c_int = 104;
+pub const FI_ENOBUFS: libc::c_int = 105;
+pub const FI_EISCONN: libc::c_int = 106;
+pub const FI_ENOTCONN: libc::c_int = 107;
+pub const FI_ESHUTDOWN: libc::c_int = 108;
+pub const FI_ETIMEDOUT: libc::c_int = 110;
+pub const FI_ECONNREFUSED: libc::c_int = 111;
+pub const FI_EHOSTDOWN: libc::c_int = 112;
+pub const FI_EHOSTUNREACH: libc::c_int = 113;
+pub const FI_EALREADY: libc::c_int = 114;
+pub const FI_EINPROGRESS: libc::c_int = 115;
+pub const FI_EREMOTEIO: libc::c_int = 121;
+pub const FI_ECANCELED: libc::c_int = 125;
+pub const FI_EKEYREJECTED: libc::c_int = 129;
 pub const FI_MSG: u64 = 2;
 pub const FI_RMA: u64 = 4;
 pub const FI_READ: u64 = 256;
@@ -77,16 +59,14 @@ pub const FI_REMOTE_WRITE: u64 = 8192;
 pub const FI_REMOTE_CQ_DATA: u64 = 131072;
 pub const FI_MORE: u64 = 262144;
 pub const FI_COMPLETION: u64 = 16777216;
-pub const FI_EVENT: ::std::os::raw::c_int = 16777216;
-pub const FI_INJECT: u64 = 33554432;
 pub const FI_DELIVERY_COMPLETE: u64 = 268435456;
 pub const FI_HMEM: u64 = 140737488355328;
-pub const FI_MR_LOCAL: ::std::os::raw::c_int = 4;
-pub const FI_MR_VIRT_ADDR: ::std::os::raw::c_int = 16;
-pub const FI_MR_ALLOCATED: ::std::os::raw::c_int = 32;
-pub const FI_MR_PROV_KEY: ::std::os::raw::c_int = 64;
-pub const FI_MR_ENDPOINT: ::std::os::raw::c_int = 512;
-pub const FI_MR_HMEM: ::std::os::raw::c_int = 1024;
+pub const FI_MR_LOCAL: libc::c_int = 4;
+pub const FI_MR_VIRT_ADDR: libc::c_int = 16;
+pub const FI_MR_ALLOCATED: libc::c_int = 32;
+pub const FI_MR_PROV_KEY: libc::c_int = 64;
+pub const FI_MR_ENDPOINT: libc::c_int = 512;
+pub const FI_MR_HMEM: libc::c_int = 1024;
 pub const FI_CONTEXT: u64 = 576460752303423488;
 pub const FI_CONTEXT2: u64 = 4503599627370496;
 pub const FI_EOTHER: _bindgen_ty_1 = 256;
@@ -103,63 +83,22 @@ pub const FI_ENOKEY: _bindgen_ty_1 = 266;
 pub const FI_ENOAV: _bindgen_ty_1 = 267;
 pub const FI_EOVERRUN: _bindgen_ty_1 = 268;
 pub const FI_ENORX: _bindgen_ty_1 = 269;
-pub const FI_ERRNO_MAX: _bindgen_ty_1 = 270;
-pub type _bindgen_ty_1 = ::std::os::raw::c_uint;
+pub type _bindgen_ty_1 = libc::c_uint;
 pub type fid_t = *mut fid;
 pub type fi_addr_t = u64;
 pub const FI_AV_UNSPEC: fi_av_type = 0;
-pub const FI_AV_MAP: fi_av_type = 1;
 pub const FI_AV_TABLE: fi_av_type = 2;
-pub type fi_av_type = ::std::os::raw::c_uint;
-pub const FI_PROGRESS_UNSPEC: fi_progress = 0;
-pub const FI_PROGRESS_AUTO: fi_progress = 1;
+pub type fi_av_type = libc::c_uint;
 pub const FI_PROGRESS_MANUAL: fi_progress = 2;
-pub type fi_progress = ::std::os::raw::c_uint;
-pub const FI_THREAD_UNSPEC: fi_threading = 0;
-pub const FI_THREAD_SAFE: fi_threading = 1;
-pub const FI_THREAD_FID: fi_threading = 2;
+pub type fi_progress = libc::c_uint;
 pub const FI_THREAD_DOMAIN: fi_threading = 3;
-pub const FI_THREAD_COMPLETION: fi_threading = 4;
-pub const FI_THREAD_ENDPOINT: fi_threading = 5;
-pub type fi_threading = ::std::os::raw::c_uint;
-pub const FI_RM_UNSPEC: fi_resource_mgmt = 0;
-pub const FI_RM_DISABLED: fi_resource_mgmt = 1;
+pub type fi_threading = libc::c_uint;
 pub const FI_RM_ENABLED: fi_resource_mgmt = 2;
-pub type fi_resource_mgmt = ::std::os::raw::c_uint;
-pub const FI_EP_UNSPEC: fi_ep_type = 0;
-pub const FI_EP_MSG: fi_ep_type = 1;
-pub const FI_EP_DGRAM: fi_ep_type = 2;
+pub type fi_resource_mgmt = libc::c_uint;
 pub const FI_EP_RDM: fi_ep_type = 3;
-pub const FI_EP_SOCK_STREAM: fi_ep_type = 4;
-pub const FI_EP_SOCK_DGRAM: fi_ep_type = 5;
-pub type fi_ep_type = ::std::os::raw::c_uint;
-pub const FI_PROTO_UNSPEC: _bindgen_ty_4 = 0;
-pub const FI_PROTO_RDMA_CM_IB_RC: _bindgen_ty_4 = 1;
-pub const FI_PROTO_IWARP: _bindgen_ty_4 = 2;
-pub const FI_PROTO_IB_UD: _bindgen_ty_4 = 3;
-pub const FI_PROTO_PSMX: _bindgen_ty_4 = 4;
-pub const FI_PROTO_UDP: _bindgen_ty_4 = 5;
-pub const FI_PROTO_SOCK_TCP: _bindgen_ty_4 = 6;
-pub const FI_PROTO_MXM: _bindgen_ty_4 = 7;
-pub const FI_PROTO_IWARP_RDM: _bindgen_ty_4 = 8;
-pub const FI_PROTO_IB_RDM: _bindgen_ty_4 = 9;
-pub const FI_PROTO_GNI: _bindgen_ty_4 = 10;
-pub const FI_PROTO_RXM: _bindgen_ty_4 = 11;
-pub const FI_PROTO_RXD: _bindgen_ty_4 = 12;
-pub const FI_PROTO_MLX: _bindgen_ty_4 = 13;
-pub const FI_PROTO_NETWORKDIRECT: _bindgen_ty_4 = 14;
-pub const FI_PROTO_PSMX2: _bindgen_ty_4 = 15;
+pub type fi_ep_type = libc::c_uint;
 pub const FI_PROTO_SHM: _bindgen_ty_4 = 16;
-pub const FI_PROTO_MRAIL: _bindgen_ty_4 = 17;
-pub const FI_PROTO_RSTREAM: _bindgen_ty_4 = 18;
-pub const FI_PROTO_RDMA_CM_IB_XRC: _bindgen_ty_4 = 19;
-pub const FI_PROTO_EFA: _bindgen_ty_4 = 20;
-pub const FI_PROTO_PSMX3: _bindgen_ty_4 = 21;
-pub const FI_PROTO_RXM_TCP: _bindgen_ty_4 = 22;
-pub const FI_PROTO_OPX: _bindgen_ty_4 = 23;
-pub const FI_PROTO_CXI: _bindgen_ty_4 = 24;
-pub const FI_PROTO_XNET: _bindgen_ty_4 = 25;
-pub type _bindgen_ty_4 = ::std::os::raw::c_uint;
+pub type _bindgen_ty_4 = libc::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_tx_attr {
@@ -207,13 +146,13 @@ pub struct fi_ep_attr {
 #[derive(Copy, Clone)]
 pub struct fi_domain_attr {
     pub domain: *mut fid_domain,
-    pub name: *mut ::std::os::raw::c_char,
+    pub name: *mut libc::c_char,
     pub threading: fi_threading,
     pub control_progress: fi_progress,
     pub data_progress: fi_progress,
     pub resource_mgmt: fi_resource_mgmt,
     pub av_type: fi_av_type,
-    pub mr_mode: ::std::os::raw::c_int,
+    pub mr_mode: libc::c_int,
     pub mr_key_size: usize,
     pub cq_data_size: usize,
     pub cq_cnt: usize,
@@ -238,8 +177,8 @@ pub struct fi_domain_attr {
 #[derive(Copy, Clone)]
 pub struct fi_fabric_attr {
     pub fabric: *mut fid_fabric,
-    pub name: *mut ::std::os::raw::c_char,
-    pub prov_name: *mut ::std::os::raw::c_char,
+    pub name: *mut libc::c_char,
+    pub prov_name: *mut libc::c_char,
     pub prov_version: u32,
     pub api_version: u32,
 }
@@ -252,8 +191,8 @@ pub struct fi_info {
     pub addr_format: u32,
     pub src_addrlen: usize,
     pub dest_addrlen: usize,
-    pub src_addr: *mut ::std::os::raw::c_void,
-    pub dest_addr: *mut ::std::os::raw::c_void,
+    pub src_addr: *mut libc::c_void,
+    pub dest_addr: *mut libc::c_void,
     pub handle: fid_t,
     pub tx_attr: *mut fi_tx_attr,
     pub rx_attr: *mut fi_rx_attr,
@@ -265,17 +204,15 @@ pub struct fi_info {
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_device_attr {
-    pub name: *mut ::std::os::raw::c_char,
-    pub device_id: *mut ::std::os::raw::c_char,
-    pub device_version: *mut ::std::os::raw::c_char,
-    pub vendor_id: *mut ::std::os::raw::c_char,
-    pub driver: *mut ::std::os::raw::c_char,
-    pub firmware: *mut ::std::os::raw::c_char,
+    pub name: *mut libc::c_char,
+    pub device_id: *mut libc::c_char,
+    pub device_version: *mut libc::c_char,
+    pub vendor_id: *mut libc::c_char,
+    pub driver: *mut libc::c_char,
+    pub firmware: *mut libc::c_char,
 }
-pub const FI_BUS_UNSPEC: fi_bus_type = 0;
-pub const FI_BUS_UNKNOWN: fi_bus_type = 0;
 pub const FI_BUS_PCI: fi_bus_type = 1;
-pub type fi_bus_type = ::std::os::raw::c_uint;
+pub type fi_bus_type = libc::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_pci_attr {
@@ -295,65 +232,42 @@ pub struct fi_bus_attr {
 pub union fi_bus_attr__bindgen_ty_1 {
     pub pci: fi_pci_attr,
 }
-pub const FI_LINK_UNKNOWN: fi_link_state = 0;
 pub const FI_LINK_DOWN: fi_link_state = 1;
 pub const FI_LINK_UP: fi_link_state = 2;
-pub type fi_link_state = ::std::os::raw::c_uint;
+pub type fi_link_state = libc::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_link_attr {
-    pub address: *mut ::std::os::raw::c_char,
+    pub address: *mut libc::c_char,
     pub mtu: usize,
     pub speed: usize,
     pub state: fi_link_state,
-    pub network_type: *mut ::std::os::raw::c_char,
+    pub network_type: *mut libc::c_char,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_ops {
     pub size: usize,
-    pub close: ::std::option::Option<unsafe extern "C" fn(fid: *mut fid) -> ::std::os::raw::c_int>,
+    pub close: ::std::option::Option<unsafe extern "C" fn(fid: *mut fid) -> libc::c_int>,
     pub bind: ::std::option::Option<
-        unsafe extern "C" fn(fid: *mut fid, bfid: *mut fid, flags: u64) -> ::std::os::raw::c_int,
+        unsafe extern "C" fn(fid: *mut fid, bfid: *mut fid, flags: u64) -> libc::c_int,
     >,
     pub control: ::std::option::Option<
         unsafe extern "C" fn(
             fid: *mut fid,
-            command: ::std::os::raw::c_int,
-            arg: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
+            command: libc::c_int,
+            arg: *mut libc::c_void,
+        ) -> libc::c_int,
     >,
-    pub ops_open: ::std::option::Option<
-        unsafe extern "C" fn(
-            fid: *mut fid,
-            name: *const ::std::os::raw::c_char,
-            flags: u64,
-            ops: *mut *mut ::std::os::raw::c_void,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub tostr: ::std::option::Option<
-        unsafe extern "C" fn(
-            fid: *const fid,
-            buf: *mut ::std::os::raw::c_char,
-            len: usize,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub ops_set: ::std::option::Option<
-        unsafe extern "C" fn(
-            fid: *mut fid,
-            name: *const ::std::os::raw::c_char,
-            flags: u64,
-            ops: *mut ::std::os::raw::c_void,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
+    pub ops_open: ::std::option::Option<unsafe extern "C" fn()>,
+    pub tostr: ::std::option::Option<unsafe extern "C" fn()>,
+    pub ops_set: ::std::option::Option<unsafe extern "C" fn()>,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fid {
     pub fclass: usize,
-    pub context: *mut ::std::os::raw::c_void,
+    pub context: *mut libc::c_void,
     pub ops: *mut fi_ops,
 }
 #[repr(C)]
@@ -365,48 +279,14 @@ pub struct fi_ops_fabric {
             fabric: *mut fid_fabric,
             info: *mut fi_info,
             dom: *mut *mut fid_domain,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
+            context: *mut libc::c_void,
+        ) -> libc::c_int,
     >,
-    pub passive_ep: ::std::option::Option<
-        unsafe extern "C" fn(
-            fabric: *mut fid_fabric,
-            info: *mut fi_info,
-            pep: *mut *mut fid_pep,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub eq_open: ::std::option::Option<
-        unsafe extern "C" fn(
-            fabric: *mut fid_fabric,
-            attr: *mut fi_eq_attr,
-            eq: *mut *mut fid_eq,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub wait_open: ::std::option::Option<
-        unsafe extern "C" fn(
-            fabric: *mut fid_fabric,
-            attr: *mut fi_wait_attr,
-            waitset: *mut *mut fid_wait,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub trywait: ::std::option::Option<
-        unsafe extern "C" fn(
-            fabric: *mut fid_fabric,
-            fids: *mut *mut fid,
-            count: ::std::os::raw::c_int,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub domain2: ::std::option::Option<
-        unsafe extern "C" fn(
-            fabric: *mut fid_fabric,
-            info: *mut fi_info,
-            dom: *mut *mut fid_domain,
-            flags: u64,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
+    pub passive_ep: ::std::option::Option<unsafe extern "C" fn()>,
+    pub eq_open: ::std::option::Option<unsafe extern "C" fn()>,
+    pub wait_open: ::std::option::Option<unsafe extern "C" fn()>,
+    pub trywait: ::std::option::Option<unsafe extern "C" fn()>,
+    pub domain2: ::std::option::Option<unsafe extern "C" fn()>,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -422,183 +302,38 @@ pub struct fid_nic {
     pub device_attr: *mut fi_device_attr,
     pub bus_attr: *mut fi_bus_attr,
     pub link_attr: *mut fi_link_attr,
-    pub prov_attr: *mut ::std::os::raw::c_void,
+    pub prov_attr: *mut libc::c_void,
 }
-pub const FI_GETFIDFLAG: _bindgen_ty_7 = 0;
-pub const FI_SETFIDFLAG: _bindgen_ty_7 = 1;
-pub const FI_GETOPSFLAG: _bindgen_ty_7 = 2;
-pub const FI_SETOPSFLAG: _bindgen_ty_7 = 3;
-pub const FI_ALIAS: _bindgen_ty_7 = 4;
-pub const FI_GETWAIT: _bindgen_ty_7 = 5;
 pub const FI_ENABLE: _bindgen_ty_7 = 6;
-pub const FI_BACKLOG: _bindgen_ty_7 = 7;
-pub const FI_GET_RAW_MR: _bindgen_ty_7 = 8;
-pub const FI_MAP_RAW_MR: _bindgen_ty_7 = 9;
-pub const FI_UNMAP_KEY: _bindgen_ty_7 = 10;
-pub const FI_QUEUE_WORK: _bindgen_ty_7 = 11;
-pub const FI_CANCEL_WORK: _bindgen_ty_7 = 12;
-pub const FI_FLUSH_WORK: _bindgen_ty_7 = 13;
-pub const FI_REFRESH: _bindgen_ty_7 = 14;
-pub const FI_DUP: _bindgen_ty_7 = 15;
-pub const FI_GETWAITOBJ: _bindgen_ty_7 = 16;
-pub const FI_GET_VAL: _bindgen_ty_7 = 17;
-pub const FI_SET_VAL: _bindgen_ty_7 = 18;
-pub const FI_EXPORT_FID: _bindgen_ty_7 = 19;
-pub type _bindgen_ty_7 = ::std::os::raw::c_uint;
-pub const FI_TYPE_INFO: fi_type = 0;
-pub const FI_TYPE_EP_TYPE: fi_type = 1;
+pub type _bindgen_ty_7 = libc::c_uint;
 pub const FI_TYPE_CAPS: fi_type = 2;
-pub const FI_TYPE_OP_FLAGS: fi_type = 3;
-pub const FI_TYPE_ADDR_FORMAT: fi_type = 4;
-pub const FI_TYPE_TX_ATTR: fi_type = 5;
-pub const FI_TYPE_RX_ATTR: fi_type = 6;
-pub const FI_TYPE_EP_ATTR: fi_type = 7;
-pub const FI_TYPE_DOMAIN_ATTR: fi_type = 8;
-pub const FI_TYPE_FABRIC_ATTR: fi_type = 9;
 pub const FI_TYPE_THREADING: fi_type = 10;
 pub const FI_TYPE_PROGRESS: fi_type = 11;
 pub const FI_TYPE_PROTOCOL: fi_type = 12;
 pub const FI_TYPE_MSG_ORDER: fi_type = 13;
 pub const FI_TYPE_MODE: fi_type = 14;
-pub const FI_TYPE_AV_TYPE: fi_type = 15;
-pub const FI_TYPE_ATOMIC_TYPE: fi_type = 16;
-pub const FI_TYPE_ATOMIC_OP: fi_type = 17;
-pub const FI_TYPE_VERSION: fi_type = 18;
-pub const FI_TYPE_EQ_EVENT: fi_type = 19;
-pub const FI_TYPE_CQ_EVENT_FLAGS: fi_type = 20;
 pub const FI_TYPE_MR_MODE: fi_type = 21;
-pub const FI_TYPE_OP_TYPE: fi_type = 22;
-pub const FI_TYPE_FID: fi_type = 23;
-pub const FI_TYPE_COLLECTIVE_OP: fi_type = 24;
-pub const FI_TYPE_HMEM_IFACE: fi_type = 25;
-pub const FI_TYPE_CQ_FORMAT: fi_type = 26;
-pub const FI_TYPE_LOG_LEVEL: fi_type = 27;
-pub const FI_TYPE_LOG_SUBSYS: fi_type = 28;
-pub type fi_type = ::std::os::raw::c_uint;
+pub type fi_type = libc::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_context2 {
-    pub internal: [*mut ::std::os::raw::c_void; 8usize],
+    pub internal: [*mut libc::c_void; 8usize],
 }
 pub const FI_WAIT_NONE: fi_wait_obj = 0;
-pub const FI_WAIT_UNSPEC: fi_wait_obj = 1;
-pub const FI_WAIT_SET: fi_wait_obj = 2;
-pub const FI_WAIT_FD: fi_wait_obj = 3;
-pub const FI_WAIT_MUTEX_COND: fi_wait_obj = 4;
-pub const FI_WAIT_YIELD: fi_wait_obj = 5;
-pub const FI_WAIT_POLLFD: fi_wait_obj = 6;
-pub type fi_wait_obj = ::std::os::raw::c_uint;
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub struct fi_ops_wait {
-    pub size: usize,
-    pub wait: ::std::option::Option<
-        unsafe extern "C" fn(
-            waitset: *mut fid_wait,
-            timeout: ::std::os::raw::c_int,
-        ) -> ::std::os::raw::c_int,
-    >,
-}
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub struct fi_ops_poll {
-    pub size: usize,
-    pub poll: ::std::option::Option<
-        unsafe extern "C" fn(
-            pollset: *mut fid_poll,
-            context: *mut *mut ::std::os::raw::c_void,
-            count: ::std::os::raw::c_int,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub poll_add: ::std::option::Option<
-        unsafe extern "C" fn(
-            pollset: *mut fid_poll,
-            event_fid: *mut fid,
-            flags: u64,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub poll_del: ::std::option::Option<
-        unsafe extern "C" fn(
-            pollset: *mut fid_poll,
-            event_fid: *mut fid,
-            flags: u64,
-        ) -> ::std::os::raw::c_int,
-    >,
-}
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub struct fi_eq_err_entry {
-    pub fid: fid_t,
-    pub context: *mut ::std::os::raw::c_void,
-    pub data: u64,
-    pub err: ::std::os::raw::c_int,
-    pub prov_errno: ::std::os::raw::c_int,
-    pub err_data: *mut ::std::os::raw::c_void,
-    pub err_data_size: usize,
-}
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub struct fi_ops_eq {
-    pub size: usize,
-    pub read: ::std::option::Option<
-        unsafe extern "C" fn(
-            eq: *mut fid_eq,
-            event: *mut u32,
-            buf: *mut ::std::os::raw::c_void,
-            len: usize,
-            flags: u64,
-        ) -> isize,
-    >,
-    pub readerr: ::std::option::Option<
-        unsafe extern "C" fn(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: u64) -> isize,
-    >,
-    pub write: ::std::option::Option<
-        unsafe extern "C" fn(
-            eq: *mut fid_eq,
-            event: u32,
-            buf: *const ::std::os::raw::c_void,
-            len: usize,
-            flags: u64,
-        ) -> isize,
-    >,
-    pub sread: ::std::option::Option<
-        unsafe extern "C" fn(
-            eq: *mut fid_eq,
-            event: *mut u32,
-            buf: *mut ::std::os::raw::c_void,
-            len: usize,
-            timeout: ::std::os::raw::c_int,
-            flags: u64,
-        ) -> isize,
-    >,
-    pub strerror: ::std::option::Option<
-        unsafe extern "C" fn(
-            eq: *mut fid_eq,
-            prov_errno: ::std::os::raw::c_int,
-            err_data: *const ::std::os::raw::c_void,
-            buf: *mut ::std::os::raw::c_char,
-            len: usize,
-        ) -> *const ::std::os::raw::c_char,
-    >,
-}
-pub const FI_CQ_FORMAT_UNSPEC: fi_cq_format = 0;
-pub const FI_CQ_FORMAT_CONTEXT: fi_cq_format = 1;
-pub const FI_CQ_FORMAT_MSG: fi_cq_format = 2;
+pub type fi_wait_obj = libc::c_uint;
 pub const FI_CQ_FORMAT_DATA: fi_cq_format = 3;
-pub const FI_CQ_FORMAT_TAGGED: fi_cq_format = 4;
-pub type fi_cq_format = ::std::os::raw::c_uint;
+pub type fi_cq_format = libc::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_cq_data_entry {
-    pub op_context: *mut ::std::os::raw::c_void,
+    pub op_context: *mut libc::c_void,
     pub flags: u64,
     pub len: usize,
-    pub buf: *mut ::std::os::raw::c_void,
+    pub buf: *mut libc::c_void,
     pub data: u64,
 }
 pub const FI_CQ_COND_NONE: fi_cq_wait_cond = 0;
-pub const FI_CQ_COND_THRESHOLD: fi_cq_wait_cond = 1;
-pub type fi_cq_wait_cond = ::std::os::raw::c_uint;
+pub type fi_cq_wait_cond = libc::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_cq_attr {
@@ -606,7 +341,7 @@ pub struct fi_cq_attr {
     pub flags: u64,
     pub format: fi_cq_format,
     pub wait_obj: fi_wait_obj,
-    pub signaling_vector: ::std::os::raw::c_int,
+    pub signaling_vector: libc::c_int,
     pub wait_cond: fi_cq_wait_cond,
     pub wait_set: *mut fid_wait,
 }
@@ -615,52 +350,23 @@ pub struct fi_cq_attr {
 pub struct fi_ops_cq {
     pub size: usize,
     pub read: ::std::option::Option<
-        unsafe extern "C" fn(
-            cq: *mut fid_cq,
-            buf: *mut ::std::os::raw::c_void,
-            count: usize,
-        ) -> isize,
+        unsafe extern "C" fn(cq: *mut fid_cq, buf: *mut libc::c_void, count: usize) -> isize,
     >,
-    pub readfrom: ::std::option::Option<
-        unsafe extern "C" fn(
-            cq: *mut fid_cq,
-            buf: *mut ::std::os::raw::c_void,
-            count: usize,
-            src_addr: *mut fi_addr_t,
-        ) -> isize,
-    >,
+    pub readfrom: ::std::option::Option<unsafe extern "C" fn()>,
     pub readerr: ::std::option::Option<
         unsafe extern "C" fn(cq: *mut fid_cq, buf: *mut fi_cq_err_entry, flags: u64) -> isize,
     >,
-    pub sread: ::std::option::Option<
-        unsafe extern "C" fn(
-            cq: *mut fid_cq,
-            buf: *mut ::std::os::raw::c_void,
-            count: usize,
-            cond: *const ::std::os::raw::c_void,
-            timeout: ::std::os::raw::c_int,
-        ) -> isize,
-    >,
-    pub sreadfrom: ::std::option::Option<
-        unsafe extern "C" fn(
-            cq: *mut fid_cq,
-            buf: *mut ::std::os::raw::c_void,
-            count: usize,
-            src_addr: *mut fi_addr_t,
-            cond: *const ::std::os::raw::c_void,
-            timeout: ::std::os::raw::c_int,
-        ) -> isize,
-    >,
-    pub signal:
-        ::std::option::Option<unsafe extern "C" fn(cq: *mut fid_cq) -> ::std::os::raw::c_int>,
+    pub sread: ::std::option::Option<unsafe extern "C" fn()>,
+    pub sreadfrom: ::std::option::Option<unsafe extern "C" fn()>,
+    pub signal: ::std::option::Option<unsafe extern "C" fn()>,
     pub strerror: ::std::option::Option<
         unsafe extern "C" fn(
             cq: *mut fid_cq,
-            prov_errno: ::std::os::raw::c_int,
-            err_data: *const ::std::os::raw::c_void,
-            buf: *mut ::std::os::raw::c_char,
+            prov_errno: libc::c_int,
+            err_data: *const libc::c_void,
+            buf: *mut libc::c_char,
             len: usize,
-        ) -> *const ::std::os::raw::c_char,
+        ) -> *const libc::c_char,
     >,
 }
 #[repr(C)]
@@ -669,43 +375,15 @@ pub struct fid_cq {
     pub fid: fid,
     pub ops: *mut fi_ops_cq,
 }
-pub const FI_CNTR_EVENTS_COMP: fi_cntr_events = 0;
-pub type fi_cntr_events = ::std::os::raw::c_uint;
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub struct fi_ops_cntr {
-    pub size: usize,
-    pub read: ::std::option::Option<unsafe extern "C" fn(cntr: *mut fid_cntr) -> u64>,
-    pub readerr: ::std::option::Option<unsafe extern "C" fn(cntr: *mut fid_cntr) -> u64>,
-    pub add: ::std::option::Option<
-        unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::std::os::raw::c_int,
-    >,
-    pub set: ::std::option::Option<
-        unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::std::os::raw::c_int,
-    >,
-    pub wait: ::std::option::Option<
-        unsafe extern "C" fn(
-            cntr: *mut fid_cntr,
-            threshold: u64,
-            timeout: ::std::os::raw::c_int,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub adderr: ::std::option::Option<
-        unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::std::os::raw::c_int,
-    >,
-    pub seterr: ::std::option::Option<
-        unsafe extern "C" fn(cntr: *mut fid_cntr, value: u64) -> ::std::os::raw::c_int,
-    >,
-}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_av_attr {
     pub type_: fi_av_type,
-    pub rx_ctx_bits: ::std::os::raw::c_int,
+    pub rx_ctx_bits: libc::c_int,
     pub count: usize,
     pub ep_per_node: usize,
-    pub name: *const ::std::os::raw::c_char,
-    pub map_addr: *mut ::std::os::raw::c_void,
+    pub name: *const libc::c_char,
+    pub map_addr: *mut libc::c_void,
     pub flags: u64,
 }
 #[repr(C)]
@@ -715,67 +393,19 @@ pub struct fi_ops_av {
     pub insert: ::std::option::Option<
         unsafe extern "C" fn(
             av: *mut fid_av,
-            addr: *const ::std::os::raw::c_void,
+            addr: *const libc::c_void,
             count: usize,
             fi_addr: *mut fi_addr_t,
             flags: u64,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
+            context: *mut libc::c_void,
+        ) -> libc::c_int,
     >,
-    pub insertsvc: ::std::option::Option<
-        unsafe extern "C" fn(
-            av: *mut fid_av,
-            node: *const ::std::os::raw::c_char,
-            service: *const ::std::os::raw::c_char,
-            fi_addr: *mut fi_addr_t,
-            flags: u64,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub insertsym: ::std::option::Option<
-        unsafe extern "C" fn(
-            av: *mut fid_av,
-            node: *const ::std::os::raw::c_char,
-            nodecnt: usize,
-            service: *const ::std::os::raw::c_char,
-            svccnt: usize,
-            fi_addr: *mut fi_addr_t,
-            flags: u64,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub remove: ::std::option::Option<
-        unsafe extern "C" fn(
-            av: *mut fid_av,
-            fi_addr: *mut fi_addr_t,
-            count: usize,
-            flags: u64,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub lookup: ::std::option::Option<
-        unsafe extern "C" fn(
-            av: *mut fid_av,
-            fi_addr: fi_addr_t,
-            addr: *mut ::std::os::raw::c_void,
-            addrlen: *mut usize,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub straddr: ::std::option::Option<
-        unsafe extern "C" fn(
-            av: *mut fid_av,
-            addr: *const ::std::os::raw::c_void,
-            buf: *mut ::std::os::raw::c_char,
-            len: *mut usize,
-        ) -> *const ::std::os::raw::c_char,
-    >,
-    pub av_set: ::std::option::Option<
-        unsafe extern "C" fn(
-            av: *mut fid_av,
-            attr: *mut fi_av_set_attr,
-            av_set: *mut *mut fid_av_set,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
+    pub insertsvc: ::std::option::Option<unsafe extern "C" fn()>,
+    pub insertsym: ::std::option::Option<unsafe extern "C" fn()>,
+    pub remove: ::std::option::Option<unsafe extern "C" fn()>,
+    pub lookup: ::std::option::Option<unsafe extern "C" fn()>,
+    pub straddr: ::std::option::Option<unsafe extern "C" fn()>,
+    pub av_set: ::std::option::Option<unsafe extern "C" fn()>,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -787,25 +417,12 @@ pub struct fid_av {
 #[derive(Copy, Clone)]
 pub struct fid_mr {
     pub fid: fid,
-    pub mem_desc: *mut ::std::os::raw::c_void,
+    pub mem_desc: *mut libc::c_void,
     pub key: u64,
 }
 pub const FI_HMEM_SYSTEM: fi_hmem_iface = 0;
 pub const FI_HMEM_CUDA: fi_hmem_iface = 1;
-pub const FI_HMEM_ROCR: fi_hmem_iface = 2;
-pub const FI_HMEM_ZE: fi_hmem_iface = 3;
-pub const FI_HMEM_NEURON: fi_hmem_iface = 4;
-pub const FI_HMEM_SYNAPSEAI: fi_hmem_iface = 5;
-pub type fi_hmem_iface = ::std::os::raw::c_uint;
-#[repr(C)]
-#[derive(Copy, Clone)]
-pub union fi_mr_attr__bindgen_ty_1 {
-    pub reserved: u64,
-    pub cuda: ::std::os::raw::c_int,
-    pub ze: ::std::os::raw::c_int,
-    pub neuron: ::std::os::raw::c_int,
-    pub synapseai: ::std::os::raw::c_int,
-}
+pub type fi_hmem_iface = libc::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_ops_domain {
@@ -815,128 +432,47 @@ pub struct fi_ops_domain {
             domain: *mut fid_domain,
             attr: *mut fi_av_attr,
             av: *mut *mut fid_av,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
+            context: *mut libc::c_void,
+        ) -> libc::c_int,
     >,
     pub cq_open: ::std::option::Option<
         unsafe extern "C" fn(
             domain: *mut fid_domain,
             attr: *mut fi_cq_attr,
             cq: *mut *mut fid_cq,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
+            context: *mut libc::c_void,
+        ) -> libc::c_int,
     >,
     pub endpoint: ::std::option::Option<
         unsafe extern "C" fn(
             domain: *mut fid_domain,
             info: *mut fi_info,
             ep: *mut *mut fid_ep,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
+            context: *mut libc::c_void,
+        ) -> libc::c_int,
     >,
-    pub scalable_ep: ::std::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            info: *mut fi_info,
-            sep: *mut *mut fid_ep,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub cntr_open: ::std::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            attr: *mut fi_cntr_attr,
-            cntr: *mut *mut fid_cntr,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub poll_open: ::std::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            attr: *mut fi_poll_attr,
-            pollset: *mut *mut fid_poll,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub stx_ctx: ::std::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            attr: *mut fi_tx_attr,
-            stx: *mut *mut fid_stx,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub srx_ctx: ::std::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            attr: *mut fi_rx_attr,
-            rx_ep: *mut *mut fid_ep,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub query_atomic: ::std::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            datatype: fi_datatype,
-            op: fi_op,
-            attr: *mut fi_atomic_attr,
-            flags: u64,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub query_collective: ::std::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            coll: fi_collective_op,
-            attr: *mut fi_collective_attr,
-            flags: u64,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub endpoint2: ::std::option::Option<
-        unsafe extern "C" fn(
-            domain: *mut fid_domain,
-            info: *mut fi_info,
-            ep: *mut *mut fid_ep,
-            flags: u64,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
+    pub scalable_ep: ::std::option::Option<unsafe extern "C" fn()>,
+    pub cntr_open: ::std::option::Option<unsafe extern "C" fn()>,
+    pub poll_open: ::std::option::Option<unsafe extern "C" fn()>,
+    pub stx_ctx: ::std::option::Option<unsafe extern "C" fn()>,
+    pub srx_ctx: ::std::option::Option<unsafe extern "C" fn()>,
+    pub query_atomic: ::std::option::Option<unsafe extern "C" fn()>,
+    pub query_collective: ::std::option::Option<unsafe extern "C" fn()>,
+    pub endpoint2: ::std::option::Option<unsafe extern "C" fn()>,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_ops_mr {
     pub size: usize,
-    pub reg: ::std::option::Option<
-        unsafe extern "C" fn(
-            fid: *mut fid,
-            buf: *const ::std::os::raw::c_void,
-            len: usize,
-            access: u64,
-            offset: u64,
-            requested_key: u64,
-            flags: u64,
-            mr: *mut *mut fid_mr,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub regv: ::std::option::Option<
-        unsafe extern "C" fn(
-            fid: *mut fid,
-            iov: *const iovec,
-            count: usize,
-            access: u64,
-            offset: u64,
-            requested_key: u64,
-            flags: u64,
-            mr: *mut *mut fid_mr,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
+    pub reg: ::std::option::Option<unsafe extern "C" fn()>,
+    pub regv: ::std::option::Option<unsafe extern "C" fn()>,
     pub regattr: ::std::option::Option<
         unsafe extern "C" fn(
             fid: *mut fid,
             attr: *const fi_mr_attr,
             flags: u64,
             mr: *mut *mut fid_mr,
-        ) -> ::std::os::raw::c_int,
+        ) -> libc::c_int,
     >,
 }
 #[repr(C)]
@@ -950,149 +486,66 @@ pub struct fid_domain {
 #[derive(Copy, Clone)]
 pub struct fi_msg {
     pub msg_iov: *const iovec,
-    pub desc: *mut *mut ::std::os::raw::c_void,
+    pub desc: *mut *mut libc::c_void,
     pub iov_count: usize,
     pub addr: fi_addr_t,
-    pub context: *mut ::std::os::raw::c_void,
+    pub context: *mut libc::c_void,
     pub data: u64,
 }
 pub const FI_OPT_ENDPOINT: _bindgen_ty_19 = 0;
-pub type _bindgen_ty_19 = ::std::os::raw::c_uint;
-pub const FI_OPT_MIN_MULTI_RECV: _bindgen_ty_20 = 0;
-pub const FI_OPT_CM_DATA_SIZE: _bindgen_ty_20 = 1;
-pub const FI_OPT_BUFFERED_MIN: _bindgen_ty_20 = 2;
-pub const FI_OPT_BUFFERED_LIMIT: _bindgen_ty_20 = 3;
-pub const FI_OPT_SEND_BUF_SIZE: _bindgen_ty_20 = 4;
-pub const FI_OPT_RECV_BUF_SIZE: _bindgen_ty_20 = 5;
-pub const FI_OPT_TX_SIZE: _bindgen_ty_20 = 6;
-pub const FI_OPT_RX_SIZE: _bindgen_ty_20 = 7;
+pub type _bindgen_ty_19 = libc::c_uint;
 pub const FI_OPT_FI_HMEM_P2P: _bindgen_ty_20 = 8;
-pub const FI_OPT_XPU_TRIGGER: _bindgen_ty_20 = 9;
-pub type _bindgen_ty_20 = ::std::os::raw::c_uint;
-pub const FI_HMEM_P2P_ENABLED: _bindgen_ty_21 = 0;
+pub type _bindgen_ty_20 = libc::c_uint;
 pub const FI_HMEM_P2P_REQUIRED: _bindgen_ty_21 = 1;
-pub const FI_HMEM_P2P_PREFERRED: _bindgen_ty_21 = 2;
-pub const FI_HMEM_P2P_DISABLED: _bindgen_ty_21 = 3;
-pub type _bindgen_ty_21 = ::std::os::raw::c_uint;
+pub type _bindgen_ty_21 = libc::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_ops_ep {
     pub size: usize,
-    pub cancel: ::std::option::Option<
-        unsafe extern "C" fn(fid: fid_t, context: *mut ::std::os::raw::c_void) -> isize,
-    >,
+    pub cancel: ::std::option::Option<unsafe extern "C" fn()>,
     pub getopt: ::std::option::Option<
         unsafe extern "C" fn(
             fid: fid_t,
-            level: ::std::os::raw::c_int,
-            optname: ::std::os::raw::c_int,
-            optval: *mut ::std::os::raw::c_void,
+            level: libc::c_int,
+            optname: libc::c_int,
+            optval: *mut libc::c_void,
             optlen: *mut usize,
-        ) -> ::std::os::raw::c_int,
+        ) -> libc::c_int,
     >,
     pub setopt: ::std::option::Option<
         unsafe extern "C" fn(
             fid: fid_t,
-            level: ::std::os::raw::c_int,
-            optname: ::std::os::raw::c_int,
-            optval: *const ::std::os::raw::c_void,
+            level: libc::c_int,
+            optname: libc::c_int,
+            optval: *const libc::c_void,
             optlen: usize,
-        ) -> ::std::os::raw::c_int,
+        ) -> libc::c_int,
     >,
-    pub tx_ctx: ::std::option::Option<
-        unsafe extern "C" fn(
-            sep: *mut fid_ep,
-            index: ::std::os::raw::c_int,
-            attr: *mut fi_tx_attr,
-            tx_ep: *mut *mut fid_ep,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub rx_ctx: ::std::option::Option<
-        unsafe extern "C" fn(
-            sep: *mut fid_ep,
-            index: ::std::os::raw::c_int,
-            attr: *mut fi_rx_attr,
-            rx_ep: *mut *mut fid_ep,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub rx_size_left: ::std::option::Option<unsafe extern "C" fn(ep: *mut fid_ep) -> isize>,
-    pub tx_size_left: ::std::option::Option<unsafe extern "C" fn(ep: *mut fid_ep) -> isize>,
+    pub tx_ctx: ::std::option::Option<unsafe extern "C" fn()>,
+    pub rx_ctx: ::std::option::Option<unsafe extern "C" fn()>,
+    pub rx_size_left: ::std::option::Option<unsafe extern "C" fn()>,
+    pub tx_size_left: ::std::option::Option<unsafe extern "C" fn()>,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_ops_msg {
     pub size: usize,
-    pub recv: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *mut ::std::os::raw::c_void,
-            len: usize,
-            desc: *mut ::std::os::raw::c_void,
-            src_addr: fi_addr_t,
-            context: *mut ::std::os::raw::c_void,
-        ) -> isize,
-    >,
-    pub recvv: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            iov: *const iovec,
-            desc: *mut *mut ::std::os::raw::c_void,
-            count: usize,
-            src_addr: fi_addr_t,
-            context: *mut ::std::os::raw::c_void,
-        ) -> isize,
-    >,
+    pub recv: ::std::option::Option<unsafe extern "C" fn()>,
+    pub recvv: ::std::option::Option<unsafe extern "C" fn()>,
     pub recvmsg: ::std::option::Option<
         unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize,
     >,
-    pub send: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::std::os::raw::c_void,
-            len: usize,
-            desc: *mut ::std::os::raw::c_void,
-            dest_addr: fi_addr_t,
-            context: *mut ::std::os::raw::c_void,
-        ) -> isize,
-    >,
-    pub sendv: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            iov: *const iovec,
-            desc: *mut *mut ::std::os::raw::c_void,
-            count: usize,
-            dest_addr: fi_addr_t,
-            context: *mut ::std::os::raw::c_void,
-        ) -> isize,
-    >,
+    pub send: ::std::option::Option<unsafe extern "C" fn()>,
+    pub sendv: ::std::option::Option<unsafe extern "C" fn()>,
     pub sendmsg: ::std::option::Option<
         unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg, flags: u64) -> isize,
     >,
-    pub inject: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::std::os::raw::c_void,
-            len: usize,
-            dest_addr: fi_addr_t,
-        ) -> isize,
-    >,
-    pub senddata: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::std::os::raw::c_void,
-            len: usize,
-            desc: *mut ::std::os::raw::c_void,
-            data: u64,
-            dest_addr: fi_addr_t,
-            context: *mut ::std::os::raw::c_void,
-        ) -> isize,
-    >,
+    pub inject: ::std::option::Option<unsafe extern "C" fn()>,
+    pub senddata: ::std::option::Option<unsafe extern "C" fn()>,
     pub injectdata: ::std::option::Option<
         unsafe extern "C" fn(
             ep: *mut fid_ep,
-            buf: *const ::std::os::raw::c_void,
+            buf: *const libc::c_void,
             len: usize,
             data: u64,
             dest_addr: fi_addr_t,
@@ -1115,64 +568,21 @@ pub struct fid_ep {
 #[derive(Copy, Clone)]
 pub struct fi_ops_cm {
     pub size: usize,
-    pub setname: ::std::option::Option<
-        unsafe extern "C" fn(
-            fid: fid_t,
-            addr: *mut ::std::os::raw::c_void,
-            addrlen: usize,
-        ) -> ::std::os::raw::c_int,
-    >,
+    pub setname: ::std::option::Option<unsafe extern "C" fn()>,
     pub getname: ::std::option::Option<
         unsafe extern "C" fn(
             fid: fid_t,
-            addr: *mut ::std::os::raw::c_void,
+            addr: *mut libc::c_void,
             addrlen: *mut usize,
-        ) -> ::std::os::raw::c_int,
+        ) -> libc::c_int,
     >,
-    pub getpeer: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            addr: *mut ::std::os::raw::c_void,
-            addrlen: *mut usize,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub connect: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            addr: *const ::std::os::raw::c_void,
-            param: *const ::std::os::raw::c_void,
-            paramlen: usize,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub listen:
-        ::std::option::Option<unsafe extern "C" fn(pep: *mut fid_pep) -> ::std::os::raw::c_int>,
-    pub accept: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            param: *const ::std::os::raw::c_void,
-            paramlen: usize,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub reject: ::std::option::Option<
-        unsafe extern "C" fn(
-            pep: *mut fid_pep,
-            handle: fid_t,
-            param: *const ::std::os::raw::c_void,
-            paramlen: usize,
-        ) -> ::std::os::raw::c_int,
-    >,
-    pub shutdown: ::std::option::Option<
-        unsafe extern "C" fn(ep: *mut fid_ep, flags: u64) -> ::std::os::raw::c_int,
-    >,
-    pub join: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            addr: *const ::std::os::raw::c_void,
-            flags: u64,
-            mc: *mut *mut fid_mc,
-            context: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-    >,
+    pub getpeer: ::std::option::Option<unsafe extern "C" fn()>,
+    pub connect: ::std::option::Option<unsafe extern "C" fn()>,
+    pub listen: ::std::option::Option<unsafe extern "C" fn()>,
+    pub accept: ::std::option::Option<unsafe extern "C" fn()>,
+    pub reject: ::std::option::Option<unsafe extern "C" fn()>,
+    pub shutdown: ::std::option::Option<unsafe extern "C" fn()>,
+    pub join: ::std::option::Option<unsafe extern "C" fn()>,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -1185,104 +595,29 @@ pub struct fi_rma_iov {
 #[derive(Copy, Clone)]
 pub struct fi_msg_rma {
     pub msg_iov: *const iovec,
-    pub desc: *mut *mut ::std::os::raw::c_void,
+    pub desc: *mut *mut libc::c_void,
     pub iov_count: usize,
     pub addr: fi_addr_t,
     pub rma_iov: *const fi_rma_iov,
     pub rma_iov_count: usize,
-    pub context: *mut ::std::os::raw::c_void,
+    pub context: *mut libc::c_void,
     pub data: u64,
 }
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct fi_ops_rma {
     pub size: usize,
-    pub read: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *mut ::std::os::raw::c_void,
-            len: usize,
-            desc: *mut ::std::os::raw::c_void,
-            src_addr: fi_addr_t,
-            addr: u64,
-            key: u64,
-            context: *mut ::std::os::raw::c_void,
-        ) -> isize,
-    >,
-    pub readv: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            iov: *const iovec,
-            desc: *mut *mut ::std::os::raw::c_void,
-            count: usize,
-            src_addr: fi_addr_t,
-            addr: u64,
-            key: u64,
-            context: *mut ::std::os::raw::c_void,
-        ) -> isize,
-    >,
+    pub read: ::std::option::Option<unsafe extern "C" fn()>,
+    pub readv: ::std::option::Option<unsafe extern "C" fn()>,
     pub readmsg: ::std::option::Option<
         unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize,
     >,
-    pub write: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::std::os::raw::c_void,
-            len: usize,
-            desc: *mut ::std::os::raw::c_void,
-            dest_addr: fi_addr_t,
-            addr: u64,
-            key: u64,
-            context: *mut ::std::os::raw::c_void,
-        ) -> isize,
-    >,
-    pub writev: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            iov: *const iovec,
-            desc: *mut *mut ::std::os::raw::c_void,
-            count: usize,
-            dest_addr: fi_addr_t,
-            addr: u64,
-            key: u64,
-            context: *mut ::std::os::raw::c_void,
-        ) -> isize,
-    >,
+    pub write: ::std::option::Option<unsafe extern "C" fn()>,
+    pub writev: ::std::option::Option<unsafe extern "C" fn()>,
     pub writemsg: ::std::option::Option<
         unsafe extern "C" fn(ep: *mut fid_ep, msg: *const fi_msg_rma, flags: u64) -> isize,
     >,
-    pub inject: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::std::os::raw::c_void,
-            len: usize,
-            dest_addr: fi_addr_t,
-            addr: u64,
-            key: u64,
-        ) -> isize,
-    >,
-    pub writedata: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::std::os::raw::c_void,
-            len: usize,
-            desc: *mut ::std::os::raw::c_void,
-            data: u64,
-            dest_addr: fi_addr_t,
-            addr: u64,
-            key: u64,
-            context: *mut ::std::os::raw::c_void,
-        ) -> isize,
-    >,
-    pub injectdata: ::std::option::Option<
-        unsafe extern "C" fn(
-            ep: *mut fid_ep,
-            buf: *const ::std::os::raw::c_void,
-            len: usize,
-            data: u64,
-            dest_addr: fi_addr_t,
-            addr: u64,
-            key: u64,
-        ) -> isize,
-    >,
+    pub inject: ::std::option::Option<unsafe extern "C" fn()>,
+    pub writedata: ::std::option::Option<unsafe extern "C" fn()>,
+    pub injectdata: ::std::option::Option<unsafe extern "C" fn()>,
 }

@@ -4,8 +4,8 @@ use std::{cell::Cell, ptr, rc::Rc};
 
 use super::{
     Info,
-    bindings::{FI_ENOSYS, fid_domain, fid_fabric},
-    object::{Object, function},
+    bindings::{fid_domain, fid_fabric},
+    object::Object,
 };
 use crate::ffi::CallError;
 
@@ -36,14 +36,11 @@ impl Domain {
         // SAFETY: the fabric has just been opened, for this owner.
         let fabric = unsafe { Object::own(library, "a fabric", raw) };
 
-        // SAFETY: the fabric is open.
-        let open = unsafe { function(fabric.raw(), |fabric| fabric.ops, |ops| ops.domain) };
+        let open = fabric.function("fi_domain", |fabric| fabric.ops, |ops| ops.domain)?;
         let mut raw = ptr::null_mut();
-        let code = open.map_or(-FI_ENOSYS, |open| {
-            // SAFETY: the fabric is that of the offer, which `info` keeps; `raw` is a live local
-            // that the call only writes.
-            unsafe { open(fabric.raw(), info.raw, &raw mut raw, ptr::null_mut()) }
-        });
+        // SAFETY: the fabric is that of the offer, which `info` keeps; `raw` is a live local that
+        // the call only writes.
+        let code = unsafe { open(fabric.raw(), info.raw, &raw mut raw, ptr::null_mut()) };
         library.check("fi_domain", code, object)?;
         // SAFETY: the domain has just been opened, for this owner.
         let object = unsafe { Object::own(library, "a domain", raw) };

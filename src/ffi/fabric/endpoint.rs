@@ -3,7 +3,7 @@
 use std::{
     cell::{Cell, UnsafeCell},
     ffi::{c_int, c_void},
-    fmt,
+    fmt, io,
     mem::MaybeUninit,
     ptr,
     rc::Rc,
@@ -14,17 +14,16 @@ use super::{
     Address, Completion, Domain, Failure, Flags, Library, Memory, Posted, Region, Remote,
     SharedMemory, Slice,
     bindings::{
-        FI_COMPLETION, FI_EAGAIN, FI_EAVAIL, FI_ENABLE, FI_ENOSYS, FI_ETOOSMALL, FI_HMEM,
-        FI_MR_ENDPOINT, FI_PROTO_SHM, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t, fi_context2,
+        FI_COMPLETION, FI_EAGAIN, FI_EAVAIL, FI_ENABLE, FI_ETOOSMALL, FI_HMEM, FI_MR_ENDPOINT,
+        FI_PROTO_SHM, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t, fi_context2,
         fi_cq_data_entry, fi_msg, fi_msg_rma, fi_rma_iov, fid_av, fid_cq, fid_ep, fid_mr, iovec,
     },
     grown::fi_cq_err_entry,
-    library::text_of,
-    object::{Object, function},
-    opened::{self, Calls},
+    object::Object,
+    opened::{self, Call, Calls},
     option, region,
 };
-use crate::ffi::CallError;
+use crate::ffi::{CallError, Cause, text_of};
 
 /// Most operations under way on an endpoint; no window of a measurement is wider.
 const OPERATIONS_MAX: usize = 4096;
@@ -63,6 +62,14 @@ pub struct Endpoint {
     domain: Rc<Domain>,
 }
 
+/// What is asked of an operation, whatever it moves.
+#[derive(Clone, Copy)]
+struct Asked {
+    /// The caller's word for it.
+    context: u64,
+    flags: Flags,
+}
+
 /// An operation's place while it is under way.
 #[repr(C)]
 struct Slot {
@@ -93,9 +100,7 @@ impl Endpoint {
         let must_reach_gpus_itself = parts.info.caps & FI_HMEM != 0
             && option::require_peer_to_peer(domain.info().library(), &object)?;
         object.control("fi_enable", FI_ENABLE.cast_signed())?;
-        let calls = Calls::of(&object, &queue).ok_or_else(|| {
-            domain.info().library().error("fi_endpoint", -FI_ENOSYS, domain.info().to_string())
-        })?;
+        let calls = Calls::of(&object, &queue)?;
         Ok(Self {
             object,
             queue,
@@ -114,17 +119,15 @@ impl Endpoint {
 
     /// Its address, for peers.
     pub fn address(&self) -> Result<Address, CallError> {
-        // SAFETY: the endpoint is open.
         let getname =
-            unsafe { function(self.object.raw(), |endpoint| endpoint.cm, |ops| ops.getname) };
+            self.object.function("fi_getname", |endpoint| endpoint.cm, |ops| ops.getname)?;
         let mut address = vec![0; ADDRESS_MARGIN];
         loop {
             let mut length = address.len();
-            let code = getname.map_or(-FI_ENOSYS, |getname| {
-                // SAFETY: the endpoint is open; `address` is as long as `length` says, which is a
-                // live local.
-                unsafe { getname(self.object.fid(), address.as_mut_ptr().cast(), &raw mut length) }
-            });
+            // SAFETY: the endpoint is open; `address` is as long as `length` says, which is a live
+            // local.
+            let code =
+                unsafe { getname(self.object.fid(), address.as_mut_ptr().cast(), &raw mut length) };
             let is_short = code == -FI_ETOOSMALL.cast_signed() && length > address.len();
             address.resize(length, 0);
             if !is_short {
@@ -141,28 +144,27 @@ impl Endpoint {
     /// This is no address of the provider's kind, or through shared memory that of an endpoint of
     /// this process or of one that has gone.
     pub fn insert(&mut self, address: &Address) -> Result<Peer, CallError> {
-        let object = || format!("an address of {} bytes", address.0.len());
+        let refused = |source: Cause| {
+            let object = format!("an address of {} bytes", address.0.len());
+            CallError::new("fi_av_insert", object, source)
+        };
         let is_shm = self.domain.info().parts.endpoint.protocol == FI_PROTO_SHM;
         if let Some(reason) = address.objection_of_shm().filter(|_| is_shm) {
-            let source = std::io::Error::new(std::io::ErrorKind::Unsupported, reason).into();
-            return Err(CallError { call: "fi_av_insert", object: object(), source });
+            return Err(refused(Cause::unsupported(reason)));
         }
-        // SAFETY: the address vector is open.
-        let insert = unsafe { function(self.peers.raw(), |peers| peers.ops, |ops| ops.insert) };
+        let insert = self.peers.function("fi_av_insert", |peers| peers.ops, |ops| ops.insert)?;
         let mut bytes = address.0.clone();
         bytes.resize(bytes.len() + ADDRESS_MARGIN, 0);
         let mut raw = 0;
-        let code = insert.map_or(-FI_ENOSYS, |insert| {
-            // SAFETY: the address vector is open; `bytes` holds one address and what a provider
-            // could take for the rest of one; `raw` is a live local that the call only writes.
-            unsafe {
-                insert(self.peers.raw(), bytes.as_ptr().cast(), 1, &raw mut raw, 0, ptr::null_mut())
-            }
-        });
-        self.library().check("fi_av_insert", code, object)?;
-        if code != 1 {
-            let source = std::io::Error::from(std::io::ErrorKind::InvalidInput).into();
-            return Err(CallError { call: "fi_av_insert", object: object(), source });
+        // SAFETY: the address vector is open; `bytes` holds one address and what a provider could
+        // take for the rest of one; `raw` is a live local that the call only writes.
+        let code = unsafe {
+            insert(self.peers.raw(), bytes.as_ptr().cast(), 1, &raw mut raw, 0, ptr::null_mut())
+        };
+        match code {
+            1 => {}
+            0.. => return Err(refused(io::Error::from(io::ErrorKind::InvalidInput).into())),
+            _ => return Err(refused(self.library().cause(code, None))),
         }
         Ok(Peer { endpoint: self.number, raw })
     }
@@ -194,7 +196,7 @@ impl Endpoint {
         context: u64,
         flags: Flags,
     ) -> Result<Posted, CallError> {
-        self.access("fi_writemsg", self.calls.writemsg, (local, remote), (context, flags))
+        self.access(self.calls.writemsg, local, remote, Asked { context, flags })
     }
 
     /// Starts to read from `remote` into `local`. A read is done when the data is in `local`.
@@ -210,7 +212,7 @@ impl Endpoint {
         context: u64,
         flags: Flags,
     ) -> Result<Posted, CallError> {
-        self.access("fi_readmsg", self.calls.readmsg, (local, remote), (context, flags))
+        self.access(self.calls.readmsg, local, remote, Asked { context, flags })
     }
 
     /// Starts to send `local` to `peer`, which must receive it.
@@ -227,11 +229,11 @@ impl Endpoint {
         flags: Flags,
     ) -> Result<Posted, CallError> {
         assert!(peer.endpoint == self.number, "the peer is another endpoint's");
-        self.message("fi_sendmsg", self.calls.sendmsg, (local, peer.raw), (context, flags))
+        self.message(self.calls.sendmsg, local, peer.raw, Asked { context, flags })
     }
 
     /// Sends `local` to `peer`, which must receive it, together with `data`. What it takes of
-    /// `local` it takes at once, and no completion comes of it (`fi_injectdata`).
+    /// `local` it takes at once, and it has no completion (`fi_injectdata`).
     ///
     /// # Panics
     ///
@@ -272,7 +274,7 @@ impl Endpoint {
     #[inline]
     pub fn receive(&mut self, local: Slice, context: u64) -> Result<Posted, CallError> {
         const ANY: fi_addr_t = fi_addr_t::MAX;
-        self.message("fi_recvmsg", self.calls.recvmsg, (local, ANY), (context, Flags::NONE))
+        self.message(self.calls.recvmsg, local, ANY, Asked { context, flags: Flags::NONE })
     }
 
     /// Moves the provider on, and fetches what is done into the beginning of `completions`; how
@@ -280,7 +282,7 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// An operation failed. Each call tells of one.
+    /// An operation failed. Each call reports one.
     #[inline]
     pub fn poll(&mut self, completions: &mut [Completion]) -> Result<usize, Failure> {
         let mut entries = [const { MaybeUninit::<fi_cq_data_entry>::uninit() }; BATCH];
@@ -339,15 +341,15 @@ impl Endpoint {
     #[inline]
     fn access(
         &mut self,
-        name: &'static str,
-        call: unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, u64) -> isize,
-        (local, remote): (Slice, Remote),
-        (context, flags): (u64, Flags),
+        call: Call<fi_msg_rma>,
+        local: Slice,
+        remote: Remote,
+        asked: Asked,
     ) -> Result<Posted, CallError> {
         self.check(local);
         assert!(remote.peer.endpoint == self.number, "the peer is another endpoint's");
         assert!(local.length as u64 <= remote.room, "{} have no room there", local.size());
-        let Some(slot) = self.start(context) else { return Ok(Posted::Again) };
+        let Some(slot) = self.start(asked.context) else { return Ok(Posted::Again) };
         let near = iovec { iov_base: local.address, iov_len: local.length };
         let far = fi_rma_iov { addr: remote.address, len: local.length, key: remote.key };
         let mut descriptor = local.descriptor;
@@ -359,27 +361,25 @@ impl Endpoint {
             rma_iov: &raw const far,
             rma_iov_count: 1,
             context: self.notes(slot),
-            data: flags.data,
+            data: asked.flags.data,
         };
         // SAFETY: the endpoint is enabled; `message` and what it points to are live locals that
         // the provider copies; the local memory is kept by this endpoint, and the slot is taken
         // until the operation completes; the peer was inserted here.
-        let code =
-            unsafe { call(self.object.raw(), &raw const message, flags.bits | FI_COMPLETION) };
-        self.posted(name, code, slot)
+        unsafe { self.post(call, &message, asked.flags, slot) }
     }
 
     /// Asks for a send or a receive.
     #[inline]
     fn message(
         &mut self,
-        name: &'static str,
-        call: unsafe extern "C" fn(*mut fid_ep, *const fi_msg, u64) -> isize,
-        (local, peer): (Slice, fi_addr_t),
-        (context, flags): (u64, Flags),
+        call: Call<fi_msg>,
+        local: Slice,
+        peer: fi_addr_t,
+        asked: Asked,
     ) -> Result<Posted, CallError> {
         self.check(local);
-        let Some(slot) = self.start(context) else { return Ok(Posted::Again) };
+        let Some(slot) = self.start(asked.context) else { return Ok(Posted::Again) };
         let near = iovec { iov_base: local.address, iov_len: local.length };
         let mut descriptor = local.descriptor;
         let message = fi_msg {
@@ -388,12 +388,10 @@ impl Endpoint {
             iov_count: 1,
             addr: peer,
             context: self.notes(slot),
-            data: flags.data,
+            data: asked.flags.data,
         };
         // SAFETY: as for a write; the peer was inserted here, or is any.
-        let code =
-            unsafe { call(self.object.raw(), &raw const message, flags.bits | FI_COMPLETION) };
-        self.posted(name, code, slot)
+        unsafe { self.post(call, &message, asked.flags, slot) }
     }
 
     /// Refuses what a provider would take without a look.
@@ -416,19 +414,27 @@ impl Endpoint {
         self.slots[slot].notes.get().cast()
     }
 
-    /// What a call that asked for the operation in `slot` answered.
+    /// Asks for the operation in `slot`.
+    ///
+    /// # Safety
+    ///
+    /// What `message` points to is alive, and its memory until the operation completes.
     #[inline]
-    fn posted(
+    unsafe fn post<M>(
         &mut self,
-        name: &'static str,
-        code: isize,
+        call: Call<M>,
+        message: &M,
+        flags: Flags,
         slot: usize,
     ) -> Result<Posted, CallError> {
+        // SAFETY: the endpoint is enabled; the rest is the caller's promise.
+        let code =
+            unsafe { (call.function)(self.object.raw(), message, flags.bits | FI_COMPLETION) };
         if code == 0 {
             return Ok(Posted::Yes);
         }
         self.free.push(slot);
-        self.refused(name, code)
+        self.refused(call.name, code)
     }
 
     /// What a call that asked for an operation answered, other than that it is taken.
@@ -458,30 +464,30 @@ impl Endpoint {
             let source = self.library().error("fi_cq_read", short(code), object);
             return Failure { context: None, source };
         }
+        let readerr = self.queue.function("fi_cq_readerr", |queue| queue.ops, |ops| ops.readerr);
+        let readerr = match readerr {
+            Ok(readerr) => readerr,
+            Err(source) => return Failure { context: None, source },
+        };
         // SAFETY: an entry of zeros and null pointers is a valid one, without room for data.
         let mut entry: fi_cq_err_entry = unsafe { std::mem::zeroed() };
-        // SAFETY: the queue is open.
-        let readerr = unsafe { function(self.queue.raw(), |queue| queue.ops, |ops| ops.readerr) };
-        let code = readerr.map_or(-FI_ENOSYS as isize, |readerr| {
-            // SAFETY: the queue is open; `entry` is a live local, as long as in the version that
-            // was asked for, or longer.
-            unsafe { readerr(self.queue.raw(), &raw mut entry, 0) }
-        });
+        // SAFETY: the queue is open; `entry` is a live local, as long as in the version that was
+        // asked for, or longer.
+        let code = unsafe { readerr(self.queue.raw(), &raw mut entry, 0) };
         if code < 0 {
             let source = self.library().error("fi_cq_readerr", short(code), object);
             return Failure { context: None, source };
         }
         let cause = self.library().cause(entry.err, self.provider_words(&entry));
-        let source = CallError { call: "an operation", object, source: cause };
+        let source = CallError::new("an operation", object, cause);
         Failure { context: self.finish(entry.op_context), source }
     }
 
     /// The provider's own sentence about a failed operation.
     fn provider_words(&self, entry: &fi_cq_err_entry) -> Option<String> {
         let mut buffer = [0; 256];
-        // SAFETY: the queue is open.
         let strerror =
-            unsafe { function(self.queue.raw(), |queue| queue.ops, |ops| ops.strerror) }?;
+            self.queue.function("fi_cq_strerror", |queue| queue.ops, |ops| ops.strerror).ok()?;
         // SAFETY: the queue is open and was not read since it gave `entry`; `buffer` is as long as
         // the call is told.
         let text = unsafe {

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{CString, c_char, c_int, c_uint},
-    fmt, ptr,
+    fmt, io, ptr,
     rc::Rc,
 };
 
@@ -11,17 +11,16 @@ use serde::Serialize;
 use super::{
     Library,
     bindings::{
-        FI_BUS_PCI, FI_CONTEXT, FI_CONTEXT2, FI_ENODATA, FI_EP_RDM, FI_HMEM, FI_MR_ALLOCATED,
-        FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_MSG,
-        FI_PROGRESS_MANUAL, FI_RM_ENABLED, FI_RMA, FI_THREAD_DOMAIN, FI_TYPE_CAPS, FI_TYPE_MODE,
-        FI_TYPE_MR_MODE, FI_TYPE_MSG_ORDER, FI_TYPE_PROGRESS, FI_TYPE_PROTOCOL, FI_TYPE_THREADING,
-        fi_bus_attr, fi_device_attr, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info,
-        fi_link_attr, fi_rx_attr, fi_tx_attr, fid_nic,
+        FI_BUS_PCI, FI_CONTEXT, FI_CONTEXT2, FI_ENODATA, FI_EP_RDM, FI_HMEM, FI_LINK_DOWN,
+        FI_LINK_UP, FI_MR_ALLOCATED, FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY,
+        FI_MR_VIRT_ADDR, FI_MSG, FI_PROGRESS_MANUAL, FI_RM_ENABLED, FI_RMA, FI_THREAD_DOMAIN,
+        FI_TYPE_CAPS, FI_TYPE_MODE, FI_TYPE_MR_MODE, FI_TYPE_MSG_ORDER, FI_TYPE_PROGRESS,
+        FI_TYPE_PROTOCOL, FI_TYPE_THREADING, fi_bus_attr, fi_device_attr, fi_domain_attr,
+        fi_ep_attr, fi_fabric_attr, fi_info, fi_link_attr, fi_rx_attr, fi_tx_attr, fid_nic,
     },
-    library::text_of,
 };
 use crate::{
-    ffi::{CallError, Cause},
+    ffi::{CallError, text_of},
     units::Bytes,
 };
 
@@ -43,7 +42,7 @@ pub struct Query<'a> {
     pub gpu_memory: bool,
 }
 
-/// The offers that the library has answered with; freed when the last of them goes.
+/// The offers of one answer of the library; freed when the last of them is dropped.
 struct List {
     library: &'static Library,
     first: *mut fi_info,
@@ -194,34 +193,38 @@ impl Library {
         // SAFETY: without an offer to copy the call makes an empty one.
         let first = unsafe { (self.calls.fi_dupinfo)(ptr::null()) };
         if first.is_null() {
-            let source = std::io::Error::from(std::io::ErrorKind::OutOfMemory).into();
-            return Err(CallError { call: "fi_dupinfo", object: query.to_string(), source });
+            let source = io::Error::from(io::ErrorKind::OutOfMemory);
+            return Err(CallError::new("fi_dupinfo", query.to_string(), source));
         }
         // From here on a failure frees it.
         let hints = List { library: self, first };
-        // SAFETY: an empty offer has all its parts.
-        let mut parts = unsafe { Parts::read(first) };
-        parts.info.caps = FI_MSG | FI_RMA;
+        // SAFETY: nobody else has the offer.
+        let info = unsafe { &mut *first };
+        // SAFETY: an empty offer has all its parts, of which nobody else has one.
+        let endpoint = unsafe { &mut *info.ep_attr };
+        // SAFETY: as above.
+        let domain = unsafe { &mut *info.domain_attr };
+        // SAFETY: as above.
+        let fabric = unsafe { &mut *info.fabric_attr };
+        info.caps = FI_MSG | FI_RMA;
         // Each operation has a place of its own for the provider's notes.
-        parts.info.mode = FI_CONTEXT | FI_CONTEXT2;
-        parts.endpoint.type_ = FI_EP_RDM;
-        parts.domain.mr_mode = MR_MODE;
+        info.mode = FI_CONTEXT | FI_CONTEXT2;
+        endpoint.type_ = FI_EP_RDM;
+        domain.mr_mode = MR_MODE;
         if query.gpu_memory {
-            parts.info.caps |= FI_HMEM;
-            parts.domain.mr_mode |= FI_MR_HMEM;
+            info.caps |= FI_HMEM;
+            domain.mr_mode |= FI_MR_HMEM;
         }
         // One thread makes all calls of a domain, and polls: no thread and no lock of the
         // provider's is between it and the data.
-        parts.domain.threading = FI_THREAD_DOMAIN;
-        parts.domain.control_progress = FI_PROGRESS_MANUAL;
-        parts.domain.data_progress = FI_PROGRESS_MANUAL;
-        parts.domain.resource_mgmt = FI_RM_ENABLED;
-        parts.domain.name = name(query.domain, query)?;
-        parts.fabric.name = name(query.fabric, query)?;
-        parts.fabric.prov_name = name(query.provider, query)?;
-        // SAFETY: `parts` was read from this offer, and the names are `malloc`ed, as the offer's
-        // own are when it is freed.
-        unsafe { parts.write(first) };
+        domain.threading = FI_THREAD_DOMAIN;
+        domain.control_progress = FI_PROGRESS_MANUAL;
+        domain.data_progress = FI_PROGRESS_MANUAL;
+        domain.resource_mgmt = FI_RM_ENABLED;
+        // The names are `malloc`ed, as the offer's own are when it is freed.
+        domain.name = name(query.domain, query)?;
+        fabric.name = name(query.fabric, query)?;
+        fabric.prov_name = name(query.provider, query)?;
         Ok(hints)
     }
 
@@ -307,22 +310,6 @@ impl Parts {
             fabric: unsafe { info.fabric_attr.read() },
         }
     }
-
-    /// Puts what can be asked for back into the offer at `raw`.
-    ///
-    /// # Safety
-    ///
-    /// This was read from `raw`; its names are null or were made by `malloc` for it.
-    unsafe fn write(&self, raw: *mut fi_info) {
-        // SAFETY: the caller's promise: all parts are where they were read.
-        unsafe { raw.write(self.info) };
-        // SAFETY: as above.
-        unsafe { self.info.ep_attr.write(self.endpoint) };
-        // SAFETY: as above.
-        unsafe { self.info.domain_attr.write(self.domain) };
-        // SAFETY: as above.
-        unsafe { self.info.fabric_attr.write(self.fabric) };
-    }
 }
 
 impl Facts {
@@ -391,8 +378,8 @@ impl Nic {
             pci_bus_id,
             link_bits_per_s: link.map_or(0, |link| link.speed as u64),
             link_state: match link.map(|link| link.state) {
-                Some(super::bindings::FI_LINK_UP) => LinkState::Up,
-                Some(super::bindings::FI_LINK_DOWN) => LinkState::Down,
+                Some(FI_LINK_UP) => LinkState::Up,
+                Some(FI_LINK_DOWN) => LinkState::Down,
                 _ => LinkState::Unknown,
             },
             network_type: link.and_then(|link| text(link.network_type)),
@@ -403,16 +390,12 @@ impl Nic {
 /// `name` where an offer holds it, who frees it; null without one.
 fn name(name: Option<&str>, query: &Query<'_>) -> Result<*mut c_char, CallError> {
     let Some(name) = name else { return Ok(ptr::null_mut()) };
-    let refuse = |source: std::io::Error| CallError {
-        call: "fi_getinfo",
-        object: query.to_string(),
-        source: Cause::System(source),
-    };
-    let name = CString::new(name).map_err(|err| refuse(err.into()))?;
+    let refused = |source: io::Error| CallError::new("fi_getinfo", query.to_string(), source);
+    let name = CString::new(name).map_err(|err| refused(err.into()))?;
     // SAFETY: `name` ends in NUL.
     let copy = unsafe { libc::strdup(name.as_ptr()) };
     if copy.is_null() {
-        return Err(refuse(std::io::Error::last_os_error()));
+        return Err(refused(io::Error::last_os_error()));
     }
     Ok(copy)
 }

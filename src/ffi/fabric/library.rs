@@ -2,7 +2,6 @@
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
-    fmt,
     mem::ManuallyDrop,
     os::raw::c_uint,
     path::{Path, PathBuf},
@@ -15,6 +14,7 @@ use super::{
 use crate::ffi::{
     CallError, Cause,
     library::{Absent, load_first, path_of},
+    text_of,
 };
 
 /// Where the library is looked for: AWS's installer has folders of its own.
@@ -33,14 +33,16 @@ pub(super) const fn version(major: u32, minor: u32) -> u32 {
 }
 
 /// libfabric, loaded. It is never unloaded: its threads and handlers would be left without code.
+#[derive(Debug)]
 pub struct Library {
     pub(super) calls: Calls,
     version: u32,
-    path: PathBuf,
+    /// The file that was loaded.
+    pub path: PathBuf,
 }
 
 /// The functions that the library exports.
-#[allow(non_snake_case, reason = "the library's own names")]
+#[derive(Debug)]
 pub(super) struct Calls {
     pub(super) fi_getinfo: unsafe extern "C" fn(
         u32,
@@ -77,26 +79,23 @@ impl Library {
     }
 
     fn new(place: &Path, handle: *mut c_void) -> Result<&'static Self, Absent> {
-        let calls = Calls::load(handle)
-            .map_err(|name| Absent::new(format!("{} has no {name}: {Needed}", place.display())))?;
+        let calls = Calls::load(handle).map_err(|name| {
+            Absent::new(format!("{} has no {name}: {}", place.display(), needed()))
+        })?;
         // SAFETY: the call takes nothing.
         let version = unsafe { (calls.fi_version)() };
         let path = path_of(calls.fi_version as *const ());
         if version < OLDEST {
-            let found = Version(version);
-            return Err(Absent::new(format!("{} is libfabric {found}: {Needed}", path.display())));
+            let found = readable(version);
+            let needed = needed();
+            return Err(Absent::new(format!("{} is libfabric {found}: {needed}", path.display())));
         }
         Ok(Box::leak(Box::new(Self { calls, version, path })))
     }
 
     /// Its version, such as `1.17`.
     pub fn version(&self) -> String {
-        Version(self.version).to_string()
-    }
-
-    /// The file that was loaded.
-    pub fn path(&self) -> &Path {
-        &self.path
+        readable(self.version)
     }
 
     /// Whether regions can be parts of dma-bufs.
@@ -124,7 +123,7 @@ impl Library {
     /// The error of a call that returned `code`.
     #[cold]
     pub(super) fn error(&self, call: &'static str, code: c_int, object: String) -> CallError {
-        CallError { call, object, source: self.cause(code, None) }
+        CallError::new(call, object, self.cause(code, None))
     }
 
     /// What `code` means, with what the provider says beyond the library's own sentence.
@@ -142,31 +141,14 @@ impl Library {
     }
 }
 
-impl fmt::Debug for Library {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Library")
-            .field("path", &self.path)
-            .field("version", &self.version())
-            .finish_non_exhaustive()
-    }
-}
-
 /// What a library must be.
-struct Needed;
-
-impl fmt::Display for Needed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "this needs libfabric {} or newer", Version(OLDEST))
-    }
+fn needed() -> String {
+    format!("this needs libfabric {} or newer", readable(OLDEST))
 }
 
 /// A version as a person reads it.
-struct Version(u32);
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0 >> 16, self.0 & 0xFFFF)
-    }
+fn readable(version: u32) -> String {
+    format!("{}.{}", version >> 16, version & 0xFFFF)
 }
 
 impl Calls {
@@ -206,20 +188,6 @@ unsafe fn find<F: Copy>(handle: *mut c_void, name: &CStr, version: &CStr) -> Res
     }
     // SAFETY: the caller vouches that `F` is the pointer to what is there.
     Ok(unsafe { std::mem::transmute_copy::<*mut c_void, F>(&address) })
-}
-
-/// A C string as a string of ours; `None` for a null pointer.
-///
-/// # Safety
-///
-/// `text` is null or points to a string that ends in NUL.
-pub(super) unsafe fn text_of(text: *const c_char) -> Option<String> {
-    if text.is_null() {
-        return None;
-    }
-    // SAFETY: the caller's promise.
-    let text = unsafe { CStr::from_ptr(text) };
-    Some(text.to_string_lossy().into_owned())
 }
 
 macro_rules! names {

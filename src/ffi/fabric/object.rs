@@ -9,14 +9,14 @@ use super::{
 use crate::ffi::{self, CallError};
 
 /// An open object, whose type begins with a `fid`; closed on drop.
-pub(super) struct Object<T> {
+pub(super) struct Object<T: Copy> {
     library: &'static Library,
     /// What it is, for a warning.
     name: &'static str,
     raw: Option<*mut T>,
 }
 
-impl<T> Object<T> {
+impl<T: Copy> Object<T> {
     /// Takes over an object.
     ///
     /// # Safety
@@ -41,74 +41,90 @@ impl<T> Object<T> {
         self.raw().cast()
     }
 
+    /// The function of this object that `table` and `function` name, as the headers' inline
+    /// functions find it; `call` is the name of theirs, for the error if the provider has none.
+    pub(super) fn function<U: Copy, F>(
+        &self,
+        call: &'static str,
+        table: fn(&T) -> *mut U,
+        function: fn(&U) -> Option<F>,
+    ) -> Result<F, CallError> {
+        // SAFETY: the object is open, and of this type.
+        let found = unsafe { lookup(self.raw(), table, function) };
+        found.ok_or_else(|| self.lacks(call))
+    }
+
+    /// The function that every object has.
+    fn common<F>(
+        &self,
+        call: &'static str,
+        function: fn(&fi_ops) -> Option<F>,
+    ) -> Result<F, CallError> {
+        // SAFETY: the object is open, and begins with this.
+        let found = unsafe { lookup(self.fid(), |fid| fid.ops, function) };
+        found.ok_or_else(|| self.lacks(call))
+    }
+
+    fn lacks(&self, call: &'static str) -> CallError {
+        self.library.error(call, -FI_ENOSYS, self.name.to_owned())
+    }
+
     /// Closes the object before its time is over; whether that went well, as a warning says
     /// otherwise.
     pub(super) fn close(&mut self) -> bool {
-        let Some(raw) = self.raw.take() else { return true };
-        let fid: *mut fid = raw.cast();
-        // SAFETY: the object is open, and begins with this.
-        let close = unsafe { function(fid, |fid| fid.ops, |ops: &fi_ops| ops.close) };
-        let code = close.map_or(-FI_ENOSYS, |close| {
-            // SAFETY: the object is closed only here, once: `raw` has been taken.
-            unsafe { close(fid) }
-        });
-        let closed = self.library.check("fi_close", code, || self.name.to_owned());
-        if let Err(err) = &closed {
-            ffi::warn(err);
+        if self.raw.is_none() {
+            return true;
         }
-        closed.is_ok()
+        let closed = self.common("fi_close", |ops| ops.close).and_then(|close| {
+            // SAFETY: the object is closed only here, once: it is forgotten below.
+            let code = unsafe { close(self.fid()) };
+            self.library.check("fi_close", code, || self.name.to_owned())
+        });
+        self.raw = None;
+        closed.inspect_err(ffi::warn).is_ok()
     }
 
     /// Ties `other` to this object.
-    pub(super) fn bind<U>(
+    pub(super) fn bind<U: Copy>(
         &self,
         call: &'static str,
         other: &Object<U>,
         flags: u64,
     ) -> Result<(), CallError> {
-        let fid = self.fid();
-        // SAFETY: the object is open, and begins with this.
-        let bind = unsafe { function(fid, |fid| fid.ops, |ops: &fi_ops| ops.bind) };
-        let code = bind.map_or(-FI_ENOSYS, |bind| {
-            // SAFETY: both objects are open.
-            unsafe { bind(fid, other.fid(), flags) }
-        });
+        let bind = self.common(call, |ops| ops.bind)?;
+        // SAFETY: both objects are open.
+        let code = unsafe { bind(self.fid(), other.fid(), flags) };
         self.library.check(call, code, || format!("{} to {}", other.name, self.name))
     }
 
     /// Gives the object a command that has no argument.
     pub(super) fn control(&self, call: &'static str, command: c_int) -> Result<(), CallError> {
-        let fid = self.fid();
-        // SAFETY: the object is open, and begins with this.
-        let control = unsafe { function(fid, |fid| fid.ops, |ops: &fi_ops| ops.control) };
-        let code = control.map_or(-FI_ENOSYS, |control| {
-            // SAFETY: the object is open, and the command reads no argument.
-            unsafe { control(fid, command, std::ptr::null_mut()) }
-        });
+        let control = self.common(call, |ops| ops.control)?;
+        // SAFETY: the object is open, and the command reads no argument.
+        let code = unsafe { control(self.fid(), command, std::ptr::null_mut()) };
         self.library.check(call, code, || self.name.to_owned())
     }
 }
 
-impl<T> Drop for Object<T> {
+impl<T: Copy> Drop for Object<T> {
     fn drop(&mut self) {
         self.close();
     }
 }
 
 /// The function of an object that `table` and `function` name; `None` where the provider has
-/// none. This is what the headers' inline functions do before they call it.
+/// none.
 ///
 /// # Safety
 ///
 /// `object` is open, and of the type that its pointer says.
-pub(super) unsafe fn function<O: Copy, T: Copy, F>(
-    object: *mut O,
-    table: fn(&O) -> *mut T,
-    function: fn(&T) -> Option<F>,
+unsafe fn lookup<T: Copy, U: Copy, F>(
+    object: *mut T,
+    table: fn(&T) -> *mut U,
+    function: fn(&U) -> Option<F>,
 ) -> Option<F> {
     // SAFETY: the caller's promise.
-    let object = unsafe { object.read() };
-    let table = table(&object);
+    let table = table(&unsafe { object.read() });
     if table.is_null() {
         return None;
     }

@@ -1,4 +1,4 @@
-//! How operations are asked for, and what becomes of them.
+//! Flags of operations, and their outcomes.
 
 use super::bindings::{FI_DELIVERY_COMPLETE, FI_MORE, FI_REMOTE_CQ_DATA};
 use crate::ffi::CallError;
@@ -17,7 +17,7 @@ pub struct Flags {
 pub enum Posted {
     /// It is under way.
     Yes,
-    /// It is over for this side: no completion comes of it.
+    /// It is done for this side: it has no completion.
     Over,
     /// There is no room now: poll, and ask again.
     Again,

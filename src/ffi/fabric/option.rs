@@ -1,4 +1,4 @@
-//! What an endpoint is told and asked beside its operations.
+//! Options of an endpoint.
 
 use std::{ffi::c_int, ptr};
 
@@ -8,7 +8,7 @@ use super::{
         FI_ENOPROTOOPT, FI_ENOSYS, FI_HMEM_P2P_REQUIRED, FI_OPT_ENDPOINT, FI_OPT_FI_HMEM_P2P,
         fid_ep,
     },
-    object::{Object, function},
+    object::Object,
 };
 use crate::ffi::CallError;
 
@@ -27,22 +27,20 @@ pub(super) fn require_peer_to_peer(
     library: &Library,
     endpoint: &Object<fid_ep>,
 ) -> Result<bool, CallError> {
-    // SAFETY: the endpoint is open.
-    let setopt = unsafe { function(endpoint.raw(), |endpoint| endpoint.ops, |ops| ops.setopt) };
+    let setopt = endpoint.function("fi_setopt", |endpoint| endpoint.ops, |ops| ops.setopt);
+    let Ok(setopt) = setopt else { return Ok(false) };
     let value = FI_HMEM_P2P_REQUIRED.cast_signed();
-    let code = setopt.map_or(-FI_ENOSYS, |setopt| {
-        // SAFETY: the endpoint is open; the option's value is an `int`, a live local that the call
-        // only reads.
-        unsafe {
-            setopt(
-                endpoint.fid(),
-                FI_OPT_ENDPOINT.cast_signed(),
-                FI_OPT_FI_HMEM_P2P.cast_signed(),
-                (&raw const value).cast(),
-                size_of_val(&value),
-            )
-        }
-    });
+    // SAFETY: the endpoint is open; the option's value is an `int`, a live local that the call
+    // only reads.
+    let code = unsafe {
+        setopt(
+            endpoint.fid(),
+            FI_OPT_ENDPOINT.cast_signed(),
+            FI_OPT_FI_HMEM_P2P.cast_signed(),
+            (&raw const value).cast(),
+            size_of_val(&value),
+        )
+    };
     if code == -FI_ENOPROTOOPT || code == -FI_ENOSYS {
         return Ok(false);
     }
@@ -53,8 +51,7 @@ pub(super) fn require_peer_to_peer(
 /// What the endpoint answers to an option that is true or false; `None` if the provider does not
 /// know it.
 pub(super) fn flag(endpoint: &Object<fid_ep>, option: c_int) -> Option<bool> {
-    // SAFETY: the endpoint is open.
-    let getopt = unsafe { function(endpoint.raw(), |endpoint| endpoint.ops, |ops| ops.getopt) }?;
+    let getopt = endpoint.function("fi_getopt", |endpoint| endpoint.ops, |ops| ops.getopt).ok()?;
     // Room for more than the C `bool` that it is.
     let mut value = [0_u8; 8];
     let mut length = 1;

@@ -18,7 +18,7 @@ use super::{
         fid_ep, fid_mr, iovec,
     },
     grown::{FI_MR_DMABUF, fi_mr_attr, fi_mr_dmabuf, fi_mr_memory},
-    object::{Object, function},
+    object::Object,
 };
 use crate::{
     ffi::{
@@ -58,7 +58,7 @@ pub enum Memory {
     },
 }
 
-/// Memory that several endpoints can register, and nobody else reaches any more.
+/// Memory that several endpoints can register; only they reach it from here on.
 #[derive(Clone)]
 pub struct SharedMemory(Rc<Memory>);
 
@@ -134,24 +134,19 @@ impl Slice {
     /// They are not all inside.
     #[inline]
     pub fn slice(self, offset: Bytes, size: Bytes) -> Self {
-        let (offset, length) = self.inside(offset, size);
+        let lengths = offset.to_len().ok().zip(size.to_len().ok());
+        let inside = lengths.filter(|(offset, length)| {
+            offset.checked_add(*length).is_some_and(|end| end <= self.length)
+        });
+        let Some((offset, length)) = inside else {
+            panic!("{size} at {} are not inside {}", offset.get(), self.size());
+        };
         Self { address: self.address.wrapping_byte_add(offset), length, ..self }
     }
 
     /// How much it is.
     pub fn size(self) -> Bytes {
         Bytes::of_len(self.length)
-    }
-
-    #[inline]
-    fn inside(self, offset: Bytes, size: Bytes) -> (usize, usize) {
-        let lengths = offset.to_len().ok().zip(size.to_len().ok());
-        let lengths = lengths.filter(|(offset, length)| {
-            offset.checked_add(*length).is_some_and(|end| end <= self.length)
-        });
-        lengths.unwrap_or_else(|| {
-            panic!("{size} at {} are not inside {}", offset.get(), self.size());
-        })
     }
 }
 
@@ -223,22 +218,17 @@ impl Memory {
 
     /// Where it is.
     fn place(&self) -> (*mut c_void, usize) {
-        match self {
-            Self::Host(buffer) => {
-                let (address, length) = buffer.memory();
-                (address.cast(), length)
-            }
-            Self::Pinned(memory) => {
-                let (address, length) = memory.memory();
-                (address.cast(), length)
-            }
+        let (address, length) = match self {
+            Self::Host(buffer) => buffer.memory(),
+            Self::Pinned(memory) => memory.memory(),
             Self::Gpu { memory, .. } | Self::DmaBuf { memory, .. } => {
                 let all = memory.all();
                 // A GPU's address is only ever passed on.
                 let address = usize::try_from(all.address()).unwrap_or(usize::MAX);
                 (ptr::without_provenance_mut(address), all.length())
             }
-        }
+        };
+        (address.cast(), length)
     }
 }
 
@@ -253,26 +243,9 @@ pub(super) fn register(
     let library = domain.info().library();
     let object = || format!("{} with {}", Bytes::of_len(length), domain.info());
     let range = iovec { iov_base: address, iov_len: length };
-    let mut attr = fi_mr_attr {
-        memory: fi_mr_memory { mr_iov: &raw const range },
-        iov_count: 1,
-        access: ACCESS,
-        offset: 0,
-        requested_key: domain.take_key(),
-        context: ptr::null_mut(),
-        auth_key_size: 0,
-        auth_key: ptr::null_mut(),
-        iface: FI_HMEM_SYSTEM,
-        device: 0,
-        hmem_data: ptr::null_mut(),
-    };
+    let mut attr = attributes(&memory, &range, domain.take_key());
     let mut flags = 0;
     let part;
-    if let Memory::Gpu { ordinal, .. } | Memory::DmaBuf { ordinal, .. } = *memory {
-        attr.iface = FI_HMEM_CUDA;
-        // The union's member is an `int`.
-        attr.device = u64::from_ne_bytes(in_front(ordinal.to_ne_bytes()));
-    }
     if let Memory::DmaBuf { descriptor, offset, .. } = &*memory {
         if !library.has_dma_buf() {
             return Err(library.error("fi_mr_regattr", -FI_ENOSYS, "a dma-buf".to_owned()));
@@ -283,17 +256,14 @@ pub(super) fn register(
         attr.memory.dmabuf = &raw const part;
         flags = FI_MR_DMABUF;
     }
-    // SAFETY: the domain is open.
-    let regattr = unsafe { function(domain.object.raw(), |domain| domain.mr, |ops| ops.regattr) };
+    let regattr = domain.object.function("fi_mr_regattr", |domain| domain.mr, |ops| ops.regattr)?;
     let mut raw = ptr::null_mut();
-    let code = regattr.map_or(-FI_ENOSYS, |regattr| {
-        // SAFETY: the domain is open; `attr` and what it points to are live locals, and the range
-        // is memory that stays until the region is closed; `raw` is only written.
-        unsafe { regattr(domain.object.fid(), &raw const attr, flags, &raw mut raw) }
-    });
+    // SAFETY: the domain is open; `attr` and what it points to are live locals, and the range is
+    // memory that stays until the region is closed; `raw` is only written.
+    let code = unsafe { regattr(domain.object.fid(), &raw const attr, flags, &raw mut raw) };
     if code == -FI_ENOMEM {
         let source = library.cause(code, host::lockable().map(remedy));
-        return Err(CallError { call: "fi_mr_regattr", object: object(), source });
+        return Err(CallError::new("fi_mr_regattr", object(), source));
     }
     library.check("fi_mr_regattr", code, object)?;
     // SAFETY: the region has just been opened, for this owner.
@@ -313,6 +283,30 @@ pub(super) fn register(
     let (is_host, descriptor) = (memory.is_host(), opened.mem_desc);
     let all = Slice { endpoint: number, address, length, descriptor, is_host };
     Ok((mr, Region { memory, all, remote }))
+}
+
+/// What is said of `memory`, which is at `range`, to register it.
+fn attributes(memory: &Memory, range: &iovec, requested_key: u64) -> fi_mr_attr {
+    let (iface, device) = match memory {
+        Memory::Host(_) | Memory::Pinned(_) => (FI_HMEM_SYSTEM, 0),
+        // The union's member is an `int`.
+        Memory::Gpu { ordinal, .. } | Memory::DmaBuf { ordinal, .. } => {
+            (FI_HMEM_CUDA, u64::from_ne_bytes(in_front(ordinal.to_ne_bytes())))
+        }
+    };
+    fi_mr_attr {
+        memory: fi_mr_memory { mr_iov: range },
+        iov_count: 1,
+        access: ACCESS,
+        offset: 0,
+        requested_key,
+        context: ptr::null_mut(),
+        auth_key_size: 0,
+        auth_key: ptr::null_mut(),
+        iface,
+        device,
+        hmem_data: ptr::null_mut(),
+    }
 }
 
 /// What to do when an interface may not lock what it is to reach (`ibv_reg_mr(3)`, ENOMEM).

@@ -7,7 +7,7 @@
 use std::{
     cell::RefCell,
     collections::{HashMap, VecDeque},
-    ffi::{CStr, c_char, c_int, c_void},
+    ffi::{c_char, c_int, c_void},
     io,
     rc::Rc,
     thread,
@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{Constants, calls::Calls};
-use crate::ffi::{CallError, Cause};
+use crate::ffi::{CallError, Cause, text_in};
 
 /// Tests in a row before the CPU is offered to others: the other rank may just be answering.
 const SPINS: u32 = 200;
@@ -47,8 +47,8 @@ pub enum MessageError {
     /// It was not there in time.
     #[error("not done in time")]
     Late,
-    /// The sender announces more than is allowed.
-    #[error("it claims {0} bytes")]
+    /// It is longer than is allowed.
+    #[error("a message of {0} bytes")]
     TooLong(u64),
     /// MPI refused.
     #[error(transparent)]
@@ -122,17 +122,14 @@ impl<H: Copy + std::fmt::Debug> Messages<H> {
         unsafe {
             (self.calls.error_string)(code, text.as_mut_ptr().cast::<c_char>(), &raw mut length);
         }
-        let text = CStr::from_bytes_until_nul(&text).unwrap_or_default().to_string_lossy();
+        let text = text_in(&text);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
-        Err(CallError {
-            call,
-            object: object.to_owned(),
-            source: Cause::Library {
-                code: code.unsigned_abs(),
-                name: "MPI error".to_owned(),
-                text: lines.join("; "),
-            },
-        })
+        let cause = Cause::Library {
+            code: code.unsigned_abs(),
+            name: "MPI error".to_owned(),
+            text: lines.join("; "),
+        };
+        Err(CallError::new(call, object, cause))
     }
 
     fn number(
@@ -344,10 +341,9 @@ impl Pace {
 
 /// MPI counts in `int`.
 fn count(call: &'static str, length: usize) -> Result<c_int, CallError> {
-    c_int::try_from(length).map_err(|err| CallError {
-        call,
-        object: format!("{length} bytes"),
-        source: io::Error::new(io::ErrorKind::InvalidInput, err).into(),
+    c_int::try_from(length).map_err(|err| {
+        let source = io::Error::new(io::ErrorKind::InvalidInput, err);
+        CallError::new(call, format!("{length} bytes"), source)
     })
 }
 

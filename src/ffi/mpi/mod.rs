@@ -10,6 +10,7 @@ mod messages;
 
 use std::{
     ffi::{c_char, c_int, c_void},
+    io,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
@@ -22,6 +23,7 @@ pub use messages::{MessageError, Outgoing};
 use super::{
     CallError,
     library::{self, find},
+    text_in,
     watchdog::Watchdog,
 };
 use calls::Calls;
@@ -80,9 +82,12 @@ const OF_STANDARD: Constants<*mut c_void> = Constants {
 #[derive(Debug)]
 pub struct Library {
     session: Box<dyn Session>,
-    family: Family,
-    version: String,
-    path: PathBuf,
+    /// Whose it is.
+    pub family: Family,
+    /// What it says of its version, in one line.
+    pub version: String,
+    /// Where it was loaded from.
+    pub path: PathBuf,
 }
 
 impl Library {
@@ -109,16 +114,6 @@ impl Library {
         Ok(Self { session, family, version, path: path.to_owned() })
     }
 
-    /// Whose it is.
-    pub fn family(&self) -> Family {
-        self.family
-    }
-
-    /// What it says of its version, in one line.
-    pub fn version(&self) -> &str {
-        &self.version
-    }
-
     /// Joins the other ranks; the process ends with a sentence if that takes longer than `limit`,
     /// as it does when one of them is missing.
     ///
@@ -127,13 +122,9 @@ impl Library {
     /// MPI's refusal. Most libraries do not refuse but end the process with a text of their own.
     pub fn start(self, limit: Duration) -> Result<Mpi, CallError> {
         static STARTED: AtomicBool = AtomicBool::new(false);
-        let refused = |source: std::io::Error| CallError {
-            call: "MPI_Init_thread",
-            object: self.path.display().to_string(),
-            source: source.into(),
-        };
         if STARTED.swap(true, Ordering::Relaxed) {
-            return Err(refused(std::io::Error::other("MPI can be started once")));
+            let source = io::Error::other("MPI can be started once");
+            return Err(CallError::new("MPI_Init_thread", self.path.display().to_string(), source));
         }
         let sentence = format!(
             "MPI_Init has not come back within {} s: a rank is missing or cannot be reached ({}, \
@@ -145,8 +136,7 @@ impl Library {
         let watchdog = Watchdog::start(limit, sentence)?;
         self.session.initialize()?;
         drop(watchdog);
-        let (rank, size) = (self.session.rank()?, self.session.size()?);
-        Ok(Mpi { library: self, rank, size })
+        Ok(Mpi { rank: self.session.rank()?, size: self.session.size()?, library: self })
     }
 }
 
@@ -155,32 +145,15 @@ impl Library {
 /// failure; [`Mpi::finish`] is the orderly end.
 #[derive(Debug)]
 pub struct Mpi {
-    library: Library,
-    rank: u32,
-    size: u32,
+    /// The library.
+    pub library: Library,
+    /// This process's number.
+    pub rank: u32,
+    /// How many ranks there are.
+    pub size: u32,
 }
 
 impl Mpi {
-    /// This process's number.
-    pub fn rank(&self) -> u32 {
-        self.rank
-    }
-
-    /// How many ranks there are.
-    pub fn size(&self) -> u32 {
-        self.size
-    }
-
-    /// What it says of its version, in one line.
-    pub fn version(&self) -> &str {
-        &self.library.version
-    }
-
-    /// Where it was loaded from.
-    pub fn path(&self) -> &Path {
-        &self.library.path
-    }
-
     /// Sends all `messages` side by side; returns when MPI has taken them, which for long ones
     /// means that they are received.
     ///
@@ -283,8 +256,7 @@ fn version(library: &Loaded) -> Result<String, String> {
     if code != 0 {
         return Err(format!("MPI_Get_library_version failed ({code})"));
     }
-    let text = String::from_utf8_lossy(text.split(|&byte| byte == 0).next().unwrap_or_default())
-        .into_owned();
+    let text = text_in(&text);
     let line = text.lines().next().unwrap_or_default();
     let line: Vec<&str> = line.split(',').next().unwrap_or_default().split_whitespace().collect();
     Ok(line.join(" "))

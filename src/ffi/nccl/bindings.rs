@@ -3,15 +3,8 @@
 pub use cudarc::driver::sys::CUstream_st;
 
 pub const NCCL_VERSION_CODE: u32 = 23203;
-pub const NCCL_UNIQUE_ID_BYTES: u32 = 128;
-pub const NCCL_SPLIT_NOCOLOR: i32 = -1;
 pub const NCCL_API_MAGIC: u32 = 3405692655;
-pub const NCCL_WIN_DEFAULT: u32 = 0;
 pub const NCCL_WIN_COLL_SYMMETRIC: u32 = 1;
-pub const NCCL_WIN_REQUIRED_ALIGNMENT: u32 = 4096;
-pub const NCCL_SHRINK_DEFAULT: u32 = 0;
-pub const NCCL_SHRINK_ABORT: u32 = 1;
-pub const NCCL_REVOKE_DEFAULT: u32 = 0;
 pub type cudaStream_t = *mut CUstream_st;
 #[repr(C)]
 #[derive(Debug)]
@@ -28,7 +21,7 @@ pub type ncclWindow_t = *mut ncclWindow_vidmem;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ncclUniqueId {
-    pub internal: [::std::os::raw::c_char; 128usize],
+    pub internal: [libc::c_char; 128usize],
 }
 pub const ncclSuccess: ncclResult_t = 0;
 pub const ncclUnhandledCudaError: ncclResult_t = 1;
@@ -39,295 +32,251 @@ pub const ncclInvalidUsage: ncclResult_t = 5;
 pub const ncclRemoteError: ncclResult_t = 6;
 pub const ncclInProgress: ncclResult_t = 7;
 pub const ncclTimeout: ncclResult_t = 8;
-pub const ncclNumResults: ncclResult_t = 9;
-pub type ncclResult_t = ::std::os::raw::c_uint;
+pub type ncclResult_t = libc::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ncclConfig_v23100 {
     pub size: usize,
-    pub magic: ::std::os::raw::c_uint,
-    pub version: ::std::os::raw::c_uint,
-    pub blocking: ::std::os::raw::c_int,
-    pub cgaClusterSize: ::std::os::raw::c_int,
-    pub minCTAs: ::std::os::raw::c_int,
-    pub maxCTAs: ::std::os::raw::c_int,
-    pub netName: *const ::std::os::raw::c_char,
-    pub splitShare: ::std::os::raw::c_int,
-    pub trafficClass: ::std::os::raw::c_int,
-    pub commName: *const ::std::os::raw::c_char,
-    pub collnetEnable: ::std::os::raw::c_int,
-    pub CTAPolicy: ::std::os::raw::c_int,
-    pub shrinkShare: ::std::os::raw::c_int,
-    pub nvlsCTAs: ::std::os::raw::c_int,
-    pub nChannelsPerNetPeer: ::std::os::raw::c_int,
-    pub nvlinkCentricSched: ::std::os::raw::c_int,
-    pub graphUsageMode: ::std::os::raw::c_int,
-    pub numRmaCtx: ::std::os::raw::c_int,
-    pub maxP2pPeers: ::std::os::raw::c_int,
-    pub graphStreamOrdering: ::std::os::raw::c_int,
-    pub launchOrderImplicit: ::std::os::raw::c_int,
-    pub numRmaSig: ::std::os::raw::c_int,
-    pub rmaEagerInit: ::std::os::raw::c_int,
-    pub hostCftMode: ::std::os::raw::c_int,
-    pub nvlsHostMode: ::std::os::raw::c_int,
+    pub magic: libc::c_uint,
+    pub version: libc::c_uint,
+    pub blocking: libc::c_int,
+    pub cgaClusterSize: libc::c_int,
+    pub minCTAs: libc::c_int,
+    pub maxCTAs: libc::c_int,
+    pub netName: *const libc::c_char,
+    pub splitShare: libc::c_int,
+    pub trafficClass: libc::c_int,
+    pub commName: *const libc::c_char,
+    pub collnetEnable: libc::c_int,
+    pub CTAPolicy: libc::c_int,
+    pub shrinkShare: libc::c_int,
+    pub nvlsCTAs: libc::c_int,
+    pub nChannelsPerNetPeer: libc::c_int,
+    pub nvlinkCentricSched: libc::c_int,
+    pub graphUsageMode: libc::c_int,
+    pub numRmaCtx: libc::c_int,
+    pub maxP2pPeers: libc::c_int,
+    pub graphStreamOrdering: libc::c_int,
+    pub launchOrderImplicit: libc::c_int,
+    pub numRmaSig: libc::c_int,
+    pub rmaEagerInit: libc::c_int,
+    pub hostCftMode: libc::c_int,
+    pub nvlsHostMode: libc::c_int,
 }
 pub type ncclConfig_t = ncclConfig_v23100;
-unsafe extern "C" {
-    pub fn ncclMemAlloc(ptr: *mut *mut ::std::os::raw::c_void, size: usize) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclMemFree(ptr: *mut ::std::os::raw::c_void) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclGetVersion(version: *mut ::std::os::raw::c_int) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclGetUniqueId(uniqueId: *mut ncclUniqueId) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommInitRankConfig(
-        comm: *mut ncclComm_t,
-        nranks: ::std::os::raw::c_int,
-        commId: ncclUniqueId,
-        rank: ::std::os::raw::c_int,
-        config: *mut ncclConfig_t,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommInitRank(
-        comm: *mut ncclComm_t,
-        nranks: ::std::os::raw::c_int,
-        commId: ncclUniqueId,
-        rank: ::std::os::raw::c_int,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommFinalize(comm: ncclComm_t) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommDestroy(comm: ncclComm_t) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommAbort(comm: ncclComm_t) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommRevoke(comm: ncclComm_t, revokeFlags: ::std::os::raw::c_int) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommSplit(
-        comm: ncclComm_t,
-        color: ::std::os::raw::c_int,
-        key: ::std::os::raw::c_int,
-        newcomm: *mut ncclComm_t,
-        config: *mut ncclConfig_t,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommShrink(
-        comm: ncclComm_t,
-        excludeRanksList: *mut ::std::os::raw::c_int,
-        excludeRanksCount: ::std::os::raw::c_int,
-        newcomm: *mut ncclComm_t,
-        config: *mut ncclConfig_t,
-        shrinkFlags: ::std::os::raw::c_int,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclGetErrorString(result: ncclResult_t) -> *const ::std::os::raw::c_char;
-}
-unsafe extern "C" {
-    pub fn ncclGetLastError(comm: ncclComm_t) -> *const ::std::os::raw::c_char;
-}
-unsafe extern "C" {
-    pub fn ncclCommGetAsyncError(comm: ncclComm_t, asyncError: *mut ncclResult_t) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommCount(comm: ncclComm_t, count: *mut ::std::os::raw::c_int) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommCuDevice(comm: ncclComm_t, device: *mut ::std::os::raw::c_int) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommUserRank(comm: ncclComm_t, rank: *mut ::std::os::raw::c_int) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommRegister(
-        comm: ncclComm_t,
-        buff: *mut ::std::os::raw::c_void,
-        size: usize,
-        handle: *mut *mut ::std::os::raw::c_void,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommDeregister(
-        comm: ncclComm_t,
-        handle: *mut ::std::os::raw::c_void,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommWindowRegister(
-        comm: ncclComm_t,
-        buff: *mut ::std::os::raw::c_void,
-        size: usize,
-        win: *mut ncclWindow_t,
-        winFlags: ::std::os::raw::c_int,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclCommWindowDeregister(comm: ncclComm_t, win: ncclWindow_t) -> ncclResult_t;
-}
 pub const ncclSum: ncclRedOp_t = 0;
 pub const ncclProd: ncclRedOp_t = 1;
 pub const ncclMax: ncclRedOp_t = 2;
 pub const ncclMin: ncclRedOp_t = 3;
 pub const ncclAvg: ncclRedOp_t = 4;
-pub const ncclNumOps: ncclRedOp_t = 5;
-pub const ncclMaxRedOp: ncclRedOp_t = 2147483647;
-pub type ncclRedOp_t = ::std::os::raw::c_uint;
+pub type ncclRedOp_t = libc::c_uint;
 pub const ncclInt8: ncclDataType_t = 0;
-pub const ncclChar: ncclDataType_t = 0;
 pub const ncclUint8: ncclDataType_t = 1;
 pub const ncclInt32: ncclDataType_t = 2;
-pub const ncclInt: ncclDataType_t = 2;
 pub const ncclUint32: ncclDataType_t = 3;
 pub const ncclInt64: ncclDataType_t = 4;
 pub const ncclUint64: ncclDataType_t = 5;
 pub const ncclFloat16: ncclDataType_t = 6;
-pub const ncclHalf: ncclDataType_t = 6;
 pub const ncclFloat32: ncclDataType_t = 7;
-pub const ncclFloat: ncclDataType_t = 7;
 pub const ncclFloat64: ncclDataType_t = 8;
-pub const ncclDouble: ncclDataType_t = 8;
 pub const ncclBfloat16: ncclDataType_t = 9;
 pub const ncclFloat8e4m3: ncclDataType_t = 10;
 pub const ncclFloat8e5m2: ncclDataType_t = 11;
-pub const ncclNumTypes: ncclDataType_t = 12;
-pub type ncclDataType_t = ::std::os::raw::c_uint;
-pub const ncclScalarDevice: ncclScalarResidence_t = 0;
+pub type ncclDataType_t = libc::c_uint;
 pub const ncclScalarHostImmediate: ncclScalarResidence_t = 1;
-pub type ncclScalarResidence_t = ::std::os::raw::c_uint;
-unsafe extern "C" {
-    pub fn ncclRedOpCreatePreMulSum(
-        op: *mut ncclRedOp_t,
-        scalar: *mut ::std::os::raw::c_void,
-        datatype: ncclDataType_t,
-        residence: ncclScalarResidence_t,
-        comm: ncclComm_t,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclRedOpDestroy(op: ncclRedOp_t, comm: ncclComm_t) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclReduce(
-        sendbuff: *const ::std::os::raw::c_void,
-        recvbuff: *mut ::std::os::raw::c_void,
-        count: usize,
-        datatype: ncclDataType_t,
-        op: ncclRedOp_t,
-        root: ::std::os::raw::c_int,
-        comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclBroadcast(
-        sendbuff: *const ::std::os::raw::c_void,
-        recvbuff: *mut ::std::os::raw::c_void,
-        count: usize,
-        datatype: ncclDataType_t,
-        root: ::std::os::raw::c_int,
-        comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclAllReduce(
-        sendbuff: *const ::std::os::raw::c_void,
-        recvbuff: *mut ::std::os::raw::c_void,
-        count: usize,
-        datatype: ncclDataType_t,
-        op: ncclRedOp_t,
-        comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclReduceScatter(
-        sendbuff: *const ::std::os::raw::c_void,
-        recvbuff: *mut ::std::os::raw::c_void,
-        recvcount: usize,
-        datatype: ncclDataType_t,
-        op: ncclRedOp_t,
-        comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclAllGather(
-        sendbuff: *const ::std::os::raw::c_void,
-        recvbuff: *mut ::std::os::raw::c_void,
-        sendcount: usize,
-        datatype: ncclDataType_t,
-        comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclAlltoAll(
-        sendbuff: *const ::std::os::raw::c_void,
-        recvbuff: *mut ::std::os::raw::c_void,
-        count: usize,
-        datatype: ncclDataType_t,
-        comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclGather(
-        sendbuff: *const ::std::os::raw::c_void,
-        recvbuff: *mut ::std::os::raw::c_void,
-        count: usize,
-        datatype: ncclDataType_t,
-        root: ::std::os::raw::c_int,
-        comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclScatter(
-        sendbuff: *const ::std::os::raw::c_void,
-        recvbuff: *mut ::std::os::raw::c_void,
-        count: usize,
-        datatype: ncclDataType_t,
-        root: ::std::os::raw::c_int,
-        comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclSend(
-        sendbuff: *const ::std::os::raw::c_void,
-        count: usize,
-        datatype: ncclDataType_t,
-        peer: ::std::os::raw::c_int,
-        comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclRecv(
-        recvbuff: *mut ::std::os::raw::c_void,
-        count: usize,
-        datatype: ncclDataType_t,
-        peer: ::std::os::raw::c_int,
-        comm: ncclComm_t,
-        stream: cudaStream_t,
-    ) -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclGroupStart() -> ncclResult_t;
-}
-unsafe extern "C" {
-    pub fn ncclGroupEnd() -> ncclResult_t;
-}
+pub type ncclScalarResidence_t = libc::c_uint;
+pub type ncclGetVersion =
+    ::std::option::Option<unsafe extern "C" fn(arg1: *mut libc::c_int) -> ncclResult_t>;
+pub type ncclGetUniqueId =
+    ::std::option::Option<unsafe extern "C" fn(arg1: *mut ncclUniqueId) -> ncclResult_t>;
+pub type ncclGetErrorString =
+    ::std::option::Option<unsafe extern "C" fn(arg1: ncclResult_t) -> *const libc::c_char>;
+pub type ncclGetLastError =
+    ::std::option::Option<unsafe extern "C" fn(arg1: ncclComm_t) -> *const libc::c_char>;
+pub type ncclCommInitRank = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: *mut ncclComm_t,
+        arg2: libc::c_int,
+        arg3: ncclUniqueId,
+        arg4: libc::c_int,
+    ) -> ncclResult_t,
+>;
+pub type ncclCommInitRankConfig = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: *mut ncclComm_t,
+        arg2: libc::c_int,
+        arg3: ncclUniqueId,
+        arg4: libc::c_int,
+        arg5: *mut ncclConfig_t,
+    ) -> ncclResult_t,
+>;
+pub type ncclCommFinalize =
+    ::std::option::Option<unsafe extern "C" fn(arg1: ncclComm_t) -> ncclResult_t>;
+pub type ncclCommDestroy =
+    ::std::option::Option<unsafe extern "C" fn(arg1: ncclComm_t) -> ncclResult_t>;
+pub type ncclCommAbort =
+    ::std::option::Option<unsafe extern "C" fn(arg1: ncclComm_t) -> ncclResult_t>;
+pub type ncclCommSplit = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: ncclComm_t,
+        arg2: libc::c_int,
+        arg3: libc::c_int,
+        arg4: *mut ncclComm_t,
+        arg5: *mut ncclConfig_t,
+    ) -> ncclResult_t,
+>;
+pub type ncclCommCount = ::std::option::Option<
+    unsafe extern "C" fn(arg1: ncclComm_t, arg2: *mut libc::c_int) -> ncclResult_t,
+>;
+pub type ncclCommGetAsyncError = ::std::option::Option<
+    unsafe extern "C" fn(arg1: ncclComm_t, arg2: *mut ncclResult_t) -> ncclResult_t,
+>;
+pub type ncclCommRegister = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: ncclComm_t,
+        arg2: *mut libc::c_void,
+        arg3: usize,
+        arg4: *mut *mut libc::c_void,
+    ) -> ncclResult_t,
+>;
+pub type ncclCommDeregister = ::std::option::Option<
+    unsafe extern "C" fn(arg1: ncclComm_t, arg2: *mut libc::c_void) -> ncclResult_t,
+>;
+pub type ncclCommWindowRegister = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: ncclComm_t,
+        arg2: *mut libc::c_void,
+        arg3: usize,
+        arg4: *mut ncclWindow_t,
+        arg5: libc::c_int,
+    ) -> ncclResult_t,
+>;
+pub type ncclCommWindowDeregister = ::std::option::Option<
+    unsafe extern "C" fn(arg1: ncclComm_t, arg2: ncclWindow_t) -> ncclResult_t,
+>;
+pub type ncclMemAlloc = ::std::option::Option<
+    unsafe extern "C" fn(arg1: *mut *mut libc::c_void, arg2: usize) -> ncclResult_t,
+>;
+pub type ncclMemFree =
+    ::std::option::Option<unsafe extern "C" fn(arg1: *mut libc::c_void) -> ncclResult_t>;
+pub type ncclGroupStart = ::std::option::Option<unsafe extern "C" fn() -> ncclResult_t>;
+pub type ncclGroupEnd = ::std::option::Option<unsafe extern "C" fn() -> ncclResult_t>;
+pub type ncclRedOpCreatePreMulSum = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: *mut ncclRedOp_t,
+        arg2: *mut libc::c_void,
+        arg3: ncclDataType_t,
+        arg4: ncclScalarResidence_t,
+        arg5: ncclComm_t,
+    ) -> ncclResult_t,
+>;
+pub type ncclRedOpDestroy = ::std::option::Option<
+    unsafe extern "C" fn(arg1: ncclRedOp_t, arg2: ncclComm_t) -> ncclResult_t,
+>;
+pub type ncclAllReduce = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: *const libc::c_void,
+        arg2: *mut libc::c_void,
+        arg3: usize,
+        arg4: ncclDataType_t,
+        arg5: ncclRedOp_t,
+        arg6: ncclComm_t,
+        arg7: cudaStream_t,
+    ) -> ncclResult_t,
+>;
+pub type ncclAllGather = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: *const libc::c_void,
+        arg2: *mut libc::c_void,
+        arg3: usize,
+        arg4: ncclDataType_t,
+        arg5: ncclComm_t,
+        arg6: cudaStream_t,
+    ) -> ncclResult_t,
+>;
+pub type ncclReduceScatter = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: *const libc::c_void,
+        arg2: *mut libc::c_void,
+        arg3: usize,
+        arg4: ncclDataType_t,
+        arg5: ncclRedOp_t,
+        arg6: ncclComm_t,
+        arg7: cudaStream_t,
+    ) -> ncclResult_t,
+>;
+pub type ncclBroadcast = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: *const libc::c_void,
+        arg2: *mut libc::c_void,
+        arg3: usize,
+        arg4: ncclDataType_t,
+        arg5: libc::c_int,
+        arg6: ncclComm_t,
+        arg7: cudaStream_t,
+    ) -> ncclResult_t,
+>;
+pub type ncclReduce = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: *const libc::c_void,
+        arg2: *mut libc::c_void,
+        arg3: usize,
+        arg4: ncclDataType_t,
+        arg5: ncclRedOp_t,
+        arg6: libc::c_int,
+        arg7: ncclComm_t,
+        arg8: cudaStream_t,
+    ) -> ncclResult_t,
+>;
+pub type ncclAlltoAll = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: *const libc::c_void,
+        arg2: *mut libc::c_void,
+        arg3: usize,
+        arg4: ncclDataType_t,
+        arg5: ncclComm_t,
+        arg6: cudaStream_t,
+    ) -> ncclResult_t,
+>;
+pub type ncclGather = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: *const libc::c_void,
+        arg2: *mut libc::c_void,
+        arg3: usize,
+        arg4: ncclDataType_t,
+        arg5: libc::c_int,
+        arg6: ncclComm_t,
+        arg7: cudaStream_t,
+    ) -> ncclResult_t,
+>;
+pub type ncclScatter = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: *const libc::c_void,
+        arg2: *mut libc::c_void,
+        arg3: usize,
+        arg4: ncclDataType_t,
+        arg5: libc::c_int,
+        arg6: ncclComm_t,
+        arg7: cudaStream_t,
+    ) -> ncclResult_t,
+>;
+pub type ncclSend = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: *const libc::c_void,
+        arg2: usize,
+        arg3: ncclDataType_t,
+        arg4: libc::c_int,
+        arg5: ncclComm_t,
+        arg6: cudaStream_t,
+    ) -> ncclResult_t,
+>;
+pub type ncclRecv = ::std::option::Option<
+    unsafe extern "C" fn(
+        arg1: *mut libc::c_void,
+        arg2: usize,
+        arg3: ncclDataType_t,
+        arg4: libc::c_int,
+        arg5: ncclComm_t,
+        arg6: cudaStream_t,
+    ) -> ncclResult_t,
+>;

@@ -1,47 +1,51 @@
 //! NCCL's functions, looked up by name once.
 //!
 //! What every library since 2.14 has is required; of what came later, or may be left out, a missing
-//! function is an answer. Each type here is held against the header's own when this is compiled.
-
-use std::ffi::{c_char, c_int, c_void};
+//! function is an answer. Each type is the header's own.
 
 use libloading::os::unix::Library;
 
-use super::bindings::{
-    self, cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t,
-    ncclScalarResidence_t, ncclUniqueId, ncclWindow_t,
+use super::bindings;
+use crate::{
+    ffi::library::{Missing, find},
+    plan::Collective,
 };
-use crate::{ffi::library::find, plan::Collective};
+
+/// The type of a function, of which the header's type also allows null.
+pub(super) trait Nullable {
+    type Pointer;
+}
+
+impl<F> Nullable for Option<F> {
+    type Pointer = F;
+}
+
+type Pointer<F> = <F as Nullable>::Pointer;
 
 macro_rules! calls {
-    ($(#[$text:meta])*
-     required { $($name:ident($($argument:ty),*) -> $result:ty;)* }
-     optional { $($later:ident($($taken:ty),*) -> $given:ty;)* }) => {
+    ($(#[$text:meta])* required { $($name:ident)* } optional { $($later:ident)* }) => {
         $(#[$text])*
         #[allow(non_snake_case, reason = "the library's own names")]
+        #[derive(Debug)]
         pub(super) struct Calls {
-            $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
-            $(pub(super) $later: Option<unsafe extern "C" fn($($taken),*) -> $given>,)*
+            $(pub(super) $name: Pointer<bindings::$name>,)*
+            $(pub(super) $later: bindings::$later,)*
         }
-
-        $(const _: unsafe extern "C" fn($($argument),*) -> $result = bindings::$name;)*
-        $(const _: unsafe extern "C" fn($($taken),*) -> $given = bindings::$later;)*
 
         impl Calls {
             /// Looks all of them up; else the name of the first that is required and missing.
             pub(super) fn load(library: &Library) -> Result<Self, &'static str> {
                 Ok(Self {
-                    // SAFETY: the signature is that of the header, as checked above.
+                    // SAFETY: the signature is that of the header.
                     $($name: unsafe { find(library, stringify!($name)) }?,)*
                     // SAFETY: as above.
                     $($later: unsafe { find(library, stringify!($later)) }.ok(),)*
                 })
             }
 
-            /// The functions that this library lacks.
-            pub(super) fn missing(&self) -> Vec<&'static str> {
-                let found = [$((stringify!($later), self.$later.is_some())),*];
-                found.into_iter().filter(|(_, is_there)| !is_there).map(|(name, _)| name).collect()
+            /// Whether this library lacks the function `name`.
+            pub(super) fn lacks(&self, name: &str) -> bool {
+                $((name == stringify!($later) && self.$later.is_none()))||*
             }
         }
     };
@@ -50,121 +54,56 @@ macro_rules! calls {
 calls! {
     /// The functions that the library exports.
     required {
-        ncclGetVersion(*mut c_int) -> ncclResult_t;
-        ncclGetUniqueId(*mut ncclUniqueId) -> ncclResult_t;
-        ncclGetErrorString(ncclResult_t) -> *const c_char;
-        ncclCommInitRank(*mut ncclComm_t, c_int, ncclUniqueId, c_int) -> ncclResult_t;
-        ncclCommDestroy(ncclComm_t) -> ncclResult_t;
-        ncclCommCount(ncclComm_t, *mut c_int) -> ncclResult_t;
-        ncclCommInitRankConfig(
-            *mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut ncclConfig_t
-        ) -> ncclResult_t;
-        ncclCommFinalize(ncclComm_t) -> ncclResult_t;
-        ncclCommAbort(ncclComm_t) -> ncclResult_t;
-        ncclCommGetAsyncError(ncclComm_t, *mut ncclResult_t) -> ncclResult_t;
-        ncclGroupStart() -> ncclResult_t;
-        ncclGroupEnd() -> ncclResult_t;
-        ncclAllReduce(
-            *const c_void, *mut c_void, usize, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t
-        ) -> ncclResult_t;
-        ncclAllGather(
-            *const c_void, *mut c_void, usize, ncclDataType_t, ncclComm_t, cudaStream_t
-        ) -> ncclResult_t;
-        ncclReduceScatter(
-            *const c_void, *mut c_void, usize, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t
-        ) -> ncclResult_t;
-        ncclBroadcast(
-            *const c_void, *mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, cudaStream_t
-        ) -> ncclResult_t;
-        ncclReduce(
-            *const c_void, *mut c_void, usize, ncclDataType_t, ncclRedOp_t, c_int, ncclComm_t,
-            cudaStream_t
-        ) -> ncclResult_t;
-        ncclSend(
-            *const c_void, usize, ncclDataType_t, c_int, ncclComm_t, cudaStream_t
-        ) -> ncclResult_t;
-        ncclRecv(
-            *mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, cudaStream_t
-        ) -> ncclResult_t;
+        ncclGetVersion
+        ncclGetUniqueId
+        ncclGetErrorString
+        ncclCommInitRank
+        ncclCommDestroy
+        ncclCommCount
+        ncclCommInitRankConfig
+        ncclCommFinalize
+        ncclCommAbort
+        ncclCommGetAsyncError
+        ncclGroupStart
+        ncclGroupEnd
+        ncclAllReduce
+        ncclAllGather
+        ncclReduceScatter
+        ncclBroadcast
+        ncclReduce
+        ncclSend
+        ncclRecv
     }
-
     optional {
-        ncclGetLastError(ncclComm_t) -> *const c_char;
-        ncclCommSplit(
-            ncclComm_t, c_int, c_int, *mut ncclComm_t, *mut ncclConfig_t
-        ) -> ncclResult_t;
-        ncclCommRegister(ncclComm_t, *mut c_void, usize, *mut *mut c_void) -> ncclResult_t;
-        ncclCommDeregister(ncclComm_t, *mut c_void) -> ncclResult_t;
-        ncclCommWindowRegister(
-            ncclComm_t, *mut c_void, usize, *mut ncclWindow_t, c_int
-        ) -> ncclResult_t;
-        ncclCommWindowDeregister(ncclComm_t, ncclWindow_t) -> ncclResult_t;
-        ncclMemAlloc(*mut *mut c_void, usize) -> ncclResult_t;
-        ncclMemFree(*mut c_void) -> ncclResult_t;
-        ncclRedOpCreatePreMulSum(
-            *mut ncclRedOp_t, *mut c_void, ncclDataType_t, ncclScalarResidence_t, ncclComm_t
-        ) -> ncclResult_t;
-        ncclRedOpDestroy(ncclRedOp_t, ncclComm_t) -> ncclResult_t;
-        ncclAlltoAll(
-            *const c_void, *mut c_void, usize, ncclDataType_t, ncclComm_t, cudaStream_t
-        ) -> ncclResult_t;
-        ncclGather(
-            *const c_void, *mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, cudaStream_t
-        ) -> ncclResult_t;
-        ncclScatter(
-            *const c_void, *mut c_void, usize, ncclDataType_t, c_int, ncclComm_t, cudaStream_t
-        ) -> ncclResult_t;
+        ncclGetLastError
+        ncclCommSplit
+        ncclCommRegister
+        ncclCommDeregister
+        ncclCommWindowRegister
+        ncclCommWindowDeregister
+        ncclMemAlloc
+        ncclMemFree
+        ncclRedOpCreatePreMulSum
+        ncclRedOpDestroy
+        ncclAlltoAll
+        ncclGather
+        ncclScatter
     }
+}
+
+/// A function that not every library has.
+pub(super) fn required<F>(name: &'static str, function: Option<F>) -> Result<F, Missing> {
+    function.ok_or(Missing { library: "this NCCL", name })
 }
 
 /// NCCL's function of a collective, by what it takes: source, target, count and type of the
 /// elements; then the reduction, the root, or both; then the communicator and the stream.
 #[derive(Clone, Copy)]
 pub(super) enum Function {
-    Moving(
-        unsafe extern "C" fn(
-            *const c_void,
-            *mut c_void,
-            usize,
-            ncclDataType_t,
-            ncclComm_t,
-            cudaStream_t,
-        ) -> ncclResult_t,
-    ),
-    Reducing(
-        unsafe extern "C" fn(
-            *const c_void,
-            *mut c_void,
-            usize,
-            ncclDataType_t,
-            ncclRedOp_t,
-            ncclComm_t,
-            cudaStream_t,
-        ) -> ncclResult_t,
-    ),
-    Rooted(
-        unsafe extern "C" fn(
-            *const c_void,
-            *mut c_void,
-            usize,
-            ncclDataType_t,
-            c_int,
-            ncclComm_t,
-            cudaStream_t,
-        ) -> ncclResult_t,
-    ),
-    ReducingRooted(
-        unsafe extern "C" fn(
-            *const c_void,
-            *mut c_void,
-            usize,
-            ncclDataType_t,
-            ncclRedOp_t,
-            c_int,
-            ncclComm_t,
-            cudaStream_t,
-        ) -> ncclResult_t,
-    ),
+    Moving(Pointer<bindings::ncclAllGather>),
+    Reducing(Pointer<bindings::ncclAllReduce>),
+    Rooted(Pointer<bindings::ncclBroadcast>),
+    ReducingRooted(Pointer<bindings::ncclReduce>),
 }
 
 impl Calls {

@@ -3,16 +3,11 @@
 use std::{cell::Cell, ffi::c_int, io, ptr, time::Duration};
 
 use super::{
-    Library, Missing, UniqueId,
+    Library, UniqueId,
     bindings::{self, ncclComm, ncclComm_t, ncclConfig_t, ncclResult_t},
+    calls::required,
 };
 use crate::ffi::{CallError, Cause, clock, cuda::Context, watchdog::Watchdog};
-
-/// How long a wait burns its CPU before it sleeps between two looks.
-const SPIN: Duration = Duration::from_micros(50);
-
-/// Longest sleep between two looks.
-const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// How long NCCL may take to give up what it was told to: longer than its own timeouts of sockets.
 const ABORT_PATIENCE: Duration = Duration::from_secs(120);
@@ -30,8 +25,10 @@ pub struct Communicator {
     /// NCCL's handle, null when it is gone. NCCL may write into it while the communicator is made.
     handle: Box<Cell<*mut ncclComm>>,
     patience: Duration,
-    rank: u32,
-    size: u32,
+    /// Its number among the ranks.
+    pub(super) rank: u32,
+    /// How many ranks there are.
+    pub(super) size: u32,
 }
 
 impl Communicator {
@@ -64,38 +61,29 @@ impl Communicator {
         };
         let made: Vec<Self> = members.iter().map(member).collect();
         let _watched = made[0].watched("is not made")?;
-        library.start_group()?;
-        let begun = made.iter().try_for_each(|communicator| communicator.begin(id));
-        // What was started is ended, come what may.
-        let ended = library.end_group();
-        begun?;
-        for communicator in &made {
-            communicator.settle(ended, INIT)?;
-        }
+        let ended =
+            library.group(|| made.iter().try_for_each(|communicator| communicator.begin(id)))?;
+        made.iter().try_for_each(|communicator| communicator.settle(ended, INIT))?;
         Ok(made)
     }
 
     /// Begins to make it, within a group.
     fn begin(&self, id: &UniqueId) -> Result<(), CallError> {
         self.context.current()?;
-        let (size, rank) = (c_int_of(self.size), c_int_of(self.rank));
         let mut config = configuration();
         // SAFETY: the handle lies in a box that this communicator owns until NCCL is done with it;
         // the configuration is copied by the call.
         let code = unsafe {
             (self.library.calls.ncclCommInitRankConfig)(
                 self.handle.as_ptr(),
-                size,
+                number(self.size),
                 id.0,
-                rank,
+                number(self.rank),
                 &raw mut config,
             )
         };
         Context::forget_current();
-        match code {
-            bindings::ncclInProgress => Ok(()),
-            code => self.library.check(INIT, code, self.known(), || self.to_string()),
-        }
+        self.begun(INIT, code)
     }
 
     /// Takes its size from NCCL itself: memory is held to it.
@@ -105,7 +93,7 @@ impl Communicator {
         let mut size = 0;
         // SAFETY: `size` is a live local that the call only writes; the handle is alive.
         let code = unsafe { (self.library.calls.ncclCommCount)(handle, &raw mut size) };
-        self.library.check(CALL, code, Some(handle), || self.to_string())?;
+        self.check(CALL, code)?;
         self.size = size.unsigned_abs();
         Ok(())
     }
@@ -113,16 +101,6 @@ impl Communicator {
     /// Whether it was not aborted yet.
     pub fn is_alive(&self) -> bool {
         !self.handle.get().is_null()
-    }
-
-    /// Its number among the ranks.
-    pub(super) fn rank(&self) -> u32 {
-        self.rank
-    }
-
-    /// How many ranks there are.
-    pub(super) fn size(&self) -> u32 {
-        self.size
     }
 
     /// The context of its GPU.
@@ -145,29 +123,29 @@ impl Communicator {
         // NCCL writes the handles when it is done: too late, and they are left to NCCL for ever.
         let places: Vec<&'static Cell<*mut ncclComm>> =
             members.iter().map(|_| &*Box::leak(Box::new(Cell::new(ptr::null_mut())))).collect();
-        library.start_group()?;
-        let begun = members
-            .iter()
-            .zip(&places)
-            .try_for_each(|((parent, place), part)| parent.begin_split(*place, part));
-        // What was started is ended, come what may.
-        let ended = library.end_group();
-        let settled = begun
-            .and_then(|()| members.iter().try_for_each(|(parent, _)| parent.settle(ended, SPLIT)));
-        if let Err(err) = settled {
+        let begin = || {
+            members.iter().zip(&places).try_for_each(|((parent, (color, rank)), part)| {
+                parent.begin_split(*color, *rank, part)
+            })
+        };
+        let divided = library.group(begin).and_then(|ended| {
+            members.iter().try_for_each(|(parent, _)| parent.settle(ended, SPLIT))
+        });
+        if let Err(err) = divided {
             members.iter().for_each(|(parent, _)| parent.abort());
             return Err(err);
         }
-        let part =
-            |((parent, (_, rank)), part): (&(&Self, (u32, u32)), &&Cell<*mut ncclComm>)| Self {
+        let mut made = Vec::new();
+        for ((parent, (_, rank)), part) in members.iter().zip(&places) {
+            made.push(Self {
                 library,
                 context: parent.context.clone(),
                 handle: Box::new(Cell::new(part.get())),
                 patience: parent.patience,
                 rank: *rank,
                 size: parent.size,
-            };
-        let mut made: Vec<Self> = members.iter().zip(&places).map(part).collect();
+            });
+        }
         for part in &mut made {
             part.settle(bindings::ncclInProgress, SPLIT)?;
             part.ask()?;
@@ -178,31 +156,23 @@ impl Communicator {
     /// Begins to divide it, within a group; the new handle will be in `part`.
     fn begin_split(
         &self,
-        (color, rank): (u32, u32),
+        color: u32,
+        rank: u32,
         part: &'static Cell<*mut ncclComm>,
     ) -> Result<(), CallError> {
-        let call = self.library.calls.ncclCommSplit.ok_or(Missing(SPLIT))?;
-        let handle = self.live(SPLIT)?;
-        self.context.current()?;
-        // SAFETY: the handle is alive, and what is written lives for ever; without a configuration
-        // the new communicator has that of this one.
-        let code = unsafe {
-            call(handle, c_int_of(color), c_int_of(rank), part.as_ptr(), ptr::null_mut())
-        };
-        Context::forget_current();
-        match code {
-            bindings::ncclInProgress => Ok(()),
-            code => self.library.check(SPLIT, code, Some(handle), || self.to_string()),
-        }
+        let split = required(SPLIT, self.library.calls.ncclCommSplit)?;
+        let code = self.call(SPLIT, |handle| {
+            // SAFETY: the handle is alive, and what is written lives for ever; without a
+            // configuration the new communicator has that of this one.
+            unsafe { split(handle, number(color), number(rank), part.as_ptr(), ptr::null_mut()) }
+        })?;
+        self.begun(SPLIT, code)
     }
 
     /// Whether all is well with what was queued: an error that came later than its call.
     pub fn async_error(&self) -> Result<(), CallError> {
         let handle = self.live(ASYNC)?;
-        match self.state(handle)? {
-            bindings::ncclSuccess | bindings::ncclInProgress => Ok(()),
-            code => Err(self.library.error(ASYNC, code, Some(handle), self.to_string())),
-        }
+        self.begun(ASYNC, self.state(handle)?)
     }
 
     /// Gives up all that is under way, here and now; afterwards it can only be dropped.
@@ -219,10 +189,7 @@ impl Communicator {
             let code = unsafe { (self.library.calls.ncclCommAbort)(handle) };
             Context::forget_current();
             // What was late before it was given up is still called late.
-            match code {
-                bindings::ncclInProgress => Ok(()),
-                code => self.library.check("ncclCommAbort", code, None, || self.to_string()),
-            }
+            self.begun("ncclCommAbort", code)
         });
         if let Err(err) = ended {
             crate::ffi::warn(&err);
@@ -236,11 +203,10 @@ impl Communicator {
         let mut begun = Vec::new();
         for communicator in &communicators {
             let _watched = communicator.watched("is not closed")?;
-            let handle = communicator.live(FINALIZE)?;
-            communicator.context.current()?;
-            // SAFETY: the handle is alive.
-            begun.push(unsafe { (communicator.library.calls.ncclCommFinalize)(handle) });
-            Context::forget_current();
+            begun.push(communicator.call(FINALIZE, |handle| {
+                // SAFETY: the handle is alive.
+                unsafe { (communicator.library.calls.ncclCommFinalize)(handle) }
+            })?);
         }
         for (communicator, code) in communicators.iter().zip(begun) {
             communicator.settle(code, FINALIZE)?;
@@ -251,69 +217,72 @@ impl Communicator {
     /// Lets go of what has come to its end.
     fn destroy(self) -> Result<(), CallError> {
         const DESTROY: &str = "ncclCommDestroy";
-        let handle = self.live(DESTROY)?;
         let _hangs = Watchdog::start(ABORT_PATIENCE, format!("{self} does not end: NCCL hangs"))?;
+        let code = self.call(DESTROY, |handle| {
+            self.handle.set(ptr::null_mut());
+            // SAFETY: the handle is alive, and given up for good.
+            unsafe { (self.library.calls.ncclCommDestroy)(handle) }
+        })?;
+        self.begun(DESTROY, code)
+    }
+
+    /// Makes a call that takes the handle: with the GPU's context, which NCCL may leave for another.
+    pub(super) fn call(
+        &self,
+        name: &'static str,
+        call: impl FnOnce(ncclComm_t) -> ncclResult_t,
+    ) -> Result<ncclResult_t, CallError> {
+        let handle = self.live(name)?;
         self.context.current()?;
-        self.handle.set(ptr::null_mut());
-        // SAFETY: the handle was alive, and is given up for good.
-        let code = unsafe { (self.library.calls.ncclCommDestroy)(handle) };
+        let code = call(handle);
         Context::forget_current();
-        match code {
-            bindings::ncclInProgress => Ok(()),
-            code => self.library.check(DESTROY, code, None, || self.to_string()),
-        }
+        Ok(code)
+    }
+
+    /// Turns a return code into an error of this communicator.
+    pub(super) fn check(&self, call: &'static str, code: ncclResult_t) -> Result<(), CallError> {
+        let handle = Some(self.handle.get()).filter(|handle| !handle.is_null());
+        self.library.check(call, code, handle, || self.to_string())
+    }
+
+    /// The same of a call that may still be under way.
+    pub(super) fn begun(&self, call: &'static str, code: ncclResult_t) -> Result<(), CallError> {
+        if code == bindings::ncclInProgress { Ok(()) } else { self.check(call, code) }
     }
 
     /// The handle, for a call that takes it.
     pub(super) fn live(&self, call: &'static str) -> Result<ncclComm_t, CallError> {
-        match self.handle.get() {
-            handle if handle.is_null() => {
-                let gone = io::Error::other("the communicator was aborted before");
-                Err(CallError { call, object: self.to_string(), source: gone.into() })
-            }
-            handle => Ok(handle),
+        let handle = self.handle.get();
+        if handle.is_null() {
+            let gone = io::Error::other("the communicator was aborted before");
+            return Err(CallError::new(call, self.to_string(), gone));
         }
-    }
-
-    /// The handle, where there is one.
-    fn known(&self) -> Option<ncclComm_t> {
-        Some(self.handle.get()).filter(|handle| !handle.is_null())
+        Ok(handle)
     }
 
     /// What came of a call that answered `code`, once it is done. One that is not in time is
     /// aborted.
     pub(super) fn settle(&self, code: ncclResult_t, call: &'static str) -> Result<(), CallError> {
-        if code != bindings::ncclInProgress {
-            return self.library.check(call, code, self.known(), || self.to_string());
-        }
+        let mut code = code;
         let begin = clock::now();
-        loop {
-            let handle = self.live(call)?;
-            match self.state(handle)? {
-                bindings::ncclInProgress => {}
-                code => return self.library.check(call, code, Some(handle), || self.to_string()),
-            }
+        while code == bindings::ncclInProgress {
             let waited = clock::now().since(begin);
             if waited >= self.patience {
                 self.abort();
-                let source = Cause::Late(self.patience);
-                return Err(CallError { call, object: self.to_string(), source });
+                return Err(CallError::new(call, self.to_string(), Cause::Late(self.patience)));
             }
-            if waited < SPIN {
-                std::hint::spin_loop();
-            } else {
-                std::thread::sleep((waited / 8).min(SLEEP_MAX));
-            }
+            clock::pause(waited);
+            code = self.state(self.live(call)?)?;
         }
+        self.check(call, code)
     }
 
-    /// What has become of what is under way.
+    /// The state of the operation under way.
     fn state(&self, handle: ncclComm_t) -> Result<ncclResult_t, CallError> {
-        let ask = self.library.calls.ncclCommGetAsyncError;
         let mut state = bindings::ncclSuccess;
         // SAFETY: `state` is a live local that the call only writes; the handle is alive.
-        let code = unsafe { ask(handle, &raw mut state) };
-        self.library.check(ASYNC, code, Some(handle), || self.to_string())?;
+        let code = unsafe { (self.library.calls.ncclCommGetAsyncError)(handle, &raw mut state) };
+        self.check(ASYNC, code)?;
         Ok(state)
     }
 
@@ -341,6 +310,17 @@ impl Drop for Communicator {
 }
 
 impl Library {
+    /// Queues what begins when the group is ended, which it is in any case; what its end answers.
+    pub(super) fn group(
+        &self,
+        queue: impl FnOnce() -> Result<(), CallError>,
+    ) -> Result<ncclResult_t, CallError> {
+        self.start_group()?;
+        let queued = queue();
+        let ended = self.end_group();
+        queued.map(|()| ended)
+    }
+
     /// Opens a group: what is queued begins when it is ended.
     pub(super) fn start_group(&self) -> Result<(), CallError> {
         // SAFETY: the call takes nothing, and counts for this thread.
@@ -350,17 +330,10 @@ impl Library {
 
     /// Ends a group.
     pub(super) fn end_group(&self) -> ncclResult_t {
-        // SAFETY: the call takes nothing; whoever calls this has opened a group on this thread.
+        // SAFETY: the call takes nothing; the caller has opened a group on this thread.
         let code = unsafe { (self.calls.ncclGroupEnd)() };
         Context::forget_current();
         code
-    }
-}
-
-impl From<Missing> for CallError {
-    fn from(missing: Missing) -> Self {
-        let source = io::Error::new(io::ErrorKind::Unsupported, missing).into();
-        Self { call: missing.0, object: String::new(), source }
     }
 }
 
@@ -401,7 +374,7 @@ fn configuration() -> ncclConfig_t {
     }
 }
 
-/// A count of ranks as C takes it; one that is too large is refused by NCCL's own word.
-fn c_int_of(number: u32) -> c_int {
+/// A rank, or a count of ranks, as C takes it; NCCL refuses one that is too large.
+pub(super) fn number(number: u32) -> c_int {
     c_int::try_from(number).unwrap_or(c_int::MAX)
 }

@@ -3,8 +3,9 @@
 use std::ffi::c_void;
 
 use super::{
-    Communicator, Library, Missing, Version,
+    Communicator, Library, Version,
     bindings::{self, ncclDataType_t, ncclRedOp_t},
+    calls::required,
 };
 use crate::{
     ffi::CallError,
@@ -78,8 +79,7 @@ impl<'a> Factor<'a> {
     ) -> Result<Self, CallError> {
         const CALL: &str = "ncclRedOpCreatePreMulSum";
         assert_eq!(Bytes::of_len(number.len()), data_type.size(), "a factor is one element");
-        let library = communicator.library;
-        let create = library.calls.ncclRedOpCreatePreMulSum.ok_or(Missing(CALL))?;
+        let create = required(CALL, communicator.library.calls.ncclRedOpCreatePreMulSum)?;
         let handle = communicator.live(CALL)?;
         // The call may read it as a number: so it lies as one.
         let mut value = [0_u64];
@@ -98,7 +98,7 @@ impl<'a> Factor<'a> {
                 handle,
             )
         };
-        library.check(CALL, code, Some(handle), || communicator.to_string())?;
+        communicator.check(CALL, code)?;
         Ok(Self { communicator, operation })
     }
 }
@@ -106,15 +106,13 @@ impl<'a> Factor<'a> {
 impl Drop for Factor<'_> {
     fn drop(&mut self) {
         const CALL: &str = "ncclRedOpDestroy";
-        let library = self.communicator.library;
-        let Some(destroy) = library.calls.ncclRedOpDestroy else { return };
+        let Some(destroy) = self.communicator.library.calls.ncclRedOpDestroy else { return };
         // It is gone with a communicator that was aborted.
         let Ok(handle) = self.communicator.live(CALL) else { return };
         // SAFETY: the operation was made for this communicator and is destroyed only here, after
         // the groups that borrow it.
         let code = unsafe { destroy(self.operation, handle) };
-        let object = || self.communicator.to_string();
-        if let Err(err) = library.check(CALL, code, Some(handle), object) {
+        if let Err(err) = self.communicator.check(CALL, code) {
             crate::ffi::warn(&err);
         }
     }

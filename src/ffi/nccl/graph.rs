@@ -44,7 +44,7 @@ impl<'a> Graph<'a> {
             communicators.extend(group.communicators());
             queued.and(group.end())
         });
-        // All of them end, come what may.
+        // Every capture ends, also after a failure.
         let graphs: Vec<Result<cuda::Graph, CallError>> =
             captures.into_iter().map(Capture::end).collect();
         let graphs = queued.and_then(|()| graphs.into_iter().collect::<Result<Vec<_>, _>>());

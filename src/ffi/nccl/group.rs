@@ -1,12 +1,14 @@
 //! What ranks do together, queued in groups.
 
-use std::{ffi::c_int, marker::PhantomData};
+use std::marker::PhantomData;
 
 use super::{
     Communicator, Factor, Library,
     bindings::{cudaStream_t, ncclComm_t, ncclResult_t},
     calls::Function,
+    communicator::number,
     element::{element, operator},
+    memory::pointer,
 };
 use crate::{
     ffi::{
@@ -32,7 +34,13 @@ pub struct Group<'a> {
 }
 
 /// On which rank's stream something is queued.
-type At<'a> = (&'a Communicator, &'a Stream);
+#[derive(Clone, Copy, Debug)]
+pub struct At<'a> {
+    /// The rank.
+    pub communicator: &'a Communicator,
+    /// The stream, of the communicator's GPU.
+    pub stream: &'a Stream,
+}
 
 /// A rank's part in a collective.
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +67,13 @@ impl<'a> Group<'a> {
     /// Opens a group.
     pub fn start(library: &'static Library) -> Result<Self, CallError> {
         library.start_group()?;
-        let (communicators, memory) = (Vec::new(), PhantomData);
-        Ok(Self { library, communicators, is_open: true, is_captured: false, memory })
+        Ok(Self {
+            library,
+            communicators: Vec::new(),
+            is_open: true,
+            is_captured: false,
+            memory: PhantomData,
+        })
     }
 
     /// Opens a group in streams that are captured, for who keeps the memory as long as the graph.
@@ -114,11 +127,11 @@ impl<'a> Group<'a> {
     /// communicator's GPU.
     pub fn queue(&mut self, at: At<'a>, call: Call<'a>) -> Result<(), CallError> {
         let Call { collective, source, target, data_type, root, .. } = call;
-        let count = call.count(at.0.size());
+        let count = call.count(at.communicator.size);
         let Some((name, function)) = self.library.calls.function(collective) else {
             return self.queue_messages(at, call, count);
         };
-        let (from, to, root) = (from(source), to(target), number(root.unwrap_or(0)));
+        let (from, to, root) = (pointer(source), pointer(target), number(root.unwrap_or(0)));
         let (element, operator) = (element(data_type), operator(call.reduction, call.factor));
         self.add(name, at, |communicator, stream| match function {
             // SAFETY: both ranges are alive until the group has ended, and as long as the count
@@ -154,13 +167,13 @@ impl<'a> Group<'a> {
             true => memory,
             false => memory.slice(size.times(u64::from(rank)), size),
         };
-        let (own, peers) = (at.0.rank(), call.peers);
+        let (own, peers) = (at.communicator.rank, call.peers);
         let is_among = |ranks: Ranks, rank: u32, peer: Option<u32>| match ranks {
             Ranks::All => true,
             Ranks::Root => call.root.is_none_or(|root| root == rank),
             Ranks::Peers => peer.is_some(),
         };
-        for peer in 0..at.0.size() {
+        for peer in 0..at.communicator.size {
             let (to, from) =
                 (peers.to.filter(|&to| to == peer), peers.from.filter(|&of| of == peer));
             if is_among(gives, own, to) && is_among(gets, peer, to) {
@@ -183,7 +196,7 @@ impl<'a> Group<'a> {
     ) -> Result<(), CallError> {
         let (call, count) = (self.library.calls.ncclSend, elements(source, data_type));
         self.add("ncclSend", at, |communicator, stream| {
-            let (from, peer) = (from(source), number(peer));
+            let (from, peer) = (pointer(source), number(peer));
             // SAFETY: as in `queue`.
             unsafe { call(from, count, element(data_type), peer, communicator, stream) }
         })
@@ -199,7 +212,7 @@ impl<'a> Group<'a> {
     ) -> Result<(), CallError> {
         let (call, count) = (self.library.calls.ncclRecv, elements(target, data_type));
         self.add("ncclRecv", at, |communicator, stream| {
-            let (to, peer) = (to(target), number(peer));
+            let (to, peer) = (pointer(target), number(peer));
             // SAFETY: as in `queue`.
             unsafe { call(to, count, element(data_type), peer, communicator, stream) }
         })
@@ -209,9 +222,10 @@ impl<'a> Group<'a> {
     fn add(
         &mut self,
         call: &'static str,
-        (communicator, stream): At<'a>,
+        at: At<'a>,
         queue: impl FnOnce(ncclComm_t, cudaStream_t) -> ncclResult_t,
     ) -> Result<(), CallError> {
+        let At { communicator, stream } = at;
         assert!(communicator.context().is(stream.context()), "{stream} is not of {communicator}");
         let handle = communicator.live(call)?;
         communicator.context().current()?;
@@ -223,11 +237,7 @@ impl<'a> Group<'a> {
             true => stream.captured_handle(),
             false => stream.handle(),
         };
-        let code = queue(handle, stream);
-        match code {
-            super::bindings::ncclInProgress => Ok(()),
-            code => self.library.check(call, code, Some(handle), || communicator.to_string()),
-        }
+        communicator.begun(call, queue(handle, stream))
     }
 }
 
@@ -239,14 +249,6 @@ impl Drop for Group<'_> {
             crate::ffi::warn(&err);
         }
     }
-}
-
-fn from(source: Slice<'_>) -> *const std::ffi::c_void {
-    to(source).cast_const()
-}
-
-fn to(target: Slice<'_>) -> *mut std::ffi::c_void {
-    std::ptr::with_exposed_provenance_mut(usize::try_from(target.address()).unwrap_or(0))
 }
 
 /// How many elements `memory` has.
@@ -275,9 +277,4 @@ impl Call<'_> {
         );
         count
     }
-}
-
-/// A rank as C takes it; one that is too large is refused by NCCL's own word.
-fn number(rank: u32) -> c_int {
-    c_int::try_from(rank).unwrap_or(c_int::MAX)
 }

@@ -1,7 +1,7 @@
 //! The library: where it is found, its version, and its errors.
 
 use std::{
-    ffi::{CStr, c_char},
+    ffi::c_char,
     fmt, fs,
     path::{Path, PathBuf},
     ptr,
@@ -13,14 +13,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use super::{
     bindings::{self, ncclComm_t, ncclResult_t},
-    calls::Calls,
+    calls::{Calls, required},
     names,
 };
 use crate::ffi::{
     CallError, Cause,
-    library::{Absent, is_simulated, load_first, path_of},
+    library::{Absent, Missing, is_simulated, load_first, path_of},
     process::with_output_on_stderr,
-    simulation,
+    simulation, text_of,
 };
 
 /// The library's file, by the name that its makers gave it.
@@ -36,16 +36,13 @@ const ENVIRONMENTS: [&str; 2] = ["/opt/pytorch", "/opt/conda"];
 /// Where NVIDIA's wheel has the library, below a folder of packages.
 const IN_PACKAGES: &str = "nvidia/nccl/lib/libnccl.so.2";
 
-/// A function that this library does not have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("this NCCL has no {0}: install a newer one")]
-pub struct Missing(pub(super) &'static str);
-
 /// NCCL, loaded. It is never unloaded: its threads would be left without code.
+#[derive(Debug)]
 pub struct Library {
     pub(super) calls: Calls,
     version: u32,
-    path: PathBuf,
+    /// The file that was loaded.
+    pub path: PathBuf,
 }
 
 /// An id that ranks of one communicator share: rank 0 makes it, the others get it from rank 0.
@@ -77,7 +74,7 @@ static LIBRARY: OnceLock<Result<Library, Absent>> = OnceLock::new();
 
 impl Library {
     /// The library of this process: loaded by the first who asks, from `path`, or without one from
-    /// the first place that has it. Whoever asks later gets the same.
+    /// the first place that has it. Later calls return the same library.
     ///
     /// NCCL reads its variables when it is first called and keeps them: they must be set by now.
     pub fn load(path: Option<&Path>) -> Result<&'static Self, Absent> {
@@ -120,19 +117,13 @@ impl Library {
             return Err(Absent::new(reason));
         }
         let path = path_of(calls.ncclGetVersion as *const ());
-        let mut library = Self { calls, version: 0, path };
-        let version = library.ask_version();
-        library.version =
-            version.map_err(|err| Absent::new(format!("{}: {err}", place.display())))?;
-        Ok(library)
-    }
-
-    fn ask_version(&self) -> Result<u32, CallError> {
+        let library = Self { calls, version: 0, path };
         let mut version = 0;
         // SAFETY: `version` is a live local that the call only writes.
-        let code = unsafe { (self.calls.ncclGetVersion)(&raw mut version) };
-        self.check("ncclGetVersion", code, None, String::new)?;
-        Ok(version.unsigned_abs())
+        let code = unsafe { (library.calls.ncclGetVersion)(&raw mut version) };
+        let asked = library.check("ncclGetVersion", code, None, String::new);
+        asked.map_err(|err| Absent::new(format!("{}: {err}", place.display())))?;
+        Ok(Self { version: version.unsigned_abs(), ..library })
     }
 
     /// Its version, such as `2.32.3`.
@@ -140,15 +131,10 @@ impl Library {
         Version::of_code(self.version)
     }
 
-    /// The file that was loaded.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// What is missing for `feature`, if anything is.
     pub fn lacks(&self, feature: Feature) -> Option<Missing> {
-        let missing = self.calls.missing();
-        feature.needs().iter().find(|name| missing.contains(name)).map(|name| Missing(name))
+        let name = feature.needs().iter().find(|name| self.calls.lacks(name))?;
+        required::<()>(name, None).err()
     }
 
     /// The variables that it knows, by the names in its file; sorted, each once.
@@ -169,8 +155,8 @@ impl Library {
         Ok(UniqueId(id))
     }
 
-    /// Why no communicator can be made where there is no driver, in the library's own words.
-    /// `None`: it has none against it.
+    /// Why the library makes no communicator where there is no driver, in its own words; `None` if
+    /// it makes one.
     pub fn refusal(&self) -> Option<CallError> {
         with_output_on_stderr(|| {
             // NCCL looks for a GPU before it looks at the id; an id of its own would come with a
@@ -207,7 +193,7 @@ impl Library {
     }
 
     #[cold]
-    pub(super) fn error(
+    fn error(
         &self,
         call: &'static str,
         code: ncclResult_t,
@@ -217,13 +203,13 @@ impl Library {
         // SAFETY: the call takes an integer, and answers every one.
         let text = unsafe { (self.calls.ncclGetErrorString)(code) };
         // SAFETY: the answer is a string of the library's own, which it keeps.
-        let mut text = unsafe { text_of(text) };
+        let mut text = unsafe { text_of(text) }.unwrap_or_default();
         let last = self.last_error(communicator.unwrap_or(ptr::null_mut()));
         if !last.is_empty() {
             text = format!("{text}: {last}");
         }
         let name = name_of(code).to_owned();
-        CallError { call, object, source: Cause::Library { code, name, text } }
+        CallError::new(call, object, Cause::Library { code, name, text })
     }
 
     /// What the library says went wrong last; empty if it has said nothing.
@@ -234,16 +220,7 @@ impl Library {
         let text = unsafe { ask(communicator) };
         // SAFETY: the answer is a string that this library keeps until its next error, which only
         // this thread's next call could bring; it is copied here.
-        unsafe { text_of(text) }.trim().to_owned()
-    }
-}
-
-impl fmt::Debug for Library {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Library")
-            .field("path", &self.path)
-            .field("version", &self.version())
-            .finish_non_exhaustive()
+        unsafe { text_of(text) }.unwrap_or_default().trim().to_owned()
     }
 }
 
@@ -351,19 +328,6 @@ macro_rules! names {
 names! {
     ncclSuccess ncclUnhandledCudaError ncclSystemError ncclInternalError ncclInvalidArgument
     ncclInvalidUsage ncclRemoteError ncclInProgress ncclTimeout
-}
-
-/// A C string as a string of ours; empty for a null pointer.
-///
-/// # Safety
-///
-/// `text` is null or points to a string that ends in NUL.
-unsafe fn text_of(text: *const c_char) -> String {
-    if text.is_null() {
-        return String::new();
-    }
-    // SAFETY: the caller's promise.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

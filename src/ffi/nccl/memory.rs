@@ -1,10 +1,11 @@
-//! Memory that NCCL allocates, and memory that it is told of.
+//! Memory that NCCL allocates, and memory that is registered with it.
 
 use std::{ffi::c_void, io, ptr, rc::Rc};
 
 use super::{
-    Communicator, Library, Missing,
+    Communicator, Library,
     bindings::{self, ncclWindow_t},
+    calls::required,
 };
 use crate::{
     ffi::{
@@ -37,12 +38,10 @@ impl Allocation {
         size: Bytes,
     ) -> Result<Self, CallError> {
         const CALL: &str = "ncclMemAlloc";
-        let allocate = library.calls.ncclMemAlloc.ok_or(Missing(CALL))?;
+        let allocate = required(CALL, library.calls.ncclMemAlloc)?;
         let object = || format!("{size} on {}", context.device());
-        let length = size.to_len().map_err(|_| CallError {
-            call: CALL,
-            object: object(),
-            source: io::Error::from(io::ErrorKind::OutOfMemory).into(),
+        let length = size.to_len().map_err(|_| {
+            CallError::new(CALL, object(), io::Error::from(io::ErrorKind::OutOfMemory))
         })?;
         context.current()?;
         let mut pointer = ptr::null_mut();
@@ -93,17 +92,16 @@ impl Registration {
     /// refusal.
     pub fn new(communicator: Rc<Communicator>, memory: Box<dyn Memory>) -> Result<Self, CallError> {
         const CALL: &str = "ncclCommRegister";
-        let library = communicator.library;
-        let register = library.calls.ncclCommRegister.ok_or(Missing(CALL))?;
-        let of = communicator.live(CALL)?;
-        communicator.context().current()?;
+        let register = required(CALL, communicator.library.calls.ncclCommRegister)?;
         let all = memory.all();
         let mut handle = ptr::null_mut();
-        // SAFETY: the memory is alive as long as this value; `handle` is a live local that the call
-        // only writes.
-        let code = unsafe { register(of, pointer(all), all.length(), &raw mut handle) };
-        Context::forget_current();
-        library.check(CALL, code, Some(of), || format!("{} of {communicator}", all.size()))?;
+        let code = communicator.call(CALL, |of| {
+            // SAFETY: the memory is alive as long as this value; `handle` is a live local that the
+            // call only writes.
+            unsafe { register(of, pointer(all), all.length(), &raw mut handle) }
+        })?;
+        let object = || format!("{} of {communicator}", all.size());
+        communicator.library.check(CALL, code, Some(communicator.live(CALL)?), object)?;
         Ok(Self { communicator, handle, memory })
     }
 }
@@ -117,8 +115,7 @@ impl Memory for Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         const CALL: &str = "ncclCommDeregister";
-        let library = self.communicator.library;
-        let Some(deregister) = library.calls.ncclCommDeregister else { return };
+        let Some(deregister) = self.communicator.library.calls.ncclCommDeregister else { return };
         // It is gone with a communicator that was aborted.
         let Ok(of) = self.communicator.live(CALL) else { return };
         self.communicator.context().give_back(|_| {
@@ -126,7 +123,7 @@ impl Drop for Registration {
             // the memory any more, and it is given back only here.
             let code = unsafe { deregister(of, self.handle) };
             Context::forget_current();
-            library.check(CALL, code, Some(of), || self.communicator.to_string())
+            self.communicator.check(CALL, code)
         });
     }
 }
@@ -157,15 +154,15 @@ impl Window {
         let places: Vec<*mut ncclWindow_t> =
             members.iter().map(|_| Box::into_raw(Box::new(ptr::null_mut()))).collect();
         let _watched = first.watched("does not register its memory")?;
-        library.start_group()?;
-        let begun = members
-            .iter()
-            .zip(&places)
-            .try_for_each(|((of, memory), &place)| begin(of, memory.all(), place));
-        // What was started is ended, come what may.
-        let ended = library.end_group();
-        let settled =
-            begun.and_then(|()| members.iter().try_for_each(|(of, _)| of.settle(ended, WINDOW)));
+        let begin = || {
+            members
+                .iter()
+                .zip(&places)
+                .try_for_each(|((of, memory), &place)| begin(of, memory.all(), place))
+        };
+        let settled = library.group(begin).and_then(|ended| {
+            members.iter().try_for_each(|(communicator, _)| communicator.settle(ended, WINDOW))
+        });
         if let Err(err) = settled {
             // None may go on with memory that will be gone.
             members.iter().for_each(|(communicator, _)| communicator.abort());
@@ -191,19 +188,14 @@ fn begin(
     memory: Slice<'_>,
     place: *mut ncclWindow_t,
 ) -> Result<(), CallError> {
-    let library = communicator.library;
-    let register = library.calls.ncclCommWindowRegister.ok_or(Missing(WINDOW))?;
-    let of = communicator.live(WINDOW)?;
-    communicator.context().current()?;
+    let register = required(WINDOW, communicator.library.calls.ncclCommWindowRegister)?;
     let flags = bindings::NCCL_WIN_COLL_SYMMETRIC.cast_signed();
-    // SAFETY: the caller keeps the memory until the call is done, and then as long as the window;
-    // what is written lives until the call is done, or for ever.
-    let code = unsafe { register(of, pointer(memory), memory.length(), place, flags) };
-    Context::forget_current();
-    match code {
-        bindings::ncclInProgress => Ok(()),
-        code => library.check(WINDOW, code, Some(of), || communicator.to_string()),
-    }
+    let code = communicator.call(WINDOW, |of| {
+        // SAFETY: the caller keeps the memory until the call is done, and then as long as the
+        // window; what is written lives until the call is done, or for ever.
+        unsafe { register(of, pointer(memory), memory.length(), place, flags) }
+    })?;
+    communicator.begun(WINDOW, code)
 }
 
 impl Memory for Window {
@@ -215,8 +207,9 @@ impl Memory for Window {
 impl Drop for Window {
     fn drop(&mut self) {
         const CALL: &str = "ncclCommWindowDeregister";
-        let library = self.communicator.library;
-        let Some(deregister) = library.calls.ncclCommWindowDeregister else { return };
+        let Some(deregister) = self.communicator.library.calls.ncclCommWindowDeregister else {
+            return;
+        };
         // It is gone with a communicator that was aborted.
         let Ok(of) = self.communicator.live(CALL) else { return };
         if self.handle.is_null() {
@@ -236,6 +229,6 @@ impl Drop for Window {
 const WINDOW: &str = "ncclCommWindowRegister";
 
 /// Where a slice begins, as C takes it.
-fn pointer(memory: Slice<'_>) -> *mut c_void {
+pub(super) fn pointer(memory: Slice<'_>) -> *mut c_void {
     ptr::with_exposed_provenance_mut(usize::try_from(memory.address()).unwrap_or(0))
 }

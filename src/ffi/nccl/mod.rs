@@ -34,9 +34,9 @@ mod names;
 pub use communicator::Communicator;
 pub use element::Factor;
 pub use graph::Graph;
-pub use group::{Call, Group};
+pub use group::{At, Call, Group};
+pub use library::{Feature, Library, UniqueId, Version};
+pub use memory::{Allocation, Registration, Window};
+
 /// The version of the header of these bindings, as `ncclGetVersion` counts.
 pub const HEADERS: u32 = bindings::NCCL_VERSION_CODE;
-
-pub use library::{Feature, Library, Missing, UniqueId, Version};
-pub use memory::{Allocation, Registration, Window};

@@ -29,11 +29,7 @@ const SECTION: &[u8] = b".rodata";
 /// The names of the variables that the library at `path` knows; sorted, each once. Only its
 /// constants are read, which are some hundred kilobytes of some hundred megabytes.
 pub(super) fn of_file(path: &Path) -> Result<Vec<String>, CallError> {
-    let error = |source: io::Error| CallError {
-        call: "read",
-        object: path.display().to_string(),
-        source: source.into(),
-    };
+    let error = |source: io::Error| CallError::new("read", path.display().to_string(), source);
     let cache = ReadCache::new(File::open(path).map_err(error)?);
     let constants =
         constants(&cache).map_err(|err| error(io::Error::new(io::ErrorKind::InvalidData, err)))?;

@@ -17,7 +17,7 @@ pub struct Condition {
     pub sm_clock_mhz: Option<u32>,
     /// The clock of the memory, in MHz.
     pub memory_clock_mhz: Option<u32>,
-    /// Why clocks are held down, by NVML's names: `gpu_idle`, `sw_power_cap`, `hw_slowdown`, …
+    /// Why clocks are throttled, by NVML's names: `gpu_idle`, `sw_power_cap`, `hw_slowdown`, …
     pub throttle_reasons: Option<Vec<String>>,
     /// The temperature of its chip, in degrees Celsius.
     pub temperature_c: Option<u32>,

@@ -1,6 +1,6 @@
-//! What a GPU has counted: bytes over its links, errors, and how long its clocks were held down.
+//! A GPU's counters: bytes over its links, errors, and how long its clocks were throttled.
 //!
-//! Fields above 250 are not asked for: drivers from 580.82 on have other numbers for them.
+//! Fields above 250 are not read: drivers from 580.82 on number them differently.
 
 use std::ffi::c_uint;
 
@@ -16,10 +16,10 @@ const OF_GPU: c_uint = 0;
 /// What a GPU has counted since its driver was loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// What its NVLinks have carried: those that count, in the order of their numbers; else why
-    /// nothing is told.
+    /// What its NVLinks have carried: those that count, in the order of their numbers; or why NVML
+    /// does not report it.
     pub nvlinks: Result<Vec<LinkBytes>, String>,
-    /// What its PCI Express link has carried, or why that is not told.
+    /// What its PCI Express link has carried, or why NVML does not report it.
     pub pcie: Result<PcieBytes, String>,
     /// Errors and the like.
     pub errors: Errors,
@@ -47,7 +47,7 @@ pub struct PcieBytes {
     pub bits: u32,
 }
 
-/// Errors of a GPU, and how long its clocks were held down; `None`: not told.
+/// Errors of a GPU, and how long its clocks were throttled; `None` if NVML does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Errors {
@@ -63,7 +63,7 @@ pub struct Errors {
     pub nvlink_recoveries: Option<u64>,
     /// Packets that PCI Express sent again.
     pub pcie_replays: Option<u64>,
-    /// For how long clocks were held down because of the power limit, in nanoseconds.
+    /// How long the power limit has throttled clocks, in nanoseconds.
     pub power_throttled_ns: Option<u64>,
     /// For how long because of heat.
     pub thermal_throttled_ns: Option<u64>,
@@ -105,7 +105,7 @@ impl Nvml {
         let data = told.split_off(errors.len() + pcie.len());
         let pcie = told.split_off(errors.len());
         let mut counted = errors_of(&told);
-        // In KiB, and known to GPUs before those that count bytes.
+        // In KiB; older GPUs have only these.
         let mut nvlinks = link_bytes(&data, 1 << 10);
         if nvlinks.is_err() {
             let bytes = [
@@ -182,7 +182,7 @@ fn errors_of(values: &[Value]) -> Errors {
     }
 }
 
-/// The sum of those that are told; `None` if none is.
+/// The sum of the values that NVML reports; `None` if it reports none.
 fn sum<'a>(values: impl Iterator<Item = &'a Value>) -> Option<u64> {
     let told = values.filter_map(|value| value.as_ref().ok()).map(|number| number.value);
     told.reduce(u64::saturating_add)

@@ -1,4 +1,4 @@
-//! Errors that the driver tells of as they happen: Xid.
+//! Errors that the driver reports as they happen: Xid.
 
 use nvml_wrapper::{
     EventSet, bitmasks::event::EventTypes, enums::event::XidError, error::NvmlError,
@@ -9,14 +9,13 @@ use super::Nvml;
 /// What the driver gives for an error without a number.
 const UNKNOWN: u64 = 999;
 
-/// GPUs whose errors are waited for, from its beginning on: each has a set of its own, so that one
-/// that tells nothing keeps none of the others from it, and one that is gone is known by its set.
+/// GPUs whose errors are collected from its creation on. Each GPU has an event set of its own, so
+/// that one GPU without events does not hide the others', and a GPU that is gone is known by its set.
 #[derive(Debug)]
 pub struct Watch(Vec<(String, EventSet<'static>)>);
 
 impl Nvml {
-    /// Waits from now on for errors of those of the GPUs at these PCI addresses whose driver tells
-    /// of them.
+    /// Collects from now on errors of the GPUs at these PCI addresses, where the driver reports them.
     pub fn watch(&'static self, pci_bus_ids: &[String]) -> Watch {
         let set = |address: &String| {
             let device = self.library.device_by_pci_bus_id(address.as_str()).ok()?;
@@ -29,8 +28,8 @@ impl Nvml {
 }
 
 impl Watch {
-    /// Errors since this was asked last: the PCI address of the GPU, and NVIDIA's number. `None`:
-    /// the driver tells of none.
+    /// Errors since the last call: the PCI address of the GPU, and NVIDIA's number. `None` if the
+    /// driver reports none.
     pub fn take(&self) -> Option<Vec<(String, u64)>> {
         /// More than come between two cases.
         const MOST: usize = 64;

@@ -7,6 +7,7 @@ use nvml_wrapper_sys::bindings as sys;
 use serde::{Deserialize, Serialize};
 
 use super::Nvml;
+use crate::ffi::uuid_text;
 
 /// `nvmlGpuFabricInfo_v2` of nvml.h: the struct's 36 bytes, and its version in the highest byte.
 /// It is the beginning of the newer struct, and all that older drivers know.
@@ -97,7 +98,8 @@ impl Nvml {
         Some(Fabric {
             state,
             status: is_joined.then_some(info.status),
-            cluster_uuid: Some(info.clusterUuid).filter(|_| is_joined).and_then(uuid),
+            cluster_uuid: (is_joined && info.clusterUuid != [0; 16])
+                .then(|| uuid_text(info.clusterUuid)),
             clique: is_joined.then_some(info.cliqueId),
             troubles: if is_joined { troubles(info.healthMask) } else { Vec::new() },
         })
@@ -112,14 +114,6 @@ fn troubles(mask: c_uint) -> Vec<String> {
         & sys::NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION;
     let wrong = WRONG.iter().filter(|(value, _)| *value == wrong);
     HEALTH.iter().filter(is_told).chain(wrong).map(|&(_, name)| name.to_owned()).collect()
-}
-
-/// A UUID in its usual form; `None` for the one that is all zeros.
-fn uuid(bytes: [u8; 16]) -> Option<String> {
-    let groups = [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]];
-    let digits = |group: &[u8]| group.iter().map(|byte| format!("{byte:02x}")).collect();
-    let groups: Vec<String> = groups.into_iter().map(digits).collect();
-    (bytes != [0; 16]).then(|| groups.join("-"))
 }
 
 #[cfg(test)]
@@ -137,9 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn a_domain_without_a_uuid_has_none() {
-        assert_eq!(uuid([0; 16]), None);
+    fn a_uuid_has_its_usual_form() {
         let bytes: [u8; 16] = std::array::from_fn(|at| at.try_into().unwrap());
-        assert_eq!(uuid(bytes).unwrap(), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+        assert_eq!(uuid_text(bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
     }
 }

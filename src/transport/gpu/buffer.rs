@@ -11,9 +11,7 @@ use super::{
 use crate::{
     ffi::{
         CallError,
-        cuda::{
-            self, Context, Descriptor, HostMemory, Imported, IpcHandle, Memory, SharedBuffer, Slice,
-        },
+        cuda::{self, Context, Descriptor, HostMemory, IpcHandle, Memory, SharedBuffer, Slice},
         host,
     },
     plan::{Case, Endpoint, Handle, Place, Rank},
@@ -64,7 +62,7 @@ pub(in crate::transport) struct PeerBuffer {
 
 #[derive(Debug)]
 enum Memories {
-    Ipc(Imported),
+    Ipc(cuda::Buffer),
     Cumem(SharedBuffer),
 }
 
@@ -231,7 +229,7 @@ impl PeerBuffer {
         size: Bytes,
     ) -> Result<Self, Error> {
         let memory = match offer {
-            Offer::Ipc(handle) => Imported::open(context, handle).map(Memories::Ipc),
+            Offer::Ipc(handle) => cuda::Buffer::open(context, handle).map(Memories::Ipc),
             Offer::Cumem(descriptor) => {
                 SharedBuffer::open(context, *descriptor, &[]).map(Memories::Cumem)
             }

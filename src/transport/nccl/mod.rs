@@ -77,7 +77,7 @@ impl Nccl {
         let library = Library::load(None).map_err(|absent| absent.to_string())?;
         let gpus = Gpus::new(topology).map_err(|absent| match library.refusal() {
             Some(refusal) => {
-                let (version, path) = (library.version(), library.path().display());
+                let (version, path) = (library.version(), library.path.display());
                 format!("NCCL {version} ({path}) does not work here: {refusal}; {absent}")
             }
             None => absent,

@@ -10,7 +10,7 @@ use crate::{
     ffi::{
         CallError,
         cuda::{Buffer, Event, Memory as _, Slice, Stream},
-        nccl::{Call, Communicator, Factor, Group},
+        nccl::{At, Call, Communicator, Factor, Group},
     },
     plan::{Collective, DataType, Peers, Rank, Reduction},
     transport::{Error, Mismatch, gpu::Ready, values::Values},
@@ -139,7 +139,7 @@ impl RankStream {
             root: None,
             peers: Peers::default(),
         };
-        group.queue((&self.all, &self.stream), call)
+        group.queue(At { communicator: &self.all, stream: &self.stream }, call)
     }
 
     /// This rank's factor in a sum of products.
@@ -171,7 +171,7 @@ impl RankStream {
             root: self.part.nccl.root,
             peers: self.part.peers,
         };
-        group.queue((&self.communicator, &self.stream), call)
+        group.queue(At { communicator: &self.communicator, stream: &self.stream }, call)
     }
 
     /// Compares what was received with what operation number `operation` must have left.

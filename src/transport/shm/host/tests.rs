@@ -61,7 +61,7 @@ fn every_pattern_size_and_slot_arrives_whole() {
                 transfer.fill(9).unwrap();
                 let mut spans = [Span::default(); 3];
                 transfer.run(2, &mut spans).unwrap();
-                let times = world.all_gather(spans.to_vec()).unwrap();
+                let times = world.agree(spans.to_vec(), |all| all).unwrap();
                 (transfer.verify(9).unwrap(), crate::transport::durations(&times).unwrap().len())
             });
             assert_eq!(answers, [(None, 3); 5], "{case:?}");
