@@ -1,8 +1,8 @@
 //! SIGINT and SIGTERM.
 //!
 //! The first signal asks the run to end: the measuring thread polls for it and ends in order, and a
-//! watcher ends the process if that takes too long. The second signal ends the process at once. Only
-//! the first rank decides, because a signal to a group or from a launcher reaches all ranks.
+//! watcher ends the process if that takes too long. The second signal ends the process at once.
+//! Only the first rank decides, because a signal to a group or from a launcher reaches all ranks.
 
 use std::{
     io,
@@ -22,12 +22,12 @@ use crate::{
 /// A shell's exit code for a process that a signal has ended is this plus the signal's number.
 const EXIT_CODE: i32 = 128;
 
-/// Signals this soon after the first are the same request: a terminal and a launcher, or timeout(1),
-/// send it twice.
+/// Signals this soon after the first are the same request: a terminal and a launcher, or
+/// timeout(1), send it twice.
 const SAME: Duration = Duration::from_millis(500);
 
-/// How long a rank other than the first stays after a signal. If the first rank got it too, that rank
-/// has ended the run by then.
+/// How long a rank other than the first stays after a signal. If the first rank got it too, that
+/// rank has ended the run by then.
 const OBEDIENCE: Duration = Duration::from_secs(6);
 
 /// How often a process that was asked to end checks its limit.
@@ -78,8 +78,8 @@ pub fn leave_to_first_rank() -> io::Result<()> {
     })
 }
 
-/// Says that the process has results now. When asked to end, it has `limit` to do so in order; after
-/// that the watcher ends it with a sentence and `remedy`.
+/// Says that the process has results now. When asked to end, it has `limit` to do so in order;
+/// after that the watcher ends it with a sentence and `remedy`.
 pub fn has_to_lose(limit: Duration, remedy: String) {
     *ORDER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Order { limit, remedy });
 }
@@ -111,7 +111,8 @@ fn lead(signal: Signal) -> ! {
         if began.elapsed() >= *limit {
             let (name, limit) = (signal.name(), limit.as_secs_f64());
             say(&format!(
-                "error: interrupted by {name}; what was under way has not ended within {limit} s: {remedy}"
+                "error: interrupted by {name}; what was under way has not ended within {limit} s: \
+                 {remedy}"
             ));
             exit_now(signal.exit_code());
         }

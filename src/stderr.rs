@@ -6,15 +6,15 @@ use std::{
     io::{self, Write},
 };
 
-/// Writes a line to standard error; a closed one is no error. The line is one write: other processes
-/// write there too, and `writeln!` would write each part of a sentence alone.
+/// Writes a line to standard error; a closed one is no error. The line is one write: other
+/// processes write there too, and `writeln!` would write each part of a sentence alone.
 pub(crate) fn say(line: &str) {
     let _ = io::stderr().write_all(format!("{}\n", visible(line)).as_bytes());
 }
 
 /// `text` with every character escaped that a terminal would obey, since names of hosts, GPUs and
-/// files may hold anything: control characters other than line breaks and tabs, and marks that change
-/// the direction of writing. The escapes are JSON's, so strings in JSON keep their meaning.
+/// files may hold anything: control characters other than line breaks and tabs, and marks that
+/// change the direction of writing. The escapes are JSON's, so strings in JSON keep their meaning.
 pub(crate) fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);

@@ -62,7 +62,8 @@ pub fn now() -> Moment {
 }
 
 /// Rests between two looks at what has been waited for since `waited` ago: spins at first, since
-/// most waits are shorter than a sleep, and then sleeps an eighth of the wait, a millisecond at most.
+/// most waits are shorter than a sleep, and then sleeps an eighth of the wait, a millisecond at
+/// most.
 pub(super) fn pause(waited: Duration) {
     const SPIN: Duration = Duration::from_micros(50);
     const SLEEP_MAX: Duration = Duration::from_millis(1);

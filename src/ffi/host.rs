@@ -169,7 +169,7 @@ pub fn lockable() -> Option<Bytes> {
     getrlimit(Resource::Memlock).current.map(Bytes::new)
 }
 
-/// Bytes free on the file system that holds `path`; a tmpfs without a limit has no end of them.
+/// Bytes free on the file system that holds `path`; the largest number for a tmpfs without a limit.
 ///
 /// # Errors
 ///
@@ -182,8 +182,8 @@ pub fn free_space(path: &CStr) -> Result<Bytes, CallError> {
     Ok(Bytes::new(answer.f_bavail).times(answer.f_frsize))
 }
 
-/// Bytes in use on the file system that holds `path`; `None` of a tmpfs without a limit, which does
-/// not tell.
+/// Bytes in use on the file system that holds `path`; `None` for a tmpfs without a limit, which
+/// does not report them.
 pub fn used_space(path: &CStr) -> Result<Option<Bytes>, CallError> {
     let answer = space(path)?;
     let used = answer.f_blocks.saturating_sub(answer.f_bfree);

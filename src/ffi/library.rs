@@ -98,12 +98,12 @@ pub(super) unsafe fn find<F: Copy>(
     symbol.map(|symbol| *symbol).map_err(|_| name)
 }
 
-/// Loads the library `name` and lets go of it again.
+/// Loads the library `name` and unloads it again.
 pub(super) fn can_load(name: &str) -> Result<(), String> {
     load(name, RTLD_LAZY | RTLD_LOCAL).map(drop)
 }
 
-/// Whether it is the library that stands in for NVIDIA's.
+/// Whether it is simgpu, which stands in for NVIDIA's libraries.
 pub(super) fn is_simulated(library: &Library) -> bool {
     // SAFETY: the symbol is only asked about, never called or read.
     unsafe { library.get::<*const ()>(b"simgpu_state") }.is_ok()
@@ -139,8 +139,8 @@ static LENGTH: AtomicUsize = AtomicUsize::new(0);
 impl Loading {
     pub(super) fn of(name: impl AsRef<OsStr>) -> Option<Self> {
         let sentence = format!(
-            "error: loading {} ended in a bus error: its file is shorter than it says, as if a copy of \
-             it was cut off; install it again\n",
+            "error: loading {} ended in a bus error: its file is shorter than it says, as if a copy \
+             of it was cut off; install it again\n",
             name.as_ref().display()
         );
         // Never freed: a library is loaded once.

@@ -1,5 +1,5 @@
-//! This process's environment, and other processes: ending with the parent, and noticing that a
-//! peer has died.
+//! This process's environment, and other processes: their memory, ending with the parent, and
+//! noticing that a peer has died.
 
 use std::{
     fs, io,
@@ -16,7 +16,10 @@ use rustix::{
     },
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::{CallError, signal::unblock};
+use crate::units::Bytes;
 
 /// Asks the kernel to kill this process when the thread that started it ends, however it ends.
 pub fn die_with_parent() -> Result<(), CallError> {
@@ -97,6 +100,17 @@ pub(super) fn with_output_on_stderr<T>(call: impl FnOnce() -> T) -> T {
 fn flush() {
     // SAFETY: a null pointer stands for all of them.
     unsafe { libc::fflush(std::ptr::null_mut()) };
+}
+
+/// Memory behind a descriptor of a process, for other processes to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Descriptor {
+    /// The process.
+    pub pid: u32,
+    /// Its descriptor.
+    pub descriptor: i32,
+    /// The memory's size.
+    pub size: Bytes,
 }
 
 /// A process whose end can be noticed, even while it is a zombie.

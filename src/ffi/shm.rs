@@ -15,6 +15,7 @@ use std::{
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+pub use super::process::Descriptor as Address;
 use super::{CallError, Cause};
 use crate::units::Bytes;
 
@@ -30,17 +31,6 @@ pub enum Store {
 
 /// Whether this build has non-temporal stores.
 pub const NON_TEMPORAL: bool = cfg!(target_arch = "x86_64");
-
-/// Where a segment can be opened by another process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Address {
-    /// The process that holds the segment open.
-    pub pid: u32,
-    /// Its descriptor in that process.
-    pub descriptor: i32,
-    /// The segment's length.
-    pub size: Bytes,
-}
 
 /// Memory that several processes see at once; unmapped on drop, gone when the last lets go.
 #[derive(Debug)]

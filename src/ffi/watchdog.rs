@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::CallError;
+use super::{CallError, signal::exit_now};
 use crate::stderr;
 
 /// Ends the process with a sentence and exit code 1, unless it is dropped in time or
@@ -35,9 +35,7 @@ impl Watchdog {
                 let now = heard.load(Ordering::Relaxed);
                 if now == before {
                     stderr::say(&format!("error: {sentence}"));
-                    // SAFETY: the call ends the process and touches no memory. `exit` would run the
-                    // handlers of a library in which another thread hangs.
-                    unsafe { libc::_exit(1) }
+                    exit_now(1);
                 }
                 before = now;
             }
@@ -118,11 +116,10 @@ pub(super) fn watch_calls() -> std::io::Result<()> {
                 let name = unsafe { *call };
                 let limit = limit.as_secs();
                 stderr::say(&format!(
-                    "error: {name} has not come back within {limit} s: the driver hangs; `dmesg` and \
-                     `nvidia-smi -q` may tell why"
+                    "error: {name} has not come back within {limit} s: the driver hangs; `dmesg` \
+                     and `nvidia-smi -q` may tell why"
                 ));
-                // SAFETY: as above, the call ends the process and touches no memory.
-                unsafe { libc::_exit(1) }
+                exit_now(1);
             }
         }
     };

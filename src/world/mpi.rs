@@ -128,9 +128,9 @@ impl World {
     ///
     /// # Errors
     ///
-    /// There is no such library, it is not the launcher's, or a rank does not answer. Rank 0 says so
-    /// at once; on others the error comes late, so that the launcher ends them when rank 0 has said
-    /// why.
+    /// There is no such library, it is not the launcher's, or a rank does not answer. Rank 0 says
+    /// so at once; on others the error comes late, so that the launcher ends them when rank 0 has
+    /// said why.
     pub fn mpi(
         launcher: &Launcher,
         given: Option<&Path>,

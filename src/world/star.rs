@@ -44,13 +44,7 @@ pub(super) struct Progress {
 #[derive(Serialize, Deserialize)]
 struct Message<T> {
     round: u64,
-    body: Body<T>,
-}
-
-#[derive(Serialize, Deserialize)]
-enum Body<T> {
-    Value(T),
-    Failed(Failure),
+    body: Result<T, Failure>,
 }
 
 /// What ended a round.
@@ -186,7 +180,7 @@ impl World {
     ) -> Result<Option<Vec<T>>, Error> {
         self.check_failure()?;
         if !self.is_root() {
-            let message = self.message(Body::Value(value))?;
+            let message = self.message(Ok(value))?;
             self.send(&[(0, message)])?;
             return Ok(None);
         }
@@ -217,11 +211,8 @@ impl World {
         if !self.is_root() {
             return self.receive(0, self.due());
         }
-        let value = value.ok_or_else(|| Error::Protocol {
-            rank: self.rank().0,
-            reason: "the root has nothing to broadcast".to_owned(),
-        })?;
-        let message = self.message(Body::Value(&value))?;
+        let value = value.ok_or_else(|| self.misuse("the root has nothing to broadcast"))?;
+        let message = self.message(Ok(&value))?;
         let messages: Vec<_> =
             (0..self.links.len()).map(|link| (link, Rc::clone(&message))).collect();
         self.send(&messages)?;
@@ -243,24 +234,18 @@ impl World {
         if !self.is_root() {
             return self.receive(0, self.due());
         }
-        let rank = self.rank().0;
-        let missing = || Error::Protocol {
-            rank,
-            reason: "the root has not one value for each rank".to_owned(),
-        };
-        let mut values = values.filter(|values| values.len() == self.members.len());
-        let mut values = values.take().ok_or_else(missing)?.into_iter();
+        let missing = || self.misuse("the root has not one value for each rank");
+        let values = values.filter(|values| values.len() == self.members.len());
+        let mut values = values.ok_or_else(missing)?.into_iter();
         let own = values.next().ok_or_else(missing)?;
-        let messages: Result<Vec<_>, Error> = values
-            .enumerate()
-            .map(|(link, value)| Ok((link, self.message(Body::Value(value))?)))
-            .collect();
+        let messages: Result<Vec<_>, Error> =
+            values.enumerate().map(|(link, value)| Ok((link, self.message(Ok(value))?))).collect();
         self.send(&messages?)?;
         Ok(own)
     }
 
-    /// Brings to each rank the values of those that it wants, in the order in which it does.
-    /// The root calls `wants` for every rank; it must be the same function on all. A rank that is no
+    /// Brings to each rank the values of those that it wants, in the order in which it does. The
+    /// root calls `wants` for every rank; it must be the same function on all. A rank that is no
     /// member has no value.
     pub fn exchange<T: Serialize + DeserializeOwned>(
         &mut self,
@@ -277,7 +262,7 @@ impl World {
                 .into_iter()
                 .filter_map(|rank| Some((rank, values.get(&rank)?)))
                 .collect();
-            messages.push((link, self.message(Body::Value(wanted))?));
+            messages.push((link, self.message(Ok(wanted))?));
         }
         self.send(&messages)?;
         let own = wants(self.rank()).into_iter();
@@ -301,8 +286,8 @@ impl World {
         }
     }
 
-    /// The same for a failure that may be a consequence of another rank's. The root listens for that
-    /// cause, for a second at most, and tells it to all ranks instead.
+    /// The same for a failure that may be a consequence of another rank's. The root listens for
+    /// that cause, for a second at most, and tells it to all ranks instead.
     pub fn abandon_after(&mut self, reason: &str) -> Heard {
         if let Err(cause) = self.check_failure() {
             return Heard { cause: Some(cause), ..Heard::default() };
@@ -354,12 +339,17 @@ impl World {
 
     /// Sends a failure over all links; errors of broken links are ignored.
     fn relay(&mut self, failure: Failure) {
-        let message = self.message(Body::<()>::Failed(failure.clone()));
+        let message = self.message(Err::<(), _>(failure.clone()));
         self.progress.borrow_mut().failure = Some(failure);
         let Ok(message) = message else { return };
         for link in 0..self.links.len() {
             let _ = self.send(&[(link, Rc::clone(&message))]);
         }
+    }
+
+    /// The error of a call that breaks the protocol on this rank.
+    fn misuse(&self, reason: &str) -> Error {
+        Error::Protocol { rank: self.rank().0, reason: reason.to_owned() }
     }
 
     fn check_failure(&self) -> Result<(), Error> {
@@ -385,10 +375,10 @@ impl World {
         Instant::now() + self.limit().min(FAR)
     }
 
-    fn message<T: Serialize>(&self, body: Body<T>) -> Result<Rc<[u8]>, Error> {
+    fn message<T: Serialize>(&self, body: Result<T, Failure>) -> Result<Rc<[u8]>, Error> {
         let round = self.progress.borrow().round;
         let text = serde_json::to_vec(&Message { round, body })
-            .map_err(|err| Error::Protocol { rank: self.rank().0, reason: err.to_string() })?;
+            .map_err(|err| self.misuse(&err.to_string()))?;
         Ok(text.into())
     }
 
@@ -411,15 +401,15 @@ impl World {
                 continue;
             }
             return match header.body {
-                Body::Failed(failure) => {
+                Err(failure) => {
                     self.progress.borrow_mut().failure = Some(failure.clone());
                     Err(failure.into())
                 }
-                Body::Value(_) if header.round > round => Err(Error::Protocol {
+                Ok(_) if header.round > round => Err(Error::Protocol {
                     rank,
                     reason: format!("it is in round {}, not {round}", header.round),
                 }),
-                Body::Value(value) => serde_json::from_value(value).map_err(protocol),
+                Ok(value) => serde_json::from_value(value).map_err(protocol),
             };
         }
     }

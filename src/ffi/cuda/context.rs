@@ -42,7 +42,7 @@ impl<T> Object<T> {
     ///
     /// # Safety
     ///
-    /// Nothing else destroys it, which `destroy` does.
+    /// `destroy` destroys it, and nothing else does.
     pub(super) unsafe fn own(
         context: &Context,
         name: &'static str,
@@ -94,8 +94,8 @@ pub(super) struct Inner {
 }
 
 thread_local! {
-    /// The context that this module last made current to the thread, by its `id`; 0 is none.
-    /// After a call of a library that may make another one current: [`Context::forget_current`].
+    /// The `id` of the context that this module last made current to the thread; 0 after a call of a
+    /// library that may make another one current ([`Context::forget_current`]).
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -164,7 +164,7 @@ impl Context {
         self.inner.id == other.inner.id
     }
 
-    /// Makes it the calling thread's current context, if it is not, for the call that follows.
+    /// Makes it the calling thread's current context, if it is not yet.
     #[inline]
     pub(in crate::ffi) fn current(&self) -> Result<&'static Driver, CallError> {
         let driver = self.inner.device.driver;
@@ -188,9 +188,9 @@ impl Context {
         Ok(())
     }
 
-    /// Gives back something made in this context, by `free`, once no stream of this process can
-    /// still be using it. What a stream never lets go of, or the driver does not take back, stays
-    /// until the process ends, with a warning; the answer says which.
+    /// Frees something made in this context, by `free`, once no stream of this process can still be
+    /// using it. If a stream stays busy or the driver refuses, it prints a warning and the memory
+    /// stays until the process ends. Returns whether it was freed.
     pub(in crate::ffi) fn give_back(
         &self,
         free: impl FnOnce(&Driver) -> Result<(), CallError>,
@@ -215,7 +215,7 @@ impl Driver {
     }
 }
 
-/// What of `list` is still there.
+/// The elements of `list` that are still alive.
 fn live<T>(list: &Mutex<Vec<Weak<T>>>) -> Vec<Arc<T>> {
     let list = list.lock().unwrap_or_else(PoisonError::into_inner);
     list.iter().filter_map(Weak::upgrade).collect()

@@ -266,8 +266,8 @@ impl Kernels {
     ///
     /// # Panics
     ///
-    /// The first word is not inside the list or not aligned, the list is no power of two long, or the
-    /// result has no room for three aligned words.
+    /// The first word is not inside the list or not aligned, the list is no power of two long, or
+    /// the result has no room for three aligned words.
     pub fn chase(&self, stream: &Stream, chase: Chase<'_>) -> Result<(), CallError> {
         chase.list.slice(chase.offset, Bytes::new(8)).value(8);
         // Its size less 8 then has all bits that an offset of a word in it can have.

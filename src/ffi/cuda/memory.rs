@@ -142,7 +142,7 @@ impl Buffer {
     ///
     /// # Safety
     ///
-    /// It is as large, and nothing else gives it back, which `free` does.
+    /// It has this size; `free` gives it back, and nothing else does.
     pub(super) unsafe fn own(
         context: &Context,
         address: u64,

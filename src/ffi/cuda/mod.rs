@@ -1,7 +1,7 @@
 //! The GPUs, through NVIDIA's driver, or the simulated one that stands in for it.
 //!
 //! Owns the driver's functions and a safe type for each of its handles. The driver is loaded at
-//! run time; a machine without one is an answer and no error. No return code is a Rust enum.
+//! run time; a machine without one is no error. No return code is a Rust enum.
 //!
 //! # Why safe code cannot touch memory that is gone
 //!
@@ -11,11 +11,11 @@
 //! * What is queued names memory by [`Slice`], which borrows from its owner and lies inside it: at
 //!   the moment of queueing the memory is there, to the last byte.
 //! * An owner gives memory back only after it has seen every stream of this process idle, of all
-//!   GPUs. A stream leaves that list only once it is idle. If one stays busy too long, the memory is
-//!   kept for the rest of the process, with a warning.
+//!   GPUs. A stream leaves that list only once it is idle. If one stays busy too long, the memory
+//!   is kept for the rest of the process, with a warning.
 //! * Host memory that GPUs write is shown as a Rust slice only by [`HostMemory::bytes`], which
-//!   waits in the same way and borrows the owner exclusively; without waiting there are only
-//!   atomic words, and [`shm::Segment`](super::shm::Segment)'s copies, whose protocol is the caller's.
+//!   waits in the same way and borrows the owner exclusively; without waiting there are only atomic
+//!   words, and [`shm::Segment`](super::shm::Segment)'s copies, whose protocol is the caller's.
 
 mod calls;
 mod context;
@@ -41,13 +41,14 @@ use super::{
 };
 use calls::{Answer, Calls};
 
+pub use super::process::Descriptor;
 pub use calls::CALLS;
 pub use context::Context;
 pub use device::Device;
 pub(in crate::ffi) use graph::{Capture, Graph};
 pub use kernel::{Chase, Hold, Kernels, Reduced};
 pub use memory::{Buffer, HostMemory, Memory, Registered, Slice};
-pub use sharing::{Descriptor, IpcHandle, SharedBuffer};
+pub use sharing::{IpcHandle, SharedBuffer};
 pub use stream::{Event, Stream};
 
 /// What a driver may be able to do.

@@ -37,13 +37,16 @@ use super::{
     calls::Calls,
     memory::{length, whole},
 };
-use crate::{ffi::CallError, units::Bytes};
+use crate::{
+    ffi::{CallError, process::Descriptor},
+    units::Bytes,
+};
 
-/// The kind of handle that travels: a descriptor.
+/// Handles are file descriptors.
 const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// What another process opens a [`Buffer`] with, as long as its owner keeps it.
+/// A handle by which another process opens a [`Buffer`], as long as its owner keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpcHandle {
     bytes: Vec<u8>,
@@ -118,17 +121,6 @@ impl Buffer {
     }
 }
 
-/// Where another process fetches the descriptor of a [`SharedBuffer`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Descriptor {
-    /// The process that exports it.
-    pub pid: u32,
-    /// Its descriptor in that process.
-    pub descriptor: i32,
-    /// The memory's size.
-    pub size: Bytes,
-}
-
 /// Memory of one GPU, mapped for some GPUs of this process, that other processes can map too;
 /// unmapped on drop, gone when the last lets go.
 #[derive(Debug)]
@@ -199,8 +191,8 @@ impl SharedBuffer {
         Ok(Self { mapping, size, exported: Mutex::default() })
     }
 
-    /// What other processes open it with, as long as this value lives. Until then any process of
-    /// this user may trace this one, where the system would else allow its ancestors only.
+    /// What other processes open it with, as long as this value lives. As long any process of this
+    /// user may trace this one, even if the system otherwise allows it only to ancestors.
     pub fn export(&self) -> Result<Descriptor, CallError> {
         let mut exported = self.exported.lock().unwrap_or_else(PoisonError::into_inner);
         let export = match exported.take() {
@@ -256,7 +248,7 @@ impl Mapping {
         // SAFETY: `address` is a live local that the call only writes.
         let answer = unsafe { driver.calls.cuMemAddressReserve(&raw mut address, length, 0, 0, 0) };
         driver.check(answer, object)?;
-        // From here on a failure gives back what there is.
+        // From here on a failure frees what exists.
         let mut mapping = Self { address, length, mapped: false, allocation };
         // SAFETY: the range was just reserved and has nothing mapped in it.
         let answer =

@@ -20,10 +20,10 @@ use crate::ffi::{CallError, Cause, clock};
 /// at all.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The answer of what is not done yet.
+/// The driver's code for work that is not done yet.
 const BUSY: CUresult = CUresult::CUDA_ERROR_NOT_READY;
 
-/// The call by which a wait looks at a stream.
+/// The call that a wait polls.
 const QUERY: &str = "cuStreamQuery";
 
 /// A queue of operations of one GPU, done one after another, and at once with other streams'.
@@ -35,11 +35,10 @@ pub struct Stream {
 #[derive(Debug)]
 pub(super) struct Inner {
     object: Object<CUstream_st>,
-    /// Whether it was still busy when what it may use was to be freed.
+    /// Whether it was still busy after the last wait to free memory that it may use.
     late: AtomicBool,
-    /// Whether what is queued goes into a graph, whose memory others answer for. Held while that
-    /// begins or ends, and while the driver is asked how far the stream is, which it does not say
-    /// of one that is captured.
+    /// Whether it is captured into a graph, whose owner keeps the memory. Locked while a capture
+    /// begins or ends, and while the stream is queried, which the driver refuses during a capture.
     captured: Mutex<bool>,
 }
 
@@ -84,12 +83,12 @@ impl Stream {
         self.inner.object.handle()
     }
 
-    /// The handle, for who answers for the memory that a graph names.
+    /// The handle, also of a captured stream: the caller keeps the memory that the graph names.
     pub(in crate::ffi) fn captured_handle(&self) -> *mut CUstream_st {
         self.inner.object.handle()
     }
 
-    /// Whether what is queued goes into a graph.
+    /// Whether it is captured into a graph.
     pub(super) fn captured(&self) -> MutexGuard<'_, bool> {
         self.inner.captured()
     }
@@ -223,7 +222,7 @@ impl Inner {
     /// Waits until nothing in it can use memory any more. A stream that answers an error is broken
     /// with its context: nothing in it goes on.
     pub(super) fn settle(&self, patience: Duration) -> Result<(), CallError> {
-        // An error before it could be asked says nothing of the stream.
+        // An error before the query says nothing about the stream.
         match self.wait(patience) {
             Err(err) if matches!(err.source, Cause::Late(_)) || err.call != QUERY => Err(err),
             Ok(()) | Err(_) => Ok(()),

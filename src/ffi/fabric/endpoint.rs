@@ -31,11 +31,11 @@ const OPERATIONS_MAX: usize = 4096;
 /// Completions that are fetched at once.
 const BATCH: usize = 32;
 
-/// What an address is followed by, so that a provider that reads it as a string or as an address
-/// of another kind stays inside.
+/// Zero bytes after an address: a provider may read it as a string or as an address of another
+/// kind.
 const ADDRESS_MARGIN: usize = 256;
 
-/// An endpoint that operations can be aimed at; of the endpoint that inserted its address.
+/// A target of operations, for the endpoint that inserted its address.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     endpoint: u64,
@@ -91,7 +91,7 @@ impl Endpoint {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let parts = &domain.info().parts;
         let operations = parts.tx.size.saturating_add(parts.rx.size).clamp(1, OPERATIONS_MAX);
-        // Beside each operation of this side, writes of peers may be announced.
+        // Peers' writes add completions to those of this side's operations.
         let queue = opened::queue(domain, 2 * operations)?;
         let peers = opened::peers(domain)?;
         let object = opened::endpoint(domain)?;
@@ -394,7 +394,7 @@ impl Endpoint {
         unsafe { self.post(call, &message, asked.flags, slot) }
     }
 
-    /// Refuses what a provider would take without a look.
+    /// Refuses memory of another endpoint, which providers do not check.
     #[inline]
     fn check(&self, local: Slice) {
         assert!(local.endpoint == self.number, "the memory is another endpoint's");
@@ -437,7 +437,7 @@ impl Endpoint {
         self.refused(call.name, code)
     }
 
-    /// What a call that asked for an operation answered, other than that it is taken.
+    /// The outcome of a call that did not start its operation.
     fn refused(&self, name: &'static str, code: isize) -> Result<Posted, CallError> {
         if code == -FI_EAGAIN as isize {
             return Ok(Posted::Again);
@@ -445,8 +445,8 @@ impl Endpoint {
         Err(self.library().error(name, short(code), self.domain.info().to_string()))
     }
 
-    /// Gives back the slot whose notes are at `notes`, and says what the caller calls its
-    /// operation; `None` for what this side did not ask for.
+    /// Frees the slot whose notes are at `notes`; returns the caller's word for its operation, or
+    /// `None` for an operation that this side did not ask for.
     #[inline]
     fn finish(&mut self, notes: *mut c_void) -> Option<u64> {
         let distance = notes.addr().checked_sub(self.slots.as_ptr().addr())?;

@@ -35,8 +35,8 @@
 //!   it back only after it is closed itself, which discards what is under way. So memory does not
 //!   come and go within an endpoint's life: a case opens its own.
 //! * What peers may do here ends with the endpoint too. What this side does at a peer is bounded by
-//!   what the peer has said of its region ([`RemoteRegion`]); within one machine some providers take
-//!   the initiator's word for it, so it must come from the peer unchanged.
+//!   what the peer has said of its region ([`RemoteRegion`]); within one machine some providers
+//!   take the initiator's word for it, so it must come from the peer unchanged.
 //! * Registered host memory is never a Rust slice: it is copied in and out, as in
 //!   [`shm::Segment`](super::shm::Segment), and who may when is the caller's protocol.
 

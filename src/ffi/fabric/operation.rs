@@ -46,7 +46,7 @@ pub struct Failure {
 }
 
 impl Flags {
-    /// Nothing special.
+    /// No flag.
     pub const NONE: Self = Self { bits: 0, data: 0 };
 
     /// Another operation follows at once, so that the provider can start several together

@@ -347,7 +347,7 @@ fn count(call: &'static str, length: usize) -> Result<c_int, CallError> {
     })
 }
 
-/// A number that is none of a rank is one that MPI refuses.
+/// A rank as C takes it; MPI refuses one that is too large.
 fn rank(rank: u32) -> c_int {
     c_int::try_from(rank).unwrap_or(c_int::MAX)
 }

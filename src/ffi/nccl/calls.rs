@@ -1,7 +1,7 @@
 //! NCCL's functions, looked up by name once.
 //!
-//! What every library since 2.14 has is required; of what came later, or may be left out, a missing
-//! function is an answer. Each type is the header's own.
+//! Functions that every library since 2.14 has are required; others may be missing. Each type is
+//! the header's own.
 
 use libloading::os::unix::Library;
 

@@ -12,7 +12,7 @@ use crate::ffi::{CallError, Cause, clock, cuda::Context, watchdog::Watchdog};
 /// How long NCCL may take to give up what it was told to: longer than its own timeouts of sockets.
 const ABORT_PATIENCE: Duration = Duration::from_secs(120);
 
-/// What in a configuration is left to NCCL (`NCCL_CONFIG_UNDEF_INT`).
+/// A setting that is left to NCCL (`NCCL_CONFIG_UNDEF_INT`).
 const UNDEFINED: c_int = c_int::MIN;
 
 /// One rank of a communicator. Dropping one that was not closed aborts it.
@@ -86,7 +86,7 @@ impl Communicator {
         self.begun(INIT, code)
     }
 
-    /// Takes its size from NCCL itself: memory is held to it.
+    /// Reads its size from NCCL itself: memory is checked against it.
     fn ask(&mut self) -> Result<(), CallError> {
         const CALL: &str = "ncclCommCount";
         let handle = self.live(CALL)?;
@@ -169,13 +169,13 @@ impl Communicator {
         self.begun(SPLIT, code)
     }
 
-    /// Whether all is well with what was queued: an error that came later than its call.
+    /// An error of queued work that came after its call had returned.
     pub fn async_error(&self) -> Result<(), CallError> {
         let handle = self.live(ASYNC)?;
         self.begun(ASYNC, self.state(handle)?)
     }
 
-    /// Gives up all that is under way, here and now; afterwards it can only be dropped.
+    /// Aborts all that is under way; afterwards it can only be dropped.
     pub fn abort(&self) {
         let handle = self.handle.replace(ptr::null_mut());
         if handle.is_null() {
@@ -188,7 +188,7 @@ impl Communicator {
             // SAFETY: the handle is alive, and given up for good: nothing can use it any more.
             let code = unsafe { (self.library.calls.ncclCommAbort)(handle) };
             Context::forget_current();
-            // What was late before it was given up is still called late.
+            // What was late before the abort still counts as under way.
             self.begun("ncclCommAbort", code)
         });
         if let Err(err) = ended {
@@ -226,7 +226,8 @@ impl Communicator {
         self.begun(DESTROY, code)
     }
 
-    /// Makes a call that takes the handle: with the GPU's context, which NCCL may leave for another.
+    /// Makes a call that takes the handle: with the GPU's context, which NCCL may leave for
+    /// another.
     pub(super) fn call(
         &self,
         name: &'static str,
@@ -260,8 +261,8 @@ impl Communicator {
         Ok(handle)
     }
 
-    /// What came of a call that answered `code`, once it is done. One that is not in time is
-    /// aborted.
+    /// Waits until a call that returned `code` is done; its outcome. If it is late, the
+    /// communicator is aborted.
     pub(super) fn settle(&self, code: ncclResult_t, call: &'static str) -> Result<(), CallError> {
         let mut code = code;
         let begin = clock::now();
@@ -310,7 +311,7 @@ impl Drop for Communicator {
 }
 
 impl Library {
-    /// Queues what begins when the group is ended, which it is in any case; what its end answers.
+    /// Runs `queue` within a group, which is ended in any case; the return code of its end.
     pub(super) fn group(
         &self,
         queue: impl FnOnce() -> Result<(), CallError>,

@@ -76,15 +76,15 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Opens a group in streams that are captured, for who keeps the memory as long as the graph.
-    /// If it fails, its communicators are to be aborted once the captures have ended.
+    /// Opens a group in captured streams. The caller keeps the memory as long as the graph, and
+    /// aborts the communicators of a group that fails once the captures have ended.
     pub(super) fn captured(library: &'static Library) -> Result<Self, CallError> {
         let mut group = Self::start(library)?;
         group.is_captured = true;
         Ok(group)
     }
 
-    /// Those whose work is in it.
+    /// The communicators with work in it.
     pub(super) fn communicators(&self) -> impl Iterator<Item = &'a Communicator> + use<'a, '_> {
         self.communicators.iter().copied()
     }

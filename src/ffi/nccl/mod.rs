@@ -1,15 +1,15 @@
 //! NCCL: its library, found and loaded at run time, and the communicators that it makes.
 //!
-//! Owns the library's functions, behind a table of our own; a missing function is an answer and no
-//! panic, and no return code is a Rust enum.
+//! Owns the library's functions, behind a table of our own; a missing function is no panic, and no
+//! return code is a Rust enum.
 //!
 //! # Why safe code cannot touch memory that is gone
 //!
 //! * What is queued names memory by [`Slice`](super::cuda::Slice), and only within a [`Group`],
 //!   which borrows it until NCCL has put the work into its streams. From then on it is the streams'
 //!   work: an owner of memory waits for them, as for all others (`ffi::cuda`).
-//! * What a [`Graph`] captures it borrows until it is gone itself; nothing else can be queued in a stream
-//!   that is captured.
+//! * What a [`Graph`] captures it borrows until it is gone itself; nothing else can be queued in a
+//!   stream that is captured.
 //! * A group that is late is given up with its communicators: NCCL queues nothing of it afterwards.
 //! * A [`Registration`] and a [`Window`] own the memory, and share the communicator.
 

@@ -1,12 +1,12 @@
-//! Whether what GPUs and CPUs say to each other is encrypted.
+//! Whether the traffic between GPUs and CPUs is encrypted.
 
 use nvml_wrapper_sys::bindings as sys;
 
 use super::Nvml;
 
 impl Nvml {
-    /// Whether confidential computing is on; `None`: the library does not tell. The wrapper has no
-    /// call for it.
+    /// Whether confidential computing is on; `None`: the library does not report it. The wrapper
+    /// has no call for it.
     pub fn confidential_computing(&self) -> Option<bool> {
         let ask = self.library.lib().nvmlSystemGetConfComputeState.as_ref().ok()?;
         let mut state =

@@ -10,12 +10,14 @@ use super::Nvml;
 const UNKNOWN: u64 = 999;
 
 /// GPUs whose errors are collected from its creation on. Each GPU has an event set of its own, so
-/// that one GPU without events does not hide the others', and a GPU that is gone is known by its set.
+/// that one GPU without events does not hide the others', and a GPU that is gone is known by its
+/// set.
 #[derive(Debug)]
 pub struct Watch(Vec<(String, EventSet<'static>)>);
 
 impl Nvml {
-    /// Collects from now on errors of the GPUs at these PCI addresses, where the driver reports them.
+    /// Collects from now on errors of the GPUs at these PCI addresses, where the driver reports
+    /// them.
     pub fn watch(&'static self, pci_bus_ids: &[String]) -> Watch {
         let set = |address: &String| {
             let device = self.library.device_by_pci_bus_id(address.as_str()).ok()?;

@@ -1,7 +1,7 @@
 //! What the system knows of its GPUs and of their links, through NVIDIA's management library.
 //!
 //! NVML counts GPUs in another order than the driver, and knows nothing of `CUDA_VISIBLE_DEVICES`:
-//! they are named by their PCI address here. What a GPU or a driver does not tell is `None`.
+//! they are named by their PCI address here. What a GPU or a driver does not report is `None`.
 
 mod c2c;
 mod condition;
