@@ -76,13 +76,15 @@ pub(super) struct Stop {
     clock: Clock,
     /// How many operations a sample holds, where that was asked for.
     operations: Option<u64>,
+    /// Whether anything is timed in bulk.
+    pub(super) has_bandwidth: bool,
 }
 
 impl Stop {
     pub(super) fn new(effort: Effort, clock: Clock, operations: Option<u64>) -> Self {
         // Where only single ones can be timed, these are.
         let operations = operations.map(|count| if clock.operations_max == 1 { 1 } else { count });
-        Self { effort, clock, operations }
+        Self { effort, clock, operations, has_bandwidth: true }
     }
 
     /// How long a sample lasts at least.
@@ -97,8 +99,8 @@ impl Stop {
 
     /// How the warm-up begins. A stream holds more than its samples: of what takes long, a single
     /// operation says it sooner.
-    pub(super) fn first_trial(&self, has_bandwidth: bool) -> Trial {
-        match (has_bandwidth, self.clock.is_streaming) {
+    pub(super) fn first_trial(&self) -> Trial {
+        match (self.has_bandwidth, self.clock.is_streaming) {
             (true, _) if self.operations.is_some() => {
                 Trial { operations: self.operations, samples: WARM_UP_SPANS }
             }
@@ -112,13 +114,8 @@ impl Stop {
     }
 
     /// What the warm-up runs after `trial`, of which a sample lasted `each`; `None`: it is over.
-    pub(super) fn next_trial(
-        &self,
-        trial: Trial,
-        each: Duration,
-        has_bandwidth: bool,
-    ) -> Option<Trial> {
-        if has_bandwidth && self.operations.is_some() {
+    pub(super) fn next_trial(&self, trial: Trial, each: Duration) -> Option<Trial> {
+        if self.has_bandwidth && self.operations.is_some() {
             return None;
         }
         let (wanted, most) = (self.sample_time(), self.clock.operations_max);
@@ -126,7 +123,7 @@ impl Stop {
         let more = trial.operations.and_then(|count| more_operations(count, each, wanted, most));
         let more = more.map(|count| count.next_multiple_of(step).min(most));
         let is_sure = each >= CONFIRMED_TIME || trial.samples == CONFIRMING_SPANS;
-        match (more, self.clock.is_streaming && has_bandwidth) {
+        match (more, self.clock.is_streaming && self.has_bandwidth) {
             (Some(_), _) => Some(Trial { operations: more, samples: WARM_UP_SPANS }),
             // It may be the way that takes long, and the stream be fast.
             (None, true) if trial.operations.is_none() && each < STREAM_TIME_MIN => {

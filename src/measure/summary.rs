@@ -97,7 +97,7 @@ impl Scale {
     /// by a sum of *g* of them has the tails of Student's distribution with *g* degrees of freedom.
     pub fn of_median(count: usize) -> Option<Self> {
         thread_local!(static KNOWN: Known<Option<Scale>> = Known::default());
-        KNOWN.with(|known| known.get(count, Self::median))
+        KNOWN.with_borrow_mut(|known| *known.entry(count).or_insert_with(|| Self::median(count)))
     }
 
     fn median(count: usize) -> Option<Self> {
@@ -122,7 +122,7 @@ impl Scale {
         thread_local!(static KNOWN: Known<Option<Scale>> = Known::default());
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "to 1e7")]
         let tenths = (10.0 * freedom).clamp(10.0, 1e7) as usize;
-        KNOWN.with(|known| known.get(tenths, Self::student))
+        KNOWN.with_borrow_mut(|known| *known.entry(tenths).or_insert_with(|| Self::student(tenths)))
     }
 
     fn student(tenths: usize) -> Option<Self> {
@@ -148,29 +148,12 @@ fn variation(samples: &[f64]) -> f64 {
 /// How many samples lie below the lower end of the interval, and as many above the upper end.
 pub(super) fn interval_place(count: usize) -> usize {
     thread_local!(static KNOWN: Known<usize> = Known::default());
-    KNOWN.with(|known| known.get(count, place))
+    KNOWN.with_borrow_mut(|known| *known.entry(count).or_insert_with(|| place(count)))
 }
 
-/// What follows from whole numbers, each worked out once: quantiles take long, and a million rows
-/// have few different numbers.
-struct Known<T>(RefCell<HashMap<usize, T>>);
-
-impl<T> Default for Known<T> {
-    fn default() -> Self {
-        Self(RefCell::default())
-    }
-}
-
-impl<T: Copy> Known<T> {
-    fn get(&self, number: usize, of: impl FnOnce(usize) -> T) -> T {
-        if let Some(known) = self.0.borrow().get(&number) {
-            return *known;
-        }
-        let found = of(number);
-        self.0.borrow_mut().insert(number, found);
-        found
-    }
-}
+/// Results for whole numbers, each computed once: quantiles take long, and a million rows have few
+/// different numbers.
+type Known<T> = RefCell<HashMap<usize, T>>;
 
 fn place(count: usize) -> usize {
     let Ok(below) = Binomial::new(0.5, count as u64) else { return 0 };

@@ -3,7 +3,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use super::{Error, Wait, patience::Patience};
+use super::{Error, TryingTo, Wait, patience::Patience};
 use crate::{
     ffi::{
         process::Peer,
@@ -50,19 +50,8 @@ impl Control {
     /// Connects the members of `case`; every rank calls it, those without a part too.
     pub(super) fn new(case: &Case, world: &mut World, wait: Wait) -> Result<Self, Error> {
         let members = case.members();
-        let own_segment = match world.is_root() {
-            true => Some(
-                Segment::create(Bytes::of_len(members.len() * LINE))
-                    .map_err(|source| Error::call("share memory", source))?,
-            ),
-            false => None,
-        };
+        let segment = share(world, Bytes::of_len(members.len() * LINE))?;
         let pids = world.exchange_among(std::process::id(), &members)?;
-        let address = world.broadcast(own_segment.as_ref().map(Segment::address))?;
-        let segment = match own_segment {
-            Some(segment) => segment,
-            None => open(Some(address))?,
-        };
         let rank = world.rank();
         let member = |(place, &other): (usize, &Rank)| Member {
             rank: other,
@@ -127,10 +116,7 @@ impl Control {
             return Ok(());
         }
         self.check()?;
-        match patience.is_over() {
-            Some(waited) => Err(Error::Stalled { rank: rank.0, waiting_for, waited }),
-            None => Ok(()),
-        }
+        patience.check(rank, waiting_for)
     }
 
     /// Whether all other members still live and go on.
@@ -152,6 +138,14 @@ impl Control {
             self.segment.word(own * LINE + GAVE_UP).store(1, Ordering::Release);
         }
     }
+}
+
+/// Memory that all ranks see: rank 0 makes it, and every rank calls.
+pub(super) fn share(world: &mut World, size: Bytes) -> Result<Segment, Error> {
+    let own = world.is_root().then(|| Segment::create(size)).transpose();
+    let own = own.trying_to("share memory")?;
+    let address = world.broadcast(own.as_ref().map(Segment::address))?;
+    own.map_or_else(|| open(Some(address)), Ok)
 }
 
 /// Opens what another rank offers.

@@ -5,10 +5,8 @@
 
 mod control;
 mod gpu;
-mod local;
 mod nccl;
 pub mod nccl_env;
-mod p2p;
 mod patience;
 pub mod pattern;
 mod rdma;
@@ -20,12 +18,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ffi,
+    ffi, machine,
     plan::{Case, Rank, TransportKind, topology::Topology},
     units::{Bytes, nanoseconds},
     world::{self, World},
 };
 
+pub use crate::ffi::shm::Store as StoreKind;
 pub use pattern::Mismatch;
 
 /// What can go wrong with a case that can run here.
@@ -113,6 +112,18 @@ impl Error {
     }
 }
 
+/// Turns a foreign call that did not succeed into an error that says what was tried.
+trait TryingTo<T> {
+    /// `action` ends the sentence "cannot …".
+    fn trying_to(self, action: &str) -> Result<T, Error>;
+}
+
+impl<T> TryingTo<T> for Result<T, ffi::CallError> {
+    fn trying_to(self, action: &str) -> Result<T, Error> {
+        self.map_err(|source| Error::call(action, source))
+    }
+}
+
 /// An error if this thread's clock has gone back since the last call: what was timed since is
 /// wrong.
 pub fn check_clock() -> Result<(), Error> {
@@ -129,6 +140,21 @@ fn who_is_missing(ranks: &Option<Vec<Rank>>) -> String {
             format!("ranks {} have not come to it", list.join(" "))
         }
     }
+}
+
+/// The first wrong data that one of these comparisons finds.
+fn first_mismatch(
+    mut comparisons: impl Iterator<Item = Result<Option<Mismatch>, Error>>,
+) -> Result<Option<Mismatch>, Error> {
+    comparisons.find_map(Result::transpose).transpose()
+}
+
+/// Why this machine has too little free memory for what `needs` so many bytes, if so; `remedy`
+/// ends the sentence.
+fn lack_of_memory(needs: &str, needed: Bytes, remedy: &str) -> Option<String> {
+    let available = machine::available_memory().filter(|&available| needed > available)?;
+    let (needed, available) = (needed.rounded(), available.rounded());
+    Some(format!("{needs} {needed} of memory but {available} are available{remedy}"))
 }
 
 /// Whether a case can run on this machine.
@@ -155,11 +181,6 @@ pub trait Transport {
 pub trait Transfer {
     /// How the data is staged on its way, if it is.
     fn staging(&self) -> Option<Staging> {
-        None
-    }
-
-    /// How libfabric carries out the case, if it is one of RDMA.
-    fn network(&self) -> Option<Network> {
         None
     }
 
@@ -190,16 +211,19 @@ pub trait Transfer {
     /// an answer, not an error.
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error>;
 
-    /// Every rank calls it after the last sample; rank 0 then has what is known only at the end.
-    fn conclude(&mut self, _world: &mut World) -> Result<(), Error> {
-        Ok(())
+    /// Every rank calls it after the last sample. The conclusion is rank 0's.
+    fn conclude(&mut self, _world: &mut World) -> Result<Conclusion, Error> {
+        Ok(Conclusion::default())
     }
+}
 
-    /// On rank 0, after `conclude`: what the library has logged on each rank since the last call;
-    /// `None` if there is no log.
-    fn log(&mut self) -> Option<Vec<(Rank, String)>> {
-        None
-    }
+/// What is known of a case only at its end.
+#[derive(Debug, Default)]
+pub struct Conclusion {
+    /// How libfabric carried out the case, if it is one of RDMA.
+    pub network: Option<Network>,
+    /// What the library has logged on each rank since the last case, if it has a log.
+    pub log: Option<Vec<(Rank, String)>>,
 }
 
 /// How libfabric carries out a case.
@@ -339,15 +363,11 @@ pub struct Staging {
     pub wait: Option<Wait>,
 }
 
-/// How bytes are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum StoreKind {
-    /// Through the caches.
-    Cached,
-    /// Past the caches.
-    NonTemporal,
+impl Staging {
+    /// Where GPUs fill and empty the slots, and no CPU has a part in it.
+    fn by_gpus(slot: Bytes, slots: u64) -> Self {
+        Self { slot, slots, source_store: None, target_store: None, wait: None }
+    }
 }
 
 /// How an end waits for the other.
@@ -371,8 +391,7 @@ pub enum Wait {
 /// column.
 pub fn open(kind: TransportKind, topology: &Topology) -> Result<Box<dyn Transport>, String> {
     match kind {
-        TransportKind::Local => Ok(Box::new(local::Local::new(topology)?)),
-        TransportKind::P2p => Ok(Box::new(p2p::P2p::new(topology)?)),
+        TransportKind::Local | TransportKind::P2p => Ok(Box::new(gpu::Gpus::new(topology)?)),
         TransportKind::Shm => Ok(Box::new(shm::Shm::new(topology))),
         TransportKind::Nccl => Ok(Box::new(nccl::Nccl::new(topology)?)),
         TransportKind::Rdma => Ok(Box::new(rdma::Rdma::new(topology)?)),

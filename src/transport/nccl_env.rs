@@ -4,6 +4,7 @@
 use std::{env, fs, path::PathBuf};
 
 use super::nccl::log;
+pub use super::nccl::log::{MARK as LOG_MARK, sets as is_own, take as take_log};
 use crate::{
     ffi::{nccl, process},
     plan::{
@@ -11,9 +12,6 @@ use crate::{
         nccl_env::{Known, Origin, Setting, findings, settings},
     },
 };
-
-/// What stands in a rank's log where communicators are made: what is before it is of others.
-pub const LOG_MARK: &str = log::MARK;
 
 /// What every NCCL reads after the files that the user has.
 const FILE_OF_ALL: &str = "/etc/nccl.conf";
@@ -36,16 +34,6 @@ pub fn set(request: &NcclRequest, rank: Rank, keeps_log: bool) -> Result<(), Str
 pub fn set_of_rank() -> Result<(), String> {
     let failed = |err| format!("cannot keep NCCL's log: {err}");
     process::set_variables(&log::variables_of_rank().map_err(failed)?).map_err(failed)
-}
-
-/// Whether g2g itself has set the variable `name`, to keep NCCL's log.
-pub fn is_own(name: &str) -> bool {
-    log::sets(name)
-}
-
-/// What NCCL has written in this process that was not asked for yet, if its log is kept.
-pub fn take_log() -> Option<String> {
-    log::take()
 }
 
 /// Checks the variables that NCCL will see, against the library that is loaded; against the

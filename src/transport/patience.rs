@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use crate::{ffi::clock, transport::Wait};
+use crate::{
+    ffi::clock,
+    plan::Rank,
+    transport::{Error, Wait},
+};
 
 /// Looks at a ring in vain between two looks at the clock and at the peer: about 1 ms.
 const SPINS_PER_LOOK: u32 = 1 << 16;
@@ -58,10 +62,13 @@ impl Patience {
         self.spins.is_multiple_of(self.spins_per_look)
     }
 
-    /// How long it has waited in vain, if that is too long.
-    pub(super) fn is_over(&mut self) -> Option<Duration> {
+    /// An error if it has waited too long for `rank` to do what `waiting_for` says.
+    pub(super) fn check(&mut self, rank: Rank, waiting_for: &'static str) -> Result<(), Error> {
         let now = clock::now();
         let due = *self.due.get_or_insert_with(|| now.after(self.limit));
-        (now >= due).then_some(self.limit)
+        if now < due {
+            return Ok(());
+        }
+        Err(Error::Stalled { rank: rank.0, waiting_for, waited: self.limit })
     }
 }

@@ -5,19 +5,16 @@ use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Buffer, Gpus, Side,
-    buffer::{Offer, PeerBuffer},
-};
+use super::{Buffer, Gpus, Side, buffer::Offer};
 use crate::{
     ffi::{
         clock,
-        cuda::Slice,
+        cuda::{Memory, Slice},
         shm::{Address, Segment},
     },
     plan::{Case, Endpoint, Flow, Operation, Rank},
     transport::{
-        Error, Wait,
+        Error, TryingTo, Wait,
         control::{self, Control},
     },
     units::Bytes,
@@ -37,6 +34,8 @@ pub(in crate::transport) struct Endpoints {
     control: Option<Control>,
     /// What each rank of the case offers.
     offers: BTreeMap<Rank, Offers>,
+    /// Whether this rank has a part in the case.
+    pub(in crate::transport) is_member: bool,
     /// Whether host memory of any rank lies on another NUMA node than the case says.
     pub(in crate::transport) is_misplaced: bool,
 }
@@ -46,7 +45,8 @@ pub(in crate::transport) struct Endpoints {
 pub(super) enum FlowBuffer {
     /// By its place among this rank's buffers.
     Own(usize),
-    PeerBuffer(PeerBuffer, #[expect(dead_code, reason = "its drop counts")] Loan),
+    /// Another rank's: the memory, closed before its loan ends, and how much of it is the buffer.
+    Peer { memory: Box<dyn Memory>, size: Bytes, _loan: Loan },
 }
 
 /// Counts, in memory that all ranks see, where other ranks have this rank's buffers open, and
@@ -67,7 +67,7 @@ pub(super) struct Loan {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Offers {
     /// Buffers by the place of their flow.
-    buffers: Vec<(usize, Offer)>,
+    buffers: BTreeMap<usize, Offer>,
     /// Where it is counted who has them open.
     count: Option<Address>,
 }
@@ -79,23 +79,24 @@ impl Endpoints {
         world: &mut World,
         gpus: &Gpus,
     ) -> Result<Self, Error> {
-        let rank = world.rank();
+        let (rank, members) = (world.rank(), case.members());
         let mut buffers = own_buffers(case, rank, gpus)?;
         let mut is_misplaced = false;
         for buffer in &mut buffers {
             is_misplaced |= buffer.is_misplaced(end(&case.flows[buffer.flow], buffer.side))?;
         }
-        let control = match case.members().len() {
+        let control = match members.len() {
             1 => None,
             _ => Some(Control::new(case, world, Wait::Sleep)?),
         };
-        let offered = offered(case, &buffers)?;
-        let lender = Lender::of(&offered)?;
+        let offered = |buffer: &mut Buffer| Some((buffer.flow, buffer.offer.take()?));
+        let offered: BTreeMap<usize, Offer> = buffers.iter_mut().filter_map(offered).collect();
+        let lender = Lender::of(!offered.is_empty())?;
         let count = lender.count.as_ref().map(Segment::address);
-        let own = Offers { buffers: offered, count };
-        let offers = world.exchange_among(own, &case.members())?;
+        let offers = world.exchange_among(Offers { buffers: offered, count }, &members)?;
         let is_misplaced = world.agree(is_misplaced, |all| all.contains(&true))?;
-        Ok(Self { _lender: lender, buffers, control, offers, is_misplaced })
+        let is_member = members.contains(&rank);
+        Ok(Self { _lender: lender, buffers, control, offers, is_member, is_misplaced })
     }
 
     /// The buffer at one end of a flow that a GPU of this rank executes.
@@ -112,17 +113,19 @@ impl Endpoints {
         let ready = gpus.ready(gpu)?;
         if end.rank == executor.rank {
             if let Some(gpu) = end.gpu().filter(|gpu| gpu.0 != ready.context.device().ordinal()) {
-                let enabled = ready.context.enable_peer_access(&gpus.ready(gpu)?.context);
-                enabled.map_err(|source| Error::call("reach another GPU's memory", source))?;
+                let there = gpus.ready(gpu)?;
+                let enabled = ready.context.enable_peer_access(&there.context);
+                enabled.trying_to("reach another GPU's memory")?;
             }
             return self.own(flow, side).map(FlowBuffer::Own);
         }
         let theirs = self.offers.get(&end.rank);
         let theirs = theirs.ok_or(Error::Disagreement("a rank offers nothing"))?;
-        let offer = theirs.buffers.iter().find(|(place, _)| *place == flow);
-        let (_, offer) = offer.ok_or(Error::Disagreement("a rank does not offer a buffer"))?;
-        let loan = Loan::of(control::open(theirs.count)?);
-        Ok(FlowBuffer::PeerBuffer(PeerBuffer::open(&ready.context, offer, case.size)?, loan))
+        let offer = theirs.buffers.get(&flow);
+        let offer = offer.ok_or(Error::Disagreement("a rank does not offer a buffer"))?;
+        let _loan = Loan::of(control::open(theirs.count)?);
+        let memory = offer.open(&ready.context)?;
+        Ok(FlowBuffer::Peer { memory, size: case.size, _loan })
     }
 
     /// The index of this rank's buffer at one end of flow number `flow`.
@@ -130,11 +133,6 @@ impl Endpoints {
         let is_it = |own: &Buffer| own.flow == flow && own.side == side;
         let index = self.buffers.iter().position(is_it);
         index.ok_or(Error::Disagreement("a buffer is missing"))
-    }
-
-    /// Whether this rank has a part in the case, which it has with a GPU at work in any case.
-    pub(in crate::transport) fn is_member(&self, has_work: bool) -> bool {
-        self.control.as_ref().map_or(has_work, Control::is_member)
     }
 
     /// Waits until all ranks of the case have come as far as this one.
@@ -161,15 +159,15 @@ impl FlowBuffer {
     pub(super) fn all<'a>(&'a self, endpoints: &'a Endpoints) -> Slice<'a> {
         match self {
             Self::Own(place) => endpoints.buffers[*place].all(),
-            Self::PeerBuffer(memory, _) => memory.all(),
+            Self::Peer { memory, size, .. } => memory.slice(Bytes::default(), *size),
         }
     }
 }
 
 impl Lender {
-    fn of(offered: &[(usize, Offer)]) -> Result<Self, Error> {
-        let count = (!offered.is_empty()).then(|| Segment::create(Bytes::kib(4))).transpose();
-        Ok(Self { count: count.map_err(|source| Error::call("share memory", source))? })
+    fn of(lends: bool) -> Result<Self, Error> {
+        let count = lends.then(|| Segment::create(Bytes::kib(4))).transpose();
+        Ok(Self { count: count.trying_to("share memory")? })
     }
 }
 
@@ -243,20 +241,6 @@ fn own_buffers(case: &Case, rank: Rank, gpus: &Gpus) -> Result<Vec<Buffer>, Erro
 pub(super) fn is_lent(case: &Case, flow: usize, side: Side) -> bool {
     let flow = &case.flows[flow];
     flow.executor(case.issuer).rank != end(flow, side).rank
-}
-
-/// What of this rank's buffers other ranks work on.
-fn offered(case: &Case, own: &[Buffer]) -> Result<Vec<(usize, Offer)>, Error> {
-    let mut offers = Vec::new();
-    // Without a way to share, each rank works on its own buffers only.
-    for buffer in own.iter().filter(|_| case.handle.is_some()) {
-        if is_lent(case, buffer.flow, buffer.side)
-            && let Some(offer) = buffer.offer()?
-        {
-            offers.push((buffer.flow, offer));
-        }
-    }
-    Ok(offers)
 }
 
 #[cfg(test)]

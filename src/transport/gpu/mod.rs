@@ -3,23 +3,26 @@
 
 mod buffer;
 mod chase;
+mod copier;
 mod copy;
+mod direct;
 mod endpoints;
 mod start;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 pub(super) use buffer::{Buffer, Side};
+pub(super) use copier::Copier;
 pub(super) use endpoints::{Endpoints, end};
 pub(super) use start::Start;
 
-use super::{Clock, Error, Mismatch, RESOLUTIONS_MIN, Support, Transfer, pattern, values::Values};
+use super::{Clock, Error, Mismatch, RESOLUTIONS_MIN, Support, TryingTo, pattern, values::Values};
 use crate::{
     ffi::{
         CallError,
         cuda::{self, Context, Device, Event, Feature, HostMemory, Kernels, Memory, Stream},
     },
-    plan::{Case, Gpu, Operation, Rank, topology::Topology},
+    plan::{Case, Gpu, Rank, topology::Topology},
     units::Bytes,
     world::World,
 };
@@ -76,9 +79,8 @@ impl Gpus {
         if let Some(ready) = self.ready.borrow().get(&gpu) {
             return Ok(Rc::clone(ready));
         }
-        let ready = Ready::new(self.device(gpu)?)
-            .map_err(|source| Error::call(&format!("make GPU {} ready", gpu.0), source))?;
-        let ready = Rc::new(ready);
+        let ready = Ready::new(self.device(gpu)?);
+        let ready = Rc::new(ready.trying_to(&format!("make GPU {} ready", gpu.0))?);
         self.ready.borrow_mut().insert(gpu, Rc::clone(&ready));
         Ok(ready)
     }
@@ -98,38 +100,39 @@ impl Gpus {
     }
 
     /// Whether the buffers of `rank` fit into its GPUs; `each` is what one end takes.
-    pub(super) fn support(&self, case: &Case, rank: Rank, each: Bytes) -> Result<Support, Error> {
+    pub(super) fn room(&self, case: &Case, rank: Rank, each: Bytes) -> Result<Support, Error> {
         let mut wanted: BTreeMap<Gpu, Bytes> = BTreeMap::new();
         for gpu in case.ends().filter(|end| end.rank == rank).filter_map(|end| end.gpu()) {
             let sum = wanted.entry(gpu).or_default();
             *sum = sum.plus(each);
         }
         for (gpu, wanted) in wanted {
-            let free = self.ready(gpu)?.context.free_memory();
-            let free = free.map_err(|source| Error::call("ask for free memory", source))?;
-            if wanted > free {
-                return Ok(Support::No(format!(
-                    "the buffers need {} of GPU {} but {} are free: give smaller --sizes",
-                    wanted.rounded(),
-                    gpu.0,
-                    free.rounded()
-                )));
+            if let Some(lack) = self.lack_of_memory(gpu, wanted, "")? {
+                return Ok(Support::No(lack));
             }
         }
         Ok(Support::Yes)
     }
-}
 
-/// Acquires this rank's part of a case whose flows are each one operation of a GPU.
-pub(super) fn prepare(
-    case: &Case,
-    world: &mut World,
-    gpus: &Gpus,
-) -> Result<Box<dyn Transfer>, Error> {
-    if case.operation == Operation::Chase {
-        return Ok(Box::new(chase::Pointers::new(case, world, gpus)?));
+    /// Why the buffers (`whose` says of whom) do not fit into `gpu` with the `wanted` bytes that
+    /// they need, if so.
+    pub(super) fn lack_of_memory(
+        &self,
+        gpu: Gpu,
+        wanted: Bytes,
+        whose: &str,
+    ) -> Result<Option<String>, Error> {
+        let free = self.ready(gpu)?.context.free_memory().trying_to("ask for free memory")?;
+        let sentence = || {
+            format!(
+                "the buffers{whose} need {} of GPU {} but {} are free: give smaller --sizes",
+                wanted.rounded(),
+                gpu.0,
+                free.rounded()
+            )
+        };
+        Ok((wanted > free).then(sentence))
     }
-    Ok(Box::new(copy::Copies::new(case, world, gpus)?))
 }
 
 /// The clock of a case: the coarsest of those by which ranks time it. Every rank calls it, so it
@@ -143,7 +146,7 @@ pub(super) fn agree_on_clock(own: Option<Clock>, world: &mut World) -> Result<Cl
 
 /// The time between two events that the GPU has come to.
 pub(super) fn elapsed(began: &Event, ended: &Event) -> Result<Duration, Error> {
-    ended.elapsed_since(began).map_err(|source| Error::call("read the time", source))
+    ended.elapsed_since(began).trying_to("read the time")
 }
 
 impl Ready {
@@ -163,15 +166,21 @@ impl Ready {
 
     /// What its events can do, for samples that last at least so long.
     pub(super) fn clock(&self, sample_time_min: Duration) -> Clock {
-        Clock {
-            resolution: self.resolution,
-            sample_time_min: sample_time_min
-                .max(SAMPLE_TIME_MIN)
-                .max(self.resolution.saturating_mul(RESOLUTIONS_MIN)),
-            operations_max: OPERATIONS_MAX,
-            operations_step: 1,
-            is_streaming: false,
-        }
+        let sample_time_min = sample_time_min
+            .max(SAMPLE_TIME_MIN)
+            .max(self.resolution.saturating_mul(RESOLUTIONS_MIN));
+        let operations_max = OPERATIONS_MAX;
+        Clock { sample_time_min, operations_max, ..Clock::of_host(self.resolution) }
+    }
+
+    /// A stream of this GPU, for what is timed.
+    pub(super) fn new_stream(&self) -> Result<Stream, Error> {
+        Stream::new(&self.context).trying_to("make a stream")
+    }
+
+    pub(super) fn events(&self, count: usize) -> Result<Vec<Event>, Error> {
+        let events: Result<_, CallError> = (0..count).map(|_| Event::new(&self.context)).collect();
+        events.trying_to("make events")
     }
 
     /// Compares memory of this GPU with the pattern of `seed`, by a kernel that says how many bytes
@@ -181,50 +190,59 @@ impl Ready {
         memory: cuda::Slice<'_>,
         seed: u64,
         rank: Rank,
-    ) -> Result<Option<Mismatch>, CallError> {
-        let [count, offset] = self.ask([0, u64::MAX], |kernels, stream, answers| {
+    ) -> Result<Option<Mismatch>, Error> {
+        let wrong = self.wrong(memory, Bytes::new(1), |kernels, stream, answers| {
             kernels.compare(stream, memory, seed, answers)
         })?;
-        if count == 0 {
-            return Ok(None);
-        }
-        let wrong = memory.slice(Bytes::new(offset), Bytes::new(1));
-        let [found] = self.ask([0], |_, stream, answers| {
-            stream.copy(answers.slice(Bytes::default(), Bytes::new(1)), wrong)
-        })?;
-        let expected = pattern::byte(seed, offset);
-        let found = found.to_ne_bytes()[0];
-        Ok(Some(Mismatch { rank: rank.0, offset, expected, found, count }))
+        Ok(wrong.map(|Wrong { count, index: offset, found }| {
+            let (expected, [found, ..]) = (pattern::byte(seed, offset), found);
+            Mismatch { rank: rank.0, offset, expected, found, count }
+        }))
     }
 
     /// Compares memory of this GPU, element by element, with what a reduction of `values` of `seed`
-    /// must have made; the answer names `rank` as the owner, the first
-    /// wrong byte, and the bytes of all wrong elements.
+    /// must have made; the answer names `rank` as the owner, the first wrong byte, and the bytes of
+    /// all wrong elements.
     pub(super) fn compare_reduced(
         &self,
         memory: cuda::Slice<'_>,
         values: &Values,
         seed: u64,
         rank: Rank,
-    ) -> Result<Option<Mismatch>, CallError> {
+    ) -> Result<Option<Mismatch>, Error> {
         let reduced = values.reduced(seed);
-        let [count, index] = self.ask([0, u64::MAX], |kernels, stream, answers| {
-            kernels.compare_reduced(stream, memory, reduced, answers)
-        })?;
+        let wrong =
+            self.wrong(memory, Bytes::new(reduced.element), |kernels, stream, answers| {
+                kernels.compare_reduced(stream, memory, reduced, answers)
+            })?;
+        Ok(wrong.map(|Wrong { count, index, found }| {
+            let expected = values.result(seed, index).to_le_bytes();
+            let place = (0..8).find(|&place| found[place] != expected[place]).unwrap_or(0);
+            let offset = reduced.element * index + place as u64;
+            let (expected, found) = (expected[place], found[place]);
+            Mismatch { rank: rank.0, offset, expected, found, count: count * reduced.element }
+        }))
+    }
+
+    /// Runs the kernel that `queue` queues, which counts the wrong elements of `memory`, each of
+    /// `size`, and finds the first.
+    fn wrong(
+        &self,
+        memory: cuda::Slice<'_>,
+        size: Bytes,
+        queue: impl FnOnce(&Kernels, &Stream, cuda::Slice<'_>) -> Result<(), CallError>,
+    ) -> Result<Option<Wrong>, Error> {
+        let [count, index] = self.ask([0, u64::MAX], queue).trying_to("verify a buffer")?;
         if count == 0 {
             return Ok(None);
         }
-        let size = Bytes::new(reduced.element);
-        let wrong = memory.slice(size.times(index), size);
-        let [found] = self.ask([0], |_, stream, answers| {
-            stream.copy(answers.slice(Bytes::default(), size), wrong)
-        })?;
-        let (found, expected) = (found.to_ne_bytes(), values.result(seed, index).to_le_bytes());
-        let place = (0..8).find(|&place| found[place] != expected[place]).unwrap_or(0);
-        let offset = size.get() * index + place as u64;
-        let (expected, found) = (expected[place], found[place]);
-        let count = count * size.get();
-        Ok(Some(Mismatch { rank: rank.0, offset, expected, found, count }))
+        let first = memory.slice(size.times(index), size);
+        let [found] = self
+            .ask([0], |_, stream, answers| {
+                stream.copy(answers.slice(Bytes::default(), size), first)
+            })
+            .trying_to("verify a buffer")?;
+        Ok(Some(Wrong { count, index, found: found.to_ne_bytes() }))
     }
 
     /// Queues what `queue` does with room for `words` answers, set to `before`, waits until it is
@@ -252,6 +270,16 @@ impl Ready {
         }
         Ok(words)
     }
+}
+
+/// What a kernel has found to be wrong.
+struct Wrong {
+    /// How many elements.
+    count: u64,
+    /// The first of them.
+    index: u64,
+    /// What it holds.
+    found: [u8; 8],
 }
 
 /// What two events can tell apart: the smallest difference between the times of writes that grow

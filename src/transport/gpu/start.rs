@@ -6,11 +6,11 @@ use super::{PATIENCE, Ready};
 use crate::{
     ffi::{
         CallError,
-        cuda::{Context, Hold, HostMemory, Kernels, Memory, Registered, Stream},
+        cuda::{Event, Hold, HostMemory, Memory, Registered, Stream},
         shm::Segment,
     },
     plan::Rank,
-    transport::{Error, control},
+    transport::{Error, TryingTo, control},
     units::Bytes,
     world::World,
 };
@@ -26,7 +26,8 @@ const TIMED_OUT: Bytes = Bytes::new(2048);
 /// all of them.
 #[derive(Debug)]
 pub(in crate::transport) struct Start {
-    own: HostMemory,
+    /// `None`: nothing of this rank begins.
+    own: Option<HostMemory>,
     /// The flag that all ranks watch; without one it is in `own`.
     shared: Option<Registered>,
     /// What the flag must reach for the work that was queued last.
@@ -43,80 +44,78 @@ impl Start {
         starters: &BTreeSet<Rank>,
         ready: Option<&Ready>,
         world: &mut World,
-    ) -> Result<Option<Self>, Error> {
+    ) -> Result<Self, Error> {
         let shared = if starters.len() > 1 { Some(share(world)?) } else { None };
-        let leads = starters.first() == Some(&world.rank());
-        ready.map(|ready| Self::new(&ready.context, shared, leads)).transpose()
+        Ok(Self { leads: starters.first() == Some(&world.rank()), ..Self::new(ready, shared)? })
     }
 
-    /// For this rank's work alone.
-    pub(in crate::transport) fn alone(ready: &Ready) -> Result<Self, Error> {
-        Self::new(&ready.context, None, true)
-    }
-
-    fn new(context: &Context, shared: Option<Segment>, leads: bool) -> Result<Self, Error> {
-        let failed = |source| Error::call("pin the flag that starts the work", source);
-        let shared = shared.map(|segment| Registered::new(context, segment));
+    /// For the work of `ready`, a GPU of this rank, if it has any. Without `shared` memory it
+    /// begins alone.
+    pub(in crate::transport) fn new(
+        ready: Option<&Ready>,
+        shared: Option<Segment>,
+    ) -> Result<Self, Error> {
+        let context = ready.map(|ready| &ready.context);
+        let own = context.map(|context| HostMemory::new(context, Bytes::kib(4))).transpose();
+        let shared = context.zip(shared).map(|(context, shared)| Registered::new(context, shared));
         Ok(Self {
-            own: HostMemory::new(context, Bytes::kib(4)).map_err(failed)?,
-            shared: shared.transpose().map_err(failed)?,
+            own: own.trying_to(PIN)?,
+            shared: shared.transpose().trying_to(PIN)?,
             ticket: 0,
             timeout: PATIENCE / 2,
-            leads,
+            leads: true,
         })
     }
 
-    /// Queues a hold: what is queued behind it begins with the next [`Start::release`].
+    /// Queues a hold on a stream of `ready`: what is queued behind it begins with the next
+    /// [`Start::release`], and `began` is when that is.
     pub(in crate::transport) fn hold(
         &mut self,
-        kernels: &Kernels,
+        ready: &Ready,
         stream: &Stream,
+        began: &Event,
     ) -> Result<(), CallError> {
+        let Some(own) = &self.own else { return Ok(()) };
         self.ticket = self.ticket.wrapping_add(1);
         let word = Bytes::new(4);
         let flag = match &self.shared {
             Some(shared) => shared.slice(FLAG, word),
-            None => self.own.slice(FLAG, word),
+            None => own.slice(FLAG, word),
         };
-        let timed_out = self.own.slice(TIMED_OUT, word);
+        let timed_out = own.slice(TIMED_OUT, word);
         let hold = Hold { flag, ticket: self.ticket, timeout: self.timeout, timed_out };
-        kernels.hold(stream, hold)
+        ready.kernels.hold(stream, hold)?;
+        stream.record(began)
     }
 
     /// Lets everything begin that is held, here and on the other ranks.
     pub(in crate::transport) fn release(&self) {
-        match &self.shared {
-            Some(shared) => {
+        match (&self.shared, &self.own) {
+            (Some(shared), _) => {
                 // GPUs watch the low half of the word, which comes first.
-                let flag = shared.word(0);
-                flag.store(u64::from(self.ticket).to_le(), Ordering::Release);
+                shared.word(0).store(u64::from(self.ticket).to_le(), Ordering::Release);
             }
-            None => self.own.word(FLAG).store(self.ticket.to_le(), Ordering::Release),
+            (None, Some(own)) => own.word(FLAG).store(self.ticket.to_le(), Ordering::Release),
+            (None, None) => {}
         }
     }
 
     /// Whether every hold so far has ended because it was released.
     pub(in crate::transport) fn check(&self) -> Result<(), Error> {
-        if self.own.word(TIMED_OUT).load(Ordering::Acquire) == 0 {
-            return Ok(());
+        match &self.own {
+            Some(own) if own.word(TIMED_OUT).load(Ordering::Acquire) != 0 => {
+                Err(Error::HeldTooLong(self.timeout))
+            }
+            _ => Ok(()),
         }
-        Err(Error::HeldTooLong(self.timeout))
     }
 }
 
-/// Memory for a flag that several ranks watch: rank 0 makes it, every rank calls.
+const PIN: &str = "pin the flag that starts the work";
+
+/// Memory for a flag that several ranks watch; every rank calls.
 fn share(world: &mut World) -> Result<Segment, Error> {
-    let own = match world.is_root() {
-        true => Some(
-            Segment::create(Bytes::kib(4)).map_err(|source| Error::call("share memory", source))?,
-        ),
-        false => None,
-    };
-    let address = world.broadcast(own.as_ref().map(|segment| Some(segment.address())))?;
-    let segment = match own {
-        Some(segment) => segment,
-        None => control::open(address)?,
-    };
+    let segment = control::share(world, Bytes::kib(4))?;
     // It has no name: rank 0, which may not need it, keeps it until every rank has opened it.
     world.barrier()?;
     Ok(segment)

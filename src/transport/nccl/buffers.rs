@@ -10,7 +10,7 @@ use crate::{
         nccl::{self, Allocation, Communicator, Library, Window},
     },
     plan::{Allocator, Registration},
-    transport::{Error, gpu::Ready},
+    transport::{Error, TryingTo, gpu::Ready},
     units::Bytes,
 };
 
@@ -53,7 +53,7 @@ impl RankDevice {
                     Allocation::new(library, context, size).map(|memory| Box::new(memory) as _)
                 }
             };
-            memory.map_err(|source| Error::call("allocate a buffer", source))
+            memory.trying_to("allocate a buffer")
         };
         let (given, received) = self.part.sizes();
         Ok(Buffers {
@@ -91,8 +91,7 @@ fn register(buffers: Vec<(&RankDevice, Box<dyn Memory>)>) -> Result<Vec<Box<dyn 
         Registration::None => Ok(members.map(|(_, memory)| memory).collect()),
         Registration::Local => members
             .map(|(of, memory)| {
-                let registered = nccl::Registration::new(of, memory);
-                let registered = registered.map_err(|source| Error::call(ACTION, source))?;
+                let registered = nccl::Registration::new(of, memory).trying_to(ACTION)?;
                 Ok(Box::new(registered) as Box<dyn Memory>)
             })
             .collect(),

@@ -37,13 +37,12 @@ pub(super) struct Part {
     pub(super) peers: Peers,
 }
 
-/// What some of a buffer must hold.
+/// What some of a buffer must hold: of a reduction what it makes of numbers of a seed, otherwise
+/// the pattern of a seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Expected {
-    /// The pattern of a seed.
-    Pattern { range: Range<u64>, seed: u64 },
-    /// What a reduction has made of numbers of a seed.
-    Reduced { range: Range<u64>, seed: u64 },
+pub(super) struct Expected {
+    pub(super) range: Range<u64>,
+    pub(super) seed: u64,
 }
 
 impl Part {
@@ -92,13 +91,18 @@ impl Part {
         self.nccl.is_in_place && self.collective.shape().reduces
     }
 
+    /// Whether the rank sends or receives data.
+    pub(super) fn moves(&self) -> bool {
+        self.gives() || self.gets()
+    }
+
     /// Whether the rank sends data.
     pub(super) fn gives(&self) -> bool {
         self.has_part(self.collective.shape().gives, self.peers.to)
     }
 
     /// Whether it receives data.
-    pub(super) fn gets(&self) -> bool {
+    fn gets(&self) -> bool {
         self.has_part(self.collective.shape().gets, self.peers.from)
     }
 
@@ -143,7 +147,7 @@ impl Part {
                 Share::Whole | Share::Parts => 0,
             };
             let first = first + shift / element;
-            return vec![Expected::Reduced { range, seed: pattern::advanced(seed, 8 * first) }];
+            return vec![Expected { range, seed: pattern::advanced(seed, 8 * first) }];
         }
         let of = |rank: u32, at: u64| pattern::advanced(source_seed(seed, rank), shift + at);
         let own = u64::from(self.number) * count * element;
@@ -152,7 +156,7 @@ impl Part {
                 .map(|rank| {
                     let begin = range.start + u64::from(rank) * count * element;
                     let range = begin..begin + count * element;
-                    Expected::Pattern { range, seed: of(rank, at) }
+                    Expected { range, seed: of(rank, at) }
                 })
                 .collect()
         };
@@ -164,7 +168,7 @@ impl Part {
             Ranks::Peers => self.peers.from.unwrap_or(self.number),
             Ranks::All | Ranks::Root => self.nccl.root.unwrap_or(0),
         };
-        vec![Expected::Pattern { range, seed: of(giver, at) }]
+        vec![Expected { range, seed: of(giver, at) }]
     }
 }
 
@@ -215,18 +219,12 @@ mod tests {
             let (_, place) = part.offsets(operation);
             let begin = usize::try_from(place.get()).unwrap();
             let mut seen = 0;
-            for expected in expected {
-                let (range, holds): (_, Box<dyn Fn(u64) -> u8>) = match expected {
-                    Expected::Pattern { range, seed } => {
-                        (range, Box::new(move |offset| pattern::byte(seed, offset)))
-                    }
-                    Expected::Reduced { range, seed } => {
-                        let values = part.values().unwrap();
-                        let byte = move |offset: u64| {
-                            let bytes = values.result(seed, offset / 4).to_le_bytes();
-                            bytes[usize::try_from(offset % 4).unwrap()]
-                        };
-                        (range, Box::new(byte))
+            for Expected { range, seed } in expected {
+                let holds = |offset: u64| match part.values() {
+                    None => pattern::byte(seed, offset),
+                    Some(values) => {
+                        let bytes = values.result(seed, offset / 4).to_le_bytes();
+                        bytes[usize::try_from(offset % 4).unwrap()]
                     }
                 };
                 for (offset, at) in (0..).zip(range) {

@@ -23,8 +23,8 @@ const SUBSYSTEMS: &str = "NCCL_DEBUG_SUBSYS";
 /// what the network says of itself.
 const WANTED: &str = "INIT,ENV,GRAPH,TUNING,NVLS,NET";
 
-/// What stands in the log where communicators are made.
-pub(in crate::transport) const MARK: &str = "g2g: communicators are made from here on";
+/// What stands in the log where communicators are made: what is before it is of others.
+pub const MARK: &str = "g2g: communicators are made from here on";
 
 /// Lines that are known apart, and so are kept once; NCCL says anew of each operation what it
 /// chose.
@@ -76,8 +76,8 @@ pub(in crate::transport) fn variables_of_rank() -> Result<Vec<(String, String)>,
     }
 }
 
-/// Whether `name` is set by this module, where NCCL's log is kept.
-pub(in crate::transport) fn sets(name: &str) -> bool {
+/// Whether g2g itself has set the variable `name`, to keep NCCL's log.
+pub fn sets(name: &str) -> bool {
     LOG.get().is_some() && [FILE, LEVEL, SUBSYSTEMS].contains(&name)
 }
 
@@ -98,8 +98,9 @@ pub(super) fn mark() {
     }
 }
 
-/// What NCCL has written since this was called last, each line once; `None`: the log is not kept.
-pub(in crate::transport) fn take() -> Option<String> {
+/// What NCCL has written in this process since this was called last, each line once; `None`: its
+/// log is not kept.
+pub fn take() -> Option<String> {
     let mut log = log()?;
     log.read();
     Some(std::mem::take(&mut log.text))

@@ -17,7 +17,7 @@ use rank_stream::RankStream;
 use transfer::Collectives;
 
 use super::{
-    Error, Support, Transfer, Transport,
+    Error, Support, Transfer, Transport, TryingTo,
     gpu::{Gpus, Ready},
 };
 use crate::{
@@ -111,12 +111,8 @@ impl Nccl {
         // One after the other: a GPU has room for few communicators.
         self.end(are_sound);
         log::mark();
-        let failed = |source| Error::call(MAKE, source);
-        let id = match world.is_root() {
-            true => Some(self.library.unique_id().map_err(failed)?),
-            false => None,
-        };
-        let id: UniqueId = world.broadcast(id)?;
+        let id = world.is_root().then(|| self.library.unique_id()).transpose();
+        let id: UniqueId = world.broadcast(id.trying_to(MAKE)?)?;
         let mut joined = Joined { members, all: Vec::new(), parts: Vec::new() };
         if !gpus.is_empty() {
             let ready: Vec<Rc<Ready>> =
@@ -185,38 +181,33 @@ impl Nccl {
                 Values::RANKS_MAX
             )));
         }
+        let (number, peers) = (0, Peers::default());
+        let part = Part { collective, nccl, layout, number, part: 0, member: 0, peers };
         for gpu in own_gpus(case, rank) {
-            let (major, minor) = self
-                .gpus
-                .device(gpu)?
-                .compute_capability()
-                .map_err(|source| Error::call("ask for the compute capability", source))?;
-            let needed = nccl.data_type.compute_capability();
-            if nccl.reduction.is_some() && 10 * major + minor < needed {
-                return Ok(Some(format!(
-                    "GPU {} (compute capability {major}.{minor}) does not reduce {}",
-                    gpu.0, nccl.data_type
-                )));
-            }
-            let (number, peers) = (0, Peers::default());
-            let part = Part { collective, nccl, layout, number, part: 0, member: 0, peers };
-            let needed = part.memory().times(u64::from(nccl.sharers));
-            let free = self.gpus.ready(gpu)?.context.free_memory();
-            let free = free.map_err(|source| Error::call("ask for free memory", source))?;
-            if needed > free {
-                let whose = match nccl.sharers {
-                    1 => String::new(),
-                    ranks => format!(" of {ranks} ranks"),
-                };
-                return Ok(Some(format!(
-                    "the buffers{whose} need {} of GPU {} but {} are free: give smaller --sizes",
-                    needed.rounded(),
-                    gpu.0,
-                    free.rounded()
-                )));
+            if let Some(reason) = self.lack_of_gpu(gpu, &part)? {
+                return Ok(Some(reason));
             }
         }
         Ok(None)
+    }
+
+    /// What `gpu` lacks for a `part` like this.
+    fn lack_of_gpu(&self, gpu: Gpu, part: &Part) -> Result<Option<String>, Error> {
+        let nccl = part.nccl;
+        let capability = self.gpus.device(gpu)?.compute_capability();
+        let (major, minor) = capability.trying_to("ask for the compute capability")?;
+        let needed = nccl.data_type.compute_capability();
+        if nccl.reduction.is_some() && 10 * major + minor < needed {
+            return Ok(Some(format!(
+                "GPU {} (compute capability {major}.{minor}) does not reduce {}",
+                gpu.0, nccl.data_type
+            )));
+        }
+        let whose = match nccl.sharers {
+            1 => String::new(),
+            ranks => format!(" of {ranks} ranks"),
+        };
+        self.gpus.lack_of_memory(gpu, part.memory().times(u64::from(nccl.sharers)), &whose)
     }
 }
 
@@ -228,10 +219,7 @@ impl Drop for Nccl {
 
 impl Transport for Nccl {
     fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
-        Ok(match self.lack(case, world.rank())? {
-            Some(reason) => Support::No(reason),
-            None => Support::Yes,
-        })
+        Ok(self.lack(case, world.rank())?.map_or(Support::Yes, Support::No))
     }
 
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {

@@ -13,17 +13,17 @@ use std::{
     time::Duration,
 };
 
-use super::{log, rank_stream::RankStream};
+use super::{buffers::RankDevice, log, rank_stream::RankStream};
 use crate::{
     ffi::{
         CallError, Cause, clock,
-        cuda::{Event, Stream},
+        cuda::Stream,
         nccl::{Factor, Graph, Group, Library},
         watchdog::Watchdog,
     },
     plan::{Case, Iterations, Operation, Rank},
     transport::{
-        Clock, Error, Mismatch, Span, Transfer,
+        Clock, Conclusion, Error, Mismatch, Span, Transfer, first_mismatch,
         gpu::{Start, agree_on_clock, elapsed},
     },
     world::World,
@@ -48,13 +48,11 @@ pub(super) struct Collectives {
     /// Is set when all is measured.
     is_sound: Rc<Cell<bool>>,
     ranks: Vec<RankStream>,
-    start: RefCell<Option<Start>>,
+    start: RefCell<Start>,
     clock: Clock,
     deadline: Duration,
     /// Operations since the buffers were filled; those of a graph count once.
     done: Cell<u64>,
-    /// NCCL's log of each rank.
-    log: Option<Vec<(Rank, String)>>,
 }
 
 /// What a span does.
@@ -76,16 +74,15 @@ impl Collectives {
     ) -> Result<Self, Error> {
         let iterations = case.collective().map(|(_, nccl, _)| nccl.iterations).unwrap_or_default();
         let deadline = world.deadline();
-        let first = ranks.first();
-        let start = first.map(|rank| Start::alone(&rank.ready)).transpose()?;
-        let clock = first.map(|rank| rank.ready.clock(SAMPLE_TIME_MIN));
-        let clock = agree_on_clock(clock, world)?;
-        let consumes = first.is_some_and(|rank| rank.part.consumes());
+        let first = ranks.first().map(|rank| &rank.device);
+        let start = Start::new(first.map(|device| &*device.ready), None)?;
         let step = iterations.launches();
-        let steps = if consumes { (1, 1) } else { (OPERATIONS_MAX / step * step, step) };
-        let least = |all: Vec<(u64, u64)>| all.into_iter().min().unwrap_or((1, 1));
-        let (operations_max, operations_step) = world.agree(steps, least)?;
-        let clock = Clock { operations_max, operations_step, ..clock };
+        let clock = first.map(|RankDevice { part, ready, .. }| {
+            let (operations_max, operations_step) =
+                if part.consumes() { (1, 1) } else { (OPERATIONS_MAX / step * step, step) };
+            Clock { operations_max, operations_step, ..ready.clock(SAMPLE_TIME_MIN) }
+        });
+        let clock = agree_on_clock(clock, world)?;
         let mut made = Self {
             operation: case.operation,
             iterations,
@@ -96,35 +93,26 @@ impl Collectives {
             clock,
             deadline,
             done: Cell::new(0),
-            log: None,
         };
-        made.connect()?;
+        if !made.ranks.is_empty() {
+            made.connect().inspect_err(|_| made.give_up())?;
+        }
         Ok(made)
     }
 
     /// The first operation between two ranks connects them, which nothing may stand before.
     fn connect(&mut self) -> Result<(), Error> {
-        if self.ranks.is_empty() {
-            return Ok(());
-        }
-        let connected = self.connected();
-        self.kept(connected)
+        self.make_events(1)?;
+        let factors = self.factors()?;
+        self.run_group(&Work::Queued(1, &factors), &mut [Span::default()], false)
     }
 
-    fn connected(&mut self) -> Result<(), Error> {
-        self.events(1).map_err(|source| self.failed(source))?;
-        let factors = self.factors().map_err(|source| self.failed(source))?;
-        self.queue(&Work::Queued(1, &factors), 1, false)?;
-        self.wait()
-    }
-
-    /// Has events for `spans`.
-    fn events(&mut self, spans: usize) -> Result<(), CallError> {
+    /// Makes the events that `spans` spans need.
+    fn make_events(&mut self, spans: usize) -> Result<(), Error> {
         for rank in &mut self.ranks {
-            while rank.begins.len() < spans {
-                rank.begins.push(Event::new(&rank.ready.context)?);
-                rank.ends.push(Event::new(&rank.ready.context)?);
-            }
+            let missing = spans.saturating_sub(rank.begins.len());
+            rank.begins.extend(rank.device.ready.events(missing)?);
+            rank.ends.extend(rank.device.ready.events(missing)?);
         }
         Ok(())
     }
@@ -136,10 +124,12 @@ impl Collectives {
         spans: &mut [Span],
         together: usize,
     ) -> Result<(), Error> {
-        self.events(together.min(spans.len())).map_err(|source| self.failed(source))?;
-        let factors = self.factors().map_err(|source| self.failed(source))?;
-        let work = self.work(operations, &factors).map_err(|source| self.failed(source))?;
-        spans.chunks_mut(together).try_for_each(|spans| self.run_group(&work, spans))
+        self.make_events(together.min(spans.len()))?;
+        let factors = self.factors()?;
+        let work = self.queued(self.work(operations, &factors))?;
+        // Where the CPU is to wait in between, nothing is held.
+        let is_held = !self.iterations.is_blocking;
+        spans.chunks_mut(together).try_for_each(|spans| self.run_group(&work, spans, is_held))
     }
 
     /// What a span of so many operations does; a graph of them is captured here.
@@ -166,16 +156,15 @@ impl Collectives {
         Ok(Work::Launched { launches, operations, graph })
     }
 
-    /// Queues spans, behind a hold unless the CPU is to wait in between, lets them begin and waits
-    /// for them.
-    fn run_group(&self, work: &Work<'_>, spans: &mut [Span]) -> Result<(), Error> {
-        let queued = self.queue(work, spans.len(), !self.iterations.is_blocking);
-        self.release();
+    /// Queues spans, behind a hold if `is_held`, lets them begin and waits for them.
+    fn run_group(&self, work: &Work<'_>, spans: &mut [Span], is_held: bool) -> Result<(), Error> {
+        let queued = self.queue(work, spans.len(), is_held);
+        self.start.borrow().release();
         queued?;
         self.wait()?;
         self.check()?;
         // Who only waits for the others has no time of its own.
-        let moves = self.ranks.iter().any(|rank| rank.part.gives() || rank.part.gets());
+        let moves = self.ranks.iter().any(|rank| rank.device.part.moves());
         for (index, span) in spans.iter_mut().enumerate().filter(|_| moves) {
             let mut longest = Duration::ZERO;
             for rank in &self.ranks {
@@ -196,51 +185,41 @@ impl Collectives {
     }
 
     fn queue(&self, work: &Work<'_>, spans: usize, is_held: bool) -> Result<(), Error> {
-        let _watched = self.watched().map_err(|source| self.failed(source))?;
+        let _watched = self.queued(self.watched())?;
         if is_held {
-            self.hold().map_err(|source| self.failed(source))?;
+            self.queued(self.hold())?;
         }
         (0..spans).try_for_each(|span| self.queue_span(span, work))
     }
 
-    fn failed(&self, source: CallError) -> Error {
-        Error::together(&format!("queue {}", self.operation), source)
+    /// What was queued, or why not.
+    fn queued<T>(&self, result: Result<T, CallError>) -> Result<T, Error> {
+        result.map_err(|source| Error::together(&format!("queue {}", self.operation), source))
     }
 
     fn hold(&self) -> Result<(), CallError> {
-        let mut start = self.start.borrow_mut();
-        let (Some(first), Some(start)) = (self.ranks.first(), &mut *start) else {
-            return Ok(());
-        };
-        start.hold(&first.ready.kernels, &first.stream)?;
-        first.stream.record(&first.begins[0])?;
-        self.ranks[1..].iter().try_for_each(|rank| rank.stream.wait(&first.begins[0]))
-    }
-
-    /// Lets begin what is held.
-    fn release(&self) {
-        if let Some(start) = &*self.start.borrow() {
-            start.release();
-        }
+        let Some((first, others)) = self.ranks.split_first() else { return Ok(()) };
+        let began = &first.begins[0];
+        self.start.borrow_mut().hold(&first.device.ready, &first.stream, began)?;
+        others.iter().try_for_each(|rank| rank.stream.wait(began))
     }
 
     fn queue_span(&self, span: usize, work: &Work<'_>) -> Result<(), Error> {
-        let failed = |source| self.failed(source);
-        self.begin_span(span).map_err(failed)?;
+        self.queued(self.begin_span(span))?;
         match work {
             Work::Queued(operations, factors) => self.queue_groups(*operations, factors)?,
             Work::Launched { launches, operations, graph } => {
                 for launch in 1..=*launches {
                     // There is no room for more that waits.
                     if launch * operations > OPERATIONS_MAX {
-                        self.release();
+                        self.start.borrow().release();
                     }
-                    graph.launch().map_err(failed)?;
+                    self.queued(graph.launch())?;
                 }
             }
         }
         let mut ranks = self.ranks.iter();
-        ranks.try_for_each(|rank| rank.stream.record(&rank.ends[span])).map_err(failed)
+        self.queued(ranks.try_for_each(|rank| rank.stream.record(&rank.ends[span])))
     }
 
     /// Queues so many operations, group by group.
@@ -253,12 +232,12 @@ impl Collectives {
                 self.queue_operations(&mut group, first..next, factors)?;
                 group.end()
             });
-            group.map_err(|source| self.failed(source))?;
+            self.queued(group)?;
             if self.iterations.is_blocking {
                 self.wait()?;
             } else if next - begin >= OPERATIONS_MAX {
                 // There is no room for more that waits.
-                self.release();
+                self.start.borrow().release();
             }
             first = next;
         }
@@ -290,17 +269,14 @@ impl Collectives {
         })
     }
 
-    fn factors(&self) -> Result<Vec<Option<Factor<'_>>>, CallError> {
-        self.ranks.iter().map(RankStream::factor).collect()
+    fn factors(&self) -> Result<Vec<Option<Factor<'_>>>, Error> {
+        self.queued(self.ranks.iter().map(RankStream::factor).collect())
     }
 
-    /// What was done; if it went wrong, all is given up on all of this process's GPUs. NCCL waits
-    /// for graphs when it gives something up: they must be gone by now.
-    fn kept(&self, done: Result<(), Error>) -> Result<(), Error> {
-        if done.is_err() {
-            self.ranks.iter().for_each(RankStream::abort);
-        }
-        done
+    /// Gives all up on all of this process's GPUs. NCCL then waits for graphs: they must be gone by
+    /// now.
+    fn give_up(&self) {
+        self.ranks.iter().for_each(RankStream::abort);
     }
 
     /// Whether NCCL has had no error that it tells of only later.
@@ -329,7 +305,7 @@ impl Collectives {
                 }
             }
         }
-        self.start.borrow().as_ref().map_or(Ok(()), Start::check)
+        self.start.borrow().check()
     }
 }
 
@@ -349,33 +325,23 @@ impl Transfer for Collectives {
         }
         // Each span has a meeting, two events, and perhaps a copy.
         let fitting = usize::try_from(OPERATIONS_MAX / (operations + 4)).unwrap_or(1).max(1);
-        let done = self.run_spans(operations, spans, fitting);
-        self.kept(done)
+        self.run_spans(operations, spans, fitting).inspect_err(|_| self.give_up())
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
         let done = self.done.get();
-        for rank in &self.ranks {
-            // What the last ones have left, each in its own place.
-            for operation in done.saturating_sub(rank.part.slots())..done {
-                let wrong = rank.verify(seed, operation)?;
-                if wrong.is_some() {
-                    return Ok(wrong);
-                }
-            }
-        }
-        Ok(None)
+        // What the last ones have left, each in its own place.
+        first_mismatch(self.ranks.iter().flat_map(|rank| {
+            let last = done.saturating_sub(rank.device.part.slots())..done;
+            last.map(move |operation| rank.verify(seed, operation))
+        }))
     }
 
-    fn conclude(&mut self, world: &mut World) -> Result<(), Error> {
+    fn conclude(&mut self, world: &mut World) -> Result<Conclusion, Error> {
         let all = world.gather((world.rank(), log::take()))?;
         let with_log = |(rank, text): (Rank, Option<String>)| Some((rank, text?));
-        self.log = all.and_then(|all| all.into_iter().map(with_log).collect());
+        let log = all.and_then(|all| all.into_iter().map(with_log).collect());
         self.is_sound.set(true);
-        Ok(())
-    }
-
-    fn log(&mut self) -> Option<Vec<(Rank, String)>> {
-        self.log.take()
+        Ok(Conclusion { log, ..Conclusion::default() })
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::{
     ffi::host,
     plan::topology::{NumaNode, Topology},
-    transport::{Error, Wait},
+    transport::{Error, TryingTo, Wait},
     world::{self, World},
 };
 
@@ -42,8 +42,7 @@ impl Affinity {
 
     /// Lets the calling thread run wherever it may, as do the threads that it starts from now on.
     pub(super) fn release(&self) -> Result<(), Error> {
-        host::bind_thread(&self.allowed)
-            .map_err(|source| Error::call("run on all CPUs that are allowed", source))
+        host::bind_thread(&self.allowed).trying_to("run on all CPUs that are allowed")
     }
 
     /// Binds the calling thread to its own CPU, if it has one.
@@ -52,7 +51,7 @@ impl Affinity {
         if own.is_empty() {
             return Ok(());
         }
-        host::bind_thread(own).map_err(|source| Error::call("take a CPU", source))
+        host::bind_thread(own).trying_to("take a CPU")
     }
 
     /// How it waits: who has a CPU keeps it.

@@ -13,7 +13,7 @@ use crate::{
         fabric::{Flags, Posted, RemoteRegion},
     },
     plan::{Flow, Rank},
-    transport::{Error, Mismatch, pattern},
+    transport::{Error, Mismatch, first_mismatch, pattern},
     units::Bytes,
 };
 
@@ -60,8 +60,12 @@ pub(super) struct Request {
 /// The memory of one end of a flow.
 #[derive(Default)]
 pub(super) struct Memories {
+    /// The data that is read, written or sent from here.
     pub(super) source: Option<Data>,
+    /// Where data is written or read into. Messages that are not staged arrive in the inbox
+    /// instead.
     pub(super) target: Option<Target>,
+    /// Where staged data lies between a GPU and an interface. Messages arrive in the inbox instead.
     pub(super) ring: Option<Data>,
     pub(super) stage: Option<Stage>,
 }
@@ -69,20 +73,10 @@ pub(super) struct Memories {
 /// One end of a flow.
 pub(super) struct Channel {
     pub(super) flow: Flow,
-    /// Whether this rank asks for the operations.
+    /// Whether this rank starts the operations.
     pub(super) initiates: bool,
     pub(super) peer: Peer,
-    /// What is read, written or sent from here.
-    pub(super) source: Option<Data>,
-    /// What is written or read into here; messages go into memory of the rank, unless they are
-    /// staged.
-    pub(super) target: Option<Target>,
-    /// Where staged data is between a GPU and an interface; messages go through memory of the rank
-    /// at their target.
-    pub(super) ring: Option<Data>,
-    pub(super) stage: Option<Stage>,
-    /// Operations after which everything begins again at the same place.
-    turns: u64,
+    pub(super) memories: Memories,
     /// Parts of the target, or of the ring.
     slots: u64,
     /// What fits into one of them.
@@ -175,17 +169,12 @@ impl Target {
         seeds: impl Fn(usize) -> u64,
         rank: Rank,
     ) -> Result<Option<Mismatch>, Error> {
-        for (slot, filled) in (0..).zip(&self.filled) {
-            if let Some((channel, turn)) = *filled {
-                let seed = pattern::advanced(seeds(channel), shift(turn).get());
-                let (offset, size) = self.part(slot);
-                let wrong = self.data.compare(seed, offset, size, rank)?;
-                if wrong.is_some() {
-                    return Ok(wrong);
-                }
-            }
-        }
-        Ok(None)
+        let filled = (0..).zip(&self.filled).filter_map(|(slot, filled)| Some((slot, (*filled)?)));
+        first_mismatch(filled.map(|(slot, (channel, turn))| {
+            let seed = pattern::advanced(seeds(channel), shift(turn).get());
+            let (offset, size) = self.part(slot);
+            self.data.compare(seed, offset, size, rank)
+        }))
     }
 }
 
@@ -198,26 +187,11 @@ impl Channel {
         chunks: Chunks,
     ) -> Self {
         let Chunks { slots, chunk: slot_size, .. } = chunks;
-        let Memories { source, target, ring, stage } = memories;
-        let turns = slots * SHIFTS;
-        let count = Count::default();
-        let has_order = slots == 1 || stage.is_some();
+        let is_ordered = slots == 1 || memories.stage.is_some();
         #[allow(clippy::cast_possible_truncation, reason = "what memory was made for")]
-        let busy = vec![false; if has_order { 0 } else { slots as usize }];
-        Self {
-            flow,
-            initiates,
-            peer,
-            source,
-            target,
-            ring,
-            stage,
-            turns,
-            slots,
-            slot_size,
-            busy,
-            count,
-        }
+        let busy = vec![false; if is_ordered { 0 } else { slots as usize }];
+        let count = Count::default();
+        Self { flow, initiates, peer, memories, slots, slot_size, busy, count }
     }
 
     /// Operations under way.
@@ -230,7 +204,7 @@ impl Channel {
     #[inline]
     pub(super) fn room(&self, window: u64, verb: Verb) -> u64 {
         let room = window.saturating_sub(self.under_way());
-        match &self.stage {
+        match &self.memories.stage {
             None if self.busy.is_empty() => room,
             None => {
                 let next = self.count.posted..self.count.posted + room;
@@ -254,13 +228,12 @@ impl Channel {
         let endpoint = &mut ports[rail.port].endpoint;
         let signal = Signal::Data { channel: self.peer.number, turn }.encode();
         let slot = slot(self.slot_size, part as u64);
-        let (near, near_at, far_at) = match (&self.ring, verb) {
+        let Memories { source, target, ring, .. } = &self.memories;
+        let (near, near_at, far_at) = match (ring, verb) {
             (Some(ring), _) => (Some(ring), slot, slot),
-            (None, Verb::Read) => {
-                (self.target.as_ref().map(|target| &target.data), slot, shift(turn))
-            }
+            (None, Verb::Read) => (target.as_ref().map(|target| &target.data), slot, shift(turn)),
             (None, Verb::Write | Verb::Send | Verb::PingPong) => {
-                (self.source.as_ref(), shift(turn), slot)
+                (source.as_ref(), shift(turn), slot)
             }
         };
         let Some(near) = near else { return Ok(Posted::Again) };
@@ -312,7 +285,7 @@ impl Channel {
     /// `number`.
     #[inline]
     pub(super) fn note_filled(&mut self, own: usize, turn: u64) {
-        if let Some(target) = &mut self.target {
+        if let Some(target) = &mut self.memories.target {
             #[allow(clippy::cast_possible_truncation, reason = "below the count of slots")]
             let slot = (turn % self.slots) as usize;
             if let Some(filled) = target.filled.get_mut(slot) {
@@ -324,7 +297,7 @@ impl Channel {
     /// The turn of operation number `number`.
     #[inline]
     pub(super) fn turn(&self, number: u64) -> u64 {
-        number % self.turns
+        number % (self.slots * SHIFTS)
     }
 
     /// What the flow's data comes from: the same at both ends.

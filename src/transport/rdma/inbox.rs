@@ -5,7 +5,10 @@ use super::{
     port::Port,
     transfer::{KIND_SHIFT, OF_RECEIVE},
 };
-use crate::{ffi::fabric::Posted, transport::Error};
+use crate::{
+    ffi::fabric::Posted,
+    transport::{Error, TryingTo},
+};
 
 /// Memory for messages, in parts that are handed out as they come.
 pub(super) struct Inbox {
@@ -49,12 +52,8 @@ impl Inbox {
             let (offset, size) = self.target.part(if self.is_shared { 0 } else { slot });
             let local = self.target.data.all(port).slice(offset, size);
             let context = OF_RECEIVE << KIND_SHIFT | slot;
-            match ports[port].endpoint.receive(local, context) {
-                Ok(Posted::Again) => {
-                    return Err(Error::Disagreement("the provider takes too few receives"));
-                }
-                Ok(_) => {}
-                Err(source) => return Err(Error::call("receive", source)),
+            if ports[port].endpoint.receive(local, context).trying_to("receive")? == Posted::Again {
+                return Err(Error::Disagreement("the provider takes too few receives"));
             }
         }
         Ok(())

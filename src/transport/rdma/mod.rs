@@ -5,7 +5,6 @@ mod builder;
 mod channel;
 mod counters;
 mod data;
-mod gpu;
 mod inbox;
 mod port;
 mod runs;
@@ -15,7 +14,7 @@ mod stage;
 mod transfer;
 mod verb;
 
-use std::{cell::RefCell, rc::Rc, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,18 +27,16 @@ use transfer::Streams;
 use verb::Verb;
 
 use super::{
-    Clock, Completion, Error, GpuPath, Network, Registration, Staging, Support, Transfer,
-    Transport,
-    gpu::{Gpus, Ready},
+    Completion, Error, GpuPath, Network, Registration, Staging, Support, Transfer, Transport,
+    TryingTo, gpu::Gpus, lack_of_memory,
 };
 use crate::{
     ffi::{
-        clock,
         fabric::{Domain, Facts, Info, Library, Query, RemoteRegion},
         host,
     },
     machine,
-    plan::{Case, Fabric, Flow, Gpu, NicName, Operation, Place, Rank, topology::Topology},
+    plan::{Case, Fabric, Flow, Gpu, NicName, Operation, Rank, topology::Topology},
     units::Bytes,
     world::World,
 };
@@ -79,15 +76,8 @@ pub(super) struct Rdma {
     /// The CPUs on which this rank may run.
     cpus: Vec<u32>,
     gpus: Result<Gpus, String>,
-    domains: RefCell<Vec<Opened>>,
-}
-
-/// An interface that was opened, and is kept open.
-struct Opened {
-    provider: String,
-    nic: NicName,
-    has_gpu: bool,
-    domain: Rc<Domain>,
+    /// Interfaces stay open: by provider, interface, and whether they reach memory of GPUs.
+    domains: RefCell<BTreeMap<(String, NicName, bool), Rc<Domain>>>,
 }
 
 /// What the others must know of a rank.
@@ -105,8 +95,8 @@ struct Card {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Report {
     rank: Rank,
-    protocol: Option<String>,
-    registration: Option<Registration>,
+    protocol: String,
+    registration: Registration,
     gpu_path: Option<GpuPath>,
     is_emulated: Option<bool>,
     window: u64,
@@ -141,27 +131,21 @@ impl Rdma {
             domain: Some(&nic.domain),
             gpu_memory: has_gpu,
         };
-        let offers = self.library.offers(&query);
-        let offers = offers.map_err(|source| Error::call("ask libfabric", source))?;
+        let offers = self.library.offers(&query).trying_to("ask libfabric")?;
         // A name without a layer stands for every layer to libfabric.
         let is_it = |offer: &Info| offer.facts().provider == fabric.provider;
         Ok(offers.into_iter().find(is_it))
     }
 
     fn domain(&self, fabric: &Fabric, nic: &NicName, has_gpu: bool) -> Result<Rc<Domain>, Error> {
-        let is_it = |opened: &&Opened| {
-            opened.provider == fabric.provider && opened.nic == *nic && opened.has_gpu == has_gpu
-        };
-        if let Some(opened) = self.domains.borrow().iter().find(is_it) {
-            return Ok(Rc::clone(&opened.domain));
+        let key = (fabric.provider.clone(), nic.clone(), has_gpu);
+        if let Some(domain) = self.domains.borrow().get(&key) {
+            return Ok(Rc::clone(domain));
         }
         let gone = Error::Unavailable(format!("{} is no longer offered", nic.domain));
         let offer = self.offer(fabric, nic, has_gpu)?.ok_or(gone)?;
-        let domain = Domain::open(&offer);
-        let domain = domain.map_err(|source| Error::call("open the interface", source))?;
-        let (provider, nic) = (fabric.provider.clone(), nic.clone());
-        let opened = Opened { provider, nic, has_gpu, domain: Rc::clone(&domain) };
-        self.domains.borrow_mut().push(opened);
+        let domain = Domain::open(&offer).trying_to("open the interface")?;
+        self.domains.borrow_mut().insert(key, Rc::clone(&domain));
         Ok(domain)
     }
 
@@ -179,40 +163,22 @@ impl Rdma {
     fn room(&self, case: &Case, fabric: &Fabric, rank: Rank) -> Result<Support, Error> {
         let verb = Verb::of(case.operation)?;
         let flows = own_flows(case, rank).len() as u64;
-        let window = window(case, fabric, usize::MAX);
-        let buffers =
-            channel::source_size(case.size).plus(case.size.times(slots(case, verb, window, None)));
-        let ring = channel::slot(chunk(case), slots(case, verb, window, None));
+        let slots = slots(case, verb, window(case, fabric, usize::MAX), None);
+        let source = channel::source_size(case.size);
+        let buffers = source.plus(case.size.times(slots));
+        let ring = channel::slot(chunk(case), slots);
         let on_gpu = case.ends().any(|end| end.rank == rank && end.gpu().is_some());
         let (of_gpu, of_host) = match (on_gpu, fabric.is_staged) {
-            (true, true) => (channel::source_size(case.size), ring),
+            (true, true) => (source, ring),
             (true, false) => (buffers, Bytes::default()),
             (false, _) => (Bytes::default(), buffers),
         };
-        let of_host = of_host.times(flows);
-        if let Some(available) = machine::available_memory()
-            && of_host > available
-        {
-            return Ok(Support::No(format!(
-                "sources and targets need {} of memory but {} are available: give smaller --sizes \
-                 or a smaller --window",
-                of_host.rounded(),
-                available.rounded()
-            )));
-        }
-        match on_gpu {
-            true => self.gpus()?.support(case, rank, of_gpu),
-            false => Ok(Support::Yes),
-        }
-    }
-
-    /// The GPU at `place`.
-    fn ready(&self, place: Place) -> Result<Rc<Ready>, Error> {
-        match place {
-            Place::Gpu(gpu) => self.gpus()?.ready(gpu),
-            Place::Host { .. } | Place::Pinned { .. } => {
-                Err(Error::Disagreement("a flow of GPUs ends in host memory"))
-            }
+        let remedy = ": give smaller --sizes or a smaller --window";
+        let lack = lack_of_memory("sources and targets need", of_host.times(flows), remedy);
+        match lack {
+            Some(reason) => Ok(Support::No(reason)),
+            None if on_gpu => self.gpus()?.room(case, rank, of_gpu),
+            None => Ok(Support::Yes),
         }
     }
 
@@ -270,7 +236,7 @@ impl Transport for Rdma {
         let is_whole = world.is_root();
         let own = if is_whole { parts.get(&rank) } else { Some(case) };
         let affinity = self.affinity(case, world)?;
-        let mut builder = match own {
+        let builder = match own {
             Some(own) if !own.flows.is_empty() => Some(Builder::new(self, own, rank, &affinity)?),
             _ => None,
         };
@@ -281,7 +247,7 @@ impl Transport for Rdma {
         let reports = world.gather(report)?;
         let network = reports.map(|reports| network(case, verb, &reports));
         let network = world.broadcast(network)?;
-        let streams = match &mut builder {
+        let streams = match builder {
             Some(builder) => builder.connect(&cards, world, network)?,
             None => Streams::idle(case, verb, world, network),
         };
@@ -291,33 +257,14 @@ impl Transport for Rdma {
     }
 }
 
-fn own_clock() -> Clock {
-    Clock {
-        resolution: clock::resolution(),
-        sample_time_min: SAMPLE_TIME_MIN,
-        operations_max: OPERATIONS_MAX,
-        operations_step: 1,
-        is_streaming: true,
-    }
-}
-
-/// Memory where `place` says.
-fn make(rdma: &Rdma, ports: &mut [Port], place: Place, size: Bytes) -> Result<Data, Error> {
-    match place {
-        Place::Gpu(_) => Data::of_gpu(ports, &rdma.ready(place)?, size),
-        Place::Host { .. } | Place::Pinned { .. } => Data::of_host(ports, size),
-    }
-}
-
 /// The row's words about libfabric.
 fn network(case: &Case, verb: Verb, reports: &[Option<Report>]) -> Network {
     let of = |rank: Option<Rank>| reports.iter().flatten().find(|report| Some(report.rank) == rank);
     let first = case.flows.first();
     let source = of(first.map(|flow| flow.source.rank));
     let target = of(first.map(|flow| flow.target.rank));
-    let registration = |report: Option<&Report>| {
-        report.and_then(|report| report.registration).unwrap_or(Registration::Host)
-    };
+    let registration =
+        |report: Option<&Report>| report.map_or(Registration::Host, |report| report.registration);
     let (bandwidth_completion, latency_completion) = match verb {
         Verb::Write | Verb::Send if is_staged(case) => {
             (Completion::Confirmed, Completion::Confirmed)
@@ -334,7 +281,7 @@ fn network(case: &Case, verb: Verb, reports: &[Option<Report>]) -> Network {
         reports().filter(asks).filter_map(|report| report.is_emulated)
     };
     Network {
-        protocol: source.and_then(|report| report.protocol.clone()).unwrap_or_default(),
+        protocol: source.map(|report| report.protocol.clone()).unwrap_or_default(),
         window: u32::try_from(window).unwrap_or(u32::MAX),
         source_registration: registration(source),
         target_registration: registration(target),
@@ -389,9 +336,7 @@ fn chunk(case: &Case) -> Bytes {
 
 /// How the data is staged, if it is.
 fn staging(case: &Case, network: &Network) -> Option<Staging> {
-    let (slot, slots) = (chunk(case), u64::from(network.window));
-    let by_cpu = Staging { slot, slots, source_store: None, target_store: None, wait: None };
-    is_staged(case).then_some(by_cpu)
+    is_staged(case).then(|| Staging::by_gpus(chunk(case), u64::from(network.window)))
 }
 
 /// Parts of a target, or of a ring: one if operations arrive whole, one after the other, which
@@ -404,8 +349,7 @@ fn slots(case: &Case, verb: Verb, window: u64, facts: Option<&Facts>) -> u64 {
         }
         Verb::Send | Verb::PingPong => facts.msg_order.contains("FI_ORDER_SAS"),
     });
-    let rails = case.fabric.as_ref().map_or(1, |fabric| fabric.rails);
-    let rails = u64::from(rails);
+    let rails = u64::from(case.fabric.as_ref().map_or(1, |fabric| fabric.rails));
     if is_ordered && rails == 1 { 1 } else { parts_under_way(window, rails) }
 }
 
@@ -438,7 +382,9 @@ fn lack(case: &Case, facts: &Facts) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Endpoint, Engine, Issuer, Pattern, TransportKind, topology::NumaNode};
+    use crate::plan::{
+        Endpoint, Engine, Issuer, Pattern, Place, TransportKind, topology::NumaNode,
+    };
 
     /// A write of `size` from rank 0 to rank 1, over so many interfaces of each.
     fn case(rails: u32, size: Bytes) -> (Case, Fabric) {

@@ -7,13 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ffi::{
         CallError,
-        fabric::{
-            Address, Domain, Endpoint, Flags, Memory, Peer, Posted, Region, RemoteRegion,
-            SharedMemory,
-        },
+        fabric::{Address, Domain, Endpoint, Flags, Memory, Peer, Posted, Region, RemoteRegion},
         host::HostBuffer,
     },
-    transport::Error,
+    transport::{Error, TryingTo},
     units::Bytes,
 };
 
@@ -48,21 +45,15 @@ pub(super) struct Rail {
 
 impl Port {
     pub(super) fn open(domain: &Rc<Domain>) -> Result<Self, Error> {
-        let mut endpoint = Endpoint::open(domain)
-            .map_err(|source| Error::call("open an endpoint on the interface", source))?;
+        let mut endpoint = Endpoint::open(domain).trying_to("open an endpoint on the interface")?;
         let scratch = HostBuffer::new(SCRATCH)
             .and_then(|memory| endpoint.register(Memory::Host(memory)))
-            .map_err(|source| Error::call("register memory with the interface", source))?;
+            .trying_to("register memory with the interface")?;
         Ok(Self { endpoint, scratch })
     }
 
-    pub(super) fn register(&mut self, memory: &SharedMemory) -> Result<Region, CallError> {
-        self.endpoint.register(memory.clone())
-    }
-
     pub(super) fn card(&self) -> Result<PortCard, Error> {
-        let address = self.endpoint.address();
-        let address = address.map_err(|source| Error::call("read the own address", source))?;
+        let address = self.endpoint.address().trying_to("read the own address")?;
         Ok(PortCard { address, scratch: self.scratch.remote() })
     }
 
@@ -89,8 +80,8 @@ pub(super) fn rails(ports: &mut [Port], theirs: &[PortCard]) -> Result<Vec<Rail>
         .map(|rail| {
             let (port, far_port) = (rail % ports.len(), rail % theirs.len());
             let card = &theirs[far_port];
-            let peer = ports[port].endpoint.insert(&card.address);
-            let peer = peer.map_err(|source| Error::call("reach another rank", source))?;
+            let inserted = ports[port].endpoint.insert(&card.address);
+            let peer = inserted.trying_to("reach another rank")?;
             Ok(Rail { port, far_port, peer, scratch: card.scratch })
         })
         .collect()

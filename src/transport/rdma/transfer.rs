@@ -8,10 +8,10 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
+    OPERATIONS_MAX, SAMPLE_TIME_MIN,
     channel::{Channel, Count, Request, known},
     counters::Counters,
     inbox::Inbox,
-    own_clock,
     port::{Port, Rail},
     samples::Samples,
     signal::{Barrier, Signal, TURNS_MAX},
@@ -128,7 +128,12 @@ impl Streams {
             deadline: world.deadline(),
             standing: None,
             watchdog: None,
-            clock: own_clock(),
+            clock: Clock {
+                sample_time_min: SAMPLE_TIME_MIN,
+                operations_max: OPERATIONS_MAX,
+                is_streaming: true,
+                ..Clock::of_host(clock::resolution())
+            },
             network,
             counters: None,
             moved: Bytes::default(),
@@ -207,7 +212,9 @@ impl Streams {
             done += self.chunks;
             let is_done = |channel: &Channel, verb| match verb {
                 Verb::PingPong => channel.count.delivered >= done,
-                Verb::Write | Verb::Send if channel.stage.is_some() => channel.count.turns >= done,
+                Verb::Write | Verb::Send if channel.memories.stage.is_some() => {
+                    channel.count.turns >= done
+                }
                 Verb::Write | Verb::Read | Verb::Send => channel.count.completed >= done,
             };
             let goal = Goal { group: None, stop: Some(done), pauses: false, is_last: false };
@@ -287,7 +294,7 @@ impl Streams {
                 OF_OPERATION => {
                     let own = channel_of(context);
                     let channel = &mut self.channels[own];
-                    match (&mut channel.stage, self.verb) {
+                    match (&mut channel.memories.stage, self.verb) {
                         (Some(stage), Verb::Read) => stage.note_arrived(number, None),
                         (None, Verb::Read) => {
                             channel.complete(number);
@@ -317,7 +324,7 @@ impl Streams {
             Signal::Data { channel: own, turn } => {
                 let channel = known(&mut self.channels, own)?;
                 let own = own as usize;
-                match (&mut channel.stage, slot, &mut self.inbox) {
+                match (&mut channel.memories.stage, slot, &mut self.inbox) {
                     (Some(stage), slot, _) => stage.note_arrived(turn, slot),
                     (None, Some(slot), Some(inbox)) => {
                         channel.count.delivered += 1;
@@ -364,7 +371,7 @@ impl Streams {
                 _ => u64::MAX,
             };
             let count = left.min(channel.room(window, verb)).min(ahead);
-            if channel.stage.is_some() {
+            if channel.memories.stage.is_some() {
                 // Copies begin, and the interface is asked when they are done.
                 channel.count.posted += count;
                 moved |= count > 0;
@@ -479,7 +486,7 @@ impl Streams {
                 None => 1,
             };
             let answers = self.verb == Verb::PingPong;
-            let is_staged = channel.stage.is_some() && channel.initiates;
+            let is_staged = channel.memories.stage.is_some() && channel.initiates;
             count.completed == count.posted
                 && (!is_staged || count.turns == count.posted)
                 && count.last.is_some()
@@ -514,19 +521,14 @@ impl Streams {
         if !patience.spin() {
             return Ok(());
         }
-        match patience.is_over() {
-            Some(waited) => {
-                let rank = self.missing().0;
-                Err(Error::Stalled { rank, waiting_for, waited })
-            }
-            None => Ok(()),
-        }
+        patience.check(self.missing(), waiting_for)
     }
 
     /// Who has something to do that is not done.
     fn missing(&self) -> Rank {
         // A GPU of this rank, if it hangs.
-        let is_copying = |channel: &Channel| channel.stage.as_ref().is_some_and(Stage::is_copying);
+        let is_copying =
+            |channel: &Channel| channel.memories.stage.as_ref().is_some_and(Stage::is_copying);
         if self.channels.iter().any(is_copying) {
             return self.rank;
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::{Error, Span, Support, Transfer, Transport, durations, gpu::Gpus};
 use crate::{
+    machine,
     plan::{Case, Engine, topology::Topology},
     units::Bytes,
     world::World,
@@ -57,6 +58,12 @@ fn slot_sizes(case: &Case, choices: &[Bytes]) -> Vec<Bytes> {
     };
     slots.dedup();
     slots
+}
+
+/// Why `rings` of slots do not fit into shared memory, if so.
+fn lack_of_slots(rings: Bytes) -> Option<String> {
+    let reason = machine::lack_of_shared_memory("the slots need", rings)?;
+    Some(format!("{reason} or give a smaller --slot-size"))
 }
 
 /// Times each of `count` choices and returns the number of the one with the best median; every
