@@ -1,7 +1,7 @@
 //! From a case to its numbers: support → prepare → warm up → (fill → run → verify) × batches.
 //!
-//! Owns the order of the steps and the decision when enough has been measured. Rank 0 decides and
-//! tells the others. Knows nothing of what moves the bytes.
+//! Owns the order of the steps and the decision when to stop. Rank 0 decides and tells the others.
+//! Knows nothing of what moves the bytes.
 
 mod latency;
 mod sampling;
@@ -27,20 +27,20 @@ use crate::{
     world::{self, World},
 };
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It cannot run here, and why.
+    /// It cannot run here, for this reason.
     Skipped(String),
-    /// The timed transfers left wrong data behind: there is no number.
+    /// The timed transfers left wrong data, so there are no numbers.
     Corrupt(Mismatch, Option<Staging>),
-    /// It was measured and every byte was right.
+    /// It was measured, and every byte was right.
     Measured(Box<Measurement>),
 }
 
 impl Outcome {
-    /// The latencies, if it was measured: over all ranks, then of each rank where several have
-    /// flows of their own.
+    /// The latencies, if it was measured: over all ranks, then of each rank if several ranks have
+    /// flows.
     pub fn latencies(&self) -> Vec<(Option<Rank>, Latency)> {
         let Self::Measured(measured) = self else { return Vec::new() };
         let of_ranks = measured.rank_latencies.iter();
@@ -53,52 +53,46 @@ impl Outcome {
 /// The numbers of a case.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Measurement {
-    /// How much moved in bulk; `None` where nothing does: a pointer chase has a latency only.
+    /// The bandwidth; `None` for a pointer chase, which has only a latency.
     pub bandwidth: Option<Bulk>,
-    /// Time of one operation by itself: from its first byte asked for to its last byte in place.
+    /// The times of single operations, from the request of the first byte to the arrival of the
+    /// last.
     pub latency: Latency,
-    /// The same of each rank's own flows, where several ranks have some.
+    /// The same for each rank's own flows, if several ranks have flows.
     pub rank_latencies: Vec<(Rank, Latency)>,
     /// How the data was staged.
     pub staging: Option<Staging>,
-    /// What libfabric has made of it.
+    /// How libfabric carried it out.
     pub network: Option<Network>,
-    /// What the clock can do.
+    /// The properties of the clock.
     pub clock: Clock,
     /// Whether host memory lies on another NUMA node than the case says.
     pub is_misplaced: bool,
-    /// What the library's log has had to say on each rank, if it has one.
+    /// What the library logged on each rank, if it has a log.
     pub log: Option<Vec<(Rank, String)>>,
-    /// Operations of each flow in all: those that warm up and those that prove too.
+    /// Operations of each flow in all, with those of the warm-up and of the proof.
     pub operations: u64,
 }
 
-/// What is measured, and how.
+/// A case, and how it is measured.
 pub struct Experiment<'a> {
     /// What moves the bytes.
     pub transport: &'a dyn Transport,
-    /// What is moved, from where to where.
+    /// The case.
     pub case: &'a Case,
     /// How long it is measured.
     pub effort: Effort,
-    /// What the data is made from.
+    /// The seed of the data.
     pub seed: u64,
 }
 
-/// Observes the machine before and after all operations of a case. Nothing is moved meanwhile.
+/// Observes the machine before and after all operations of a case, while no data moves.
 pub trait Witness {
-    /// All ranks are ready, and what has moved to make them so has arrived.
+    /// Called when all ranks are ready and all data of the preparation has arrived.
     fn look_before(&mut self);
 
-    /// The last operation has ended on all ranks.
+    /// Called when the last operation has ended on all ranks.
     fn look_after(&mut self);
-}
-
-/// Nobody looks.
-impl Witness for () {
-    fn look_before(&mut self) {}
-
-    fn look_after(&mut self) {}
 }
 
 /// The phases of a case. The text completes "it failed …".
@@ -127,16 +121,16 @@ pub enum Phase {
 /// Why a case has no outcome.
 #[derive(Debug, thiserror::Error)]
 pub struct Failed {
-    /// Where; `None`: between two cases.
+    /// The phase it failed in; `None` between two cases.
     pub phase: Option<Phase>,
-    /// What ended it.
+    /// The error.
     pub source: Box<Error>,
 }
 
 impl std::fmt::Display for Failed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&*self.source, self.phase) {
-            // Another rank has said so of itself.
+            // Another rank's error names its own phase.
             (Error::World(world::Error::Failed { .. }) | Error::Interrupted, _) | (_, None) => {
                 self.source.fmt(f)
             }
@@ -154,17 +148,18 @@ impl From<world::Error> for Failed {
 /// The numbers of the bandwidth pass.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Bulk {
-    /// Bandwidth of all flows together, in GB/s (10⁹ bytes per second): bytes of all flows over
-    /// the time from the first flow's first byte asked for to the last flow's last byte in place.
+    /// Bandwidth of all flows together, in GB/s (10⁹ bytes per second): bytes of all flows over the
+    /// time from the first flow's request of its first byte to the arrival of the last flow's last
+    /// byte.
     pub gb_s: Summary,
     /// Operations of each flow in one sample, back to back.
     pub operations_per_sample: u64,
     /// Median time of a sample.
     pub sample_time: Duration,
-    /// Whether the interval reached the precision that was asked for.
+    /// Whether the interval reached the requested precision.
     pub converged: bool,
-    /// Of several ranks with flows of their own: the one with the least bandwidth, and what it
-    /// has, in GB/s, as the median of its samples.
+    /// If several ranks have flows: the slowest rank, and its bandwidth in GB/s, the median of its
+    /// samples.
     pub slowest: Option<(Rank, f64)>,
 }
 
@@ -175,14 +170,11 @@ enum Ended {
     Failed(Error),
 }
 
-impl From<Error> for Ended {
-    fn from(source: Error) -> Self {
-        Self::Failed(source)
-    }
-}
-
-impl From<world::Error> for Ended {
-    fn from(source: world::Error) -> Self {
+impl<E> From<E> for Ended
+where
+    Error: From<E>,
+{
+    fn from(source: E) -> Self {
         Self::Failed(source.into())
     }
 }
@@ -228,7 +220,7 @@ fn phases(
     // Preparing can move data, and ends sooner on one rank than on another.
     world.barrier()?;
     witness.look_before();
-    // A rank without a part in the case may be the one that looks.
+    // A rank without a part in the case may be the observer.
     world.barrier()?;
     *phase = Phase::WarmUp;
     let iterations = case.collective().map(|(_, nccl, _)| nccl.iterations).unwrap_or_default();
@@ -286,14 +278,14 @@ fn summary(bytes: Bytes, times: &[Duration], clock: Clock) -> Option<Summary> {
     Summary::of(&rates.map(Bandwidth::gb_per_s).collect::<Vec<f64>>())
 }
 
-/// Ends the case on the first rank if a signal has asked for it; the others hear of it from there.
+/// Ends the case on the first rank if a signal has requested it. The other ranks learn it from
+/// there.
 fn may_go_on() -> Result<(), Error> {
     if interrupt::asked().is_some() { Err(Error::Interrupted) } else { Ok(()) }
 }
 
-/// How long one of these samples lasts. The shortest: a machine that is busy elsewhere makes others
-/// longer than they are. In a stream short ones are beside long ones, which waited for the same
-/// word: the mean.
+/// How long a sample lasts: the shortest of these, because other load on the machine makes samples
+/// longer. In a stream the mean, because a sample that is seen late makes the next one short.
 fn typical(samples: &[Duration], clock: Clock) -> Duration {
     match clock.is_streaming {
         true => samples.iter().sum::<Duration>().div_f64(samples.len().max(1) as f64),
@@ -301,25 +293,21 @@ fn typical(samples: &[Duration], clock: Clock) -> Duration {
     }
 }
 
-/// One pass over a prepared case: batches of samples, each filled anew and verified.
+/// One pass over a prepared case: batches of samples. Each batch fills its buffers anew and is
+/// verified.
 struct Pass<'a> {
     world: &'a mut World,
     transfer: &'a mut dyn Transfer,
     case: &'a Case,
     seed: u64,
-    /// About how long a sample lasts, before there is one.
+    /// About how long a sample of the next pass lasts.
     each: Duration,
     /// Operations of each flow so far.
     count: u64,
 }
 
-/// What rank 0 decides after a batch.
-#[derive(Serialize, Deserialize)]
-enum Decision {
-    Sample(usize),
-    Enough,
-    Corrupt(Mismatch),
-}
+/// What rank 0 decides after a batch: how many samples follow, if any, or that data is wrong.
+type Decision = Result<Option<usize>, Mismatch>;
 
 impl Pass<'_> {
     /// Runs `samples` of `operations` each, or of single ones.
@@ -412,13 +400,13 @@ impl Pass<'_> {
         let began = Instant::now();
         let mut times = Times::default();
         let wanted = |times: &Times, each| next(&times.all, each, began.elapsed());
-        let mut decision = wanted(&times, self.each).map_or(Decision::Enough, Decision::Sample);
+        let mut decision: Decision = Ok(wanted(&times, self.each));
         for batch in 0.. {
             may_go_on()?;
             let count = match self.world.broadcast(Some(decision))? {
-                Decision::Sample(count) => count,
-                Decision::Enough => break,
-                Decision::Corrupt(mismatch) => {
+                Ok(Some(count)) => count,
+                Ok(None) => break,
+                Err(mismatch) => {
                     let staging = self.transfer.staging();
                     return Err(Ended::With(Outcome::Corrupt(mismatch, staging)));
                 }
@@ -428,7 +416,7 @@ impl Pass<'_> {
             let spans = self.run(operations, count)?;
             transport::check_clock()?;
             let mismatch = self.transfer.verify(seed)?;
-            decision = Decision::Enough;
+            decision = Ok(None);
             let own = ((self.world.rank(), spans), mismatch);
             if let Some(ranks) = self.world.gather(own)? {
                 let (spans, mismatches): (Vec<_>, Vec<Option<Mismatch>>) =
@@ -436,10 +424,9 @@ impl Pass<'_> {
                 times.extend(Times::of(self.case, self.transfer.clock(), &spans)?);
                 let all = &times.all;
                 let each = all.iter().sum::<Duration>().div_f64(all.len().max(1) as f64);
-                decision = match (mismatches.into_iter().flatten().next(), wanted(&times, each)) {
-                    (Some(mismatch), _) => Decision::Corrupt(mismatch),
-                    (None, Some(count)) => Decision::Sample(count),
-                    (None, None) => Decision::Enough,
+                decision = match mismatches.into_iter().flatten().next() {
+                    Some(mismatch) => Err(mismatch),
+                    None => Ok(wanted(&times, each)),
                 };
             }
         }

@@ -29,7 +29,7 @@ const CHECKSUM: Bytes = Bytes::new(8);
 pub(in crate::transport) enum Side {
     Source,
     Target,
-    /// In the place of a target, what a source that is only read adds up to.
+    /// The sum of a source that is only read, instead of a target.
     Checksum,
 }
 
@@ -39,7 +39,7 @@ pub(in crate::transport) struct Buffer {
     /// The flow's place in the case.
     pub(in crate::transport) flow: usize,
     pub(in crate::transport) side: Side,
-    /// What another rank needs to reach it, if one is to work on it.
+    /// What another rank needs to open it, if one is to work on it.
     pub(super) offer: Option<Offer>,
     memory: Owned,
 }
@@ -60,8 +60,7 @@ pub(in crate::transport) enum Offer {
 }
 
 impl Buffer {
-    /// Allocates the buffer at one end of flow number `flow`; other ranks can reach it if they are
-    /// to work on it.
+    /// Allocates the buffer at one end of flow number `flow`.
     pub(in crate::transport) fn new(
         gpus: &Gpus,
         case: &Case,
@@ -121,8 +120,7 @@ impl Buffer {
         Ok(found.into_iter().flatten().any(|found| found != node.0))
     }
 
-    /// Writes the pattern of `seed` into a source, and what differs from it in every byte into a
-    /// target.
+    /// Writes the pattern of `seed` into a source, and bytes that all differ from it into a target.
     pub(in crate::transport) fn fill(&mut self, seed: u64) -> Result<(), Error> {
         let seed = pattern::part_seed(seed, self.flow as u64);
         let filled = match &mut self.memory {
@@ -174,7 +172,8 @@ impl Buffer {
     }
 }
 
-/// Memory of the GPU of `context`, and what another rank reaches it with by way of `handle`.
+/// Allocates memory of the GPU of `context`, with the offer to another rank if it is shared by
+/// `handle`.
 fn of_gpu(
     context: &Context,
     size: Bytes,
@@ -182,35 +181,30 @@ fn of_gpu(
 ) -> Result<(Box<dyn Memory>, Option<Offer>), Error> {
     const ALLOCATE: &str = "allocate a buffer";
     const SHARE: &str = "share memory of a GPU";
-    match handle {
-        None => {
-            let memory = cuda::Buffer::new(context, size).trying_to(ALLOCATE)?;
-            Ok((Box::new(memory), None))
-        }
+    Ok(match handle {
+        None => (Box::new(cuda::Buffer::new(context, size).trying_to(ALLOCATE)?), None),
         Some(Handle::Ipc) => {
             let memory = cuda::Buffer::to_share(context, size).trying_to(ALLOCATE)?;
-            let offer = Offer::Ipc(memory.ipc_handle().trying_to(SHARE)?);
-            Ok((Box::new(memory), Some(offer)))
+            let handle = memory.ipc_handle().trying_to(SHARE)?;
+            (Box::new(memory), Some(Offer::Ipc(handle)))
         }
         Some(Handle::Cumem) => {
             let memory = SharedBuffer::create(context, size, &[]).trying_to(ALLOCATE)?;
-            let offer = Offer::Cumem(memory.export().trying_to(SHARE)?);
-            Ok((Box::new(memory), Some(offer)))
+            let descriptor = memory.export().trying_to(SHARE)?;
+            (Box::new(memory), Some(Offer::Cumem(descriptor)))
         }
-    }
+    })
 }
 
 impl Offer {
     /// Opens what another rank offers for the GPU of `context`; it can be larger than its buffer.
     pub(super) fn open(&self, context: &Context) -> Result<Box<dyn Memory>, Error> {
-        let memory = match self {
-            Self::Ipc(handle) => {
-                Imported::open(context, handle).map(|memory| Box::new(memory) as _)
-            }
+        const REACH: &str = "reach memory of another rank's GPU";
+        Ok(match self {
+            Self::Ipc(handle) => Box::new(Imported::open(context, handle).trying_to(REACH)?),
             Self::Cumem(descriptor) => {
-                SharedBuffer::open(context, *descriptor, &[]).map(|memory| Box::new(memory) as _)
+                Box::new(SharedBuffer::open(context, *descriptor, &[]).trying_to(REACH)?)
             }
-        };
-        memory.trying_to("reach memory of another rank's GPU")
+        })
     }
 }

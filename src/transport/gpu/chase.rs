@@ -80,7 +80,7 @@ impl Pointers {
         let mut pointers = Self { rank, endpoints, list, reader };
         // The warm-up follows a list too.
         pointers.fill(0)?;
-        // Every rank hears here of one that could not get its part.
+        // Every rank learns here if another one could not prepare its part.
         world.barrier()?;
         Ok(pointers)
     }

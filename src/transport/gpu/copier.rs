@@ -18,9 +18,9 @@ pub(in crate::transport) struct Copier {
     pub(in crate::transport) ready: Rc<Ready>,
     pub(in crate::transport) stream: Stream,
     engine: Engine,
-    /// Whether kernels read what another device has; otherwise they write what it gets.
+    /// Whether kernels read from another device; otherwise they write to it.
     reads: bool,
-    /// Copiers of this GPU that work at the same time.
+    /// How many copiers of this GPU work at the same time.
     pub(super) at_once: u32,
 }
 

@@ -15,32 +15,33 @@ use crate::{
     world::World,
 };
 
-/// Spans that are queued behind one hold, of a flow by itself; of several flows each span takes
-/// more places in the queues.
+/// Spans queued behind one hold: of one flow, and of several flows, where each span takes more
+/// places in the queues.
 const SPANS_OF_ONE: usize = 128;
 const SPANS_OF_SEVERAL: usize = 16;
 
-/// Where flows share something, a sample begins and ends with some of it idle; and ranks whose GPUs
-/// watch one flag begin within about a microsecond of each other.
+/// The shortest sample of several flows. Flows do not begin and end together, and ranks that watch
+/// one flag begin up to about a microsecond apart.
 const SAMPLE_TIME_OF_SEVERAL: Duration = Duration::from_millis(1);
 
 /// This rank's part of a case.
 #[derive(Debug)]
 pub(super) struct Copies {
     rank: Rank,
-    /// The flows that this rank's GPUs do. Dropped before the endpoints, which wait until other
-    /// ranks have closed what they opened here: otherwise two ranks would wait for each other.
+    /// The flows that this rank's GPUs execute. Dropped before the endpoints, which wait until
+    /// other ranks have closed this rank's memory. In the other order two ranks would wait for each
+    /// other.
     streams: Vec<FlowStream>,
     endpoints: Endpoints,
     /// The beginning and the end of each span of all flows, on the first flow's stream.
     boundaries: Vec<Event>,
     start: Start,
-    /// Whether the flows are done by several ranks.
+    /// Whether several ranks execute the flows.
     has_several_executors: bool,
     clock: Clock,
 }
 
-/// A flow that this rank's GPU does, on a stream of its own.
+/// A flow that this rank's GPU executes, on a stream of its own.
 #[derive(Debug)]
 struct FlowStream {
     flow: usize,
@@ -49,7 +50,7 @@ struct FlowStream {
     source: Option<FlowBuffer>,
     target: FlowBuffer,
     target_side: Side,
-    /// The seed of what is there, for a kernel that makes it up.
+    /// The seed of the data, for a kernel that generates it.
     seed: u64,
     /// Operations since the buffers were filled.
     done: u64,
@@ -63,10 +64,9 @@ impl Copies {
         let rank = world.rank();
         let endpoints = Endpoints::new(case, world, gpus)?;
         let executor = |flow: &Flow| flow.executor(case.issuer).rank;
-        let streams = (0..case.flows.len())
-            .filter(|&flow| executor(&case.flows[flow]) == rank)
-            .map(|flow| FlowStream::new(case, flow, gpus, &endpoints))
-            .collect::<Result<Vec<FlowStream>, Error>>()?;
+        let own = (0..case.flows.len()).filter(|&flow| executor(&case.flows[flow]) == rank);
+        let streams = own.map(|flow| FlowStream::new(case, flow, gpus, &endpoints));
+        let streams = streams.collect::<Result<Vec<FlowStream>, Error>>()?;
         let ready = streams.first().map(|first| &*first.copier.ready);
         let executors: BTreeSet<Rank> = case.flows.iter().map(executor).collect();
         let start = Start::together(&executors, ready, world)?;
@@ -85,8 +85,8 @@ impl Copies {
         })
     }
 
-    /// Runs the spans, in groups that are queued together; those that several ranks begin together
-    /// one by one.
+    /// Runs the spans in groups that are queued together. If several ranks execute flows, a group
+    /// is one span.
     fn run_as_member(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
         self.endpoints.meet("fill its buffers")?;
         let group = if self.has_several_executors {
@@ -162,7 +162,7 @@ impl Transfer for Copies {
             return Ok(());
         }
         self.run_as_member(operations, spans).inspect_err(|_| {
-            // What is still held would keep its GPU busy until the hold gives up.
+            // Held work would keep its GPU busy until the hold times out.
             self.start.release();
             self.endpoints.give_up();
         })

@@ -21,18 +21,19 @@ use crate::{
     world::World,
 };
 
-/// How long memory that was lent is waited for; without it a rank that died would keep the others.
+/// The longest wait for memory that other ranks have open. Without it a rank that died would block
+/// the others.
 const RETURN_TIME: Duration = Duration::from_secs(1);
 
 /// This rank's buffers, and its connection to the other ranks of the case.
 #[derive(Debug)]
 pub(in crate::transport) struct Endpoints {
-    /// Goes before the buffers.
+    /// Dropped before the buffers.
     _lender: Lender,
     pub(in crate::transport) buffers: Vec<Buffer>,
     /// The other ranks of the case, if there are any.
     control: Option<Control>,
-    /// What each rank of the case offers.
+    /// The offers of each rank of the case.
     offers: BTreeMap<Rank, Offers>,
     /// Whether this rank has a part in the case.
     pub(in crate::transport) is_member: bool,
@@ -43,37 +44,39 @@ pub(in crate::transport) struct Endpoints {
 /// A buffer that a flow works on.
 #[derive(Debug)]
 pub(super) enum FlowBuffer {
-    /// By its place among this rank's buffers.
+    /// This rank's, by its index.
     Own(usize),
-    /// Another rank's: the memory, closed before its loan ends, and how much of it is the buffer.
+    /// Another rank's. The memory is closed before the loan ends. `size` is that of the buffer: the
+    /// memory can be larger.
     Peer { memory: Box<dyn Memory>, size: Bytes, _loan: Loan },
 }
 
-/// Counts, in memory that all ranks see, where other ranks have this rank's buffers open, and
-/// waits on drop until there are none: a buffer that is freed while another process has it open
-/// is undefined behaviour ("CUDA Driver API", cuIpcCloseMemHandle).
+/// Counts in shared memory how many of this rank's buffers other ranks have open, and waits on drop
+/// until there are none. Freeing a buffer that another process has open is undefined behaviour
+/// ("CUDA Driver API", cuIpcCloseMemHandle).
 #[derive(Debug)]
 struct Lender {
     count: Option<Segment>,
 }
 
-/// What another rank's [`Lender`] has counted for a buffer that is open here; dropped behind it.
+/// A buffer of another rank that is open here, counted by that rank's [`Lender`]. Dropped after the
+/// buffer.
 #[derive(Debug)]
 pub(super) struct Loan {
     count: Segment,
 }
 
-/// What a rank tells the others.
+/// What a rank offers the others.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Offers {
     /// Buffers by the place of their flow.
     buffers: BTreeMap<usize, Offer>,
-    /// Where it is counted who has them open.
+    /// The [`Lender`]'s count.
     count: Option<Address>,
 }
 
 impl Endpoints {
-    /// Allocates this rank's buffers of `case` and learns of the other ranks'; every rank calls it.
+    /// Allocates this rank's buffers of `case` and exchanges offers. Every rank calls it.
     pub(in crate::transport) fn new(
         case: &Case,
         world: &mut World,
@@ -91,7 +94,8 @@ impl Endpoints {
         };
         let offered = |buffer: &mut Buffer| Some((buffer.flow, buffer.offer.take()?));
         let offered: BTreeMap<usize, Offer> = buffers.iter_mut().filter_map(offered).collect();
-        let lender = Lender::of(!offered.is_empty())?;
+        let count = (!offered.is_empty()).then(|| Segment::create(Bytes::kib(4))).transpose();
+        let lender = Lender { count: count.trying_to("share memory")? };
         let count = lender.count.as_ref().map(Segment::address);
         let offers = world.exchange_among(Offers { buffers: offered, count }, &members)?;
         let is_misplaced = world.agree(is_misplaced, |all| all.contains(&true))?;
@@ -148,9 +152,7 @@ impl Endpoints {
 
     /// Tells the other ranks of the case that this one gave up.
     pub(in crate::transport) fn give_up(&self) {
-        if let Some(control) = &self.control {
-            control.give_up();
-        }
+        self.control.iter().for_each(Control::give_up);
     }
 }
 
@@ -161,13 +163,6 @@ impl FlowBuffer {
             Self::Own(place) => endpoints.buffers[*place].all(),
             Self::Peer { memory, size, .. } => memory.slice(Bytes::default(), *size),
         }
-    }
-}
-
-impl Lender {
-    fn of(lends: bool) -> Result<Self, Error> {
-        let count = lends.then(|| Segment::create(Bytes::kib(4))).transpose();
-        Ok(Self { count: count.trying_to("share memory")? })
     }
 }
 
@@ -202,8 +197,8 @@ pub(in crate::transport) const fn end(flow: &Flow, side: Side) -> Endpoint {
     }
 }
 
-/// The buffers of a flow. Data that a kernel makes up has no source; data that is only read is
-/// summed into a checksum in the place of a target.
+/// The buffers of a flow. Data that a kernel generates has no source. Data that is only read is
+/// summed into a checksum instead of a target.
 pub(super) fn sides(operation: Operation) -> Result<&'static [Side], Error> {
     match operation {
         Operation::Copy => Ok(&[Side::Source, Side::Target]),
@@ -222,7 +217,7 @@ pub(super) fn sides(operation: Operation) -> Result<&'static [Side], Error> {
 
 /// This rank's buffers of all flows.
 fn own_buffers(case: &Case, rank: Rank, gpus: &Gpus) -> Result<Vec<Buffer>, Error> {
-    // A GPU of the case first, so that host memory is pinned by way of it and not of another.
+    // GPUs of the case first, so that host memory is pinned through them and not another GPU.
     for gpu in case.ends().filter(|end| end.rank == rank).filter_map(|end| end.gpu()) {
         gpus.ready(gpu)?;
     }

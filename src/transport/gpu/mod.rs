@@ -27,17 +27,18 @@ use crate::{
     world::World,
 };
 
-/// The longest that anything queued may last; then the GPU counts as hung.
+/// The longest that queued work may take. After that the GPU counts as hung.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Operations of one sample at most, for each stream: more behind a hold can fill the channel
-/// through which the driver feeds a GPU, and the host would wait for a GPU that waits for it.
+/// The most operations of one sample on each stream. More behind a hold can fill the channel
+/// through which the driver feeds a GPU. The host would then wait for a GPU that waits for the
+/// host.
 const OPERATIONS_MAX: u64 = 128;
 
-/// A sample lasts at least so long: an event costs about a microsecond of its stream's time.
+/// The shortest sample: an event costs about a microsecond of its stream's time.
 const SAMPLE_TIME_MIN: Duration = Duration::from_micros(100);
 
-/// The GPUs of this process, each made ready when it is first asked for, and kept.
+/// The GPUs of this process. Each is made ready at its first use, and kept.
 #[derive(Debug)]
 pub(super) struct Gpus {
     devices: Vec<Device>,
@@ -45,18 +46,18 @@ pub(super) struct Gpus {
     ready: RefCell<BTreeMap<Gpu, Rc<Ready>>>,
 }
 
-/// A GPU with all that takes long to get.
+/// A GPU that is ready to work.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) context: Context,
     pub(super) kernels: Kernels,
-    /// For what is not timed.
+    /// For work that is not timed.
     pub(super) stream: Stream,
-    /// What kernels tell the host: where they write it, since atomics on host memory are slow or
-    /// unknown to some links, and where the host reads it.
+    /// Kernels write their answers here, because atomics on host memory are slow or unsupported on
+    /// some links. The host reads them in `copied`.
     answers: cuda::Buffer,
     copied: RefCell<HostMemory>,
-    /// What its events can tell apart.
+    /// The resolution of its events.
     pub(super) resolution: Duration,
 }
 
@@ -85,16 +86,14 @@ impl Gpus {
         Ok(ready)
     }
 
-    /// One of the GPUs that are ready already, or else the first.
+    /// A GPU that is ready already, or else the first.
     pub(super) fn any(&self) -> Result<Rc<Ready>, Error> {
-        if let Some(ready) = self.ready.borrow().values().next() {
-            return Ok(Rc::clone(ready));
-        }
-        let first = self.devices.first().ok_or(Error::Disagreement("a rank sees no GPU"))?;
-        self.ready(Gpu(first.ordinal()))
+        let ready = self.ready.borrow().keys().next().copied();
+        let gpu = ready.or_else(|| Some(Gpu(self.devices.first()?.ordinal())));
+        self.ready(gpu.ok_or(Error::Disagreement("a rank sees no GPU"))?)
     }
 
-    /// Why the driver cannot do what `feature` is, if so.
+    /// Why the driver lacks `feature`, if so.
     pub(super) fn lack(feature: Feature) -> Option<String> {
         cuda::driver().ok()?.lacks(feature).map(|missing| missing.to_string())
     }
@@ -135,8 +134,8 @@ impl Gpus {
     }
 }
 
-/// The clock of a case: the coarsest of those by which ranks time it. Every rank calls it, so it
-/// is also here that every rank hears of one that could not prepare its part.
+/// The clock of a case: the coarsest of the ranks' clocks. Every rank calls it, so every rank also
+/// learns here if another one could not prepare its part.
 pub(super) fn agree_on_clock(own: Option<Clock>, world: &mut World) -> Result<Clock, Error> {
     let coarsest =
         |all: Vec<Option<Clock>>| all.into_iter().flatten().max_by_key(|clock| clock.resolution);
@@ -164,7 +163,7 @@ impl Ready {
         })
     }
 
-    /// What its events can do, for samples that last at least so long.
+    /// The clock of its events, for samples of at least `sample_time_min`.
     pub(super) fn clock(&self, sample_time_min: Duration) -> Clock {
         let sample_time_min = sample_time_min
             .max(SAMPLE_TIME_MIN)
@@ -183,8 +182,8 @@ impl Ready {
         events.trying_to("make events")
     }
 
-    /// Compares memory of this GPU with the pattern of `seed`, by a kernel that says how many bytes
-    /// are wrong and where the first is; the answer names `rank` as the owner.
+    /// Compares memory of this GPU with the pattern of `seed`. The mismatch names `rank` as the
+    /// owner.
     pub(super) fn compare(
         &self,
         memory: cuda::Slice<'_>,
@@ -200,9 +199,9 @@ impl Ready {
         }))
     }
 
-    /// Compares memory of this GPU, element by element, with what a reduction of `values` of `seed`
-    /// must have made; the answer names `rank` as the owner, the first wrong byte, and the bytes of
-    /// all wrong elements.
+    /// Compares memory of this GPU, element by element, with the result of a reduction of `values`
+    /// of `seed`. The mismatch names `rank` as the owner, the first wrong byte, and the number of
+    /// bytes of all wrong elements.
     pub(super) fn compare_reduced(
         &self,
         memory: cuda::Slice<'_>,
@@ -245,8 +244,8 @@ impl Ready {
         Ok(Some(Wrong { count, index, found: found.to_ne_bytes() }))
     }
 
-    /// Queues what `queue` does with room for `words` answers, set to `before`, waits until it is
-    /// done and returns the answers.
+    /// Sets the answers to `before`, queues the work of `queue`, waits for it and returns the
+    /// answers.
     fn ask<const WORDS: usize>(
         &self,
         before: [u64; WORDS],
@@ -272,7 +271,7 @@ impl Ready {
     }
 }
 
-/// What a kernel has found to be wrong.
+/// The wrong elements that a kernel has found.
 struct Wrong {
     /// How many elements.
     count: u64,
@@ -282,8 +281,8 @@ struct Wrong {
     found: [u8; 8],
 }
 
-/// What two events can tell apart: the smallest difference between the times of writes that grow
-/// by a little. They are multiples of the grain, and vary enough to show it.
+/// The resolution of events: the smallest difference between the times of writes that grow by a
+/// little. The times are multiples of the resolution, and vary enough to show it.
 fn resolution(context: &Context, stream: &Stream) -> Result<Duration, CallError> {
     const WRITES: u64 = 64;
     let buffer = cuda::Buffer::new(context, Bytes::kib(4 * WRITES))?;
@@ -301,6 +300,6 @@ fn resolution(context: &Context, stream: &Stream) -> Result<Duration, CallError>
     times.push(Duration::ZERO);
     times.sort_unstable();
     let steps = times.windows(2).map(|pair| pair[1] - pair[0]);
-    // A clock that never advances has a grain that is coarser than all of them.
+    // A clock that never advances is coarser than all of them.
     Ok(steps.filter(|step| !step.is_zero()).min().unwrap_or(Duration::from_millis(1)))
 }

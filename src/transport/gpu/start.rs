@@ -1,4 +1,4 @@
-//! Beginning together: work is queued behind a hold, and begins when the host says so.
+//! Starts work together: it is queued behind a hold, and begins when the host releases it.
 
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
@@ -18,39 +18,39 @@ use crate::{
 /// Where the flag is in its memory.
 const FLAG: Bytes = Bytes::new(0);
 
-/// Where a hold says that it waited in vain; far enough from the flag that writing one does not
-/// disturb those who watch the other.
+/// Where a hold reports that it timed out. It is far enough from the flag that writes to one do not
+/// disturb readers of the other.
 const TIMED_OUT: Bytes = Bytes::new(2048);
 
-/// A flag that holds the streams of this rank, and, where several ranks begin together, those of
-/// all of them.
+/// A flag that holds the streams of this rank, or, if several ranks begin together, of all of them.
 #[derive(Debug)]
 pub(in crate::transport) struct Start {
-    /// `None`: nothing of this rank begins.
+    /// `None` if no GPU of this rank works.
     own: Option<HostMemory>,
-    /// The flag that all ranks watch; without one it is in `own`.
+    /// The flag that all ranks watch. Without it the flag is in `own`.
     shared: Option<Registered>,
-    /// What the flag must reach for the work that was queued last.
+    /// The value of the flag that releases the work queued last.
     ticket: u32,
     timeout: Duration,
-    /// Whether this rank is the one that lets all of them begin.
+    /// Whether this rank releases all of them.
     pub(in crate::transport) leads: bool,
 }
 
 impl Start {
-    /// For the ranks `starters`, whose work begins together; every rank calls it. `ready` is a GPU
-    /// of this rank that begins, if this rank is among them.
+    /// For the ranks `starters`, whose work begins together. Every rank calls it. `ready` is a GPU
+    /// of this rank, if this rank is among them.
     pub(in crate::transport) fn together(
         starters: &BTreeSet<Rank>,
         ready: Option<&Ready>,
         world: &mut World,
     ) -> Result<Self, Error> {
-        let shared = if starters.len() > 1 { Some(share(world)?) } else { None };
+        let shared =
+            if starters.len() > 1 { Some(control::share(world, Bytes::kib(4))?) } else { None };
         Ok(Self { leads: starters.first() == Some(&world.rank()), ..Self::new(ready, shared)? })
     }
 
-    /// For the work of `ready`, a GPU of this rank, if it has any. Without `shared` memory it
-    /// begins alone.
+    /// For the work of `ready`, a GPU of this rank, if it has any. Without `shared` memory this
+    /// rank begins alone.
     pub(in crate::transport) fn new(
         ready: Option<&Ready>,
         shared: Option<Segment>,
@@ -67,8 +67,8 @@ impl Start {
         })
     }
 
-    /// Queues a hold on a stream of `ready`: what is queued behind it begins with the next
-    /// [`Start::release`], and `began` is when that is.
+    /// Queues a hold on a stream of `ready`, and records `began` behind it. Work queued after it
+    /// begins with the next [`Start::release`].
     pub(in crate::transport) fn hold(
         &mut self,
         ready: &Ready,
@@ -88,7 +88,7 @@ impl Start {
         stream.record(began)
     }
 
-    /// Lets everything begin that is held, here and on the other ranks.
+    /// Releases all held work, here and on the other ranks.
     pub(in crate::transport) fn release(&self) {
         match (&self.shared, &self.own) {
             (Some(shared), _) => {
@@ -100,7 +100,7 @@ impl Start {
         }
     }
 
-    /// Whether every hold so far has ended because it was released.
+    /// Fails if a hold has timed out.
     pub(in crate::transport) fn check(&self) -> Result<(), Error> {
         match &self.own {
             Some(own) if own.word(TIMED_OUT).load(Ordering::Acquire) != 0 => {
@@ -112,11 +112,3 @@ impl Start {
 }
 
 const PIN: &str = "pin the flag that starts the work";
-
-/// Memory for a flag that several ranks watch; every rank calls.
-fn share(world: &mut World) -> Result<Segment, Error> {
-    let segment = control::share(world, Bytes::kib(4))?;
-    // It has no name: rank 0, which may not need it, keeps it until every rank has opened it.
-    world.barrier()?;
-    Ok(segment)
-}

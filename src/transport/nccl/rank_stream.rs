@@ -17,7 +17,7 @@ use crate::{
     units::Bytes,
 };
 
-/// What all ranks reduce before a span, so that all begin it together.
+/// The data that all ranks reduce before a span, so that all begin it together.
 const MEETING: Bytes = Bytes::new(16);
 
 impl fmt::Display for RankStream {
@@ -35,7 +35,7 @@ pub(super) struct RankStream {
     pub(super) begins: Vec<Event>,
     pub(super) ends: Vec<Event>,
     buffers: Buffers,
-    /// What is given in place, where an operation leaves something else there.
+    /// A copy of the data in place, if an operation overwrites it.
     kept: Option<Buffer>,
     meeting: Buffer,
 }
@@ -55,12 +55,8 @@ impl RankStream {
         })
     }
 
-    /// Writes what is given, and over what is to be received.
-    pub(super) fn fill(&mut self, seed: u64) -> Result<(), Error> {
-        self.filled(seed).trying_to("fill a buffer")
-    }
-
-    fn filled(&self, seed: u64) -> Result<(), CallError> {
+    /// Writes the data to send, and poisons the memory to receive into.
+    pub(super) fn fill(&self, seed: u64) -> Result<(), CallError> {
         let RankDevice { part, ready, .. } = &self.device;
         let (kernels, stream) = (&ready.kernels, &self.stream);
         let seed = part.seed(seed);
@@ -84,7 +80,7 @@ impl RankStream {
         stream.synchronize(PATIENCE)
     }
 
-    /// What operation number `operation` takes.
+    /// The data that operation number `operation` sends.
     fn source(&self, operation: u64) -> Slice<'_> {
         let size = self.device.part.nccl.data_type.size().times(self.device.part.layout.sent);
         let (offset, _) = self.device.part.offsets(operation);
@@ -98,18 +94,18 @@ impl RankStream {
         self.buffers.received.slice(offset, size)
     }
 
-    /// Whether all is well with what was queued.
+    /// Fails if queued work has had an error.
     pub(super) fn async_error(&self) -> Result<(), CallError> {
         self.device.communicator.async_error().and_then(|()| self.device.all.async_error())
     }
 
-    /// Gives up all that is under way.
+    /// Aborts everything under way.
     pub(super) fn abort(&self) {
         self.device.communicator.abort();
         self.device.all.abort();
     }
 
-    /// Queues bringing back what an operation in place has taken.
+    /// Queues restoring the data that an operation in place has overwritten.
     pub(super) fn restore(&self) -> Result<(), CallError> {
         match &self.kept {
             Some(kept) => self.stream.copy(self.buffers.received.all(), kept.all()),
@@ -117,7 +113,7 @@ impl RankStream {
         }
     }
 
-    /// Queues a reduction that no rank leaves before all have come.
+    /// Queues a reduction that no rank leaves before all have entered it.
     pub(super) fn meet<'a>(&'a self, group: &mut Group<'a>) -> Result<(), CallError> {
         let all = self.meeting.all();
         let call = Call {

@@ -1,10 +1,9 @@
 //! One process's part of a collective: all of its GPUs together.
 //!
-//! Spans are queued behind a hold, so that launching them is outside of their time. Each begins
-//! with a small reduction among all ranks, which none leaves before all have come to it; then each
-//! GPU notes the time on its own clock, does its operations and notes the time again. So nothing
-//! has to be agreed on beside NCCL itself, and it is the same on one host and on many. A span lasts
-//! as long as it does on the GPU that takes longest.
+//! Spans are queued behind a hold, so their launch is not timed. Each begins with a small reduction
+//! among all ranks, which no rank leaves before all have entered it. Then each GPU records the time
+//! on its own clock, runs its operations and records the time again. Ranks synchronise by NCCL
+//! alone, on one host as on many. A span lasts as long as on the slowest GPU.
 
 use std::{
     cell::{Cell, RefCell},
@@ -23,21 +22,21 @@ use crate::{
     },
     plan::{Case, Iterations, Operation, Rank},
     transport::{
-        Clock, Conclusion, Error, Mismatch, Span, Transfer, first_mismatch,
+        Clock, Conclusion, Error, Mismatch, Span, Transfer, TryingTo, first_mismatch,
         gpu::{Start, agree_on_clock, elapsed},
     },
     world::World,
 };
 
-/// Operations that are queued behind one hold: a collective can take several places in the channel
+/// The most operations queued behind one hold. A collective can take several places in the channel
 /// through which the driver feeds a GPU.
 const OPERATIONS_MAX: u64 = 64;
 
-/// Ranks do not leave the reduction before a span at the same moment: some microseconds, below 1 %
-/// of this.
+/// The shortest sample. Ranks leave the reduction before a span some microseconds apart, which is
+/// below 1 % of this.
 const SAMPLE_TIME_MIN: Duration = Duration::from_millis(1);
 
-/// Between two looks at whether NCCL has had an error.
+/// The time between two checks for errors of NCCL.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// This process's part.
@@ -45,21 +44,21 @@ pub(super) struct Collectives {
     operation: Operation,
     iterations: Iterations,
     library: &'static Library,
-    /// Is set when all is measured.
+    /// Set when all is measured.
     is_sound: Rc<Cell<bool>>,
     ranks: Vec<RankStream>,
     start: RefCell<Start>,
     clock: Clock,
     deadline: Duration,
-    /// Operations since the buffers were filled; those of a graph count once.
+    /// Operations since the buffers were filled. Those of a graph count once.
     done: Cell<u64>,
 }
 
 /// What a span does.
 enum Work<'a> {
-    /// So many operations, each queued by itself; of each GPU its factor.
+    /// Queues this many operations one by one; with the factor of each GPU.
     Queued(u64, &'a [Option<Factor<'a>>]),
-    /// Launches of a graph of so many operations.
+    /// Launches a graph of this many operations.
     Launched { launches: u64, operations: u64, graph: Graph<'a> },
 }
 
@@ -100,7 +99,7 @@ impl Collectives {
         Ok(made)
     }
 
-    /// The first operation between two ranks connects them, which nothing may stand before.
+    /// Connects the ranks by a first operation. Nothing may be queued before it.
     fn connect(&mut self) -> Result<(), Error> {
         self.make_events(1)?;
         let factors = self.factors()?;
@@ -117,28 +116,25 @@ impl Collectives {
         Ok(())
     }
 
-    /// Runs spans of `operations` each, `together` of them at once.
-    fn run_spans(
-        &mut self,
-        operations: u64,
-        spans: &mut [Span],
-        together: usize,
-    ) -> Result<(), Error> {
+    /// Runs spans of `operations` each, in groups that are queued together.
+    fn run_spans(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
+        // Each span also queues a meeting, two events, and perhaps a copy.
+        let together = usize::try_from(OPERATIONS_MAX / (operations + 4)).unwrap_or(1).max(1);
         self.make_events(together.min(spans.len()))?;
         let factors = self.factors()?;
         let work = self.queued(self.work(operations, &factors))?;
-        // Where the CPU is to wait in between, nothing is held.
+        // Nothing is held if the CPU waits between operations.
         let is_held = !self.iterations.is_blocking;
         spans.chunks_mut(together).try_for_each(|spans| self.run_group(&work, spans, is_held))
     }
 
-    /// What a span of so many operations does; a graph of them is captured here.
+    /// The work of a span of `operations`. Captures a graph if the case wants one.
     fn work<'a>(
         &'a self,
         operations: u64,
         factors: &'a [Option<Factor<'a>>],
     ) -> Result<Work<'a>, CallError> {
-        // A single one is launched once; warming up is not for graphs.
+        // A single operation is launched once. The warm-up uses no graph.
         let launches = if operations == 1 { 1 } else { self.iterations.launches() };
         if self.iterations.graph == 0 || !operations.is_multiple_of(launches) {
             return Ok(Work::Queued(operations, factors));
@@ -163,7 +159,7 @@ impl Collectives {
         queued?;
         self.wait()?;
         self.check()?;
-        // Who only waits for the others has no time of its own.
+        // A rank that neither sends nor receives has no time.
         let moves = self.ranks.iter().any(|rank| rank.device.part.moves());
         for (index, span) in spans.iter_mut().enumerate().filter(|_| moves) {
             let mut longest = Duration::ZERO;
@@ -175,8 +171,8 @@ impl Collectives {
         Ok(())
     }
 
-    /// Watches over calls that must not block, and may hang nevertheless: a little longer than this
-    /// rank's partners do, who know more.
+    /// Ends the process if calls that must not block hang. The limit is longer than that of this
+    /// rank's partners, whose errors say more.
     fn watched(&self) -> Result<Watchdog, CallError> {
         let limit = self.deadline.saturating_add(self.deadline / 4);
         let ranks: Vec<String> = self.ranks.iter().map(|rank| rank.to_string()).collect();
@@ -210,7 +206,7 @@ impl Collectives {
             Work::Queued(operations, factors) => self.queue_groups(*operations, factors)?,
             Work::Launched { launches, operations, graph } => {
                 for launch in 1..=*launches {
-                    // There is no room for more that waits.
+                    // No more fits behind a hold.
                     if launch * operations > OPERATIONS_MAX {
                         self.start.borrow().release();
                     }
@@ -222,7 +218,7 @@ impl Collectives {
         self.queued(ranks.try_for_each(|rank| rank.stream.record(&rank.ends[span])))
     }
 
-    /// Queues so many operations, group by group.
+    /// Queues `operations`, group by group.
     fn queue_groups(&self, operations: u64, factors: &[Option<Factor<'_>>]) -> Result<(), Error> {
         let begin = self.done.get();
         let (mut first, end) = (begin, begin + operations);
@@ -236,7 +232,7 @@ impl Collectives {
             if self.iterations.is_blocking {
                 self.wait()?;
             } else if next - begin >= OPERATIONS_MAX {
-                // There is no room for more that waits.
+                // No more fits behind a hold.
                 self.start.borrow().release();
             }
             first = next;
@@ -256,7 +252,7 @@ impl Collectives {
         self.ranks.iter().try_for_each(|rank| rank.stream.record(&rank.begins[span]))
     }
 
-    /// Queues operations that NCCL gets together.
+    /// Queues operations in one group.
     fn queue_operations<'a>(
         &'a self,
         group: &mut Group<'a>,
@@ -273,13 +269,13 @@ impl Collectives {
         self.queued(self.ranks.iter().map(RankStream::factor).collect())
     }
 
-    /// Gives all up on all of this process's GPUs. NCCL then waits for graphs: they must be gone by
-    /// now.
+    /// Aborts the communicators of all GPUs of this process. NCCL then waits for graphs, so they
+    /// must be gone.
     fn give_up(&self) {
         self.ranks.iter().for_each(RankStream::abort);
     }
 
-    /// Whether NCCL has had no error that it tells of only later.
+    /// Fails if NCCL has had an asynchronous error.
     fn check(&self) -> Result<(), Error> {
         let checked = self.ranks.iter().try_for_each(RankStream::async_error);
         checked.map_err(|source| Error::call(&format!("finish {}", self.operation), source))
@@ -288,14 +284,13 @@ impl Collectives {
     /// Waits until all that was queued is done.
     fn wait(&self) -> Result<(), Error> {
         let action = format!("finish {}", self.operation);
-        let failed = |source| Error::call(&action, source);
         let begin = clock::now();
         for rank in &self.ranks {
             loop {
                 match rank.stream.synchronize(LOOK) {
                     Ok(()) => break,
                     Err(CallError { source: Cause::Late(_), .. }) => {}
-                    Err(source) => return Err(failed(source)),
+                    Err(source) => return Err(Error::call(&action, source)),
                 }
                 self.check()?;
                 let waited = clock::now().since(begin);
@@ -316,21 +311,19 @@ impl Transfer for Collectives {
 
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
         self.done.set(0);
-        self.ranks.iter_mut().try_for_each(|rank| rank.fill(seed))
+        self.ranks.iter().try_for_each(|rank| rank.fill(seed)).trying_to("fill a buffer")
     }
 
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
         if self.ranks.is_empty() {
             return Ok(());
         }
-        // Each span has a meeting, two events, and perhaps a copy.
-        let fitting = usize::try_from(OPERATIONS_MAX / (operations + 4)).unwrap_or(1).max(1);
-        self.run_spans(operations, spans, fitting).inspect_err(|_| self.give_up())
+        self.run_spans(operations, spans).inspect_err(|_| self.give_up())
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
         let done = self.done.get();
-        // What the last ones have left, each in its own place.
+        // The data of the last operations, each in its own place.
         first_mismatch(self.ranks.iter().flat_map(|rank| {
             let last = done.saturating_sub(rank.device.part.slots())..done;
             last.map(move |operation| rank.verify(seed, operation))

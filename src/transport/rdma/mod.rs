@@ -41,35 +41,34 @@ use crate::{
     world::World,
 };
 
-/// A bandwidth sample lasts at least so long: what is between two confirmations, and the time
-/// that one takes to come varies by some microseconds.
+/// The shortest bandwidth sample. A sample is the time between two confirmations, and the time that
+/// a confirmation takes varies by some microseconds.
 const SAMPLE_TIME_MIN: Duration = Duration::from_millis(2);
 
-/// Operations of one sample at most.
+/// The most operations of one sample.
 const OPERATIONS_MAX: u64 = 1 << 20;
 
-/// Data of a flow that is under way at once on each interface, unless the user gives a window:
-/// more than what is on its way on a link of 400 Gbit/s with a round trip of 50 µs (2.5 MB).
-/// Beyond it nothing becomes faster, but targets leave the caches, and everything takes longer to
-/// end.
+/// The most data of a flow under way at once on each interface, unless the user gives a window. It
+/// exceeds what a link of 400 Gbit/s holds with a round trip of 50 µs (2.5 MB). More gains nothing:
+/// targets leave the caches, and runs take longer to end.
 const UNDER_WAY_MAX: Bytes = Bytes::mib(4);
 
-/// Operations of a flow that are under way at once on each interface at least, unless the user
-/// gives a window: one moves while the other is seen to be done.
+/// The fewest operations of a flow under way at once on each interface, unless the user gives a
+/// window: one moves while the completion of the other is processed.
 const UNDER_WAY_MIN: u64 = 2;
 
-/// Places of an endpoint's operations that are kept free for signals.
+/// Operations of an endpoint that are reserved for signals.
 const SIGNALS: usize = 32;
 
-/// What staged data is cut into, unless the user says otherwise: as NCCL's network transport, whose
-/// buffers of `NCCL_BUFFSIZE`, 4 MiB, have 8 steps ("NCCL User Guide", Environment Variables;
+/// The size of a chunk of staged data, unless the user gives one: that of NCCL's network transport,
+/// whose buffers of 4 MiB (`NCCL_BUFFSIZE`) have 8 steps ("NCCL User Guide", Environment Variables;
 /// `NCCL_STEPS` in its `device.h`).
 const CHUNK: Bytes = Bytes::kib(512);
 
-/// What a signal needs of the data that comes along with an operation.
+/// The size of the data that travels with an operation and holds a signal.
 const SIGNAL_SIZE: Bytes = Bytes::new(4);
 
-/// Opened libfabric, and the interfaces that were used so far.
+/// RDMA through libfabric.
 pub(super) struct Rdma {
     library: &'static Library,
     topology: Topology,
@@ -80,18 +79,18 @@ pub(super) struct Rdma {
     domains: RefCell<BTreeMap<(String, NicName, bool), Rc<Domain>>>,
 }
 
-/// What the others must know of a rank.
+/// What a rank's partners must know of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Card {
     ports: Vec<PortCard>,
-    /// Its flows in the order of its own numbers, each with the memory that is reached from the
-    /// other end, through each port.
+    /// Its flows in the order of its own numbers: source, target, and the memory that the other end
+    /// accesses, through each port.
     flows: Vec<(Rank, Rank, Vec<RemoteRegion>)>,
-    /// Parts of its targets.
+    /// Slots of its targets.
     slots: u64,
 }
 
-/// What rank 0 makes the row's words of.
+/// What rank 0 must know of each rank to describe the network.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Report {
     rank: Rank,
@@ -114,15 +113,6 @@ impl Rdma {
         })
     }
 
-    /// Where this rank runs, in agreement with all others; on the NUMA node of its memory if it
-    /// can.
-    fn affinity(&self, case: &Case, world: &mut World) -> Result<Affinity, Error> {
-        let end = case.endpoint(world.rank());
-        let of_gpu = |gpu| self.topology.gpus.iter().find(|node| node.gpu == gpu)?.numa_node;
-        let near = end.and_then(|end| end.numa_node().or_else(|| of_gpu(end.gpu()?)));
-        Affinity::agree(&self.cpus, &self.topology, end.is_some(), near, world)
-    }
-
     /// What the provider offers on the interface `nic`, for memory of GPUs if `has_gpu`.
     fn offer(&self, fabric: &Fabric, nic: &NicName, has_gpu: bool) -> Result<Option<Info>, Error> {
         let query = Query {
@@ -132,7 +122,7 @@ impl Rdma {
             gpu_memory: has_gpu,
         };
         let offers = self.library.offers(&query).trying_to("ask libfabric")?;
-        // A name without a layer stands for every layer to libfabric.
+        // libfabric matches a provider's name with that provider under any layer, too.
         let is_it = |offer: &Info| offer.facts().provider == fabric.provider;
         Ok(offers.into_iter().find(is_it))
     }
@@ -149,7 +139,7 @@ impl Rdma {
         Ok(domain)
     }
 
-    /// Tries whether the provider takes memory of `gpu` on the interface `nic`.
+    /// Tries whether the provider accepts memory of `gpu` on the interface `nic`.
     fn reach(&self, fabric: &Fabric, nic: &NicName, gpu: Gpu) -> Result<(), Error> {
         let mut port = [Port::open(&self.domain(fabric, nic, true)?)?];
         let memory = Data::of_gpu(&mut port, &self.gpus()?.ready(gpu)?, Bytes::kib(4))?;
@@ -159,7 +149,7 @@ impl Rdma {
         Ok(())
     }
 
-    /// Whether this rank's memory for `case` is there.
+    /// Whether this rank has enough memory for `case`.
     fn room(&self, case: &Case, fabric: &Fabric, rank: Rank) -> Result<Support, Error> {
         let verb = Verb::of(case.operation)?;
         let flows = own_flows(case, rank).len() as u64;
@@ -231,11 +221,15 @@ impl Transport for Rdma {
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
         let rank = world.rank();
         let verb = Verb::of(case.operation)?;
-        // Rank 0 has the case as a whole, the others have their part of it.
+        // Rank 0 has the whole case. The others have only their part of it.
         let parts = case.parts();
         let is_whole = world.is_root();
         let own = if is_whole { parts.get(&rank) } else { Some(case) };
-        let affinity = self.affinity(case, world)?;
+        // A rank runs on the NUMA node of its memory if possible.
+        let end = case.endpoint(rank);
+        let of_gpu = |gpu| self.topology.gpus.iter().find(|node| node.gpu == gpu)?.numa_node;
+        let near = end.and_then(|end| end.numa_node().or_else(|| of_gpu(end.gpu()?)));
+        let affinity = Affinity::agree(&self.cpus, &self.topology, end.is_some(), near, world)?;
         let builder = match own {
             Some(own) if !own.flows.is_empty() => Some(Builder::new(self, own, rank, &affinity)?),
             _ => None,
@@ -251,13 +245,13 @@ impl Transport for Rdma {
             Some(builder) => builder.connect(&cards, world, network)?,
             None => Streams::idle(case, verb, world, network),
         };
-        // Whoever could not connect says so now, before anybody waits for it.
+        // A rank that could not connect reports it here, before others wait for it.
         world.barrier()?;
         Ok(Box::new(streams))
     }
 }
 
-/// The row's words about libfabric.
+/// Describes for the row how libfabric carries out the case.
 fn network(case: &Case, verb: Verb, reports: &[Option<Report>]) -> Network {
     let of = |rank: Option<Rank>| reports.iter().flatten().find(|report| Some(report.rank) == rank);
     let first = case.flows.first();
@@ -305,12 +299,12 @@ fn own_flows(case: &Case, rank: Rank) -> Vec<Flow> {
     case.flows.iter().filter(is_own).copied().collect()
 }
 
-/// Whether the interface itself is to reach a GPU.
+/// Whether the interfaces of `rank` access GPU memory directly.
 fn is_direct(case: &Case, rank: Rank) -> bool {
     !is_staged(case) && case.ends().any(|end| end.rank == rank && end.gpu().is_some())
 }
 
-/// Operations of a flow under way at once, `room` at most.
+/// Operations of a flow under way at once, at most `room`.
 fn window(case: &Case, fabric: &Fabric, room: usize) -> u64 {
     let wanted = match fabric.is_window_given {
         true => u64::from(fabric.window),
@@ -329,7 +323,7 @@ fn is_staged(case: &Case) -> bool {
     case.fabric.as_ref().is_some_and(|fabric| fabric.is_staged)
 }
 
-/// What one operation of the network moves.
+/// The data of one operation of the network.
 fn chunk(case: &Case) -> Bytes {
     if is_staged(case) { case.slot.unwrap_or(CHUNK).min(case.size) } else { case.size }
 }
@@ -339,8 +333,8 @@ fn staging(case: &Case, network: &Network) -> Option<Staging> {
     is_staged(case).then(|| Staging::by_gpus(chunk(case), u64::from(network.window)))
 }
 
-/// Parts of a target, or of a ring: one if operations arrive whole, one after the other, which
-/// those of several interfaces do not; otherwise one for each that can be under way.
+/// Slots of a target, or of a ring: one if operations arrive in order, which they never do over
+/// several interfaces; otherwise one for each operation that can be under way.
 fn slots(case: &Case, verb: Verb, window: u64, facts: Option<&Facts>) -> u64 {
     let is_ordered = facts.filter(|_| !is_staged(case)).is_some_and(|facts| match verb {
         Verb::Read => facts.msg_order.contains("FI_ORDER_RAR"),
@@ -353,8 +347,8 @@ fn slots(case: &Case, verb: Verb, window: u64, facts: Option<&Facts>) -> u64 {
     if is_ordered && rails == 1 { 1 } else { parts_under_way(window, rails) }
 }
 
-/// Parts for `window` operations under way, as many on each of `rails`; each part takes other data
-/// every time.
+/// Slots for `window` operations under way, the same number for each of `rails`. The number makes
+/// each slot get different data every time.
 fn parts_under_way(window: u64, rails: u64) -> u64 {
     let parts = window.next_multiple_of(rails);
     if parts.is_multiple_of(channel::SHIFTS) { parts + rails } else { parts }

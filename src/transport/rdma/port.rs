@@ -16,13 +16,13 @@ use crate::{
 
 use super::signal::Signal;
 
-/// What a signal writes: nobody looks at it.
+/// The data of a signal's write. Nobody reads it.
 const SCRATCH: Bytes = Bytes::new(8);
 
 /// An endpoint on one interface.
 pub(super) struct Port {
     pub(super) endpoint: Endpoint,
-    /// What signals are written from and into.
+    /// Signals are written from here and into here.
     scratch: Region,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct PortCard {
     scratch: RemoteRegion,
 }
 
-/// One of the ways to a partner: through one's own port `port` to one of the partner's.
+/// A connection to a partner: from this rank's port `port` to one of the partner's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rail {
     pub(super) port: usize,
@@ -70,8 +70,8 @@ impl Port {
     }
 }
 
-/// The ways to a partner with the ports `theirs`: as many as the one of the two with more ports
-/// has. Both number them alike.
+/// The connections to a partner with the ports `theirs`: as many as the larger number of ports of
+/// the two ranks. Both number them alike.
 pub(super) fn rails(ports: &mut [Port], theirs: &[PortCard]) -> Result<Vec<Rail>, Error> {
     if theirs.is_empty() {
         return Err(Error::Disagreement("a partner has no interface"));

@@ -1,4 +1,4 @@
-//! How a rank's part of a case runs: how it begins, gives up, fills its memory and verifies it.
+//! Starts and ends the runs of a rank's part, and fills and verifies its memory.
 
 use std::time::Duration;
 
@@ -71,8 +71,9 @@ impl Streams {
         result
     }
 
-    /// Tells all whom this rank has to do with that it gives up; it says itself why. They give up
-    /// too, so that all of the case hear of it. Who cannot be told will see that nothing comes.
+    /// Tells all partners that this rank gives up; its own error says why. The partners give up
+    /// too, so all ranks of the case learn of it. A partner that cannot be told runs into its
+    /// deadline.
     fn give_up(&mut self) {
         self.outbox.clear();
         for (rank, _) in &self.ways {

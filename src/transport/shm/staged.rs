@@ -25,7 +25,7 @@ use crate::{
     world::World,
 };
 
-/// The slots that tuning tries; a transfer that is smaller takes one slot.
+/// The slot sizes that tuning tries. A smaller transfer takes one slot.
 const SLOT_CHOICES: [Bytes; 6] = [
     Bytes::kib(128),
     Bytes::kib(256),
@@ -35,8 +35,8 @@ const SLOT_CHOICES: [Bytes; 6] = [
     Bytes::mib(4),
 ];
 
-/// Slots of a ring: while one is filled and one emptied, one of each waits, so that neither GPU
-/// waits for the other's signal.
+/// Slots of a ring. While one is filled and one emptied, one more of each is available, so neither
+/// GPU waits for the other's signal.
 const SLOTS: u64 = 4;
 
 /// Where the counts and the slots are in a ring.
@@ -44,14 +44,14 @@ const HEAD: Bytes = Bytes::new(0);
 const TAIL: Bytes = Bytes::new(control::LINE as u64);
 const SLOTS_AT: Bytes = Bytes::kib(4);
 
-/// Chunks that are queued behind a hold, at three operations of each stream a chunk; the rest is
-/// queued while the first are under way.
+/// Chunks queued behind a hold, at three operations of a stream for each. The rest is queued while
+/// the first are under way.
 const CHUNKS_BEHIND_A_HOLD: u64 = 40;
 
-/// What tuning moves at most for one timing: the beginning of a transfer that is larger.
+/// The most data for one timing of the tuning: of larger transfers only the beginning.
 const TUNING_MAX: Bytes = Bytes::mib(16);
 
-/// Timings of one slot size; the first is not counted.
+/// Timings of one slot size. The first does not count.
 const TUNING_SPANS: usize = 4;
 
 /// Signals between two processes' GPUs, and their common start, take some microseconds: below 1 %
@@ -109,7 +109,7 @@ struct RingEnd {
     /// Its place among this rank's buffers.
     buffer: usize,
     ring: Rc<Ring>,
-    /// Chunks that were queued since the ring was made; wraps as the GPUs' words do.
+    /// Chunks queued since the ring was created. It wraps as the GPUs' words do.
     queued: u32,
     /// When this source's flow has arrived.
     end: Event,
@@ -172,11 +172,9 @@ impl Staged {
     fn tune(&mut self, case: &Case, world: &mut World) -> Result<(), Error> {
         let slots = slot_sizes(case, &SLOT_CHOICES);
         self.length = case.size.min(TUNING_MAX);
-        let best = tune(slots.len(), world, |choice| {
+        let best = tune(slots.len(), TUNING_SPANS, world, |choice, spans| {
             self.slot = slots[choice];
-            let mut spans = vec![Span::default(); TUNING_SPANS];
-            self.run(1, &mut spans)?;
-            Ok(spans)
+            self.run(1, spans)
         })?;
         self.length = case.size;
         self.slot = slots[best];
@@ -265,7 +263,7 @@ impl Transfer for Staged {
             return Ok(());
         }
         self.run_as_member(operations, spans).inspect_err(|_| {
-            // What is still held, or waits for the other end, would keep its GPU busy.
+            // Work that is held or waits for the other end would keep its GPU busy.
             self.start.release();
             self.ring_ends.iter().for_each(RingEnd::let_go);
             self.endpoints.give_up();
@@ -287,7 +285,7 @@ impl RingEnd {
         let staged = ring.all().slice(SLOTS_AT.plus(slot.times(place)), part.size());
         self.queued = self.queued.wrapping_add(1);
         if self.is_source {
-            // The slot is free when all chunks but the last few have been copied out.
+            // The slot is free when its previous chunk has been copied out.
             #[allow(clippy::cast_possible_truncation, reason = "a handful of slots")]
             let emptied = self.queued.wrapping_sub(SLOTS as u32);
             copier.stream.wait_value(ring.word(TAIL), emptied)?;
@@ -349,7 +347,7 @@ fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<R
             made.insert(flow, pinned(Segment::create(size).trying_to("share memory")?)?);
         }
     }
-    // From here on others open them: whatever fails of them has failed before.
+    // Other ranks open them from here on, so all steps that can fail come before.
     let addresses = made.iter().map(|(flow, segment)| (*flow, segment.address()));
     let addresses: BTreeMap<usize, Address> = addresses.collect();
     let offers = world.exchange_among(addresses, &case.members())?;
@@ -373,8 +371,7 @@ fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<R
     Ok(rings)
 }
 
-/// Takes this thread to the NUMA node next to `gpu`: what it allocates then lies there, and not
-/// where the case before has left it.
+/// Binds this thread to the NUMA node next to `gpu`, so that its allocations lie there.
 fn run_near(gpu: Option<Gpu>, topology: &Topology) -> Result<(), Error> {
     let node = topology.gpus.iter().find(|node| Some(node.gpu) == gpu);
     let nodes = topology.nearest_and_farthest(node.and_then(|node| node.numa_node));

@@ -29,16 +29,16 @@ use crate::{
     world::World,
 };
 
-/// What tuning moves at least for one timing, by several transfers where they are smaller.
+/// The least data for one timing of the tuning: smaller transfers are repeated.
 const TUNING_MIN: Bytes = Bytes::mib(4);
 
-/// What tuning moves at most for one timing: the beginning of a transfer that is larger.
+/// The most data for one timing of the tuning: of larger transfers only the beginning.
 const TUNING_MAX: Bytes = Bytes::mib(64);
 
-/// Timings of one choice; the first is not counted.
+/// Timings of one choice. The first does not count.
 const TUNING_SPANS: usize = 6;
 
-/// Whether memory for `case` is here.
+/// Whether there is enough memory for `case`.
 pub(super) fn support(case: &Case) -> Support {
     let rings = ring_size(case).times(case.flows.len() as u64);
     let memory = case.bytes_per_operation().times(2).plus(rings);
@@ -80,7 +80,8 @@ impl ShmTransfer {
             host::bind_thread(&cpus).trying_to("take a CPU of the case")?;
         }
         let size = ring_size(case);
-        // The target makes the ring: its pages are placed by the one who allocates them.
+        // The target creates the ring, because pages lie on the NUMA node of the thread that
+        // allocates them.
         let mut own_rings = BTreeMap::new();
         for (flow, _) in (0..).zip(&case.flows).filter(|(_, flow)| flow.target.rank == rank) {
             own_rings.insert(flow, Segment::create(size).trying_to("share memory")?);
@@ -106,7 +107,7 @@ impl ShmTransfer {
         }
         let is_misplaced =
             ring_ends.iter().any(|ring_end| own_node.is_some_and(|node| ring_end.is_off(node.0)));
-        // Every rank hears here of one that could not get its part.
+        // Every rank learns here if another one could not prepare its part.
         let is_misplaced = world.agree(is_misplaced, |all| all.contains(&true))?;
         Ok(Self {
             rank,
@@ -124,11 +125,9 @@ impl ShmTransfer {
         let layouts = Layout::all(case);
         let operations = (TUNING_MIN.get() / case.size.get()).max(1);
         self.set_length(case.size.min(TUNING_MAX));
-        let best = tune(layouts.len(), world, |choice| {
+        let best = tune(layouts.len(), TUNING_SPANS, world, |choice, spans| {
             self.arrange(layouts[choice]);
-            let mut spans = vec![Span::default(); TUNING_SPANS];
-            self.run(operations, &mut spans)?;
-            Ok(spans)
+            self.run(operations, spans)
         })?;
         self.set_length(case.size);
         self.arrange(layouts[best]);
@@ -154,7 +153,7 @@ impl ShmTransfer {
         }
     }
 
-    /// Moves what is left of all flows.
+    /// Moves the remaining data of all flows.
     fn move_all(&mut self) -> Result<(), Error> {
         let mut patience = self.control.patience();
         loop {
@@ -244,7 +243,7 @@ impl Transfer for ShmTransfer {
     }
 }
 
-/// What the largest ring of all layouts takes.
+/// The size of a ring that holds every layout.
 fn ring_size(case: &Case) -> Bytes {
     Layout::all(case).iter().map(Layout::segment_size).max().unwrap_or_default()
 }
