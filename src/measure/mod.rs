@@ -227,30 +227,25 @@ fn phases(
     let mut stop = sampling::Stop::new(effort, transfer.clock(), iterations.operations());
     stop.has_bandwidth = !case.operation.is_latency_only();
     let (each, count) = (Duration::ZERO, 0);
-    let mut pass = Pass { world, transfer: transfer.as_mut(), case, seed, each, count };
+    let mut passes = Passes { world, transfer: transfer.as_mut(), case, seed, each, count };
     if iterations.warm_up > 0 {
-        pass.run(Some(iterations.warm_up), 1)?;
+        passes.run(Some(iterations.warm_up), 1)?;
     }
-    let operations = pass.warm_up(stop)?;
+    let operations = passes.warm_up(stop)?;
     // Each sample of a pointer chase verifies what it read.
     if case.operation != Operation::Chase {
         *phase = Phase::Proof;
-        pass.seed = part_seed(seed, 0);
-        pass.prove()?;
+        passes.prove()?;
     }
     let mut bandwidth = None;
     if stop.has_bandwidth {
         *phase = Phase::Bandwidth;
-        pass.seed = part_seed(seed, 1);
-        bandwidth = pass.bulk(stop, operations)?;
+        bandwidth = passes.bulk(stop, operations)?;
     }
     *phase = Phase::Latency;
-    pass.seed = part_seed(seed, 2);
-    pass.each = pass.each.div_f64(operations as f64);
-    let next = |times: &[Duration], each, elapsed| stop.latency(times.len(), each, elapsed);
-    let times = pass.sample(None, next)?;
+    let times = passes.latency(stop, operations)?;
     *phase = Phase::Conclusion;
-    let operations = pass.count;
+    let operations = passes.count;
     witness.look_after();
     let Conclusion { network, log } = transfer.conclude(world)?;
     let clock = transfer.clock();
@@ -293,14 +288,14 @@ fn typical(samples: &[Duration], clock: Clock) -> Duration {
     }
 }
 
-/// One pass over a prepared case: batches of samples. Each batch fills its buffers anew and is
-/// verified.
-struct Pass<'a> {
+/// The passes over a prepared case. Each takes batches of samples; each batch fills its buffers
+/// anew and is verified.
+struct Passes<'a> {
     world: &'a mut World,
     transfer: &'a mut dyn Transfer,
     case: &'a Case,
     seed: u64,
-    /// About how long a sample of the next pass lasts.
+    /// About how long a sample lasts: of the warm-up, then of the next pass.
     each: Duration,
     /// Operations of each flow so far.
     count: u64,
@@ -309,7 +304,7 @@ struct Pass<'a> {
 /// What rank 0 decides after a batch: how many samples follow, if any, or that data is wrong.
 type Decision = Result<Option<usize>, Mismatch>;
 
-impl Pass<'_> {
+impl Passes<'_> {
     /// Runs `samples` of `operations` each, or of single ones.
     fn run(&mut self, operations: Option<u64>, samples: usize) -> Result<Vec<Span>, Error> {
         self.count += operations.unwrap_or(1) * samples as u64;
@@ -349,7 +344,7 @@ impl Pass<'_> {
             let is_enough = times.len() >= sampling::PROOFS || elapsed >= sampling::PROOF_TIME;
             (times.is_empty() || !is_enough).then_some(1)
         };
-        self.sample(None, next).map(drop)
+        self.sample(0, None, next).map(drop)
     }
 
     /// Times many operations at once. The numbers are rank 0's.
@@ -363,7 +358,7 @@ impl Pass<'_> {
             true => stop.bandwidth(times.len(), || summary(bytes, times, clock), each, elapsed),
             false => None,
         };
-        let mut times = self.sample(Some(operations), next)?;
+        let mut times = self.sample(1, Some(operations), next)?;
         if !self.world.is_root() {
             return Ok(None);
         }
@@ -389,11 +384,19 @@ impl Pass<'_> {
         }))
     }
 
+    /// Times single operations, after samples of the bandwidth pass had `operations`.
+    fn latency(&mut self, stop: sampling::Stop, operations: u64) -> Result<Times, Ended> {
+        self.each = self.each.div_f64(operations as f64);
+        let next = |times: &[Duration], each, elapsed| stop.latency(times.len(), each, elapsed);
+        self.sample(2, None, next)
+    }
+
     /// Takes batches of samples of `operations` each, or of single ones, until `next` wants no
     /// more. Rank 0 calls `next` with all times so far, how long a sample lasts, and the time since
-    /// the pass began. The times are rank 0's.
+    /// the pass began. The times are rank 0's. The data derives from the `number` of the pass.
     fn sample(
         &mut self,
+        number: u64,
         operations: Option<u64>,
         next: impl Fn(&[Duration], Duration, Duration) -> Option<usize>,
     ) -> Result<Times, Ended> {
@@ -411,7 +414,7 @@ impl Pass<'_> {
                     return Err(Ended::With(Outcome::Corrupt(mismatch, staging)));
                 }
             };
-            let seed = part_seed(self.seed, batch);
+            let seed = part_seed(part_seed(self.seed, number), batch);
             self.transfer.fill(seed)?;
             let spans = self.run(operations, count)?;
             transport::check_clock()?;

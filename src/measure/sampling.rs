@@ -100,16 +100,12 @@ impl Stop {
     /// The first step of the warm-up. A stream runs more operations than its samples count, so if
     /// operations are slow, a single one shows it sooner.
     pub(super) fn first_trial(&self) -> Trial {
-        match (self.has_bandwidth, self.clock.is_streaming) {
-            (true, _) if self.operations.is_some() => {
-                Trial { operations: self.operations, samples: WARM_UP_SPANS }
-            }
-            (true, true) => Trial { operations: None, samples: 1 },
-            (true, false) => {
-                let operations = Some(self.clock.operations_step);
-                Trial { operations, samples: WARM_UP_SPANS }
-            }
-            (false, _) => Trial { operations: None, samples: WARM_UP_SPANS },
+        let samples = WARM_UP_SPANS;
+        match (self.operations, self.clock.is_streaming) {
+            _ if !self.has_bandwidth => Trial { operations: None, samples },
+            (Some(_), _) => Trial { operations: self.operations, samples },
+            (None, true) => Trial { operations: None, samples: 1 },
+            (None, false) => Trial { operations: Some(self.clock.operations_step), samples },
         }
     }
 

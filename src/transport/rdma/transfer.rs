@@ -56,6 +56,10 @@ pub(super) const OF_RECEIVE: u64 = 2;
 pub(super) const KIND_SHIFT: u32 = 56;
 const CHANNEL_SHIFT: u32 = 32;
 
+/// What a rank waits for another one to do.
+const FLOW: &str = "go on with its flow";
+const END: &str = "come to its end";
+
 /// This rank's part of a case.
 pub(super) struct Streams {
     pub(super) rank: Rank,
@@ -418,7 +422,7 @@ impl Streams {
                 // must be there. The source of reads may leave when it receives this.
                 let is_done = goal.group.is_some() && !is_read || count.completed == count.posted;
                 if is_posted && is_done && count.last.is_none() {
-                    let groups = count.posted / goal.operations();
+                    let groups = count.posted / goal.group.unwrap_or(1);
                     count.last = Some(groups % TURNS_MAX);
                     self.outbox.push_back((partner, Signal::Final { channel: there, groups }));
                 }
@@ -489,7 +493,7 @@ impl Streams {
                     (true, _) => goal.stop == Some(count.posted),
                     (false, true) => true,
                     (false, false) => {
-                        count.has_all(goal.operations())
+                        count.has_all(goal.group.unwrap_or(1))
                             && (!answers || count.posted == count.delivered)
                     }
                 }
@@ -536,20 +540,7 @@ impl Streams {
         let by_way = || self.ways.first().map(|(rank, _)| *rank);
         by_flow.or_else(|| self.barrier.missing()).or_else(by_way).unwrap_or(self.rank)
     }
-}
 
-const FLOW: &str = "go on with its flow";
-
-const END: &str = "come to its end";
-
-impl Goal {
-    /// Operations of a group.
-    fn operations(self) -> u64 {
-        self.group.unwrap_or(1)
-    }
-}
-
-impl Streams {
     /// The error of a failed operation, with the rank at its other end.
     fn failed(&self, failure: Failure) -> Error {
         let of_lane = failure.context.filter(|context| context >> KIND_SHIFT == OF_OPERATION);
