@@ -19,13 +19,16 @@ pub use super::process::Descriptor as Address;
 use super::{CallError, Cause};
 use crate::units::Bytes;
 
-/// How the bytes of a copy are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How bytes are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "StoreKind"))]
+#[serde(rename_all = "kebab-case")]
 pub enum Store {
-    /// By the C library's `memcpy`: through the caches.
+    /// Through the caches.
+    // By the C library's `memcpy`.
     Cached,
-    /// Past the caches, with non-temporal stores. On other machines than x86-64 the same as
-    /// [`Store::Cached`]; see [`NON_TEMPORAL`].
+    /// Past the caches.
+    // With non-temporal stores. Without them (`NON_TEMPORAL`) the same as `Cached`.
     NonTemporal,
 }
 

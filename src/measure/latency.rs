@@ -12,15 +12,15 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, se
 use super::{SAMPLES_FOR_INTERVAL, summary::interval_place};
 use crate::units::nanoseconds;
 
-/// Longest latency that a histogram holds: 1 hour; a longer one counts as that.
+/// The longest latency that a histogram holds: 1 hour. Longer ones count as 1 hour.
 const NS_MAX: u64 = 3_600_000_000_000;
 
-/// What the compressed form of a histogram begins with ("Internal format of V2" in HdrHistogram's
-/// wiki), and the bytes before its counts when it is unpacked.
+/// The first bytes of a compressed histogram ("Internal format of V2" in HdrHistogram's wiki), and
+/// the length of its header when it is decompressed.
 const COMPRESSED: [u8; 4] = [0x1c, 0x84, 0x93, 0x14];
 const HEAD_BYTES: usize = 40;
 
-/// No histogram of ours is longer: 64 times 1024 counts of up to nine bytes.
+/// The longest histogram that g2g writes: 64 times 1024 counts of up to nine bytes.
 const BYTES_MAX: usize = HEAD_BYTES + 9 * 64 * 1024;
 
 /// Latencies in nanoseconds, each within 0.1 %; from 1 ns to 1 hour.
@@ -42,7 +42,7 @@ impl Latency {
         latency
     }
 
-    /// Counts one more. Allocates nothing.
+    /// Adds one latency. Allocates nothing.
     #[inline]
     pub fn record(&mut self, time: Duration) {
         self.histogram.saturating_record(nanoseconds(time).max(1));
@@ -52,7 +52,7 @@ impl Latency {
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (head, packed) = bytes.split_at_checked(8)?;
         let plain = decompress_to_vec_zlib_with_limit(packed, BYTES_MAX).ok()?;
-        // The library makes as much room as the head says.
+        // The library allocates as much as the header says.
         let length = plain.get(4..8)?.try_into().map(u32::from_be_bytes).ok()?;
         if head[..4] != COMPRESSED || plain.len().checked_sub(HEAD_BYTES)? != length as usize {
             return None;
@@ -62,16 +62,16 @@ impl Latency {
         (bounds == (1, NS_MAX, Self::SIGNIFICANT_DIGITS)).then_some(Self { histogram })
     }
 
-    /// Counts all that `other` has counted.
+    /// Adds all latencies of `other`.
     pub fn merge(&mut self, other: &Self) {
-        // The library's `add` looks at all 34,000 counts, and most histograms end far before them.
+        // The library's `add` visits all 34,000 counts, though most histograms end far earlier.
         for counted in other.histogram.iter_recorded() {
             let (ns, count) = (counted.value_iterated_to(), counted.count_since_last_iteration());
             self.histogram.saturating_record_n(ns, count);
         }
     }
 
-    /// How many were counted.
+    /// How many latencies it holds.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
@@ -92,8 +92,8 @@ impl Latency {
         self.histogram.value_at_quantile(quantile)
     }
 
-    /// The 95 % confidence interval of the median, in nanoseconds, as [`super::Summary::of`] makes
-    /// it; `None` of fewer than [`SAMPLES_FOR_INTERVAL`].
+    /// The 95 % confidence interval of the median, in nanoseconds, computed as by
+    /// [`super::Summary::of`]; `None` for fewer than [`SAMPLES_FOR_INTERVAL`].
     pub fn median_interval_ns(&self) -> Option<(f64, f64)> {
         let count = usize::try_from(self.count()).ok()?;
         let place = interval_place(count) as f64;
@@ -107,7 +107,7 @@ impl Latency {
     }
 }
 
-/// As bytes of HdrHistogram's own format.
+/// Serialised as the bytes of HdrHistogram's own format.
 impl Serialize for Latency {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut bytes = Vec::new();

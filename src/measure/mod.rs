@@ -1,7 +1,7 @@
 //! From a case to its numbers: support → prepare → warm up → (fill → run → verify) × batches.
 //!
-//! Owns the order of the steps and the decision when enough has been measured. Rank 0 decides and
-//! tells the others. Knows nothing of what moves the bytes.
+//! Owns the order of the steps and the decision when to stop. Rank 0 decides and tells the others.
+//! Knows nothing of what moves the bytes.
 
 mod latency;
 mod sampling;
@@ -20,27 +20,27 @@ use crate::{
     interrupt,
     plan::{Case, Effort, Operation, Rank},
     transport::{
-        self, Clock, Error, Mismatch, Network, Span, Staging, Support, Transfer, Transport,
-        pattern::part_seed,
+        self, Clock, Conclusion, Error, Mismatch, Network, Span, Staging, Support, Transfer,
+        Transport, pattern::part_seed,
     },
     units::{Bytes, gb_s},
     world::{self, World},
 };
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Outcome {
-    /// It cannot run here, and why.
+    /// It cannot run here, for this reason.
     Skipped(String),
-    /// The timed transfers left wrong data behind: there is no number.
+    /// The timed transfers left wrong data, so there are no numbers.
     Corrupt(Mismatch, Option<Staging>),
-    /// It was measured and every byte was right.
+    /// It was measured, and every byte was right.
     Measured(Box<Measurement>),
 }
 
 impl Outcome {
-    /// The latencies, if it was measured: over all ranks, then of each rank where several have
-    /// flows of their own.
+    /// The latencies, if it was measured: over all ranks, then of each rank if several ranks have
+    /// flows.
     pub fn latencies(&self) -> Vec<(Option<Rank>, Latency)> {
         let Self::Measured(measured) = self else { return Vec::new() };
         let of_ranks = measured.rank_latencies.iter();
@@ -53,97 +53,84 @@ impl Outcome {
 /// The numbers of a case.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Measurement {
-    /// How much moved in bulk; `None` where nothing does: a pointer chase has a latency only.
+    /// The bandwidth; `None` for a pointer chase, which has only a latency.
     pub bandwidth: Option<Bulk>,
-    /// Time of one operation by itself: from its first byte asked for to its last byte in place.
+    /// The times of single operations, from the request of the first byte to the arrival of the
+    /// last.
     pub latency: Latency,
-    /// The same of each rank's own flows, where several ranks have some.
+    /// The same for each rank's own flows, if several ranks have flows.
     pub rank_latencies: Vec<(Rank, Latency)>,
     /// How the data was staged.
     pub staging: Option<Staging>,
-    /// What libfabric has made of it.
+    /// How libfabric carried it out.
     pub network: Option<Network>,
-    /// What the clock can do.
+    /// The properties of the clock.
     pub clock: Clock,
     /// Whether host memory lies on another NUMA node than the case says.
     pub is_misplaced: bool,
-    /// What the library's log has had to say on each rank, if it has one.
+    /// What the library logged on each rank, if it has a log.
     pub log: Option<Vec<(Rank, String)>>,
-    /// Operations of each flow in all: those that warm up and those that prove too.
+    /// Operations of each flow in all, with those of the warm-up and of the proof.
     pub operations: u64,
 }
 
-/// What is measured, and how.
+/// A case, and how it is measured.
 pub struct Experiment<'a> {
     /// What moves the bytes.
     pub transport: &'a dyn Transport,
-    /// What is moved, from where to where.
+    /// The case.
     pub case: &'a Case,
     /// How long it is measured.
     pub effort: Effort,
-    /// What the data is made from.
+    /// The seed of the data.
     pub seed: u64,
 }
 
-/// Observes the machine before and after all operations of a case. Nothing is moved meanwhile.
+/// Observes the machine before and after all operations of a case, while no data moves.
 pub trait Witness {
-    /// All ranks are ready, and what has moved to make them so has arrived.
+    /// Called when all ranks are ready and all data of the preparation has arrived.
     fn look_before(&mut self);
 
-    /// The last operation has ended on all ranks.
+    /// Called when the last operation has ended on all ranks.
     fn look_after(&mut self);
 }
 
-/// Nobody looks.
-impl Witness for () {
-    fn look_before(&mut self) {}
-
-    fn look_after(&mut self) {}
-}
-
-/// Where in a case something ended it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The phases of a case. The text completes "it failed …".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
 pub enum Phase {
-    /// Memory, peers and endpoints are made ready.
+    /// Memory, peers and endpoints are acquired.
+    #[strum(to_string = "while it was prepared")]
     Preparation,
-    /// It is found how many operations make a sample.
+    /// Finds how many operations make a sample.
+    #[strum(to_string = "in the warm-up")]
     WarmUp,
-    /// Single operations are proven.
+    /// Verifies single operations.
+    #[strum(to_string = "in the proof of single operations")]
     Proof,
-    /// Many operations at once are timed, and proven.
+    /// Times and verifies many operations at once.
+    #[strum(to_string = "in the bandwidth pass")]
     Bandwidth,
-    /// Single operations are timed, and proven.
+    /// Times and verifies single operations.
+    #[strum(to_string = "in the latency pass")]
     Latency,
-    /// All is measured; what was acquired is given back.
+    /// All is measured; resources are released.
+    #[strum(to_string = "after the last sample")]
     Conclusion,
-}
-
-impl std::fmt::Display for Phase {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Preparation => "while it was prepared",
-            Self::WarmUp => "in the warm-up",
-            Self::Proof => "in the proof of single operations",
-            Self::Bandwidth => "in the bandwidth pass",
-            Self::Latency => "in the latency pass",
-            Self::Conclusion => "after the last sample",
-        })
-    }
 }
 
 /// Why a case has no outcome.
 #[derive(Debug, thiserror::Error)]
 pub struct Failed {
-    /// Where; `None`: between two cases.
+    /// The phase it failed in; `None` between two cases.
     pub phase: Option<Phase>,
-    /// What ended it.
+    /// The error.
     pub source: Box<Error>,
 }
 
 impl std::fmt::Display for Failed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (&*self.source, self.phase) {
-            // Another rank has said so of itself.
+            // Another rank's error names its own phase.
             (Error::World(world::Error::Failed { .. }) | Error::Interrupted, _) | (_, None) => {
                 self.source.fmt(f)
             }
@@ -161,171 +148,120 @@ impl From<world::Error> for Failed {
 /// The numbers of the bandwidth pass.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Bulk {
-    /// Bandwidth of all flows together, in GB/s (10⁹ bytes per second): bytes of all flows over
-    /// the time from the first flow's first byte asked for to the last flow's last byte in place.
+    /// Bandwidth of all flows together, in GB/s (10⁹ bytes per second): bytes of all flows over the
+    /// time from the first flow's request of its first byte to the arrival of the last flow's last
+    /// byte.
     pub gb_s: Summary,
     /// Operations of each flow in one sample, back to back.
     pub operations_per_sample: u64,
     /// Median time of a sample.
     pub sample_time: Duration,
-    /// Whether the interval reached the precision that was asked for.
+    /// Whether the interval reached the requested precision.
     pub converged: bool,
-    /// Of several ranks with flows of their own: the one with the least bandwidth, and what it
-    /// has, in GB/s, as the median of its samples.
+    /// If several ranks have flows: the slowest rank, and its bandwidth in GB/s, the median of its
+    /// samples.
     pub slowest: Option<(Rank, f64)>,
 }
 
-/// Measures one case from nothing to nothing: all it acquires is gone when it returns. Every rank
-/// calls it; the outcome is rank 0's, the others get `None`.
+/// Why a case ends before all of it is measured.
+enum Ended {
+    /// It has an outcome already.
+    With(Outcome),
+    Failed(Error),
+}
+
+impl<E> From<E> for Ended
+where
+    Error: From<E>,
+{
+    fn from(source: E) -> Self {
+        Self::Failed(source.into())
+    }
+}
+
+/// Measures one case and releases all that it acquires. Every rank calls it; rank 0 gets the
+/// outcome, the others get `None`.
 ///
 /// # Errors
 ///
-/// A failed call or a rank that does not do its part. A case that cannot run here, and data that
-/// is wrong, are no errors but outcomes.
+/// A call failed, or a rank did not do its part. A case that cannot run here and wrong data are
+/// outcomes, not errors.
 pub fn measure(
     world: &mut World,
     experiment: &Experiment<'_>,
     witness: &mut dyn Witness,
 ) -> Result<Option<Outcome>, Failed> {
     let mut phase = Phase::Preparation;
-    let outcome = phases(world, experiment, witness, &mut phase);
-    outcome.map_err(|source| Failed { phase: Some(phase), source: Box::new(source) })
+    match phases(world, experiment, witness, &mut phase) {
+        Ok(measurement) => Ok(measurement.map(|numbers| Outcome::Measured(Box::new(numbers)))),
+        Err(Ended::With(outcome)) => Ok(world.is_root().then_some(outcome)),
+        Err(Ended::Failed(source)) => Err(Failed { phase: Some(phase), source: Box::new(source) }),
+    }
 }
 
-/// All phases, one after the other.
+/// Runs all phases, one after the other. The numbers are rank 0's.
 fn phases(
     world: &mut World,
     experiment: &Experiment<'_>,
     witness: &mut dyn Witness,
     phase: &mut Phase,
-) -> Result<Option<Outcome>, Error> {
+) -> Result<Option<Measurement>, Ended> {
     let &Experiment { transport, case, effort, seed } = experiment;
-    // What the case before has held is free on every rank now.
+    // Every rank has now released what the previous case held.
     world.barrier()?;
-    if let Some(reason) = objection(world, transport, case)? {
-        return Ok(world.is_root().then_some(Outcome::Skipped(reason)));
+    let own = match transport.support(case, world)? {
+        Support::Yes => None,
+        Support::No(reason) => Some(reason),
+    };
+    if let Some(reason) = world.agree(own, |all| all.into_iter().flatten().next())? {
+        return Err(Ended::With(Outcome::Skipped(reason)));
     }
     let mut transfer = transport.prepare(case, world)?;
     // Preparing can move data, and ends sooner on one rank than on another.
     world.barrier()?;
     witness.look_before();
-    // A rank without a part in the case may be the one that looks.
+    // A rank without a part in the case may be the observer.
     world.barrier()?;
     *phase = Phase::WarmUp;
-    let has_bandwidth = !case.operation.is_latency_only();
     let iterations = case.collective().map(|(_, nccl, _)| nccl.iterations).unwrap_or_default();
+    let mut stop = sampling::Stop::new(effort, transfer.clock(), iterations.operations());
+    stop.has_bandwidth = !case.operation.is_latency_only();
+    let (each, count) = (Duration::ZERO, 0);
+    let mut passes = Passes { world, transfer: transfer.as_mut(), case, seed, each, count };
     if iterations.warm_up > 0 {
-        transfer.run(iterations.warm_up, &mut [Span::default()])?;
+        passes.run(Some(iterations.warm_up), 1)?;
     }
-    let stop = sampling::Stop::new(effort, transfer.clock(), iterations.operations());
-    let (operations, each, warmed_up) = warm_up(world, transfer.as_mut(), case, stop)?;
-    let count = iterations.warm_up + warmed_up;
-    let mut pass = Pass { world, transfer: transfer.as_mut(), case, seed, each, count };
-    let mut bandwidth = None;
-    // What a pointer chase has read is proven by each of its samples.
+    let operations = passes.warm_up(stop)?;
+    // Each sample of a pointer chase verifies what it read.
     if case.operation != Operation::Chase {
         *phase = Phase::Proof;
-        pass.seed = part_seed(seed, 0);
-        if let Some(mismatch) = prove(&mut pass)? {
-            return Ok(pass.corrupt(mismatch));
-        }
-        pass.seed = seed;
+        passes.prove()?;
     }
-    if has_bandwidth {
+    let mut bandwidth = None;
+    if stop.has_bandwidth {
         *phase = Phase::Bandwidth;
-        match bulk(&mut pass, stop, operations)? {
-            Ok(bulk) => bandwidth = bulk,
-            Err(mismatch) => return Ok(pass.corrupt(mismatch)),
-        }
+        bandwidth = passes.bulk(stop, operations)?;
     }
     *phase = Phase::Latency;
-    pass.seed = part_seed(seed, 2);
-    pass.each = each.div_f64(operations as f64);
-    let next = |times: &[Duration], each, elapsed| stop.latency(times.len(), each, elapsed);
-    let times = match pass.sample(None, next)? {
-        Samples::Right(times) => times,
-        Samples::Wrong(mismatch) => return Ok(pass.corrupt(mismatch)),
-    };
+    let times = passes.latency(stop, operations)?;
     *phase = Phase::Conclusion;
-    let count = pass.count;
+    let operations = passes.count;
     witness.look_after();
-    transfer.conclude(world)?;
+    let Conclusion { network, log } = transfer.conclude(world)?;
     let clock = transfer.clock();
     let of_rank = |(rank, times): &(Rank, Vec<Duration>)| (*rank, Latency::of(times));
     let is_one = times.ranks.len() < 2;
-    Ok(world.is_root().then(|| {
-        Outcome::Measured(Box::new(Measurement {
-            bandwidth,
-            latency: Latency::of(&times.singles(clock)),
-            rank_latencies: times.ranks.iter().filter(|_| !is_one).map(of_rank).collect(),
-            staging: transfer.staging(),
-            network: transfer.network(),
-            clock,
-            is_misplaced: transfer.is_misplaced(),
-            log: transfer.log(),
-            operations: count,
-        }))
+    Ok(world.is_root().then(|| Measurement {
+        bandwidth,
+        latency: Latency::of(&times.singles(clock)),
+        rank_latencies: times.ranks.iter().filter(|_| !is_one).map(of_rank).collect(),
+        staging: transfer.staging(),
+        network,
+        clock,
+        is_misplaced: transfer.is_misplaced(),
+        log,
+        operations,
     }))
-}
-
-/// Proves single operations: one after the other moves the same bytes, and a wrong one could be
-/// mended by the next. What is wrong, if anything is.
-fn prove(pass: &mut Pass<'_>) -> Result<Option<Mismatch>, Error> {
-    let next = |times: &[Duration], _, elapsed| {
-        let is_enough = times.len() >= sampling::PROOFS || elapsed >= sampling::PROOF_TIME;
-        (times.is_empty() || !is_enough).then_some(1)
-    };
-    match pass.sample(None, next)? {
-        Samples::Right(_) => Ok(None),
-        Samples::Wrong(mismatch) => Ok(Some(mismatch)),
-    }
-}
-
-/// Times many operations at once; the numbers are rank 0's, `Err` is wrong data.
-fn bulk(
-    pass: &mut Pass<'_>,
-    stop: sampling::Stop,
-    operations: u64,
-) -> Result<Result<Option<Bulk>, Mismatch>, Error> {
-    let seed = pass.seed;
-    let bytes = pass.case.bytes_per_operation().times(operations);
-    let clock = pass.transfer.clock();
-    pass.seed = part_seed(seed, 1);
-    // A sample that took no time has no rate, and what is left without it is too slow.
-    let is_timed = |times: &[Duration]| !times.contains(&Duration::ZERO);
-    let next = |times: &[Duration], each, elapsed| match is_timed(times) {
-        true => stop.bandwidth(times.len(), || summary(bytes, times, clock), each, elapsed),
-        false => None,
-    };
-    let mut times = match pass.sample(Some(operations), next)? {
-        Samples::Right(times) => times,
-        Samples::Wrong(mismatch) => return Ok(Err(mismatch)),
-    };
-    if !pass.world.is_root() {
-        return Ok(Ok(None));
-    }
-    let no_time = || Error::Disagreement(NO_TIME);
-    let gb_s = is_timed(&times.all).then(|| summary(bytes, &times.all, clock)).flatten();
-    let gb_s = gb_s.ok_or_else(no_time)?;
-    let case = pass.case;
-    let rank_gb_s = |(rank, times): &(Rank, Vec<Duration>)| {
-        let flows = case.flows.iter().filter(|flow| case.timed_by(flow) == *rank).count() as u64;
-        let share = match case.collective() {
-            // All have a part in each.
-            Some(_) => bytes,
-            None => case.size.times(flows).times(operations),
-        };
-        Some((*rank, summary(share, times, clock)?.estimate))
-    };
-    let slowest = times.ranks.iter().filter_map(rank_gb_s).min_by(|a, b| a.1.total_cmp(&b.1));
-    times.all.sort_unstable();
-    Ok(Ok(Some(Bulk {
-        converged: stop.is_converged(&gb_s),
-        gb_s,
-        operations_per_sample: operations,
-        sample_time: times.all[times.all.len() / 2],
-        slowest: slowest.filter(|_| times.ranks.len() > 1),
-    })))
 }
 
 /// The bandwidth of samples of `bytes` each.
@@ -337,63 +273,14 @@ fn summary(bytes: Bytes, times: &[Duration], clock: Clock) -> Option<Summary> {
     Summary::of(&rates.collect::<Vec<f64>>())
 }
 
-/// Why the case cannot run, if any rank says so.
-fn objection(
-    world: &mut World,
-    transport: &dyn Transport,
-    case: &Case,
-) -> Result<Option<String>, Error> {
-    let own = match transport.support(case, world)? {
-        Support::Yes => None,
-        Support::No(reason) => Some(reason),
-    };
-    let first = world.gather(own)?.map(|all| all.into_iter().flatten().next());
-    Ok(world.broadcast(first)?)
-}
-
-/// Runs until a sample is long enough; how many operations that takes, on rank 0 how long, and how
-/// many operations there were in all.
-fn warm_up(
-    world: &mut World,
-    transfer: &mut dyn Transfer,
-    case: &Case,
-    stop: sampling::Stop,
-) -> Result<(u64, Duration, u64), Error> {
-    let has_bandwidth = !case.operation.is_latency_only();
-    let clock = transfer.clock();
-    let mut trial = stop.first_trial(has_bandwidth);
-    let mut each = Duration::ZERO;
-    let mut count = 0;
-    loop {
-        may_go_on()?;
-        count += trial.operations.unwrap_or(1) * trial.samples as u64;
-        let mut spans = vec![Span::default(); trial.samples];
-        match trial.operations {
-            Some(operations) => transfer.run(operations, &mut spans)?,
-            None => transfer.run_singly(&mut spans)?,
-        }
-        let next = match world.gather((world.rank(), spans))? {
-            Some(ranks) => {
-                each = typical(&Times::of(case, clock, &ranks)?.all, clock);
-                Some(stop.next_trial(trial, each, has_bandwidth))
-            }
-            None => None,
-        };
-        match world.broadcast(next)? {
-            Some(next) => trial = next,
-            None => return Ok((trial.operations.unwrap_or(1), each, count)),
-        }
-    }
-}
-
-/// Ends the case on the first rank if a signal has asked for it; the others hear of it from there.
+/// Ends the case on the first rank if a signal has requested it. The other ranks learn it from
+/// there.
 fn may_go_on() -> Result<(), Error> {
     if interrupt::asked().is_some() { Err(Error::Interrupted) } else { Ok(()) }
 }
 
-/// How long one of these samples lasts. The shortest: a machine that is busy elsewhere makes others
-/// longer than they are. In a stream short ones are beside long ones, which waited for the same
-/// word: the mean.
+/// How long a sample lasts: the shortest of these, because other load on the machine makes samples
+/// longer. In a stream the mean, because a sample that is seen late makes the next one short.
 fn typical(samples: &[Duration], clock: Clock) -> Duration {
     match clock.is_streaming {
         true => samples.iter().sum::<Duration>().div_f64(samples.len().max(1) as f64),
@@ -401,91 +288,152 @@ fn typical(samples: &[Duration], clock: Clock) -> Duration {
     }
 }
 
-/// One pass over a prepared case: batches of samples, each filled anew and verified.
-struct Pass<'a> {
+/// The passes over a prepared case. Each takes batches of samples; each batch fills its buffers
+/// anew and is verified.
+struct Passes<'a> {
     world: &'a mut World,
     transfer: &'a mut dyn Transfer,
     case: &'a Case,
     seed: u64,
-    /// About how long a sample lasts, before there is one.
+    /// About how long a sample lasts: of the warm-up, then of the next pass.
     each: Duration,
     /// Operations of each flow so far.
     count: u64,
 }
 
-/// What a pass gives; the same kind on every rank, the times on rank 0 only.
-enum Samples {
-    Right(Times),
-    Wrong(Mismatch),
-}
+/// What rank 0 decides after a batch: how many samples follow, if any, or that data is wrong.
+type Decision = Result<Option<usize>, Mismatch>;
 
-/// What a rank reports of a batch.
-#[derive(Serialize, Deserialize)]
-struct Batch {
-    rank: Rank,
-    spans: Vec<Span>,
-    mismatch: Option<Mismatch>,
-}
+impl Passes<'_> {
+    /// Runs `samples` of `operations` each, or of single ones.
+    fn run(&mut self, operations: Option<u64>, samples: usize) -> Result<Vec<Span>, Error> {
+        self.count += operations.unwrap_or(1) * samples as u64;
+        let mut spans = vec![Span::default(); samples];
+        match operations {
+            Some(operations) => self.transfer.run(operations, &mut spans)?,
+            None => self.transfer.run_singly(&mut spans)?,
+        }
+        Ok(spans)
+    }
 
-/// What rank 0 decides after a batch.
-#[derive(Serialize, Deserialize)]
-enum Decision {
-    Sample(usize),
-    Enough,
-    Corrupt(Mismatch),
-}
+    /// Runs until a sample is long enough, and returns how many operations it then has.
+    fn warm_up(&mut self, stop: sampling::Stop) -> Result<u64, Error> {
+        let clock = self.transfer.clock();
+        let mut trial = stop.first_trial();
+        loop {
+            may_go_on()?;
+            let spans = self.run(trial.operations, trial.samples)?;
+            let next = match self.world.gather((self.world.rank(), spans))? {
+                Some(ranks) => {
+                    self.each = typical(&Times::of(self.case, clock, &ranks)?.all, clock);
+                    Some(stop.next_trial(trial, self.each))
+                }
+                None => None,
+            };
+            match self.world.broadcast(next)? {
+                Some(next) => trial = next,
+                None => return Ok(trial.operations.unwrap_or(1)),
+            }
+        }
+    }
 
-impl Pass<'_> {
-    /// Takes batches of samples of `operations` each, or of single ones, until `next` (asked on
-    /// rank 0 with all times so far, how long each lasts, and the time since the pass began) wants
-    /// no more.
+    /// Verifies single operations. Operations that run back to back move the same bytes, so the
+    /// next one could hide what one left wrong.
+    fn prove(&mut self) -> Result<(), Ended> {
+        let next = |times: &[Duration], _, elapsed| {
+            let is_enough = times.len() >= sampling::PROOFS || elapsed >= sampling::PROOF_TIME;
+            (times.is_empty() || !is_enough).then_some(1)
+        };
+        self.sample(0, None, next).map(drop)
+    }
+
+    /// Times many operations at once. The numbers are rank 0's.
+    fn bulk(&mut self, stop: sampling::Stop, operations: u64) -> Result<Option<Bulk>, Ended> {
+        let case = self.case;
+        let bytes = case.bytes_per_operation().times(operations);
+        let clock = self.transfer.clock();
+        // A sample that took no time has no rate, and the other samples alone are too slow.
+        let is_timed = |times: &[Duration]| !times.contains(&Duration::ZERO);
+        let next = |times: &[Duration], each, elapsed| match is_timed(times) {
+            true => stop.bandwidth(times.len(), || summary(bytes, times, clock), each, elapsed),
+            false => None,
+        };
+        let mut times = self.sample(1, Some(operations), next)?;
+        if !self.world.is_root() {
+            return Ok(None);
+        }
+        let gb_s = is_timed(&times.all).then(|| summary(bytes, &times.all, clock)).flatten();
+        let gb_s = gb_s.ok_or(Error::Disagreement(NO_TIME))?;
+        let rank_gb_s = |(rank, times): &(Rank, Vec<Duration>)| {
+            let flows = case.flows.iter().filter(|flow| case.timed_by(flow) == *rank).count();
+            let share = match case.collective() {
+                // All ranks have a part in each.
+                Some(_) => bytes,
+                None => case.size.times(flows as u64).times(operations),
+            };
+            Some((*rank, summary(share, times, clock)?.estimate))
+        };
+        let slowest = times.ranks.iter().filter_map(rank_gb_s).min_by(|a, b| a.1.total_cmp(&b.1));
+        times.all.sort_unstable();
+        Ok(Some(Bulk {
+            converged: stop.is_converged(&gb_s),
+            gb_s,
+            operations_per_sample: operations,
+            sample_time: times.all[times.all.len() / 2],
+            slowest: slowest.filter(|_| times.ranks.len() > 1),
+        }))
+    }
+
+    /// Times single operations, after samples of the bandwidth pass had `operations`.
+    fn latency(&mut self, stop: sampling::Stop, operations: u64) -> Result<Times, Ended> {
+        self.each = self.each.div_f64(operations as f64);
+        let next = |times: &[Duration], each, elapsed| stop.latency(times.len(), each, elapsed);
+        self.sample(2, None, next)
+    }
+
+    /// Takes batches of samples of `operations` each, or of single ones, until `next` wants no
+    /// more. Rank 0 calls `next` with all times so far, how long a sample lasts, and the time since
+    /// the pass began. The times are rank 0's. The data derives from the `number` of the pass.
     fn sample(
         &mut self,
+        number: u64,
         operations: Option<u64>,
         next: impl Fn(&[Duration], Duration, Duration) -> Option<usize>,
-    ) -> Result<Samples, Error> {
+    ) -> Result<Times, Ended> {
         let began = Instant::now();
         let mut times = Times::default();
         let wanted = |times: &Times, each| next(&times.all, each, began.elapsed());
-        let mut decision = wanted(&times, self.each).map_or(Decision::Enough, Decision::Sample);
+        let mut decision: Decision = Ok(wanted(&times, self.each));
         for batch in 0.. {
             may_go_on()?;
             let count = match self.world.broadcast(Some(decision))? {
-                Decision::Sample(count) => count,
-                Decision::Enough => return Ok(Samples::Right(times)),
-                Decision::Corrupt(mismatch) => return Ok(Samples::Wrong(mismatch)),
+                Ok(Some(count)) => count,
+                Ok(None) => break,
+                Err(mismatch) => {
+                    let staging = self.transfer.staging();
+                    return Err(Ended::With(Outcome::Corrupt(mismatch, staging)));
+                }
             };
-            let seed = part_seed(self.seed, batch);
-            let mut spans = vec![Span::default(); count];
-            self.count += operations.unwrap_or(1) * count as u64;
+            let seed = part_seed(part_seed(self.seed, number), batch);
             self.transfer.fill(seed)?;
-            match operations {
-                Some(operations) => self.transfer.run(operations, &mut spans)?,
-                None => self.transfer.run_singly(&mut spans)?,
-            }
+            let spans = self.run(operations, count)?;
             transport::check_clock()?;
             let mismatch = self.transfer.verify(seed)?;
-            decision = Decision::Enough;
-            let own = Batch { rank: self.world.rank(), spans, mismatch };
+            decision = Ok(None);
+            let own = ((self.world.rank(), spans), mismatch);
             if let Some(ranks) = self.world.gather(own)? {
-                let wrong = ranks.iter().find_map(|rank| rank.mismatch);
-                let ranks: Vec<(Rank, Vec<Span>)> =
-                    ranks.into_iter().map(|batch| (batch.rank, batch.spans)).collect();
-                times.extend(Times::of(self.case, self.transfer.clock(), &ranks)?);
+                let (spans, mismatches): (Vec<_>, Vec<Option<Mismatch>>) =
+                    ranks.into_iter().unzip();
+                times.extend(Times::of(self.case, self.transfer.clock(), &spans)?);
                 let all = &times.all;
                 let each = all.iter().sum::<Duration>().div_f64(all.len().max(1) as f64);
-                decision = match (wrong, wanted(&times, each)) {
-                    (Some(mismatch), _) => Decision::Corrupt(mismatch),
-                    (None, Some(count)) => Decision::Sample(count),
-                    (None, None) => Decision::Enough,
+                decision = match mismatches.into_iter().flatten().next() {
+                    Some(mismatch) => Err(mismatch),
+                    None => Ok(wanted(&times, each)),
                 };
             }
         }
-        Ok(Samples::Right(times))
-    }
-
-    fn corrupt(&self, mismatch: Mismatch) -> Option<Outcome> {
-        self.world.is_root().then(|| Outcome::Corrupt(mismatch, self.transfer.staging()))
+        Ok(times)
     }
 }
 

@@ -1,4 +1,4 @@
-//! How many operations make a sample, and when there are samples enough.
+//! How many operations make a sample, and when there are enough samples.
 
 use std::time::Duration;
 
@@ -7,54 +7,54 @@ use serde::{Deserialize, Serialize};
 use super::{SAMPLES_FOR_INTERVAL, Summary};
 use crate::{plan::Effort, transport::Clock};
 
-/// No interval is believed with fewer samples.
+/// An interval of fewer samples never ends a pass.
 const SAMPLES_MIN: usize = 20;
 
 /// Most latency samples of one case: 10 values lie above the 99.9th percentile.
 const LATENCY_SAMPLES_MAX: usize = 10_000;
 
-/// With so many latency samples, one value lies above the 99.9th percentile; more are taken only
-/// where they are cheap, within a fortieth of the time limit.
+/// With this many latency samples, one value lies above the 99.9th percentile. More are taken only
+/// within a fortieth of the time limit.
 const LATENCY_SAMPLES_GOOD: usize = 1000;
 
-/// Samples of one step of the warm-up; it reads the shortest.
+/// Samples of one step of the warm-up, which uses the shortest.
 const WARM_UP_SPANS: usize = 3;
 
-/// Samples of the last step of the warm-up, which confirms that a sample is long enough: on a
-/// machine that is busy elsewhere three can be long by chance.
+/// Samples of the last step of the warm-up. It confirms that a sample is long enough, because on a
+/// busy machine three samples can be long by chance.
 const CONFIRMING_SPANS: usize = 12;
 
-/// Samples that last so long need no confirmation.
+/// Samples of at least this length need no confirmation.
 const CONFIRMED_TIME: Duration = Duration::from_millis(50);
 
-/// Single operations that are proven each by itself, before anything is timed in bulk.
+/// Single operations that are verified one by one before the bandwidth pass.
 pub(super) const PROOFS: usize = 16;
 
-/// Proving stops after this time, with one operation at least.
+/// The proof stops after this time, with at least one operation.
 pub(super) const PROOF_TIME: Duration = Duration::from_millis(50);
 
-/// A batch lasts about so long: the first transfers after filling find the data in other caches
-/// than those that follow, and must be few among them.
+/// A batch lasts about this long. The first transfers after filling find the data in other caches
+/// than later ones do, so they must be few.
 const BATCH_TIME: Duration = Duration::from_millis(250);
 
-/// The samples of a stream last so long together, and a batch of them at most [`STREAM_TIME_MAX`]:
-/// its first and its last word can be seen some milliseconds late, where CPUs are busy.
+/// All samples of a stream together last at least this long, and a batch of them at most
+/// [`STREAM_TIME_MAX`]: on busy CPUs its first and last confirmation may be seen milliseconds late.
 const STREAM_TIME_MIN: Duration = Duration::from_millis(250);
 
-/// Each batch of a stream has a run-in, and an end in which its queues become empty.
+/// The longest batch of a stream. Each batch also has a run-in, and an end in which queues drain.
 const STREAM_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Most samples of one batch, so that its message stays small.
 const BATCH_MAX: usize = 2000;
 
-/// The next, larger count of operations of a sample, which is to last `wanted`; `None` if it lasts
-/// long enough with `time`, or there can be no more than `most`.
+/// The next, larger count of operations for a sample that is to last `wanted`. `None` if `time` is
+/// long enough or `operations` has reached `most`.
 fn more_operations(operations: u64, time: Duration, wanted: Duration, most: u64) -> Option<u64> {
     if time >= wanted || operations >= most {
         return None;
     }
-    // A tenth more than it takes, so that a somewhat faster run does not need another step; at
-    // most 64 times, since the first operations are slow and would mislead.
+    // A tenth more than needed, so that a slightly faster run needs no further step. At most 64
+    // times as many, because the first operations are slow.
     let factor = 1.1 * wanted.as_secs_f64() / time.max(Duration::from_nanos(1)).as_secs_f64();
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within 2 to 64")]
     let factor = factor.clamp(2.0, 64.0).ceil() as u64;
@@ -64,28 +64,30 @@ fn more_operations(operations: u64, time: Duration, wanted: Duration, most: u64)
 /// One step of the warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Trial {
-    /// Of a sample; `None`: they are single.
+    /// Operations of a sample; `None` for single operations.
     pub(super) operations: Option<u64>,
     pub(super) samples: usize,
 }
 
-/// When to stop.
+/// Decides when to stop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stop {
     effort: Effort,
     clock: Clock,
-    /// How many operations a sample holds, where that was asked for.
+    /// Operations of a sample, if the user has set them.
     operations: Option<u64>,
+    /// Whether the case has a bandwidth pass.
+    pub(super) has_bandwidth: bool,
 }
 
 impl Stop {
     pub(super) fn new(effort: Effort, clock: Clock, operations: Option<u64>) -> Self {
-        // Where only single ones can be timed, these are.
+        // A clock that times only single operations overrides the count.
         let operations = operations.map(|count| if clock.operations_max == 1 { 1 } else { count });
-        Self { effort, clock, operations }
+        Self { effort, clock, operations, has_bandwidth: true }
     }
 
-    /// How long a sample lasts at least.
+    /// The shortest time of a sample.
     pub(super) fn sample_time(&self) -> Duration {
         let least = self.clock.sample_time_min;
         if !self.clock.is_streaming {
@@ -95,30 +97,21 @@ impl Stop {
         least.max(STREAM_TIME_MIN.div_f64(count.max(1) as f64))
     }
 
-    /// How the warm-up begins. A stream holds more than its samples: of what takes long, a single
-    /// operation says it sooner.
-    pub(super) fn first_trial(&self, has_bandwidth: bool) -> Trial {
-        match (has_bandwidth, self.clock.is_streaming) {
-            (true, _) if self.operations.is_some() => {
-                Trial { operations: self.operations, samples: WARM_UP_SPANS }
-            }
-            (true, true) => Trial { operations: None, samples: 1 },
-            (true, false) => {
-                let operations = Some(self.clock.operations_step);
-                Trial { operations, samples: WARM_UP_SPANS }
-            }
-            (false, _) => Trial { operations: None, samples: WARM_UP_SPANS },
+    /// The first step of the warm-up. A stream runs more operations than its samples count, so if
+    /// operations are slow, a single one shows it sooner.
+    pub(super) fn first_trial(&self) -> Trial {
+        let samples = WARM_UP_SPANS;
+        match (self.operations, self.clock.is_streaming) {
+            _ if !self.has_bandwidth => Trial { operations: None, samples },
+            (Some(_), _) => Trial { operations: self.operations, samples },
+            (None, true) => Trial { operations: None, samples: 1 },
+            (None, false) => Trial { operations: Some(self.clock.operations_step), samples },
         }
     }
 
-    /// What the warm-up runs after `trial`, of which a sample lasted `each`; `None`: it is over.
-    pub(super) fn next_trial(
-        &self,
-        trial: Trial,
-        each: Duration,
-        has_bandwidth: bool,
-    ) -> Option<Trial> {
-        if has_bandwidth && self.operations.is_some() {
+    /// The step of the warm-up after `trial`, whose samples lasted `each`; `None` at the end.
+    pub(super) fn next_trial(&self, trial: Trial, each: Duration) -> Option<Trial> {
+        if self.has_bandwidth && self.operations.is_some() {
             return None;
         }
         let (wanted, most) = (self.sample_time(), self.clock.operations_max);
@@ -126,28 +119,28 @@ impl Stop {
         let more = trial.operations.and_then(|count| more_operations(count, each, wanted, most));
         let more = more.map(|count| count.next_multiple_of(step).min(most));
         let is_sure = each >= CONFIRMED_TIME || trial.samples == CONFIRMING_SPANS;
-        match (more, self.clock.is_streaming && has_bandwidth) {
+        match (more, self.clock.is_streaming && self.has_bandwidth) {
             (Some(_), _) => Some(Trial { operations: more, samples: WARM_UP_SPANS }),
-            // It may be the way that takes long, and the stream be fast.
+            // A long latency says little about the rate of the stream.
             (None, true) if trial.operations.is_none() && each < STREAM_TIME_MIN => {
                 Some(Trial { operations: Some(1), samples: WARM_UP_SPANS })
             }
-            // It does not matter whether samples are a little short: it is all of them that count.
+            // Samples may be a little short: only their total counts.
             (None, true) => None,
             (None, false) if is_sure => None,
             (None, false) => Some(Trial { samples: CONFIRMING_SPANS, ..trial }),
         }
     }
 
-    /// Whether the interval is as narrow as was asked for. With a count that was fixed beforehand
-    /// there was no stopping at one that is narrow by luck: any interval will do.
+    /// Whether the interval is as narrow as requested. With a fixed count sampling cannot have
+    /// stopped at an interval that is narrow by chance, so fewer samples suffice.
     pub(super) fn is_converged(&self, summary: &Summary) -> bool {
         let least = self.effort.samples.map_or(SAMPLES_MIN, |_| SAMPLES_FOR_INTERVAL);
         summary.count >= least && summary.half_width() <= self.effort.precision
     }
 
-    /// Samples of the next batch of the bandwidth pass, which has `count` samples, with this
-    /// `summary`, and has lasted `elapsed` so far; a sample lasts about `each`.
+    /// Samples of the next batch of the bandwidth pass, or `None` to stop. The pass so far has
+    /// `count` samples with this `summary` and has lasted `elapsed`; a sample lasts about `each`.
     pub(super) fn bandwidth(
         &self,
         count: usize,
@@ -163,8 +156,8 @@ impl Stop {
         if elapsed >= self.effort.time_limit && count > 0 {
             return None;
         }
-        // Each look at the interval is a chance to stop at one that is narrow by luck: few looks,
-        // each at twice as many samples as the one before.
+        // Each look at the interval is a chance to stop at one that is narrow by chance. So looks
+        // are few, each at twice as many samples as the one before.
         let mut look = SAMPLES_MIN;
         while look < count {
             look *= 2;
@@ -178,7 +171,7 @@ impl Stop {
         Some(batch.min(count))
     }
 
-    /// How long a batch of the bandwidth pass lasts at most.
+    /// The longest time of a batch of the bandwidth pass.
     fn bandwidth_batch(&self) -> Duration {
         match self.clock.is_streaming {
             true => self.effort.time_limit.clamp(STREAM_TIME_MIN, STREAM_TIME_MAX),
@@ -186,8 +179,9 @@ impl Stop {
         }
     }
 
-    /// Samples of the next batch of the latency pass, which has `count` samples and has lasted
-    /// `elapsed` so far; it may last half of the time limit, and a fortieth with enough samples.
+    /// Samples of the next batch of the latency pass, or `None` to stop. The pass so far has
+    /// `count` samples and has lasted `elapsed`. It may last half of the time limit, or a fortieth
+    /// once it has enough samples.
     pub(super) fn latency(&self, count: usize, each: Duration, elapsed: Duration) -> Option<usize> {
         let missing = LATENCY_SAMPLES_MAX.saturating_sub(count);
         let share = if count < LATENCY_SAMPLES_GOOD { 2 } else { 40 };

@@ -1,4 +1,4 @@
-//! What samples say together, and how well it is known.
+//! Summarises samples with a confidence interval.
 
 use std::{cell::RefCell, collections::HashMap, time::Duration};
 
@@ -6,17 +6,17 @@ use statrs::distribution::{Binomial, ContinuousCDF, DiscreteCDF, Normal, Student
 
 use crate::units::{Bytes, gb_s};
 
-/// The chance that the interval misses the true median, on both sides together.
+/// The probability that the interval misses the true median, on both sides together.
 const MISS: f64 = 0.05;
 
-/// Below so many samples no two of them make a 95 % interval of the median.
+/// With fewer samples no two of them bound a 95 % interval of the median.
 pub const SAMPLES_FOR_INTERVAL: usize = 6;
 
-/// The samples of a stream are put together to so many parts or more, whose means make its
-/// interval.
+/// The samples of a stream are divided into at least this many parts. The means of the parts give
+/// the interval.
 const PARTS: usize = 20;
 
-/// What is kept of a list of samples.
+/// A summary of samples.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Summary {
     /// How many samples.
@@ -76,12 +76,12 @@ impl Summary {
     }
 }
 
-/// What a 95 % confidence interval says of its estimate's standard error.
+/// How a 95 % confidence interval relates to its estimate's standard error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
-    /// So many standard errors is half of the interval.
+    /// Half of the interval, in standard errors.
     pub errors: f64,
-    /// Degrees of freedom of Student's distribution: how well the interval tells the standard
+    /// Degrees of freedom of Student's distribution: how well the interval determines the standard
     /// error.
     pub freedom: f64,
 }
@@ -89,15 +89,15 @@ pub struct Scale {
 impl Scale {
     /// Of an interval that [`Summary::of`] makes from `count` samples; `None` below 6.
     ///
-    /// The interval misses with a chance of its own, below 5 %, and so many standard errors it is
-    /// (McKean and Schrader, "A Comparison of Methods for Studentizing the Sample Median",
+    /// The interval's own probability to miss, which is below 5 %, gives its width in standard
+    /// errors (McKean and Schrader, "A Comparison of Methods for Studentizing the Sample Median",
     /// Communications in Statistics B 13, 1984; Bonett and Price, "Statistical Inference for a
     /// Linear Function of Medians", Psychological Methods 7, 2002). Its width varies as the sum of
     /// the gaps between the samples in it does, each of which is about exponential: what is divided
     /// by a sum of *g* of them has the tails of Student's distribution with *g* degrees of freedom.
     pub fn of_median(count: usize) -> Option<Self> {
         thread_local!(static KNOWN: Known<Option<Scale>> = Known::default());
-        KNOWN.with(|known| known.get(count, Self::median))
+        KNOWN.with_borrow_mut(|known| *known.entry(count).or_insert_with(|| Self::median(count)))
     }
 
     fn median(count: usize) -> Option<Self> {
@@ -122,7 +122,7 @@ impl Scale {
         thread_local!(static KNOWN: Known<Option<Scale>> = Known::default());
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "to 1e7")]
         let tenths = (10.0 * freedom).clamp(10.0, 1e7) as usize;
-        KNOWN.with(|known| known.get(tenths, Self::student))
+        KNOWN.with_borrow_mut(|known| *known.entry(tenths).or_insert_with(|| Self::student(tenths)))
     }
 
     fn student(tenths: usize) -> Option<Self> {
@@ -132,7 +132,7 @@ impl Scale {
     }
 }
 
-/// How many samples of a stream make a part.
+/// The number of samples in a part of a stream.
 fn part_length(count: usize) -> usize {
     (count / PARTS).max(1)
 }
@@ -148,34 +148,17 @@ fn variation(samples: &[f64]) -> f64 {
 /// How many samples lie below the lower end of the interval, and as many above the upper end.
 pub(super) fn interval_place(count: usize) -> usize {
     thread_local!(static KNOWN: Known<usize> = Known::default());
-    KNOWN.with(|known| known.get(count, place))
+    KNOWN.with_borrow_mut(|known| *known.entry(count).or_insert_with(|| place(count)))
 }
 
-/// What follows from whole numbers, each worked out once: quantiles take long, and a million rows
-/// have few different numbers.
-struct Known<T>(RefCell<HashMap<usize, T>>);
-
-impl<T> Default for Known<T> {
-    fn default() -> Self {
-        Self(RefCell::default())
-    }
-}
-
-impl<T: Copy> Known<T> {
-    fn get(&self, number: usize, of: impl FnOnce(usize) -> T) -> T {
-        if let Some(known) = self.0.borrow().get(&number) {
-            return *known;
-        }
-        let found = of(number);
-        self.0.borrow_mut().insert(number, found);
-        found
-    }
-}
+/// Results for whole numbers, each computed once: quantiles take long, and a million rows have few
+/// different numbers.
+type Known<T> = RefCell<HashMap<usize, T>>;
 
 fn place(count: usize) -> usize {
     let Ok(below) = Binomial::new(0.5, count as u64) else { return 0 };
-    // The smallest k whose chance of k or fewer samples below the median is 2.5 % or more: then
-    // k - 1 or fewer has less, and the k-th smallest sample is the end.
+    // The smallest k for which k or fewer samples lie below the median with a probability of 2.5 %
+    // or more. For k - 1 it is less, so the k-th smallest sample is the end.
     let k = below.inverse_cdf(MISS / 2.0);
     usize::try_from(k).unwrap_or(0).saturating_sub(1)
 }

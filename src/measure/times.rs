@@ -1,4 +1,4 @@
-//! From what each rank noted to how long samples lasted.
+//! Computes how long samples lasted from the spans of all ranks.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::{
     transport::{Clock, Error, Span, durations},
 };
 
-/// What is said where a clock tells no two times apart.
+/// The message if a sample took no time.
 pub(super) const NO_TIME: &str = "a sample took no time by its clock: give larger --sizes";
 
 /// How long samples lasted.
@@ -20,7 +20,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Of one batch: what each of the ranks noted.
+    /// The times of one batch from the spans of each rank.
     pub(super) fn of(
         case: &Case,
         clock: Clock,
@@ -51,7 +51,7 @@ impl Times {
         }
     }
 
-    /// The times of single operations: where each rank takes its own, all of them.
+    /// The times of single operations. If each rank times its own operations, those of all ranks.
     pub(super) fn singles(&self, clock: Clock) -> Vec<Duration> {
         if clock.is_streaming {
             self.ranks.iter().flat_map(|(_, times)| times).copied().collect()
@@ -61,8 +61,8 @@ impl Times {
     }
 }
 
-/// How long the flows of `rank` lasted in each sample: to its own end, or, where the target notes
-/// the end, to that of the targets of its flows. Empty for a rank that began none.
+/// How long the flows of `rank` lasted in each sample: until its own end, or, if targets note the
+/// end, until the last end of its flows' targets. Empty for a rank without flows.
 fn of_rank(case: &Case, rank: Rank, spans: &[Span], batch: &[(Rank, Vec<Span>)]) -> Vec<Duration> {
     let is_whole = spans.iter().all(|span| span.end_ns.is_some()) && case.engine.has_own_clock();
     let targets: Vec<&Vec<Span>> = batch
@@ -83,9 +83,9 @@ fn of_rank(case: &Case, rank: Rank, spans: &[Span], batch: &[(Rank, Vec<Span>)])
     spans.iter().enumerate().filter_map(of_sample).collect()
 }
 
-/// The time in which all ranks together would have moved one sample each at the sum of their
-/// rates: on average the harmonic mean of their mean times. (That of the times of each sample would
-/// count one that seemed short, since the one before was seen late, for more than both together.)
+/// The time in which all ranks together would have moved one sample each at the sum of their rates:
+/// on average the harmonic mean of their mean times. The harmonic mean of each sample's times would
+/// be wrong: a sample that seems short because the one before was seen late would weigh too much.
 fn streaming(ranks: &[(Rank, Vec<Duration>)]) -> Result<Vec<Duration>, Error> {
     let count = ranks.first().map_or(0, |(_, times)| times.len());
     if ranks.iter().any(|(_, times)| times.len() != count) {

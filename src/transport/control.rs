@@ -1,9 +1,9 @@
-//! Keeping step within a case: each member counts its steps in a line of shared memory, and sees
-//! those of the others without a message.
+//! Synchronises the members of a case: each counts its steps in a cache line of shared memory,
+//! where the others read them without a message.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use super::{Error, Wait, patience::Patience};
+use super::{Error, TryingTo, Wait, patience::Patience};
 use crate::{
     ffi::{
         process::Peer,
@@ -50,19 +50,8 @@ impl Control {
     /// Connects the members of `case`; every rank calls it, those without a part too.
     pub(super) fn new(case: &Case, world: &mut World, wait: Wait) -> Result<Self, Error> {
         let members = case.members();
-        let own_segment = match world.is_root() {
-            true => Some(
-                Segment::create(Bytes::of_len(members.len() * LINE))
-                    .map_err(|source| Error::call("share memory", source))?,
-            ),
-            false => None,
-        };
+        let segment = share(world, Bytes::of_len(members.len() * LINE))?;
         let pids = world.exchange_among(std::process::id(), &members)?;
-        let address = world.broadcast(own_segment.as_ref().map(Segment::address))?;
-        let segment = match own_segment {
-            Some(segment) => segment,
-            None => open(Some(address))?,
-        };
         let rank = world.rank();
         let member = |(place, &other): (usize, &Rank)| Member {
             rank: other,
@@ -103,8 +92,8 @@ impl Control {
     pub(super) fn wait_for_all(&self, waiting_for: &'static str) -> Result<(), Error> {
         for member in &self.peers {
             let turn = self.segment.word(member.line);
-            // A quarter longer than a rank in the middle of a flow waits: if that one has the
-            // trouble, it knows the culprit, and gives up first.
+            // A quarter longer than a rank in the middle of a flow waits. That rank knows the
+            // culprit, so it is to report first.
             let mut patience = Patience::new(self.wait, self.deadline + self.deadline / 4);
             while turn.load(Ordering::Acquire) < self.turn {
                 self.look(&mut patience, member.rank, waiting_for)?;
@@ -113,8 +102,8 @@ impl Control {
         Ok(())
     }
 
-    /// One look in vain at what `rank` is to do. Now and then it looks at the clock, and whether
-    /// all members still live and go on.
+    /// Called after each look in vain at what `rank` is to do. Now and then it checks the clock,
+    /// and whether all members still live and go on.
     #[inline]
     pub(super) fn look(
         &self,
@@ -127,10 +116,7 @@ impl Control {
             return Ok(());
         }
         self.check()?;
-        match patience.is_over() {
-            Some(waited) => Err(Error::Stalled { rank: rank.0, waiting_for, waited }),
-            None => Ok(()),
-        }
+        patience.check(rank, waiting_for)
     }
 
     /// Whether all other members still live and go on.
@@ -146,12 +132,23 @@ impl Control {
         Ok(())
     }
 
-    /// Tells the other members that this one gave up; it says itself why.
+    /// Tells the other members that this one gave up. Its own error says why.
     pub(super) fn give_up(&self) {
         if let Some(own) = self.own {
             self.segment.word(own * LINE + GAVE_UP).store(1, Ordering::Release);
         }
     }
+}
+
+/// Memory that all ranks see: rank 0 makes it, and every rank calls.
+pub(super) fn share(world: &mut World, size: Bytes) -> Result<Segment, Error> {
+    let own = world.is_root().then(|| Segment::create(size)).transpose();
+    let own = own.trying_to("share memory")?;
+    let address = world.broadcast(own.as_ref().map(Segment::address))?;
+    let segment = own.map_or_else(|| open(Some(address)), Ok)?;
+    // It has no name: rank 0, which may not need it, keeps it until every rank has opened it.
+    world.barrier()?;
+    Ok(segment)
 }
 
 /// Opens what another rank offers.

@@ -5,10 +5,8 @@
 
 mod control;
 mod gpu;
-mod local;
 mod nccl;
 pub mod nccl_env;
-mod p2p;
 mod patience;
 pub mod pattern;
 mod rdma;
@@ -20,15 +18,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ffi,
+    ffi, machine,
     plan::{Case, Rank, TransportKind, topology::Topology},
     units::{Bytes, nanoseconds},
     world::{self, World},
 };
 
+pub use crate::ffi::shm::Store as StoreKind;
 pub use pattern::Mismatch;
 
-/// What can go wrong with a case that can run here.
+/// Why a case that can run here failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A foreign call.
@@ -39,29 +38,29 @@ pub enum Error {
         /// The call that did not succeed.
         source: ffi::CallError,
     },
-    /// Memory that another rank offers cannot be opened; that rank may have given it up.
+    /// Memory that another rank offers cannot be opened. That rank may have failed.
     #[error(
         "cannot open a rank's shared memory (all ranks need one user and one PID namespace, and \
          g2g's file must be readable): {0}"
     )]
     Open(ffi::CallError),
-    /// A signal has asked for the end.
+    /// A signal has requested the end of the run.
     #[error("the run was interrupted")]
     Interrupted,
-    /// Another rank.
+    /// Another rank failed, or cannot be reached.
     #[error(transparent)]
     World(#[from] world::Error),
-    /// A rank made no progress in the middle of a transfer.
+    /// A rank made no progress during a transfer.
     #[error("no byte moved for {} s while waiting for rank {rank} to {waiting_for}", .waited.as_secs_f64())]
     Stalled {
-        /// The rank that was waited for.
+        /// The rank that this one waited for.
         rank: u32,
         /// What it was to do.
         waiting_for: &'static str,
         /// How long.
         waited: Duration,
     },
-    /// A rank gave up in the middle of a transfer; it tells the reason itself.
+    /// A rank gave up during a transfer. Its own error says why.
     #[error("rank {0} gave up on this case")]
     Abandoned(u32),
     /// A collective step was not done in time.
@@ -71,7 +70,7 @@ pub enum Error {
         action: String,
         /// How long.
         waited: Duration,
-        /// The ranks that have not come to it, as far as is known.
+        /// The ranks that have not entered it, if known.
         missing: Option<Vec<Rank>>,
     },
     /// The case can run on rank 0 but not on this rank.
@@ -107,13 +106,25 @@ impl Error {
         }
     }
 
-    /// Whether another rank's failure may be the cause; that rank then reports more.
+    /// Whether another rank's failure may be the cause. That rank's error then says more.
     pub const fn may_be_a_consequence(&self) -> bool {
         matches!(self, Self::Open(_) | Self::Abandoned(_) | Self::Unfinished { .. })
     }
 }
 
-/// An error if this thread's clock has gone back since the last call: what was timed since is
+/// Turns a foreign call that did not succeed into an error that says what was tried.
+trait TryingTo<T> {
+    /// `action` ends the sentence "cannot …".
+    fn trying_to(self, action: &str) -> Result<T, Error>;
+}
+
+impl<T> TryingTo<T> for Result<T, ffi::CallError> {
+    fn trying_to(self, action: &str) -> Result<T, Error> {
+        self.map_err(|source| Error::call(action, source))
+    }
+}
+
+/// Fails if this thread's clock has gone back since the last call, because times since then are
 /// wrong.
 pub fn check_clock() -> Result<(), Error> {
     ffi::clock::went_back().map_or(Ok(()), |step| Err(Error::ClockWentBack(step)))
@@ -131,39 +142,49 @@ fn who_is_missing(ranks: &Option<Vec<Rank>>) -> String {
     }
 }
 
+/// The first wrong data that one of these comparisons finds.
+fn first_mismatch(
+    mut comparisons: impl Iterator<Item = Result<Option<Mismatch>, Error>>,
+) -> Result<Option<Mismatch>, Error> {
+    comparisons.find_map(Result::transpose).transpose()
+}
+
+/// Why this machine has too little free memory for what `needs` so many bytes, if so; `remedy`
+/// ends the sentence.
+fn lack_of_memory(needs: &str, needed: Bytes, remedy: &str) -> Option<String> {
+    let available = machine::available_memory().filter(|&available| needed > available)?;
+    let (needed, available) = (needed.rounded(), available.rounded());
+    Some(format!("{needs} {needed} of memory but {available} are available{remedy}"))
+}
+
 /// Whether a case can run on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Support {
     /// It can.
     Yes,
-    /// It cannot, and this is the sentence that goes into the `reason` column.
+    /// It cannot, for this reason. The sentence goes into the `reason` column.
     No(String),
 }
 
 /// One way of moving bytes.
 pub trait Transport {
-    /// Whether `case` can run here, as far as this rank of `world` can tell. Asked before anything
+    /// Whether `case` can run here, as far as this rank of `world` can tell. Called before anything
     /// is allocated.
     fn support(&self, case: &Case, world: &World) -> Result<Support, Error>;
 
-    /// Acquires buffers, segments and connections: all that must not be timed. Every rank calls
-    /// it, those without a part in the case too.
+    /// Acquires buffers, segments and connections: everything that must not be timed. Every rank
+    /// calls it, also those without a part in the case.
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error>;
 }
 
-/// A transfer that is ready to run: this rank's part of it. Dropping it gives everything back.
+/// This rank's part of a transfer that is ready to run. Dropping it releases everything.
 pub trait Transfer {
-    /// How the data is staged on its way, if it is.
+    /// How the data is staged, if it is.
     fn staging(&self) -> Option<Staging> {
         None
     }
 
-    /// How libfabric carries out the case, if it is one of RDMA.
-    fn network(&self) -> Option<Network> {
-        None
-    }
-
-    /// The properties of the clock behind the spans.
+    /// The properties of the clock that times the spans.
     fn clock(&self) -> Clock;
 
     /// Whether host memory of any rank lies on another NUMA node than the case says.
@@ -171,35 +192,38 @@ pub trait Transfer {
         false
     }
 
-    /// Writes the pattern of `seed` into this rank's sources, and into its targets what differs
-    /// from that pattern in every byte.
+    /// Writes the pattern of `seed` into this rank's sources, and bytes that all differ from it
+    /// into its targets.
     fn fill(&mut self, seed: u64) -> Result<(), Error>;
 
-    /// For each span: waits until every rank of the case is ready, then moves the data of every
-    /// flow `operations` times, back to back, and notes when this rank began and ended. The
-    /// slice's length is the count of spans; nothing in here allocates, prints or takes a lock.
+    /// For each of `spans`: waits until every rank of the case is ready, moves the data of every
+    /// flow `operations` times back to back, and records when this rank began and ended. It does
+    /// not allocate, print or take a lock.
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error>;
 
-    /// The same with one operation of every flow in each span, begun when the one before has
-    /// ended: for latencies.
+    /// The same for latencies: one operation of every flow in each span, begun when the previous
+    /// one has ended.
     fn run_singly(&mut self, spans: &mut [Span]) -> Result<(), Error> {
         self.run(1, spans)
     }
 
-    /// Compares every byte of this rank's targets with the pattern of `seed`. Data that differs is
-    /// an answer, not an error.
+    /// Compares every byte of this rank's targets with the pattern of `seed`. A mismatch is an
+    /// answer, not an error.
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error>;
 
-    /// Every rank calls it after the last sample; rank 0 then has what is known only at the end.
-    fn conclude(&mut self, _world: &mut World) -> Result<(), Error> {
-        Ok(())
+    /// Every rank calls it after the last sample. The conclusion is rank 0's.
+    fn conclude(&mut self, _world: &mut World) -> Result<Conclusion, Error> {
+        Ok(Conclusion::default())
     }
+}
 
-    /// On rank 0, after `conclude`: what the library has logged on each rank since the last call;
-    /// `None` if there is no log.
-    fn log(&mut self) -> Option<Vec<(Rank, String)>> {
-        None
-    }
+/// What is known of a case only at its end.
+#[derive(Debug, Default)]
+pub struct Conclusion {
+    /// How libfabric carried out the case, if it is one of RDMA.
+    pub network: Option<Network>,
+    /// What the library has logged on each rank since the last case, if it has a log.
+    pub log: Option<Vec<(Rank, String)>>,
 }
 
 /// How libfabric carries out a case.
@@ -215,15 +239,15 @@ pub struct Network {
     pub target_registration: Registration,
     /// How data of GPUs comes to the interfaces, if it is a GPU's.
     pub gpu_path: Option<GpuPath>,
-    /// Whether the provider makes writes or reads of messages, as its device cannot do them by
-    /// itself; by the device's own counters where it has them, else by the provider's word; `None`
-    /// if neither says anything.
+    /// Whether the provider emulates writes or reads by messages, because its device does not
+    /// support them: by the device's counters if it has them, otherwise as the provider says;
+    /// `None` if neither is known.
     pub is_emulated: Option<bool>,
-    /// What ended a bandwidth sample.
+    /// The event that ended a bandwidth sample.
     pub bandwidth_completion: Completion,
-    /// What ended a latency.
+    /// The event that ended a latency.
     pub latency_completion: Completion,
-    /// What all ranks have asked for in all, in operations that are done.
+    /// The data of all completed operations of all ranks.
     pub moved: Bytes,
 }
 
@@ -272,47 +296,47 @@ pub enum Completion {
 /// with [`Clock::is_streaming`], of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// Just before the first byte of this rank's sources was asked for; `None` without a source.
+    /// Just before the request of the first byte of this rank's sources; `None` without a source.
     pub start_ns: Option<u64>,
     /// Just after the last byte of this rank's targets was in place; `None` without a target.
     pub end_ns: Option<u64>,
 }
 
 impl Span {
-    /// Of a rank whose own clock has timed all of it.
+    /// The span of a rank whose own clock has timed all of it.
     fn lasting(elapsed: Duration) -> Self {
         Self { start_ns: Some(0), end_ns: Some(nanoseconds(elapsed)) }
     }
 }
 
-/// What the clock of a transfer can do, and how much it can time at once.
+/// The properties of a transfer's clock, and its limits for samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
-    /// The smallest difference that it shows.
+    /// Its resolution.
     pub resolution: Duration,
-    /// A bandwidth sample lasts at least so long.
+    /// The shortest time of a bandwidth sample.
     pub sample_time_min: Duration,
-    /// Most operations of one sample: a multiple of [`Clock::operations_step`].
+    /// The most operations of one sample: a multiple of [`Clock::operations_step`].
     pub operations_max: u64,
-    /// Operations of a sample of several are a multiple of this.
+    /// The operations of a bandwidth sample are a multiple of this.
     pub operations_step: u64,
     /// Whether each rank's flows continue before, between and after its spans until all ranks have
-    /// their samples: the ranks' bandwidths then add up.
+    /// their samples. The ranks' bandwidths then add up.
     pub is_streaming: bool,
 }
 
 /// A sample lasts at least this many times the clock's resolution: less than 1 % of error.
 const RESOLUTIONS_MIN: u32 = 100;
 
-/// The start of a transfer between processes, while its first chunk is under way and nothing has
-/// arrived, lasts some microseconds: below 1 % of this.
+/// The shortest sample of CPUs. A transfer between processes takes some microseconds until its
+/// first chunk has arrived, which is below 1 % of this.
 const SAMPLE_TIME_OF_HOST: Duration = Duration::from_millis(1);
 
-/// Operations of a sample whose clock hardly moves.
+/// The most operations of a sample of CPUs.
 const OPERATIONS_OF_HOST: u64 = 1 << 32;
 
 impl Clock {
-    /// The clock of the host, which CPUs read before and after they copy.
+    /// The clock of the host, for CPUs that read it before and after they copy.
     pub fn of_host(resolution: Duration) -> Self {
         Self {
             resolution,
@@ -327,7 +351,7 @@ impl Clock {
 /// How data is staged through a ring of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staging {
-    /// The most that goes through one slot.
+    /// The size of a slot.
     pub slot: Bytes,
     /// How many slots the ring has.
     pub slots: u64,
@@ -339,15 +363,11 @@ pub struct Staging {
     pub wait: Option<Wait>,
 }
 
-/// How bytes are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum StoreKind {
-    /// Through the caches.
-    Cached,
-    /// Past the caches.
-    NonTemporal,
+impl Staging {
+    /// Where GPUs fill and empty the slots, and no CPU has a part in it.
+    fn by_gpus(slot: Bytes, slots: u64) -> Self {
+        Self { slot, slots, source_store: None, target_store: None, wait: None }
+    }
 }
 
 /// How an end waits for the other.
@@ -367,12 +387,10 @@ pub enum Wait {
 ///
 /// # Errors
 ///
-/// What is missing for it on this machine, and what to do about it: the sentence for the `reason`
-/// column.
+/// What the machine lacks for it and what to do about that, for the `reason` column.
 pub fn open(kind: TransportKind, topology: &Topology) -> Result<Box<dyn Transport>, String> {
     match kind {
-        TransportKind::Local => Ok(Box::new(local::Local::new(topology)?)),
-        TransportKind::P2p => Ok(Box::new(p2p::P2p::new(topology)?)),
+        TransportKind::Local | TransportKind::P2p => Ok(Box::new(gpu::Gpus::new(topology)?)),
         TransportKind::Shm => Ok(Box::new(shm::Shm::new(topology))),
         TransportKind::Nccl => Ok(Box::new(nccl::Nccl::new(topology)?)),
         TransportKind::Rdma => Ok(Box::new(rdma::Rdma::new(topology)?)),

@@ -1,9 +1,9 @@
-//! The variables that steer NCCL: set for it where the user gives them, and checked against the
-//! library that is here.
+//! Sets NCCL's environment variables for it, and checks them against the library.
 
 use std::{env, fs, path::PathBuf};
 
 use super::nccl::log;
+pub use super::nccl::log::{MARK as LOG_MARK, sets as is_own, take as take_log};
 use crate::{
     ffi::{nccl, process},
     plan::{
@@ -12,15 +12,12 @@ use crate::{
     },
 };
 
-/// What stands in a rank's log where communicators are made: what is before it is of others.
-pub const LOG_MARK: &str = log::MARK;
-
-/// What every NCCL reads after the files that the user has.
+/// The file that NCCL reads after the user's own.
 const FILE_OF_ALL: &str = "/etc/nccl.conf";
 
-/// Sets the variables that the user gives, as rank `rank` has them, for this process and those that
-/// it starts, and, where `keeps_log` says so, what keeps NCCL's log. To be called before anything
-/// else: NCCL reads some when it is first called and keeps them.
+/// Sets the user's variables of rank `rank` for this process and those that it starts, and, with
+/// `keeps_log`, those that keep NCCL's log. It must run before anything else, because NCCL reads
+/// some variables only at its first call.
 pub fn set(request: &NcclRequest, rank: Rank, keeps_log: bool) -> Result<(), String> {
     let failed = |err| format!("cannot set --nccl-env: {err}");
     let mut variables = request.of_rank(rank).variables;
@@ -32,28 +29,15 @@ pub fn set(request: &NcclRequest, rank: Rank, keeps_log: bool) -> Result<(), Str
     process::set_variables(&variables).map_err(failed)
 }
 
-/// Keeps this rank's log of NCCL where rank 0, which has started it, keeps its own.
+/// Keeps NCCL's log on a rank that rank 0 has started, if rank 0 keeps its own.
 pub fn set_of_rank() -> Result<(), String> {
     let failed = |err| format!("cannot keep NCCL's log: {err}");
     process::set_variables(&log::variables_of_rank().map_err(failed)?).map_err(failed)
 }
 
-/// Whether g2g itself has set the variable `name`, to keep NCCL's log.
-pub fn is_own(name: &str) -> bool {
-    log::sets(name)
-}
-
-/// What NCCL has written in this process that was not asked for yet, if its log is kept.
-pub fn take_log() -> Option<String> {
-    log::take()
-}
-
-/// Checks the variables that NCCL will see, against the library that is loaded; against the
-/// catalogue alone where there is none. The sentences are of what is no reason to refuse.
-///
-/// # Errors
-///
-/// A variable that the user gives does not do what it says: the reason, with what to write.
+/// Checks the variables that NCCL will see against the loaded library, or against the catalogue
+/// alone if there is none. Returns warnings; the error says why a variable that the user gives has
+/// no effect, and what to write.
 pub fn check(request: &NcclRequest) -> Result<Vec<String>, String> {
     // What holds for one rank holds for all.
     let given = &request.of_rank(Rank(0)).variables;
@@ -74,7 +58,7 @@ pub fn check(request: &NcclRequest) -> Result<Vec<String>, String> {
     Ok(warnings)
 }
 
-/// The variables that NCCL sees where these are `given`.
+/// The variables that NCCL sees if these are `given`.
 pub fn seen(given: &[(String, String)]) -> Vec<Setting> {
     let inherited = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -86,7 +70,7 @@ pub fn seen(given: &[(String, String)]) -> Vec<Setting> {
 pub fn known() -> Option<Known> {
     let library = nccl::Library::loaded()?;
     let nccl::Version { major, minor, patch } = library.version();
-    // A file whose names cannot be read is as good as none.
+    // Without readable names, the library counts as absent.
     Some(Known { version: [major, minor, patch], names: library.variables().ok()? })
 }
 

@@ -2,24 +2,28 @@
 
 use std::time::Duration;
 
-use crate::{ffi::clock, transport::Wait};
+use crate::{
+    ffi::clock,
+    plan::Rank,
+    transport::{Error, Wait},
+};
 
-/// Looks at a ring in vain between two looks at the clock and at the peer: about 1 ms.
+/// Looks in vain between two checks of the clock and of the peer: about 1 ms.
 const SPINS_PER_LOOK: u32 = 1 << 16;
 
-/// The same where ranks share CPUs, and each yield may last a time slice.
+/// The same if ranks share CPUs, where each yield may last a time slice.
 const SPINS_PER_LOOK_SHARED: u32 = 1 << 10;
 
-/// Looks at a ring in vain between two offers of the CPU, where ranks share CPUs: about 1 µs.
+/// Looks in vain between two yields, if ranks share CPUs: about 1 µs.
 const SPINS_PER_YIELD: u32 = 64;
 
-/// The same where each look sleeps for [`SLEEP`]: about 3 ms.
+/// Looks in vain between two checks, if each sleeps for [`SLEEP`]: about 3 ms.
 const SPINS_PER_LOOK_ASLEEP: u32 = 64;
 
 /// A sleep between two looks.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// How long an end goes on looking at what does not change.
+/// Limits how long an end waits for another.
 #[derive(Debug)]
 pub(super) struct Patience {
     wait: Wait,
@@ -39,13 +43,13 @@ impl Patience {
         Self { wait, spins: 0, spins_per_look, limit, due: None }
     }
 
-    /// A byte has moved: the time begins anew with the next look around.
+    /// Restarts the time with the next check, because data has moved.
     #[inline]
     pub(super) fn renew(&mut self) {
         self.due = None;
     }
 
-    /// One look in vain; whether it is time to look around, at the clock and at the other ranks.
+    /// Called after each look in vain. Whether it is time to check the clock and the other ranks.
     #[inline]
     pub(super) fn spin(&mut self) -> bool {
         self.spins = self.spins.wrapping_add(1);
@@ -58,10 +62,13 @@ impl Patience {
         self.spins.is_multiple_of(self.spins_per_look)
     }
 
-    /// How long it has waited in vain, if that is too long.
-    pub(super) fn is_over(&mut self) -> Option<Duration> {
+    /// An error if it has waited too long for `rank` to do what `waiting_for` says.
+    pub(super) fn check(&mut self, rank: Rank, waiting_for: &'static str) -> Result<(), Error> {
         let now = clock::now();
         let due = *self.due.get_or_insert_with(|| now.after(self.limit));
-        (now >= due).then_some(self.limit)
+        if now < due {
+            return Ok(());
+        }
+        Err(Error::Stalled { rank: rank.0, waiting_for, waited: self.limit })
     }
 }

@@ -78,28 +78,25 @@ pub fn poison(target: &mut [u8], seed: u64) {
 
 fn store(target: &mut [u8], value: impl Fn(u64) -> u64) {
     let (words, tail) = target.as_chunks_mut::<WORD>();
-    let mut index = 0;
-    for word in words {
+    let (whole, length) = (words.len() as u64, tail.len());
+    for (index, word) in (0..whole).zip(words) {
         *word = value(index).to_le_bytes();
-        index += 1;
     }
-    let length = tail.len();
-    tail.copy_from_slice(&value(index).to_le_bytes()[..length]);
+    tail.copy_from_slice(&value(whole).to_le_bytes()[..length]);
 }
 
 /// Compares every byte with the pattern of `seed`; the answer names `rank` as the owner.
 pub fn compare(found: &[u8], seed: u64, rank: u32) -> Option<Mismatch> {
     let (words, tail) = found.as_chunks::<WORD>();
     let mut first: Option<Mismatch> = None;
-    let mut index = 0;
-    for bytes in words {
+    let whole = words.len() as u64;
+    for (index, bytes) in (0..whole).zip(words) {
         let expected = word(seed, index).to_le_bytes();
         if *bytes != expected {
             note(&mut first, rank, index, &expected, bytes);
         }
-        index += 1;
     }
-    note(&mut first, rank, index, &word(seed, index).to_le_bytes(), tail);
+    note(&mut first, rank, whole, &word(seed, whole).to_le_bytes(), tail);
     first
 }
 

@@ -157,7 +157,7 @@ impl Values {
     /// The bits of a small whole number, such as [`Values::factor`].
     pub fn encode(&self, value: i64) -> u64 {
         match self.kind.float {
-            None => value.cast_unsigned() & self.mask(),
+            None => value.cast_unsigned() & (u64::MAX >> (64 - 8 * self.data_type.size().get())),
             Some(float) => self.encode_float(float, value as f64),
         }
     }
@@ -201,10 +201,6 @@ impl Values {
         }
         let sign = u64::from(value.is_sign_negative());
         magnitude | sign << (8 * self.data_type.size().get() - 1)
-    }
-
-    fn mask(&self) -> u64 {
-        u64::MAX >> (64 - 8 * self.data_type.size().get())
     }
 }
 

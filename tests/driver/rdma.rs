@@ -3,7 +3,7 @@
 
 use g2g::{
     machine,
-    measure::{self, Experiment, Outcome},
+    measure::{self, Experiment, Outcome, Witness},
     plan::{
         self, Effort, FabricRequest, Operation, Pattern, Rank, Request, TransportKind,
         topology::Host,
@@ -28,6 +28,14 @@ const SIZE: Bytes = Bytes::new((3 << 19) + 4099);
 const QUICK: Effort =
     Effort { precision: 0.01, time_limit: Duration::from_millis(50), samples: Some(3) };
 
+struct Nobody;
+
+impl Witness for Nobody {
+    fn look_before(&mut self) {}
+
+    fn look_after(&mut self) {}
+}
+
 /// What rank 0 gets of each case between `ranks` ranks of this machine.
 fn outcomes(ranks: u32, request: &Request) -> Vec<(plan::Case, Outcome)> {
     let mut topology = machine::topology().unwrap();
@@ -43,7 +51,7 @@ fn outcomes(ranks: u32, request: &Request) -> Vec<(plan::Case, Outcome)> {
                 if world.is_root() { case.clone() } else { case.parts()[&world.rank()].clone() };
             let experiment =
                 Experiment { transport: transport.as_ref(), case: &own, effort: QUICK, seed: 7 };
-            let outcome = measure::measure(&mut world, &experiment, &mut ()).unwrap();
+            let outcome = measure::measure(&mut world, &experiment, &mut Nobody).unwrap();
             outcome.map(|outcome| (case.clone(), outcome))
         };
         cases.iter().filter_map(measure).collect::<Vec<_>>()

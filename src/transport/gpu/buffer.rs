@@ -15,7 +15,7 @@ use crate::{
         host,
     },
     plan::{Case, Endpoint, Handle, Place, Rank},
-    transport::{Error, Mismatch, pattern},
+    transport::{Error, Mismatch, TryingTo, pattern},
     units::Bytes,
 };
 
@@ -27,7 +27,7 @@ const CHECKSUM: Bytes = Bytes::new(8);
 pub(in crate::transport) enum Side {
     Source,
     Target,
-    /// In the place of a target, what a source that is only read adds up to.
+    /// The sum of a source that is only read, instead of a target.
     Checksum,
 }
 
@@ -37,33 +37,15 @@ pub(in crate::transport) struct Buffer {
     /// The flow's place in the case.
     pub(in crate::transport) flow: usize,
     pub(in crate::transport) side: Side,
+    /// What another rank needs to open it, if one is to work on it.
+    pub(super) offer: Option<Offer>,
     memory: Owned,
 }
 
 #[derive(Debug)]
 enum Owned {
-    Gpu(GpuMemory, Rc<Ready>),
+    Gpu(Box<dyn Memory>, Rc<Ready>),
     Host(HostMemory),
-}
-
-/// Memory of a GPU, by how it can be shared.
-#[derive(Debug)]
-enum GpuMemory {
-    Plain(cuda::Buffer),
-    Shared(SharedBuffer),
-}
-
-/// Memory of another rank's GPU.
-#[derive(Debug)]
-pub(in crate::transport) struct PeerBuffer {
-    memory: Memories,
-    size: Bytes,
-}
-
-#[derive(Debug)]
-enum Memories {
-    Ipc(cuda::Buffer),
-    Cumem(SharedBuffer),
 }
 
 /// What another rank needs to reach a buffer.
@@ -76,8 +58,7 @@ pub(in crate::transport) enum Offer {
 }
 
 impl Buffer {
-    /// Allocates the buffer at one end of flow number `flow`; other ranks can reach it if they are
-    /// to work on it.
+    /// Allocates the buffer at one end of flow number `flow`.
     pub(in crate::transport) fn new(
         gpus: &Gpus,
         case: &Case,
@@ -85,51 +66,31 @@ impl Buffer {
         side: Side,
     ) -> Result<Self, Error> {
         let size = if side == Side::Checksum { CHECKSUM } else { case.size };
+        // Without a way to share, each rank works on its own buffers only.
         let handle = case.handle.filter(|_| is_lent(case, flow, side));
-        let allocate = |source| Error::call("allocate a buffer", source);
-        let memory = match end(&case.flows[flow], side).place {
+        let (memory, offer) = match end(&case.flows[flow], side).place {
             Place::Gpu(gpu) => {
                 let ready = gpus.ready(gpu)?;
-                let memory = match handle {
-                    Some(Handle::Cumem) => GpuMemory::Shared(
-                        SharedBuffer::create(&ready.context, size, &[]).map_err(allocate)?,
-                    ),
-                    Some(Handle::Ipc) => GpuMemory::Plain(
-                        cuda::Buffer::to_share(&ready.context, size).map_err(allocate)?,
-                    ),
-                    None => {
-                        GpuMemory::Plain(cuda::Buffer::new(&ready.context, size).map_err(allocate)?)
-                    }
-                };
-                Owned::Gpu(memory, ready)
+                let (memory, offer) = of_gpu(&ready.context, size, handle)?;
+                (Owned::Gpu(memory, ready), offer)
             }
+            // Host memory is reached by its own rank only.
             Place::Pinned { numa_node } | Place::Host { numa_node, .. } => {
                 host::bind_thread(gpus.topology.cpus(numa_node))
-                    .map_err(|source| Error::call("run on the NUMA node of the case", source))?;
-                let any = gpus.any()?;
-                Owned::Host(HostMemory::new(&any.context, size).map_err(allocate)?)
+                    .trying_to("run on the NUMA node of the case")?;
+                let memory = HostMemory::new(&gpus.any()?.context, size);
+                (Owned::Host(memory.trying_to("allocate a buffer")?), None)
             }
         };
-        Ok(Self { flow, side, memory })
+        Ok(Self { flow, side, offer, memory })
     }
 
     /// All of it.
     pub(in crate::transport) fn all(&self) -> Slice<'_> {
         match &self.memory {
-            Owned::Gpu(GpuMemory::Plain(memory), _) => memory.all(),
-            Owned::Gpu(GpuMemory::Shared(memory), _) => memory.all(),
+            Owned::Gpu(memory, _) => memory.all(),
             Owned::Host(memory) => memory.all(),
         }
-    }
-
-    /// What another rank needs to reach it; host memory is reached by its own rank only.
-    pub(in crate::transport) fn offer(&self) -> Result<Option<Offer>, Error> {
-        let offer = match &self.memory {
-            Owned::Gpu(GpuMemory::Plain(memory), _) => memory.ipc_handle().map(Offer::Ipc),
-            Owned::Gpu(GpuMemory::Shared(memory), _) => memory.export().map(Offer::Cumem),
-            Owned::Host(_) => return Ok(None),
-        };
-        offer.map(Some).map_err(|source| Error::call("share memory of a GPU", source))
     }
 
     /// Copies `list`, which is as long, into it.
@@ -139,9 +100,8 @@ impl Buffer {
                 memory.bytes(PATIENCE)?.copy_from_slice(list.bytes(PATIENCE)?);
                 Ok(())
             }
-            Owned::Gpu(_, ready) => {
-                let ready = Rc::clone(ready);
-                ready.stream.copy(self.all(), list.all())?;
+            Owned::Gpu(memory, ready) => {
+                ready.stream.copy(memory.all(), list.all())?;
                 ready.stream.synchronize(PATIENCE)
             }
         }
@@ -152,39 +112,32 @@ impl Buffer {
         let (Owned::Host(memory), Some(node)) = (&mut self.memory, end.numa_node()) else {
             return Ok(false);
         };
-        let bytes = memory.bytes(PATIENCE).map_err(|source| Error::call("look", source))?;
+        let bytes = memory.bytes(PATIENCE).trying_to("look")?;
         let last = bytes.len() - 1;
         let found = [0, last / 2, last].map(|place| host::numa_node(bytes, place));
         Ok(found.into_iter().flatten().any(|found| found != node.0))
     }
 
-    /// Writes the pattern of `seed` into a source, and what differs from it in every byte into a
-    /// target.
+    /// Writes the pattern of `seed` into a source, and bytes that all differ from it into a target.
     pub(in crate::transport) fn fill(&mut self, seed: u64) -> Result<(), Error> {
         let seed = pattern::part_seed(seed, self.flow as u64);
-        self.filled(seed).map_err(|source| Error::call("fill a buffer", source))
-    }
-
-    fn filled(&mut self, seed: u64) -> Result<(), CallError> {
-        let side = self.side;
-        if let Owned::Host(memory) = &mut self.memory {
-            let bytes = memory.bytes(PATIENCE)?;
-            match side {
+        let filled = match &mut self.memory {
+            Owned::Host(memory) => memory.bytes(PATIENCE).map(|bytes| match self.side {
                 Side::Source => pattern::fill(bytes, seed),
                 Side::Target => pattern::poison(bytes, seed),
                 Side::Checksum => bytes.fill(0),
+            }),
+            Owned::Gpu(memory, ready) => {
+                let Ready { kernels, stream, .. } = &**ready;
+                let queued = match self.side {
+                    Side::Source => kernels.fill(stream, memory.all(), seed),
+                    Side::Target => kernels.poison(stream, memory.all(), seed),
+                    Side::Checksum => stream.set(memory.all(), 0),
+                };
+                queued.and_then(|()| stream.synchronize(PATIENCE))
             }
-            return Ok(());
-        }
-        if let Owned::Gpu(_, ready) = &self.memory {
-            match side {
-                Side::Source => ready.kernels.fill(&ready.stream, self.all(), seed)?,
-                Side::Target => ready.kernels.poison(&ready.stream, self.all(), seed)?,
-                Side::Checksum => ready.stream.set(self.all(), 0)?,
-            }
-            ready.stream.synchronize(PATIENCE)?;
-        }
-        Ok(())
+        };
+        filled.trying_to("fill a buffer")
     }
 
     /// Compares every byte with the pattern of `seed`; the answer names `rank` as the owner.
@@ -194,16 +147,13 @@ impl Buffer {
         rank: Rank,
     ) -> Result<Option<Mismatch>, Error> {
         let seed = pattern::part_seed(seed, self.flow as u64);
-        let compared = match &mut self.memory {
+        match &mut self.memory {
             Owned::Host(memory) => {
-                memory.bytes(PATIENCE).map(|bytes| pattern::compare(bytes, seed, rank.0))
+                let bytes = memory.bytes(PATIENCE).trying_to("verify a buffer")?;
+                Ok(pattern::compare(bytes, seed, rank.0))
             }
-            Owned::Gpu(_, ready) => {
-                let ready = Rc::clone(ready);
-                ready.compare(self.all(), seed, rank)
-            }
-        };
-        compared.map_err(|source| Error::call("verify a buffer", source))
+            Owned::Gpu(memory, ready) => ready.compare(memory.all(), seed, rank),
+        }
     }
 
     /// Compares the 64-bit word that it holds with `expected`.
@@ -212,39 +162,47 @@ impl Buffer {
         expected: u64,
         rank: Rank,
     ) -> Result<Option<Mismatch>, Error> {
-        let Owned::Gpu(_, ready) = &self.memory else { return Ok(None) };
-        let word = self.all().slice(Bytes::default(), Bytes::new(8));
-        let [found] = ready
-            .ask([0], |_, stream, answers| stream.copy(answers, word))
-            .map_err(|source| Error::call("verify a checksum", source))?;
+        let Owned::Gpu(memory, ready) = &self.memory else { return Ok(None) };
+        let word = memory.slice(Bytes::default(), Bytes::new(8));
+        let found = ready.ask([0], |_, stream, answers| stream.copy(answers, word));
+        let [found] = found.trying_to("verify a checksum")?;
         Ok(pattern::compare_words(found, expected, rank.0))
     }
 }
 
-impl PeerBuffer {
-    /// Reaches `size` of what another rank offers, from `context`.
-    pub(in crate::transport) fn open(
-        context: &Context,
-        offer: &Offer,
-        size: Bytes,
-    ) -> Result<Self, Error> {
-        let memory = match offer {
-            Offer::Ipc(handle) => cuda::Buffer::open(context, handle).map(Memories::Ipc),
-            Offer::Cumem(descriptor) => {
-                SharedBuffer::open(context, *descriptor, &[]).map(Memories::Cumem)
-            }
-        };
-        let memory =
-            memory.map_err(|source| Error::call("reach memory of another rank's GPU", source))?;
-        Ok(Self { memory, size })
-    }
+/// Allocates memory of the GPU of `context`, with the offer to another rank if it is shared by
+/// `handle`.
+fn of_gpu(
+    context: &Context,
+    size: Bytes,
+    handle: Option<Handle>,
+) -> Result<(Box<dyn Memory>, Option<Offer>), Error> {
+    const ALLOCATE: &str = "allocate a buffer";
+    const SHARE: &str = "share memory of a GPU";
+    Ok(match handle {
+        None => (Box::new(cuda::Buffer::new(context, size).trying_to(ALLOCATE)?), None),
+        Some(Handle::Ipc) => {
+            let memory = cuda::Buffer::to_share(context, size).trying_to(ALLOCATE)?;
+            let handle = memory.ipc_handle().trying_to(SHARE)?;
+            (Box::new(memory), Some(Offer::Ipc(handle)))
+        }
+        Some(Handle::Cumem) => {
+            let memory = SharedBuffer::create(context, size, &[]).trying_to(ALLOCATE)?;
+            let descriptor = memory.export().trying_to(SHARE)?;
+            (Box::new(memory), Some(Offer::Cumem(descriptor)))
+        }
+    })
+}
 
-    /// All that was asked for: a mapping can be larger.
-    pub(in crate::transport) fn all(&self) -> Slice<'_> {
-        let all = match &self.memory {
-            Memories::Ipc(memory) => memory.all(),
-            Memories::Cumem(memory) => memory.all(),
-        };
-        all.slice(Bytes::default(), self.size)
+impl Offer {
+    /// Opens what another rank offers for the GPU of `context`; it can be larger than its buffer.
+    pub(super) fn open(&self, context: &Context) -> Result<Box<dyn Memory>, Error> {
+        const REACH: &str = "reach memory of another rank's GPU";
+        Ok(match self {
+            Self::Ipc(handle) => Box::new(cuda::Buffer::open(context, handle).trying_to(REACH)?),
+            Self::Cumem(descriptor) => {
+                Box::new(SharedBuffer::open(context, *descriptor, &[]).trying_to(REACH)?)
+            }
+        })
     }
 }

@@ -14,7 +14,7 @@ use crate::{
         cuda::{self, Chase, HostMemory, Memory},
     },
     plan::{Case, Rank},
-    transport::{Clock, Error, Mismatch, Span, Transfer, pattern},
+    transport::{Clock, Error, Mismatch, Span, Transfer, TryingTo, pattern},
     units::Bytes,
     world::World,
 };
@@ -31,7 +31,7 @@ const RESOLUTION: Duration = Duration::from_nanos(1);
 
 /// This rank's part of a case.
 #[derive(Debug)]
-pub(in crate::transport) struct Pointers {
+pub(super) struct Pointers {
     rank: Rank,
     /// The list on its way into the source.
     list: Option<HostMemory>,
@@ -58,36 +58,42 @@ struct Reader {
 
 impl Pointers {
     /// Acquires this rank's part of `case`; every rank calls it.
-    pub(in crate::transport) fn new(
-        case: &Case,
-        world: &mut World,
-        gpus: &Gpus,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Self, Error> {
         let rank = world.rank();
         let endpoints = Endpoints::new(case, world, gpus)?;
         let list = match endpoints.buffers.is_empty() {
             true => None,
-            false => Some(
-                HostMemory::new(&gpus.any()?.context, case.size)
-                    .map_err(|source| Error::call("allocate a list", source))?,
-            ),
+            false => {
+                let list = HostMemory::new(&gpus.any()?.context, case.size);
+                Some(list.trying_to("allocate a list")?)
+            }
         };
         let executor = case.flows[0].executor(case.issuer);
         let reader = match executor.gpu().filter(|_| executor.rank == rank) {
             Some(gpu) => {
-                let ready = gpus.ready(gpu)?;
                 let source = endpoints.reach(case, 0, Side::Source, gpus)?;
-                let reader = Reader::new(ready, source, case.size);
-                Some(reader.map_err(|source| Error::call("prepare a chase", source))?)
+                let reader = Reader::new(gpus.ready(gpu)?, source, case.size);
+                Some(reader.trying_to("prepare a chase")?)
             }
             None => None,
         };
         let mut pointers = Self { rank, endpoints, list, reader };
         // The warm-up follows a list too.
         pointers.fill(0)?;
-        // Every rank hears here of one that could not get its part.
+        // Every rank learns here if another one could not prepare its part.
         world.barrier()?;
         Ok(pointers)
+    }
+
+    /// Follows the list, once all ranks have written theirs.
+    fn follow(&mut self, spans: &mut [Span]) -> Result<(), Error> {
+        self.endpoints.meet("write its list")?;
+        if let Some(reader) = &mut self.reader {
+            for spans in spans.chunks_mut(LOADS_MAX) {
+                reader.follow(&self.endpoints, spans).trying_to("chase")?;
+            }
+        }
+        self.endpoints.meet("follow the list")
     }
 }
 
@@ -99,7 +105,7 @@ impl Reader {
             copied: HostMemory::new(&ready.context, words)?,
             ready,
             source,
-            next: vec![0; places(size)],
+            next: vec![0; place(size.get())],
             offset: 0,
             expected: 0,
         })
@@ -136,13 +142,8 @@ impl Reader {
 
 impl Transfer for Pointers {
     fn clock(&self) -> Clock {
-        Clock {
-            resolution: RESOLUTION,
-            sample_time_min: Duration::ZERO,
-            operations_max: 1,
-            operations_step: 1,
-            is_streaming: false,
-        }
+        let sample_time_min = Duration::ZERO;
+        Clock { sample_time_min, operations_max: 1, ..Clock::of_host(RESOLUTION) }
     }
 
     fn is_misplaced(&self) -> bool {
@@ -150,14 +151,13 @@ impl Transfer for Pointers {
     }
 
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
-        let failed = |source| Error::call("write a list", source);
         if let (Some(list), Some(buffer)) = (&mut self.list, self.endpoints.buffers.first_mut()) {
-            let bytes = list.bytes(PATIENCE).map_err(failed)?;
+            let bytes = list.bytes(PATIENCE).trying_to("write a list")?;
             let next = links(seed, bytes.len() as u64);
             for (line, next) in bytes.chunks_exact_mut(LINE).zip(next) {
                 line[..8].copy_from_slice(&next.to_le_bytes());
             }
-            buffer.store(list).map_err(failed)?;
+            buffer.store(list).trying_to("write a list")?;
         }
         if let Some(reader) = &mut self.reader {
             let size = reader.next.len() as u64 * STRIDE;
@@ -169,35 +169,19 @@ impl Transfer for Pointers {
 
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
         debug_assert_eq!(operations, 1, "a load is timed by itself");
-        if !self.endpoints.is_member(self.reader.is_some()) {
+        if !self.endpoints.is_member {
             return Ok(());
         }
-        let mut result = self.endpoints.meet("write its list");
-        if let Some(reader) = self.reader.as_mut().filter(|_| result.is_ok()) {
-            for spans in spans.chunks_mut(LOADS_MAX) {
-                let followed = reader.follow(&self.endpoints, spans);
-                result = result.and(followed.map_err(|source| Error::call("chase", source)));
-            }
-        }
-        let result = result.and_then(|()| self.endpoints.meet("follow the list"));
-        if result.is_err() {
-            self.endpoints.give_up();
-        }
-        result
+        self.follow(spans).inspect_err(|_| self.endpoints.give_up())
     }
 
     fn verify(&mut self, _: u64) -> Result<Option<Mismatch>, Error> {
-        let reader = self.reader.as_ref();
-        Ok(reader
-            .and_then(|reader| pattern::compare_words(reader.offset, reader.expected, self.rank.0)))
+        let Some(Reader { offset, expected, .. }) = self.reader else { return Ok(None) };
+        Ok(pattern::compare_words(offset, expected, self.rank.0))
     }
 }
 
-/// Pointers in a list of `size`.
-fn places(size: Bytes) -> usize {
-    usize::try_from(size.get() / STRIDE).unwrap_or(usize::MAX)
-}
-
+/// The place in a list of what lies at `offset`.
 fn place(offset: u64) -> usize {
     usize::try_from(offset / STRIDE).unwrap_or(usize::MAX)
 }

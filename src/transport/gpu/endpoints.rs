@@ -5,38 +5,38 @@ use std::{collections::BTreeMap, sync::atomic::Ordering, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Buffer, Gpus, Side,
-    buffer::{Offer, PeerBuffer},
-};
+use super::{Buffer, Gpus, Side, buffer::Offer};
 use crate::{
     ffi::{
         clock,
-        cuda::Slice,
+        cuda::{Memory, Slice},
         shm::{Address, Segment},
     },
     plan::{Case, Endpoint, Flow, Operation, Rank},
     transport::{
-        Error, Wait,
+        Error, TryingTo, Wait,
         control::{self, Control},
     },
     units::Bytes,
     world::World,
 };
 
-/// How long memory that was lent is waited for; without it a rank that died would keep the others.
+/// The longest wait for memory that other ranks have open. Without it a rank that died would block
+/// the others.
 const RETURN_TIME: Duration = Duration::from_secs(1);
 
 /// This rank's buffers, and its connection to the other ranks of the case.
 #[derive(Debug)]
 pub(in crate::transport) struct Endpoints {
-    /// Goes before the buffers.
+    /// Dropped before the buffers.
     _lender: Lender,
     pub(in crate::transport) buffers: Vec<Buffer>,
     /// The other ranks of the case, if there are any.
     control: Option<Control>,
-    /// What each rank of the case offers.
+    /// The offers of each rank of the case.
     offers: BTreeMap<Rank, Offers>,
+    /// Whether this rank has a part in the case.
+    pub(in crate::transport) is_member: bool,
     /// Whether host memory of any rank lies on another NUMA node than the case says.
     pub(in crate::transport) is_misplaced: bool,
 }
@@ -44,58 +44,63 @@ pub(in crate::transport) struct Endpoints {
 /// A buffer that a flow works on.
 #[derive(Debug)]
 pub(super) enum FlowBuffer {
-    /// By its place among this rank's buffers.
+    /// This rank's, by its index.
     Own(usize),
-    PeerBuffer(PeerBuffer, #[expect(dead_code, reason = "its drop counts")] Loan),
+    /// Another rank's. The memory is closed before the loan ends. `size` is that of the buffer: the
+    /// memory can be larger.
+    Peer { memory: Box<dyn Memory>, size: Bytes, _loan: Loan },
 }
 
-/// Counts, in memory that all ranks see, where other ranks have this rank's buffers open, and
-/// waits on drop until there are none: a buffer that is freed while another process has it open
-/// is undefined behaviour ("CUDA Driver API", cuIpcCloseMemHandle).
+/// Counts in shared memory how many of this rank's buffers other ranks have open, and waits on drop
+/// until there are none. Freeing a buffer that another process has open is undefined behaviour
+/// ("CUDA Driver API", cuIpcCloseMemHandle).
 #[derive(Debug)]
 struct Lender {
     count: Option<Segment>,
 }
 
-/// What another rank's [`Lender`] has counted for a buffer that is open here; dropped behind it.
+/// A buffer of another rank that is open here, counted by that rank's [`Lender`]. Dropped after the
+/// buffer.
 #[derive(Debug)]
 pub(super) struct Loan {
     count: Segment,
 }
 
-/// What a rank tells the others.
+/// What a rank offers the others.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Offers {
     /// Buffers by the place of their flow.
-    buffers: Vec<(usize, Offer)>,
-    /// Where it is counted who has them open.
+    buffers: BTreeMap<usize, Offer>,
+    /// The [`Lender`]'s count.
     count: Option<Address>,
 }
 
 impl Endpoints {
-    /// Allocates this rank's buffers of `case` and learns of the other ranks'; every rank calls it.
+    /// Allocates this rank's buffers of `case` and exchanges offers. Every rank calls it.
     pub(in crate::transport) fn new(
         case: &Case,
         world: &mut World,
         gpus: &Gpus,
     ) -> Result<Self, Error> {
-        let rank = world.rank();
+        let (rank, members) = (world.rank(), case.members());
         let mut buffers = own_buffers(case, rank, gpus)?;
         let mut is_misplaced = false;
         for buffer in &mut buffers {
             is_misplaced |= buffer.is_misplaced(end(&case.flows[buffer.flow], buffer.side))?;
         }
-        let control = match case.members().len() {
+        let control = match members.len() {
             1 => None,
             _ => Some(Control::new(case, world, Wait::Sleep)?),
         };
-        let offered = offered(case, &buffers)?;
-        let lender = Lender::of(&offered)?;
+        let offered = |buffer: &mut Buffer| Some((buffer.flow, buffer.offer.take()?));
+        let offered: BTreeMap<usize, Offer> = buffers.iter_mut().filter_map(offered).collect();
+        let count = (!offered.is_empty()).then(|| Segment::create(Bytes::kib(4))).transpose();
+        let lender = Lender { count: count.trying_to("share memory")? };
         let count = lender.count.as_ref().map(Segment::address);
-        let own = Offers { buffers: offered, count };
-        let offers = world.exchange_among(own, &case.members())?;
+        let offers = world.exchange_among(Offers { buffers: offered, count }, &members)?;
         let is_misplaced = world.agree(is_misplaced, |all| all.contains(&true))?;
-        Ok(Self { _lender: lender, buffers, control, offers, is_misplaced })
+        let is_member = members.contains(&rank);
+        Ok(Self { _lender: lender, buffers, control, offers, is_member, is_misplaced })
     }
 
     /// The buffer at one end of a flow that a GPU of this rank executes.
@@ -112,17 +117,19 @@ impl Endpoints {
         let ready = gpus.ready(gpu)?;
         if end.rank == executor.rank {
             if let Some(gpu) = end.gpu().filter(|gpu| gpu.0 != ready.context.device().ordinal()) {
-                let enabled = ready.context.enable_peer_access(&gpus.ready(gpu)?.context);
-                enabled.map_err(|source| Error::call("reach another GPU's memory", source))?;
+                let there = gpus.ready(gpu)?;
+                let enabled = ready.context.enable_peer_access(&there.context);
+                enabled.trying_to("reach another GPU's memory")?;
             }
             return self.own(flow, side).map(FlowBuffer::Own);
         }
         let theirs = self.offers.get(&end.rank);
         let theirs = theirs.ok_or(Error::Disagreement("a rank offers nothing"))?;
-        let offer = theirs.buffers.iter().find(|(place, _)| *place == flow);
-        let (_, offer) = offer.ok_or(Error::Disagreement("a rank does not offer a buffer"))?;
-        let loan = Loan::of(control::open(theirs.count)?);
-        Ok(FlowBuffer::PeerBuffer(PeerBuffer::open(&ready.context, offer, case.size)?, loan))
+        let offer = theirs.buffers.get(&flow);
+        let offer = offer.ok_or(Error::Disagreement("a rank does not offer a buffer"))?;
+        let _loan = Loan::of(control::open(theirs.count)?);
+        let memory = offer.open(&ready.context)?;
+        Ok(FlowBuffer::Peer { memory, size: case.size, _loan })
     }
 
     /// The index of this rank's buffer at one end of flow number `flow`.
@@ -130,11 +137,6 @@ impl Endpoints {
         let is_it = |own: &Buffer| own.flow == flow && own.side == side;
         let index = self.buffers.iter().position(is_it);
         index.ok_or(Error::Disagreement("a buffer is missing"))
-    }
-
-    /// Whether this rank has a part in the case, which it has with a GPU at work in any case.
-    pub(in crate::transport) fn is_member(&self, has_work: bool) -> bool {
-        self.control.as_ref().map_or(has_work, Control::is_member)
     }
 
     /// Waits until all ranks of the case have come as far as this one.
@@ -150,9 +152,7 @@ impl Endpoints {
 
     /// Tells the other ranks of the case that this one gave up.
     pub(in crate::transport) fn give_up(&self) {
-        if let Some(control) = &self.control {
-            control.give_up();
-        }
+        self.control.iter().for_each(Control::give_up);
     }
 }
 
@@ -161,15 +161,8 @@ impl FlowBuffer {
     pub(super) fn all<'a>(&'a self, endpoints: &'a Endpoints) -> Slice<'a> {
         match self {
             Self::Own(place) => endpoints.buffers[*place].all(),
-            Self::PeerBuffer(memory, _) => memory.all(),
+            Self::Peer { memory, size, .. } => memory.slice(Bytes::default(), *size),
         }
-    }
-}
-
-impl Lender {
-    fn of(offered: &[(usize, Offer)]) -> Result<Self, Error> {
-        let count = (!offered.is_empty()).then(|| Segment::create(Bytes::kib(4))).transpose();
-        Ok(Self { count: count.map_err(|source| Error::call("share memory", source))? })
     }
 }
 
@@ -204,8 +197,8 @@ pub(in crate::transport) const fn end(flow: &Flow, side: Side) -> Endpoint {
     }
 }
 
-/// The buffers of a flow. Data that a kernel makes up has no source; data that is only read is
-/// summed into a checksum in the place of a target.
+/// The buffers of a flow. Data that a kernel generates has no source. Data that is only read is
+/// summed into a checksum instead of a target.
 pub(super) fn sides(operation: Operation) -> Result<&'static [Side], Error> {
     match operation {
         Operation::Copy => Ok(&[Side::Source, Side::Target]),
@@ -224,7 +217,7 @@ pub(super) fn sides(operation: Operation) -> Result<&'static [Side], Error> {
 
 /// This rank's buffers of all flows.
 fn own_buffers(case: &Case, rank: Rank, gpus: &Gpus) -> Result<Vec<Buffer>, Error> {
-    // A GPU of the case first, so that host memory is pinned by way of it and not of another.
+    // GPUs of the case first, so that host memory is pinned through them and not another GPU.
     for gpu in case.ends().filter(|end| end.rank == rank).filter_map(|end| end.gpu()) {
         gpus.ready(gpu)?;
     }
@@ -243,20 +236,6 @@ fn own_buffers(case: &Case, rank: Rank, gpus: &Gpus) -> Result<Vec<Buffer>, Erro
 pub(super) fn is_lent(case: &Case, flow: usize, side: Side) -> bool {
     let flow = &case.flows[flow];
     flow.executor(case.issuer).rank != end(flow, side).rank
-}
-
-/// What of this rank's buffers other ranks work on.
-fn offered(case: &Case, own: &[Buffer]) -> Result<Vec<(usize, Offer)>, Error> {
-    let mut offers = Vec::new();
-    // Without a way to share, each rank works on its own buffers only.
-    for buffer in own.iter().filter(|_| case.handle.is_some()) {
-        if is_lent(case, buffer.flow, buffer.side)
-            && let Some(offer) = buffer.offer()?
-        {
-            offers.push((buffer.flow, offer));
-        }
-    }
-    Ok(offers)
 }
 
 #[cfg(test)]

@@ -3,38 +3,42 @@
 
 mod buffer;
 mod chase;
+mod copier;
 mod copy;
+mod direct;
 mod endpoints;
 mod start;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 pub(super) use buffer::{Buffer, Side};
+pub(super) use copier::Copier;
 pub(super) use endpoints::{Endpoints, end};
 pub(super) use start::Start;
 
-use super::{Clock, Error, Mismatch, RESOLUTIONS_MIN, Support, Transfer, pattern, values::Values};
+use super::{Clock, Error, Mismatch, RESOLUTIONS_MIN, Support, TryingTo, pattern, values::Values};
 use crate::{
     ffi::{
         CallError,
         cuda::{self, Context, Device, Event, Feature, HostMemory, Kernels, Memory, Stream},
     },
-    plan::{Case, Gpu, Operation, Rank, topology::Topology},
+    plan::{Case, Gpu, Rank, topology::Topology},
     units::Bytes,
     world::World,
 };
 
-/// The longest that anything queued may last; then the GPU counts as hung.
+/// The longest that queued work may take. After that the GPU counts as hung.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Operations of one sample at most, for each stream: more behind a hold can fill the channel
-/// through which the driver feeds a GPU, and the host would wait for a GPU that waits for it.
+/// The most operations of one sample on each stream. More behind a hold can fill the channel
+/// through which the driver feeds a GPU. The host would then wait for a GPU that waits for the
+/// host.
 const OPERATIONS_MAX: u64 = 128;
 
-/// A sample lasts at least so long: an event costs about a microsecond of its stream's time.
+/// The shortest sample: an event costs about a microsecond of its stream's time.
 const SAMPLE_TIME_MIN: Duration = Duration::from_micros(100);
 
-/// The GPUs of this process, each made ready when it is first asked for, and kept.
+/// The GPUs of this process. Each is made ready at its first use, and kept.
 #[derive(Debug)]
 pub(super) struct Gpus {
     devices: Vec<Device>,
@@ -42,18 +46,18 @@ pub(super) struct Gpus {
     ready: RefCell<BTreeMap<Gpu, Rc<Ready>>>,
 }
 
-/// A GPU with all that takes long to get.
+/// A GPU that is ready to work.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub(super) context: Context,
     pub(super) kernels: Kernels,
-    /// For what is not timed.
+    /// For work that is not timed.
     pub(super) stream: Stream,
-    /// What kernels tell the host: where they write it, since atomics on host memory are slow or
-    /// unknown to some links, and where the host reads it.
+    /// Kernels write their answers here, because atomics on host memory are slow or unsupported on
+    /// some links. The host reads them in `copied`.
     answers: cuda::Buffer,
     copied: RefCell<HostMemory>,
-    /// What its events can tell apart.
+    /// The resolution of its events.
     pub(super) resolution: Duration,
 }
 
@@ -76,64 +80,62 @@ impl Gpus {
         if let Some(ready) = self.ready.borrow().get(&gpu) {
             return Ok(Rc::clone(ready));
         }
-        let ready = Ready::new(self.device(gpu)?)
-            .map_err(|source| Error::call(&format!("make GPU {} ready", gpu.0), source))?;
-        let ready = Rc::new(ready);
+        let ready = Ready::new(self.device(gpu)?);
+        let ready = Rc::new(ready.trying_to(&format!("make GPU {} ready", gpu.0))?);
         self.ready.borrow_mut().insert(gpu, Rc::clone(&ready));
         Ok(ready)
     }
 
-    /// One of the GPUs that are ready already, or else the first.
+    /// A GPU that is ready already, or else the first.
     pub(super) fn any(&self) -> Result<Rc<Ready>, Error> {
-        if let Some(ready) = self.ready.borrow().values().next() {
-            return Ok(Rc::clone(ready));
-        }
-        let first = self.devices.first().ok_or(Error::Disagreement("a rank sees no GPU"))?;
-        self.ready(Gpu(first.ordinal()))
+        let ready = self.ready.borrow().keys().next().copied();
+        let gpu = ready.or_else(|| Some(Gpu(self.devices.first()?.ordinal())));
+        self.ready(gpu.ok_or(Error::Disagreement("a rank sees no GPU"))?)
     }
 
-    /// Why the driver cannot do what `feature` is, if so.
+    /// Why the driver lacks `feature`, if so.
     pub(super) fn lack(feature: Feature) -> Option<String> {
         cuda::driver().ok()?.lacks(feature).map(|missing| missing.to_string())
     }
 
     /// Whether the buffers of `rank` fit into its GPUs; `each` is what one end takes.
-    pub(super) fn support(&self, case: &Case, rank: Rank, each: Bytes) -> Result<Support, Error> {
+    pub(super) fn room(&self, case: &Case, rank: Rank, each: Bytes) -> Result<Support, Error> {
         let mut wanted: BTreeMap<Gpu, Bytes> = BTreeMap::new();
         for gpu in case.ends().filter(|end| end.rank == rank).filter_map(|end| end.gpu()) {
             let sum = wanted.entry(gpu).or_default();
             *sum = sum.plus(each);
         }
         for (gpu, wanted) in wanted {
-            let free = self.ready(gpu)?.context.free_memory();
-            let free = free.map_err(|source| Error::call("ask for free memory", source))?;
-            if wanted > free {
-                return Ok(Support::No(format!(
-                    "the buffers need {} of GPU {} but {} are free: give smaller --sizes",
-                    wanted.rounded(),
-                    gpu.0,
-                    free.rounded()
-                )));
+            if let Some(lack) = self.lack_of_memory(gpu, wanted, "")? {
+                return Ok(Support::No(lack));
             }
         }
         Ok(Support::Yes)
     }
-}
 
-/// Acquires this rank's part of a case whose flows are each one operation of a GPU.
-pub(super) fn prepare(
-    case: &Case,
-    world: &mut World,
-    gpus: &Gpus,
-) -> Result<Box<dyn Transfer>, Error> {
-    if case.operation == Operation::Chase {
-        return Ok(Box::new(chase::Pointers::new(case, world, gpus)?));
+    /// Why the buffers (`whose` says of whom) do not fit into `gpu` with the `wanted` bytes that
+    /// they need, if so.
+    pub(super) fn lack_of_memory(
+        &self,
+        gpu: Gpu,
+        wanted: Bytes,
+        whose: &str,
+    ) -> Result<Option<String>, Error> {
+        let free = self.ready(gpu)?.context.free_memory().trying_to("ask for free memory")?;
+        let sentence = || {
+            format!(
+                "the buffers{whose} need {} of GPU {} but {} are free: give smaller --sizes",
+                wanted.rounded(),
+                gpu.0,
+                free.rounded()
+            )
+        };
+        Ok((wanted > free).then(sentence))
     }
-    Ok(Box::new(copy::Copies::new(case, world, gpus)?))
 }
 
-/// The clock of a case: the coarsest of those by which ranks time it. Every rank calls it, so it
-/// is also here that every rank hears of one that could not prepare its part.
+/// The clock of a case: the coarsest of the ranks' clocks. Every rank calls it, so every rank also
+/// learns here if another one could not prepare its part.
 pub(super) fn agree_on_clock(own: Option<Clock>, world: &mut World) -> Result<Clock, Error> {
     let coarsest =
         |all: Vec<Option<Clock>>| all.into_iter().flatten().max_by_key(|clock| clock.resolution);
@@ -143,7 +145,7 @@ pub(super) fn agree_on_clock(own: Option<Clock>, world: &mut World) -> Result<Cl
 
 /// The time between two events that the GPU has come to.
 pub(super) fn elapsed(began: &Event, ended: &Event) -> Result<Duration, Error> {
-    ended.elapsed_since(began).map_err(|source| Error::call("read the time", source))
+    ended.elapsed_since(began).trying_to("read the time")
 }
 
 impl Ready {
@@ -161,74 +163,89 @@ impl Ready {
         })
     }
 
-    /// What its events can do, for samples that last at least so long.
+    /// The clock of its events, for samples of at least `sample_time_min`.
     pub(super) fn clock(&self, sample_time_min: Duration) -> Clock {
-        Clock {
-            resolution: self.resolution,
-            sample_time_min: sample_time_min
-                .max(SAMPLE_TIME_MIN)
-                .max(self.resolution.saturating_mul(RESOLUTIONS_MIN)),
-            operations_max: OPERATIONS_MAX,
-            operations_step: 1,
-            is_streaming: false,
-        }
+        let sample_time_min = sample_time_min
+            .max(SAMPLE_TIME_MIN)
+            .max(self.resolution.saturating_mul(RESOLUTIONS_MIN));
+        let operations_max = OPERATIONS_MAX;
+        Clock { sample_time_min, operations_max, ..Clock::of_host(self.resolution) }
     }
 
-    /// Compares memory of this GPU with the pattern of `seed`, by a kernel that says how many bytes
-    /// are wrong and where the first is; the answer names `rank` as the owner.
+    /// A stream of this GPU, for what is timed.
+    pub(super) fn new_stream(&self) -> Result<Stream, Error> {
+        Stream::new(&self.context).trying_to("make a stream")
+    }
+
+    pub(super) fn events(&self, count: usize) -> Result<Vec<Event>, Error> {
+        let events: Result<_, CallError> = (0..count).map(|_| Event::new(&self.context)).collect();
+        events.trying_to("make events")
+    }
+
+    /// Compares memory of this GPU with the pattern of `seed`. The mismatch names `rank` as the
+    /// owner.
     pub(super) fn compare(
         &self,
         memory: cuda::Slice<'_>,
         seed: u64,
         rank: Rank,
-    ) -> Result<Option<Mismatch>, CallError> {
-        let [count, offset] = self.ask([0, u64::MAX], |kernels, stream, answers| {
+    ) -> Result<Option<Mismatch>, Error> {
+        let wrong = self.wrong(memory, Bytes::new(1), |kernels, stream, answers| {
             kernels.compare(stream, memory, seed, answers)
         })?;
-        if count == 0 {
-            return Ok(None);
-        }
-        let wrong = memory.slice(Bytes::new(offset), Bytes::new(1));
-        let [found] = self.ask([0], |_, stream, answers| {
-            stream.copy(answers.slice(Bytes::default(), Bytes::new(1)), wrong)
-        })?;
-        let expected = pattern::byte(seed, offset);
-        let found = found.to_ne_bytes()[0];
-        Ok(Some(Mismatch { rank: rank.0, offset, expected, found, count }))
+        Ok(wrong.map(|Wrong { count, index: offset, found }| {
+            let (expected, [found, ..]) = (pattern::byte(seed, offset), found);
+            Mismatch { rank: rank.0, offset, expected, found, count }
+        }))
     }
 
-    /// Compares memory of this GPU, element by element, with what a reduction of `values` of `seed`
-    /// must have made; the answer names `rank` as the owner, the first
-    /// wrong byte, and the bytes of all wrong elements.
+    /// Compares memory of this GPU, element by element, with the result of a reduction of `values`
+    /// of `seed`. The mismatch names `rank` as the owner, the first wrong byte, and the number of
+    /// bytes of all wrong elements.
     pub(super) fn compare_reduced(
         &self,
         memory: cuda::Slice<'_>,
         values: &Values,
         seed: u64,
         rank: Rank,
-    ) -> Result<Option<Mismatch>, CallError> {
+    ) -> Result<Option<Mismatch>, Error> {
         let reduced = values.reduced(seed);
-        let [count, index] = self.ask([0, u64::MAX], |kernels, stream, answers| {
-            kernels.compare_reduced(stream, memory, reduced, answers)
-        })?;
+        let wrong =
+            self.wrong(memory, Bytes::new(reduced.element), |kernels, stream, answers| {
+                kernels.compare_reduced(stream, memory, reduced, answers)
+            })?;
+        Ok(wrong.map(|Wrong { count, index, found }| {
+            let expected = values.result(seed, index).to_le_bytes();
+            let place = (0..8).find(|&place| found[place] != expected[place]).unwrap_or(0);
+            let offset = reduced.element * index + place as u64;
+            let (expected, found) = (expected[place], found[place]);
+            Mismatch { rank: rank.0, offset, expected, found, count: count * reduced.element }
+        }))
+    }
+
+    /// Runs the kernel that `queue` queues, which counts the wrong elements of `memory`, each of
+    /// `size`, and finds the first.
+    fn wrong(
+        &self,
+        memory: cuda::Slice<'_>,
+        size: Bytes,
+        queue: impl FnOnce(&Kernels, &Stream, cuda::Slice<'_>) -> Result<(), CallError>,
+    ) -> Result<Option<Wrong>, Error> {
+        let [count, index] = self.ask([0, u64::MAX], queue).trying_to("verify a buffer")?;
         if count == 0 {
             return Ok(None);
         }
-        let size = Bytes::new(reduced.element);
-        let wrong = memory.slice(size.times(index), size);
-        let [found] = self.ask([0], |_, stream, answers| {
-            stream.copy(answers.slice(Bytes::default(), size), wrong)
-        })?;
-        let (found, expected) = (found.to_ne_bytes(), values.result(seed, index).to_le_bytes());
-        let place = (0..8).find(|&place| found[place] != expected[place]).unwrap_or(0);
-        let offset = size.get() * index + place as u64;
-        let (expected, found) = (expected[place], found[place]);
-        let count = count * size.get();
-        Ok(Some(Mismatch { rank: rank.0, offset, expected, found, count }))
+        let first = memory.slice(size.times(index), size);
+        let [found] = self
+            .ask([0], |_, stream, answers| {
+                stream.copy(answers.slice(Bytes::default(), size), first)
+            })
+            .trying_to("verify a buffer")?;
+        Ok(Some(Wrong { count, index, found: found.to_ne_bytes() }))
     }
 
-    /// Queues what `queue` does with room for `words` answers, set to `before`, waits until it is
-    /// done and returns the answers.
+    /// Sets the answers to `before`, queues the work of `queue`, waits for it and returns the
+    /// answers.
     fn ask<const WORDS: usize>(
         &self,
         before: [u64; WORDS],
@@ -254,8 +271,18 @@ impl Ready {
     }
 }
 
-/// What two events can tell apart: the smallest difference between the times of writes that grow
-/// by a little. They are multiples of the grain, and vary enough to show it.
+/// The wrong elements that a kernel has found.
+struct Wrong {
+    /// How many elements.
+    count: u64,
+    /// The first of them.
+    index: u64,
+    /// What it holds.
+    found: [u8; 8],
+}
+
+/// The resolution of events: the smallest difference between the times of writes that grow by a
+/// little. The times are multiples of the resolution, and vary enough to show it.
 fn resolution(context: &Context, stream: &Stream) -> Result<Duration, CallError> {
     const WRITES: u64 = 64;
     let buffer = cuda::Buffer::new(context, Bytes::kib(4 * WRITES))?;
@@ -273,6 +300,6 @@ fn resolution(context: &Context, stream: &Stream) -> Result<Duration, CallError>
     times.push(Duration::ZERO);
     times.sort_unstable();
     let steps = times.windows(2).map(|pair| pair[1] - pair[0]);
-    // A clock that never advances has a grain that is coarser than all of them.
+    // A clock that never advances is coarser than all of them.
     Ok(steps.filter(|step| !step.is_zero()).min().unwrap_or(Duration::from_millis(1)))
 }

@@ -1,4 +1,4 @@
-//! Beginning together: work is queued behind a hold, and begins when the host says so.
+//! Starts work together: it is queued behind a hold, and begins when the host releases it.
 
 use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
@@ -6,11 +6,11 @@ use super::{PATIENCE, Ready};
 use crate::{
     ffi::{
         CallError,
-        cuda::{Context, Hold, HostMemory, Kernels, Memory, Registered, Stream},
+        cuda::{Event, Hold, HostMemory, Memory, Registered, Stream},
         shm::Segment,
     },
     plan::Rank,
-    transport::{Error, control},
+    transport::{Error, TryingTo, control},
     units::Bytes,
     world::World,
 };
@@ -18,106 +18,97 @@ use crate::{
 /// Where the flag is in its memory.
 const FLAG: Bytes = Bytes::new(0);
 
-/// Where a hold says that it waited in vain; far enough from the flag that writing one does not
-/// disturb those who watch the other.
+/// Where a hold reports that it timed out. It is far enough from the flag that writes to one do not
+/// disturb readers of the other.
 const TIMED_OUT: Bytes = Bytes::new(2048);
 
-/// A flag that holds the streams of this rank, and, where several ranks begin together, those of
-/// all of them.
+/// A flag that holds the streams of this rank, or, if several ranks begin together, of all of them.
 #[derive(Debug)]
 pub(in crate::transport) struct Start {
-    own: HostMemory,
-    /// The flag that all ranks watch; without one it is in `own`.
+    /// `None` if no GPU of this rank works.
+    own: Option<HostMemory>,
+    /// The flag that all ranks watch. Without it the flag is in `own`.
     shared: Option<Registered>,
-    /// What the flag must reach for the work that was queued last.
+    /// The value of the flag that releases the work queued last.
     ticket: u32,
     timeout: Duration,
-    /// Whether this rank is the one that lets all of them begin.
+    /// Whether this rank releases all of them.
     pub(in crate::transport) leads: bool,
 }
 
 impl Start {
-    /// For the ranks `starters`, whose work begins together; every rank calls it. `ready` is a GPU
-    /// of this rank that begins, if this rank is among them.
+    /// For the ranks `starters`, whose work begins together. Every rank calls it. `ready` is a GPU
+    /// of this rank, if this rank is among them.
     pub(in crate::transport) fn together(
         starters: &BTreeSet<Rank>,
         ready: Option<&Ready>,
         world: &mut World,
-    ) -> Result<Option<Self>, Error> {
-        let shared = if starters.len() > 1 { Some(share(world)?) } else { None };
-        let leads = starters.first() == Some(&world.rank());
-        ready.map(|ready| Self::new(&ready.context, shared, leads)).transpose()
+    ) -> Result<Self, Error> {
+        let shared =
+            if starters.len() > 1 { Some(control::share(world, Bytes::kib(4))?) } else { None };
+        Ok(Self { leads: starters.first() == Some(&world.rank()), ..Self::new(ready, shared)? })
     }
 
-    /// For this rank's work alone.
-    pub(in crate::transport) fn alone(ready: &Ready) -> Result<Self, Error> {
-        Self::new(&ready.context, None, true)
-    }
-
-    fn new(context: &Context, shared: Option<Segment>, leads: bool) -> Result<Self, Error> {
-        let failed = |source| Error::call("pin the flag that starts the work", source);
-        let shared = shared.map(|segment| Registered::new(context, segment));
+    /// For the work of `ready`, a GPU of this rank, if it has any. Without `shared` memory this
+    /// rank begins alone.
+    pub(in crate::transport) fn new(
+        ready: Option<&Ready>,
+        shared: Option<Segment>,
+    ) -> Result<Self, Error> {
+        let context = ready.map(|ready| &ready.context);
+        let own = context.map(|context| HostMemory::new(context, Bytes::kib(4))).transpose();
+        let shared = context.zip(shared).map(|(context, shared)| Registered::new(context, shared));
         Ok(Self {
-            own: HostMemory::new(context, Bytes::kib(4)).map_err(failed)?,
-            shared: shared.transpose().map_err(failed)?,
+            own: own.trying_to(PIN)?,
+            shared: shared.transpose().trying_to(PIN)?,
             ticket: 0,
             timeout: PATIENCE / 2,
-            leads,
+            leads: true,
         })
     }
 
-    /// Queues a hold: what is queued behind it begins with the next [`Start::release`].
+    /// Queues a hold on a stream of `ready`, and records `began` behind it. Work queued after it
+    /// begins with the next [`Start::release`].
     pub(in crate::transport) fn hold(
         &mut self,
-        kernels: &Kernels,
+        ready: &Ready,
         stream: &Stream,
+        began: &Event,
     ) -> Result<(), CallError> {
+        let Some(own) = &self.own else { return Ok(()) };
         self.ticket = self.ticket.wrapping_add(1);
         let word = Bytes::new(4);
         let flag = match &self.shared {
             Some(shared) => shared.slice(FLAG, word),
-            None => self.own.slice(FLAG, word),
+            None => own.slice(FLAG, word),
         };
-        let timed_out = self.own.slice(TIMED_OUT, word);
+        let timed_out = own.slice(TIMED_OUT, word);
         let hold = Hold { flag, ticket: self.ticket, timeout: self.timeout, timed_out };
-        kernels.hold(stream, hold)
+        ready.kernels.hold(stream, hold)?;
+        stream.record(began)
     }
 
-    /// Lets everything begin that is held, here and on the other ranks.
+    /// Releases all held work, here and on the other ranks.
     pub(in crate::transport) fn release(&self) {
-        match &self.shared {
-            Some(shared) => {
+        match (&self.shared, &self.own) {
+            (Some(shared), _) => {
                 // GPUs watch the low half of the word, which comes first.
-                let flag = shared.word(0);
-                flag.store(u64::from(self.ticket).to_le(), Ordering::Release);
+                shared.word(0).store(u64::from(self.ticket).to_le(), Ordering::Release);
             }
-            None => self.own.word(FLAG).store(self.ticket.to_le(), Ordering::Release),
+            (None, Some(own)) => own.word(FLAG).store(self.ticket.to_le(), Ordering::Release),
+            (None, None) => {}
         }
     }
 
-    /// Whether every hold so far has ended because it was released.
+    /// Fails if a hold has timed out.
     pub(in crate::transport) fn check(&self) -> Result<(), Error> {
-        if self.own.word(TIMED_OUT).load(Ordering::Acquire) == 0 {
-            return Ok(());
+        match &self.own {
+            Some(own) if own.word(TIMED_OUT).load(Ordering::Acquire) != 0 => {
+                Err(Error::HeldTooLong(self.timeout))
+            }
+            _ => Ok(()),
         }
-        Err(Error::HeldTooLong(self.timeout))
     }
 }
 
-/// Memory for a flag that several ranks watch: rank 0 makes it, every rank calls.
-fn share(world: &mut World) -> Result<Segment, Error> {
-    let own = match world.is_root() {
-        true => Some(
-            Segment::create(Bytes::kib(4)).map_err(|source| Error::call("share memory", source))?,
-        ),
-        false => None,
-    };
-    let address = world.broadcast(own.as_ref().map(|segment| Some(segment.address())))?;
-    let segment = match own {
-        Some(segment) => segment,
-        None => control::open(address)?,
-    };
-    // It has no name: rank 0, which may not need it, keeps it until every rank has opened it.
-    world.barrier()?;
-    Ok(segment)
-}
+const PIN: &str = "pin the flag that starts the work";

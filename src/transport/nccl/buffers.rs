@@ -1,16 +1,15 @@
-//! The memory that collectives work on: allocated as the case says, and made known to NCCL.
+//! The memory of collectives: allocated and registered with NCCL as the case says.
 
 use std::rc::Rc;
 
 use super::data::Part;
 use crate::{
     ffi::{
-        CallError,
         cuda::{Buffer, Memory},
         nccl::{self, Allocation, Communicator, Library, Window},
     },
     plan::{Allocator, Registration},
-    transport::{Error, gpu::Ready},
+    transport::{Error, TryingTo, gpu::Ready},
     units::Bytes,
 };
 
@@ -31,10 +30,12 @@ pub(super) struct Buffers {
     pub(super) received: Box<dyn Memory>,
 }
 
-/// What NCCL allocates in multiples of.
+const ALLOCATE: &str = "allocate a buffer";
+
+/// NCCL allocates in multiples of this.
 const GRANULARITY: u64 = 2 << 20;
 
-/// What a buffer takes on its GPU.
+/// The memory that a buffer takes on its GPU.
 pub(super) fn footprint(allocator: Allocator, size: Bytes) -> Bytes {
     match allocator {
         Allocator::Cuda => size,
@@ -47,13 +48,12 @@ impl RankDevice {
     pub(super) fn allocate(&self, library: &'static Library) -> Result<Buffers, Error> {
         let context = &self.ready.context;
         let allocate = |size: Bytes| -> Result<Box<dyn Memory>, Error> {
-            let memory: Result<Box<dyn Memory>, CallError> = match self.part.nccl.buffer {
-                Allocator::Cuda => Buffer::new(context, size).map(|memory| Box::new(memory) as _),
+            Ok(match self.part.nccl.buffer {
+                Allocator::Cuda => Box::new(Buffer::new(context, size).trying_to(ALLOCATE)?),
                 Allocator::Nccl => {
-                    Allocation::new(library, context, size).map(|memory| Box::new(memory) as _)
+                    Box::new(Allocation::new(library, context, size).trying_to(ALLOCATE)?)
                 }
-            };
-            memory.map_err(|source| Error::call("allocate a buffer", source))
+            })
         };
         let (given, received) = self.part.sizes();
         Ok(Buffers {
@@ -63,8 +63,8 @@ impl RankDevice {
     }
 }
 
-/// Tells NCCL of the buffers of this process's GPUs, as their case says; in windows with the other
-/// ranks together.
+/// Registers the buffers of this process's GPUs with NCCL as their case says; windows together with
+/// the other ranks.
 pub(super) fn registered(
     devices: &[RankDevice],
     buffers: Vec<Buffers>,
@@ -80,7 +80,7 @@ pub(super) fn registered(
     Ok(received.into_iter().map(|received| Buffers { given: given.next(), received }).collect())
 }
 
-/// The same memory, made known to NCCL.
+/// Registers the memory with NCCL.
 fn register(buffers: Vec<(&RankDevice, Box<dyn Memory>)>) -> Result<Vec<Box<dyn Memory>>, Error> {
     const ACTION: &str = "register a buffer";
     let Some((first, _)) = buffers.first() else { return Ok(Vec::new()) };
@@ -91,8 +91,7 @@ fn register(buffers: Vec<(&RankDevice, Box<dyn Memory>)>) -> Result<Vec<Box<dyn 
         Registration::None => Ok(members.map(|(_, memory)| memory).collect()),
         Registration::Local => members
             .map(|(of, memory)| {
-                let registered = nccl::Registration::new(of, memory);
-                let registered = registered.map_err(|source| Error::call(ACTION, source))?;
+                let registered = nccl::Registration::new(of, memory).trying_to(ACTION)?;
                 Ok(Box::new(registered) as Box<dyn Memory>)
             })
             .collect(),

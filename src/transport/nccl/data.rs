@@ -8,14 +8,14 @@ use crate::{
     units::Bytes,
 };
 
-/// Each operation takes data that begins this much further in its source than the one before, so
-/// that none leaves behind what another has left; NCCL's fastest ways want 16 bytes.
+/// Each operation reads its source this much further on than the one before, so that no two leave
+/// the same data. NCCL's fastest paths need an alignment of 16 bytes.
 pub(super) const SHIFT: u64 = 64;
 
-/// After so many operations the data begins at the beginning again.
+/// After this many operations the data begins at the start again.
 pub(super) const SHIFTS: u64 = 61;
 
-/// Where buffers begin: as the driver's do.
+/// The alignment of buffers: that of the driver's.
 const ALIGNMENT: u64 = 256;
 
 /// Sets the seeds of communicators apart from those of ranks.
@@ -37,18 +37,17 @@ pub(super) struct Part {
     pub(super) peers: Peers,
 }
 
-/// What some of a buffer must hold.
+/// What some of a buffer must hold: of a reduction what it makes of numbers of a seed, otherwise
+/// the pattern of a seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Expected {
-    /// The pattern of a seed.
-    Pattern { range: Range<u64>, seed: u64 },
-    /// What a reduction has made of numbers of a seed.
-    Reduced { range: Range<u64>, seed: u64 },
+pub(super) struct Expected {
+    pub(super) range: Range<u64>,
+    pub(super) seed: u64,
 }
 
 impl Part {
-    /// What its buffers hold: elements that are given in a buffer of their own, those that are
-    /// received; in place there is only the second.
+    /// The sizes of its buffers: of the data to send and of the data received. In place there is
+    /// only the second.
     pub(super) fn sizes(&self) -> (Bytes, Bytes) {
         let element = self.nccl.data_type.size();
         let whole = self.layout.size(self.nccl.data_type);
@@ -61,8 +60,8 @@ impl Part {
         (sent.plus(Bytes::new(SHIFT * (SHIFTS - 1))), received)
     }
 
-    /// Operations of a group run at the same time: each has a place of its own to leave its data.
-    /// Those in place give and get the same bytes over and over.
+    /// Places for received data: operations of a group run at the same time, so each has its own.
+    /// Operations in place use the same bytes over and over.
     pub(super) fn slots(&self) -> u64 {
         if self.nccl.is_in_place { 1 } else { self.nccl.iterations.operations_per_group }
     }
@@ -73,7 +72,7 @@ impl Part {
         Bytes::new(received.get().next_multiple_of(ALIGNMENT))
     }
 
-    /// What the data of its communicator comes from: no two have the same.
+    /// The seed of its communicator's data. No two communicators have the same.
     pub(super) fn seed(&self, seed: u64) -> u64 {
         match self.nccl.split {
             Some(_) => pattern::part_seed(seed, COMMUNICATORS | u64::from(self.part)),
@@ -92,13 +91,18 @@ impl Part {
         self.nccl.is_in_place && self.collective.shape().reduces
     }
 
+    /// Whether the rank sends or receives data.
+    pub(super) fn moves(&self) -> bool {
+        self.gives() || self.gets()
+    }
+
     /// Whether the rank sends data.
     pub(super) fn gives(&self) -> bool {
         self.has_part(self.collective.shape().gives, self.peers.to)
     }
 
     /// Whether it receives data.
-    pub(super) fn gets(&self) -> bool {
+    fn gets(&self) -> bool {
         self.has_part(self.collective.shape().gets, self.peers.from)
     }
 
@@ -123,8 +127,8 @@ impl Part {
         (Bytes::new(operation % SHIFTS * SHIFT), received)
     }
 
-    /// What the buffer of what is received must hold behind operation number `operation`, if the
-    /// ranks' data comes from `seed`.
+    /// What the receive buffer must hold after operation number `operation`, if the ranks' data
+    /// comes from `seed`.
     pub(super) fn expected(&self, seed: u64, operation: u64) -> Vec<Expected> {
         if !self.gets() {
             return Vec::new();
@@ -143,32 +147,27 @@ impl Part {
                 Share::Whole | Share::Parts => 0,
             };
             let first = first + shift / element;
-            return vec![Expected::Reduced { range, seed: pattern::advanced(seed, 8 * first) }];
+            return vec![Expected { range, seed: pattern::advanced(seed, 8 * first) }];
         }
         let of = |rank: u32, at: u64| pattern::advanced(source_seed(seed, rank), shift + at);
         let own = u64::from(self.number) * count * element;
-        let parts = |at: u64| -> Vec<Expected> {
-            (0..self.nccl.ranks)
-                .map(|rank| {
-                    let begin = range.start + u64::from(rank) * count * element;
-                    let range = begin..begin + count * element;
-                    Expected::Pattern { range, seed: of(rank, at) }
-                })
-                .collect()
-        };
         let at = if shape.sent == Share::Parts { own } else { 0 };
         if shape.received == Share::Parts {
-            return parts(at);
+            let part = |rank: u32| {
+                let begin = range.start + u64::from(rank) * count * element;
+                Expected { range: begin..begin + count * element, seed: of(rank, at) }
+            };
+            return (0..self.nccl.ranks).map(part).collect();
         }
         let giver = match shape.gives {
             Ranks::Peers => self.peers.from.unwrap_or(self.number),
             Ranks::All | Ranks::Root => self.nccl.root.unwrap_or(0),
         };
-        vec![Expected::Pattern { range, seed: of(giver, at) }]
+        vec![Expected { range, seed: of(giver, at) }]
     }
 }
 
-/// What the bytes that a rank gives come from.
+/// The seed of the data that a rank sends.
 pub(super) fn source_seed(seed: u64, rank: u32) -> u64 {
     pattern::part_seed(seed, u64::from(rank))
 }
@@ -215,18 +214,12 @@ mod tests {
             let (_, place) = part.offsets(operation);
             let begin = usize::try_from(place.get()).unwrap();
             let mut seen = 0;
-            for expected in expected {
-                let (range, holds): (_, Box<dyn Fn(u64) -> u8>) = match expected {
-                    Expected::Pattern { range, seed } => {
-                        (range, Box::new(move |offset| pattern::byte(seed, offset)))
-                    }
-                    Expected::Reduced { range, seed } => {
-                        let values = part.values().unwrap();
-                        let byte = move |offset: u64| {
-                            let bytes = values.result(seed, offset / 4).to_le_bytes();
-                            bytes[usize::try_from(offset % 4).unwrap()]
-                        };
-                        (range, Box::new(byte))
+            for Expected { range, seed } in expected {
+                let holds = |offset: u64| match part.values() {
+                    None => pattern::byte(seed, offset),
+                    Some(values) => {
+                        let bytes = values.result(seed, offset / 4).to_le_bytes();
+                        bytes[usize::try_from(offset % 4).unwrap()]
                     }
                 };
                 for (offset, at) in (0..).zip(range) {

@@ -1,7 +1,7 @@
-//! NCCL's own log of this process, kept in memory until it is asked for.
+//! Keeps NCCL's own log of this process in memory.
 //!
-//! NCCL writes it where `NCCL_DEBUG_FILE` says, and reads that once, before it is known where the
-//! results are going to be; and ranks of other hosts have no folder of results at all.
+//! NCCL reads `NCCL_DEBUG_FILE` once, before the folder of results is known. Ranks on other hosts
+//! have no such folder at all.
 
 use std::{
     collections::HashSet,
@@ -12,22 +12,21 @@ use std::{
 
 use crate::ffi::{CallError, memory_file::MemoryFile};
 
-/// Where NCCL writes its log to.
+/// The file that NCCL writes its log to.
 const FILE: &str = "NCCL_DEBUG_FILE";
 
-/// How much it writes, and of what.
+/// The level of its log, and the subsystems.
 const LEVEL: &str = "NCCL_DEBUG";
 const SUBSYSTEMS: &str = "NCCL_DEBUG_SUBSYS";
 
-/// What proves a path: who is where, what was set, which channels there are, what was chosen, and
-/// what the network says of itself.
+/// The subsystems that prove a path: ranks and hosts, variables, channels, choices, and the network
+/// plugin.
 const WANTED: &str = "INIT,ENV,GRAPH,TUNING,NVLS,NET";
 
-/// What stands in the log where communicators are made.
-pub(in crate::transport) const MARK: &str = "g2g: communicators are made from here on";
+/// What stands in the log where communicators are made: what is before it is of others.
+pub const MARK: &str = "g2g: communicators are made from here on";
 
-/// Lines that are known apart, and so are kept once; NCCL says anew of each operation what it
-/// chose.
+/// The most different lines, each of which is kept once: NCCL logs its choice for every operation.
 const LINES_MAX: usize = 1 << 20;
 
 static LOG: OnceLock<Mutex<Log>> = OnceLock::new();
@@ -36,15 +35,14 @@ static LOG: OnceLock<Mutex<Log>> = OnceLock::new();
 #[derive(Debug)]
 struct Log {
     file: MemoryFile,
-    /// How far it was read.
+    /// The offset up to which it was read.
     read: u64,
-    /// What is waiting to be asked for.
+    /// Text that was not taken yet.
     text: String,
     seen: HashSet<u64>,
 }
 
-/// What to set so that NCCL's log is kept, beside `given`; nothing where it is not: the user wants
-/// it elsewhere.
+/// The variables, beside `given`, that keep NCCL's log. None if the user has set another file.
 pub(in crate::transport) fn variables(
     given: &[(String, String)],
 ) -> Result<Vec<(String, String)>, CallError> {
@@ -68,7 +66,7 @@ pub(in crate::transport) fn variables(
     ])
 }
 
-/// The same for a rank of one that has set them, whose file it cannot use.
+/// The same for a rank whose parent has set them: it cannot use the parent's file.
 pub(in crate::transport) fn variables_of_rank() -> Result<Vec<(String, String)>, CallError> {
     match env::var(FILE) {
         Ok(path) if path.starts_with(MemoryFile::FOLDER) => variables(&[]),
@@ -76,8 +74,8 @@ pub(in crate::transport) fn variables_of_rank() -> Result<Vec<(String, String)>,
     }
 }
 
-/// Whether `name` is set by this module, where NCCL's log is kept.
-pub(in crate::transport) fn sets(name: &str) -> bool {
+/// Whether g2g itself has set the variable `name`, to keep NCCL's log.
+pub fn sets(name: &str) -> bool {
     LOG.get().is_some() && [FILE, LEVEL, SUBSYSTEMS].contains(&name)
 }
 
@@ -98,8 +96,9 @@ pub(super) fn mark() {
     }
 }
 
-/// What NCCL has written since this was called last, each line once; `None`: the log is not kept.
-pub(in crate::transport) fn take() -> Option<String> {
+/// What NCCL has written in this process since this was called last, each line once; `None`: its
+/// log is not kept.
+pub fn take() -> Option<String> {
     let mut log = log()?;
     log.read();
     Some(std::mem::take(&mut log.text))
@@ -111,9 +110,9 @@ fn log() -> Option<MutexGuard<'static, Log>> {
 
 impl Log {
     fn read(&mut self) {
-        // What cannot be read is not in the log: what it would prove stays unknown.
+        // If the file cannot be read, its lines are missing and prove nothing.
         let bytes = self.file.read_from(self.read).unwrap_or_default();
-        // Half a line is read when it is whole.
+        // An incomplete line is read later.
         let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
         for line in bytes[..whole].split_inclusive(|&byte| byte == b'\n') {
             let mut hasher = DefaultHasher::new();

@@ -16,10 +16,7 @@ use data::Part;
 use rank_stream::RankStream;
 use transfer::Collectives;
 
-use super::{
-    Error, Support, Transfer, Transport,
-    gpu::{Gpus, Ready},
-};
+use super::{Error, Support, Transfer, Transport, TryingTo, gpu::Gpus};
 use crate::{
     ffi::{
         self, cuda,
@@ -37,9 +34,9 @@ use crate::{
 pub(super) struct Nccl {
     library: &'static Library,
     gpus: Gpus,
-    /// Made for the first case, and kept for those among the same GPUs.
+    /// Created for the first case, and kept for cases with the same GPUs.
     communicators: RefCell<Option<Joined>>,
-    /// Whether the last case has come to its end on this rank.
+    /// Whether the last case has reached its end on this rank.
     is_sound: Rc<Cell<bool>>,
 }
 
@@ -47,9 +44,9 @@ pub(super) struct Nccl {
 #[derive(Clone)]
 struct Joined {
     members: Members,
-    /// Those in which the work is done.
+    /// Those that the work uses.
     parts: Vec<Rc<Communicator>>,
-    /// Those of all members: the same, if nothing is divided.
+    /// Those of all members: the same unless they are split.
     all: Vec<Rc<Communicator>>,
 }
 
@@ -65,14 +62,8 @@ struct Members {
     split: Option<Split>,
 }
 
-impl Joined {
-    fn is_alive(&self) -> bool {
-        self.all.iter().chain(&self.parts).all(|communicator| communicator.is_alive())
-    }
-}
-
 impl Nccl {
-    /// NCCL, if it works here; otherwise the reason: the library's own, if it was found.
+    /// NCCL, if it works here; otherwise the reason, which is the library's own if it was found.
     pub(super) fn new(topology: &Topology) -> Result<Self, String> {
         let library = Library::load(None).map_err(|absent| absent.to_string())?;
         let gpus = Gpus::new(topology).map_err(|absent| match library.refusal() {
@@ -85,8 +76,8 @@ impl Nccl {
         Ok(Self { library, gpus, communicators: RefCell::default(), is_sound: Rc::default() })
     }
 
-    /// Communicators for this rank's `gpus`, the first of which has the number `first`; every rank
-    /// calls it, also one that has none.
+    /// Communicators for this rank's `gpus`, the first of which has the number `first`. Every rank
+    /// calls it, also without a GPU.
     fn join(
         &self,
         gpus: &[Gpu],
@@ -97,8 +88,10 @@ impl Nccl {
         let members =
             Members { gpus: gpus.to_vec(), first, count: nccl.members, split: nccl.split };
         let kept = self.communicators.borrow().clone();
-        let kept = kept.filter(|joined| joined.members == members && joined.is_alive());
-        // Where one has to be made anew, all have; they end in order only together.
+        let kept = kept.filter(|Joined { members: kept, parts, all }| {
+            *kept == members && all.iter().chain(parts).all(|one| one.is_alive())
+        });
+        // If one rank needs new ones, all do. They end in order only together.
         let all_of = |all: Vec<(bool, bool)>| {
             (all.iter().all(|&(is_kept, _)| is_kept), all.iter().all(|&(_, is_sound)| is_sound))
         };
@@ -108,21 +101,16 @@ impl Nccl {
             return Ok(joined);
         }
         drop(kept);
-        // One after the other: a GPU has room for few communicators.
+        // The old ones end first, because a GPU has room for few communicators.
         self.end(are_sound);
         log::mark();
-        let failed = |source| Error::call(MAKE, source);
-        let id = match world.is_root() {
-            true => Some(self.library.unique_id().map_err(failed)?),
-            false => None,
-        };
-        let id: UniqueId = world.broadcast(id)?;
+        let id = world.is_root().then(|| self.library.unique_id()).transpose();
+        let id: UniqueId = world.broadcast(id.trying_to(MAKE)?)?;
         let mut joined = Joined { members, all: Vec::new(), parts: Vec::new() };
         if !gpus.is_empty() {
-            let ready: Vec<Rc<Ready>> =
-                gpus.iter().map(|&gpu| self.gpus.ready(gpu)).collect::<Result<_, Error>>()?;
-            let contexts = ready.iter().map(|ready| ready.context.clone());
-            let own: Vec<_> = contexts.zip(first..).collect();
+            let own = gpus.iter().zip(first..);
+            let own = own.map(|(&gpu, number)| Ok((self.gpus.ready(gpu)?.context.clone(), number)));
+            let own = own.collect::<Result<Vec<_>, Error>>()?;
             let patience = world.deadline();
             let made = Communicator::all(self.library, &own, &id, nccl.members, patience)
                 .map_err(|source| Error::together(MAKE, source))?;
@@ -136,23 +124,22 @@ impl Nccl {
         Ok(joined)
     }
 
-    /// Ends the communicators that are kept: in order after cases that have come to theirs,
+    /// Ends the communicators that are kept: in order after cases that have reached their end,
     /// otherwise at once.
     fn end(&self, in_order: bool) {
-        let Some(Joined { parts, all, .. }) = self.communicators.take() else { return };
-        let is_divided = parts.iter().zip(&all).any(|(part, one)| !Rc::ptr_eq(part, one));
-        for communicators in [is_divided.then_some(parts), Some(all)].into_iter().flatten() {
+        let Some(Joined { members, parts, all }) = self.communicators.take() else { return };
+        let parts = members.split.map(|_| parts);
+        for communicators in parts.into_iter().chain([all]) {
             let own: Vec<Communicator> =
                 communicators.into_iter().filter_map(Rc::into_inner).collect();
-            // What is not closed in time is aborted: for what was measured it is too late to
-            // matter.
+            // Communicators that do not close in time are aborted. All is measured by then.
             if in_order && let Err(err) = Communicator::close(own) {
                 ffi::warn(&err);
             }
         }
     }
 
-    /// What the library or one of the GPUs lacks for the case: a sentence.
+    /// What the library or one of the GPUs lacks for the case.
     fn lack(&self, case: &Case, rank: Rank) -> Result<Option<String>, Error> {
         let Some((collective, nccl, layout)) = case.collective() else { return Ok(None) };
         let version = self.library.version();
@@ -185,38 +172,33 @@ impl Nccl {
                 Values::RANKS_MAX
             )));
         }
+        let (number, peers) = (0, Peers::default());
+        let part = Part { collective, nccl, layout, number, part: 0, member: 0, peers };
         for gpu in own_gpus(case, rank) {
-            let (major, minor) = self
-                .gpus
-                .device(gpu)?
-                .compute_capability()
-                .map_err(|source| Error::call("ask for the compute capability", source))?;
-            let needed = nccl.data_type.compute_capability();
-            if nccl.reduction.is_some() && 10 * major + minor < needed {
-                return Ok(Some(format!(
-                    "GPU {} (compute capability {major}.{minor}) does not reduce {}",
-                    gpu.0, nccl.data_type
-                )));
-            }
-            let (number, peers) = (0, Peers::default());
-            let part = Part { collective, nccl, layout, number, part: 0, member: 0, peers };
-            let needed = part.memory().times(u64::from(nccl.sharers));
-            let free = self.gpus.ready(gpu)?.context.free_memory();
-            let free = free.map_err(|source| Error::call("ask for free memory", source))?;
-            if needed > free {
-                let whose = match nccl.sharers {
-                    1 => String::new(),
-                    ranks => format!(" of {ranks} ranks"),
-                };
-                return Ok(Some(format!(
-                    "the buffers{whose} need {} of GPU {} but {} are free: give smaller --sizes",
-                    needed.rounded(),
-                    gpu.0,
-                    free.rounded()
-                )));
+            if let Some(reason) = self.lack_of_gpu(gpu, &part)? {
+                return Ok(Some(reason));
             }
         }
         Ok(None)
+    }
+
+    /// What `gpu` lacks for a `part` like this.
+    fn lack_of_gpu(&self, gpu: Gpu, part: &Part) -> Result<Option<String>, Error> {
+        let nccl = part.nccl;
+        let capability = self.gpus.device(gpu)?.compute_capability();
+        let (major, minor) = capability.trying_to("ask for the compute capability")?;
+        let needed = nccl.data_type.compute_capability();
+        if nccl.reduction.is_some() && 10 * major + minor < needed {
+            return Ok(Some(format!(
+                "GPU {} (compute capability {major}.{minor}) does not reduce {}",
+                gpu.0, nccl.data_type
+            )));
+        }
+        let whose = match nccl.sharers {
+            1 => String::new(),
+            ranks => format!(" of {ranks} ranks"),
+        };
+        self.gpus.lack_of_memory(gpu, part.memory().times(u64::from(nccl.sharers)), &whose)
     }
 }
 
@@ -228,10 +210,7 @@ impl Drop for Nccl {
 
 impl Transport for Nccl {
     fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
-        Ok(match self.lack(case, world.rank())? {
-            Some(reason) => Support::No(reason),
-            None => Support::Yes,
-        })
+        Ok(self.lack(case, world.rank())?.map_or(Support::Yes, Support::No))
     }
 
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
@@ -252,27 +231,22 @@ impl Transport for Nccl {
                 Ok(RankDevice { part, ready: self.gpus.ready(gpu)?, communicator, all })
             })
             .collect::<Result<Vec<RankDevice>, Error>>()?;
-        let buffers = devices
-            .iter()
-            .map(|device| device.allocate(self.library))
-            .collect::<Result<Vec<Buffers>, Error>>()?;
-        // Nobody waits in a window for a rank that has no memory.
+        let buffers = devices.iter().map(|device| device.allocate(self.library));
+        let buffers = buffers.collect::<Result<Vec<Buffers>, Error>>()?;
+        // No rank waits in a window for one that could not allocate.
         world.barrier()?;
         let buffers = registered(&devices, buffers)?;
-        let ranks = devices
-            .into_iter()
-            .zip(buffers)
-            .map(|(device, buffers)| RankStream::new(device, buffers))
-            .collect::<Result<Vec<RankStream>, Error>>()?;
+        let ranks = devices.into_iter().zip(buffers);
+        let ranks = ranks.map(|(device, buffers)| RankStream::new(device, buffers));
+        let ranks = ranks.collect::<Result<Vec<RankStream>, Error>>()?;
         Ok(Box::new(Collectives::new(case, self.library, Rc::clone(&self.is_sound), ranks, world)?))
     }
 }
 
-/// What is done when ranks meet for the first time.
+/// The first step that ranks take together.
 const MAKE: &str = "make a communicator";
 
-/// The communicators of parts of those that are in `all`, the first of which has the number
-/// `first`.
+/// Splits the communicators `all`, the first of which has the number `first`.
 fn divided(
     all: &[Rc<Communicator>],
     first: u32,
@@ -285,7 +259,7 @@ fn divided(
     Ok(made.into_iter().map(Rc::new).collect())
 }
 
-/// What a library must have for a case.
+/// The features of the library that a case needs.
 fn needed(nccl: plan::Nccl) -> impl Iterator<Item = Feature> {
     let registration = match nccl.registration {
         Registration::None => None,

@@ -1,77 +1,64 @@
 //! One GPU's part in a collective: its buffers, its stream, and the work queued there.
 
-use std::{fmt, rc::Rc};
+use std::fmt;
 
 use super::{
     buffers::{Buffers, RankDevice},
-    data::{Expected, Part, source_seed},
+    data::{Expected, source_seed},
 };
 use crate::{
     ffi::{
         CallError,
         cuda::{Buffer, Event, Memory as _, Slice, Stream},
-        nccl::{At, Call, Communicator, Factor, Group},
+        nccl::{At, Call, Factor, Group},
     },
     plan::{Collective, DataType, Peers, Rank, Reduction},
-    transport::{Error, Mismatch, gpu::Ready, values::Values},
+    transport::{Error, Mismatch, TryingTo, gpu::PATIENCE, values::Values},
     units::Bytes,
 };
 
-/// What all ranks reduce before a span, so that all begin it together.
+/// The data that all ranks reduce before a span, so that all begin it together.
 const MEETING: Bytes = Bytes::new(16);
 
 impl fmt::Display for RankStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} (GPU {})", self.part.number, self.ready.context.device().ordinal())
+        let RankDevice { part, ready, .. } = &self.device;
+        write!(f, "rank {} (GPU {})", part.number, ready.context.device().ordinal())
     }
 }
 
 /// One GPU's part.
 pub(super) struct RankStream {
-    pub(super) part: Part,
-    pub(super) ready: Rc<Ready>,
+    pub(super) device: RankDevice,
     pub(super) stream: Stream,
-    pub(super) communicator: Rc<Communicator>,
-    /// The communicator of all ranks: another one if they are split.
-    pub(super) all: Rc<Communicator>,
     /// When each span begins and ends.
     pub(super) begins: Vec<Event>,
     pub(super) ends: Vec<Event>,
     buffers: Buffers,
-    /// What is given in place, where an operation leaves something else there.
+    /// A copy of the data in place, if an operation overwrites it.
     kept: Option<Buffer>,
     meeting: Buffer,
 }
 
 impl RankStream {
     pub(super) fn new(device: RankDevice, buffers: Buffers) -> Result<Self, Error> {
-        let RankDevice { part, ready, communicator, all } = device;
-        let allocate = |size| {
-            Buffer::new(&ready.context, size)
-                .map_err(|source| Error::call("allocate a buffer", source))
-        };
+        let RankDevice { part, ready, .. } = &device;
+        let allocate = |size| Buffer::new(&ready.context, size).trying_to("allocate a buffer");
         Ok(Self {
-            part,
-            stream: Stream::new(&ready.context)
-                .map_err(|source| Error::call("make a stream", source))?,
-            communicator,
-            all,
+            stream: ready.new_stream()?,
             begins: Vec::new(),
             ends: Vec::new(),
             kept: part.consumes().then(|| allocate(buffers.received.size())).transpose()?,
             buffers,
             meeting: allocate(MEETING)?,
-            ready,
+            device,
         })
     }
 
-    /// Writes what is given, and over what is to be received.
-    pub(super) fn fill(&mut self, seed: u64) -> Result<(), Error> {
-        self.filled(seed).map_err(|source| Error::call("fill a buffer", source))
-    }
-
-    fn filled(&self, seed: u64) -> Result<(), CallError> {
-        let (kernels, stream, part) = (&self.ready.kernels, &self.stream, self.part);
+    /// Writes the data to send, and poisons the memory to receive into.
+    pub(super) fn fill(&self, seed: u64) -> Result<(), CallError> {
+        let RankDevice { part, ready, .. } = &self.device;
+        let (kernels, stream) = (&ready.kernels, &self.stream);
         let seed = part.seed(seed);
         let own = source_seed(seed, part.number);
         kernels.poison(stream, self.buffers.received.all(), own)?;
@@ -90,35 +77,35 @@ impl RankStream {
         if let Some(kept) = &self.kept {
             stream.copy(kept.all(), self.buffers.received.all())?;
         }
-        stream.synchronize(crate::transport::gpu::PATIENCE)
+        stream.synchronize(PATIENCE)
     }
 
-    /// What operation number `operation` takes.
+    /// The data that operation number `operation` sends.
     fn source(&self, operation: u64) -> Slice<'_> {
-        let size = self.part.nccl.data_type.size().times(self.part.layout.sent);
-        let (offset, _) = self.part.offsets(operation);
+        let size = self.device.part.nccl.data_type.size().times(self.device.part.layout.sent);
+        let (offset, _) = self.device.part.offsets(operation);
         self.buffers.given.as_ref().unwrap_or(&self.buffers.received).slice(offset, size)
     }
 
     /// Where operation number `operation` leaves its data.
     fn target(&self, operation: u64) -> Slice<'_> {
-        let size = self.part.nccl.data_type.size().times(self.part.layout.received);
-        let (_, offset) = self.part.offsets(operation);
+        let size = self.device.part.nccl.data_type.size().times(self.device.part.layout.received);
+        let (_, offset) = self.device.part.offsets(operation);
         self.buffers.received.slice(offset, size)
     }
 
-    /// Whether all is well with what was queued.
+    /// Fails if queued work has had an error.
     pub(super) fn async_error(&self) -> Result<(), CallError> {
-        self.communicator.async_error().and_then(|()| self.all.async_error())
+        self.device.communicator.async_error().and_then(|()| self.device.all.async_error())
     }
 
-    /// Gives up all that is under way.
+    /// Aborts everything under way.
     pub(super) fn abort(&self) {
-        self.communicator.abort();
-        self.all.abort();
+        self.device.communicator.abort();
+        self.device.all.abort();
     }
 
-    /// Queues bringing back what an operation in place has taken.
+    /// Queues restoring the data that an operation in place has overwritten.
     pub(super) fn restore(&self) -> Result<(), CallError> {
         match &self.kept {
             Some(kept) => self.stream.copy(self.buffers.received.all(), kept.all()),
@@ -126,7 +113,7 @@ impl RankStream {
         }
     }
 
-    /// Queues a reduction that no rank leaves before all have come.
+    /// Queues a reduction that no rank leaves before all have entered it.
     pub(super) fn meet<'a>(&'a self, group: &mut Group<'a>) -> Result<(), CallError> {
         let all = self.meeting.all();
         let call = Call {
@@ -139,19 +126,19 @@ impl RankStream {
             root: None,
             peers: Peers::default(),
         };
-        group.queue(At { communicator: &self.all, stream: &self.stream }, call)
+        group.queue(At { communicator: &self.device.all, stream: &self.stream }, call)
     }
 
     /// This rank's factor in a sum of products.
     pub(super) fn factor(&self) -> Result<Option<Factor<'_>>, CallError> {
-        let Some(values) = self.part.values() else { return Ok(None) };
-        if self.part.nccl.reduction != Some(Reduction::MulSum) {
+        let Some(values) = self.device.part.values() else { return Ok(None) };
+        if self.device.part.nccl.reduction != Some(Reduction::MulSum) {
             return Ok(None);
         }
-        let bits = values.encode(i64::from(Values::factor(self.part.number))).to_le_bytes();
-        let data_type = self.part.nccl.data_type;
+        let bits = values.encode(i64::from(Values::factor(self.device.part.number))).to_le_bytes();
+        let data_type = self.device.part.nccl.data_type;
         let size = data_type.size().to_len().unwrap_or(bits.len());
-        Factor::new(&self.communicator, data_type, &bits[..size]).map(Some)
+        Factor::new(&self.device.communicator, data_type, &bits[..size]).map(Some)
     }
 
     /// Queues operation number `operation`.
@@ -162,46 +149,38 @@ impl RankStream {
         factor: Option<&'a Factor<'a>>,
     ) -> Result<(), CallError> {
         let call = Call {
-            collective: self.part.collective,
+            collective: self.device.part.collective,
             source: self.source(operation),
             target: self.target(operation),
-            data_type: self.part.nccl.data_type,
-            reduction: self.part.nccl.reduction.unwrap_or(Reduction::Sum),
+            data_type: self.device.part.nccl.data_type,
+            reduction: self.device.part.nccl.reduction.unwrap_or(Reduction::Sum),
             factor,
-            root: self.part.nccl.root,
-            peers: self.part.peers,
+            root: self.device.part.nccl.root,
+            peers: self.device.part.peers,
         };
-        group.queue(At { communicator: &self.communicator, stream: &self.stream }, call)
+        group.queue(At { communicator: &self.device.communicator, stream: &self.stream }, call)
     }
 
     /// Compares what was received with what operation number `operation` must have left.
     pub(super) fn verify(&self, seed: u64, operation: u64) -> Result<Option<Mismatch>, Error> {
-        let rank = Rank(self.part.member);
-        for expected in self.part.expected(self.part.seed(seed), operation) {
-            let wrong = match (expected, self.part.values()) {
-                (Expected::Pattern { range, seed }, _) => {
-                    self.ready.compare(self.at(&range), seed, rank).map(|wrong| (wrong, range))
-                }
-                (Expected::Reduced { range, seed }, Some(values)) => {
-                    let found = self.ready.compare_reduced(self.at(&range), &values, seed, rank);
-                    found.map(|wrong| (wrong, range))
-                }
-                (Expected::Reduced { .. }, None) => {
-                    return Err(Error::Disagreement("a reduction has no numbers"));
-                }
+        let RankDevice { part, ready, .. } = &self.device;
+        let rank = Rank(part.member);
+        for Expected { range, seed } in part.expected(part.seed(seed), operation) {
+            let memory = self
+                .buffers
+                .received
+                .slice(Bytes::new(range.start), Bytes::new(range.end - range.start));
+            let wrong = match part.values() {
+                Some(values) => ready.compare_reduced(memory, &values, seed, rank)?,
+                None => ready.compare(memory, seed, rank)?,
             };
-            let (wrong, range) = wrong.map_err(|source| Error::call("verify a buffer", source))?;
             if let Some(wrong) = wrong {
                 // The offset counts from the beginning of what was received.
-                let (_, begin) = self.part.offsets(operation);
+                let (_, begin) = part.offsets(operation);
                 let offset = range.start - begin.get() + wrong.offset;
                 return Ok(Some(Mismatch { offset, ..wrong }));
             }
         }
         Ok(None)
-    }
-
-    fn at(&self, range: &std::ops::Range<u64>) -> Slice<'_> {
-        self.buffers.received.slice(Bytes::new(range.start), Bytes::new(range.end - range.start))
     }
 }

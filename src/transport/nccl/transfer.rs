@@ -1,10 +1,9 @@
 //! One process's part of a collective: all of its GPUs together.
 //!
-//! Spans are queued behind a hold, so that launching them is outside of their time. Each begins
-//! with a small reduction among all ranks, which none leaves before all have come to it; then each
-//! GPU notes the time on its own clock, does its operations and notes the time again. So nothing
-//! has to be agreed on beside NCCL itself, and it is the same on one host and on many. A span lasts
-//! as long as it does on the GPU that takes longest.
+//! Spans are queued behind a hold, so their launch is not timed. Each begins with a small reduction
+//! among all ranks, which no rank leaves before all have entered it. Then each GPU records the time
+//! on its own clock, runs its operations and records the time again. Ranks synchronise by NCCL
+//! alone, on one host as on many. A span lasts as long as on the slowest GPU.
 
 use std::{
     cell::{Cell, RefCell},
@@ -13,31 +12,31 @@ use std::{
     time::Duration,
 };
 
-use super::{log, rank_stream::RankStream};
+use super::{buffers::RankDevice, log, rank_stream::RankStream};
 use crate::{
     ffi::{
         CallError, Cause, clock,
-        cuda::{Event, Stream},
+        cuda::Stream,
         nccl::{Factor, Graph, Group, Library},
         watchdog::Watchdog,
     },
     plan::{Case, Iterations, Operation, Rank},
     transport::{
-        Clock, Error, Mismatch, Span, Transfer,
+        Clock, Conclusion, Error, Mismatch, Span, Transfer, TryingTo, first_mismatch,
         gpu::{Start, agree_on_clock, elapsed},
     },
     world::World,
 };
 
-/// Operations that are queued behind one hold: a collective can take several places in the channel
+/// The most operations queued behind one hold. A collective can take several places in the channel
 /// through which the driver feeds a GPU.
 const OPERATIONS_MAX: u64 = 64;
 
-/// Ranks do not leave the reduction before a span at the same moment: some microseconds, below 1 %
-/// of this.
+/// The shortest sample. Ranks leave the reduction before a span some microseconds apart, which is
+/// below 1 % of this.
 const SAMPLE_TIME_MIN: Duration = Duration::from_millis(1);
 
-/// Between two looks at whether NCCL has had an error.
+/// The time between two checks for errors of NCCL.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// This process's part.
@@ -45,23 +44,21 @@ pub(super) struct Collectives {
     operation: Operation,
     iterations: Iterations,
     library: &'static Library,
-    /// Is set when all is measured.
+    /// Set when all is measured.
     is_sound: Rc<Cell<bool>>,
     ranks: Vec<RankStream>,
-    start: RefCell<Option<Start>>,
+    start: RefCell<Start>,
     clock: Clock,
     deadline: Duration,
-    /// Operations since the buffers were filled; those of a graph count once.
+    /// Operations since the buffers were filled. Those of a graph count once.
     done: Cell<u64>,
-    /// NCCL's log of each rank.
-    log: Option<Vec<(Rank, String)>>,
 }
 
 /// What a span does.
 enum Work<'a> {
-    /// So many operations, each queued by itself; of each GPU its factor.
+    /// Queues this many operations one by one; with the factor of each GPU.
     Queued(u64, &'a [Option<Factor<'a>>]),
-    /// Launches of a graph of so many operations.
+    /// Launches a graph of this many operations.
     Launched { launches: u64, operations: u64, graph: Graph<'a> },
 }
 
@@ -76,16 +73,15 @@ impl Collectives {
     ) -> Result<Self, Error> {
         let iterations = case.collective().map(|(_, nccl, _)| nccl.iterations).unwrap_or_default();
         let deadline = world.deadline();
-        let first = ranks.first();
-        let start = first.map(|rank| Start::alone(&rank.ready)).transpose()?;
-        let clock = first.map(|rank| rank.ready.clock(SAMPLE_TIME_MIN));
-        let clock = agree_on_clock(clock, world)?;
-        let consumes = first.is_some_and(|rank| rank.part.consumes());
+        let first = ranks.first().map(|rank| &rank.device);
+        let start = Start::new(first.map(|device| &*device.ready), None)?;
         let step = iterations.launches();
-        let steps = if consumes { (1, 1) } else { (OPERATIONS_MAX / step * step, step) };
-        let least = |all: Vec<(u64, u64)>| all.into_iter().min().unwrap_or((1, 1));
-        let (operations_max, operations_step) = world.agree(steps, least)?;
-        let clock = Clock { operations_max, operations_step, ..clock };
+        let clock = first.map(|RankDevice { part, ready, .. }| {
+            let (operations_max, operations_step) =
+                if part.consumes() { (1, 1) } else { (OPERATIONS_MAX / step * step, step) };
+            Clock { operations_max, operations_step, ..ready.clock(SAMPLE_TIME_MIN) }
+        });
+        let clock = agree_on_clock(clock, world)?;
         let mut made = Self {
             operation: case.operation,
             iterations,
@@ -96,59 +92,49 @@ impl Collectives {
             clock,
             deadline,
             done: Cell::new(0),
-            log: None,
         };
-        made.connect()?;
+        if !made.ranks.is_empty() {
+            made.connect().inspect_err(|_| made.give_up())?;
+        }
         Ok(made)
     }
 
-    /// The first operation between two ranks connects them, which nothing may stand before.
+    /// Connects the ranks by a first operation. Nothing may be queued before it.
     fn connect(&mut self) -> Result<(), Error> {
-        if self.ranks.is_empty() {
-            return Ok(());
-        }
-        let connected = self.connected();
-        self.kept(connected)
+        self.make_events(1)?;
+        let factors = self.factors()?;
+        self.run_group(&Work::Queued(1, &factors), &mut [Span::default()], false)
     }
 
-    fn connected(&mut self) -> Result<(), Error> {
-        self.events(1).map_err(|source| self.failed(source))?;
-        let factors = self.factors().map_err(|source| self.failed(source))?;
-        self.queue(&Work::Queued(1, &factors), 1, false)?;
-        self.wait()
-    }
-
-    /// Has events for `spans`.
-    fn events(&mut self, spans: usize) -> Result<(), CallError> {
+    /// Makes the events that `spans` spans need.
+    fn make_events(&mut self, spans: usize) -> Result<(), Error> {
         for rank in &mut self.ranks {
-            while rank.begins.len() < spans {
-                rank.begins.push(Event::new(&rank.ready.context)?);
-                rank.ends.push(Event::new(&rank.ready.context)?);
-            }
+            let missing = spans.saturating_sub(rank.begins.len());
+            rank.begins.extend(rank.device.ready.events(missing)?);
+            rank.ends.extend(rank.device.ready.events(missing)?);
         }
         Ok(())
     }
 
-    /// Runs spans of `operations` each, `together` of them at once.
-    fn run_spans(
-        &mut self,
-        operations: u64,
-        spans: &mut [Span],
-        together: usize,
-    ) -> Result<(), Error> {
-        self.events(together.min(spans.len())).map_err(|source| self.failed(source))?;
-        let factors = self.factors().map_err(|source| self.failed(source))?;
-        let work = self.work(operations, &factors).map_err(|source| self.failed(source))?;
-        spans.chunks_mut(together).try_for_each(|spans| self.run_group(&work, spans))
+    /// Runs spans of `operations` each, in groups that are queued together.
+    fn run_spans(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
+        // Each span also queues a meeting, two events, and perhaps a copy.
+        let together = usize::try_from(OPERATIONS_MAX / (operations + 4)).unwrap_or(1).max(1);
+        self.make_events(together.min(spans.len()))?;
+        let factors = self.factors()?;
+        let work = self.queued(self.work(operations, &factors))?;
+        // Nothing is held if the CPU waits between operations.
+        let is_held = !self.iterations.is_blocking;
+        spans.chunks_mut(together).try_for_each(|spans| self.run_group(&work, spans, is_held))
     }
 
-    /// What a span of so many operations does; a graph of them is captured here.
+    /// The work of a span of `operations`. Captures a graph if the case wants one.
     fn work<'a>(
         &'a self,
         operations: u64,
         factors: &'a [Option<Factor<'a>>],
     ) -> Result<Work<'a>, CallError> {
-        // A single one is launched once; warming up is not for graphs.
+        // A single operation is launched once. The warm-up uses no graph.
         let launches = if operations == 1 { 1 } else { self.iterations.launches() };
         if self.iterations.graph == 0 || !operations.is_multiple_of(launches) {
             return Ok(Work::Queued(operations, factors));
@@ -166,16 +152,15 @@ impl Collectives {
         Ok(Work::Launched { launches, operations, graph })
     }
 
-    /// Queues spans, behind a hold unless the CPU is to wait in between, lets them begin and waits
-    /// for them.
-    fn run_group(&self, work: &Work<'_>, spans: &mut [Span]) -> Result<(), Error> {
-        let queued = self.queue(work, spans.len(), !self.iterations.is_blocking);
-        self.release();
+    /// Queues spans, behind a hold if `is_held`, lets them begin and waits for them.
+    fn run_group(&self, work: &Work<'_>, spans: &mut [Span], is_held: bool) -> Result<(), Error> {
+        let queued = self.queue(work, spans.len(), is_held);
+        self.start.borrow().release();
         queued?;
         self.wait()?;
         self.check()?;
-        // Who only waits for the others has no time of its own.
-        let moves = self.ranks.iter().any(|rank| rank.part.gives() || rank.part.gets());
+        // A rank that neither sends nor receives has no time.
+        let moves = self.ranks.iter().any(|rank| rank.device.part.moves());
         for (index, span) in spans.iter_mut().enumerate().filter(|_| moves) {
             let mut longest = Duration::ZERO;
             for rank in &self.ranks {
@@ -186,8 +171,8 @@ impl Collectives {
         Ok(())
     }
 
-    /// Watches over calls that must not block, and may hang nevertheless: a little longer than this
-    /// rank's partners do, who know more.
+    /// Ends the process if calls that must not block hang. The limit is longer than that of this
+    /// rank's partners, whose errors say more.
     fn watched(&self) -> Result<Watchdog, CallError> {
         let limit = self.deadline.saturating_add(self.deadline / 4);
         let ranks: Vec<String> = self.ranks.iter().map(|rank| rank.to_string()).collect();
@@ -196,54 +181,44 @@ impl Collectives {
     }
 
     fn queue(&self, work: &Work<'_>, spans: usize, is_held: bool) -> Result<(), Error> {
-        let _watched = self.watched().map_err(|source| self.failed(source))?;
+        let _watched = self.queued(self.watched())?;
         if is_held {
-            self.hold().map_err(|source| self.failed(source))?;
+            self.queued(self.hold())?;
         }
         (0..spans).try_for_each(|span| self.queue_span(span, work))
     }
 
-    fn failed(&self, source: CallError) -> Error {
-        Error::together(&format!("queue {}", self.operation), source)
+    /// What was queued, or why not.
+    fn queued<T>(&self, result: Result<T, CallError>) -> Result<T, Error> {
+        result.map_err(|source| Error::together(&format!("queue {}", self.operation), source))
     }
 
     fn hold(&self) -> Result<(), CallError> {
-        let mut start = self.start.borrow_mut();
-        let (Some(first), Some(start)) = (self.ranks.first(), &mut *start) else {
-            return Ok(());
-        };
-        start.hold(&first.ready.kernels, &first.stream)?;
-        first.stream.record(&first.begins[0])?;
-        self.ranks[1..].iter().try_for_each(|rank| rank.stream.wait(&first.begins[0]))
-    }
-
-    /// Lets begin what is held.
-    fn release(&self) {
-        if let Some(start) = &*self.start.borrow() {
-            start.release();
-        }
+        let Some((first, others)) = self.ranks.split_first() else { return Ok(()) };
+        let began = &first.begins[0];
+        self.start.borrow_mut().hold(&first.device.ready, &first.stream, began)?;
+        others.iter().try_for_each(|rank| rank.stream.wait(began))
     }
 
     fn queue_span(&self, span: usize, work: &Work<'_>) -> Result<(), Error> {
-        let failed = |source| self.failed(source);
-        self.begin_span(span).map_err(failed)?;
+        self.queued(self.begin_span(span))?;
         match work {
             Work::Queued(operations, factors) => self.queue_groups(*operations, factors)?,
             Work::Launched { launches, operations, graph } => {
                 for launch in 1..=*launches {
-                    // There is no room for more that waits.
+                    // No more fits behind a hold.
                     if launch * operations > OPERATIONS_MAX {
-                        self.release();
+                        self.start.borrow().release();
                     }
-                    graph.launch().map_err(failed)?;
+                    self.queued(graph.launch())?;
                 }
             }
         }
         let mut ranks = self.ranks.iter();
-        ranks.try_for_each(|rank| rank.stream.record(&rank.ends[span])).map_err(failed)
+        self.queued(ranks.try_for_each(|rank| rank.stream.record(&rank.ends[span])))
     }
 
-    /// Queues so many operations, group by group.
+    /// Queues `operations`, group by group.
     fn queue_groups(&self, operations: u64, factors: &[Option<Factor<'_>>]) -> Result<(), Error> {
         let begin = self.done.get();
         let (mut first, end) = (begin, begin + operations);
@@ -253,12 +228,12 @@ impl Collectives {
                 self.queue_operations(&mut group, first..next, factors)?;
                 group.end()
             });
-            group.map_err(|source| self.failed(source))?;
+            self.queued(group)?;
             if self.iterations.is_blocking {
                 self.wait()?;
             } else if next - begin >= OPERATIONS_MAX {
-                // There is no room for more that waits.
-                self.release();
+                // No more fits behind a hold.
+                self.start.borrow().release();
             }
             first = next;
         }
@@ -277,7 +252,7 @@ impl Collectives {
         self.ranks.iter().try_for_each(|rank| rank.stream.record(&rank.begins[span]))
     }
 
-    /// Queues operations that NCCL gets together.
+    /// Queues operations in one group.
     fn queue_operations<'a>(
         &'a self,
         group: &mut Group<'a>,
@@ -290,20 +265,17 @@ impl Collectives {
         })
     }
 
-    fn factors(&self) -> Result<Vec<Option<Factor<'_>>>, CallError> {
-        self.ranks.iter().map(RankStream::factor).collect()
+    fn factors(&self) -> Result<Vec<Option<Factor<'_>>>, Error> {
+        self.queued(self.ranks.iter().map(RankStream::factor).collect())
     }
 
-    /// What was done; if it went wrong, all is given up on all of this process's GPUs. NCCL waits
-    /// for graphs when it gives something up: they must be gone by now.
-    fn kept(&self, done: Result<(), Error>) -> Result<(), Error> {
-        if done.is_err() {
-            self.ranks.iter().for_each(RankStream::abort);
-        }
-        done
+    /// Aborts the communicators of all GPUs of this process. NCCL then waits for graphs, so they
+    /// must be gone.
+    fn give_up(&self) {
+        self.ranks.iter().for_each(RankStream::abort);
     }
 
-    /// Whether NCCL has had no error that it tells of only later.
+    /// Fails if NCCL has had an asynchronous error.
     fn check(&self) -> Result<(), Error> {
         let checked = self.ranks.iter().try_for_each(RankStream::async_error);
         checked.map_err(|source| Error::call(&format!("finish {}", self.operation), source))
@@ -312,14 +284,13 @@ impl Collectives {
     /// Waits until all that was queued is done.
     fn wait(&self) -> Result<(), Error> {
         let action = format!("finish {}", self.operation);
-        let failed = |source| Error::call(&action, source);
         let begin = clock::now();
         for rank in &self.ranks {
             loop {
                 match rank.stream.synchronize(LOOK) {
                     Ok(()) => break,
                     Err(CallError { source: Cause::Late(_), .. }) => {}
-                    Err(source) => return Err(failed(source)),
+                    Err(source) => return Err(Error::call(&action, source)),
                 }
                 self.check()?;
                 let waited = clock::now().since(begin);
@@ -329,7 +300,7 @@ impl Collectives {
                 }
             }
         }
-        self.start.borrow().as_ref().map_or(Ok(()), Start::check)
+        self.start.borrow().check()
     }
 }
 
@@ -340,42 +311,30 @@ impl Transfer for Collectives {
 
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
         self.done.set(0);
-        self.ranks.iter_mut().try_for_each(|rank| rank.fill(seed))
+        self.ranks.iter().try_for_each(|rank| rank.fill(seed)).trying_to("fill a buffer")
     }
 
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
         if self.ranks.is_empty() {
             return Ok(());
         }
-        // Each span has a meeting, two events, and perhaps a copy.
-        let fitting = usize::try_from(OPERATIONS_MAX / (operations + 4)).unwrap_or(1).max(1);
-        let done = self.run_spans(operations, spans, fitting);
-        self.kept(done)
+        self.run_spans(operations, spans).inspect_err(|_| self.give_up())
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
         let done = self.done.get();
-        for rank in &self.ranks {
-            // What the last ones have left, each in its own place.
-            for operation in done.saturating_sub(rank.part.slots())..done {
-                let wrong = rank.verify(seed, operation)?;
-                if wrong.is_some() {
-                    return Ok(wrong);
-                }
-            }
-        }
-        Ok(None)
+        // The data of the last operations, each in its own place.
+        first_mismatch(self.ranks.iter().flat_map(|rank| {
+            let last = done.saturating_sub(rank.device.part.slots())..done;
+            last.map(move |operation| rank.verify(seed, operation))
+        }))
     }
 
-    fn conclude(&mut self, world: &mut World) -> Result<(), Error> {
+    fn conclude(&mut self, world: &mut World) -> Result<Conclusion, Error> {
         let all = world.gather((world.rank(), log::take()))?;
         let with_log = |(rank, text): (Rank, Option<String>)| Some((rank, text?));
-        self.log = all.and_then(|all| all.into_iter().map(with_log).collect());
+        let log = all.and_then(|all| all.into_iter().map(with_log).collect());
         self.is_sound.set(true);
-        Ok(())
-    }
-
-    fn log(&mut self) -> Option<Vec<(Rank, String)>> {
-        self.log.take()
+        Ok(Conclusion { log, ..Conclusion::default() })
     }
 }

@@ -1,29 +1,29 @@
-//! The CPU of each rank: one of its own, if there are enough.
+//! Assigns each rank a CPU of its own, if there are enough.
 
 use std::collections::BTreeSet;
 
 use crate::{
     ffi::host,
     plan::topology::{NumaNode, Topology},
-    transport::{Error, Wait},
+    transport::{Error, TryingTo, Wait},
     world::{self, World},
 };
 
 /// The CPUs on which a rank runs.
 #[derive(Debug)]
 pub(super) struct Affinity {
-    /// The CPUs that the user, or a launcher, lets it run on.
+    /// The CPUs that the user or a launcher allows.
     allowed: Vec<u32>,
     /// One of them, for this rank alone.
     own: Option<u32>,
 }
 
-/// The CPUs that a rank would take, the best first; none if it has no part in the case.
+/// A rank's host and the CPUs that it accepts, the best first; none if it has no part in the case.
 type Claim = (String, Vec<u32>);
 
 impl Affinity {
-    /// Assigns a CPU of `allowed` to each rank that `needs` one, preferably on the node `near`. Every
-    /// rank calls it.
+    /// Assigns a CPU of `allowed` to each rank that `needs` one, preferably on the node `near`.
+    /// Every rank calls it.
     pub(super) fn agree(
         allowed: &[u32],
         topology: &Topology,
@@ -40,29 +40,28 @@ impl Affinity {
         Ok(Self { allowed: allowed.to_vec(), own })
     }
 
-    /// Lets the calling thread run wherever it may, as do the threads that it starts from now on.
+    /// Lets the calling thread run on all allowed CPUs, and so the threads that it starts from now
+    /// on.
     pub(super) fn release(&self) -> Result<(), Error> {
-        host::bind_thread(&self.allowed)
-            .map_err(|source| Error::call("run on all CPUs that are allowed", source))
+        host::bind_thread(&self.allowed).trying_to("run on all CPUs that are allowed")
     }
 
     /// Binds the calling thread to its own CPU, if it has one.
     pub(super) fn bind(&self) -> Result<(), Error> {
-        let own = self.own.as_slice();
-        if own.is_empty() {
-            return Ok(());
+        match self.own {
+            Some(cpu) => host::bind_thread(&[cpu]).trying_to("take a CPU"),
+            None => Ok(()),
         }
-        host::bind_thread(own).map_err(|source| Error::call("take a CPU", source))
     }
 
-    /// How it waits: who has a CPU keeps it.
+    /// How it waits: a rank with a CPU of its own spins.
     pub(super) fn wait(&self) -> Wait {
         if self.own.is_some() { Wait::Spin } else { Wait::Yield }
     }
 }
 
-/// A CPU for each claim, none twice. If a machine has too few, none of its ranks gets one. Ranks
-/// with few choices choose first.
+/// Assigns a CPU to each claim, none twice. If a machine has too few, none of its ranks gets one.
+/// Ranks with few choices choose first.
 fn assign(claims: &[Claim]) -> Vec<Option<u32>> {
     let mut order: Vec<usize> = (0..claims.len()).collect();
     order.sort_by_key(|&rank| claims[rank].1.len());

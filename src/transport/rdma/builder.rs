@@ -1,6 +1,6 @@
-//! From a case to this rank's part of it: interfaces, memory, and the ways to its partners.
+//! Builds a rank's part of a case: interfaces, memory, and the connections to its partners.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, rc::Rc};
 
 use super::{
     Card, Rdma, Report, SIGNALS,
@@ -10,8 +10,8 @@ use super::{
     counters::Counters,
     data::Data,
     inbox::Inbox,
-    is_direct, is_staged, make, own_flows, own_nics, parts_under_way,
-    port::{Port, rails},
+    is_direct, is_staged, own_flows, own_nics, parts_under_way,
+    port::{Port, Rail, rails},
     signal::Barrier,
     slots,
     stage::{Chunks, Stage},
@@ -21,12 +21,12 @@ use super::{
 };
 use crate::{
     ffi::fabric::Facts,
-    plan::{Case, Fabric, Flow, Place, Rank},
-    transport::{Error, GpuPath, Network, Wait},
+    plan::{Case, Fabric, Flow, Rank},
+    transport::{Error, GpuPath, Network, Registration, Wait, gpu::Ready},
     world::World,
 };
 
-/// The part of a rank that is being made.
+/// A rank's part of a case while it is built.
 pub(super) struct Builder<'a> {
     case: &'a Case,
     verb: Verb,
@@ -35,24 +35,32 @@ pub(super) struct Builder<'a> {
     flows: Vec<Flow>,
     ports: Vec<Port>,
     facts: Facts,
+    /// One for each flow.
     memories: Vec<Memories>,
     inbox: Option<Inbox>,
     window: u64,
-    /// How an operation is cut, and the parts of a target or of a ring.
+    /// How an operation is divided, and the number of slots of a target or of a ring.
     chunks: Chunks,
     wait: Wait,
 }
 
+/// Another rank of the case, as this rank reaches it.
+struct Partner<'a> {
+    rank: Rank,
+    rails: Vec<Rail>,
+    card: &'a Card,
+}
+
 impl<'a> Builder<'a> {
-    /// Opens the interfaces and makes the buffers.
+    /// Opens the interfaces and allocates the buffers.
     pub(super) fn new(
         rdma: &Rdma,
         case: &'a Case,
         rank: Rank,
         affinity: &Affinity,
     ) -> Result<Self, Error> {
-        let missing = Error::Disagreement("a rank of the case has no interface");
-        let (fabric, nics) = own_nics(case, rank).ok_or(missing)?;
+        let missing = || Error::Disagreement("a rank of the case has no interface");
+        let (fabric, nics) = own_nics(case, rank).ok_or_else(missing)?;
         let has_gpu = is_direct(case, rank);
         // A provider's threads must not wait for the CPU on which this one never sleeps.
         affinity.release()?;
@@ -64,10 +72,10 @@ impl<'a> Builder<'a> {
             ports.push(Port::open(&domain)?);
         }
         affinity.bind()?;
-        let facts = facts.ok_or(Error::Disagreement("a rank of the case has no interface"))?;
+        let facts = facts.ok_or_else(missing)?;
         let flows = own_flows(case, rank);
         let room = ports.iter().map(|port| port.endpoint.operations_max()).min().unwrap_or(0);
-        // Half of the places for what is received, half for what is asked for.
+        // Half of the places are for receives, half for operations of this rank.
         let window = window(case, fabric, room.saturating_sub(SIGNALS) / (2 * flows.len()));
         let verb = Verb::of(case.operation)?;
         let slots = slots(case, verb, window, Some(&facts));
@@ -90,76 +98,79 @@ impl<'a> Builder<'a> {
         Ok(builder)
     }
 
-    /// Makes the memory of all flows.
+    /// Allocates the memory of all flows.
     fn allocate(&mut self, rdma: &Rdma) -> Result<(), Error> {
         let (size, rank, verb) = (self.case.size, self.rank, self.verb);
         let has_messages = self.case.operation.has_messages();
         for flow in self.flows.clone() {
-            let place = self.place(&flow);
+            let ready = self.ready(rdma, &flow)?;
             let sends = flow.source.rank == rank || verb == Verb::PingPong;
             let memories = if self.fabric.is_staged {
-                self.stage(rdma, place, sends, !sends && has_messages)?
+                self.stage(ready.as_ref(), sends)?
             } else {
-                let mut make = |size| make(rdma, &mut self.ports, place, size);
-                let source = sends.then(|| make(channel::source_size(size))).transpose()?;
+                let mut allocate = |size| Data::new(&mut self.ports, ready.as_ref(), size);
+                let source = sends.then(|| allocate(channel::source_size(size))).transpose()?;
                 let takes = flow.target.rank == rank && !has_messages;
-                let target =
-                    takes.then(|| Target::new(size, self.chunks.slots, &mut make)).transpose()?;
+                let target = takes
+                    .then(|| Target::new(size, self.chunks.slots, &mut allocate))
+                    .transpose()?;
                 Memories { source, target, ..Memories::default() }
             };
             self.memories.push(memories);
         }
-        let receives = |flow: &&Flow| flow.target.rank == rank || verb == Verb::PingPong;
-        let incoming = self.flows.iter().filter(receives).count() as u64;
-        if let Some(flow) = self.flows.iter().find(receives).filter(|_| has_messages) {
-            let place = self.place(flow);
-            let per_port = parts_under_way(self.window * incoming, 1).max(2);
-            let is_shared = incoming == 1 && self.chunks.slots == 1;
-            let ports = self.ports.len() as u64;
-            let slots = if is_shared { 1 } else { per_port * ports };
-            let target =
-                Target::new(self.chunks.chunk, slots, |size| match self.fabric.is_staged {
-                    true => Data::of_pinned(&mut self.ports, &*rdma.ready(place)?, size),
-                    false => make(rdma, &mut self.ports, place, size),
-                })?;
-            self.inbox = Some(Inbox::new(target, per_port, ports, is_shared));
+        if has_messages {
+            self.inbox = self.inbox(rdma)?;
         }
         Ok(())
     }
 
-    /// Where this rank's end of a flow is.
-    fn place(&self, flow: &Flow) -> Place {
-        if flow.source.rank == self.rank { flow.source.place } else { flow.target.place }
+    /// The memory that messages arrive in, if this rank receives any.
+    fn inbox(&mut self, rdma: &Rdma) -> Result<Option<Inbox>, Error> {
+        let receives = |flow: &&Flow| flow.target.rank == self.rank || self.verb == Verb::PingPong;
+        let incoming = self.flows.iter().filter(receives).count() as u64;
+        let Some(flow) = self.flows.iter().find(receives).copied() else { return Ok(None) };
+        let per_port = parts_under_way(self.window * incoming, 1).max(2);
+        let is_shared = incoming == 1 && self.chunks.slots == 1;
+        let ports = self.ports.len() as u64;
+        let slots = if is_shared { 1 } else { per_port * ports };
+        let ready = self.ready(rdma, &flow)?;
+        let target = Target::new(self.chunks.chunk, slots, |size| {
+            match ready.as_ref().filter(|_| self.fabric.is_staged) {
+                Some(ready) => Data::of_pinned(&mut self.ports, ready, size),
+                None => Data::new(&mut self.ports, ready.as_ref(), size),
+            }
+        })?;
+        Ok(Some(Inbox::new(target, per_port, ports, is_shared)))
     }
 
-    /// The memory of an end that is staged, which `sends` or takes; what `is_message` comes into
-    /// the inbox.
-    fn stage(
-        &mut self,
-        rdma: &Rdma,
-        place: Place,
-        sends: bool,
-        is_message: bool,
-    ) -> Result<Memories, Error> {
-        let ready = rdma.ready(place)?;
+    /// The GPU at this rank's end of a flow, if the flow ends in one.
+    fn ready(&self, rdma: &Rdma, flow: &Flow) -> Result<Option<Rc<Ready>>, Error> {
+        let end = if flow.source.rank == self.rank { flow.source } else { flow.target };
+        end.gpu().map(|gpu| rdma.gpus()?.ready(gpu)).transpose()
+    }
+
+    /// The memory of a staged end. Messages arrive in the inbox, so their receiver needs no ring.
+    fn stage(&mut self, ready: Option<&Rc<Ready>>, sends: bool) -> Result<Memories, Error> {
+        let ready = ready.ok_or(Error::Disagreement("a flow of GPUs ends in host memory"))?;
         let size = self.case.size;
-        let gpu = |size| Data::of_gpu_alone(&ready, size);
+        let gpu = |size| Data::of_gpu_alone(ready, size);
         let ring = || {
             let size = channel::slot(self.chunks.chunk, self.chunks.slots);
-            Data::of_pinned(&mut self.ports, &ready, size)
+            Data::of_pinned(&mut self.ports, ready, size)
         };
+        let has_ring = sends || !self.case.operation.has_messages();
         Ok(Memories {
             source: sends.then(|| gpu(channel::source_size(size))).transpose()?,
             target: (!sends).then(|| Target::new(size, 1, gpu)).transpose()?,
-            ring: (!is_message).then(ring).transpose()?,
-            stage: Some(Stage::new(&ready, self.chunks)?),
+            ring: has_ring.then(ring).transpose()?,
+            stage: Some(Stage::new(ready, self.chunks)?),
         })
     }
 
     pub(super) fn card(&self) -> Result<Card, Error> {
         let is_read = self.verb == Verb::Read;
         let flows = self.flows.iter().zip(&self.memories).map(|(flow, memories)| {
-            // What the other end reaches: the source of a read, the target of a write.
+            // The other end accesses the source of a read and the target of a write.
             let Memories { source, target, ring, .. } = memories;
             let own = if is_read { source.as_ref() } else { target.as_ref().map(|t| &t.data) };
             let is_reached = is_read == (flow.source.rank == self.rank);
@@ -176,13 +187,13 @@ impl<'a> Builder<'a> {
     pub(super) fn report(&self) -> Report {
         let first = self.memories.first();
         let data = first.and_then(|Memories { source, target, .. }| {
-            let target = target.as_ref().map(|target| &target.data);
-            source.as_ref().or(target).or(self.inbox.as_ref().map(|inbox| &inbox.target.data))
+            let target = target.as_ref().or(self.inbox.as_ref().map(|inbox| &inbox.target));
+            source.as_ref().or(target.map(|target| &target.data))
         });
         Report {
             rank: self.rank,
-            protocol: Some(self.facts.protocol.clone()),
-            registration: data.map(|data| data.registration),
+            protocol: self.facts.protocol.clone(),
+            registration: data.map_or(Registration::Host, |data| data.registration),
             gpu_path: self.gpu_path(),
             is_emulated: self.ports.first().and_then(|port| match self.verb {
                 Verb::Write => port.endpoint.emulates_writes(),
@@ -193,98 +204,105 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Of the interfaces by which this rank asks for operations, if it does.
+    /// The counters of this rank's interfaces, if it initiates operations.
     fn counters(&self) -> Option<Counters> {
         self.flows.iter().find(|flow| self.case.timed_by(flow) == self.rank)?;
         Counters::of(own_nics(self.case, self.rank)?.1, self.verb)
     }
 
-    /// How this rank's interfaces come to data of GPUs.
+    /// How this rank's interfaces access the data of GPUs.
     fn gpu_path(&self) -> Option<GpuPath> {
         if is_staged(self.case) {
             return Some(GpuPath::Staged);
         }
-        // These hand what is registered to the device, and never look at it themselves.
+        // These providers pass registered memory to the device and never access it themselves.
         let hands_over = self.facts.provider.starts_with("verbs");
         let promises = self.ports.iter().all(|port| port.endpoint.must_reach_gpus_itself());
         let path = if promises || hands_over { GpuPath::Direct } else { GpuPath::Unproven };
         is_direct(self.case, self.rank).then_some(path)
     }
 
-    /// Reaches the partners.
+    /// Connects this rank with its partners.
     pub(super) fn connect(
-        &mut self,
+        mut self,
         cards: &[(Rank, Option<Card>)],
         world: &World,
         network: Network,
     ) -> Result<Streams, Error> {
-        let rank = self.rank;
         let mut partners = Vec::new();
         let mut window = self.window;
-        for (partner, card) in cards {
+        for (rank, card) in cards {
             let card = card.as_ref().ok_or(Error::Disagreement("a partner has no interface"))?;
             let rails = rails(&mut self.ports, &card.ports)?;
-            // No operation may meet one in a part of the target that is still under way.
+            // No two operations under way may write the same slot of a target.
             window = if card.slots > 1 { window.min(card.slots) } else { window };
-            partners.push((*partner, rails, card));
+            partners.push(Partner { rank: *rank, rails, card });
         }
-        let mut channels = Vec::new();
-        for (flow, mut memories) in self.flows.iter().zip(self.memories.drain(..)) {
-            let other = if flow.source.rank == rank { flow.target.rank } else { flow.source.rank };
-            let partner = partners.iter().find(|(partner, ..)| *partner == other);
-            let (_, rails, card) = partner.ok_or(Error::Disagreement("a partner is silent"))?;
-            let ends = (flow.source.rank, flow.target.rank);
-            let number = card.flows.iter().position(|(from, to, _)| (*from, *to) == ends);
-            let number = number.ok_or(Error::Disagreement("a partner does not know a flow"))?;
-            let peer = Peer {
-                rank: other,
-                rails: rails.clone(),
-                number: u32::try_from(number).unwrap_or(u32::MAX),
-                memory: card.flows[number].2.clone(),
-            };
-            let initiates = self.case.timed_by(flow) == rank;
-            let slots = match &mut memories.stage {
-                // Both ends number the slots alike.
-                Some(stage) => {
-                    stage.chunks.slots = stage.chunks.slots.min(card.slots);
-                    stage.chunks.slots
-                }
-                None if initiates && self.verb != Verb::Read => card.slots,
-                None => self.chunks.slots,
-            };
-            let is_reached = initiates && !self.case.operation.has_messages();
-            let wanted = if memories.stage.is_none() && self.verb == Verb::Read {
-                channel::source_size(self.case.size)
-            } else {
-                channel::slot(self.chunks.chunk, slots)
-            };
-            let has_room = peer.memory.len() == card.ports.len()
-                && peer.memory.iter().all(|memory| memory.size() >= wanted);
-            if is_reached && !has_room {
-                return Err(Error::Disagreement("a partner's memory is smaller than the case's"));
-            }
-            let chunks = Chunks { slots, ..self.chunks };
-            channels.push(Channel::new(*flow, initiates, peer, memories, chunks));
-        }
-        let ways =
-            partners.iter().filter_map(|(partner, rails, _)| Some((*partner, *rails.first()?)));
+        let memories = std::mem::take(&mut self.memories);
+        let channels = self.flows.iter().zip(memories);
+        let channels = channels
+            .map(|(flow, memories)| self.channel(*flow, memories, &partners))
+            .collect::<Result<Vec<Channel>, Error>>()?;
+        let first_rail = |partner: &Partner<'_>| Some((partner.rank, *partner.rails.first()?));
         let meetings = self.fabric.meetings.clone();
         let mut streams = Streams {
             size: self.chunks.chunk,
             chunks: self.chunks.count(),
             window,
-            ways: ways.collect(),
+            ways: partners.iter().filter_map(first_rail).collect(),
             outbox: VecDeque::with_capacity(4 * channels.len() + meetings.len()),
             channels,
-            ports: std::mem::take(&mut self.ports),
-            inbox: self.inbox.take(),
+            counters: self.counters(),
+            ports: self.ports,
+            inbox: self.inbox,
             barrier: Barrier::new(meetings),
             wait: self.wait,
-            counters: self.counters(),
             ..Streams::idle(self.case, self.verb, world, network)
         };
         let Streams { inbox, ports, .. } = &mut streams;
         inbox.iter_mut().try_for_each(|inbox| inbox.receive(ports))?;
         Ok(streams)
+    }
+
+    /// This rank's end of a flow with one of the `partners`.
+    fn channel(
+        &self,
+        flow: Flow,
+        mut memories: Memories,
+        partners: &[Partner<'_>],
+    ) -> Result<Channel, Error> {
+        let (source, target) = (flow.source.rank, flow.target.rank);
+        let other = if source == self.rank { target } else { source };
+        let partner = partners.iter().find(|partner| partner.rank == other);
+        let Partner { rails, card, .. } =
+            partner.ok_or(Error::Disagreement("a partner is silent"))?;
+        let mut numbered = (0..).zip(&card.flows);
+        let theirs = numbered.find(|(_, (from, to, _))| (*from, *to) == (source, target));
+        let (number, (.., memory)) =
+            theirs.ok_or(Error::Disagreement("a partner does not know a flow"))?;
+        let initiates = self.case.timed_by(&flow) == self.rank;
+        let slots = match &mut memories.stage {
+            // Both ends number the slots alike.
+            Some(stage) => {
+                stage.chunks.slots = stage.chunks.slots.min(card.slots);
+                stage.chunks.slots
+            }
+            None if initiates && self.verb != Verb::Read => card.slots,
+            None => self.chunks.slots,
+        };
+        let is_reached = initiates && !self.case.operation.has_messages();
+        let wanted = if memories.stage.is_none() && self.verb == Verb::Read {
+            channel::source_size(self.case.size)
+        } else {
+            channel::slot(self.chunks.chunk, slots)
+        };
+        let has_room =
+            memory.len() == card.ports.len() && memory.iter().all(|memory| memory.size() >= wanted);
+        if is_reached && !has_room {
+            return Err(Error::Disagreement("a partner's memory is smaller than the case's"));
+        }
+        let peer = Peer { rank: other, rails: rails.clone(), number, memory: memory.clone() };
+        let chunks = Chunks { slots, ..self.chunks };
+        Ok(Channel::new(flow, initiates, peer, memories, chunks))
     }
 }

@@ -13,22 +13,22 @@ use crate::{
         fabric::{Flags, Posted, RemoteRegion},
     },
     plan::{Flow, Rank},
-    transport::{Error, Mismatch, pattern},
+    transport::{Error, Mismatch, first_mismatch, pattern},
     units::Bytes,
 };
 
-/// Each operation moves data that begins this much further in the source than the one before, so
-/// that none leaves behind what another has left: a line of the caches of x86-64 and aarch64.
+/// Each operation reads its source this much further on than the one before, so that no two
+/// operations in a row leave the same data: one cache line of x86-64 and aarch64.
 const SHIFT: u64 = 64;
 
-/// After so many operations the data begins at the beginning again: a prime, so that a part of a
-/// target that takes every n-th operation takes other data each time, too.
+/// After this many operations the data begins at the start again. It is prime, so a slot of a
+/// target that gets every n-th operation also gets different data each time.
 pub(super) const SHIFTS: u64 = 61;
 
-/// A target, and what its parts must hold.
+/// A target, and what its slots must hold.
 pub(super) struct Target {
     pub(super) data: Data,
-    /// The channel and the turn of the operation that filled each part last.
+    /// The channel and the turn of the operation that filled each slot last.
     pub(super) filled: Vec<Option<(usize, u64)>>,
     size: Bytes,
 }
@@ -37,9 +37,9 @@ pub(super) struct Target {
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) rank: Rank,
-    /// The ways to it.
+    /// The connections to it.
     pub(super) rails: Vec<Rail>,
-    /// The number that it has given to the flow.
+    /// Its own number of the flow.
     pub(super) number: u32,
     /// Its memory, through each of its ports; empty for messages.
     pub(super) memory: Vec<RemoteRegion>,
@@ -60,8 +60,12 @@ pub(super) struct Request {
 /// The memory of one end of a flow.
 #[derive(Default)]
 pub(super) struct Memories {
+    /// The data that is read, written or sent from here.
     pub(super) source: Option<Data>,
+    /// Where data is written or read into. Messages that are not staged arrive in the inbox
+    /// instead.
     pub(super) target: Option<Target>,
+    /// Where staged data lies between a GPU and an interface. Messages arrive in the inbox instead.
     pub(super) ring: Option<Data>,
     pub(super) stage: Option<Stage>,
 }
@@ -69,26 +73,16 @@ pub(super) struct Memories {
 /// One end of a flow.
 pub(super) struct Channel {
     pub(super) flow: Flow,
-    /// Whether this rank asks for the operations.
+    /// Whether this rank starts the operations.
     pub(super) initiates: bool,
     pub(super) peer: Peer,
-    /// What is read, written or sent from here.
-    pub(super) source: Option<Data>,
-    /// What is written or read into here; messages go into memory of the rank, unless they are
-    /// staged.
-    pub(super) target: Option<Target>,
-    /// Where staged data is between a GPU and an interface; messages go through memory of the rank
-    /// at their target.
-    pub(super) ring: Option<Data>,
-    pub(super) stage: Option<Stage>,
-    /// Operations after which everything begins again at the same place.
-    turns: u64,
-    /// Parts of the target, or of the ring.
+    pub(super) memories: Memories,
+    /// Slots of the target, or of the ring.
     slots: u64,
-    /// What fits into one of them.
+    /// The size of one of them.
     slot_size: Bytes,
-    /// The parts that an operation is under way for, so that no two meet in one: those that were
-    /// asked for later may be done first. Empty where there is one part, or where both ends take
+    /// The slots with an operation under way. Operations may complete in any order, and no two may
+    /// write the same slot at once. Empty if there is one slot, or if both ends synchronise by
     /// turns.
     busy: Vec<bool>,
     pub(super) count: Count,
@@ -97,18 +91,17 @@ pub(super) struct Channel {
 /// What has happened since a run began.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Count {
-    /// Operations asked for.
+    /// Operations started.
     pub(super) posted: u64,
     /// Operations that the provider has reported as done.
     pub(super) completed: u64,
     /// Operations that have arrived here.
     pub(super) delivered: u64,
-    /// Groups of which the target has said that they arrived, as the initiator heard it or as the
-    /// target said it.
+    /// Groups that the target has confirmed: at the initiator received, at the target sent.
     pub(super) confirmed: u64,
-    /// How often the partner has said that it is this end's turn.
+    /// Turns received from the partner.
     pub(super) turns: u64,
-    /// How many groups there were in all, modulo 2^18, once they are over.
+    /// The number of groups in all, modulo 2^18, once all have been sent.
     pub(super) last: Option<u64>,
 }
 
@@ -117,7 +110,7 @@ pub(super) fn source_size(size: Bytes) -> Bytes {
     size.plus(Bytes::new(SHIFT * (SHIFTS - 1)))
 }
 
-/// The distance of a target's parts.
+/// The distance between a target's slots.
 fn stride(size: Bytes) -> Bytes {
     Bytes::new(size.get().next_multiple_of(SHIFT))
 }
@@ -132,7 +125,7 @@ pub(super) fn shift(turn: u64) -> Bytes {
     Bytes::new(turn % SHIFTS * SHIFT)
 }
 
-/// The channel that a partner speaks of.
+/// The channel that a partner's signal names.
 #[inline]
 pub(super) fn known(channels: &mut [Channel], number: u32) -> Result<&mut Channel, Error> {
     let unknown = Error::Disagreement("a word about a flow that is not there");
@@ -148,7 +141,7 @@ impl Count {
 }
 
 impl Target {
-    /// Of `slots` parts for operations of `size`; `allocate` makes the memory.
+    /// A target of `slots` slots for operations of `size`. `allocate` allocates the memory.
     pub(super) fn new(
         size: Bytes,
         slots: u64,
@@ -159,33 +152,28 @@ impl Target {
         Ok(Self { data, filled, size })
     }
 
-    /// Nothing has come yet.
+    /// Starts over: nothing has arrived.
     pub(super) fn forget(&mut self) {
         self.filled.fill(None);
     }
 
-    /// Where part `slot` is.
+    /// The offset and the size of slot `slot`.
     pub(super) fn part(&self, slot: u64) -> (Bytes, Bytes) {
         (self::slot(self.size, slot), self.size)
     }
 
-    /// Compares each part that was filled with what its last operation must have left there.
+    /// Compares each slot that was filled with the data of its last operation.
     pub(super) fn verify(
         &self,
         seeds: impl Fn(usize) -> u64,
         rank: Rank,
     ) -> Result<Option<Mismatch>, Error> {
-        for (slot, filled) in (0..).zip(&self.filled) {
-            if let Some((channel, turn)) = *filled {
-                let seed = pattern::advanced(seeds(channel), shift(turn).get());
-                let (offset, size) = self.part(slot);
-                let wrong = self.data.compare(seed, offset, size, rank)?;
-                if wrong.is_some() {
-                    return Ok(wrong);
-                }
-            }
-        }
-        Ok(None)
+        let filled = (0..).zip(&self.filled).filter_map(|(slot, filled)| Some((slot, (*filled)?)));
+        first_mismatch(filled.map(|(slot, (channel, turn))| {
+            let seed = pattern::advanced(seeds(channel), shift(turn).get());
+            let (offset, size) = self.part(slot);
+            self.data.compare(seed, offset, size, rank)
+        }))
     }
 }
 
@@ -198,26 +186,11 @@ impl Channel {
         chunks: Chunks,
     ) -> Self {
         let Chunks { slots, chunk: slot_size, .. } = chunks;
-        let Memories { source, target, ring, stage } = memories;
-        let turns = slots * SHIFTS;
-        let count = Count::default();
-        let has_order = slots == 1 || stage.is_some();
+        let is_ordered = slots == 1 || memories.stage.is_some();
         #[allow(clippy::cast_possible_truncation, reason = "what memory was made for")]
-        let busy = vec![false; if has_order { 0 } else { slots as usize }];
-        Self {
-            flow,
-            initiates,
-            peer,
-            source,
-            target,
-            ring,
-            stage,
-            turns,
-            slots,
-            slot_size,
-            busy,
-            count,
-        }
+        let busy = vec![false; if is_ordered { 0 } else { slots as usize }];
+        let count = Count::default();
+        Self { flow, initiates, peer, memories, slots, slot_size, busy, count }
     }
 
     /// Operations under way.
@@ -226,18 +199,18 @@ impl Channel {
         self.count.posted - self.count.completed
     }
 
-    /// Operations, or chunks, that can be asked for now, if `window` of them may be under way.
+    /// Operations, or chunks, that can be started now, if `window` of them may be under way.
     #[inline]
     pub(super) fn room(&self, window: u64, verb: Verb) -> u64 {
         let room = window.saturating_sub(self.under_way());
-        match &self.stage {
+        match &self.memories.stage {
             None if self.busy.is_empty() => room,
             None => {
                 let next = self.count.posted..self.count.posted + room;
                 next.take_while(|&number| !self.busy[self.part(number)]).count() as u64
             }
             Some(_) if verb == Verb::Read => room.min(self.slots - self.under_way()),
-            // The target has not emptied the slots of the others.
+            // The target has not emptied the other slots.
             Some(_) => room.min(self.slots - (self.count.posted - self.count.turns)),
         }
     }
@@ -248,19 +221,17 @@ impl Channel {
         let Request { verb, number, size, context, flags } = request;
         let turn = self.turn(number);
         let part = self.part(number);
-        // What goes to one part goes along one rail, whose order it keeps: no order holds between
-        // two.
+        // All operations of a slot use one rail, because there is no order between two rails.
         let rail = &self.peer.rails[part % self.peer.rails.len()];
         let endpoint = &mut ports[rail.port].endpoint;
         let signal = Signal::Data { channel: self.peer.number, turn }.encode();
         let slot = slot(self.slot_size, part as u64);
-        let (near, near_at, far_at) = match (&self.ring, verb) {
+        let Memories { source, target, ring, .. } = &self.memories;
+        let (near, near_at, far_at) = match (ring, verb) {
             (Some(ring), _) => (Some(ring), slot, slot),
-            (None, Verb::Read) => {
-                (self.target.as_ref().map(|target| &target.data), slot, shift(turn))
-            }
+            (None, Verb::Read) => (target.as_ref().map(|target| &target.data), slot, shift(turn)),
             (None, Verb::Write | Verb::Send | Verb::PingPong) => {
-                (self.source.as_ref(), shift(turn), slot)
+                (source.as_ref(), shift(turn), slot)
             }
         };
         let Some(near) = near else { return Ok(Posted::Again) };
@@ -301,18 +272,17 @@ impl Channel {
         }
     }
 
-    /// The part of the target, or of the ring, that operation number `number` is for.
+    /// The slot of the target, or of the ring, that operation number `number` uses.
     #[inline]
     #[allow(clippy::cast_possible_truncation, reason = "below the count of slots")]
     fn part(&self, number: u64) -> usize {
         (self.turn(number) % self.slots) as usize
     }
 
-    /// Notes which turn has filled the target, of an operation that was asked for as number
-    /// `number`.
+    /// Notes which turn has filled the target.
     #[inline]
     pub(super) fn note_filled(&mut self, own: usize, turn: u64) {
-        if let Some(target) = &mut self.target {
+        if let Some(target) = &mut self.memories.target {
             #[allow(clippy::cast_possible_truncation, reason = "below the count of slots")]
             let slot = (turn % self.slots) as usize;
             if let Some(filled) = target.filled.get_mut(slot) {
@@ -324,10 +294,10 @@ impl Channel {
     /// The turn of operation number `number`.
     #[inline]
     pub(super) fn turn(&self, number: u64) -> u64 {
-        number % self.turns
+        number % (self.slots * SHIFTS)
     }
 
-    /// What the flow's data comes from: the same at both ends.
+    /// The seed of the flow's data, the same at both ends.
     pub(super) fn seed(&self, seed: u64) -> u64 {
         let Flow { source, target } = self.flow;
         pattern::part_seed(seed, u64::from(source.rank.0) << 32 | u64::from(target.rank.0))

@@ -1,4 +1,4 @@
-//! What an RDMA device has counted by itself: whether it was the device that moved the data.
+//! The hardware counters of RDMA devices: they show whether the device itself moved the data.
 
 use std::{
     fs,
@@ -8,10 +8,10 @@ use std::{
 use super::verb::Verb;
 use crate::{plan::NicName, units::Bytes};
 
-/// Where the kernel has its RDMA devices.
+/// Where the kernel lists its RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
 
-/// The counters of one rank's devices, and what they had counted before the case.
+/// The counters of one rank's devices, with their values before the case.
 #[derive(Debug)]
 pub(super) struct Counters {
     files: Vec<PathBuf>,
@@ -19,14 +19,14 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Those of the bytes that the devices `nics` move for this rank by `verb`; `None` where
-    /// one of them does not count them.
+    /// The counters of bytes that the devices of `nics` move by `verb`; `None` if a device has
+    /// none.
     pub(super) fn of(nics: &[NicName], verb: Verb) -> Option<Self> {
         Self::below(Path::new(DEVICES), nics, verb)
     }
 
-    /// In the words of EFA's driver, which counts what the device has asked for by RDMA itself
-    /// (Linux, `drivers/infiniband/hw/efa/efa_verbs.c`).
+    /// The names are those of EFA's driver, which counts the RDMA operations that the device itself
+    /// initiates (Linux, `drivers/infiniband/hw/efa/efa_verbs.c`).
     fn below(devices: &Path, nics: &[NicName], verb: Verb) -> Option<Self> {
         let name = match verb {
             Verb::Write => "rdma_write_bytes",
@@ -42,8 +42,8 @@ impl Counters {
         Some(Self { files, before })
     }
 
-    /// Whether the `moved` bytes were not moved by the devices' RDMA: they have counted less than
-    /// half of them. Others may use a device too, so that more proves nothing of a single rank.
+    /// Whether the devices did not move the `moved` bytes by RDMA: they have counted less than half
+    /// of them. A higher count proves nothing for this rank, because others may use the device too.
     pub(super) fn deny(&self, moved: Bytes) -> Option<bool> {
         let counted = total(&self.files)?.saturating_sub(self.before);
         (moved > Bytes::default()).then_some(counted < moved.get() / 2)

@@ -2,23 +2,29 @@
 
 use std::rc::Rc;
 
-use super::{gpu, port::Port};
+use super::port::Port;
 use crate::{
     ffi::{
         CallError,
-        cuda::{self, HostMemory, Memory as _},
-        fabric::{Memory, Region, RemoteRegion, Slice},
+        cuda::{self, HostMemory, Kernels, Memory as _, Stream},
+        fabric::{Memory, Region, RemoteRegion, SharedMemory, Slice},
         host::HostBuffer,
     },
     plan::Rank,
-    transport::{Error, Mismatch, Registration, gpu::Ready, pattern},
+    transport::{
+        Error, Mismatch, Registration, TryingTo,
+        gpu::{PATIENCE, Ready},
+        pattern,
+    },
     units::Bytes,
 };
 
 /// Host memory is filled and compared in parts of this size, which stay in a cache.
 const PART: usize = 64 << 10;
 
-/// Memory of one rank; interfaces reach what is registered with every port of the rank.
+const ALLOCATE: &str = "allocate a buffer";
+
+/// Memory of one rank. Interfaces reach it if it is registered with every port of the rank.
 pub(super) struct Data {
     pub(super) registration: Registration,
     size: Bytes,
@@ -27,7 +33,7 @@ pub(super) struct Data {
     owner: Owner,
 }
 
-/// Who else than the interfaces reaches it.
+/// Who reaches it beside the interfaces.
 enum Owner {
     Host,
     /// Page-locked: the host, and every GPU.
@@ -36,36 +42,62 @@ enum Owner {
 }
 
 impl Data {
-    /// Allocates host memory.
-    pub(super) fn of_host(ports: &mut [Port], size: Bytes) -> Result<Self, Error> {
-        let memory = HostBuffer::new(size).map_err(allocating)?;
-        let regions = gpu::with_all(ports, Memory::Host(memory)).map_err(registering)?;
-        Ok(Self { registration: Registration::Host, size, regions, owner: Owner::Host })
+    /// Allocates memory that interfaces reach: of the GPU `ready`, or else of the host.
+    pub(super) fn new(
+        ports: &mut [Port],
+        ready: Option<&Rc<Ready>>,
+        size: Bytes,
+    ) -> Result<Self, Error> {
+        if let Some(ready) = ready {
+            return Self::of_gpu(ports, ready, size);
+        }
+        let memory = Memory::Host(HostBuffer::new(size).trying_to(ALLOCATE)?);
+        Self::of_host(ports, memory, size, Owner::Host)
     }
 
     /// Allocates page-locked host memory that the GPU `ready` reaches too.
     pub(super) fn of_pinned(ports: &mut [Port], ready: &Ready, size: Bytes) -> Result<Self, Error> {
-        let memory = Rc::new(HostMemory::new(&ready.context, size).map_err(allocating)?);
-        let regions = gpu::with_all(ports, Memory::Pinned(Rc::clone(&memory)));
-        let (regions, owner) = (regions.map_err(registering)?, Owner::Pinned(memory));
+        let memory = Rc::new(HostMemory::new(&ready.context, size).trying_to(ALLOCATE)?);
+        Self::of_host(ports, Memory::Pinned(Rc::clone(&memory)), size, Owner::Pinned(memory))
+    }
+
+    fn of_host(
+        ports: &mut [Port],
+        memory: Memory,
+        size: Bytes,
+        owner: Owner,
+    ) -> Result<Self, Error> {
+        let regions = register(ports, memory).trying_to("register memory with the interface")?;
         Ok(Self { registration: Registration::Host, size, regions, owner })
     }
 
-    /// Allocates memory of the GPU `ready` that the interfaces reach by themselves.
+    /// Allocates memory of the GPU `ready` that the interfaces access directly. It is registered as
+    /// a dma-buf if the driver exports one and the provider accepts it, otherwise by its address.
     pub(super) fn of_gpu(
         ports: &mut [Port],
         ready: &Rc<Ready>,
         size: Bytes,
     ) -> Result<Self, Error> {
-        let buffer = cuda::Buffer::to_share(&ready.context, size).map_err(allocating)?;
-        let buffer = Rc::new(buffer);
-        let (regions, registration) = gpu::register(ports, ready, &buffer)?;
+        let buffer = Rc::new(cuda::Buffer::to_share(&ready.context, size).trying_to(ALLOCATE)?);
+        let ordinal = ready.context.device().ordinal();
+        let memory = || Rc::<cuda::Buffer>::clone(&buffer);
+        let as_dma_buf = buffer.dma_buf().and_then(|descriptor| {
+            let offset = Bytes::default();
+            register(ports, Memory::DmaBuf { memory: memory(), ordinal, descriptor, offset })
+        });
+        let (regions, registration) = match as_dma_buf {
+            Ok(regions) => (regions, Registration::DmaBuf),
+            Err(_) => {
+                let regions = register(ports, Memory::Gpu { memory: memory(), ordinal });
+                (regions.trying_to("register memory of a GPU")?, Registration::Hmem)
+            }
+        };
         Ok(Self { registration, size, regions, owner: Owner::Gpu(buffer, Rc::clone(ready)) })
     }
 
     /// Allocates memory of the GPU `ready` that no interface reaches.
     pub(super) fn of_gpu_alone(ready: &Rc<Ready>, size: Bytes) -> Result<Self, Error> {
-        let buffer = cuda::Buffer::new(&ready.context, size).map_err(allocating)?;
+        let buffer = cuda::Buffer::new(&ready.context, size).trying_to(ALLOCATE)?;
         let owner = Owner::Gpu(Rc::new(buffer), Rc::clone(ready));
         Ok(Self { registration: Registration::Host, size, regions: Vec::new(), owner })
     }
@@ -92,28 +124,24 @@ impl Data {
 
     /// Writes the pattern of `seed`.
     pub(super) fn fill(&self, seed: u64) -> Result<(), Error> {
-        self.store(seed, pattern::fill, |ready, slice| {
-            ready.kernels.fill(&ready.stream, slice, seed)
-        })
+        self.store(seed, pattern::fill, Kernels::fill)
     }
 
-    /// Writes what differs from the pattern of `seed` in every byte.
+    /// Writes bytes that all differ from the pattern of `seed`.
     pub(super) fn poison(&self, seed: u64) -> Result<(), Error> {
-        self.store(seed, pattern::poison, |ready, slice| {
-            ready.kernels.poison(&ready.stream, slice, seed)
-        })
+        self.store(seed, pattern::poison, Kernels::poison)
     }
 
     fn store(
         &self,
         seed: u64,
         of_host: impl Fn(&mut [u8], u64),
-        of_gpu: impl Fn(&Ready, cuda::Slice<'_>) -> Result<(), CallError>,
+        of_gpu: impl Fn(&Kernels, &Stream, cuda::Slice<'_>, u64) -> Result<(), CallError>,
     ) -> Result<(), Error> {
         if let Owner::Gpu(buffer, ready) = &self.owner {
-            return of_gpu(ready, buffer.all())
-                .and_then(|()| ready.stream.synchronize(crate::transport::gpu::PATIENCE))
-                .map_err(|source| Error::call("fill a buffer", source));
+            return of_gpu(&ready.kernels, &ready.stream, buffer.all(), seed)
+                .and_then(|()| ready.stream.synchronize(PATIENCE))
+                .trying_to("fill a buffer");
         }
         let mut part = vec![0; PART];
         for (offset, length) in parts(self.size) {
@@ -124,7 +152,7 @@ impl Data {
         Ok(())
     }
 
-    /// Compares `size` bytes from `offset` on with the pattern of `seed`; the answer counts from
+    /// Compares `size` bytes from `offset` on with the pattern of `seed`. The mismatch counts from
     /// `offset` and names `rank` as the owner.
     pub(super) fn compare(
         &self,
@@ -134,9 +162,7 @@ impl Data {
         rank: Rank,
     ) -> Result<Option<Mismatch>, Error> {
         if let Owner::Gpu(buffer, ready) = &self.owner {
-            return ready
-                .compare(buffer.all().slice(offset, size), seed, rank)
-                .map_err(|source| Error::call("verify a buffer", source));
+            return ready.compare(buffer.slice(offset, size), seed, rank);
         }
         let mut part = vec![0; PART];
         let mut first: Option<Mismatch> = None;
@@ -152,18 +178,16 @@ impl Data {
     }
 }
 
+/// Registers `memory` with each port.
+fn register(ports: &mut [Port], memory: Memory) -> Result<Vec<Region>, CallError> {
+    let memory = SharedMemory::from(memory);
+    ports.iter_mut().map(|port| port.endpoint.register(memory.clone())).collect()
+}
+
 /// Where parts of `size` bytes begin, and how long they are.
 fn parts(size: Bytes) -> impl Iterator<Item = (u64, usize)> {
     (0..size.get()).step_by(PART).map(move |offset| {
         let left = usize::try_from(size.get() - offset).unwrap_or(PART);
         (offset, left.min(PART))
     })
-}
-
-fn allocating(source: CallError) -> Error {
-    Error::call("allocate a buffer", source)
-}
-
-fn registering(source: CallError) -> Error {
-    Error::call("register memory with the interface", source)
 }

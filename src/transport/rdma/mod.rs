@@ -5,7 +5,6 @@ mod builder;
 mod channel;
 mod counters;
 mod data;
-mod gpu;
 mod inbox;
 mod port;
 mod runs;
@@ -15,7 +14,7 @@ mod stage;
 mod transfer;
 mod verb;
 
-use std::{cell::RefCell, rc::Rc, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,85 +27,75 @@ use transfer::Streams;
 use verb::Verb;
 
 use super::{
-    Clock, Completion, Error, GpuPath, Network, Registration, Staging, Support, Transfer,
-    Transport,
-    gpu::{Gpus, Ready},
+    Completion, Error, GpuPath, Network, Registration, Staging, Support, Transfer, Transport,
+    TryingTo, gpu::Gpus, lack_of_memory,
 };
 use crate::{
     ffi::{
-        clock,
         fabric::{Domain, Facts, Info, Library, Query, RemoteRegion},
         host,
     },
     machine,
-    plan::{Case, Fabric, Flow, Gpu, NicName, Operation, Place, Rank, topology::Topology},
+    plan::{Case, Fabric, Flow, Gpu, NicName, Operation, Rank, topology::Topology},
     units::Bytes,
     world::World,
 };
 
-/// A bandwidth sample lasts at least so long: what is between two confirmations, and the time
-/// that one takes to come varies by some microseconds.
+/// The shortest bandwidth sample. A sample is the time between two confirmations, and the time that
+/// a confirmation takes varies by some microseconds.
 const SAMPLE_TIME_MIN: Duration = Duration::from_millis(2);
 
-/// Operations of one sample at most.
+/// The most operations of one sample.
 const OPERATIONS_MAX: u64 = 1 << 20;
 
-/// Data of a flow that is under way at once on each interface, unless the user gives a window:
-/// more than what is on its way on a link of 400 Gbit/s with a round trip of 50 µs (2.5 MB).
-/// Beyond it nothing becomes faster, but targets leave the caches, and everything takes longer to
-/// end.
+/// The most data of a flow under way at once on each interface, unless the user gives a window. It
+/// exceeds what a link of 400 Gbit/s holds with a round trip of 50 µs (2.5 MB). More gains nothing:
+/// targets leave the caches, and runs take longer to end.
 const UNDER_WAY_MAX: Bytes = Bytes::mib(4);
 
-/// Operations of a flow that are under way at once on each interface at least, unless the user
-/// gives a window: one moves while the other is seen to be done.
+/// The fewest operations of a flow under way at once on each interface, unless the user gives a
+/// window: one moves while the completion of the other is processed.
 const UNDER_WAY_MIN: u64 = 2;
 
-/// Places of an endpoint's operations that are kept free for signals.
+/// Operations of an endpoint that are reserved for signals.
 const SIGNALS: usize = 32;
 
-/// What staged data is cut into, unless the user says otherwise: as NCCL's network transport, whose
-/// buffers of `NCCL_BUFFSIZE`, 4 MiB, have 8 steps ("NCCL User Guide", Environment Variables;
+/// The size of a chunk of staged data, unless the user gives one: that of NCCL's network transport,
+/// whose buffers of 4 MiB (`NCCL_BUFFSIZE`) have 8 steps ("NCCL User Guide", Environment Variables;
 /// `NCCL_STEPS` in its `device.h`).
 const CHUNK: Bytes = Bytes::kib(512);
 
-/// What a signal needs of the data that comes along with an operation.
+/// The size of the data that travels with an operation and holds a signal.
 const SIGNAL_SIZE: Bytes = Bytes::new(4);
 
-/// Opened libfabric, and the interfaces that were used so far.
+/// RDMA through libfabric.
 pub(super) struct Rdma {
     library: &'static Library,
     topology: Topology,
     /// The CPUs on which this rank may run.
     cpus: Vec<u32>,
     gpus: Result<Gpus, String>,
-    domains: RefCell<Vec<Opened>>,
+    /// Interfaces stay open: by provider, interface, and whether they reach memory of GPUs.
+    domains: RefCell<BTreeMap<(String, NicName, bool), Rc<Domain>>>,
 }
 
-/// An interface that was opened, and is kept open.
-struct Opened {
-    provider: String,
-    nic: NicName,
-    has_gpu: bool,
-    domain: Rc<Domain>,
-}
-
-/// What the others must know of a rank.
+/// What a rank's partners must know of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Card {
     ports: Vec<PortCard>,
-    /// Its flows in the order of its own numbers, each with the memory that is reached from the
-    /// other end, through each port.
+    /// Its flows in the order of its own numbers: source, target, and the memory that the other end
+    /// accesses, through each port.
     flows: Vec<(Rank, Rank, Vec<RemoteRegion>)>,
-    /// Parts of its targets.
+    /// Slots of its targets.
     slots: u64,
 }
 
-/// What rank 0 makes the row's words of.
+/// What rank 0 must know of each rank to describe the network.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Report {
     rank: Rank,
-    protocol: Option<String>,
-    registration: Option<Registration>,
+    protocol: String,
+    registration: Registration,
     gpu_path: Option<GpuPath>,
     is_emulated: Option<bool>,
     window: u64,
@@ -124,15 +113,6 @@ impl Rdma {
         })
     }
 
-    /// Where this rank runs, in agreement with all others; on the NUMA node of its memory if it
-    /// can.
-    fn affinity(&self, case: &Case, world: &mut World) -> Result<Affinity, Error> {
-        let end = case.endpoint(world.rank());
-        let of_gpu = |gpu| self.topology.gpus.iter().find(|node| node.gpu == gpu)?.numa_node;
-        let near = end.and_then(|end| end.numa_node().or_else(|| of_gpu(end.gpu()?)));
-        Affinity::agree(&self.cpus, &self.topology, end.is_some(), near, world)
-    }
-
     /// What the provider offers on the interface `nic`, for memory of GPUs if `has_gpu`.
     fn offer(&self, fabric: &Fabric, nic: &NicName, has_gpu: bool) -> Result<Option<Info>, Error> {
         let query = Query {
@@ -141,31 +121,25 @@ impl Rdma {
             domain: Some(&nic.domain),
             gpu_memory: has_gpu,
         };
-        let offers = self.library.offers(&query);
-        let offers = offers.map_err(|source| Error::call("ask libfabric", source))?;
-        // A name without a layer stands for every layer to libfabric.
+        let offers = self.library.offers(&query).trying_to("ask libfabric")?;
+        // libfabric matches a provider's name with that provider under any layer, too.
         let is_it = |offer: &Info| offer.facts().provider == fabric.provider;
         Ok(offers.into_iter().find(is_it))
     }
 
     fn domain(&self, fabric: &Fabric, nic: &NicName, has_gpu: bool) -> Result<Rc<Domain>, Error> {
-        let is_it = |opened: &&Opened| {
-            opened.provider == fabric.provider && opened.nic == *nic && opened.has_gpu == has_gpu
-        };
-        if let Some(opened) = self.domains.borrow().iter().find(is_it) {
-            return Ok(Rc::clone(&opened.domain));
+        let key = (fabric.provider.clone(), nic.clone(), has_gpu);
+        if let Some(domain) = self.domains.borrow().get(&key) {
+            return Ok(Rc::clone(domain));
         }
         let gone = Error::Unavailable(format!("{} is no longer offered", nic.domain));
         let offer = self.offer(fabric, nic, has_gpu)?.ok_or(gone)?;
-        let domain = Domain::open(&offer);
-        let domain = domain.map_err(|source| Error::call("open the interface", source))?;
-        let (provider, nic) = (fabric.provider.clone(), nic.clone());
-        let opened = Opened { provider, nic, has_gpu, domain: Rc::clone(&domain) };
-        self.domains.borrow_mut().push(opened);
+        let domain = Domain::open(&offer).trying_to("open the interface")?;
+        self.domains.borrow_mut().insert(key, Rc::clone(&domain));
         Ok(domain)
     }
 
-    /// Tries whether the provider takes memory of `gpu` on the interface `nic`.
+    /// Tries whether the provider accepts memory of `gpu` on the interface `nic`.
     fn reach(&self, fabric: &Fabric, nic: &NicName, gpu: Gpu) -> Result<(), Error> {
         let mut port = [Port::open(&self.domain(fabric, nic, true)?)?];
         let memory = Data::of_gpu(&mut port, &self.gpus()?.ready(gpu)?, Bytes::kib(4))?;
@@ -175,44 +149,26 @@ impl Rdma {
         Ok(())
     }
 
-    /// Whether this rank's memory for `case` is there.
+    /// Whether this rank has enough memory for `case`.
     fn room(&self, case: &Case, fabric: &Fabric, rank: Rank) -> Result<Support, Error> {
         let verb = Verb::of(case.operation)?;
         let flows = own_flows(case, rank).len() as u64;
-        let window = window(case, fabric, usize::MAX);
-        let buffers =
-            channel::source_size(case.size).plus(case.size.times(slots(case, verb, window, None)));
-        let ring = channel::slot(chunk(case), slots(case, verb, window, None));
+        let slots = slots(case, verb, window(case, fabric, usize::MAX), None);
+        let source = channel::source_size(case.size);
+        let buffers = source.plus(case.size.times(slots));
+        let ring = channel::slot(chunk(case), slots);
         let on_gpu = case.ends().any(|end| end.rank == rank && end.gpu().is_some());
         let (of_gpu, of_host) = match (on_gpu, fabric.is_staged) {
-            (true, true) => (channel::source_size(case.size), ring),
+            (true, true) => (source, ring),
             (true, false) => (buffers, Bytes::default()),
             (false, _) => (Bytes::default(), buffers),
         };
-        let of_host = of_host.times(flows);
-        if let Some(available) = machine::available_memory()
-            && of_host > available
-        {
-            return Ok(Support::No(format!(
-                "sources and targets need {} of memory but {} are available: give smaller --sizes \
-                 or a smaller --window",
-                of_host.rounded(),
-                available.rounded()
-            )));
-        }
-        match on_gpu {
-            true => self.gpus()?.support(case, rank, of_gpu),
-            false => Ok(Support::Yes),
-        }
-    }
-
-    /// The GPU at `place`.
-    fn ready(&self, place: Place) -> Result<Rc<Ready>, Error> {
-        match place {
-            Place::Gpu(gpu) => self.gpus()?.ready(gpu),
-            Place::Host { .. } | Place::Pinned { .. } => {
-                Err(Error::Disagreement("a flow of GPUs ends in host memory"))
-            }
+        let remedy = ": give smaller --sizes or a smaller --window";
+        let lack = lack_of_memory("sources and targets need", of_host.times(flows), remedy);
+        match lack {
+            Some(reason) => Ok(Support::No(reason)),
+            None if on_gpu => self.gpus()?.room(case, rank, of_gpu),
+            None => Ok(Support::Yes),
         }
     }
 
@@ -265,12 +221,16 @@ impl Transport for Rdma {
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
         let rank = world.rank();
         let verb = Verb::of(case.operation)?;
-        // Rank 0 has the case as a whole, the others have their part of it.
+        // Rank 0 has the whole case. The others have only their part of it.
         let parts = case.parts();
         let is_whole = world.is_root();
         let own = if is_whole { parts.get(&rank) } else { Some(case) };
-        let affinity = self.affinity(case, world)?;
-        let mut builder = match own {
+        // A rank runs on the NUMA node of its memory if possible.
+        let end = case.endpoint(rank);
+        let of_gpu = |gpu| self.topology.gpus.iter().find(|node| node.gpu == gpu)?.numa_node;
+        let near = end.and_then(|end| end.numa_node().or_else(|| of_gpu(end.gpu()?)));
+        let affinity = Affinity::agree(&self.cpus, &self.topology, end.is_some(), near, world)?;
+        let builder = match own {
             Some(own) if !own.flows.is_empty() => Some(Builder::new(self, own, rank, &affinity)?),
             _ => None,
         };
@@ -281,43 +241,24 @@ impl Transport for Rdma {
         let reports = world.gather(report)?;
         let network = reports.map(|reports| network(case, verb, &reports));
         let network = world.broadcast(network)?;
-        let streams = match &mut builder {
+        let streams = match builder {
             Some(builder) => builder.connect(&cards, world, network)?,
             None => Streams::idle(case, verb, world, network),
         };
-        // Whoever could not connect says so now, before anybody waits for it.
+        // A rank that could not connect reports it here, before others wait for it.
         world.barrier()?;
         Ok(Box::new(streams))
     }
 }
 
-fn own_clock() -> Clock {
-    Clock {
-        resolution: clock::resolution(),
-        sample_time_min: SAMPLE_TIME_MIN,
-        operations_max: OPERATIONS_MAX,
-        operations_step: 1,
-        is_streaming: true,
-    }
-}
-
-/// Memory where `place` says.
-fn make(rdma: &Rdma, ports: &mut [Port], place: Place, size: Bytes) -> Result<Data, Error> {
-    match place {
-        Place::Gpu(_) => Data::of_gpu(ports, &rdma.ready(place)?, size),
-        Place::Host { .. } | Place::Pinned { .. } => Data::of_host(ports, size),
-    }
-}
-
-/// The row's words about libfabric.
+/// Describes for the row how libfabric carries out the case.
 fn network(case: &Case, verb: Verb, reports: &[Option<Report>]) -> Network {
     let of = |rank: Option<Rank>| reports.iter().flatten().find(|report| Some(report.rank) == rank);
     let first = case.flows.first();
     let source = of(first.map(|flow| flow.source.rank));
     let target = of(first.map(|flow| flow.target.rank));
-    let registration = |report: Option<&Report>| {
-        report.and_then(|report| report.registration).unwrap_or(Registration::Host)
-    };
+    let registration =
+        |report: Option<&Report>| report.map_or(Registration::Host, |report| report.registration);
     let (bandwidth_completion, latency_completion) = match verb {
         Verb::Write | Verb::Send if is_staged(case) => {
             (Completion::Confirmed, Completion::Confirmed)
@@ -334,7 +275,7 @@ fn network(case: &Case, verb: Verb, reports: &[Option<Report>]) -> Network {
         reports().filter(asks).filter_map(|report| report.is_emulated)
     };
     Network {
-        protocol: source.and_then(|report| report.protocol.clone()).unwrap_or_default(),
+        protocol: source.map(|report| report.protocol.clone()).unwrap_or_default(),
         window: u32::try_from(window).unwrap_or(u32::MAX),
         source_registration: registration(source),
         target_registration: registration(target),
@@ -358,12 +299,12 @@ fn own_flows(case: &Case, rank: Rank) -> Vec<Flow> {
     case.flows.iter().filter(is_own).copied().collect()
 }
 
-/// Whether the interface itself is to reach a GPU.
+/// Whether the interfaces of `rank` access GPU memory directly.
 fn is_direct(case: &Case, rank: Rank) -> bool {
     !is_staged(case) && case.ends().any(|end| end.rank == rank && end.gpu().is_some())
 }
 
-/// Operations of a flow under way at once, `room` at most.
+/// Operations of a flow under way at once, at most `room`.
 fn window(case: &Case, fabric: &Fabric, room: usize) -> u64 {
     let wanted = match fabric.is_window_given {
         true => u64::from(fabric.window),
@@ -382,20 +323,18 @@ fn is_staged(case: &Case) -> bool {
     case.fabric.as_ref().is_some_and(|fabric| fabric.is_staged)
 }
 
-/// What one operation of the network moves.
+/// The data of one operation of the network.
 fn chunk(case: &Case) -> Bytes {
     if is_staged(case) { case.slot.unwrap_or(CHUNK).min(case.size) } else { case.size }
 }
 
 /// How the data is staged, if it is.
 fn staging(case: &Case, network: &Network) -> Option<Staging> {
-    let (slot, slots) = (chunk(case), u64::from(network.window));
-    let by_cpu = Staging { slot, slots, source_store: None, target_store: None, wait: None };
-    is_staged(case).then_some(by_cpu)
+    is_staged(case).then(|| Staging::by_gpus(chunk(case), u64::from(network.window)))
 }
 
-/// Parts of a target, or of a ring: one if operations arrive whole, one after the other, which
-/// those of several interfaces do not; otherwise one for each that can be under way.
+/// Slots of a target, or of a ring: one if operations arrive in order, which they never do over
+/// several interfaces; otherwise one for each operation that can be under way.
 fn slots(case: &Case, verb: Verb, window: u64, facts: Option<&Facts>) -> u64 {
     let is_ordered = facts.filter(|_| !is_staged(case)).is_some_and(|facts| match verb {
         Verb::Read => facts.msg_order.contains("FI_ORDER_RAR"),
@@ -404,13 +343,12 @@ fn slots(case: &Case, verb: Verb, window: u64, facts: Option<&Facts>) -> u64 {
         }
         Verb::Send | Verb::PingPong => facts.msg_order.contains("FI_ORDER_SAS"),
     });
-    let rails = case.fabric.as_ref().map_or(1, |fabric| fabric.rails);
-    let rails = u64::from(rails);
+    let rails = u64::from(case.fabric.as_ref().map_or(1, |fabric| fabric.rails));
     if is_ordered && rails == 1 { 1 } else { parts_under_way(window, rails) }
 }
 
-/// Parts for `window` operations under way, as many on each of `rails`; each part takes other data
-/// every time.
+/// Slots for `window` operations under way, the same number for each of `rails`. The number makes
+/// each slot get different data every time.
 fn parts_under_way(window: u64, rails: u64) -> u64 {
     let parts = window.next_multiple_of(rails);
     if parts.is_multiple_of(channel::SHIFTS) { parts + rails } else { parts }
@@ -438,7 +376,9 @@ fn lack(case: &Case, facts: &Facts) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Endpoint, Engine, Issuer, Pattern, TransportKind, topology::NumaNode};
+    use crate::plan::{
+        Endpoint, Engine, Issuer, Pattern, Place, TransportKind, topology::NumaNode,
+    };
 
     /// A write of `size` from rank 0 to rank 1, over so many interfaces of each.
     fn case(rails: u32, size: Bytes) -> (Case, Fabric) {

@@ -7,25 +7,22 @@ use serde::{Deserialize, Serialize};
 use crate::{
     ffi::{
         CallError,
-        fabric::{
-            Address, Domain, Endpoint, Flags, Memory, Peer, Posted, Region, RemoteRegion,
-            SharedMemory,
-        },
+        fabric::{Address, Domain, Endpoint, Flags, Memory, Peer, Posted, Region, RemoteRegion},
         host::HostBuffer,
     },
-    transport::Error,
+    transport::{Error, TryingTo},
     units::Bytes,
 };
 
 use super::signal::Signal;
 
-/// What a signal writes: nobody looks at it.
+/// The data of a signal's write. Nobody reads it.
 const SCRATCH: Bytes = Bytes::new(8);
 
 /// An endpoint on one interface.
 pub(super) struct Port {
     pub(super) endpoint: Endpoint,
-    /// What signals are written from and into.
+    /// Signals are written from here and into here.
     scratch: Region,
 }
 
@@ -36,7 +33,7 @@ pub(super) struct PortCard {
     scratch: RemoteRegion,
 }
 
-/// One of the ways to a partner: through one's own port `port` to one of the partner's.
+/// A connection to a partner: from this rank's port `port` to one of the partner's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rail {
     pub(super) port: usize,
@@ -48,21 +45,15 @@ pub(super) struct Rail {
 
 impl Port {
     pub(super) fn open(domain: &Rc<Domain>) -> Result<Self, Error> {
-        let mut endpoint = Endpoint::open(domain)
-            .map_err(|source| Error::call("open an endpoint on the interface", source))?;
+        let mut endpoint = Endpoint::open(domain).trying_to("open an endpoint on the interface")?;
         let scratch = HostBuffer::new(SCRATCH)
             .and_then(|memory| endpoint.register(Memory::Host(memory)))
-            .map_err(|source| Error::call("register memory with the interface", source))?;
+            .trying_to("register memory with the interface")?;
         Ok(Self { endpoint, scratch })
     }
 
-    pub(super) fn register(&mut self, memory: &SharedMemory) -> Result<Region, CallError> {
-        self.endpoint.register(memory.clone())
-    }
-
     pub(super) fn card(&self) -> Result<PortCard, Error> {
-        let address = self.endpoint.address();
-        let address = address.map_err(|source| Error::call("read the own address", source))?;
+        let address = self.endpoint.address().trying_to("read the own address")?;
         Ok(PortCard { address, scratch: self.scratch.remote() })
     }
 
@@ -79,8 +70,8 @@ impl Port {
     }
 }
 
-/// The ways to a partner with the ports `theirs`: as many as the one of the two with more ports
-/// has. Both number them alike.
+/// The connections to a partner with the ports `theirs`: as many as the larger number of ports of
+/// the two ranks. Both number them alike.
 pub(super) fn rails(ports: &mut [Port], theirs: &[PortCard]) -> Result<Vec<Rail>, Error> {
     if theirs.is_empty() {
         return Err(Error::Disagreement("a partner has no interface"));
@@ -89,8 +80,8 @@ pub(super) fn rails(ports: &mut [Port], theirs: &[PortCard]) -> Result<Vec<Rail>
         .map(|rail| {
             let (port, far_port) = (rail % ports.len(), rail % theirs.len());
             let card = &theirs[far_port];
-            let peer = ports[port].endpoint.insert(&card.address);
-            let peer = peer.map_err(|source| Error::call("reach another rank", source))?;
+            let inserted = ports[port].endpoint.insert(&card.address);
+            let peer = inserted.trying_to("reach another rank")?;
             Ok(Rail { port, far_port, peer, scratch: card.scratch })
         })
         .collect()

@@ -1,16 +1,19 @@
-//! How a rank's part of a case runs: how it begins, gives up, fills its memory and verifies it.
+//! Starts and ends the runs of a rank's part, and fills and verifies its memory.
 
 use std::time::Duration;
 
 use super::{
-    channel::{Count, Target},
+    channel::{Count, Memories, Target},
     signal::Signal,
     stage::{Chunks, Stage},
     transfer::{POLLS, Streams},
 };
 use crate::{
     ffi::{clock, watchdog::Watchdog},
-    transport::{Clock, Error, Mismatch, Network, Span, Staging, Transfer, patience::Patience},
+    transport::{
+        Clock, Conclusion, Error, Mismatch, Span, Staging, Transfer, TryingTo, first_mismatch,
+        patience::Patience,
+    },
     units::Bytes,
     world::World,
 };
@@ -39,8 +42,8 @@ impl Streams {
         }
         for channel in &mut self.channels {
             channel.count = Count::default();
-            channel.target.iter_mut().for_each(Target::forget);
-            channel.stage.iter_mut().for_each(Stage::forget);
+            channel.memories.target.iter_mut().for_each(Target::forget);
+            channel.memories.stage.iter_mut().for_each(Stage::forget);
         }
         self.inbox.iter_mut().for_each(|inbox| inbox.target.forget());
         let sentence = format!(
@@ -50,8 +53,7 @@ impl Streams {
         );
         self.standing = None;
         // A provider can wait for a rank that has died with its lock.
-        let watchdog = Watchdog::start(self.deadline, sentence);
-        let watchdog = watchdog.map_err(|source| Error::call("watch over the run", source));
+        let watchdog = Watchdog::start(self.deadline, sentence).trying_to("watch over the run");
         let watched = watchdog.map(|watchdog| self.watchdog = Some(watchdog));
         let result = watched.and_then(|()| self.meet_all()).and_then(|()| flows(self));
         if result.is_err() {
@@ -63,14 +65,15 @@ impl Streams {
         self.watchdog = None;
         for channel in self.channels.iter().filter(|channel| channel.initiates) {
             let whole = Chunks::new(self.size, self.size, 1);
-            let chunks = channel.stage.as_ref().map_or(whole, |stage| stage.chunks);
+            let chunks = channel.memories.stage.as_ref().map_or(whole, |stage| stage.chunks);
             self.moved = self.moved.plus(chunks.total(channel.count.completed));
         }
         result
     }
 
-    /// Tells all whom this rank has to do with that it gives up; it says itself why. They give up
-    /// too, so that all of the case hear of it. Who cannot be told will see that nothing comes.
+    /// Tells all partners that this rank gives up; its own error says why. The partners give up
+    /// too, so all ranks of the case learn of it. A partner that cannot be told runs into its
+    /// deadline.
     fn give_up(&mut self) {
         self.outbox.clear();
         for (rank, _) in &self.ways {
@@ -89,19 +92,17 @@ impl Transfer for Streams {
         self.staging
     }
 
-    fn network(&self) -> Option<Network> {
-        Some(self.network.clone())
-    }
-
-    fn conclude(&mut self, world: &mut World) -> Result<(), Error> {
+    fn conclude(&mut self, world: &mut World) -> Result<Conclusion, Error> {
         let denied = self.counters.as_ref().and_then(|counters| counters.deny(self.moved));
-        let Some(all) = world.gather((denied, self.moved))? else { return Ok(()) };
+        let Some(all) = world.gather((denied, self.moved))? else {
+            return Ok(Conclusion::default());
+        };
         // What a device has counted is worth more than what its provider says of it.
         if let Some(is_denied) = all.iter().filter_map(|(denied, _)| *denied).max() {
             self.network.is_emulated = Some(is_denied);
         }
         self.network.moved = all.iter().fold(Bytes::default(), |sum, (_, moved)| sum.plus(*moved));
-        Ok(())
+        Ok(Conclusion { network: Some(self.network.clone()), log: None })
     }
 
     fn clock(&self) -> Clock {
@@ -111,8 +112,9 @@ impl Transfer for Streams {
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
         for channel in &self.channels {
             let seed = channel.seed(seed);
-            channel.source.iter().try_for_each(|source| source.fill(seed))?;
-            channel.target.iter().try_for_each(|target| target.data.poison(seed))?;
+            let Memories { source, target, .. } = &channel.memories;
+            source.iter().try_for_each(|source| source.fill(seed))?;
+            target.iter().try_for_each(|target| target.data.poison(seed))?;
         }
         let first = self.channels.first().map_or(seed, |channel| channel.seed(seed));
         self.inbox.iter().try_for_each(|inbox| inbox.target.data.poison(first))
@@ -128,13 +130,8 @@ impl Transfer for Streams {
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
         let seeds = |channel: usize| self.channels[channel].seed(seed);
-        let own = self.channels.iter().filter_map(|channel| channel.target.as_ref());
-        for target in own.chain(self.inbox.iter().map(|inbox| &inbox.target)) {
-            let wrong = target.verify(seeds, self.rank)?;
-            if wrong.is_some() {
-                return Ok(wrong);
-            }
-        }
-        Ok(None)
+        let own = self.channels.iter().filter_map(|channel| channel.memories.target.as_ref());
+        let targets = own.chain(self.inbox.iter().map(|inbox| &inbox.target));
+        first_mismatch(targets.map(|target| target.verify(seeds, self.rank)))
     }
 }

@@ -1,14 +1,14 @@
-//! When samples of a stream begin and end.
+//! Determines when the samples of a stream begin and end.
 
 use std::time::Duration;
 
 use crate::transport::Span;
 
-/// Before the first sample the flows run for so long: what a link lets through at once after a
-/// pause, and what fills its queues, is over by then.
+/// The flows run for this long before the first sample, so that bursts after a pause are over and
+/// queues are full.
 const RUN_IN: Duration = Duration::from_millis(20);
 
-/// For so many samples there is one confirmation more at which the first could begin.
+/// One more possible start of the first sample for each of this many samples.
 const SAMPLES_PER_START: usize = 8;
 
 /// The samples of a streaming run, as its initiator takes them.
@@ -16,9 +16,9 @@ pub(super) struct Samples<'a> {
     spans: &'a mut [Span],
     /// When each group was confirmed, from the end of the run-in on.
     confirmed: Vec<u64>,
-    /// So many of them are wanted.
+    /// How many of them are wanted.
     wanted: usize,
-    /// Groups that were confirmed when the last one was.
+    /// Groups confirmed so far, and when that became known.
     groups: u64,
     since: u64,
     began: u64,
@@ -38,8 +38,8 @@ impl<'a> Samples<'a> {
         self.confirmed.len() == self.wanted
     }
 
-    /// It is known `now` that `groups` have arrived. Those that became known together are taken
-    /// to have lasted equally long.
+    /// Notes that `groups` have been confirmed by `now`. Groups that become known together count as
+    /// equally long.
     pub(super) fn take(&mut self, groups: u64, now: impl FnOnce() -> u64) {
         if groups <= self.groups {
             return;
@@ -62,9 +62,8 @@ impl<'a> Samples<'a> {
         self.since = now;
     }
 
-    /// Of the confirmations at which the samples can begin, they begin at the one from which they
-    /// last longest. Where this rank or its partner has looked late, what piled up meanwhile would
-    /// seem to come faster than the link carries it.
+    /// Starts the samples at the confirmation from which they last longest. If this rank or its
+    /// partner polled late, the groups that piled up would seem faster than the link.
     fn note(&mut self) {
         let count = self.spans.len();
         let slowest = self.confirmed.windows(count + 1).max_by_key(|times| times[count] - times[0]);

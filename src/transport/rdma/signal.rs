@@ -1,38 +1,38 @@
-//! What the ranks of a case tell each other beside the data: 32 bits that come along with a write
-//! or a message, and are seen by the other end when the data is there (`FI_REMOTE_CQ_DATA`).
+//! What the ranks of a case tell each other: 32 bits that travel with a write or a message. The
+//! other end sees them when the data has arrived (`FI_REMOTE_CQ_DATA`).
 //!
-//! None of them depends on the order in which they arrive: they are counted.
+//! Signals are counted, so their order of arrival does not matter.
 
 use crate::plan::{Meeting, Rank};
 
-/// Flows of one rank at most.
+/// The most flows of one rank.
 pub(super) const CHANNELS_MAX: usize = 1 << CHANNEL_BITS;
 
-/// What counts in turns counts modulo this.
+/// Turns and groups are counted modulo this.
 pub(super) const TURNS_MAX: u64 = 1 << TURN_BITS;
 
 const CHANNEL_BITS: u32 = 11;
 const TURN_BITS: u32 = 18;
 
-/// One word, with the number by which its receiver knows the flow.
+/// A signal. `channel` is the receiver's number of the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
-    /// An operation's data is here; which of them it is, modulo the channel's turns.
+    /// The data of an operation has arrived: its number modulo the channel's turns.
     Data { channel: u32, turn: u64 },
-    /// One group of operations more has arrived whole.
+    /// One more group of operations has arrived.
     Confirm { channel: u32 },
-    /// No more operations come; how many groups there were, modulo [`TURNS_MAX`].
+    /// No more operations follow: the number of groups in all, modulo [`TURNS_MAX`].
     Final { channel: u32, groups: u64 },
     /// A round of the barrier.
     Tell { round: u32 },
-    /// The sender, this rank, gives up on the case.
+    /// The sender, `rank`, gives up on the case.
     GaveUp { rank: u32 },
     /// The other end of a staged flow may go on by one chunk.
     Turn { channel: u32 },
 }
 
 impl Signal {
-    /// The word that comes along.
+    /// The signal as a word.
     pub(super) fn encode(self) -> u64 {
         let (kind, channel, payload) = match self {
             Self::Data { channel, turn } => (0, channel, turn),
@@ -45,7 +45,7 @@ impl Signal {
         kind << (CHANNEL_BITS + TURN_BITS) | u64::from(channel) << TURN_BITS | payload
     }
 
-    /// What a word says; `None`: it is none of these.
+    /// The signal of a word; `None` if it is none.
     pub(super) fn decode(word: u64) -> Option<Self> {
         let payload = word % TURNS_MAX;
         let channel = u32::try_from(word >> TURN_BITS & (CHANNELS_MAX as u64 - 1)).ok()?;
@@ -61,15 +61,15 @@ impl Signal {
     }
 }
 
-/// A dissemination barrier, taken step by step, so that a rank can do its work meanwhile.
+/// A dissemination barrier that advances step by step, so that a rank can work meanwhile.
 #[derive(Debug)]
 pub(super) struct Barrier {
     meetings: Vec<Meeting>,
-    /// How often each round was heard, over all barriers.
+    /// How often each round's signal has arrived, over all barriers.
     heard: Vec<u64>,
-    /// Which barrier this is.
+    /// The number of this barrier.
     number: u64,
-    /// The rounds of it that are over.
+    /// Its finished rounds.
     round: usize,
     has_told: bool,
 }
@@ -80,21 +80,22 @@ impl Barrier {
         Self { meetings, heard, number: 0, round: 0, has_told: false }
     }
 
-    /// Begins the next one.
+    /// Begins the next barrier.
     pub(super) fn begin(&mut self) {
         self.number += 1;
         self.round = 0;
         self.has_told = false;
     }
 
-    /// `round` was heard.
+    /// Notes that the signal of `round` has arrived.
     pub(super) fn hear(&mut self, round: u32) {
         if let Some(heard) = self.heard.get_mut(round as usize) {
             *heard += 1;
         }
     }
 
-    /// Goes as far as it can; calls `tell` for each round that it enters. Whether all have come.
+    /// Advances as far as possible and calls `tell` for each round that it enters. Whether all
+    /// ranks have come.
     pub(super) fn step(&mut self, mut tell: impl FnMut(Rank, u32)) -> bool {
         while let Some(meeting) = self.meetings.get(self.round) {
             if !self.has_told {
@@ -110,7 +111,7 @@ impl Barrier {
         true
     }
 
-    /// Who is waited for.
+    /// The rank that this one waits for.
     pub(super) fn missing(&self) -> Option<Rank> {
         self.meetings.get(self.round).map(|meeting| meeting.hear)
     }

@@ -1,18 +1,18 @@
-//! Data of GPUs on its way through page-locked host memory, for interfaces that reach no GPU, and
-//! to show what it is worth that others do.
+//! Stages data of GPUs in page-locked host memory, for interfaces that cannot access GPU memory,
+//! and to show how much direct access gains.
 //!
-//! An operation goes in chunks, each of which is an operation of the network. Both ends of a flow
-//! have a ring with a slot for each chunk that can be under way. The source's GPU copies a chunk
-//! into a slot, the network moves it into the same slot of the target, and the target's GPU copies
-//! it out; so both GPUs and the network work at the same time. The ends take turns by
+//! An operation is divided into chunks. Each chunk is one operation of the network. Both ends of a
+//! flow have a ring with a slot for each chunk that can be under way. The source's GPU copies a
+//! chunk into a slot, the network moves it into the same slot of the target, and the target's GPU
+//! copies it out. Both GPUs and the network work at the same time. The ends synchronise by
 //! [`Signal::Turn`]:
 //!
-//! * of writes and messages the target says it when a slot is empty again;
-//! * of reads the target asks for the next chunk by it, and the source answers by it that the chunk
-//!   can be read.
+//! * For writes and messages the target sends it when a slot is free again.
+//! * For reads the target requests the next chunk with it, and the source answers with it when the
+//!   chunk can be read.
 
 use super::{
-    channel::{self, Request},
+    channel::{self, Channel, Memories, Request},
     data::Data,
     signal::Signal,
     transfer::{Streams, operation_context, with},
@@ -20,20 +20,19 @@ use super::{
 };
 use crate::{
     ffi::{
-        CallError,
         cuda::{Event, Slice, Stream},
         fabric::{Flags, Posted},
     },
-    transport::{Error, gpu::Ready},
+    transport::{Error, TryingTo, gpu::Ready},
     units::Bytes,
 };
 
-/// What one operation is cut into.
+/// How one operation is divided.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunks {
-    /// One operation.
+    /// The size of one operation.
     pub(super) size: Bytes,
-    /// The most that goes through a slot.
+    /// The size of a chunk; the last chunk of an operation may be smaller.
     pub(super) chunk: Bytes,
     /// Slots of a ring.
     pub(super) slots: u64,
@@ -49,8 +48,7 @@ impl Chunks {
         self.size.get().div_ceil(self.chunk.get()).max(1)
     }
 
-    /// Which operation chunk number `number` belongs to, where it begins in that, and how much it
-    /// is.
+    /// The operation that chunk number `number` belongs to, its offset in that, and its size.
     pub(super) fn part(self, number: u64) -> (u64, Bytes, Bytes) {
         let (operation, place) = (number / self.count(), number % self.count());
         let offset = self.chunk.times(place);
@@ -58,60 +56,59 @@ impl Chunks {
         (operation, offset, left.min(self.chunk))
     }
 
-    /// What the first `count` chunks are together.
+    /// The size of the first `count` chunks together.
     pub(super) fn total(self, count: u64) -> Bytes {
         let (operations, chunks) = (count / self.count(), count % self.count());
         self.size.times(operations).plus(self.chunk.times(chunks))
     }
 }
 
-/// One end of a flow that is staged: how far the GPU's copies are. The slots are in the channel's
-/// ring, or of messages in their target's inbox.
+/// One end of a staged flow: the progress of the GPU's copies. The slots are in the channel's ring,
+/// or, where messages arrive, in the inbox.
 pub(super) struct Stage {
     pub(super) chunks: Chunks,
     stream: Stream,
-    /// When the last copy out of, or into, each slot of a ring was done.
+    /// Reached when the last copy out of or into each slot is done.
     copied: Vec<Event>,
-    /// Copies that were queued.
+    /// Copies queued.
     begun: u64,
-    /// Copies that are done, with what follows from that.
+    /// Copies that are done and handed on.
     done: u64,
-    /// Reads that were asked of the interface.
+    /// Reads handed to the interface.
     read: u64,
-    /// Where the chunks are that have arrived, by the places of their numbers among the slots.
+    /// The slots of chunks that have arrived, by the chunk's number modulo the slots.
     arrived: Vec<Option<u64>>,
 }
 
 impl Stage {
     pub(super) fn new(ready: &Ready, chunks: Chunks) -> Result<Self, Error> {
-        let call = |source| Error::call("make a stream", source);
-        let events = (0..chunks.slots).map(|_| Event::new(&ready.context));
+        let slots = usize::try_from(chunks.slots).unwrap_or(usize::MAX);
         Ok(Self {
             chunks,
-            stream: Stream::new(&ready.context).map_err(call)?,
-            copied: events.collect::<Result<_, _>>().map_err(call)?,
+            stream: ready.new_stream()?,
+            copied: ready.events(slots)?,
             begun: 0,
             done: 0,
             read: 0,
-            arrived: (0..chunks.slots).map(|_| None).collect(),
+            arrived: vec![None; slots],
         })
     }
 
-    /// Nothing has been done yet.
+    /// Starts over.
     pub(super) fn forget(&mut self) {
         (self.begun, self.done, self.read) = (0, 0, 0);
         self.arrived.fill(None);
     }
 
-    /// A chunk has arrived whose number is `number` modulo the slots: in `slot`, or in that of its
-    /// number.
+    /// Notes that chunk `number` (modulo the slots) has arrived: in `slot` if one is given,
+    /// otherwise in the slot of its number.
     #[inline]
     pub(super) fn note_arrived(&mut self, number: u64, slot: Option<u64>) {
         let place = self.place(number);
         self.arrived[place] = Some(slot.unwrap_or(place as u64));
     }
 
-    /// Whether the GPU has something to do that is not done.
+    /// Whether the GPU is copying.
     pub(super) fn is_copying(&self) -> bool {
         self.done < self.begun
     }
@@ -140,117 +137,114 @@ impl Stage {
         let event = &self.copied[self.place(self.begun)];
         let queued = self.stream.copy(target, source).and_then(|()| self.stream.record(event));
         self.begun += 1;
-        queued.map_err(staging)
+        queued.trying_to(COPY)
     }
 
-    /// The slot of the next chunk to copy in, if it has arrived: in the order of their numbers, so
-    /// that what stays in the GPU is the last operation's.
+    /// The slot of the next chunk to copy in, if it has arrived. Chunks are copied in order, so the
+    /// last operation's data stays in the GPU.
     fn next_arrived(&self) -> Option<u64> {
         let has_room = self.begun - self.done < self.chunks.slots;
         self.arrived[self.place(self.begun)].filter(|_| has_room)
     }
 
-    /// The number of the oldest copy that was not done and is done now.
+    /// The number of the oldest queued copy, if it is done.
     fn next_done(&self) -> Result<Option<u64>, Error> {
-        let is_done = self.is_copying()
-            && self.copied[self.place(self.done)].is_reached().map_err(staging)?;
+        let is_done =
+            self.is_copying() && self.copied[self.place(self.done)].is_reached().trying_to(COPY)?;
         Ok(is_done.then_some(self.done))
     }
 }
 
-fn staging(source: CallError) -> Error {
-    Error::call("copy between a GPU and its interface's memory", source)
-}
+const COPY: &str = "copy between a GPU and its interface's memory";
 
 impl Streams {
-    /// Moves on what is staged; whether anything moved.
+    /// Advances all staged flows; whether anything moved.
     #[inline]
     pub(super) fn stage(&mut self) -> Result<bool, Error> {
         let mut moved = false;
         for own in 0..self.channels.len() {
-            let channel = &self.channels[own];
-            if channel.stage.is_some() {
-                let is_source = channel.flow.source.rank == self.rank;
-                moved |= if is_source { self.copy_out(own)? } else { self.copy_in(own)? };
-            }
+            let Channel { flow, memories, .. } = &mut self.channels[own];
+            let Some(mut stage) = memories.stage.take() else { continue };
+            let advanced = if flow.source.rank == self.rank {
+                self.copy_out(own, &mut stage)
+            } else {
+                self.copy_in(own, &mut stage)
+            };
+            self.channels[own].memories.stage = Some(stage);
+            moved |= advanced?;
         }
         Ok(moved)
     }
 
-    /// At a source: from the GPU into slots, and on.
-    fn copy_out(&mut self, own: usize) -> Result<bool, Error> {
-        let is_read = self.verb == Verb::Read;
-        let channel = &mut self.channels[own];
-        let (Some(stage), Some(source), Some(ring)) =
-            (&mut channel.stage, &channel.source, &channel.ring)
-        else {
+    /// At a source: copies from the GPU into slots, and hands full slots on.
+    fn copy_out(&mut self, own: usize, stage: &mut Stage) -> Result<bool, Error> {
+        let Channel { memories, count, .. } = &self.channels[own];
+        let Memories { source: Some(source), ring: Some(ring), .. } = memories else {
             return Ok(false);
         };
+        let is_read = self.verb == Verb::Read;
+        // A chunk to be read was requested. A chunk to be written or sent has a free slot.
+        let wanted = if is_read { count.turns } else { count.posted };
         let mut moved = false;
-        // What is to be read was asked for; what is to be written or sent has a slot.
-        let wanted = if is_read { channel.count.turns } else { channel.count.posted };
         while stage.begun < wanted {
             stage.copy_out(source, ring)?;
             moved = true;
         }
-        while let Some(number) = self.next_done(own)? {
+        while let Some(number) = stage.next_done()? {
             if is_read {
                 self.say_turn(own);
-            } else if !self.post_chunk(own, number)? {
+            } else if !self.post_chunk(own, number, stage.chunks)? {
                 break;
             }
-            self.note_done(own);
+            stage.done += 1;
             moved = true;
         }
         Ok(moved)
     }
 
-    /// At a target: out of slots into the GPU.
-    fn copy_in(&mut self, own: usize) -> Result<bool, Error> {
+    /// At a target: copies out of slots into the GPU.
+    fn copy_in(&mut self, own: usize, stage: &mut Stage) -> Result<bool, Error> {
         let mut moved = false;
+        // The source has said how many chunks can be read.
         while self.verb == Verb::Read
-            && let Some(number) = self.next_read(own)
-            && self.post_chunk(own, number)?
+            && stage.read < self.channels[own].count.turns
+            && self.post_chunk(own, stage.read, stage.chunks)?
         {
-            self.channels[own].stage.iter_mut().for_each(|stage| stage.read += 1);
+            stage.read += 1;
             moved = true;
         }
-        let Self { channels, inbox, .. } = self;
-        let channel = &mut channels[own];
-        let slots = channel.ring.as_ref().or(inbox.as_ref().map(|inbox| &inbox.target.data));
-        if let (Some(stage), Some(target), Some(slots)) =
-            (&mut channel.stage, &channel.target, slots)
-        {
+        let Memories { target, ring, .. } = &self.channels[own].memories;
+        let slots = ring.as_ref().or(self.inbox.as_ref().map(|inbox| &inbox.target.data));
+        if let (Some(target), Some(slots)) = (target, slots) {
             while let Some(slot) = stage.next_arrived() {
                 stage.copy_in(&target.data, slots, slot)?;
                 moved = true;
             }
         }
-        while let Some(number) = self.next_done(own)? {
-            self.take(own, number)?;
-            self.note_done(own);
+        while let Some(number) = stage.next_done()? {
+            let place = stage.place(number);
+            let slot = stage.arrived[place].take();
+            let (operation, ..) = stage.chunks.part(number);
+            self.take(own, operation, slot)?;
+            stage.done += 1;
             moved = true;
         }
         Ok(moved)
     }
 
-    /// Chunk number `number` is in the GPU's memory.
-    fn take(&mut self, own: usize, number: u64) -> Result<(), Error> {
-        let channel = &mut self.channels[own];
-        let Some(stage) = &mut channel.stage else { return Ok(()) };
-        let place = stage.place(number);
-        let slot = stage.arrived[place].take();
-        if let Some(target) = &mut channel.target {
-            let (operation, ..) = stage.chunks.part(number);
+    /// Notes that a chunk of `operation`, which arrived in `slot`, is in the GPU's memory.
+    fn take(&mut self, own: usize, operation: u64, slot: Option<u64>) -> Result<(), Error> {
+        let Channel { memories, count, .. } = &mut self.channels[own];
+        if let Some(target) = &mut memories.target {
             target.filled.fill(Some((own, operation)));
         }
         if self.verb == Verb::Read {
-            channel.count.completed += 1;
+            count.completed += 1;
             return Ok(());
         }
-        channel.count.delivered += 1;
+        count.delivered += 1;
         self.say_turn(own);
-        // Before the partner hears that it is its turn.
+        // A receive must wait in the slot before the partner learns that the slot is free.
         if let (Some(slot), Some(inbox)) = (slot, &mut self.inbox) {
             inbox.free(slot);
             inbox.receive(&mut self.ports)?;
@@ -258,37 +252,20 @@ impl Streams {
         Ok(())
     }
 
-    /// Asks the interface to move chunk number `number`; whether it took that.
-    fn post_chunk(&mut self, own: usize, number: u64) -> Result<bool, Error> {
-        let channel = &mut self.channels[own];
-        let Some(stage) = &channel.stage else { return Ok(false) };
-        let (_, _, size) = stage.chunks.part(number);
+    /// Hands chunk number `number` to the interface; whether the interface accepted it.
+    fn post_chunk(&mut self, own: usize, number: u64, chunks: Chunks) -> Result<bool, Error> {
+        let (_, _, size) = chunks.part(number);
         let context = operation_context(own, number);
         let request = Request { verb: self.verb, number, size, context, flags: Flags::NONE };
+        let channel = &self.channels[own];
         let posted = channel.post(&mut self.ports, request);
-        let posted = posted.map_err(|source| with(channel.peer.rank, source))?;
-        Ok(posted == Posted::Yes)
+        Ok(posted.map_err(|source| with(channel.peer.rank, source))? == Posted::Yes)
     }
 
-    /// Tells the partner that it is its turn.
+    /// Tells the partner that it may go on by one chunk.
     pub(super) fn say_turn(&mut self, own: usize) {
-        let channel = &self.channels[own];
-        self.outbox.push_back((channel.peer.rank, Signal::Turn { channel: channel.peer.number }));
-    }
-
-    fn next_done(&self, own: usize) -> Result<Option<u64>, Error> {
-        self.channels[own].stage.as_ref().map_or(Ok(None), Stage::next_done)
-    }
-
-    /// The next chunk that the source has offered to be read.
-    fn next_read(&self, own: usize) -> Option<u64> {
-        let channel = &self.channels[own];
-        let read = channel.stage.as_ref()?.read;
-        (read < channel.count.turns).then_some(read)
-    }
-
-    fn note_done(&mut self, own: usize) {
-        self.channels[own].stage.iter_mut().for_each(|stage| stage.done += 1);
+        let peer = &self.channels[own].peer;
+        self.outbox.push_back((peer.rank, Signal::Turn { channel: peer.number }));
     }
 }
 

@@ -1,17 +1,17 @@
-//! One rank's part of a case that is under way.
+//! Runs one rank's part of a case.
 //!
-//! In bulk all flows stream: each initiator keeps its window full, the target confirms each group
-//! of operations that has arrived, and a sample is the time between two confirmations. Nobody
-//! stops before all have their samples, so that no sample is taken beside an idle neighbour. Single
-//! operations wait for each other, and are timed from the call to the delivery.
+//! For bandwidth all flows stream: each initiator keeps its window full, the target confirms each
+//! group of operations that has arrived, and a sample is the time between two confirmations. No
+//! rank stops before all ranks have their samples, so no sample is taken beside an idle neighbour.
+//! For latency operations run one after the other, each timed from the call to the delivery.
 
 use std::{collections::VecDeque, time::Duration};
 
 use super::{
+    OPERATIONS_MAX, SAMPLE_TIME_MIN,
     channel::{Channel, Count, Request, known},
     counters::Counters,
     inbox::Inbox,
-    own_clock,
     port::{Port, Rail},
     samples::Samples,
     signal::{Barrier, Signal, TURNS_MAX},
@@ -31,37 +31,42 @@ use crate::{
     world::World,
 };
 
-/// A rank that is only written to looks so seldom while nothing comes: a look at a socket keeps the
-/// kernel from filling it. Over libfabric's tcp writes of 1 MiB become a third faster by it; with
-/// 5 µs those of 64 MiB are a tenth slower. Whoever receives long messages has to ask for them
-/// first, and does not rest.
+/// The target of writes waits this long between polls that find nothing, because polling a socket
+/// keeps the kernel from filling it. With libfabric's tcp provider this makes writes of 1 MiB a
+/// third faster; 5 µs would make writes of 64 MiB a tenth slower. Receivers of messages do not
+/// wait: they must request long messages first.
 const REST: Duration = Duration::from_micros(1);
 
-/// Beside its window an initiator is so many groups ahead of what the target has confirmed. In
-/// libfabric 2's shm the target's call comes back only when nothing is left to take, so that an
-/// initiator which always has more would never hear of what has arrived.
+/// An initiator runs at most its window and this many groups ahead of the target's confirmations.
+/// In libfabric 2's shm provider the target's poll returns only when nothing is left to take, so an
+/// initiator that always sends more would never receive a confirmation.
 const GROUPS_AHEAD: u64 = 4;
 
-/// Completions that are looked at together.
+/// Completions fetched by one poll.
 const COMPLETIONS: usize = 32;
 
-/// Looks one after the other that find completions, before other work gets its turn.
+/// Polls in a row that find completions, before other work gets its turn.
 pub(super) const POLLS: usize = 16;
 
-/// What a completion's context says: its kind above, a channel and a number below.
+/// The kinds of completions. A context holds the kind in its high bits, then the channel, then the
+/// number.
 const OF_OPERATION: u64 = 0;
 const OF_SIGNAL: u64 = 1;
 pub(super) const OF_RECEIVE: u64 = 2;
 pub(super) const KIND_SHIFT: u32 = 56;
 const CHANNEL_SHIFT: u32 = 32;
 
+/// What a rank waits for another one to do.
+const FLOW: &str = "go on with its flow";
+const END: &str = "come to its end";
+
 /// This rank's part of a case.
 pub(super) struct Streams {
     pub(super) rank: Rank,
     pub(super) verb: Verb,
-    /// What one operation of the network moves: a chunk of what is staged.
+    /// What one operation of the network moves: of staged data one chunk.
     pub(super) size: Bytes,
-    /// How many of them make one operation.
+    /// Chunks of one operation of the case.
     pub(super) chunks: u64,
     pub(super) staging: Option<Staging>,
     pub(super) window: u64,
@@ -70,44 +75,44 @@ pub(super) struct Streams {
     /// Where messages are received.
     pub(super) inbox: Option<Inbox>,
     pub(super) barrier: Barrier,
-    /// The way to each partner.
+    /// The connection to each partner.
     pub(super) ways: Vec<(Rank, Rail)>,
-    /// Signals that the provider has not taken yet.
+    /// Signals that the provider has not accepted yet.
     pub(super) outbox: VecDeque<(Rank, Signal)>,
     pub(super) signals_under_way: u64,
-    /// What was fetched last.
+    /// The completions fetched last.
     pub(super) completions: [Completion; COMPLETIONS],
     pub(super) wait: Wait,
     pub(super) deadline: Duration,
-    /// The other end of the flow that stood still when others moved last.
+    /// The other end of a flow that made no progress while others did.
     pub(super) standing: Option<Rank>,
-    /// While a run is under way.
+    /// Present during a run.
     pub(super) watchdog: Option<Watchdog>,
     pub(super) clock: Clock,
     pub(super) network: Network,
-    /// Of the interfaces by which this rank asks, if they count.
+    /// Hardware counters of the interfaces, if this rank initiates operations and they exist.
     pub(super) counters: Option<Counters>,
-    /// What this rank has asked for so far, in all runs.
+    /// The data of all operations that this rank has initiated and completed, over all runs.
     pub(super) moved: Bytes,
 }
 
 /// How far a run goes.
 #[derive(Clone, Copy, Debug)]
 struct Goal {
-    /// Operations of a group; `None`: they are single, one after the other.
+    /// Operations of a group; `None` if operations run one after the other.
     group: Option<u64>,
-    /// How many operations an initiator asks for; `None`: as many as can be under way.
+    /// How many operations an initiator starts; `None` if it keeps its window full.
     stop: Option<u64>,
-    /// Whether nothing is asked for before everything under way is done. Reads do so while their
-    /// initiator waits for the others: libfabric's tcp sends what is read from a rank before what
-    /// that rank has to say, so that beside a window which is always full nothing is ever heard.
+    /// Whether an initiator starts nothing until everything under way is done. Initiators of reads
+    /// do so while they wait for other ranks: libfabric's tcp provider sends the data that is read
+    /// from a rank before that rank's signals, so beside a full window no signal would arrive.
     pauses: bool,
-    /// Whether these are all.
+    /// Whether no operations follow after `stop`.
     is_last: bool,
 }
 
 impl Streams {
-    /// The part of a rank that has none.
+    /// The part of a rank that has no flows.
     pub(super) fn idle(case: &Case, verb: Verb, world: &World, network: Network) -> Self {
         Self {
             rank: world.rank(),
@@ -128,17 +133,27 @@ impl Streams {
             deadline: world.deadline(),
             standing: None,
             watchdog: None,
-            clock: own_clock(),
+            clock: Clock {
+                sample_time_min: SAMPLE_TIME_MIN,
+                operations_max: OPERATIONS_MAX,
+                is_streaming: true,
+                ..Clock::of_host(clock::resolution())
+            },
             network,
             counters: None,
             moved: Bytes::default(),
         }
     }
 
+    /// The flows whose operations this rank starts.
+    pub(super) fn initiated(&self) -> impl Iterator<Item = &Channel> {
+        self.channels.iter().filter(|channel| channel.initiates)
+    }
+
     /// Streams until every rank has its samples.
     pub(super) fn stream(&mut self, group: u64, spans: &mut [Span]) -> Result<(), Error> {
         let mut samples = Samples::begin(spans, clock::now().ns());
-        let initiates = self.channels.iter().any(|channel| channel.initiates);
+        let initiates = self.initiated().next().is_some();
         let is_written = !initiates && self.verb == Verb::Write;
         let mut patience = Patience::new(self.wait, self.deadline);
         let mut is_ending = false;
@@ -163,8 +178,8 @@ impl Streams {
                     self.barrier.begin();
                 }
                 if self.meet() {
-                    let posted = self.channels.iter().filter(|channel| channel.initiates);
-                    let most = posted.map(|channel| channel.count.posted).max().unwrap_or(0);
+                    let posted = self.initiated().map(|channel| channel.count.posted);
+                    let most = posted.max().unwrap_or(0);
                     let stop = most.div_ceil(group).max(1) * group;
                     goal = Goal { stop: Some(stop), is_last: true, ..goal };
                 }
@@ -175,8 +190,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Whether every flow that is not over has moved since this was so last, as `seen` remembers:
-    /// one that goes on must not hide another that does not.
+    /// Whether every unfinished flow has made progress since this last returned true. `seen` holds
+    /// the progress at that time. A flow that moves must not hide another one that hangs.
     fn have_all_moved(&mut self, seen: &mut [u64]) -> bool {
         let moves = |channel: &Channel| {
             let Count { posted, completed, delivered, confirmed, turns, .. } = channel.count;
@@ -197,27 +212,24 @@ impl Streams {
     /// Times single operations.
     pub(super) fn single(&mut self, spans: &mut [Span]) -> Result<(), Error> {
         let mut patience = Patience::new(self.wait, self.deadline);
-        let initiates = self.channels.iter().any(|channel| channel.initiates);
+        let initiates = self.initiated().next().is_some();
         let mut done = 0;
-        for span in &mut *spans {
-            if !initiates {
-                break;
-            }
+        for span in spans.iter_mut().filter(|_| initiates) {
             let start = clock::now().ns();
             done += self.chunks;
             let is_done = |channel: &Channel, verb| match verb {
                 Verb::PingPong => channel.count.delivered >= done,
-                Verb::Write | Verb::Send if channel.stage.is_some() => channel.count.turns >= done,
+                Verb::Write | Verb::Send if channel.memories.stage.is_some() => {
+                    channel.count.turns >= done
+                }
                 Verb::Write | Verb::Read | Verb::Send => channel.count.completed >= done,
             };
             let goal = Goal { group: None, stop: Some(done), pauses: false, is_last: false };
-            // At once, and nothing but a look between the arrival and the clock.
+            // Only one poll lies between the arrival and the reading of the clock.
             let mut moved = self.go_on(goal)?;
             loop {
                 moved |= self.poll(1)?;
-                let verb = self.verb;
-                let mut own = self.channels.iter().filter(|channel| channel.initiates);
-                if own.all(|channel| is_done(channel, verb)) {
+                if self.initiated().all(|channel| is_done(channel, self.verb)) {
                     break;
                 }
                 self.wait_on(&mut patience, moved, FLOW)?;
@@ -235,15 +247,15 @@ impl Streams {
         Ok(())
     }
 
-    /// One look at everything: whether anything moved.
+    /// Polls, then does what follows; whether anything moved.
     #[inline]
     fn advance(&mut self, goal: Goal) -> Result<bool, Error> {
-        // A single operation goes on with what it waited for.
+        // A single operation goes on as soon as the poll has found what it waited for.
         let moved = self.poll(if goal.group.is_none() { 1 } else { POLLS })?;
         Ok(self.go_on(goal)? | moved)
     }
 
-    /// Does what is to be done after a look: whether anything moved.
+    /// Does what follows a poll; whether anything moved.
     #[inline]
     fn go_on(&mut self, goal: Goal) -> Result<bool, Error> {
         let mut moved = self.post(goal)?;
@@ -253,9 +265,10 @@ impl Streams {
         Ok(moved)
     }
 
-    /// Fetches what is done, and what partners say, until there is nothing or it has looked so
-    /// often: libfabric looks at what comes in only when all that went out is fetched. Messages that
-    /// came are received anew with the next look, so that an answer need not wait for that.
+    /// Fetches completions and partners' signals until there are none, with at most `looks` polls
+    /// of each port: libfabric processes what comes in only when all completions of what went out
+    /// are fetched. Receives are posted again before the next poll, so that they do not delay an
+    /// answer.
     pub(super) fn poll(&mut self, looks: usize) -> Result<bool, Error> {
         self.watchdog.iter().for_each(Watchdog::beat);
         let mut moved = false;
@@ -287,7 +300,7 @@ impl Streams {
                 OF_OPERATION => {
                     let own = channel_of(context);
                     let channel = &mut self.channels[own];
-                    match (&mut channel.stage, self.verb) {
+                    match (&mut channel.memories.stage, self.verb) {
                         (Some(stage), Verb::Read) => stage.note_arrived(number, None),
                         (None, Verb::Read) => {
                             channel.complete(number);
@@ -317,7 +330,7 @@ impl Streams {
             Signal::Data { channel: own, turn } => {
                 let channel = known(&mut self.channels, own)?;
                 let own = own as usize;
-                match (&mut channel.stage, slot, &mut self.inbox) {
+                match (&mut channel.memories.stage, slot, &mut self.inbox) {
                     (Some(stage), slot, _) => stage.note_arrived(turn, slot),
                     (None, Some(slot), Some(inbox)) => {
                         channel.count.delivered += 1;
@@ -340,7 +353,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Keeps the windows full.
+    /// Starts as many operations as the goal and the windows allow.
     fn post(&mut self, goal: Goal) -> Result<bool, Error> {
         let (size, verb) = (self.size, self.verb);
         let mut moved = false;
@@ -349,7 +362,7 @@ impl Streams {
             let window = if goal.group.is_none() { self.chunks } else { self.window };
             let answers = verb == Verb::PingPong && !channel.initiates;
             let left = match goal.stop {
-                // What came is answered.
+                // Each message that arrived is answered.
                 _ if answers => channel.count.delivered - channel.count.posted,
                 _ if !channel.initiates => 0,
                 _ if goal.pauses && channel.under_way() > 0 => 0,
@@ -364,8 +377,8 @@ impl Streams {
                 _ => u64::MAX,
             };
             let count = left.min(channel.room(window, verb)).min(ahead);
-            if channel.stage.is_some() {
-                // Copies begin, and the interface is asked when they are done.
+            if channel.memories.stage.is_some() {
+                // The copies begin. The interface gets the chunks when they are done.
                 channel.count.posted += count;
                 moved |= count > 0;
                 if verb == Verb::Read {
@@ -374,35 +387,30 @@ impl Streams {
                 continue;
             }
             for next in 1..=count {
-                let mut flags = Flags::NONE;
-                if goal.group.is_none() {
-                    if matches!(verb, Verb::Write | Verb::Send) {
-                        flags = flags.delivery();
-                    }
-                } else if next < count && channel.peer.rails.len() == 1 {
-                    flags = flags.more();
-                }
+                let flags = match goal.group {
+                    None if matches!(verb, Verb::Write | Verb::Send) => Flags::NONE.delivery(),
+                    Some(_) if next < count && channel.peer.rails.len() == 1 => Flags::NONE.more(),
+                    _ => Flags::NONE,
+                };
                 let number = channel.count.posted;
                 let context = operation_context(own, number);
                 let request = Request { verb, number, size, context, flags };
                 let posted = channel.post(&mut self.ports, request);
-                match posted {
-                    Ok(Posted::Again) => break,
-                    Ok(posted) => {
-                        channel.note_posted();
-                        if posted == Posted::Over {
-                            channel.complete(number);
-                        }
-                        moved = true;
-                    }
-                    Err(source) => return Err(with(self.channels[own].peer.rank, source)),
+                let posted = posted.map_err(|source| with(channel.peer.rank, source))?;
+                if posted == Posted::Again {
+                    break;
                 }
+                channel.note_posted();
+                if posted == Posted::Over {
+                    channel.complete(number);
+                }
+                moved = true;
             }
         }
         Ok(moved)
     }
 
-    /// Says what has arrived here, and what is over.
+    /// Tells partners which groups have arrived here, and how many an initiator has sent in all.
     fn confirm(&mut self, goal: Goal) {
         let is_read = self.verb == Verb::Read;
         for channel in &mut self.channels {
@@ -410,11 +418,11 @@ impl Streams {
             let count = &mut channel.count;
             if channel.initiates {
                 let is_posted = goal.is_last && goal.stop == Some(count.posted);
-                // Of single operations the data must be there when the target hears this: it
-                // looks. Who is read from may leave when it hears it.
+                // After single operations the target verifies when it receives this, so the data
+                // must be there. The source of reads may leave when it receives this.
                 let is_done = goal.group.is_some() && !is_read || count.completed == count.posted;
                 if is_posted && is_done && count.last.is_none() {
-                    let groups = count.posted / goal.operations();
+                    let groups = count.posted / goal.group.unwrap_or(1);
                     count.last = Some(groups % TURNS_MAX);
                     self.outbox.push_back((partner, Signal::Final { channel: there, groups }));
                 }
@@ -439,35 +447,32 @@ impl Streams {
             let (_, rail) = way.ok_or(Error::Disagreement("a rank that cannot be reached"))?;
             let port = &mut self.ports[rail.port];
             let posted = port.signal(rail, signal, OF_SIGNAL << KIND_SHIFT);
-            match posted.map_err(|source| with(partner, source))? {
-                Posted::Again => break,
-                _ => {
-                    self.outbox.pop_front();
-                    self.signals_under_way += 1;
-                    moved = true;
-                }
+            if posted.map_err(|source| with(partner, source))? == Posted::Again {
+                break;
             }
+            self.outbox.pop_front();
+            self.signals_under_way += 1;
+            moved = true;
         }
         Ok(moved)
     }
 
-    /// Goes on with the barrier; whether all have come.
+    /// Advances the barrier; whether all ranks have come.
     pub(super) fn meet(&mut self) -> bool {
         let Self { barrier, outbox, .. } = self;
         barrier.step(|rank, round| outbox.push_back((rank, Signal::Tell { round })))
     }
 
-    /// Groups that have arrived of every flow of this rank.
+    /// Groups that have arrived, of the slowest flow that this rank initiates.
     fn groups_done(&self, group: u64) -> u64 {
-        let own = self.channels.iter().filter(|channel| channel.initiates);
-        let done = own.map(|channel| match self.verb {
+        let done = self.initiated().map(|channel| match self.verb {
             Verb::Read => channel.count.completed / group,
             Verb::Write | Verb::Send | Verb::PingPong => channel.count.confirmed,
         });
         done.min().unwrap_or(0)
     }
 
-    /// Whether nothing is left to do or to hear.
+    /// Whether nothing is left to do or to receive.
     fn is_over(&self, goal: Goal) -> bool {
         let is_read = self.verb == Verb::Read;
         let is_done = |channel: &Channel| {
@@ -479,7 +484,7 @@ impl Streams {
                 None => 1,
             };
             let answers = self.verb == Verb::PingPong;
-            let is_staged = channel.stage.is_some() && channel.initiates;
+            let is_staged = channel.memories.stage.is_some() && channel.initiates;
             count.completed == count.posted
                 && (!is_staged || count.turns == count.posted)
                 && count.last.is_some()
@@ -488,7 +493,7 @@ impl Streams {
                     (true, _) => goal.stop == Some(count.posted),
                     (false, true) => true,
                     (false, false) => {
-                        count.has_all(goal.operations())
+                        count.has_all(goal.group.unwrap_or(1))
                             && (!answers || count.posted == count.delivered)
                     }
                 }
@@ -499,7 +504,7 @@ impl Streams {
             && self.channels.iter().all(is_done)
     }
 
-    /// Gives time to others, and takes care that nobody is waited for for ever.
+    /// Waits between polls, and fails if nothing has moved for too long.
     #[inline]
     pub(super) fn wait_on(
         &self,
@@ -514,19 +519,14 @@ impl Streams {
         if !patience.spin() {
             return Ok(());
         }
-        match patience.is_over() {
-            Some(waited) => {
-                let rank = self.missing().0;
-                Err(Error::Stalled { rank, waiting_for, waited })
-            }
-            None => Ok(()),
-        }
+        patience.check(self.missing(), waiting_for)
     }
 
-    /// Who has something to do that is not done.
+    /// The rank that this one waits for.
     fn missing(&self) -> Rank {
-        // A GPU of this rank, if it hangs.
-        let is_copying = |channel: &Channel| channel.stage.as_ref().is_some_and(Stage::is_copying);
+        // This rank itself, if its GPU hangs.
+        let is_copying =
+            |channel: &Channel| channel.memories.stage.as_ref().is_some_and(Stage::is_copying);
         if self.channels.iter().any(is_copying) {
             return self.rank;
         }
@@ -540,20 +540,7 @@ impl Streams {
         let by_way = || self.ways.first().map(|(rank, _)| *rank);
         by_flow.or_else(|| self.barrier.missing()).or_else(by_way).unwrap_or(self.rank)
     }
-}
 
-const FLOW: &str = "go on with its flow";
-
-const END: &str = "come to its end";
-
-impl Goal {
-    /// Operations of a group.
-    fn operations(self) -> u64 {
-        self.group.unwrap_or(1)
-    }
-}
-
-impl Streams {
     /// The error of a failed operation, with the rank at its other end.
     fn failed(&self, failure: Failure) -> Error {
         let of_lane = failure.context.filter(|context| context >> KIND_SHIFT == OF_OPERATION);
@@ -565,7 +552,7 @@ impl Streams {
     }
 }
 
-/// What operation number `number` of a channel is known by.
+/// The context of operation number `number` of a channel.
 pub(super) fn operation_context(channel: usize, number: u64) -> u64 {
     OF_OPERATION << KIND_SHIFT | (channel as u64) << CHANNEL_SHIFT | number & u64::from(u32::MAX)
 }

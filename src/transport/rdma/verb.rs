@@ -1,4 +1,4 @@
-//! What ranks do over the network.
+//! The operations of the network.
 
 use crate::{plan::Operation, transport::Error};
 

@@ -4,10 +4,9 @@
 mod host;
 mod staged;
 
-use std::time::Duration;
-
 use super::{Error, Span, Support, Transfer, Transport, durations, gpu::Gpus};
 use crate::{
+    machine,
     plan::{Case, Engine, topology::Topology},
     units::Bytes,
     world::World,
@@ -59,30 +58,35 @@ fn slot_sizes(case: &Case, choices: &[Bytes]) -> Vec<Bytes> {
     slots
 }
 
-/// Times each of `count` choices and returns the number of the one with the best median; every
-/// rank calls it. `time` returns this rank's spans of one choice, the first of which is a warm-up.
+/// Why `rings` of slots do not fit into shared memory, if so.
+fn lack_of_slots(rings: Bytes) -> Option<String> {
+    let reason = machine::lack_of_shared_memory("the slots need", rings)?;
+    Some(format!("{reason} or give a smaller --slot-size"))
+}
+
+/// Times each of `count` choices and returns the number of the one with the best median. Every rank
+/// calls it. `time` takes this rank's `spans` spans of one choice; the first is a warm-up.
 fn tune(
     count: usize,
+    spans: usize,
     world: &mut World,
-    mut time: impl FnMut(usize) -> Result<Vec<Span>, Error>,
+    mut time: impl FnMut(usize, &mut [Span]) -> Result<(), Error>,
 ) -> Result<usize, Error> {
     if count < 2 {
         return Ok(0);
     }
-    let mut best: Option<(Duration, usize)> = None;
+    let mut medians = Vec::new();
     for choice in 0..count {
-        let spans = time(choice)?;
-        // The gathering also holds every rank until the rings are empty.
+        let mut spans = vec![Span::default(); spans];
+        time(choice, &mut spans)?;
+        // Gathering also makes every rank wait until the rings are empty.
         if let Some(ranks) = world.gather(spans[1..].to_vec())? {
             let mut times = durations(&ranks)?;
             times.sort_unstable();
-            let median = times[times.len() / 2];
-            if best.is_none_or(|(time, _)| median < time) {
-                best = Some((median, choice));
-            }
+            medians.push((times[times.len() / 2], choice));
         }
         world.barrier()?;
     }
-    let root_choice = world.is_root().then(|| best.map_or(0, |(_, choice)| choice));
-    Ok(world.broadcast(root_choice)?.min(count - 1))
+    let best = medians.into_iter().min().map(|(_, choice)| choice);
+    Ok(world.broadcast(best)?)
 }

@@ -5,29 +5,27 @@
 //! which frees the slot. Both GPUs wait for and write these words by themselves, in the order of
 //! their streams, whether one process has both or each its own.
 
-use std::{rc::Rc, time::Duration};
-
-use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, ops::Range, rc::Rc, sync::atomic::Ordering, time::Duration};
 
 use crate::{
     ffi::{
         CallError,
-        cuda::{Event, Feature, HostMemory, Memory, Registered, Slice, Stream},
+        cuda::{Event, Feature, HostMemory, Memory, Registered, Slice},
         host,
         shm::{Address, Segment},
     },
-    machine,
-    plan::{Case, Engine, Gpu, Rank, topology::Topology},
+    plan::{Case, Gpu, Rank, topology::Topology},
     transport::{
-        Clock, Error, Mismatch, Span, Staging, Support, Transfer, control,
-        gpu::{self, Endpoints, Gpus, PATIENCE, Ready, Side, Start},
-        shm::{slot_sizes, tune},
+        Clock, Error, Mismatch, Span, Staging, Support, Transfer, TryingTo, control,
+        first_mismatch,
+        gpu::{self, Copier, Endpoints, Gpus, PATIENCE, Side, Start},
+        shm::{lack_of_slots, slot_sizes, tune},
     },
     units::Bytes,
     world::World,
 };
 
-/// The slots that tuning tries; a transfer that is smaller takes one slot.
+/// The slot sizes that tuning tries. A smaller transfer takes one slot.
 const SLOT_CHOICES: [Bytes; 6] = [
     Bytes::kib(128),
     Bytes::kib(256),
@@ -37,8 +35,8 @@ const SLOT_CHOICES: [Bytes; 6] = [
     Bytes::mib(4),
 ];
 
-/// Slots of a ring: while one is filled and one emptied, one of each waits, so that neither GPU
-/// waits for the other's signal.
+/// Slots of a ring. While one is filled and one emptied, one more of each is available, so neither
+/// GPU waits for the other's signal.
 const SLOTS: u64 = 4;
 
 /// Where the counts and the slots are in a ring.
@@ -46,14 +44,14 @@ const HEAD: Bytes = Bytes::new(0);
 const TAIL: Bytes = Bytes::new(control::LINE as u64);
 const SLOTS_AT: Bytes = Bytes::kib(4);
 
-/// Chunks that are queued behind a hold, at three operations of each stream a chunk; the rest is
-/// queued while the first are under way.
+/// Chunks queued behind a hold, at three operations of a stream for each. The rest is queued while
+/// the first are under way.
 const CHUNKS_BEHIND_A_HOLD: u64 = 40;
 
-/// What tuning moves at most for one timing: the beginning of a transfer that is larger.
+/// The most data for one timing of the tuning: of larger transfers only the beginning.
 const TUNING_MAX: Bytes = Bytes::mib(16);
 
-/// Timings of one slot size; the first is not counted.
+/// Timings of one slot size. The first does not count.
 const TUNING_SPANS: usize = 4;
 
 /// Signals between two processes' GPUs, and their common start, take some microseconds: below 1 %
@@ -67,11 +65,11 @@ pub(super) fn support(case: &Case, world: &World, gpus: &Gpus) -> Result<Support
     }
     let rings = ring_size(case).times(case.flows.len() as u64);
     if case.members().len() > 1
-        && let Some(reason) = machine::lack_of_shared_memory("the slots need", rings)
+        && let Some(reason) = lack_of_slots(rings)
     {
-        return Ok(Support::No(format!("{reason} or give a smaller --slot-size")));
+        return Ok(Support::No(reason));
     }
-    gpus.support(case, world.rank(), case.size)
+    gpus.room(case, world.rank(), case.size)
 }
 
 /// Acquires this rank's part of `case`.
@@ -94,9 +92,10 @@ struct Staged {
     ring_ends: Vec<RingEnd>,
     /// How many of them are sources.
     sources: usize,
-    /// When the first source's stream begins, and when all sources' flows have arrived.
-    boundaries: Option<[Event; 2]>,
-    start: Option<Start>,
+    /// When the first source's stream begins, and when all sources' flows have arrived; empty if
+    /// this rank has no source.
+    boundaries: Vec<Event>,
+    start: Start,
     clock: Clock,
     slot: Bytes,
     length: Bytes,
@@ -105,16 +104,12 @@ struct Staged {
 /// One end of a flow.
 #[derive(Debug)]
 struct RingEnd {
-    side: Side,
-    ready: Rc<Ready>,
-    stream: Stream,
-    engine: Engine,
-    /// Lanes of this GPU, which run at the same time.
-    at_once: u32,
+    is_source: bool,
+    copier: Copier,
     /// Its place among this rank's buffers.
     buffer: usize,
     ring: Rc<Ring>,
-    /// Chunks that were queued since the ring was made; wraps as the GPUs' words do.
+    /// Chunks queued since the ring was created. It wraps as the GPUs' words do.
     queued: u32,
     /// When this source's flow has arrived.
     end: Event,
@@ -129,12 +124,6 @@ enum Ring {
     Shared(Registered),
 }
 
-/// The rings of the flows whose target is this rank and whose source is another, by flow.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Offer {
-    rings: Vec<(usize, Address)>,
-}
-
 impl Staged {
     fn new(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Self, Error> {
         let rank = world.rank();
@@ -145,35 +134,32 @@ impl Staged {
             for (flow, ring) in &rings {
                 let end = gpu::end(&case.flows[*flow], side);
                 let Some(gpu) = end.gpu().filter(|_| end.rank == rank) else { continue };
-                let failed = |source| Error::call("prepare a flow", source);
                 let at_once = case.ends().filter(|other| *other == end).count();
                 let ready = gpus.ready(gpu)?;
+                let is_source = side == Side::Source;
                 ring_ends.push(RingEnd {
-                    side,
-                    stream: Stream::new(&ready.context).map_err(failed)?,
-                    end: Event::new(&ready.context).map_err(failed)?,
-                    ready,
-                    engine: case.engine,
-                    at_once: u32::try_from(at_once).unwrap_or(u32::MAX),
+                    is_source,
+                    end: Event::new(&ready.context).trying_to("make events")?,
+                    copier: Copier::new(ready, case.engine, !is_source, at_once)?,
                     buffer: endpoints.own(*flow, side)?,
                     ring: Rc::clone(ring),
                     queued: 0,
                 });
             }
         }
-        let sources = ring_ends.iter().filter(|ring_end| ring_end.side == Side::Source).count();
-        let first = ring_ends.first().filter(|_| sources > 0);
+        let sources = ring_ends.iter().filter(|ring_end| ring_end.is_source).count();
+        let ready = ring_ends[..sources].first().map(|first| &*first.copier.ready);
         let starters = case.flows.iter().map(|flow| flow.source.rank).collect();
-        let start = Start::together(&starters, first.map(|first| &*first.ready), world)?;
-        let boundaries = first.map(|ring_end| ring_end.boundaries()).transpose();
+        let start = Start::together(&starters, ready, world)?;
+        let boundaries = ready.map(|ready| ready.events(2)).transpose()?.unwrap_or_default();
         let sample_time_min =
             if case.members().len() > 1 { SAMPLE_TIME_MIN } else { Duration::ZERO };
-        let clock = first.map(|ring_end| ring_end.ready.clock(sample_time_min));
+        let clock = ready.map(|ready| ready.clock(sample_time_min));
         Ok(Self {
             rank,
             endpoints,
             sources,
-            boundaries: boundaries.map_err(|source| Error::call("make events", source))?,
+            boundaries,
             start,
             clock: gpu::agree_on_clock(clock, world)?,
             slot: slot_sizes(case, &SLOT_CHOICES)[0],
@@ -186,11 +172,9 @@ impl Staged {
     fn tune(&mut self, case: &Case, world: &mut World) -> Result<(), Error> {
         let slots = slot_sizes(case, &SLOT_CHOICES);
         self.length = case.size.min(TUNING_MAX);
-        let best = tune(slots.len(), world, |choice| {
+        let best = tune(slots.len(), TUNING_SPANS, world, |choice, spans| {
             self.slot = slots[choice];
-            let mut spans = vec![Span::default(); TUNING_SPANS];
-            self.run(1, &mut spans)?;
-            Ok(spans)
+            self.run(1, spans)
         })?;
         self.length = case.size;
         self.slot = slots[best];
@@ -198,46 +182,41 @@ impl Staged {
     }
 
     fn run_as_member(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
-        let failed = |source| Error::call("queue the work", source);
+        const QUEUE: &str = "queue the work";
         let chunks = self.length.get().div_ceil(self.slot.get()) * operations;
         for span in spans {
-            self.begin().map_err(failed)?;
+            self.begin().trying_to(QUEUE)?;
             let first = chunks.min(CHUNKS_BEHIND_A_HOLD);
-            self.queue(0..first).map_err(failed)?;
+            self.queue(0..first).trying_to(QUEUE)?;
             self.endpoints.meet("queue its flows")?;
-            if let Some(start) = self.start.as_ref().filter(|start| start.leads) {
-                start.release();
+            if self.start.leads {
+                self.start.release();
             }
-            self.queue(first..chunks).map_err(failed)?;
-            self.end().map_err(failed)?;
+            self.queue(first..chunks).trying_to(QUEUE)?;
+            self.end().trying_to(QUEUE)?;
             for ring_end in &self.ring_ends {
-                let finished = ring_end.stream.synchronize(PATIENCE);
-                finished.map_err(|source| Error::call("wait for the GPU", source))?;
+                ring_end.copier.stream.synchronize(PATIENCE).trying_to("wait for the GPU")?;
             }
-            self.start.as_ref().map_or(Ok(()), Start::check)?;
-            *span = Span::default();
-            if let Some([began, ended]) = &self.boundaries {
-                *span = Span::lasting(gpu::elapsed(began, ended)?);
-            }
+            self.start.check()?;
+            *span = match &self.boundaries[..] {
+                [began, ended] => Span::lasting(gpu::elapsed(began, ended)?),
+                _ => Span::default(),
+            };
         }
         self.endpoints.meet("finish its flows")
     }
 
     /// Holds the first source's stream; the other sources wait for it.
     fn begin(&mut self) -> Result<(), CallError> {
-        if let (Some(start), Some([began, _])) = (&mut self.start, &self.boundaries) {
-            let first = &self.ring_ends[0];
-            start.hold(&first.ready.kernels, &first.stream)?;
-            first.stream.record(began)?;
-            for ring_end in &self.ring_ends[1..self.sources] {
-                ring_end.stream.wait(began)?;
-            }
-        }
-        Ok(())
+        let sources = &self.ring_ends[..self.sources];
+        let Some((RingEnd { copier, .. }, others)) = sources.split_first() else { return Ok(()) };
+        let began = &self.boundaries[0];
+        self.start.hold(&copier.ready, &copier.stream, began)?;
+        others.iter().try_for_each(|other| other.copier.stream.wait(began))
     }
 
     /// Queues these chunks, counted over all operations of a span, at all ends of this rank.
-    fn queue(&mut self, chunks: std::ops::Range<u64>) -> Result<(), CallError> {
+    fn queue(&mut self, chunks: Range<u64>) -> Result<(), CallError> {
         let Self { ring_ends, endpoints, slot, length, .. } = self;
         let in_one = length.get().div_ceil(slot.get());
         for chunk in chunks {
@@ -253,23 +232,22 @@ impl Staged {
 
     /// Lets every source wait until its flow has arrived, and the first one for all.
     fn end(&self) -> Result<(), CallError> {
-        let Some([_, ended]) = &self.boundaries else { return Ok(()) };
-        let first = &self.ring_ends[0];
-        for ring_end in &self.ring_ends[..self.sources] {
-            ring_end.stream.wait_value(ring_end.ring.word(TAIL), ring_end.queued)?;
+        let sources = &self.ring_ends[..self.sources];
+        for RingEnd { copier, ring, queued, .. } in sources {
+            copier.stream.wait_value(ring.word(TAIL), *queued)?;
         }
-        for ring_end in &self.ring_ends[1..self.sources] {
-            ring_end.stream.record(&ring_end.end)?;
-            first.stream.wait(&ring_end.end)?;
+        let Some((first, others)) = sources.split_first() else { return Ok(()) };
+        for other in others {
+            other.copier.stream.record(&other.end)?;
+            first.copier.stream.wait(&other.end)?;
         }
-        first.stream.record(ended)
+        first.copier.stream.record(&self.boundaries[1])
     }
 }
 
 impl Transfer for Staged {
     fn staging(&self) -> Option<Staging> {
-        let (source_store, target_store, wait) = (None, None, None);
-        Some(Staging { slot: self.slot, slots: SLOTS, source_store, target_store, wait })
+        Some(Staging::by_gpus(self.slot, SLOTS))
     }
 
     fn clock(&self) -> Clock {
@@ -281,72 +259,49 @@ impl Transfer for Staged {
     }
 
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
-        if !self.endpoints.is_member(!self.ring_ends.is_empty()) {
+        if !self.endpoints.is_member {
             return Ok(());
         }
-        let result = self.run_as_member(operations, spans);
-        if result.is_err() {
-            // What is still held, or waits for the other end, would keep its GPU busy.
-            if let Some(start) = &self.start {
-                start.release();
-            }
+        self.run_as_member(operations, spans).inspect_err(|_| {
+            // Work that is held or waits for the other end would keep its GPU busy.
+            self.start.release();
             self.ring_ends.iter().for_each(RingEnd::let_go);
             self.endpoints.give_up();
-        }
-        result
+        })
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
-        for buffer in self.endpoints.buffers.iter_mut().filter(|buffer| buffer.side == Side::Target)
-        {
-            let mismatch = buffer.compare(seed, self.rank)?;
-            if mismatch.is_some() {
-                return Ok(mismatch);
-            }
-        }
-        Ok(None)
+        let buffers = self.endpoints.buffers.iter_mut();
+        let targets = buffers.filter(|buffer| buffer.side == Side::Target);
+        first_mismatch(targets.map(|target| target.compare(seed, self.rank)))
     }
 }
 
 impl RingEnd {
-    fn boundaries(&self) -> Result<[Event; 2], CallError> {
-        Ok([Event::new(&self.ready.context)?, Event::new(&self.ready.context)?])
-    }
-
     /// Queues the next chunk, which is `part` of this end's buffer.
     fn queue(&mut self, part: Slice<'_>, slot: Bytes) -> Result<(), CallError> {
-        let (stream, ring, kernels) = (&self.stream, &self.ring, &self.ready.kernels);
+        let Self { copier, ring, .. } = self;
         let place = u64::from(self.queued) % SLOTS;
         let staged = ring.all().slice(SLOTS_AT.plus(slot.times(place)), part.size());
-        let before = self.queued;
         self.queued = self.queued.wrapping_add(1);
-        match self.side {
-            Side::Source => {
-                // The slot is free when all chunks but the last few have been copied out.
-                #[allow(clippy::cast_possible_truncation, reason = "a handful of slots")]
-                let emptied = self.queued.wrapping_sub(SLOTS as u32);
-                stream.wait_value(ring.word(TAIL), emptied)?;
-                match self.engine {
-                    Engine::Sm => kernels.copy_by_write(stream, staged, part, self.at_once)?,
-                    Engine::Ce | Engine::Cpu | Engine::Nic => stream.copy(staged, part)?,
-                }
-                stream.write_value(ring.word(HEAD), self.queued)
-            }
-            Side::Target | Side::Checksum => {
-                stream.wait_value(ring.word(HEAD), before.wrapping_add(1))?;
-                match self.engine {
-                    Engine::Sm => kernels.copy_by_read(stream, part, staged, self.at_once)?,
-                    Engine::Ce | Engine::Cpu | Engine::Nic => stream.copy(part, staged)?,
-                }
-                stream.write_value(ring.word(TAIL), self.queued)
-            }
+        if self.is_source {
+            // The slot is free when its previous chunk has been copied out.
+            #[allow(clippy::cast_possible_truncation, reason = "a handful of slots")]
+            let emptied = self.queued.wrapping_sub(SLOTS as u32);
+            copier.stream.wait_value(ring.word(TAIL), emptied)?;
+            copier.copy(staged, part)?;
+            copier.stream.write_value(ring.word(HEAD), self.queued)
+        } else {
+            copier.stream.wait_value(ring.word(HEAD), self.queued)?;
+            copier.copy(part, staged)?;
+            copier.stream.write_value(ring.word(TAIL), self.queued)
         }
     }
 
     /// Releases every wait that is queued at either end of this ring.
     fn let_go(&self) {
-        self.ring.set(if self.side == Side::Source { HEAD } else { TAIL }, self.queued);
-        self.ring.set(if self.side == Side::Source { TAIL } else { HEAD }, self.queued);
+        self.ring.set(HEAD, self.queued);
+        self.ring.set(TAIL, self.queued);
     }
 }
 
@@ -364,7 +319,6 @@ impl Ring {
 
     /// Stores a count from the host.
     fn set(&self, offset: Bytes, count: u32) {
-        use std::sync::atomic::Ordering;
         match self {
             Self::Own(memory) => memory.word(offset).store(count.to_le(), Ordering::Release),
             Self::Shared(memory) => {
@@ -383,23 +337,20 @@ fn ring_size(case: &Case) -> Bytes {
 /// The rings of the flows in which this rank has an end, by flow; each lies next to its target's
 /// GPU. Where two ranks share one, the target makes it.
 fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<Ring>)>, Error> {
+    const PIN: &str = "pin a ring of slots";
     let (rank, size) = (world.rank(), ring_size(case));
-    let pinned = |segment| {
-        Registered::new(&gpus.any()?.context, segment)
-            .map_err(|source| Error::call("pin a ring of slots", source))
-    };
-    let mut made = Vec::new();
+    let pinned = |segment| Registered::new(&gpus.any()?.context, segment).trying_to(PIN);
+    let mut made = BTreeMap::new();
     for (flow, ends) in case.flows.iter().enumerate() {
         if ends.target.rank == rank && ends.source.rank != rank {
             run_near(ends.target.gpu(), &gpus.topology)?;
-            let segment = Segment::create(size);
-            let segment = segment.map_err(|source| Error::call("share memory", source))?;
-            made.push((flow, pinned(segment)?));
+            made.insert(flow, pinned(Segment::create(size).trying_to("share memory")?)?);
         }
     }
-    // From here on others open them: whatever fails of them has failed before.
-    let rings = made.iter().map(|(flow, segment)| (*flow, segment.address())).collect();
-    let offers = world.exchange_among(Offer { rings }, &case.members())?;
+    // Other ranks open them from here on, so all steps that can fail come before.
+    let addresses = made.iter().map(|(flow, segment)| (*flow, segment.address()));
+    let addresses: BTreeMap<usize, Address> = addresses.collect();
+    let offers = world.exchange_among(addresses, &case.members())?;
     let mut rings = Vec::new();
     for (flow, ends) in case.flows.iter().enumerate() {
         let (source, target) = (ends.source.rank, ends.target.rank);
@@ -408,25 +359,22 @@ fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<R
         }
         let ring = if source == target {
             run_near(ends.target.gpu(), &gpus.topology)?;
-            let memory = HostMemory::new(&gpus.any()?.context, size);
-            Ring::Own(memory.map_err(|source| Error::call("pin a ring of slots", source))?)
-        } else if let Some(place) = made.iter().position(|(made, _)| *made == flow) {
-            Ring::Shared(made.remove(place).1)
+            Ring::Own(HostMemory::new(&gpus.any()?.context, size).trying_to(PIN)?)
+        } else if let Some(ring) = made.remove(&flow) {
+            Ring::Shared(ring)
         } else {
-            let theirs = offers.get(&target).map(|offer| &offer.rings);
-            let ring = theirs.and_then(|rings| rings.iter().find(|(at, _)| *at == flow));
-            Ring::Shared(pinned(control::open(ring.map(|(_, address)| *address))?)?)
+            let theirs = offers.get(&target).and_then(|rings| rings.get(&flow));
+            Ring::Shared(pinned(control::open(theirs.copied())?)?)
         };
         rings.push((flow, Rc::new(ring)));
     }
     Ok(rings)
 }
 
-/// Takes this thread to the NUMA node next to `gpu`: what it allocates then lies there, and not
-/// where the case before has left it.
+/// Binds this thread to the NUMA node next to `gpu`, so that its allocations lie there.
 fn run_near(gpu: Option<Gpu>, topology: &Topology) -> Result<(), Error> {
     let node = topology.gpus.iter().find(|node| Some(node.gpu) == gpu);
     let nodes = topology.nearest_and_farthest(node.and_then(|node| node.numa_node));
     let cpus = nodes.first().map_or(&[][..], |&node| topology.cpus(node));
-    host::bind_thread(cpus).map_err(|source| Error::call("run on the GPU's NUMA node", source))
+    host::bind_thread(cpus).trying_to("run on the GPU's NUMA node")
 }

@@ -8,7 +8,7 @@ use crate::{
         shm::{Segment, Store},
     },
     plan::Rank,
-    transport::{Error, control::LINE},
+    transport::{Error, TryingTo, control::LINE},
     units::Bytes,
 };
 
@@ -19,7 +19,7 @@ pub(super) const SLOTS_AT: usize = 4096;
 pub(super) struct RingEnd {
     /// The flow's place in the case.
     pub(super) flow: u64,
-    pub(super) side: Side,
+    pub(super) is_source: bool,
     /// The rank at the other end.
     pub(super) other: Rank,
     pub(super) buffer: HostBuffer,
@@ -41,25 +41,18 @@ pub(super) struct RingEnd {
     pub(super) left: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Source,
-    Target,
-}
-
 impl RingEnd {
     pub(super) fn new(
         flow: u64,
-        side: Side,
+        is_source: bool,
         other: Rank,
         size: Bytes,
         ring: Segment,
     ) -> Result<Self, Error> {
-        let buffer =
-            HostBuffer::new(size).map_err(|source| Error::call("allocate a buffer", source))?;
+        let buffer = HostBuffer::new(size).trying_to("allocate a buffer")?;
         Ok(Self {
             flow,
-            side,
+            is_source,
             other,
             length: buffer.len(),
             buffer,
@@ -80,10 +73,7 @@ impl RingEnd {
     pub(super) fn is_off(&self, node: u32) -> bool {
         let last = self.buffer.len() - 1;
         let of_buffer = [0, last / 2, last].map(|place| host::numa_node(&self.buffer, place));
-        let of_ring = match self.side {
-            Side::Source => None,
-            Side::Target => self.ring.numa_node(SLOTS_AT),
-        };
+        let of_ring = if self.is_source { None } else { self.ring.numa_node(SLOTS_AT) };
         of_buffer.into_iter().chain([of_ring]).flatten().any(|found| found != node)
     }
 
@@ -91,10 +81,8 @@ impl RingEnd {
     #[inline]
     pub(super) fn step(&mut self) -> bool {
         let (head, tail) = (0, LINE);
-        let (mine, theirs, in_reach) = match self.side {
-            Side::Source => (head, tail, self.slots),
-            Side::Target => (tail, head, 0),
-        };
+        let (mine, theirs, in_reach) =
+            if self.is_source { (head, tail, self.slots) } else { (tail, head, 0) };
         // The source runs at most `slots` ahead of the target; the target at most 0 ahead of the
         // source. The other end's count is read again only when the last one seen is used up.
         // `>=`, since a ring that has just got fewer slots was further ahead of an old count.
@@ -111,9 +99,10 @@ impl RingEnd {
             reason = "below the count of slots, at most 1024"
         )]
         let at = SLOTS_AT + self.place as usize * self.slot;
-        match self.side {
-            Side::Source => self.ring.write(at, &self.buffer[bytes], self.store),
-            Side::Target => self.ring.read(at, &mut self.buffer[bytes], self.store),
+        if self.is_source {
+            self.ring.write(at, &self.buffer[bytes], self.store);
+        } else {
+            self.ring.read(at, &mut self.buffer[bytes], self.store);
         }
         self.passed += 1;
         self.ring.word(mine).store(self.passed, Ordering::Release);

@@ -4,6 +4,7 @@ use std::{sync::Mutex, time::Duration};
 
 use super::{ring_end::SLOTS_AT, *};
 use crate::{
+    ffi::shm::Store,
     plan::{
         Endpoint, Engine, Flow, Operation, Pattern, Place, TransportKind,
         topology::{NumaNode, tests::machine},
@@ -78,7 +79,7 @@ fn a_change_of_layout_loses_nothing() {
         let mut transfer = ShmTransfer::new(&case, &mut world, &topology).unwrap();
         let mut wrong = 0;
         for slot in [Bytes::new(1024), Bytes::mib(1), Bytes::kib(16), Bytes::kib(512)] {
-            transfer.arrange(Layout::of(slot, Store::Cached, Store::Cached)).unwrap();
+            transfer.arrange(Layout::of(slot, Store::Cached, Store::Cached));
             transfer.fill(slot.get()).unwrap();
             transfer.run(3, &mut [Span::default(); 2]).unwrap();
             wrong += usize::from(transfer.verify(slot.get()).unwrap().is_some());
@@ -119,7 +120,7 @@ fn a_byte_changed_in_a_slot_on_its_way_is_found() {
     let is_spoilt = Mutex::new(false);
     let answers = on_ranks(2, |mut world| {
         let mut transfer = ShmTransfer::new(&case, &mut world, &topology).unwrap();
-        transfer.arrange(Layout::all(&case)[0]).unwrap();
+        transfer.arrange(Layout::all(&case)[0]);
         transfer.fill(4).unwrap();
         transfer.ring_ends[0].left = 1;
         if world.rank() == Rank(0) {
@@ -145,7 +146,7 @@ fn a_peer_that_never_comes_is_an_error_within_the_deadline() {
     let topology = topology();
     let answers = on_ranks(2, |mut world| {
         let mut transfer = ShmTransfer::new(&case, &mut world, &topology).unwrap();
-        transfer.arrange(Layout::all(&case)[0]).unwrap();
+        transfer.arrange(Layout::all(&case)[0]);
         transfer.control.deadline = Duration::from_millis(40);
         let is_absent = world.rank() == Rank(1);
         let answer = (!is_absent).then(|| transfer.run(1, &mut [Span::default()]));
@@ -190,7 +191,7 @@ fn a_rank_that_gives_up_is_heard_of_by_those_that_spin() {
     let topology = topology();
     let answers = on_ranks(2, |mut world| {
         let mut transfer = ShmTransfer::new(&case, &mut world, &topology).unwrap();
-        transfer.arrange(Layout::all(&case)[0]).unwrap();
+        transfer.arrange(Layout::all(&case)[0]);
         if world.rank() == Rank(1) {
             transfer.control.deadline = Duration::from_millis(20);
         }

@@ -1,26 +1,14 @@
-//! From one GPU's memory to another's, directly.
+//! Within one GPU, between it and pinned host memory, and from one GPU's memory to another's.
 
-use super::{
-    Error, Support, Transfer, Transport,
-    gpu::{self, Gpus},
-};
+use super::{Gpus, chase::Pointers, copy::Copies};
 use crate::{
     ffi::cuda::Feature,
-    plan::{Case, Flow, Gpu, Handle, topology::Topology},
+    plan::{Case, Flow, Gpu, Handle, Operation},
+    transport::{Error, Support, Transfer, Transport, TryingTo},
     world::World,
 };
 
-/// The transport.
-#[derive(Debug)]
-pub(super) struct P2p {
-    gpus: Gpus,
-}
-
-impl P2p {
-    pub(super) fn new(topology: &Topology) -> Result<Self, String> {
-        Ok(Self { gpus: Gpus::new(topology)? })
-    }
-
+impl Gpus {
     /// Why the GPU that does the work of `flow` cannot reach the other one's memory, if so.
     fn refusal(&self, case: &Case, flow: &Flow) -> Result<Option<String>, Error> {
         let (Some(source), Some(target)) = (flow.source.gpu(), flow.target.gpu()) else {
@@ -29,7 +17,7 @@ impl P2p {
         let executor = flow.executor(case.issuer).gpu();
         let (here, there) =
             if executor == Some(source) { (source, target) } else { (target, source) };
-        if self.reaches(here, there)? {
+        if here == there || self.reaches(here, there)? {
             return Ok(None);
         }
         let but = if self.reaches(there, here)? {
@@ -37,8 +25,8 @@ impl P2p {
         } else {
             String::new()
         };
-        let there_ready = self.gpus.ready(there)?;
-        let why = match self.gpus.ready(here)?.context.enable_peer_access(&there_ready.context) {
+        let there_ready = self.ready(there)?;
+        let why = match self.ready(here)?.context.enable_peer_access(&there_ready.context) {
             Err(refusal) => refusal.to_string(),
             Ok(()) => "cuDeviceCanAccessPeer says so".to_owned(),
         };
@@ -46,12 +34,11 @@ impl P2p {
     }
 
     fn reaches(&self, here: Gpu, there: Gpu) -> Result<bool, Error> {
-        let (here, there) = (self.gpus.device(here)?, self.gpus.device(there)?);
-        here.can_access_peer(there).map_err(|source| Error::call("ask for peer access", source))
+        self.device(here)?.can_access_peer(self.device(there)?).trying_to("ask for peer access")
     }
 }
 
-impl Transport for P2p {
+impl Transport for Gpus {
     fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
         let own = |flow: &&Flow| flow.executor(case.issuer).rank == world.rank();
         for flow in case.flows.iter().filter(own) {
@@ -66,10 +53,13 @@ impl Transport for P2p {
         if let Some(lack) = feature.and_then(Gpus::lack) {
             return Ok(Support::No(lack));
         }
-        self.gpus.support(case, world.rank(), case.size)
+        self.room(case, world.rank(), case.size)
     }
 
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error> {
-        gpu::prepare(case, world, &self.gpus)
+        if case.operation == Operation::Chase {
+            return Ok(Box::new(Pointers::new(case, world, self)?));
+        }
+        Ok(Box::new(Copies::new(case, world, self)?))
     }
 }
