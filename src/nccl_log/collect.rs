@@ -14,7 +14,7 @@ use super::{
 
 /// Facts that are kept. A log of thousands of ranks has fewer, and another file cannot fill the
 /// memory.
-const FACTS_MAX: u64 = 1 << 20;
+const FACTS_MAX: usize = 1 << 20;
 
 /// Channels of one link that are kept; NCCL has 64 at most (`MAXCHANNELS`, src/include/device.h).
 const CHANNELS_MAX: usize = 1 << 10;
@@ -69,7 +69,7 @@ pub(super) struct Collector {
     choices: HashMap<(usize, Option<String>, u64, String, String), usize>,
     warnings: HashMap<(WarningKind, String), usize>,
     variables: HashSet<(String, String, Origin)>,
-    facts: u64,
+    facts: usize,
 }
 
 impl Collector {
@@ -79,8 +79,7 @@ impl Collector {
     }
 
     fn room_for(&mut self, facts: usize) -> bool {
-        let facts = u64::try_from(facts).unwrap_or(FACTS_MAX);
-        let has_room = self.facts.saturating_add(facts) <= FACTS_MAX;
+        let has_room = facts <= FACTS_MAX - self.facts;
         if has_room {
             self.facts += facts;
         } else {

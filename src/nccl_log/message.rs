@@ -74,17 +74,17 @@ pub(super) struct Layout {
     pub mnnvl: bool,
 }
 
-/// What a form adds.
+/// What a message of a form adds.
 enum Form {
-    /// `None`: it holds a number that cannot be.
-    Fact(fn(&Captures, Place) -> Option<Fact<'static>>),
-    Communicator(Add<Communicator>),
-    Log(Add<Log>),
+    /// A fact; `None`: it holds a number that cannot be.
+    Read(fn(&Captures, Place) -> Option<Fact<'static>>),
+    OfCommunicator(Add<Communicator>),
+    OfLog(Add<Log>),
     /// The word of the first group.
-    Plugin(Slot),
+    OfPlugin(Slot),
 }
 
-use Form::{Communicator as OfCommunicator, Fact as Read, Log as OfLog, Plugin as OfPlugin};
+use Form::{OfCommunicator, OfLog, OfPlugin, Read};
 
 /// Ends the form of a channel: a line with more text is garbled and proves nothing.
 const END: &str = r"\s*$";
@@ -100,7 +100,7 @@ static FORMS: LazyLock<Vec<(String, Form)>> = LazyLock::new(|| {
     let net = r"\[(send|receive)\] via NET/([^/]+)/([0-9]+)(?:\(([0-9]+)\))?";
     let gdr = r"(/GDRDMA)?(\(PCI\))?";
     let split = r"(?: parent (?:0x)?([0-9a-f]+)(?: (?:splitCount|childCount) ([0-9]+))? color (-?[0-9]+) key -?[0-9]+)?";
-    let of_channels = [
+    let composed = [
         (format!(r"{channel} {of_peer}(/read)?(/CE)?{END}"), Read(p2p)),
         (format!(r"{channel} via SHM/(direct|CE)(?:/(direct|CE))?{END}"), Read(shm)),
         (format!(r"{channel} {net}{gdr}(/Shared)?{END}"), Read(network)),
@@ -226,7 +226,7 @@ static FORMS: LazyLock<Vec<(String, Form)>> = LazyLock::new(|| {
             OfPlugin(|plugin| &mut plugin.lacks_gpudirect),
         ),
     ];
-    of_channels.into_iter().chain(plain.map(|(form, adds)| (form.to_owned(), adds))).collect()
+    composed.into_iter().chain(plain.map(|(form, adds)| (form.to_owned(), adds))).collect()
 });
 
 static SET: LazyLock<RegexSet> = LazyLock::new(|| {

@@ -16,7 +16,7 @@ use hdrhistogram::serialization::{
 use super::{
     Error, Row, Status,
     files::{self, RecordFile},
-    past::{ANEW, Lines, bad},
+    past::{Lines, damaged},
 };
 use crate::{measure::Latency, plan::Rank};
 
@@ -53,8 +53,7 @@ impl Hlog {
         let file = files::open(path).map_err(read)?;
         let found = find(&file, rows).map_err(read)?;
         let Found { end, start, last } = found.map_err(|row| {
-            let reason = format!("latency.hlog lacks row {row}: {ANEW}");
-            bad(path.parent().unwrap_or(path), &reason)
+            damaged(path.parent().unwrap_or(path), &format!("latency.hlog lacks row {row}"))
         })?;
         // Times do not go back, even if the clock was set back.
         let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(start);

@@ -134,7 +134,7 @@ mod tests {
     struct Content {
         /// Where the rows come from.
         provenance: Provenance,
-        /// Each time that the run was gone on with after an early end.
+        /// Each time that the run was resumed after an early end.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         resumed: Vec<Resumption>,
         /// The rows, in their order. A key is a column of run.csv, an empty cell is `null`.

@@ -23,9 +23,6 @@ const LINE_BYTES_MAX: u64 = 1 << 24;
 /// No provenance is longer, nor what follows the rows; far above those of a thousand hosts.
 const AROUND_BYTES_MAX: usize = 1 << 28;
 
-/// What to do about damaged files.
-pub(super) const ANEW: &str = "measure anew, with another --output";
-
 /// Where the rows are in the files of a run.
 #[derive(Debug)]
 pub(super) struct Places {
@@ -76,8 +73,8 @@ pub(super) fn read(mut csv: &File, folder: &Path) -> Result<Option<(Run, Places)
     };
     let mut json = Lines::of(&json);
     let Some(beginning) = json.beginning().map_err(read_json)? else {
-        let reason = format!("run.csv has rows, and run.json has none: {ANEW}");
-        return if next.is_none() { Ok(None) } else { Err(bad(folder, &reason)) };
+        let damaged = damaged(folder, "run.csv has rows, and run.json has none");
+        return if next.is_none() { Ok(None) } else { Err(damaged) };
     };
     let Beginning { provenance, resumed } = beginning.map_err(|err| {
         let reason = format!("run.json does not begin as this version of g2g writes it ({err})");
@@ -92,21 +89,24 @@ pub(super) fn read(mut csv: &File, folder: &Path) -> Result<Option<(Run, Places)
             row.case == number && csv::line(row).trim_end_matches('\n').as_bytes() == line
         };
         run.rows.push(row.filter(is_same).ok_or_else(|| {
-            let reason = format!("row {number} is not the same in run.csv and run.json");
-            bad(folder, &format!("{reason}: {ANEW}"))
+            damaged(folder, &format!("row {number} is not the same in run.csv and run.json"))
         })?);
         csv_end = csv.at;
         next = csv.next_whole().map_err(read_csv)?.map(<[u8]>::to_vec);
     }
     let json_end = json.end;
     let ending = json.ending().map_err(read_json)?.ok_or_else(|| {
-        let reason = "run.json has more rows than run.csv, which is cut or of another run";
-        bad(folder, &format!("{reason}: {ANEW}"))
+        damaged(folder, "run.json has more rows than run.csv, which is cut or of another run")
     })?;
     let is_json_whole = ending.is_some();
     run.health = ending.unwrap_or_default().health;
     let places = Places { csv_end, json_begin, json_end, is_json_whole };
     Ok((!run.rows.is_empty()).then_some((run, places)))
+}
+
+/// The refusal of a folder whose files are damaged.
+pub(super) fn damaged(folder: &Path, reason: &str) -> Error {
+    bad(folder, &format!("{reason}: measure anew, with another --output"))
 }
 
 /// The refusal of a folder.

@@ -140,7 +140,7 @@ impl Provenance {
     }
 }
 
-/// When a run was gone on with.
+/// When a run was resumed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Resumption {
@@ -150,9 +150,9 @@ pub struct Resumption {
     pub command: Vec<String>,
     /// The rows before it.
     pub rows: usize,
-    /// What was no longer as it had been when the run began, with the user's leave.
+    /// What had changed since the run began; the user has allowed it.
     pub changed: Vec<String>,
-    /// How the GPUs of each host had done until then, where that was said at an end.
+    /// The health of each host's GPUs until then, if it was recorded.
     pub health: Vec<HostHealth>,
 }
 

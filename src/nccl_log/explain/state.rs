@@ -7,8 +7,7 @@ use crate::nccl_log::{Log, Origin, Path, Variable, Warning, WarningKind, summary
 const WARNINGS_MAX: usize = 8;
 
 pub(super) fn findings(log: &Log) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    findings.extend(warnings(log));
+    let mut findings = warnings(log);
     findings.extend(versions(log));
     findings.extend(missing(log));
     findings.extend(unfinished(log));

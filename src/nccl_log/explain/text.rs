@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Explanation, Finding, Weight, count};
-use crate::nccl_log::{Communicator, Log, Place, Told, Verdict, number_ranges};
+use crate::nccl_log::{Communicator, Link, Log, Place, Told, Verdict, number_ranges};
 use crate::units::Bytes;
 
 /// Columns of the text.
@@ -162,38 +162,33 @@ fn ranks(log: &Log) -> Vec<String> {
 
 /// Each transport with the pairs of ranks that use it.
 fn paths(log: &Log) -> Vec<String> {
-    #[derive(Default)]
-    struct Used {
-        channels: BTreeSet<u32>,
-        pairs: BTreeSet<(u32, Option<u32>)>,
-        places: Option<(Place, Place)>,
-    }
-    let mut by_words: BTreeMap<String, Used> = BTreeMap::new();
+    let mut by_words: BTreeMap<String, Vec<&Link>> = BTreeMap::new();
     for link in log.links() {
-        let used = by_words.entry(link.transport.words()).or_default();
-        used.channels.extend(&link.channels);
-        used.pairs.insert((link.source, link.target));
-        let (first, last) = used.places.unwrap_or((link.first, link.last));
-        used.places = Some((first.min(link.first), last.max(link.last)));
+        by_words.entry(link.transport.words()).or_default().push(link);
     }
     let mut lines = Vec::new();
-    for (words, used) in &by_words {
+    for (words, links) in by_words {
+        let all: BTreeSet<(u32, Option<u32>)> =
+            links.iter().map(|link| (link.source, link.target)).collect();
         let pair = |(source, target): &(u32, Option<u32>)| {
             target.map_or(format!("{source}"), |target| format!("{source}->{target}"))
         };
-        let mut pairs: Vec<String> = used.pairs.iter().take(LISTED_MAX).map(pair).collect();
-        if used.pairs.len() > LISTED_MAX {
-            pairs.push(format!("{} more", used.pairs.len() - LISTED_MAX));
+        let mut pairs: Vec<String> = all.iter().take(LISTED_MAX).map(pair).collect();
+        if all.len() > LISTED_MAX {
+            pairs.push(format!("{} more", all.len() - LISTED_MAX));
         }
-        let channels: Vec<u32> = used.channels.iter().copied().collect();
-        let at = used.places.map_or_else(String::new, |(first, last)| span(log, first, last));
-        let line = format!(
-            "{words}: between ranks {}, channel{} {}{at}",
+        let channels: BTreeSet<u32> =
+            links.iter().flat_map(|link| link.channels.iter().copied()).collect();
+        let channels: Vec<u32> = channels.into_iter().collect();
+        let first = links.iter().map(|link| link.first).min().unwrap_or_default();
+        let last = links.iter().map(|link| link.last).max().unwrap_or_default();
+        lines.push(format!(
+            "{words}: between ranks {}, channel{} {}{}",
             pairs.join(" "),
             if channels.len() == 1 { "" } else { "s" },
-            number_ranges(&channels)
-        );
-        lines.push(line);
+            number_ranges(&channels),
+            span(log, first, last)
+        ));
     }
     if log.communicators.len() > 1 && log.links().any(|link| !link.is_certain) {
         lines.push(

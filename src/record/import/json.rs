@@ -11,7 +11,7 @@ use serde::{
 use serde_json::Value;
 
 use super::{
-    Imported, Sink,
+    Imported, Row, Sink,
     nccl_tests::{self, Place, Run},
     number::Printed,
     nvbandwidth, quoted,
@@ -157,15 +157,15 @@ impl Config {
             let ranks = first?.checked_mul(self.nthreads?)?.checked_mul(self.ngpus?)?;
             ranks.try_into().ok()
         };
-        Run {
-            program,
-            ranks: ranks(),
+        let row = Row {
+            communicator_ranks: ranks(),
             operations_per_group: self.aggregated_iterations,
             graph: self.graph,
-            // Which way of waiting it was is not said.
-            blocking: self.blocking_collectives.map(|is| if is == "true" { 2 } else { 0 }),
-            ..Run::default()
-        }
+            blocking: self.blocking_collectives.map(|is| is == "true"),
+            ..Row::default()
+        };
+        // Which way of waiting it was is not said.
+        Run { program, row, has_timed_barriers: false }
     }
 }
 

@@ -11,7 +11,9 @@ mod number;
 mod nvbandwidth;
 mod osu;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::LazyLock};
+
+use regex::Regex;
 
 use super::Row;
 use crate::units::count;
@@ -179,22 +181,16 @@ fn lines(bytes: &[u8]) -> impl Iterator<Item = Cow<'_, str>> {
     })
 }
 
-/// The line without the prefix of a launcher and trailing space: `[1,0]<stdout>: `
-/// of `mpirun --tag-output`, `0: ` of `srun --label`.
+/// The prefix of a launcher: `[1,0]<stdout>: ` of `mpirun --tag-output`, `0: ` of `srun --label`.
+static TAG: LazyLock<Regex> = LazyLock::new(|| {
+    let tag = r"^(?:\[[0-9,]*\]<std.*?>: ?|\s*[0-9]+: )";
+    Regex::new(tag).expect("a test matches it")
+});
+
+/// The line without the prefix of a launcher and trailing space.
 fn untagged(line: &str) -> &str {
     let line = line.trim_end();
-    let of_mpirun = || {
-        let (job, rest) = line.strip_prefix('[')?.split_once("]<std")?;
-        job.bytes().all(|byte| byte.is_ascii_digit() || byte == b',').then_some(())?;
-        let (_, rest) = rest.split_once(">:")?;
-        Some(rest.strip_prefix(' ').unwrap_or(rest))
-    };
-    let of_srun = || {
-        let (rank, rest) = line.trim_start().split_once(": ")?;
-        let is_rank = !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
-        is_rank.then_some(rest)
-    };
-    of_mpirun().or_else(of_srun).unwrap_or(line)
+    TAG.find(line).map_or(line, |tag| &line[tag.end()..])
 }
 
 /// The words of a row, which are as many as its table has columns.

@@ -39,16 +39,10 @@ fn is_own(line: &str) -> bool {
 pub(super) struct Run {
     /// What it measures, where it says so.
     pub(super) program: Option<String>,
-    /// How many ranks its communicator has.
-    pub(super) ranks: Option<u32>,
-    /// `agg iters`.
-    pub(super) operations_per_group: Option<u64>,
-    /// Launches of a graph.
-    pub(super) graph: Option<u32>,
-    /// `-z`: 0 for none, 1 with a barrier in the time, 2 and 3 without.
-    pub(super) blocking: Option<u32>,
-    /// Whether a simulated machine was measured, which only g2g prints.
-    pub(super) is_simulated: bool,
+    /// What all of its rows have.
+    pub(super) row: Row,
+    /// Whether each time includes a barrier (`-z 1`).
+    pub(super) has_timed_barriers: bool,
 }
 
 /// One place of a line: out of place, or in place.
@@ -124,13 +118,8 @@ impl Run {
             // It names one for sendrecv too, which reduces nothing.
             reduction: reduction.filter(|_| reduces),
             root: root.filter(|_| collective.is_none_or(|of| of.has_root())),
-            graph: self.graph,
-            communicator_ranks: self.ranks,
-            operations_per_group: self.operations_per_group,
-            blocking: self.blocking.map(|mode| mode > 0),
             size_bytes: Some(Bytes::new(size)),
-            simulated: self.is_simulated,
-            ..Row::default()
+            ..self.row.clone()
         })
     }
 
@@ -144,18 +133,19 @@ impl Run {
         let is_checked = place.wrong.is_some() || place.difference == Some(0.0);
         let rate = rate(row.size_bytes.unwrap_or_default(), place.algbw, place.time);
         let collective = row.operation.and_then(Operation::collective);
-        let factor = collective.zip(self.ranks).and_then(|(of, ranks)| of.busbw_factor(ranks));
+        let ranks = row.communicator_ranks;
+        let factor = collective.zip(ranks).and_then(|(of, ranks)| of.busbw_factor(ranks));
         let bus = match (rate, factor) {
             (Some(rate), Some(factor)) if rate.is_by_time => Some(factor * rate.gb_s),
             _ => place.busbw.map(|gb_s| gb_s.value).filter(|&gb_s| gb_s > 0.0),
         };
-        let flags = [(!is_checked, UNVERIFIED), (self.blocking == Some(1), "barriers_timed")];
+        let flags = [(!is_checked, UNVERIFIED), (self.has_timed_barriers, "barriers_timed")];
         let latency = |us: Option<f64>| us.and_then(nanoseconds_of_microseconds);
         Row {
             status: Status::Ok,
             bandwidth_gb_s: rate.map(|rate| rate.gb_s),
             // Of one rank nccl-tests prints 0, as its formulas say.
-            bandwidth_gb_s_bus: bus.filter(|_| rate.is_some() && self.ranks != Some(1)),
+            bandwidth_gb_s_bus: bus.filter(|_| rate.is_some() && ranks != Some(1)),
             latency_ns_min: latency(place.min),
             latency_ns_p50: latency(place.p50),
             latency_ns_p99: latency(place.p99),
@@ -167,24 +157,8 @@ impl Run {
 }
 
 /// The names of its columns. `error`, before 2.13, is the largest difference.
-const COLUMNS: [&str; 16] = [
-    "size",
-    "count",
-    "type",
-    "redop",
-    "root",
-    "time",
-    "cputime",
-    "algbw",
-    "busbw",
-    "#wrong",
-    "error",
-    "i_min",
-    "i_max",
-    "i_p99",
-    "i_cv%",
-    "timestamp",
-];
+const COLUMNS: &str = "size count type redop root time cputime algbw busbw #wrong error i_min \
+                       i_max i_p99 i_cv% timestamp";
 
 /// The columns before the numbers, those of each place, and how many words follow them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,7 +170,7 @@ struct Columns {
 
 /// The columns, if `comment` is their heads.
 fn heads(comment: &str) -> Option<Columns> {
-    let known = |word: &str| COLUMNS.into_iter().find(|name| *name == word);
+    let known = |word: &str| COLUMNS.split(' ').find(|name| *name == word);
     let columns: Vec<&str> = comment.split_whitespace().map_while(known).collect();
     let is_time = |&at: &usize| matches!(columns[at], "time" | "cputime");
     let mut times = (0..columns.len()).filter(is_time);
@@ -241,12 +215,11 @@ impl Reader for Text {
 
     fn end(&mut self, about: &mut Imported) {
         if self.open_lines > 0 {
-            about.notes.push(CUT_OFF.to_owned());
+            let note = "a run of nccl-tests ends without its last lines: it was cut off";
+            about.notes.push(note.to_owned());
         }
     }
 }
-
-const CUT_OFF: &str = "a run of nccl-tests ends without its last lines: it was cut off";
 
 impl Text {
     fn comment(&mut self, comment: &str, about: &mut Imported) {
@@ -258,20 +231,20 @@ impl Text {
             let code = value(rest, "nccl-library=").and_then(|code| code.parse().ok());
             about.library = code.map(library);
             self.begin(about);
-            self.run.is_simulated = rest.ends_with("[SIMULATED]");
+            self.run.row.simulated = rest.ends_with("[SIMULATED]");
         } else if let Some(program) = text.strip_prefix("Collective test starting: ") {
             self.begin(about);
             self.run.program = Some(program.to_owned());
         } else if text.starts_with("nThread ") {
             self.begin(about);
             let number = |name| value(text, name).and_then(|number| number.parse().ok());
-            self.run.operations_per_group = number("agg iters: ");
-            self.run.graph = number("graph: ").and_then(|graph| u32::try_from(graph).ok());
-            self.run.blocking = Some(0);
+            self.run.row.operations_per_group = number("agg iters: ");
+            self.run.row.graph = number("graph: ").and_then(|graph| u32::try_from(graph).ok());
+            self.run.row.blocking = Some(false);
         } else if let Some(how) = text.strip_prefix("Blocking Enabled: ") {
             let has_barrier = how.contains("barrier") && !how.contains("no barrier");
-            let is_timed = has_barrier && !how.contains("time excludes barrier");
-            self.run.blocking = Some(if is_timed { 1 } else { 2 });
+            self.run.has_timed_barriers = has_barrier && !how.contains("time excludes barrier");
+            self.run.row.blocking = Some(true);
         } else if text == "Using devices" {
             self.devices.clear();
             self.has_more_devices = false;
@@ -287,10 +260,10 @@ impl Text {
         } else if text.starts_with("Avg bus bandwidth") {
             self.open_lines = 0;
             // What follows without a beginning of its own says nothing of its program.
-            self.run = Run { program: None, ..self.run.clone() };
+            self.run.program = None;
         } else if let Some(columns) = heads(comment) {
             self.columns = Some(columns);
-            self.run.ranks = self.ranks();
+            self.run.row.communicator_ranks = self.ranks();
         }
     }
 
