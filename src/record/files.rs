@@ -143,7 +143,7 @@ impl RecordFile {
 
     /// Writes another ending, which no record can follow. On failure the file is as it was.
     pub(super) fn conclude(&mut self, ending: &[u8]) -> Result<(), Error> {
-        self.keep()?;
+        self.keep().map_err(|source| Error::Write { path: self.path.clone(), source })?;
         let written = self.file.write_all_at(ending, self.end).and_then(|()| self.file.sync_data());
         written.map_err(|source| {
             self.restore();
@@ -152,29 +152,24 @@ impl RecordFile {
     }
 
     /// Creates the file again with all of its content, if somebody has removed it.
-    fn keep(&mut self) -> Result<(), Error> {
-        let path = &self.path;
-        let removed = || Ok::<bool, io::Error>(self.file.metadata()?.nlink() == 0);
-        let again = || {
-            if let Some(folder) = path.parent() {
-                make_folder(folder)?;
-            }
-            let mut content = vec![0; usize::try_from(self.file.metadata()?.len()).unwrap_or(0)];
-            self.file.read_exact_at(&mut content, 0)?;
-            let mut file = create(path)?;
-            // The lock was on the old file, where the file system has locks.
-            let _ = file.try_lock();
-            file.write_all(&content)?;
-            file.sync_data()?;
-            Ok(file)
-        };
-        let write = |source| Error::Write { path: path.clone(), source };
-        if removed().map_err(write)? {
-            let file = again().map_err(write)?;
-            let shown = path.display();
-            stderr::say(&format!("warning: {shown} was removed meanwhile: it is made anew, whole"));
-            self.file = file;
+    fn keep(&mut self) -> io::Result<()> {
+        let old = self.file.metadata()?;
+        if old.nlink() > 0 {
+            return Ok(());
         }
+        if let Some(folder) = self.path.parent() {
+            make_folder(folder)?;
+        }
+        let mut content = vec![0; usize::try_from(old.len()).unwrap_or(0)];
+        self.file.read_exact_at(&mut content, 0)?;
+        let mut file = create(&self.path)?;
+        // The lock was on the old file, where the file system has locks.
+        let _ = file.try_lock();
+        file.write_all(&content)?;
+        file.sync_data()?;
+        let shown = self.path.display();
+        stderr::say(&format!("warning: {shown} was removed meanwhile: it is made anew, whole"));
+        self.file = file;
         Ok(())
     }
 

@@ -169,7 +169,10 @@ fn lacks_gpudirect(log: &Log) -> Option<Finding> {
 
 /// TCP where there may be something better.
 fn sockets(log: &Log) -> Option<Finding> {
-    let of_sockets = |link: &&Link| matches!(&link.transport, Transport::Net { plugin, .. } if plugin == "Socket");
+    let of_sockets = |link: &&Link| match &link.transport {
+        Transport::Net { plugin, .. } => plugin == "Socket",
+        _ => false,
+    };
     let link = log.links().find(of_sockets);
     let network = log.networks.iter().find(|told| told.value == "Socket");
     let is_needed =
