@@ -1,20 +1,20 @@
 //! Puts together what single messages say: which communicator a line belongs to, and what it adds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{
     line::{Message, Sender},
-    message::{Channel, Fact, Init, PluginFact},
+    message::{Fact, Init, Layout, Seat},
     model::{
-        Choice, Communicator, Graph, Link, Log, Member, NvlsSupport, Origin, Place, Plugin,
-        Process, RingsUse, Told, Transport, Variable, Warning, WarningKind,
+        Choice, Communicator, End, Graph, Link, Log, Member, Origin, Place, Process, Transport,
+        Variable, Warning, WarningKind,
     },
     warning,
 };
 
-/// Facts that are kept: a log of thousands of ranks has fewer, and what is no log cannot fill the
+/// Facts that are kept. A log of thousands of ranks has fewer, and another file cannot fill the
 /// memory.
-const FACTS_MAX: u64 = 1 << 20;
+const FACTS_MAX: usize = 1 << 20;
 
 /// Channels of one link that are kept; NCCL has 64 at most (`MAXCHANNELS`, src/include/device.h).
 const CHANNELS_MAX: usize = 1 << 10;
@@ -44,7 +44,7 @@ const WARNING_LETTERS_MAX: usize = 400;
 #[derive(Clone, Copy, Debug)]
 struct Own {
     communicator: usize,
-    pointer: Option<u64>,
+    pointer: u64,
     device: Option<u32>,
     rank: u32,
 }
@@ -57,44 +57,29 @@ struct Known {
     making: HashMap<u64, Own>,
 }
 
-type LinkKey = (usize, u32, Option<u32>, Transport, Option<super::model::End>);
+type LinkKey = (usize, u32, Option<u32>, Transport, Option<End>);
 
 /// Collects facts into a [`Log`].
 #[derive(Default)]
 pub(super) struct Collector {
-    log: Log,
+    pub(super) log: Log,
     processes: HashMap<Process, Known>,
     by_id: HashMap<String, usize>,
     links: HashMap<LinkKey, usize>,
     choices: HashMap<(usize, Option<String>, u64, String, String), usize>,
     warnings: HashMap<(WarningKind, String), usize>,
-    variables: HashMap<(String, String, Origin), ()>,
-    facts: u64,
+    variables: HashSet<(String, String, Origin)>,
+    facts: usize,
 }
 
 impl Collector {
-    pub(super) fn begin_file(&mut self, name: &str) -> u32 {
-        self.log.files.push(name.to_owned());
-        u32::try_from(self.log.files.len() - 1).unwrap_or(u32::MAX)
-    }
-
-    pub(super) fn count_line(&mut self, is_cut: bool) {
-        self.log.lines += 1;
-        self.log.cut_lines += u64::from(is_cut);
-    }
-
-    pub(super) fn finish(self) -> Log {
-        self.log
-    }
-
     /// Whether there is room for one more fact.
     fn room(&mut self) -> bool {
         self.room_for(1)
     }
 
     fn room_for(&mut self, facts: usize) -> bool {
-        let facts = u64::try_from(facts).unwrap_or(FACTS_MAX);
-        let has_room = self.facts.saturating_add(facts) <= FACTS_MAX;
+        let has_room = facts <= FACTS_MAX - self.facts;
         if has_room {
             self.facts += facts;
         } else {
@@ -103,7 +88,7 @@ impl Collector {
         has_room
     }
 
-    /// A message that says nothing, or nothing that is understood, can still be a warning.
+    /// Adds a message, which can be a warning even if its form is unknown.
     pub(super) fn add(&mut self, message: &Message, fact: Option<Fact>, at: Place) {
         self.log.messages += u64::from(message.level.is_some());
         if let Some(kind) = warning::kind(message.level, message.text) {
@@ -114,38 +99,20 @@ impl Collector {
         }
     }
 
-    fn add_fact(&mut self, sender: Option<&Sender>, fact: Fact, at: Place) {
+    fn add_fact(&mut self, sender: Option<&Sender>, fact: Fact<'_>, at: Place) {
         match fact {
             Fact::Init(init) => self.init(sender, init, at),
-            Fact::Layout { pointer, rank, ranks, nodes, local_ranks, local_rank, mnnvl } => {
-                let Some(sender) = sender else { return };
-                let Some(index) = self.laid_out(sender, pointer, (rank, ranks), at) else { return };
-                let communicator = &mut self.log.communicators[index];
-                communicator.nodes.get_or_insert(nodes);
-                communicator.mnnvl.get_or_insert(mnnvl);
-                communicator.layout_at.get_or_insert(at);
-                if let Some(member) = communicator.members.get_mut(&rank) {
-                    member.local_ranks = Some(local_ranks);
-                    member.local_rank = Some(local_rank);
-                }
-            }
-            Fact::Channel(channel) => self.channel(sender, &channel, at),
-            Fact::Choice { function, size_bytes, algorithm, protocol, channels } => {
-                let lines = 1;
-                let choice =
-                    Choice { function, size_bytes, algorithm, protocol, channels, at, lines };
+            Fact::Layout(layout) => self.layout(sender, &layout, at),
+            Fact::Channel(link) => self.channel(sender, &link),
+            Fact::Ring { channel, ranks } => self.ring(sender, channel, &ranks),
+            Fact::Choice(choice) => {
                 for (index, _) in self.owners(sender, &[]) {
                     self.choice(index, choice.clone());
                 }
             }
-            Fact::Graph { pattern, channels, gb_s_model, paths } => {
-                let graph = Graph { pattern, channels, gb_s_model, paths, at };
+            Fact::Graph(graph) => {
                 for (index, _) in self.owners(sender, &[]) {
-                    let graphs = &self.log.communicators[index].graphs;
-                    let is_new = !graphs.iter().any(|old| Graph { at, ..old.clone() } == graph);
-                    if is_new && graphs.len() < GRAPHS_MAX && self.room() {
-                        self.log.communicators[index].graphs.push(graph.clone());
-                    }
+                    self.graph(index, graph.clone());
                 }
             }
             Fact::Nvls { pointer } => {
@@ -153,66 +120,25 @@ impl Collector {
                     self.log.communicators[index].nvls.get_or_insert(at);
                 }
             }
-            Fact::Ring { channel, ranks } => {
-                for (index, _) in self.owners(sender, &ranks) {
-                    let rings = &self.log.communicators[index].rings;
-                    let facts = 1 + ranks.len() / RANKS_PER_FACT;
-                    if !rings.contains_key(&channel) && self.room_for(facts) {
-                        self.log.communicators[index].rings.insert(channel, ranks.clone());
-                    }
-                }
-            }
-            Fact::Trees
-            | Fact::Counts(_)
-            | Fact::AllDirect(_)
-            | Fact::RingsUse { .. }
-            | Fact::System { .. }
-            | Fact::Clique { .. } => {
+            Fact::Variable(variable) => self.variable(variable),
+            Fact::Communicator(captures, add) => {
                 for (index, _) in self.owners(sender, &[]) {
-                    shape(&mut self.log.communicators[index], &fact, at);
+                    add(&mut self.log.communicators[index], &captures, at);
                 }
             }
-            other => self.whole_log(other, at),
+            Fact::Log(captures, add) => add(&mut self.log, &captures, at),
+            Fact::Plugin(told, slot) => {
+                slot(self.log.plugin.get_or_insert_default()).get_or_insert(told);
+            }
         }
     }
 
-    /// What belongs to no communicator.
-    fn whole_log(&mut self, fact: Fact, at: Place) {
-        let log = &mut self.log;
-        match fact {
-            Fact::NvlsSupport { is_available } => {
-                let first = NvlsSupport { available: 0, missing: 0, at };
-                let support = log.nvls_support.get_or_insert(first);
-                support.available += u64::from(is_available);
-                support.missing += u64::from(!is_available);
-            }
-            Fact::FabricState(state) if log.fabric_states.len() < TOLD_MAX => {
-                log.fabric_states.entry(state).or_insert(at);
-            }
-            Fact::Version(version) => told(&mut log.versions, version, at),
-            Fact::Driver(version) => told(&mut log.drivers, version, at),
-            Fact::Network(name) => told(&mut log.networks, name, at),
-            Fact::DmaBuf => {
-                log.dma_buf_gpus.get_or_insert(at);
-            }
-            Fact::Confidential(is_on) => {
-                log.confidential.get_or_insert((is_on, at));
-            }
-            Fact::Variable { name, value, by_plugin } => {
-                let origin = if by_plugin { Origin::Plugin } else { Origin::Environment };
-                self.variable(name, value, origin, at);
-            }
-            Fact::Plugin(fact) => plugin(log.plugin.get_or_insert_default(), fact, at),
-            _ => {}
-        }
-    }
-
-    pub(super) fn variable(&mut self, name: String, value: String, origin: Origin, at: Place) {
-        let key = (name.clone(), value.clone(), origin);
+    pub(super) fn variable(&mut self, variable: Variable) {
+        let key = (variable.name.clone(), variable.value.clone(), variable.origin);
         let has_room = self.log.variables.len() < SENTENCES_MAX;
-        if !self.variables.contains_key(&key) && has_room && self.room() {
-            self.variables.insert(key, ());
-            self.log.variables.push(Variable { name, value, origin, at });
+        if !self.variables.contains(&key) && has_room && self.room() {
+            self.variables.insert(key);
+            self.log.variables.push(variable);
         }
     }
 
@@ -240,32 +166,60 @@ impl Collector {
             let whole = whole.filter(|id| id.len() <= ID_LETTERS_MAX);
             Some(format!("{} {part}", whole.unwrap_or_else(|| "?".to_owned())))
         });
-        let place = (init.rank, init.ranks);
-        let Some(index) = self.communicator(id, place, &sender.process, at) else { return };
+        let Init { seat, cuda_device, nvml_device, bus_id, is_complete, .. } = init;
+        let Some(index) = self.communicator(id, seat, &sender.process, at) else { return };
         let own = Own {
             communicator: index,
-            pointer: Some(init.pointer),
-            device: Some(init.cuda_device),
-            rank: init.rank,
+            pointer: seat.pointer,
+            device: Some(cuda_device),
+            rank: seat.rank,
         };
-        let known = self.processes.entry(sender.process.clone()).or_default();
-        let is_known = known.own.iter().any(|old| {
-            old.pointer == own.pointer && old.communicator == index && old.rank == own.rank
-        });
+        let member = self.join(&sender.process, own, at);
+        member.cuda_device = Some(cuda_device);
+        member.nvml_device = nvml_device;
+        member.bus_id = Some(bus_id);
+        member.is_complete |= is_complete;
+        let making = &mut self.processes.entry(sender.process.clone()).or_default().making;
+        if is_complete {
+            making.remove(&sender.thread);
+        } else {
+            making.insert(sender.thread, own);
+        }
+    }
+
+    /// A process has a rank of a communicator.
+    fn join(&mut self, process: &Process, own: Own, at: Place) -> &mut Member {
+        let known = self.processes.entry(process.clone()).or_default();
+        let place = |own: &Own| (own.pointer, own.communicator, own.rank);
+        let is_known = known.own.iter().any(|old| place(old) == place(&own));
         if !is_known && known.own.len() < OWN_MAX {
             known.own.push(own);
         }
-        if init.is_complete {
-            known.making.remove(&sender.thread);
-        } else {
-            known.making.insert(sender.thread, own);
+        let member = self.log.communicators[own.communicator].members.entry(own.rank);
+        member.or_insert_with(|| Member { process: process.clone(), at, ..Member::default() })
+    }
+
+    fn layout(&mut self, sender: Option<&Sender>, layout: &Layout, at: Place) {
+        let Some(Sender { process, device, .. }) = sender else { return };
+        let Seat { pointer, rank, .. } = layout.seat;
+        // One whose beginning is not in the log is new.
+        let index = match self.own(process, pointer, Some(rank)) {
+            Some(own) => own.communicator,
+            None => {
+                let index = self.communicator(None, layout.seat, process, at);
+                let Some(communicator) = index else { return };
+                self.join(process, Own { communicator, pointer, device: *device, rank }, at);
+                communicator
+            }
+        };
+        let communicator = &mut self.log.communicators[index];
+        communicator.nodes.get_or_insert(layout.nodes);
+        communicator.mnnvl.get_or_insert(layout.mnnvl);
+        communicator.layout_at.get_or_insert(at);
+        if let Some(member) = communicator.members.get_mut(&rank) {
+            member.local_ranks = Some(layout.local_ranks);
+            member.local_rank = Some(layout.local_rank);
         }
-        let member = self.log.communicators[index].members.entry(init.rank);
-        let member = member.or_insert_with(|| unknown_member(&sender.process, at));
-        member.cuda_device = Some(init.cuda_device);
-        member.nvml_device = init.nvml_device;
-        member.bus_id = Some(init.bus_id);
-        member.is_complete |= init.is_complete;
     }
 
     /// The communicator of this identity that this rank of the process can be in: the known one,
@@ -273,46 +227,26 @@ impl Collector {
     fn communicator(
         &mut self,
         id: Option<String>,
-        (rank, ranks): (u32, u32),
+        seat: Seat,
         process: &Process,
         at: Place,
     ) -> Option<usize> {
-        let key = id.clone().unwrap_or_else(|| format!("unnamed {ranks}"));
+        let key = id.clone().unwrap_or_else(|| format!("unnamed {}", seat.ranks));
+        let ranks = Some(seat.ranks);
         if let Some(&index) = self.by_id.get(&key) {
             let known = &self.log.communicators[index];
-            let is_free = known.members.get(&rank).is_none_or(|member| member.process == *process);
-            if is_free && known.ranks == Some(ranks) {
+            let member = known.members.get(&seat.rank);
+            let is_free = member.is_none_or(|member| member.process == *process);
+            if is_free && known.ranks == ranks {
                 return Some(index);
             }
         }
         self.room().then(|| {
             let index = self.log.communicators.len();
             self.by_id.insert(key, index);
-            let ranks = Some(ranks);
             self.log.communicators.push(Communicator { id, ranks, at, ..Communicator::default() });
             index
         })
-    }
-
-    /// The communicator whose layout is told: the known one at this address, or one whose beginning
-    /// is not in the log.
-    fn laid_out(
-        &mut self,
-        sender: &Sender,
-        pointer: u64,
-        (rank, ranks): (u32, u32),
-        at: Place,
-    ) -> Option<usize> {
-        if let Some(own) = self.own(&sender.process, pointer, Some(rank)) {
-            return Some(own.communicator);
-        }
-        let index = self.communicator(None, (rank, ranks), &sender.process, at)?;
-        let own = Own { communicator: index, pointer: Some(pointer), device: sender.device, rank };
-        let known = self.processes.entry(sender.process.clone()).or_default();
-        known.own.push(own);
-        let members = &mut self.log.communicators[index].members;
-        members.entry(rank).or_insert_with(|| unknown_member(&sender.process, at));
-        Some(index)
     }
 
     /// The latest communicator of a process at this address: addresses come again.
@@ -320,7 +254,7 @@ impl Collector {
         let known = self.processes.get(process)?;
         let mut latest_first = known.own.iter().rev();
         let found = latest_first
-            .find(|own| own.pointer == Some(pointer) && rank.is_none_or(|rank| own.rank == rank));
+            .find(|own| own.pointer == pointer && rank.is_none_or(|rank| own.rank == rank));
         found.copied()
     }
 
@@ -387,49 +321,48 @@ impl Collector {
         vec![(self.by_id[&key], false)]
     }
 
-    fn channel(&mut self, sender: Option<&Sender>, channel: &Channel, at: Place) {
-        let mut ranks = vec![channel.source];
-        ranks.extend(channel.target);
+    fn channel(&mut self, sender: Option<&Sender>, link: &Link) {
+        let ranks: Vec<u32> = [link.source].into_iter().chain(link.target).collect();
         for (index, is_certain) in self.owners(sender, &ranks) {
-            let Channel { source, target, gpus, end, .. } = *channel;
-            let key = (index, source, target, channel.transport.clone(), end);
-            if !self.links.contains_key(&key) {
-                if !self.room() {
-                    continue;
+            let key = (index, link.source, link.target, link.transport.clone(), link.end);
+            if let Some(&place) = self.links.get(&key) {
+                let known = &mut self.log.communicators[index].links[place];
+                known.lines += 1;
+                known.last = link.last;
+                known.is_certain &= is_certain;
+                for channel in &link.channels {
+                    if let Err(place) = known.channels.binary_search(channel)
+                        && known.channels.len() < CHANNELS_MAX
+                    {
+                        known.channels.insert(place, *channel);
+                    }
                 }
-                let links = &mut self.log.communicators[index].links;
-                let transport = channel.transport.clone();
-                let (channels, lines) = (Vec::new(), 0);
-                let (first, last) = (at, at);
-                let link = Link {
-                    source,
-                    target,
-                    transport,
-                    end,
-                    channels,
-                    gpus,
-                    is_certain,
-                    first,
-                    last,
-                    lines,
-                };
-                self.links.insert(key.clone(), links.len());
-                links.push(link);
+            } else if self.room() {
+                let communicator = &mut self.log.communicators[index];
+                if communicator.links.is_empty() && communicator.at == Place::default() {
+                    communicator.at = link.first;
+                }
+                self.links.insert(key, communicator.links.len());
+                communicator.links.push(Link { is_certain, ..link.clone() });
             }
-            let place = self.links[&key];
-            let communicator = &mut self.log.communicators[index];
-            if communicator.links.len() == 1 && communicator.at == Place::default() {
-                communicator.at = at;
+        }
+    }
+
+    fn ring(&mut self, sender: Option<&Sender>, channel: u32, ranks: &[u32]) {
+        for (index, _) in self.owners(sender, ranks) {
+            let rings = &self.log.communicators[index].rings;
+            let facts = 1 + ranks.len() / RANKS_PER_FACT;
+            if !rings.contains_key(&channel) && self.room_for(facts) {
+                self.log.communicators[index].rings.insert(channel, ranks.to_vec());
             }
-            let link = &mut communicator.links[place];
-            link.lines += 1;
-            link.last = at;
-            link.is_certain &= is_certain;
-            if let Err(place) = link.channels.binary_search(&channel.channel)
-                && link.channels.len() < CHANNELS_MAX
-            {
-                link.channels.insert(place, channel.channel);
-            }
+        }
+    }
+
+    fn graph(&mut self, index: usize, graph: Graph) {
+        let graphs = &self.log.communicators[index].graphs;
+        let is_new = !graphs.iter().any(|old| Graph { at: graph.at, ..old.clone() } == graph);
+        if is_new && graphs.len() < GRAPHS_MAX && self.room() {
+            self.log.communicators[index].graphs.push(graph);
         }
     }
 
@@ -443,76 +376,5 @@ impl Collector {
             self.choices.insert(key, choices.len());
             choices.push(choice);
         }
-    }
-}
-
-/// What a line adds to a communicator as a whole.
-fn shape(communicator: &mut Communicator, fact: &Fact, at: Place) {
-    match *fact {
-        Fact::System { gb_s } => {
-            communicator.gb_s_system.get_or_insert(gb_s);
-        }
-        Fact::Clique { ref id, ranks } => {
-            communicator.clique.get_or_insert_with(|| (id.clone(), ranks));
-        }
-        Fact::Trees => communicator.has_trees = true,
-        Fact::Counts(counts) => {
-            communicator.channels.get_or_insert(counts);
-        }
-        Fact::AllDirect(all) => {
-            communicator.all_direct.get_or_insert(all);
-        }
-        Fact::RingsUse { pxn, gpudirect } => {
-            communicator.rings_use.get_or_insert(RingsUse { pxn, gpudirect, at });
-        }
-        _ => {}
-    }
-}
-
-fn unknown_member(process: &Process, at: Place) -> Member {
-    Member {
-        process: process.clone(),
-        cuda_device: None,
-        nvml_device: None,
-        bus_id: None,
-        local_rank: None,
-        local_ranks: None,
-        is_complete: false,
-        at,
-    }
-}
-
-/// Versions and names that differ between ranks are few; a log of noise has no more.
-const TOLD_MAX: usize = 64;
-
-fn told(list: &mut Vec<Told>, value: String, at: Place) {
-    if list.len() < TOLD_MAX && list.iter().all(|old| old.value != value) {
-        list.push(Told { value, at });
-    }
-}
-
-fn plugin(plugin: &mut Plugin, fact: PluginFact, at: Place) {
-    let first = |slot: &mut Option<Told>, value: String| {
-        slot.get_or_insert(Told { value, at });
-    };
-    match fact {
-        PluginFact::Version(version) => first(&mut plugin.version, version),
-        PluginFact::Libfabric(version) => first(&mut plugin.libfabric, version),
-        PluginFact::Platform(name) => first(&mut plugin.platform, name),
-        PluginFact::Protocol { name, set_by } => {
-            first(&mut plugin.protocol, name);
-            plugin.protocol_set_by = plugin.protocol_set_by.take().or(set_by);
-        }
-        PluginFact::Provider { name, fabric, nics } => {
-            first(&mut plugin.provider, name);
-            if let Some(fabric) = fabric {
-                first(&mut plugin.fabric, fabric);
-            }
-            plugin.nics.get_or_insert(nics);
-        }
-        PluginFact::DmaBuf(word) => first(&mut plugin.dma_buf, word),
-        PluginFact::ForcesSimple(reason) => first(&mut plugin.forces_simple, reason),
-        PluginFact::DisablesNvls(version) => first(&mut plugin.disables_nvls, version),
-        PluginFact::LacksGpudirect(platform) => first(&mut plugin.lacks_gpudirect, platform),
     }
 }

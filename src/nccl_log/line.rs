@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    io::{self, BufRead},
+    io::{self, BufRead, Read},
     ops::Range,
     sync::LazyLock,
 };
@@ -21,7 +21,7 @@ const HOSTS_MAX: usize = 1 << 14;
 /// The longest name of a host (DNS).
 const HOST_LETTERS_MAX: usize = 253;
 
-/// What stands before each message: host, process, thread, GPU, place in the source, level.
+/// The prefix of each message: host, process, thread, GPU, place in the source, level.
 /// NVIDIA/nccl, src/debug.cc, v2.18.6-1 to v2.30.7-1.
 static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
     let who = r"([A-Za-z0-9][A-Za-z0-9._-]*):([0-9]{1,10}):([0-9]{1,10}) ";
@@ -31,7 +31,7 @@ static PREFIX: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&format!("{who}{gpu}{source}{level}")).expect("a test matches it")
 });
 
-/// A message whose sender was lost: a filter has cut what stands before it.
+/// A message whose prefix a filter has cut, so that its sender is unknown.
 static BARE_LEVEL: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"NCCL (INFO|WARN|TRACE) ").expect("a test matches it"));
 
@@ -62,54 +62,20 @@ pub(super) struct Message<'a> {
     pub text: &'a str,
 }
 
-/// A line as it was read.
-pub(super) struct Line {
-    pub text: String,
-    /// Whether all of it was there and kept.
-    pub is_whole: bool,
-}
-
-/// Reads lines, and no more of one than is kept.
-pub(super) struct Lines<R> {
-    reader: R,
-    buffer: Vec<u8>,
-}
-
-impl<R: BufRead> Lines<R> {
-    pub(super) const fn new(reader: R) -> Self {
-        Self { reader, buffer: Vec::new() }
+/// Reads the next line into `line`, without its break and no more of it than is kept. Whether all
+/// of it was there and kept; `None` at the end.
+pub(super) fn next(from: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
+    line.clear();
+    if from.by_ref().take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', line)? == 0 {
+        return Ok(None);
     }
-
-    /// The next line without its break; `None` at the end.
-    pub(super) fn next(&mut self) -> io::Result<Option<Line>> {
-        self.buffer.clear();
-        let mut is_whole = true;
-        let mut has_some = false;
-        loop {
-            let bytes = match self.reader.fill_buf() {
-                Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
-                other => other?,
-            };
-            if bytes.is_empty() {
-                // Who wrote it was stopped, or goes on writing.
-                is_whole = false;
-                break;
-            }
-            has_some = true;
-            let end = bytes.iter().position(|&byte| byte == b'\n');
-            let part = &bytes[..end.unwrap_or(bytes.len())];
-            let kept = part.len().min(LINE_BYTES_MAX - self.buffer.len());
-            self.buffer.extend_from_slice(&part[..kept]);
-            is_whole &= kept == part.len();
-            let used = end.map_or(bytes.len(), |end| end + 1);
-            self.reader.consume(used);
-            if end.is_some() {
-                break;
-            }
-        }
-        let text = String::from_utf8_lossy(&self.buffer).into_owned();
-        Ok(has_some.then_some(Line { text, is_whole }))
+    // Without a break its writer was stopped, or has not finished.
+    let is_whole = line.pop_if(|last| *last == b'\n').is_some();
+    if line.len() > LINE_BYTES_MAX {
+        line.truncate(LINE_BYTES_MAX);
+        from.skip_until(b'\n')?;
     }
+    Ok(Some(is_whole))
 }
 
 /// The names of hosts that were seen at the beginning of lines.
@@ -241,13 +207,17 @@ mod tests {
     #[test]
     fn lines_are_bounded_and_the_last_may_be_cut() {
         let text = format!("a\r\n{}\nlast", "x".repeat(LINE_BYTES_MAX + 1));
-        let mut lines = Lines::new(text.as_bytes());
-        let first = lines.next().unwrap().unwrap();
-        assert_eq!((first.text.as_str(), first.is_whole), ("a\r", true));
-        let long = lines.next().unwrap().unwrap();
-        assert_eq!((long.text.len(), long.is_whole), (LINE_BYTES_MAX, false));
-        let last = lines.next().unwrap().unwrap();
-        assert_eq!((last.text.as_str(), last.is_whole), ("last", false));
-        assert!(lines.next().unwrap().is_none());
+        let mut rest = text.as_bytes();
+        let mut line = Vec::new();
+        assert_eq!(next(&mut rest, &mut line).unwrap(), Some(true));
+        assert_eq!(line, b"a\r");
+        assert_eq!(next(&mut rest, &mut line).unwrap(), Some(false));
+        assert_eq!(line.len(), LINE_BYTES_MAX);
+        assert_eq!(next(&mut rest, &mut line).unwrap(), Some(false));
+        assert_eq!(line, b"last");
+        assert_eq!(next(&mut rest, &mut line).unwrap(), None);
+        let mut longest = [b'x'; LINE_BYTES_MAX + 1];
+        longest[LINE_BYTES_MAX] = b'\n';
+        assert_eq!(next(&mut &longest[..], &mut line).unwrap(), Some(true));
     }
 }

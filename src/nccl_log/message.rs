@@ -8,94 +8,54 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex, RegexSet};
 
-use super::model::{ChannelCounts, End, P2pKind, Transport};
+use super::model::{
+    ChannelCounts, Choice, Communicator, End, Graph, Link, Log, NvlsSupport, Origin, P2pKind,
+    Place, Plugin, RingsUse, Told, Transport, Variable,
+};
 
 /// A message that is understood.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Fact {
+pub(super) enum Fact<'t> {
     /// A channel between two ranks.
-    Channel(Channel),
+    Channel(Link),
     /// A channel of a ring, and its ranks in order.
-    Ring {
-        channel: u32,
-        ranks: Vec<u32>,
-    },
-    Trees,
+    Ring { channel: u32, ranks: Vec<u32> },
+    /// A rank begins to be one of a communicator, or has become it.
     Init(Init),
-    Layout {
-        pointer: u64,
-        rank: u32,
-        ranks: u32,
-        nodes: u32,
-        local_ranks: u32,
-        local_rank: u32,
-        mnnvl: bool,
-    },
-    Counts(ChannelCounts),
-    AllDirect(bool),
-    RingsUse {
-        pxn: bool,
-        gpudirect: bool,
-    },
-    NvlsSupport {
-        is_available: bool,
-    },
+    /// Where the ranks of a communicator are.
+    Layout(Layout),
+    /// What was chosen for an operation.
+    Choice(Choice),
+    /// What the search has found.
+    Graph(Graph),
     /// Buffers of NVLink SHARP; of the communicator at this address where the line names it.
-    Nvls {
-        pointer: Option<u64>,
-    },
-    Choice {
-        function: Option<String>,
-        size_bytes: u64,
-        algorithm: String,
-        protocol: String,
-        channels: Option<(u32, u32)>,
-    },
-    Graph {
-        pattern: String,
-        channels: u32,
-        gb_s_model: (f64, f64),
-        paths: (String, String),
-    },
-    System {
-        gb_s: (f64, f64),
-    },
-    Clique {
-        id: String,
-        ranks: u32,
-    },
-    FabricState(u32),
-    Version(String),
-    Driver(String),
-    Network(String),
-    DmaBuf,
-    Confidential(bool),
-    Variable {
-        name: String,
-        value: String,
-        by_plugin: bool,
-    },
-    Plugin(PluginFact),
+    Nvls { pointer: Option<u64> },
+    /// A variable of the environment.
+    Variable(Variable),
+    /// What a communicator has as a whole.
+    Communicator(Captures<'t>, Add<Communicator>),
+    /// What belongs to no communicator.
+    Log(Captures<'t>, Add<Log>),
+    /// A word of aws-ofi-nccl.
+    Plugin(Told, Slot),
 }
 
-/// Two ranks and what lies between them.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Channel {
-    pub channel: u32,
-    pub source: u32,
-    pub target: Option<u32>,
-    /// The driver's numbers of their GPUs.
-    pub gpus: Option<(u32, u32)>,
-    pub end: Option<End>,
-    pub transport: Transport,
-}
+/// Adds what a message says.
+type Add<T> = fn(&mut T, &Captures, Place);
 
-/// A rank begins to be one of a communicator, or has become it.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Init {
+/// Where a word of aws-ofi-nccl is kept.
+type Slot = fn(&mut Plugin) -> &mut Option<Told>;
+
+/// A rank of a communicator, which has this address in the rank's process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seat {
     pub pointer: u64,
     pub rank: u32,
     pub ranks: u32,
+}
+
+/// A rank begins to be one of a communicator, or has become it.
+pub(super) struct Init {
+    pub seat: Seat,
     pub cuda_device: u32,
     pub nvml_device: Option<u32>,
     pub bus_id: String,
@@ -105,149 +65,168 @@ pub(super) struct Init {
     pub is_complete: bool,
 }
 
-/// A sentence of aws-ofi-nccl.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum PluginFact {
-    Version(String),
-    Libfabric(String),
-    Platform(String),
-    Protocol { name: String, set_by: Option<String> },
-    Provider { name: String, fabric: Option<String>, nics: u32 },
-    DmaBuf(String),
-    ForcesSimple(String),
-    DisablesNvls(String),
-    LacksGpudirect(String),
+/// Where a rank of a communicator is.
+pub(super) struct Layout {
+    pub seat: Seat,
+    pub nodes: u32,
+    pub local_ranks: u32,
+    pub local_rank: u32,
+    pub mnnvl: bool,
 }
 
-type Read = fn(&Captures) -> Option<Fact>;
+/// What a message of a form adds.
+enum Form {
+    /// A fact; `None`: it holds a number that cannot be.
+    Read(fn(&Captures, Place) -> Option<Fact<'static>>),
+    OfCommunicator(Add<Communicator>),
+    OfLog(Add<Log>),
+    /// The word of the first group.
+    OfPlugin(Slot),
+}
 
-/// Ends a message of a channel: what goes on is cut or garbled and proves nothing.
+use Form::{OfCommunicator, OfLog, OfPlugin, Read};
+
+/// Ends the form of a channel: a line with more text is garbled and proves nothing.
 const END: &str = r"\s*$";
 
 /// Two ranks with the driver's numbers of their GPUs; 2.18 to 2.30 write them alike.
 const PAIR: &str = r"([0-9]+)\[([0-9a-f]+)\] -> ([0-9]+)\[([0-9a-f]+)\]";
 
-/// The forms, and what reads each.
-static FORMS: LazyLock<Vec<(String, Read)>> = LazyLock::new(|| {
+/// The forms, and what each adds.
+static FORMS: LazyLock<Vec<(String, Form)>> = LazyLock::new(|| {
     let channel = format!(r"^Channel ([0-9]+)(?:/[0-9]+)? : {PAIR}");
     let comm = r"comm (?:0x)?([0-9a-f]+) rank ([0-9]+)";
     let of_peer = r"via P2P/(direct pointer|CUMEM|MNNVL|IPC|indirect/([0-9]+)\[[0-9a-f]+\])";
     let net = r"\[(send|receive)\] via NET/([^/]+)/([0-9]+)(?:\(([0-9]+)\))?";
     let gdr = r"(/GDRDMA)?(\(PCI\))?";
     let split = r"(?: parent (?:0x)?([0-9a-f]+)(?: (?:splitCount|childCount) ([0-9]+))? color (-?[0-9]+) key -?[0-9]+)?";
-    let forms: [(String, Read); 36] = [
-        (format!(r"{channel} {of_peer}(/read)?(/CE)?{END}"), p2p),
-        (format!(r"{channel} via SHM/(direct|CE)(?:/(direct|CE))?{END}"), shm),
-        (format!(r"{channel} {net}{gdr}(/Shared)?{END}"), network),
+    let composed = [
+        (format!(r"{channel} {of_peer}(/read)?(/CE)?{END}"), Read(p2p)),
+        (format!(r"{channel} via SHM/(direct|CE)(?:/(direct|CE))?{END}"), Read(shm)),
+        (format!(r"{channel} {net}{gdr}(/Shared)?{END}"), Read(network)),
         (
             format!(
                 r"^CollNet ([0-9]+)/[0-9]+ ?: ([0-9]+) \[(send|receive)\] via COLLNET/([^/]+)/([0-9]+){gdr}{END}"
             ),
-            collnet,
+            Read(collnet),
         ),
-        (format!(r"^Channel ([0-9]+)/[0-9]+ :((?: +[0-9]+)+){END}"), ring),
-        (r"^Trees \[0\]".to_owned(), |_| Some(Fact::Trees)),
+        (format!(r"^Channel ([0-9]+)/[0-9]+ :((?: +[0-9]+)+){END}"), Read(ring)),
         (
             format!(
                 r"^(?:\[Rank [0-9]+\] )?(?:ncclComm[A-Za-z]+ )?{comm} nranks ([0-9]+) cudaDev ([0-9]+)(?: nvmlDev ([0-9]+))? busId ([0-9a-f]+){split}(?: commId (0x[0-9a-f]+))? ?- Init (START|COMPLETE)"
             ),
-            init,
+            Read(init),
         ),
         (
             format!(
                 r"^{comm} nRanks ([0-9]+) nNodes ([0-9]+) localRanks ([0-9]+) localRank ([0-9]+) MNNVL ([0-9])"
             ),
-            layout,
+            Read(layout),
         ),
-        (
-            r"^([0-9]+) coll channels, (?:([0-9]+) collnet channels, )?([0-9]+) nvls channels, ([0-9]+) p2p channels, ([0-9]+) p2p channels per peer"
-                .to_owned(),
-            counts,
-        ),
-        (
-            r"^Check P2P Type (?:isAllDirectP2p|intraNodeP2pSupport) ([0-9]+) directMode".to_owned(),
-            |c| Some(Fact::AllDirect(flag(c, 1))),
-        ),
-        (r"^Connected all rings, use ring PXN ([0-9]+) GDR ([0-9]+)".to_owned(), |c| {
-            Some(Fact::RingsUse { pxn: flag(c, 1), gpudirect: flag(c, 2) })
-        }),
-        (r"^NVLS multicast support is (not )?available on dev".to_owned(), |c| {
-            Some(Fact::NvlsSupport { is_available: c.get(1).is_none() })
-        }),
-        (r"^NVLS comm (?:0x)?([0-9a-f]+) headRank -?[0-9]+ nHeads [0-9]+".to_owned(), |c| {
-            Some(Fact::Nvls { pointer: hexadecimal(c, 1) })
-        }),
-        (r"^Connected NVLS tree".to_owned(), |_| Some(Fact::Nvls { pointer: None })),
-        (
-            r"^(?:([A-Za-z0-9_]+): )?([0-9]+) Bytes -> Algo ([A-Za-z0-9_]+) proto ([A-Za-z0-9_]+)(?: channel\{Lo\.\.Hi\}=\{([0-9]+)\.\.([0-9]+)\}| time [0-9.]+)"
-                .to_owned(),
-            choice,
-        ),
-        (
-            r"^Pattern ([0-9]+), crossNic [0-9]+, nChannels ([0-9]+), bw ([0-9.]+)/([0-9.]+), type ([A-Za-z0-9_]+)/([A-Za-z0-9_]+)"
-                .to_owned(),
-            graph,
-        ),
-        (r"^=== System : maxBw ([0-9.]+) totalBw ([0-9.]+) ===".to_owned(), |c| {
-            Some(Fact::System { gb_s: (rate(c, 1)?, rate(c, 2)?) })
-        }),
-        (r"^MNNVL [0-9]+ cliqueId ([0-9a-fx]+) cliqueSize ([0-9]+) cliqueRank".to_owned(), |c| {
-            Some(Fact::Clique { id: word(c, 1), ranks: number(c, 2)? })
-        }),
-        (
-            r"^MNNVL busId 0x[0-9a-f]+ fabric UUID [0-9a-f.]+ cliqueId 0x[0-9a-f]+ state ([0-9]+) healthMask"
-                .to_owned(),
-            |c| Some(Fact::FabricState(number(c, 1)?)),
-        ),
-        (r"^NCCL version ([0-9]+\.[0-9]+\.[0-9]+[A-Za-z0-9.+_-]*)".to_owned(), |c| {
-            Some(Fact::Version(word(c, 1)))
-        }),
-        (r"^cudaDriverVersion ([0-9]+)".to_owned(), driver),
-        (r"^Using network (.+?)\s*$".to_owned(), |c| Some(Fact::Network(word(c, 1)))),
-        (r"^DMA-BUF is available on GPU device".to_owned(), |_| Some(Fact::DmaBuf)),
-        (r"^CC (On|Off), workFifoBytes".to_owned(), |c| Some(Fact::Confidential(&c[1] == "On"))),
-        (r"^(NCCL_[A-Z0-9_]+) set by environment to (.*?)\s*$".to_owned(), variable),
-        (
-            r"^NET/OFI Adding ([A-Z][A-Z0-9_]+)=(.*) to environment".to_owned(),
-            plugin_variable,
-        ),
-        (r"^NET/OFI Running on (\S+) platform, (?:topology|NCCL_TOPO|Setting)".to_owned(), |c| {
-            of_plugin(PluginFact::Platform(word(c, 1)))
-        }),
-        (
-            r"^NET/OFI Setting ([A-Z][A-Z0-9_]+) environment variable to (.*?)\s*$"
-                .to_owned(),
-            plugin_variable,
-        ),
-        (r"^NET/OFI Initializing aws-ofi-nccl (\S+)".to_owned(), |c| {
-            of_plugin(PluginFact::Version(word(c, 1)))
-        }),
-        (r"^NET/OFI Using Libfabric version ([0-9.]+)".to_owned(), |c| {
-            of_plugin(PluginFact::Libfabric(word(c, 1)))
-        }),
-        (r"^NET/OFI Using transport protocol ([A-Za-z0-9_]+)(?: \((user|platform) set\))?".to_owned(), |c| {
-            let set_by = c.get(2).map(|_| word(c, 2));
-            of_plugin(PluginFact::Protocol { name: word(c, 1), set_by })
-        }),
-        (
-            r"^NET/OFI Selected [Pp]rovider is ([^\s,]+)(?:, fabric is (\S+))? \(found ([0-9]+) nics\)"
-                .to_owned(),
-            provider,
-        ),
-        (r"^NET/OFI Support for DMA-BUF registrations: (true|false)".to_owned(), |c| {
-            of_plugin(PluginFact::DmaBuf(word(c, 1)))
-        }),
-        (r"^NET/OFI Need to force simple protocol: (.+?) not supported".to_owned(), |c| {
-            of_plugin(PluginFact::ForcesSimple(word(c, 1)))
-        }),
-        (r"^NET/OFI Disabling NVLS support due to NCCL version ([0-9]+)".to_owned(), |c| {
-            of_plugin(PluginFact::DisablesNvls(word(c, 1)))
-        }),
-        (r"^NET/OFI GDR disabled on GDR-supported instance type (\S+)".to_owned(), |c| {
-            of_plugin(PluginFact::LacksGpudirect(word(c, 1)))
-        }),
     ];
-    forms.into()
+    let plain = [
+        (r"^Trees \[0\]", OfCommunicator(|known, _, _| known.has_trees = true)),
+        (
+            r"^([0-9]+) coll channels, (?:([0-9]+) collnet channels, )?([0-9]+) nvls channels, ([0-9]+) p2p channels, ([0-9]+) p2p channels per peer",
+            OfCommunicator(|known, c, _| first(&mut known.channels, counts(c))),
+        ),
+        (
+            r"^Check P2P Type (?:isAllDirectP2p|intraNodeP2pSupport) ([0-9]+) directMode",
+            OfCommunicator(|known, c, _| first(&mut known.all_direct, Some(flag(c, 1)))),
+        ),
+        (
+            r"^Connected all rings, use ring PXN ([0-9]+) GDR ([0-9]+)",
+            OfCommunicator(|known, c, at| {
+                let rings = RingsUse { pxn: flag(c, 1), gpudirect: flag(c, 2), at };
+                first(&mut known.rings_use, Some(rings));
+            }),
+        ),
+        (r"^NVLS multicast support is (not )?available on dev", OfLog(nvls_support)),
+        (
+            r"^NVLS comm (?:0x)?([0-9a-f]+) headRank -?[0-9]+ nHeads [0-9]+",
+            Read(|c, _| Some(Fact::Nvls { pointer: hexadecimal(c, 1) })),
+        ),
+        (r"^Connected NVLS tree", Read(|_, _| Some(Fact::Nvls { pointer: None }))),
+        (
+            r"^(?:([A-Za-z0-9_]+): )?([0-9]+) Bytes -> Algo ([A-Za-z0-9_]+) proto ([A-Za-z0-9_]+)(?: channel\{Lo\.\.Hi\}=\{([0-9]+)\.\.([0-9]+)\}| time [0-9.]+)",
+            Read(choice),
+        ),
+        (
+            r"^Pattern ([0-9]+), crossNic [0-9]+, nChannels ([0-9]+), bw ([0-9.]+)/([0-9.]+), type ([A-Za-z0-9_]+)/([A-Za-z0-9_]+)",
+            Read(graph),
+        ),
+        (
+            r"^=== System : maxBw ([0-9.]+) totalBw ([0-9.]+) ===",
+            OfCommunicator(|known, c, _| {
+                first(&mut known.gb_s_system, rate(c, 1).zip(rate(c, 2)));
+            }),
+        ),
+        (
+            r"^MNNVL [0-9]+ cliqueId ([0-9a-fx]+) cliqueSize ([0-9]+) cliqueRank",
+            OfCommunicator(|known, c, _| {
+                first(&mut known.clique, number(c, 2).map(|ranks| (word(c, 1), ranks)));
+            }),
+        ),
+        (
+            r"^MNNVL busId 0x[0-9a-f]+ fabric UUID [0-9a-f.]+ cliqueId 0x[0-9a-f]+ state ([0-9]+) healthMask",
+            OfLog(fabric_state),
+        ),
+        (
+            r"^NCCL version ([0-9]+\.[0-9]+\.[0-9]+[A-Za-z0-9.+_-]*)",
+            OfLog(|log, c, at| told(&mut log.versions, word(c, 1), at)),
+        ),
+        (r"^cudaDriverVersion ([0-9]+)", OfLog(driver)),
+        (r"^Using network (.+?)\s*$", OfLog(|log, c, at| told(&mut log.networks, word(c, 1), at))),
+        (
+            r"^DMA-BUF is available on GPU device",
+            OfLog(|log, _, at| first(&mut log.dma_buf_gpus, Some(at))),
+        ),
+        (
+            r"^CC (On|Off), workFifoBytes",
+            OfLog(|log, c, at| first(&mut log.confidential, Some((&c[1] == "On", at)))),
+        ),
+        (r"^(NCCL_[A-Z0-9_]+) set by environment to (.*?)\s*$", Read(variable)),
+        (r"^NET/OFI Adding ([A-Z][A-Z0-9_]+)=(.*) to environment", Read(plugin_variable)),
+        (
+            r"^NET/OFI Running on (\S+) platform, (?:topology|NCCL_TOPO|Setting)",
+            OfPlugin(|plugin| &mut plugin.platform),
+        ),
+        (
+            r"^NET/OFI Setting ([A-Z][A-Z0-9_]+) environment variable to (.*?)\s*$",
+            Read(plugin_variable),
+        ),
+        (r"^NET/OFI Initializing aws-ofi-nccl (\S+)", OfPlugin(|plugin| &mut plugin.version)),
+        (r"^NET/OFI Using Libfabric version ([0-9.]+)", OfPlugin(|plugin| &mut plugin.libfabric)),
+        (
+            r"^NET/OFI Using transport protocol ([A-Za-z0-9_]+)(?: \((user|platform) set\))?",
+            OfLog(|log, c, at| {
+                let plugin = log.plugin.get_or_insert_default();
+                first(&mut plugin.protocol, told_word(c, 1, at));
+                first(&mut plugin.protocol_set_by, some_word(c, 2));
+            }),
+        ),
+        (
+            r"^NET/OFI Selected [Pp]rovider is ([^\s,]+)(?:, fabric is (\S+))? \(found ([0-9]+) nics\)",
+            OfLog(provider),
+        ),
+        (
+            r"^NET/OFI Support for DMA-BUF registrations: (true|false)",
+            OfPlugin(|plugin| &mut plugin.dma_buf),
+        ),
+        (
+            r"^NET/OFI Need to force simple protocol: (.+?) not supported",
+            OfPlugin(|plugin| &mut plugin.forces_simple),
+        ),
+        (
+            r"^NET/OFI Disabling NVLS support due to NCCL version ([0-9]+)",
+            OfPlugin(|plugin| &mut plugin.disables_nvls),
+        ),
+        (
+            r"^NET/OFI GDR disabled on GDR-supported instance type (\S+)",
+            OfPlugin(|plugin| &mut plugin.lacks_gpudirect),
+        ),
+    ];
+    composed.into_iter().chain(plain.map(|(form, adds)| (form.to_owned(), adds))).collect()
 });
 
 static SET: LazyLock<RegexSet> = LazyLock::new(|| {
@@ -259,11 +238,32 @@ static EACH: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     compiled.collect::<Result<_, _>>().expect("a test reads each form")
 });
 
-/// What `text` says; `None` if it is of no known form, or holds a number that cannot be.
-pub(super) fn read(text: &str) -> Option<Fact> {
+/// What `text` says at this line; `None` if it is of no known form, or holds a number that cannot
+/// be.
+pub(super) fn read(text: &str, at: Place) -> Option<Fact<'_>> {
     let form = SET.matches(text).iter().next()?;
     let captures = EACH.get(form)?.captures(text)?;
-    FORMS.get(form).and_then(|(_, read)| read(&captures))
+    match FORMS.get(form)?.1 {
+        Read(read) => read(&captures, at),
+        OfCommunicator(add) => Some(Fact::Communicator(captures, add)),
+        OfLog(add) => Some(Fact::Log(captures, add)),
+        OfPlugin(slot) => Some(Fact::Plugin(told_word(&captures, 1, at)?, slot)),
+    }
+}
+
+/// Keeps the first value.
+fn first<T>(slot: &mut Option<T>, value: Option<T>) {
+    *slot = slot.take().or(value);
+}
+
+/// Versions and names that differ between ranks are few; a log of noise has no more.
+const TOLD_MAX: usize = 64;
+
+/// Adds a word to those of a list, once.
+pub(super) fn told(list: &mut Vec<Told>, value: String, at: Place) {
+    if list.len() < TOLD_MAX && list.iter().all(|old| old.value != value) {
+        list.push(Told { value, at });
+    }
 }
 
 fn number<T: std::str::FromStr>(captures: &Captures, group: usize) -> Option<T> {
@@ -281,9 +281,12 @@ fn hexadecimal(captures: &Captures, group: usize) -> Option<u64> {
 /// Letters of a word that are kept.
 const WORD_LETTERS_MAX: usize = 300;
 
+fn some_word(captures: &Captures, group: usize) -> Option<String> {
+    Some(captures.get(group)?.as_str().chars().take(WORD_LETTERS_MAX).collect())
+}
+
 fn word(captures: &Captures, group: usize) -> String {
-    let word = captures.get(group).map_or("", |group| group.as_str());
-    word.chars().take(WORD_LETTERS_MAX).collect()
+    some_word(captures, group).unwrap_or_default()
 }
 
 fn flag(captures: &Captures, group: usize) -> bool {
@@ -294,47 +297,49 @@ fn has(captures: &Captures, group: usize) -> bool {
     captures.get(group).is_some()
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the form that readers of messages have")]
-const fn of_plugin(fact: PluginFact) -> Option<Fact> {
-    Some(Fact::Plugin(fact))
+fn told_word(captures: &Captures, group: usize, at: Place) -> Option<Told> {
+    Some(Told { value: some_word(captures, group)?, at })
 }
 
 /// A channel with its two ranks, which are the groups 1 to 5.
-fn between(captures: &Captures, end: Option<End>, transport: Transport) -> Option<Fact> {
-    Some(Fact::Channel(Channel {
-        channel: number(captures, 1)?,
+fn between(
+    captures: &Captures,
+    end: Option<End>,
+    transport: Transport,
+    at: Place,
+) -> Option<Fact<'static>> {
+    Some(Fact::Channel(Link {
         source: number(captures, 2)?,
         target: Some(number(captures, 4)?),
-        gpus: number(captures, 3).zip(number(captures, 5)),
-        end,
         transport,
+        end,
+        channels: vec![number(captures, 1)?],
+        gpus: number(captures, 3).zip(number(captures, 5)),
+        is_certain: true,
+        first: at,
+        last: at,
+        lines: 1,
     }))
 }
 
-fn p2p(captures: &Captures) -> Option<Fact> {
-    let kind = match &captures[6] {
-        "direct pointer" => P2pKind::DirectPointer,
-        "CUMEM" => P2pKind::CuMem,
-        "MNNVL" => P2pKind::Mnnvl,
-        "IPC" => P2pKind::Ipc,
-        _ => P2pKind::Indirect,
-    };
+fn p2p(captures: &Captures, at: Place) -> Option<Fact<'static>> {
+    let kind: P2pKind = captures[6].split('/').next()?.parse().ok()?;
     let through = number(captures, 7);
     let (read, copy_engine) = (has(captures, 8), has(captures, 9));
-    between(captures, None, Transport::P2p { kind, through, read, copy_engine })
+    between(captures, None, Transport::P2p { kind, through, read, copy_engine }, at)
 }
 
-fn shm(captures: &Captures) -> Option<Fact> {
+fn shm(captures: &Captures, at: Place) -> Option<Fact<'static>> {
     let is_ce = |group| captures.get(group).is_some_and(|group| group.as_str() == "CE");
     let transport = Transport::Shm { source_copy_engine: is_ce(6), target_copy_engine: is_ce(7) };
-    between(captures, None, transport)
+    between(captures, None, transport, at)
 }
 
-fn end(word: &str) -> End {
-    if word == "send" { End::Send } else { End::Receive }
+fn end(word: &str) -> Option<End> {
+    Some(if word == "send" { End::Send } else { End::Receive })
 }
 
-fn network(captures: &Captures) -> Option<Fact> {
+fn network(captures: &Captures, at: Place) -> Option<Fact<'static>> {
     let transport = Transport::Net {
         plugin: word(captures, 7),
         device: number(captures, 8)?,
@@ -343,45 +348,54 @@ fn network(captures: &Captures) -> Option<Fact> {
         forced_pci: has(captures, 11),
         shared: has(captures, 12),
     };
-    between(captures, Some(end(&captures[6])), transport)
+    between(captures, end(&captures[6]), transport, at)
 }
 
-fn collnet(captures: &Captures) -> Option<Fact> {
-    let transport = Transport::CollNet {
-        plugin: word(captures, 4),
-        device: number(captures, 5)?,
-        gpudirect: has(captures, 6),
-        forced_pci: has(captures, 7),
-    };
-    Some(Fact::Channel(Channel {
-        channel: number(captures, 1)?,
+fn collnet(captures: &Captures, at: Place) -> Option<Fact<'static>> {
+    Some(Fact::Channel(Link {
         source: number(captures, 2)?,
         target: None,
+        transport: Transport::CollNet {
+            plugin: word(captures, 4),
+            device: number(captures, 5)?,
+            gpudirect: has(captures, 6),
+            forced_pci: has(captures, 7),
+        },
+        end: end(&captures[3]),
+        channels: vec![number(captures, 1)?],
         gpus: None,
-        end: Some(end(&captures[3])),
-        transport,
+        is_certain: true,
+        first: at,
+        last: at,
+        lines: 1,
     }))
 }
 
-fn ring(captures: &Captures) -> Option<Fact> {
+fn ring(captures: &Captures, _: Place) -> Option<Fact<'static>> {
     let ranks = captures[2].split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
     Some(Fact::Ring { channel: number(captures, 1)?, ranks })
 }
 
-fn init(captures: &Captures) -> Option<Fact> {
+/// The seat in the groups 1 to 3.
+fn seat(captures: &Captures) -> Option<Seat> {
+    let seat = Seat {
+        pointer: hexadecimal(captures, 1)?,
+        rank: number(captures, 2)?,
+        ranks: number(captures, 3)?,
+    };
+    (seat.rank < seat.ranks).then_some(seat)
+}
+
+fn init(captures: &Captures, _: Place) -> Option<Fact<'static>> {
     let parent = hexadecimal(captures, 7).map(|pointer| {
         (pointer, format!("part {} color {}", word(captures, 8), word(captures, 9)))
     });
-    let (rank, ranks) = (number(captures, 2)?, number(captures, 3)?);
-    (rank < ranks).then_some(())?;
     Some(Fact::Init(Init {
-        pointer: hexadecimal(captures, 1)?,
-        rank,
-        ranks,
+        seat: seat(captures)?,
         cuda_device: number(captures, 4)?,
         nvml_device: number(captures, 5),
         bus_id: bus_id(hexadecimal(captures, 6)?),
-        id: captures.get(10).map(|_| word(captures, 10)),
+        id: some_word(captures, 10),
         parent,
         is_complete: &captures[11] == "COMPLETE",
     }))
@@ -394,98 +408,106 @@ fn bus_id(digits: u64) -> String {
     format!("{domain:04x}:{bus:02x}:{:02x}.{:x}", (digits >> 4) & 0xff, digits & 0xf)
 }
 
-fn layout(captures: &Captures) -> Option<Fact> {
-    let (rank, ranks) = (number(captures, 2)?, number(captures, 3)?);
-    (rank < ranks).then_some(())?;
-    Some(Fact::Layout {
-        pointer: hexadecimal(captures, 1)?,
-        rank,
-        ranks,
+fn layout(captures: &Captures, _: Place) -> Option<Fact<'static>> {
+    Some(Fact::Layout(Layout {
+        seat: seat(captures)?,
         nodes: number(captures, 4)?,
         local_ranks: number(captures, 5)?,
         local_rank: number(captures, 6)?,
         mnnvl: flag(captures, 7),
-    })
+    }))
 }
 
-fn counts(captures: &Captures) -> Option<Fact> {
-    Some(Fact::Counts(ChannelCounts {
+fn counts(captures: &Captures) -> Option<ChannelCounts> {
+    Some(ChannelCounts {
         collectives: number(captures, 1)?,
         collnet: number(captures, 2).unwrap_or(0),
         nvls: number(captures, 3)?,
         p2p: number(captures, 4)?,
         p2p_per_peer: number(captures, 5)?,
+    })
+}
+
+fn nvls_support(log: &mut Log, captures: &Captures, at: Place) {
+    let none = NvlsSupport { available: 0, missing: 0, at };
+    let support = log.nvls_support.get_or_insert(none);
+    let count = if has(captures, 1) { &mut support.missing } else { &mut support.available };
+    *count += 1;
+}
+
+fn fabric_state(log: &mut Log, captures: &Captures, at: Place) {
+    if let Some(state) = number(captures, 1)
+        && log.fabric_states.len() < TOLD_MAX
+    {
+        log.fabric_states.entry(state).or_insert(at);
+    }
+}
+
+/// The names of numbers, in NVIDIA/nccl v2.23.4-1, src/include/nccl_common.h.
+const ALGORITHMS: [&str; 7] =
+    ["TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"];
+
+const PROTOCOLS: [&str; 3] = ["LL", "LL128", "SIMPLE"];
+
+/// The names of numbers, in NVIDIA/nccl, src/include/graph.h.
+const PATTERNS: [&str; 7] =
+    ["0", "balanced tree", "split tree", "tree", "ring", "nvls", "collnet direct"];
+
+/// The name of a number; any other word as it is.
+fn named<'t>(word: &'t str, names: &[&'static str]) -> &'t str {
+    word.parse().ok().and_then(|number: usize| names.get(number).copied()).unwrap_or(word)
+}
+
+/// NCCL 2.21 to 2.23 write numbers.
+fn choice(captures: &Captures, at: Place) -> Option<Fact<'static>> {
+    let short = |name: &str| name.chars().take(40).collect::<String>();
+    Some(Fact::Choice(Choice {
+        function: captures.get(1).map(|group| short(group.as_str())),
+        size_bytes: number(captures, 2)?,
+        algorithm: short(named(&captures[3], &ALGORITHMS)),
+        protocol: short(named(&captures[4], &PROTOCOLS)),
+        channels: number(captures, 5).zip(number(captures, 6)),
+        at,
+        lines: 1,
     }))
 }
 
-/// NCCL 2.21 to 2.23 write numbers (NVIDIA/nccl v2.23.4-1, src/include/nccl_common.h).
-fn choice(captures: &Captures) -> Option<Fact> {
-    let algorithm = match &captures[3] {
-        "0" => "TREE",
-        "1" => "RING",
-        "2" => "COLLNET_DIRECT",
-        "3" => "COLLNET_CHAIN",
-        "4" => "NVLS",
-        "5" => "NVLS_TREE",
-        "6" => "PAT",
-        name => name,
-    };
-    let protocol = match &captures[4] {
-        "0" => "LL",
-        "1" => "LL128",
-        "2" => "SIMPLE",
-        name => name,
-    };
-    let short = |name: &str| name.chars().take(40).collect::<String>();
-    Some(Fact::Choice {
-        function: captures.get(1).map(|group| short(group.as_str())),
-        size_bytes: number(captures, 2)?,
-        algorithm: short(algorithm),
-        protocol: short(protocol),
-        channels: number(captures, 5).zip(number(captures, 6)),
-    })
-}
-
-/// The numbers are those of NVIDIA/nccl, src/include/graph.h.
-fn graph(captures: &Captures) -> Option<Fact> {
-    let pattern = match &captures[1] {
-        "1" => "balanced tree",
-        "2" => "split tree",
-        "3" => "tree",
-        "4" => "ring",
-        "5" => "nvls",
-        "6" => "collnet direct",
-        number => number,
-    };
+fn graph(captures: &Captures, at: Place) -> Option<Fact<'static>> {
     let short = |group| word(captures, group).chars().take(16).collect::<String>();
-    Some(Fact::Graph {
-        pattern: pattern.chars().take(16).collect(),
+    Some(Fact::Graph(Graph {
+        pattern: named(&captures[1], &PATTERNS).chars().take(16).collect(),
         channels: number(captures, 2)?,
         gb_s_model: (rate(captures, 3)?, rate(captures, 4)?),
         paths: (short(5), short(6)),
-    })
+        at,
+    }))
 }
 
-fn driver(captures: &Captures) -> Option<Fact> {
-    let version: u32 = number(captures, 1)?;
-    // CUDA's way to write it: 1000 × major + 10 × minor.
-    Some(Fact::Driver(format!("{}.{}", version / 1000, version % 1000 / 10)))
+fn driver(log: &mut Log, captures: &Captures, at: Place) {
+    if let Some(version) = number::<u32>(captures, 1) {
+        // CUDA's way to write it: 1000 × major + 10 × minor.
+        told(&mut log.drivers, format!("{}.{}", version / 1000, version % 1000 / 10), at);
+    }
 }
 
-fn variable(captures: &Captures) -> Option<Fact> {
+fn variable(captures: &Captures, at: Place) -> Option<Fact<'static>> {
     let value = word(captures, 2);
     // NCCL ends the sentence with a full stop where the value is a number.
     let number = value.strip_suffix('.').filter(|number| number.parse::<i64>().is_ok());
     let value = number.map_or(value.clone(), str::to_owned);
-    Some(Fact::Variable { name: word(captures, 1), value, by_plugin: false })
+    let (name, origin) = (word(captures, 1), Origin::Environment);
+    Some(Fact::Variable(Variable { name, value, origin, at }))
 }
 
-fn plugin_variable(captures: &Captures) -> Option<Fact> {
-    let (name, value) = (word(captures, 1), word(captures, 2));
-    Some(Fact::Variable { name, value, by_plugin: true })
+fn plugin_variable(captures: &Captures, at: Place) -> Option<Fact<'static>> {
+    let (name, value, origin) = (word(captures, 1), word(captures, 2), Origin::Plugin);
+    Some(Fact::Variable(Variable { name, value, origin, at }))
 }
 
-fn provider(captures: &Captures) -> Option<Fact> {
-    let fabric = captures.get(2).map(|_| word(captures, 2));
-    of_plugin(PluginFact::Provider { name: word(captures, 1), fabric, nics: number(captures, 3)? })
+fn provider(log: &mut Log, captures: &Captures, at: Place) {
+    let Some(nics) = number(captures, 3) else { return };
+    let plugin = log.plugin.get_or_insert_default();
+    first(&mut plugin.provider, told_word(captures, 1, at));
+    first(&mut plugin.fabric, told_word(captures, 2, at));
+    first(&mut plugin.nics, Some(nics));
 }

@@ -2,7 +2,7 @@
 //! algorithm and protocol were chosen, what the network plugin says, and what went wrong.
 //!
 //! Reads NCCL 2.18 to 2.32, line by line, from anything: lines may be joined, cut, not UTF-8, of
-//! many ranks at once. What is understood of none is no error.
+//! many ranks at once. Text of no known form is ignored.
 
 mod collect;
 pub mod explain;
@@ -29,7 +29,7 @@ pub use summary::{Asked, Path, PathVerdict, Summary, Verdict};
 pub use wish::Wishes;
 
 use collect::Collector;
-use line::{Hosts, Level, Lines};
+use line::{Hosts, Level};
 use message::Fact;
 
 /// Letters that are kept of what other programs write.
@@ -52,20 +52,24 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads one log to its end; `name` is what places in it are told by.
-    pub fn read(&mut self, name: &str, from: impl BufRead) -> io::Result<()> {
-        let file = self.collector.begin_file(name);
-        let mut lines = Lines::new(from);
+    /// Reads one log to its end; `name` names it in places.
+    pub fn read(&mut self, name: &str, mut from: impl BufRead) -> io::Result<()> {
+        let log = &mut self.collector.log;
+        let file = u32::try_from(log.files.len()).unwrap_or(u32::MAX);
+        log.files.push(name.to_owned());
+        let mut bytes = Vec::new();
         let mut line = 0;
-        while let Some(whole) = lines.next()? {
+        while let Some(is_whole) = line::next(&mut from, &mut bytes)? {
             line += 1;
-            self.collector.count_line(!whole.is_whole);
+            self.collector.log.lines += 1;
+            self.collector.log.cut_lines += u64::from(!is_whole);
             let at = Place { file, line };
-            // A progress bar starts its line anew.
-            let parts: Vec<&str> = whole.text.split('\r').collect();
+            let text = String::from_utf8_lossy(&bytes);
+            // A progress bar returns to the start of its line.
+            let parts: Vec<&str> = text.split('\r').collect();
             let last = parts.iter().rposition(|part| !part.is_empty());
             for (index, part) in parts.into_iter().enumerate() {
-                self.part(part, at, !whole.is_whole && Some(index) == last);
+                self.part(part, at, !is_whole && Some(index) == last);
             }
         }
         Ok(())
@@ -74,7 +78,7 @@ impl Reader {
     /// What all logs say.
     #[must_use]
     pub fn finish(self) -> Log {
-        self.collector.finish()
+        self.collector.log
     }
 
     fn part(&mut self, text: &str, at: Place, is_cut: bool) {
@@ -90,9 +94,9 @@ impl Reader {
                     None
                 }
                 Some(Level::Trace) => None,
-                Some(Level::Info | Level::Warn) => message::read(message.text),
+                Some(Level::Info | Level::Warn) => message::read(message.text, at),
             };
-            // The end of a channel's line says what it lacks.
+            // A channel's line that is cut may lack its last words.
             let is_cut = is_cut && index + 1 == count;
             let fact = fact.filter(|fact| !(is_cut && matches!(fact, Fact::Channel(_))));
             self.collector.add(message, fact, at);
@@ -103,14 +107,13 @@ impl Reader {
         let [version, variable] = &*OTHER_TEXT;
         if let Some(captures) = version.captures(text) {
             let version = captures[1].chars().take(OTHER_LETTERS_MAX).collect();
-            let fact = Some(Fact::Version(version));
-            let message = line::Message { sender: None, level: None, text: "" };
-            self.collector.add(&message, fact, at);
+            message::told(&mut self.collector.log.versions, version, at);
         }
         for captures in variable.captures_iter(text) {
             let short = |text: &str| text.chars().take(OTHER_LETTERS_MAX).collect::<String>();
             let (name, value) = (short(&captures[1]), short(&captures[2]));
-            self.collector.variable(name, value, Origin::OtherText, at);
+            let origin = Origin::OtherText;
+            self.collector.variable(Variable { name, value, origin, at });
         }
     }
 }

@@ -14,7 +14,7 @@ pub struct Place {
 }
 
 /// A process that wrote into the log.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Process {
     /// What NCCL calls its host.
     pub host: String,
@@ -32,11 +32,25 @@ pub enum End {
     Receive,
 }
 
-/// How a peer's memory is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+/// How a peer's memory is reached; as text, in NCCL's words.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    strum::Display,
+    strum::EnumString,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum P2pKind {
     /// A pointer within one process.
+    #[strum(serialize = "direct pointer")]
     DirectPointer,
     /// Handles of `cuMemCreate` between processes.
     CuMem,
@@ -45,6 +59,7 @@ pub enum P2pKind {
     /// Handles of CUDA IPC between processes.
     Ipc,
     /// Through a GPU between the two.
+    #[strum(serialize = "indirect")]
     Indirect,
 }
 
@@ -104,13 +119,6 @@ impl fmt::Display for Transport {
         let if_set = |set: bool, word: &'static str| if set { word } else { "" };
         match self {
             Self::P2p { kind, through, read, copy_engine } => {
-                let kind = match kind {
-                    P2pKind::DirectPointer => "direct pointer",
-                    P2pKind::CuMem => "CUMEM",
-                    P2pKind::Mnnvl => "MNNVL",
-                    P2pKind::Ipc => "IPC",
-                    P2pKind::Indirect => "indirect",
-                };
                 write!(f, "P2P/{kind}")?;
                 if let Some(rank) = through {
                     write!(f, "/{rank}")?;
@@ -167,8 +175,8 @@ pub struct Link {
     pub lines: u64,
 }
 
-/// A rank that a log tells of.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// A rank that a log mentions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Member {
     /// Its process.
     pub process: Process,
@@ -184,7 +192,7 @@ pub struct Member {
     pub local_ranks: Option<u32>,
     /// Whether its start is in the log to the end.
     pub is_complete: bool,
-    /// The first line that tells of it.
+    /// The first line that mentions it.
     pub at: Place,
 }
 
@@ -259,7 +267,7 @@ pub struct Communicator {
     pub nodes: Option<u32>,
     /// Whether it spans the hosts of one NVLink domain.
     pub mnnvl: Option<bool>,
-    /// The ranks that the log tells of.
+    /// The ranks that the log mentions.
     pub members: BTreeMap<u32, Member>,
     /// The hosts' NVLink domain: its part, and how many ranks are in it.
     pub clique: Option<(String, u32)>,
@@ -283,9 +291,9 @@ pub struct Communicator {
     pub choices: Vec<Choice>,
     /// What the search has found.
     pub graphs: Vec<Graph>,
-    /// The first line that tells of it.
+    /// The first line that mentions it.
     pub at: Place,
-    /// The line that tells the nodes.
+    /// The line with the nodes.
     pub layout_at: Option<Place>,
 }
 
@@ -363,11 +371,11 @@ pub struct Warning {
     pub process: Option<Process>,
     /// The first line.
     pub at: Place,
-    /// How many lines say it, with whatever numbers.
+    /// How many lines say it, whatever their numbers.
     pub lines: u64,
 }
 
-/// The sentences that are told apart.
+/// What a warning is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WarningKind {

@@ -43,14 +43,14 @@ pub struct Asked {
     pub function: &'static str,
     /// What NCCL is called with: elements of one rank, or of what each rank gets from another.
     pub count: Bytes,
-    /// What the larger of a rank's buffers holds.
+    /// Bytes of the larger of a rank's two buffers.
     pub size: Bytes,
 }
 
 impl Asked {
     fn is_it(&self, choice: &Choice) -> bool {
         let is_named = choice.function.as_deref().is_none_or(|name| name == self.function);
-        // The form with channels tells the count, older ones the size.
+        // The form with channels has the count, older ones have the size.
         let told = if choice.channels.is_some() { self.count } else { self.size };
         is_named && told.get() == choice.size_bytes
     }
@@ -140,42 +140,51 @@ impl Communicator {
 }
 
 impl Log {
-    /// Leaves only the communicators that are told of behind a line of each file; `lines` has
-    /// these, by the places of the files.
+    /// Keeps only the communicators that appear after a given line of their file. `lines` has these
+    /// lines, in the order of the files.
     pub fn keep_behind(&mut self, lines: &[u64]) {
         let begin = |file: u32| lines.get(file as usize).copied().unwrap_or(0);
         self.communicators
             .retain(|communicator| communicator.at.line > begin(communicator.at.file));
     }
 
+    /// The links of all communicators.
+    pub(super) fn links(&self) -> impl Iterator<Item = &Link> {
+        self.communicators.iter().flat_map(|communicator| &communicator.links)
+    }
+
+    /// What was chosen for the operations of all communicators.
+    pub(super) fn choices(&self) -> impl Iterator<Item = &Choice> {
+        self.communicators.iter().flat_map(|communicator| &communicator.choices)
+    }
+
     /// The path in a few words, with what was chosen for an operation, or for all.
     #[must_use]
     pub fn summary(&self, of: Option<&Asked>) -> Summary {
         let mut channels: BTreeMap<String, BTreeSet<u32>> = BTreeMap::new();
-        for link in self.communicators.iter().flat_map(|communicator| &communicator.links) {
+        for link in self.links() {
             channels.entry(link.transport.words()).or_default().extend(&link.channels);
         }
         let counted = channels.iter().map(|(words, list)| format!("{words} x{}", list.len()));
         let mut transports: Vec<String> = counted.collect();
-        let chosen: Vec<&Choice> = self.chosen(of).collect();
-        let distinct = |words: Vec<&str>| {
+        if self.chosen(of).any(|choice| choice.algorithm.starts_with("NVLS")) {
+            transports.push("NVLS".to_owned());
+        }
+        let distinct = |word: fn(&Choice) -> &str| {
             let mut once: Vec<&str> = Vec::new();
-            for word in words {
+            for word in self.chosen(of).map(word) {
                 if !once.contains(&word) {
                     once.push(word);
                 }
             }
             (!once.is_empty()).then(|| once.join("+"))
         };
-        if chosen.iter().any(|choice| choice.algorithm.starts_with("NVLS")) {
-            transports.push("NVLS".to_owned());
-        }
         let plugin = self.plugin.as_ref();
         let value = |told: Option<&super::Told>| told.map(|told| told.value.clone());
         Summary {
             transports,
-            algorithm: distinct(chosen.iter().map(|choice| choice.algorithm.as_str()).collect()),
-            protocol: distinct(chosen.iter().map(|choice| choice.protocol.as_str()).collect()),
+            algorithm: distinct(|choice| &choice.algorithm),
+            protocol: distinct(|choice| &choice.protocol),
             provider: value(plugin.and_then(|plugin| plugin.provider.as_ref())),
             plugin_protocol: value(plugin.and_then(|plugin| plugin.protocol.as_ref())),
         }
@@ -183,23 +192,23 @@ impl Log {
 
     /// What was chosen for an operation, or for all.
     fn chosen<'a>(&'a self, of: Option<&'a Asked>) -> impl Iterator<Item = &'a Choice> {
-        let all = self.communicators.iter().flat_map(|communicator| &communicator.choices);
-        all.filter(move |choice| of.is_none_or(|of| of.is_it(choice)))
+        self.choices().filter(move |choice| of.is_none_or(|of| of.is_it(choice)))
     }
 
     /// Whether the data went where it was asked to go, and the operation as it was asked to;
     /// without wishes, whether the log says for all ranks where it went.
     #[must_use]
     pub fn path_verdict(&self, of: Option<&Asked>, wishes: &Wishes) -> PathVerdict {
-        let links = || self.communicators.iter().flat_map(|communicator| &communicator.links);
+        let contradicted =
+            |reason, at| PathVerdict { verdict: Verdict::Contradicted, reason, at: Some(at) };
         let against = |link| Some((link, wishes.against_link(link)?));
-        if let Some((link, wish)) = links().find_map(against) {
+        if let Some((link, wish)) = self.links().find_map(against) {
             let target = link.target.map_or_else(String::new, |rank| format!(" to {rank}"));
             let reason = format!(
                 "{wish} was set, and rank {}{target} went over {}",
                 link.source, link.transport
             );
-            return verdict(Verdict::Contradicted, reason, Some(link.first));
+            return contradicted(reason, link.first);
         }
         let against = |choice| Some((choice, wishes.against_choice(choice)?));
         if let Some((choice, wish)) = self.chosen(of).find_map(against) {
@@ -207,13 +216,14 @@ impl Log {
                 "{wish} was set, and NCCL chose {} with {} for {} bytes",
                 choice.algorithm, choice.protocol, choice.size_bytes
             );
-            return verdict(Verdict::Contradicted, reason, Some(choice.at));
+            return contradicted(reason, choice.at);
         }
         match self.gap() {
-            Some(reason) => verdict(Verdict::Unknown, reason, None),
+            Some(reason) => PathVerdict { verdict: Verdict::Unknown, reason, at: None },
             None => {
                 let reason = format!("all ranks say {}", self.summary(of).transports.join(", "));
-                verdict(Verdict::Proven, reason, links().next().map(|link| link.first))
+                let at = self.links().next().map(|link| link.first);
+                PathVerdict { verdict: Verdict::Proven, reason, at }
             }
         }
     }
@@ -245,22 +255,20 @@ impl Log {
             }
             let silent = communicator.silent();
             if !silent.is_empty() {
-                return Some(format!("{} not in the log", ranks_are(&silent)));
+                return Some(format!(
+                    "the channels of {} are not in the log",
+                    ranks_named(&silent)
+                ));
             }
         }
         None
     }
 }
 
-const fn verdict(verdict: Verdict, reason: String, at: Option<Place>) -> PathVerdict {
-    PathVerdict { verdict, reason, at }
-}
-
-/// `the channels of rank 3 are`, or of several with ranges.
-fn ranks_are(ranks: &[u32]) -> String {
-    let list = number_ranges(ranks);
+/// `rank 3`, or of several with ranges.
+pub(super) fn ranks_named(ranks: &[u32]) -> String {
     let word = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("the channels of {word} {list} are")
+    format!("{word} {}", number_ranges(ranks))
 }
 
 /// Ranges that are written out.
@@ -268,24 +276,15 @@ const RANGES_MAX: usize = 8;
 
 /// Numbers in order as ranges, such as `0-3,7`; of many the first.
 pub(crate) fn number_ranges(numbers: &[u32]) -> String {
-    let mut text = String::new();
-    let mut rest = numbers;
-    let mut ranges = 0;
-    while let Some((&first, _)) = rest.split_first() {
-        ranges += 1;
-        if ranges > RANGES_MAX {
-            return text + ",…";
-        }
-        let run =
-            rest.iter().zip(first..=u32::MAX).take_while(|(number, next)| *number == next).count();
-        let last = rest[run - 1];
-        let comma = if text.is_empty() { "" } else { "," };
-        text += &match run {
-            1 => format!("{comma}{first}"),
-            2 => format!("{comma}{first},{last}"),
-            _ => format!("{comma}{first}-{last}"),
-        };
-        rest = &rest[run..];
+    let range = |run: &[u32]| match run {
+        [first, last] => format!("{first},{last}"),
+        [first, .., last] => format!("{first}-{last}"),
+        one => one.iter().map(u32::to_string).collect(),
+    };
+    let runs = numbers.chunk_by(|one, next| one.checked_add(1) == Some(*next));
+    let mut ranges: Vec<String> = runs.take(RANGES_MAX + 1).map(range).collect();
+    if ranges.len() > RANGES_MAX {
+        ranges[RANGES_MAX] = "…".to_owned();
     }
-    text
+    ranges.join(",")
 }

@@ -1,5 +1,9 @@
 //! Sentences that say something is wrong, or that a way is not taken.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
+
 use super::{line::Level, model::WarningKind};
 
 /// Words of sentences, and what they say; the first that fits counts. NVIDIA/nccl, v2.18.6-1 to
@@ -65,20 +69,11 @@ pub(super) fn kind(level: Option<Level>, text: &str) -> Option<WarningKind> {
     })
 }
 
+static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new("[0-9]+").expect("a test matches it"));
+
 /// `text` without its numbers, by which the same sentence of many ranks is known.
 pub(super) fn without_numbers(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    let mut is_number = false;
-    for letter in text.chars() {
-        let digit = letter.is_ascii_digit();
-        if !digit {
-            plain.push(letter);
-        } else if !is_number {
-            plain.push('#');
-        }
-        is_number = digit;
-    }
-    plain
+    NUMBER.replace_all(text, "#").into_owned()
 }
 
 #[cfg(test)]

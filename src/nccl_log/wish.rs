@@ -1,4 +1,4 @@
-//! What variables ask of NCCL's path, as far as a log can contradict it.
+//! What variables demand of NCCL's path, as far as a log can contradict it.
 
 use super::{
     model::{Choice, End, Link, Transport},

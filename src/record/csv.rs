@@ -12,41 +12,7 @@ use csv::{ErrorKind, Position, StringRecord, WriterBuilder};
 use super::{
     COLUMNS, Error, Row,
     columns::{Cell, Column},
-    files::RecordFile,
 };
-
-/// The open file.
-#[derive(Debug)]
-pub(super) struct Csv {
-    file: RecordFile,
-}
-
-impl Csv {
-    pub(super) fn create(path: &Path) -> Result<Self, Error> {
-        Ok(Self { file: RecordFile::create(path, text(&[]).as_bytes(), "")? })
-    }
-
-    /// Takes up the open `file` again, which has no row.
-    pub(super) fn begin(path: &Path, file: File) -> Result<Self, Error> {
-        let mut file = RecordFile::cut(path, file, 0)?;
-        file.append(text(&[]).as_bytes())?;
-        Ok(Self { file })
-    }
-
-    /// Takes up the open `file` again, of which `end` bytes stay.
-    pub(super) fn resume(path: &Path, file: File, end: u64) -> Result<Self, Error> {
-        Ok(Self { file: RecordFile::cut(path, file, end)? })
-    }
-
-    /// The file itself.
-    pub(super) fn file(&self) -> &File {
-        self.file.file()
-    }
-
-    pub(super) fn append(&mut self, row: &Row) -> Result<(), Error> {
-        self.file.append(line(row).as_bytes())
-    }
-}
 
 /// The line of a row.
 pub(super) fn line(row: &Row) -> String {
@@ -69,8 +35,8 @@ fn lines(rows: &[Row]) -> String {
     String::from_utf8(bytes).expect("every cell is text")
 }
 
-/// Reads a file that may be written to at the same time, or was cut by a kill: what stands behind
-/// its last line break is no row.
+/// Reads a file that may be written to at the same time, or was cut by a kill: text after its last
+/// line break is no row.
 pub(super) fn read(path: &Path) -> Result<Vec<Row>, Error> {
     let read = |source| Error::Read { path: path.to_owned(), source };
     let file = File::open(path).map_err(read)?;

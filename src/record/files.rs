@@ -88,7 +88,7 @@ fn unlinked(opened: io::Result<File>) -> io::Result<File> {
 }
 
 /// A file whose records are written with one system call each, before an ending that always
-/// stands behind the last one.
+/// follows the last one.
 #[derive(Debug)]
 pub(super) struct RecordFile {
     path: PathBuf,
@@ -119,7 +119,7 @@ impl RecordFile {
         Self { path: path.to_owned(), file, end, ending }
     }
 
-    /// The same of a file without an ending, cut behind `end` if there is more.
+    /// The open `file` at `path`, which has no ending, truncated to `end`.
     pub(super) fn cut(path: &Path, file: File, end: u64) -> Result<Self, Error> {
         let cut = || match file.metadata()?.len() == end {
             true => Ok(()),
@@ -136,26 +136,14 @@ impl RecordFile {
 
     /// Writes `record` before the ending. On failure the file is as it was.
     pub(super) fn append(&mut self, record: &[u8]) -> Result<(), Error> {
-        self.keep()?;
-        let mut bytes = record.to_vec();
-        bytes.extend(self.ending.as_bytes());
-        let written = self.file.write_all_at(&bytes, self.end).and_then(|()| self.file.sync_data());
-        match written {
-            Ok(()) => {
-                self.end += record.len() as u64;
-                Ok(())
-            }
-            Err(source) => {
-                self.restore();
-                Err(Error::Write { path: self.path.clone(), source })
-            }
-        }
+        self.conclude(&[record, self.ending.as_bytes()].concat())?;
+        self.end += record.len() as u64;
+        Ok(())
     }
 
-    /// Writes another ending, after which there is no record more. On failure the file is as it
-    /// was.
+    /// Writes another ending, which no record can follow. On failure the file is as it was.
     pub(super) fn conclude(&mut self, ending: &[u8]) -> Result<(), Error> {
-        self.keep()?;
+        self.keep().map_err(|source| Error::Write { path: self.path.clone(), source })?;
         let written = self.file.write_all_at(ending, self.end).and_then(|()| self.file.sync_data());
         written.map_err(|source| {
             self.restore();
@@ -163,30 +151,25 @@ impl RecordFile {
         })
     }
 
-    /// Makes the file anew with all that it has, if somebody has removed it.
-    fn keep(&mut self) -> Result<(), Error> {
-        let path = &self.path;
-        let removed = || Ok::<bool, io::Error>(self.file.metadata()?.nlink() == 0);
-        let again = || {
-            if let Some(folder) = path.parent() {
-                make_folder(folder)?;
-            }
-            let mut content = vec![0; usize::try_from(self.file.metadata()?.len()).unwrap_or(0)];
-            self.file.read_exact_at(&mut content, 0)?;
-            let mut file = create(path)?;
-            // What keeps others out was on the old one. Where there are no locks it had none either.
-            let _ = file.try_lock();
-            file.write_all(&content)?;
-            file.sync_data()?;
-            Ok(file)
-        };
-        let write = |source| Error::Write { path: path.clone(), source };
-        if removed().map_err(write)? {
-            let file = again().map_err(write)?;
-            let shown = path.display();
-            stderr::say(&format!("warning: {shown} was removed meanwhile: it is made anew, whole"));
-            self.file = file;
+    /// Creates the file again with all of its content, if somebody has removed it.
+    fn keep(&mut self) -> io::Result<()> {
+        let old = self.file.metadata()?;
+        if old.nlink() > 0 {
+            return Ok(());
         }
+        if let Some(folder) = self.path.parent() {
+            make_folder(folder)?;
+        }
+        let mut content = vec![0; usize::try_from(old.len()).unwrap_or(0)];
+        self.file.read_exact_at(&mut content, 0)?;
+        let mut file = create(&self.path)?;
+        // The lock was on the old file, where the file system has locks.
+        let _ = file.try_lock();
+        file.write_all(&content)?;
+        file.sync_data()?;
+        let shown = self.path.display();
+        stderr::say(&format!("warning: {shown} was removed meanwhile: it is made anew, whole"));
+        self.file = file;
         Ok(())
     }
 

@@ -2,14 +2,17 @@
 
 use std::{
     collections::HashMap,
+    fmt::Display,
     fs::{self, File},
-    io::{self, BufRead, BufReader, Read, Seek, SeekFrom},
+    io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
-use serde::Deserialize;
-
-use super::{Error, Provenance, Row, csv, files, hlog, json, provenance::Resumption};
+use super::{
+    Error, Row, csv, files, hlog, json,
+    past::{Beginning, Ending, Lines},
+    provenance::{Provenance, Resumption},
+};
 use crate::{
     machine::{health::HostHealth, survey::Survey},
     measure::Latency,
@@ -21,29 +24,14 @@ const ENDING_USUAL: u64 = 64 << 10;
 /// The file of what rank 0's host consists of.
 const TOPOLOGY: &str = "topology.json";
 
-/// What stands before the rows.
-#[derive(Deserialize)]
-struct Beginning {
-    provenance: Provenance,
-    #[serde(default)]
-    resumed: Vec<Resumption>,
-}
-
-/// What stands behind them.
-#[derive(Default, Deserialize)]
-struct Ending {
-    #[serde(default)]
-    health: Vec<HostHealth>,
-}
-
-/// What stands in the folder of a run.
+/// The content of a run's folder.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// The folder.
     pub folder: PathBuf,
     /// Where the rows come from.
     pub provenance: Provenance,
-    /// When it was gone on with.
+    /// When it was resumed.
     pub resumed: Vec<Resumption>,
     /// The rows.
     pub rows: Vec<Row>,
@@ -54,26 +42,28 @@ pub struct Run {
 }
 
 impl Run {
+    /// One that has no row yet.
+    pub(super) fn new(folder: &Path, provenance: Provenance) -> Self {
+        let (resumed, rows, health) = (Vec::new(), Vec::new(), Vec::new());
+        let folder = folder.to_owned();
+        Self { folder, provenance, resumed, rows, topology: None, health }
+    }
+
     /// Reads a folder.
-    ///
-    /// # Errors
-    ///
-    /// One of its files is not there, cannot be read, or holds something else.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         let path = folder.join("run.json");
         let read = |source| Error::Read { path: path.clone(), source };
         let content = |reason: String| Error::Content { path: path.clone(), reason };
-        let mut file = BufReader::new(File::open(&path).map_err(read)?);
-        let [beginning, ending] =
-            [beginning(&mut file).map_err(read)?, ending(&mut file).map_err(read)?];
-        let unknown =
-            |err: serde_json::Error| content(format!("no run of this version of g2g: {err}"));
-        let Beginning { provenance, resumed } =
-            serde_json::from_str(&beginning).map_err(unknown)?;
+        let mut file = File::open(&path).map_err(read)?;
+        let unknown = |why: &dyn Display| content(format!("no run of this version of g2g: {why}"));
+        let beginning = Lines::of(&file).beginning().map_err(read)?;
+        let beginning = beginning.ok_or_else(|| unknown(&"it has no rows"))?;
+        let Beginning { provenance, resumed } = beginning.map_err(|err| unknown(&err))?;
+        let ending = ending(&mut file).map_err(read)?;
         let Ending { health } = match serde_json::from_str(&ending) {
-            // A kill may cut the file within its rows or behind them: the rows before it are whole.
+            // A kill may cut the file within its rows or after them: the rows before it are whole.
             Err(err) if err.is_eof() => Ending::default(),
-            ending => ending.map_err(unknown)?,
+            ending => ending.map_err(|err| unknown(&err))?,
         };
         let rows = csv::read(&folder.join("run.csv"))?;
         let topology = topology(&folder.join(TOPOLOGY))?;
@@ -88,10 +78,6 @@ pub fn topology_json(survey: &Survey) -> String {
 }
 
 /// Writes down what rank 0's host consists of, beside the results of a run.
-///
-/// # Errors
-///
-/// The file cannot be written.
 pub fn keep_topology(folder: &Path, survey: &Survey) -> Result<(), Error> {
     let path = folder.join(TOPOLOGY);
     files::replace(&path, topology_json(survey).as_bytes())
@@ -109,10 +95,6 @@ fn topology(path: &Path) -> Result<Option<Survey>, Error> {
 
 impl Run {
     /// Gives `each` every one of these rows, by its place, with its latencies over all ranks.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read, or holds something else.
     pub fn latencies(
         &self,
         rows: impl Iterator<Item = usize>,
@@ -128,22 +110,7 @@ impl Run {
     }
 }
 
-/// What stands before the rows, of which there may be a million, as JSON.
-fn beginning(file: &mut impl BufRead) -> io::Result<String> {
-    let mut text = String::new();
-    loop {
-        let start = text.len();
-        if file.read_line(&mut text)? == 0 {
-            return Ok(text);
-        }
-        if text[start..].starts_with(json::ROWS) {
-            text.truncate(start);
-            return Ok(text.trim_end().trim_end_matches(',').to_owned() + "}");
-        }
-    }
-}
-
-/// What stands behind the rows, as JSON; it ends early where the file was cut.
+/// What follows the rows, as JSON; it ends early where the file was cut.
 fn ending(file: &mut (impl Read + Seek)) -> io::Result<String> {
     let length = file.seek(SeekFrom::End(0))?;
     let mut size = ENDING_USUAL;

@@ -16,7 +16,7 @@ use hdrhistogram::serialization::{
 use super::{
     Error, Row, Status,
     files::{self, RecordFile},
-    past::{Lines, lacks},
+    past::{Lines, damaged},
 };
 use crate::{measure::Latency, plan::Rank};
 
@@ -47,14 +47,15 @@ impl Hlog {
         Ok(Self { file, opened: (Instant::now(), Duration::ZERO), last: Duration::ZERO })
     }
 
-    /// Takes up the file again, with the lines of `rows` alone.
+    /// Opens the file of a run that goes on, and keeps only the lines of `rows`.
     pub(super) fn resume(path: &Path, rows: &[Row]) -> Result<Self, Error> {
         let read = |source| Error::Read { path: path.to_owned(), source };
         let file = files::open(path).map_err(read)?;
         let found = find(&file, rows).map_err(read)?;
-        let found = found.map_err(|row| lacks(path.parent().unwrap_or(path), row));
-        let Found { end, start, last } = found?;
-        // A clock that was set back makes no line older than the one before.
+        let Found { end, start, last } = found.map_err(|row| {
+            damaged(path.parent().unwrap_or(path), &format!("latency.hlog lacks row {row}"))
+        })?;
+        // Times do not go back, even if the clock was set back.
         let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().saturating_sub(start);
         let opened = (Instant::now(), since.max(last));
         Ok(Self { file: RecordFile::cut(path, file, end)?, opened, last: opened.1 })
@@ -90,10 +91,6 @@ impl Hlog {
 
 /// Gives `each` the latencies over all ranks of every row whose number is wanted, as far as the log
 /// has them.
-///
-/// # Errors
-///
-/// The file cannot be read, or holds something else.
 pub(super) fn read(
     path: &Path,
     is_wanted: impl Fn(usize) -> bool,
@@ -124,7 +121,7 @@ pub(super) fn read(
     }
 }
 
-/// What stands between a row's tag and the number of a rank.
+/// Separates a row's tag from the number of a rank.
 const OF_RANK: &str = "_rank-";
 
 /// What a row's lines begin with.
@@ -149,8 +146,8 @@ struct Found {
     last: Duration,
 }
 
-/// Finds the lines of `rows`, one of each that was measured and those of ranks behind it; `Err` is
-/// the number of the row that lacks its own.
+/// Finds the lines of `rows`: one of each row that was measured, and after it those of its ranks.
+/// The inner `Err` is the number of the first row without a line.
 fn find(file: &File, rows: &[Row]) -> io::Result<Result<Found, usize>> {
     let mut found = Found { end: 0, start: Duration::ZERO, last: Duration::ZERO };
     let mut measured = rows.iter().filter(|row| row.status == Status::Ok).peekable();

@@ -9,17 +9,17 @@ use std::{
 use serde::Serialize;
 
 use super::{
-    Error, Provenance, Row,
+    Error, Row, Run,
     files::{self, RecordFile},
     past::Places,
-    provenance::Resumption,
+    provenance::{Provenance, Resumption},
     resume::remove,
 };
 use crate::machine::health::HostHealth;
 
 const ENDING: &str = "\n]\n}\n";
 
-/// How the line begins behind which the rows stand.
+/// The line before the rows.
 pub(super) const ROWS: &str = "\"rows\": [";
 
 /// How the line of a row begins.
@@ -38,25 +38,23 @@ impl Json {
         Ok(Self { file, is_empty: true })
     }
 
-    /// Takes up the file again. It is written anew with `resumed` before the rows, where no half
-    /// row can take its place, and gets its name when it is whole; with `None` it stays as it is.
+    /// Opens the file of a run that goes on. If `is_anew`, a new file with what now precedes the rows
+    /// is written first, and replaces the old one when it is whole.
     pub(super) fn resume(
         path: &Path,
-        provenance: &Provenance,
-        resumed: Option<&[Resumption]>,
+        run: &Run,
+        is_anew: bool,
         places: &Places,
     ) -> Result<Self, Error> {
         let write = |source| Error::Write { path: path.to_owned(), source };
         let mut old = files::open(path).map_err(write)?;
-        let Some(resumed) = resumed else {
-            return Ok(Self {
-                file: RecordFile::of(path, old, places.json_end, ENDING),
-                is_empty: false,
-            });
-        };
+        if !is_anew {
+            let file = RecordFile::of(path, old, places.json_end, ENDING);
+            return Ok(Self { file, is_empty: false });
+        }
         let part = path.with_extension("json.part");
         remove(&part)?;
-        let beginning = beginning(provenance, resumed);
+        let beginning = beginning(&run.provenance, &run.resumed);
         let rows = places.json_end - places.json_begin;
         let copy = || {
             let mut new = files::create(&part)?;
@@ -88,36 +86,34 @@ impl Json {
 }
 
 /// What `--format json` prints: the same as the file.
-pub fn text(
-    (provenance, resumed): (&Provenance, &[Resumption]),
-    rows: &[Row],
-    health: &[HostHealth],
-) -> String {
-    let rows: Vec<String> = rows.iter().map(compact).collect();
-    let separator = if rows.is_empty() { "" } else { "\n" };
-    let beginning = beginning(provenance, resumed);
-    format!("{beginning}{separator}{}{}", rows.join(",\n"), ending(health))
+pub fn text(run: &Run) -> String {
+    let separator = if run.rows.is_empty() { "" } else { "\n" };
+    let beginning = beginning(&run.provenance, &run.resumed);
+    format!("{beginning}{separator}{}{}", lines(&run.rows), ending(&run.health))
 }
 
-/// What stands behind the rows.
+/// What follows the rows.
 fn ending(health: &[HostHealth]) -> String {
-    if health.is_empty() {
-        return ENDING.to_owned();
+    match health {
+        [] => ENDING.to_owned(),
+        health => format!("\n],\n\"health\": [\n{}{ENDING}", lines(health)),
     }
-    let hosts: Vec<String> = health.iter().map(compact).collect();
-    format!("\n],\n\"health\": [\n{}{ENDING}", hosts.join(",\n"))
 }
 
-/// What stands before the rows.
+/// What precedes the rows.
 fn beginning(provenance: &Provenance, resumed: &[Resumption]) -> String {
     let provenance = serde_json::to_string_pretty(provenance)
         .expect("provenance is text, numbers and lists, which all have a form in JSON");
-    let resumed: Vec<String> = resumed.iter().map(compact).collect();
-    let resumed = match resumed.is_empty() {
-        true => String::new(),
-        false => format!("\"resumed\": [\n{}\n],\n", resumed.join(",\n")),
+    let resumed = match resumed {
+        [] => String::new(),
+        resumed => format!("\"resumed\": [\n{}\n],\n", lines(resumed)),
     };
     format!("{{\n\"provenance\": {provenance},\n{resumed}{ROWS}")
+}
+
+/// The elements of a list, each on a line.
+fn lines(elements: &[impl Serialize]) -> String {
+    elements.iter().map(compact).collect::<Vec<String>>().join(",\n")
 }
 
 fn compact(row: &impl Serialize) -> String {
@@ -135,10 +131,10 @@ mod tests {
     #[derive(JsonSchema)]
     #[schemars(title = "run.json of g2g", deny_unknown_fields)]
     #[allow(dead_code, reason = "its fields are named by the schema")]
-    struct Run {
+    struct Content {
         /// Where the rows come from.
         provenance: Provenance,
-        /// Each time that the run was gone on with after an early end.
+        /// Each time that the run was resumed after an early end.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         resumed: Vec<Resumption>,
         /// The rows, in their order. A key is a column of run.csv, an empty cell is `null`.
@@ -151,7 +147,7 @@ mod tests {
     #[test]
     fn the_published_schema_is_what_the_types_say() {
         let schema = SchemaSettings::draft2020_12().for_serialize().into_generator();
-        let schema = schema.into_root_schema_for::<Run>();
+        let schema = schema.into_root_schema_for::<Content>();
         let schema = serde_json::to_string_pretty(&schema).unwrap() + "\n";
         let published = include_str!("../../docs/run.schema.json");
         if schema != published {
@@ -167,14 +163,14 @@ mod tests {
         let path = folder.path().join("run.json");
         let provenance = Provenance::example();
         let mut json = Json::create(&path, &provenance).unwrap();
-        let mut rows = Vec::new();
+        let mut run = Run::new(folder.path(), provenance);
         for number in 1..4 {
             let text = std::fs::read_to_string(&path).unwrap();
             let value: serde_json::Value = serde_json::from_str(&text).unwrap();
             assert_eq!(value["rows"].as_array().unwrap().len(), number - 1);
-            assert_eq!(text, super::text((&provenance, &[]), &rows, &[]));
-            rows.push(Row::absent(number, TransportKind::P2p, "no \"GPU\", here"));
-            json.append(&rows[number - 1]).unwrap();
+            assert_eq!(text, super::text(&run));
+            run.rows.push(Row::absent(number, TransportKind::P2p, "no \"GPU\", here"));
+            json.append(&run.rows[number - 1]).unwrap();
         }
         let value: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();

@@ -24,7 +24,8 @@ use std::{
 
 use crate::{machine::health::HostHealth, plan::Rank};
 
-use provenance::{Provenance, Resumption};
+use files::RecordFile;
+use provenance::Provenance;
 
 pub use crate::measure::Latency;
 
@@ -33,9 +34,7 @@ pub use csv::text as csv_text;
 pub use folder::{Run, keep_topology, topology_json};
 pub use json::text as json_text;
 pub use names::Naming;
-pub use past::Past;
 pub use resume::Held;
-pub use row::CollectivePath;
 
 /// Results that cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +44,7 @@ pub enum Error {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// What stands against it, and what to do.
+        /// Why not, and what to do.
         reason: String,
     },
     /// A file of a run cannot be read.
@@ -56,7 +55,7 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
-    /// A file holds something else than it should.
+    /// A file has unexpected content.
     #[error("cannot read {path}: {reason}", path = .path.display())]
     Content {
         /// The file.
@@ -77,7 +76,7 @@ pub enum Error {
 /// The files of a run.
 const FILES: [&str; 3] = ["run.csv", "run.json", "latency.hlog"];
 
-/// Removes what was just made for a run; what cannot be removed stays.
+/// Removes what was just made for a run, as far as it can be removed.
 fn remove(folder: &Path, made: Made) {
     if matches!(made, Made::Nothing) {
         return;
@@ -93,15 +92,12 @@ fn remove(folder: &Path, made: Made) {
 /// The open files of a run.
 #[derive(Debug)]
 pub struct Recorder {
-    folder: PathBuf,
+    /// What is in them, but for the topology.
+    run: Run,
     made: Made,
-    csv: csv::Csv,
+    csv: RecordFile,
     json: json::Json,
     hlog: hlog::Hlog,
-    rows: Vec<Row>,
-    health: Vec<HostHealth>,
-    provenance: Provenance,
-    resumed: Vec<Resumption>,
 }
 
 /// What was made for this run.
@@ -132,76 +128,59 @@ impl Recorder {
                 return Err(refuse(reason));
             }
         }
-        let files = || {
-            let csv = csv::Csv::create(&folder.join("run.csv"))?;
+        let begin = || {
+            let header = csv::text(&[]);
+            let csv = RecordFile::create(&folder.join("run.csv"), header.as_bytes(), "")?;
             resume::lock(csv.file(), folder)?;
-            let json = json::Json::create(&folder.join("run.json"), provenance)?;
-            let hlog = hlog::Hlog::create(&folder.join("latency.hlog"))?;
-            Ok((csv, json, hlog))
+            Self::begin(folder, provenance, csv, made)
         };
-        match files() {
-            Ok(files) => Ok(Self { made, ..Self::over(folder, files, provenance) }),
-            Err(Error::Write { path, source }) => {
+        begin().map_err(|err| match err {
+            Error::Write { path, source } => {
                 // Another run that has just taken the folder keeps its files.
                 if source.kind() != io::ErrorKind::AlreadyExists {
                     remove(folder, made);
                 }
                 let reason = format!("cannot write {}: {source}", path.display());
-                Err(refuse(format!("{reason}; name another with --output")))
+                refuse(format!("{reason}; name another with --output"))
             }
-            Err(err) => Err(err),
-        }
+            err => err,
+        })
     }
 
-    /// Takes away again what was made for the run: nothing was measured.
-    pub fn discard(self) {
-        remove(&self.folder, self.made);
-    }
-
-    /// Over open files, which have no row yet and were there before.
-    fn over(
+    /// Makes the files beside run.csv of a run that has no row yet.
+    fn begin(
         folder: &Path,
-        (csv, json, hlog): (csv::Csv, json::Json, hlog::Hlog),
         provenance: &Provenance,
-    ) -> Self {
-        Self {
-            folder: folder.to_owned(),
-            made: Made::Nothing,
-            csv,
-            json,
-            hlog,
-            rows: Vec::new(),
-            health: Vec::new(),
-            provenance: provenance.clone(),
-            resumed: Vec::new(),
-        }
+        csv: RecordFile,
+        made: Made,
+    ) -> Result<Self, Error> {
+        let json = json::Json::create(&folder.join("run.json"), provenance)?;
+        let hlog = hlog::Hlog::create(&folder.join("latency.hlog"))?;
+        Ok(Self { run: Run::new(folder, provenance.clone()), made, csv, json, hlog })
+    }
+
+    /// Removes what was made for the run, which has measured nothing.
+    pub fn discard(self) {
+        remove(&self.run.folder, self.made);
     }
 
     /// Appends a row to every file, with its latencies over all ranks and of each, and hands it to
-    /// the disk. Where one cannot be written, each
-    /// file ends with the last row that it could take whole.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be written, most often because the disk is full.
+    /// the disk. Where one cannot be written, each file ends with the last row that it could take
+    /// whole.
     pub fn append(&mut self, row: Row, latencies: &[(Option<Rank>, Latency)]) -> Result<(), Error> {
-        // run.csv last: a row that stands there stands in the other files too.
+        // run.csv last: a row in it is in the other files too.
         for (rank, latency) in latencies {
             self.hlog.append(&row, *rank, latency)?;
         }
         self.json.append(&row)?;
-        self.csv.append(&row)?;
-        self.rows.push(row);
+        self.csv.append(csv::line(&row).as_bytes())?;
+        self.run.rows.push(row);
         Ok(())
     }
 
-    /// Appends to what NCCL's log has of `rank`, a file of its own below the folder.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be written.
+    /// Appends to the file with NCCL's log of `rank`.
     pub fn append_nccl_log(&self, rank: Rank, text: &str) -> Result<(), Error> {
-        let folder = self.folder.join("nccl");
+        let folder = self.run.folder.join("nccl");
         let path = folder.join(format!("rank-{}.log", rank.0));
         let written = files::make_folder(&folder)
             .and_then(|()| files::open_end(&path))
@@ -209,38 +188,24 @@ impl Recorder {
         written.map_err(|source| Error::Write { path, source })
     }
 
-    /// Says in run.json how the GPUs of each host have done. There is no row behind it.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be written.
+    /// Writes the health of each host's GPUs into run.json. No row can follow.
     pub fn conclude(&mut self, health: Vec<HostHealth>) -> Result<(), Error> {
-        self.health = health;
-        self.json.conclude(&self.health)
+        self.run.health = health;
+        self.json.conclude(&self.run.health)
     }
 
-    /// How the GPUs of each host have done, once it was said.
-    pub fn health(&self) -> &[HostHealth] {
-        &self.health
-    }
-
-    /// Where the run comes from.
-    pub fn provenance(&self) -> &Provenance {
-        &self.provenance
-    }
-
-    /// When the run was gone on with.
-    pub fn resumed(&self) -> &[Resumption] {
-        &self.resumed
+    /// What is in the files, but for the topology.
+    pub const fn run(&self) -> &Run {
+        &self.run
     }
 
     /// The rows so far.
     pub fn rows(&self) -> &[Row] {
-        &self.rows
+        &self.run.rows
     }
 
     /// Where the files are.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        &self.run.folder
     }
 }

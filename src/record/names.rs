@@ -1,4 +1,4 @@
-//! What a case is called, wherever a person meets it.
+//! The name of a case in texts for people.
 
 use super::{
     MemoryKind, Row,
@@ -12,9 +12,9 @@ use crate::{
 /// What of a case its name leaves out or adds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Naming<'a> {
-    /// Whether each end is told with its host. It is anyway where the two differ.
+    /// Whether each end is named with its host. It always is where the hosts differ.
     pub has_hosts: bool,
-    /// The columns in which the cases that are told of together differ.
+    /// Columns to leave out: those in which the cases of a list differ.
     pub without: &'a [&'a str],
 }
 
@@ -147,7 +147,7 @@ impl End<'_> {
     }
 }
 
-/// What stands in a column, if something does.
+/// The text of a column, if it has any.
 fn word(value: &impl Value) -> Option<String> {
     match value.cell() {
         Cell::Empty => None,
@@ -155,7 +155,7 @@ fn word(value: &impl Value) -> Option<String> {
     }
 }
 
-/// What stands in a column, unless it is what a reader expects.
+/// The text of a column, unless it has the usual value.
 fn unless<T: Value + PartialEq>(value: Option<T>, usual: &[T]) -> Option<String> {
     word(&value.filter(|value| !usual.contains(value)))
 }

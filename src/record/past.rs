@@ -1,7 +1,7 @@
-//! A run that is in a folder already, as one that goes on with it must know it.
+//! Reads the run in a folder, to resume it.
 //!
-//! Only rows that stand whole in run.csv count: it is written last. What a crash or a loss of power
-//! has left behind them, half a line or zeros, is no row.
+//! Only rows that are whole in run.csv count, since it is written last. What a crash or a loss of
+//! power has left after them, half a line or zeros, is no row.
 
 use std::{
     fs::File,
@@ -12,7 +12,7 @@ use std::{
 use serde::Deserialize;
 
 use super::{
-    Error, Row, csv, json,
+    Error, Row, Run, csv, json,
     provenance::{Provenance, Resumption},
 };
 use crate::machine::health::HostHealth;
@@ -20,28 +20,10 @@ use crate::machine::health::HostHealth;
 /// No line of a run's files is longer; far above any row's.
 const LINE_BYTES_MAX: u64 = 1 << 24;
 
-/// No provenance is longer, nor what stands behind the rows; far above those of a thousand hosts.
+/// No provenance is longer, nor what follows the rows; far above those of a thousand hosts.
 const AROUND_BYTES_MAX: usize = 1 << 28;
 
-/// What to do about files that are damaged.
-const ANEW: &str = "measure anew, with another --output";
-
-/// A run as its folder has it.
-#[derive(Debug)]
-pub struct Past {
-    /// Where it comes from.
-    pub provenance: Provenance,
-    /// When it was gone on with.
-    pub resumed: Vec<Resumption>,
-    /// Its rows.
-    pub rows: Vec<Row>,
-    /// How the GPUs of each host have done, where that was said at its end.
-    pub health: Vec<HostHealth>,
-    /// Where its rows are.
-    pub(super) places: Places,
-}
-
-/// Where the rows are in the files of a run, and what stands around them.
+/// Where the rows are in the files of a run.
 #[derive(Debug)]
 pub(super) struct Places {
     /// Bytes of run.csv with the last row.
@@ -50,104 +32,86 @@ pub(super) struct Places {
     pub(super) json_begin: u64,
     /// Bytes of run.json with the last row.
     pub(super) json_end: u64,
-    /// Whether run.json ends behind it as it should.
+    /// Whether run.json ends after it as it should.
     pub(super) is_json_whole: bool,
 }
 
-/// What stands in run.json before the rows.
+/// What precedes the rows in run.json.
 #[derive(Deserialize)]
-struct Beginning {
-    provenance: Provenance,
+pub(super) struct Beginning {
+    pub(super) provenance: Provenance,
     #[serde(default)]
-    resumed: Vec<Resumption>,
+    pub(super) resumed: Vec<Resumption>,
 }
 
-/// What stands there behind them.
+/// What follows them.
 #[derive(Default, Deserialize)]
-struct Ending {
+pub(super) struct Ending {
     #[serde(default)]
-    health: Vec<HostHealth>,
+    pub(super) health: Vec<HostHealth>,
 }
 
-impl Past {
-    /// The run whose run.csv is open, in `folder`; `None`: it has no row.
-    ///
-    /// # Errors
-    ///
-    /// Its files are not as g2g writes them.
-    pub(super) fn of(mut csv: &File, folder: &Path) -> Result<Option<Self>, Error> {
-        let [csv_path, json_path] = ["run.csv", "run.json"].map(|name| folder.join(name));
-        let read_csv = |source| Error::Read { path: csv_path.clone(), source };
-        let read_json = |source| Error::Read { path: json_path.clone(), source };
-        csv.rewind().map_err(read_csv)?;
-        let mut csv = Lines::of(csv);
-        let header = csv::text(&[]);
-        let is_begun = csv.next_whole().map_err(read_csv)?;
-        if is_begun.is_some_and(|line| line != header.trim_end().as_bytes()) {
-            let reason = "run.csv has other columns than this version of g2g writes: go on with the \
-                          version that began it";
-            return Err(bad(folder, reason));
-        }
-        let mut csv_end = csv.at;
-        let first = csv.next_whole().map_err(read_csv)?.map(<[u8]>::to_vec);
-        let json = match File::open(&json_path) {
-            Err(err) if err.kind() == io::ErrorKind::NotFound && first.is_none() => {
-                return Ok(None);
-            }
-            json => json.map_err(read_json)?,
-        };
-        let mut json = Lines::of(&json);
-        let beginning = json.beginning().map_err(read_json)?;
-        let Some(beginning) = beginning else {
-            let reason = format!("run.csv has rows, and run.json has none: {ANEW}");
-            return if first.is_none() { Ok(None) } else { Err(bad(folder, &reason)) };
-        };
-        let Beginning { provenance, resumed } = beginning.map_err(|err| {
-            let reason =
-                format!("run.json does not begin as this version of g2g writes it ({err})");
-            bad(folder, &format!("{reason}: go on with the version that began it"))
-        })?;
-        let json_begin = json.end;
-        let mut rows: Vec<Row> = Vec::new();
-        let mut next = first;
-        while let Some(line) = next {
-            let number = rows.len() + 1;
-            let row = json.next_row().map_err(read_json)?;
-            let is_same = |row: &Row| row.case == number && is_line(row, &line);
-            let row = row.filter(is_same).ok_or_else(|| {
-                let reason = format!("row {number} is not the same in run.csv and run.json");
-                bad(folder, &format!("{reason}: {ANEW}"))
-            })?;
-            rows.push(row);
-            csv_end = csv.at;
-            next = csv.next_whole().map_err(read_csv)?.map(<[u8]>::to_vec);
-        }
-        let json_end = json.end;
-        let ending = json.ending().map_err(read_json)?.ok_or_else(|| {
-            let reason = "run.json has more rows than run.csv, which is cut or of another run";
-            bad(folder, &format!("{reason}: {ANEW}"))
-        })?;
-        let is_json_whole = ending.is_some();
-        let Ending { health } = ending.unwrap_or_default();
-        let places = Places { csv_end, json_begin, json_end, is_json_whole };
-        let past = Self { provenance, resumed, rows, health, places };
-        Ok((!past.rows.is_empty()).then_some(past))
+/// Reads the run whose run.csv is open, in `folder`, but for its topology; `None`: it has no row.
+pub(super) fn read(mut csv: &File, folder: &Path) -> Result<Option<(Run, Places)>, Error> {
+    let [csv_path, json_path] = ["run.csv", "run.json"].map(|name| folder.join(name));
+    let read_csv = |source| Error::Read { path: csv_path.clone(), source };
+    let read_json = |source| Error::Read { path: json_path.clone(), source };
+    csv.rewind().map_err(read_csv)?;
+    let mut csv = Lines::of(csv);
+    let header = csv::text(&[]);
+    let is_begun = csv.next_whole().map_err(read_csv)?;
+    if is_begun.is_some_and(|line| line != header.trim_end().as_bytes()) {
+        let reason = "run.csv has other columns than this version of g2g writes: go on with the \
+                      version that began it";
+        return Err(bad(folder, reason));
     }
+    let mut csv_end = csv.at;
+    let mut next = csv.next_whole().map_err(read_csv)?.map(<[u8]>::to_vec);
+    let json = match File::open(&json_path) {
+        Err(err) if err.kind() == io::ErrorKind::NotFound && next.is_none() => return Ok(None),
+        json => json.map_err(read_json)?,
+    };
+    let mut json = Lines::of(&json);
+    let Some(beginning) = json.beginning().map_err(read_json)? else {
+        let damaged = damaged(folder, "run.csv has rows, and run.json has none");
+        return if next.is_none() { Ok(None) } else { Err(damaged) };
+    };
+    let Beginning { provenance, resumed } = beginning.map_err(|err| {
+        let reason = format!("run.json does not begin as this version of g2g writes it ({err})");
+        bad(folder, &format!("{reason}: go on with the version that began it"))
+    })?;
+    let mut run = Run { resumed, ..Run::new(folder, provenance) };
+    let json_begin = json.end;
+    while let Some(line) = next {
+        let number = run.rows.len() + 1;
+        let row = json.next_row().map_err(read_json)?;
+        let is_same = |row: &Row| {
+            row.case == number && csv::line(row).trim_end_matches('\n').as_bytes() == line
+        };
+        run.rows.push(row.filter(is_same).ok_or_else(|| {
+            damaged(folder, &format!("row {number} is not the same in run.csv and run.json"))
+        })?);
+        csv_end = csv.at;
+        next = csv.next_whole().map_err(read_csv)?.map(<[u8]>::to_vec);
+    }
+    let json_end = json.end;
+    let ending = json.ending().map_err(read_json)?.ok_or_else(|| {
+        damaged(folder, "run.json has more rows than run.csv, which is cut or of another run")
+    })?;
+    let is_json_whole = ending.is_some();
+    run.health = ending.unwrap_or_default().health;
+    let places = Places { csv_end, json_begin, json_end, is_json_whole };
+    Ok((!run.rows.is_empty()).then_some((run, places)))
+}
+
+/// The refusal of a folder whose files are damaged.
+pub(super) fn damaged(folder: &Path, reason: &str) -> Error {
+    bad(folder, &format!("{reason}: measure anew, with another --output"))
 }
 
 /// The refusal of a folder.
 pub(super) fn bad(folder: &Path, reason: &str) -> Error {
     Error::Folder { path: folder.to_owned(), reason: reason.to_owned() }
-}
-
-/// The refusal of one whose latency.hlog has not all rows.
-pub(super) fn lacks(folder: &Path, row: usize) -> Error {
-    bad(folder, &format!("latency.hlog lacks row {row}: {ANEW}"))
-}
-
-/// Whether a line is that of the row.
-fn is_line(row: &Row, line: &[u8]) -> bool {
-    csv::line(row).trim_end_matches('\n').as_bytes() == line
 }
 
 /// The lines of a file.
@@ -182,8 +146,8 @@ impl<'a> Lines<'a> {
         Ok(is_there.then(|| self.line.strip_suffix(b"\n").unwrap_or(&self.line)))
     }
 
-    /// The same of a line that has its break, and no zeros as a loss of power leaves them; `None`
-    /// too for all behind one that has not.
+    /// The next line if it is whole: it has its break, and none of the zeros that a loss of power
+    /// leaves. `None` for all lines after one that is not whole.
     pub(super) fn next_whole(&mut self) -> io::Result<Option<&[u8]>> {
         if !self.is_cut {
             self.read()?;
@@ -193,8 +157,8 @@ impl<'a> Lines<'a> {
         Ok(line)
     }
 
-    /// What stands before the rows; `None`: there is no place for them.
-    fn beginning(&mut self) -> io::Result<Option<serde_json::Result<Beginning>>> {
+    /// What precedes the rows; `None`: there is no place for them.
+    pub(super) fn beginning(&mut self) -> io::Result<Option<serde_json::Result<Beginning>>> {
         let mut text = Vec::new();
         let mut begin = 0;
         while let Some(line) = self.next()? {
@@ -217,13 +181,13 @@ impl<'a> Lines<'a> {
         let begin = self.at;
         let Some(line) = self.next()? else { return Ok(None) };
         let mut values = serde_json::Deserializer::from_slice(line).into_iter();
-        // Whatever a crash has left behind it.
+        // A crash may have left anything after it.
         let row = values.next().and_then(Result::ok);
         self.end = begin + values.byte_offset() as u64;
         Ok(row)
     }
 
-    /// What stands behind the rows, which may be one more; the inner `None`: it is cut. The outer
+    /// What follows the rows, of which there may be one more; the inner `None`: it is cut. The outer
     /// `None`: there are more rows.
     fn ending(&mut self) -> io::Result<Option<Option<Ending>>> {
         let mut text = b"{\"rows\":[".to_vec();

@@ -1,7 +1,7 @@
 //! Where the numbers come from: the machine, the program and the settings that change results.
 //!
-//! Everything in here is on a list. The environment in particular is never dumped: it holds other
-//! people's secrets.
+//! Only what is listed here is recorded. In particular the environment is never dumped, since it
+//! may hold secrets.
 
 use std::{
     borrow::Cow,
@@ -21,7 +21,7 @@ use crate::{
 /// Variables that are recorded: those that steer the libraries g2g measures.
 const VARIABLES: [&str; 4] = ["NCCL_", "FI_", "OFI_", "CUDA_"];
 
-/// What stands for the value of one that is not known to be a setting.
+/// Recorded in place of a value, unless the variable is a known setting.
 const UNTOLD: &str = "(value not recorded)";
 
 /// What is recorded beside the rows.
@@ -84,25 +84,17 @@ pub struct Machine {
     pub cpu_governor: Option<String>,
 }
 
-/// What the user asked for, as far as provenance has it.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Seed of the data patterns.
-    pub seed: u64,
-    /// Processes.
-    pub ranks: usize,
-    /// How long each case is measured.
-    pub effort: Effort,
-    /// The simulated machine, as it was named.
-    pub simulated_machine: Option<String>,
-    /// The MPI library that joins the ranks, if one does: its file and what it calls itself.
-    pub mpi: Option<(PathBuf, String)>,
-}
-
 impl Provenance {
-    /// Of the run that begins now, on this machine.
-    pub fn collect(settings: &Settings, hosts: &[Host]) -> Self {
-        let mpi = settings.mpi.clone().map(|(path, version)| Library {
+    /// Of the run that begins now on this machine; `mpi` is the MPI library that joins the ranks, if
+    /// one does: its file and what it calls itself.
+    pub fn collect(
+        seed: u64,
+        effort: Effort,
+        simulated_machine: Option<String>,
+        mpi: Option<(PathBuf, String)>,
+        hosts: &[Host],
+    ) -> Self {
+        let mpi = mpi.map(|(path, version)| Library {
             name: "MPI".to_owned(),
             path: path.display().to_string(),
             version: version.lines().next().unwrap_or_default().to_owned(),
@@ -113,11 +105,11 @@ impl Provenance {
             architecture: env::consts::ARCH.into(),
             started: now(),
             command: command(),
-            seed: settings.seed,
-            ranks: settings.ranks,
-            effort: settings.effort,
-            simulated: settings.simulated_machine.is_some(),
-            simulated_machine: settings.simulated_machine.clone(),
+            seed,
+            ranks: hosts.iter().map(|host| host.ranks.len()).sum(),
+            effort,
+            simulated: simulated_machine.is_some(),
+            simulated_machine,
             libraries: machine::libraries().into_iter().chain(mpi).collect(),
             machine: Machine::collect(),
             hosts: hosts.to_vec(),
@@ -139,24 +131,16 @@ impl Provenance {
     pub(crate) fn example() -> Self {
         use crate::plan::Rank;
 
-        let settings = Settings {
-            seed: 1,
-            ranks: 2,
-            effort: Effort {
-                precision: 0.01,
-                time_limit: std::time::Duration::from_secs(2),
-                samples: None,
-            },
-            simulated_machine: None,
-            mpi: None,
-        };
+        let time_limit = std::time::Duration::from_secs(2);
+        let effort = Effort { precision: 0.01, time_limit, samples: None };
         let topology = crate::plan::topology::tests::machine(&[&[0, 1]]);
         let ranks = vec![Rank(0), Rank(1)];
-        Self::collect(&settings, &[Host { name: "here".to_owned(), ranks, topology }])
+        let host = Host { name: "here".to_owned(), ranks, topology };
+        Self::collect(1, effort, None, None, &[host])
     }
 }
 
-/// When a run was gone on with.
+/// When a run was resumed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Resumption {
@@ -166,21 +150,21 @@ pub struct Resumption {
     pub command: Vec<String>,
     /// The rows before it.
     pub rows: usize,
-    /// What was no longer as it had been when the run began, with the user's leave.
+    /// What had changed since the run began; the user has allowed it.
     pub changed: Vec<String>,
-    /// How the GPUs of each host had done until then, where that was said at an end.
+    /// The health of each host's GPUs until then, if it was recorded.
     pub health: Vec<HostHealth>,
 }
 
 /// Where a sweep comes from; each of its runs has a provenance of its own.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SweepProvenance {
     /// The program's version.
-    pub version: &'static str,
+    pub version: Cow<'static, str>,
     /// The revision that it was built from; `-dirty` with changes that are in none.
-    pub git_revision: &'static str,
+    pub git_revision: Cow<'static, str>,
     /// The architecture that it was built for.
-    pub architecture: &'static str,
+    pub architecture: Cow<'static, str>,
     /// When the sweep began, in UTC.
     pub started: String,
     /// The command as it was given.
@@ -195,9 +179,9 @@ impl SweepProvenance {
     /// Of the sweep that begins now.
     pub fn collect() -> Self {
         Self {
-            version: env!("CARGO_PKG_VERSION"),
-            git_revision: env!("G2G_GIT_REVISION"),
-            architecture: env::consts::ARCH,
+            version: env!("CARGO_PKG_VERSION").into(),
+            git_revision: env!("G2G_GIT_REVISION").into(),
+            architecture: env::consts::ARCH.into(),
             started: now(),
             command: command(),
             machine: Machine::collect(),

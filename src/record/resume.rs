@@ -1,29 +1,31 @@
-//! Going on with a run that has ended early, in its own folder.
+//! Resumes a run that has ended early, in its own folder.
 //!
-//! Rows that were finished stay byte for byte. What a crash has left behind them is cut off.
+//! Finished rows stay byte for byte. What a crash has left after them is cut off.
 
 use std::{
     fs::{File, TryLockError},
-    io,
+    io, mem,
     path::{Path, PathBuf},
 };
 
 use super::{
-    Error, Past, Recorder, csv, files, hlog, json,
-    past::bad,
+    Error, Made, Recorder, Run, csv,
+    files::{self, RecordFile},
+    hlog, json,
+    past::{self, Places, bad},
     provenance::{Provenance, Resumption},
 };
 
-/// The folder of a run, in which nobody else works meanwhile.
+/// The folder of a run, locked against other processes.
 #[derive(Debug)]
 pub struct Held {
     folder: PathBuf,
     csv: File,
-    past: Option<Past>,
+    past: Option<(Run, Places)>,
 }
 
 impl Held {
-    /// Takes hold of the run in `folder` and reads it. Nothing is changed yet.
+    /// Locks `folder` and reads the run in it. Changes nothing yet.
     ///
     /// # Errors
     ///
@@ -38,18 +40,18 @@ impl Held {
             bad(folder, &reason)
         })?;
         lock(&csv, folder)?;
-        let past = Past::of(&csv, folder)?;
+        let past = past::read(&csv, folder)?;
         Ok(Self { folder: folder.to_owned(), csv, past })
     }
 
     /// What is there, if it has a row.
-    pub fn past(&self) -> Option<&Past> {
-        self.past.as_ref()
+    pub fn past(&self) -> Option<&Run> {
+        self.past.as_ref().map(|(run, _)| run)
     }
 
-    /// Opens the files for the rows that are missing; `now` is told in run.json. Where there is no
-    /// row yet the run begins anew, and has `provenance`. With nothing `now` no row is missing, and
-    /// files that are whole are not touched.
+    /// Opens the files for the rows that are missing, and writes `now` into run.json. A run without
+    /// rows begins again, with `provenance`. Without `now` no row is missing, and files that are
+    /// whole are not touched.
     ///
     /// # Errors
     ///
@@ -57,41 +59,37 @@ impl Held {
     pub fn open(self, provenance: &Provenance, now: Option<Resumption>) -> Result<Recorder, Error> {
         let Self { folder, csv, past } = self;
         let [csv_path, json_path, hlog_path] = super::FILES.map(|file| folder.join(file));
-        let Some(past) = past else {
+        let Some((mut run, places)) = past else {
             for path in [&json_path, &hlog_path] {
                 remove(path)?;
             }
-            let csv = csv::Csv::begin(&csv_path, csv)?;
-            let json = json::Json::create(&json_path, provenance)?;
-            let hlog = hlog::Hlog::create(&hlog_path)?;
-            return Ok(Recorder::over(&folder, (csv, json, hlog), provenance));
+            let mut csv = RecordFile::cut(&csv_path, csv, 0)?;
+            csv.append(csv::text(&[]).as_bytes())?;
+            return Recorder::begin(&folder, provenance, csv, Made::Nothing);
         };
-        let Past { provenance, mut resumed, rows, mut health, places } = past;
-        let hlog = hlog::Hlog::resume(&hlog_path, &rows)?;
-        let is_told = now.is_some();
+        let hlog = hlog::Hlog::resume(&hlog_path, &run.rows)?;
+        let is_anew = now.is_some() || !places.is_json_whole;
         if let Some(mut now) = now {
-            // One that has brought no row tells nothing, but what it has kept of others.
-            let idle = resumed.iter().position(|before| before.rows == rows.len());
-            let idle = idle.map(|first| resumed.split_off(first)).unwrap_or_default();
-            now.health = idle.into_iter().flat_map(|before| before.health).chain(health).collect();
-            health = Vec::new();
-            resumed.push(now);
+            // Of a resumption that added no row only the health is kept.
+            let idle = run.resumed.iter().position(|before| before.rows == run.rows.len());
+            let idle = idle.map(|first| run.resumed.split_off(first)).unwrap_or_default();
+            let kept = idle.into_iter().flat_map(|before| before.health);
+            now.health = kept.chain(mem::take(&mut run.health)).collect();
+            run.resumed.push(now);
         }
-        let anew = (is_told || !places.is_json_whole).then_some(&resumed[..]);
-        let json = json::Json::resume(&json_path, &provenance, anew, &places)?;
-        let csv = csv::Csv::resume(&csv_path, csv, places.csv_end)?;
-        let recorder = Recorder::over(&folder, (csv, json, hlog), &provenance);
-        Ok(Recorder { rows, health, resumed, ..recorder })
+        let json = json::Json::resume(&json_path, &run, is_anew, &places)?;
+        let csv = RecordFile::cut(&csv_path, csv, places.csv_end)?;
+        Ok(Recorder { run, made: Made::Nothing, csv, json, hlog })
     }
 }
 
-/// Keeps every other g2g out of `folder`, as long as `csv`, its run.csv, is open.
+/// Keeps other processes of g2g out of `folder` as long as `csv`, its run.csv, is open.
 pub(super) fn lock(csv: &File, folder: &Path) -> Result<(), Error> {
     match csv.try_lock() {
         Err(TryLockError::WouldBlock) => {
             Err(bad(folder, "another g2g works in it: wait until it has ended, or name another"))
         }
-        // A file system without locks is no reason to measure nothing.
+        // Without locks in the file system the run goes on unlocked.
         Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
 }
@@ -358,11 +356,7 @@ mod tests {
         // With all rows there the files are as they were.
         let before = read(&path);
         let recorder = hold(&path).unwrap().open(&provenance, None).unwrap();
-        let json = super::super::json_text(
-            (&provenance, recorder.resumed()),
-            recorder.rows(),
-            recorder.health(),
-        );
+        let json = super::super::json_text(recorder.run());
         assert_eq!(json.as_bytes(), before[1]);
         assert_eq!(read(&path), before);
     }

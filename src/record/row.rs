@@ -1,34 +1,15 @@
-//! A row of the results, and how it comes from what became of a case.
+//! A row of the results, from the outcome of a case.
 
 use super::{MemoryKind, Row, Status};
 use crate::{
     judge::counters::CountedPath,
     judge::expected::{Expected, Judgement},
     measure::{Bulk, Measurement, Outcome, SAMPLES_FOR_INTERVAL},
-    nccl_log::Verdict,
+    nccl_log::{PathVerdict, Summary},
     plan::{Case, Flow, NicName, Place, Rank, TransportKind, topology::Host},
     transport::{Mismatch, Network, Staging, Wait},
     units::nanoseconds,
 };
-
-/// Which way a collective's data went, by NCCL's own log.
-#[derive(Clone, Debug, Default)]
-pub struct CollectivePath {
-    /// The transports of its channels, each with the count of channels.
-    pub transports: Vec<String>,
-    /// The algorithm chosen for the size.
-    pub algorithm: Option<String>,
-    /// The protocol chosen for the size.
-    pub protocol: Option<String>,
-    /// libfabric's provider.
-    pub provider: Option<String>,
-    /// aws-ofi-nccl's protocol.
-    pub plugin_protocol: Option<String>,
-    /// What the log is worth as a proof.
-    pub verdict: Verdict,
-    /// Why.
-    pub reason: String,
-}
 
 impl Row {
     /// The row of a transport that cannot run here at all.
@@ -41,12 +22,12 @@ impl Row {
         Self { status: Status::Failed, ..Self::of_case(number, case, reason) }
     }
 
-    /// The row of a case as far as its plan goes.
+    /// The row of a case before it is measured.
     pub fn planned(number: usize, case: &Case) -> Self {
         Self::of_case(number, case, "")
     }
 
-    /// The row of what became of a case.
+    /// The row of the outcome of a case.
     pub fn new(number: usize, case: &Case, outcome: &Outcome) -> Self {
         match outcome {
             Outcome::Skipped(reason) => Self::of_case(number, case, reason),
@@ -158,7 +139,7 @@ impl Row {
         }
     }
 
-    /// The same with the ends of `flow`.
+    /// Adds the ends of `flow`.
     fn along(self, flow: Option<&Flow>) -> Self {
         let Some(Flow { source, target }) = flow else { return self };
         Self {
@@ -176,7 +157,7 @@ impl Row {
         }
     }
 
-    /// The same with the names of the hosts of its ranks.
+    /// Adds the names of the hosts of its ranks.
     pub fn on(self, hosts: &[Host]) -> Self {
         let name = |rank: Option<u32>| {
             let rank = Rank(rank?);
@@ -186,7 +167,7 @@ impl Row {
         Self { source_host: name(self.source_rank), target_host: name(self.target_rank), ..self }
     }
 
-    /// The same with the variables that the user gave, if it is one of NCCL.
+    /// Adds the variables that the user gave, if it is a row of NCCL.
     pub fn with_nccl_env(self, variables: &[(String, String)]) -> Self {
         let set = variables.iter().map(|(name, value)| format!("{name}={value}"));
         let text = set.collect::<Vec<String>>().join(" ");
@@ -194,8 +175,8 @@ impl Row {
         Self { nccl_env: Some(text).filter(|text| is_nccl && !text.is_empty()), ..self }
     }
 
-    /// The same with the way that a collective's data went.
-    pub fn by_path(self, path: CollectivePath) -> Self {
+    /// Adds the path of a collective's data, by NCCL's own log.
+    pub fn by_path(self, path: Summary, verdict: PathVerdict) -> Self {
         let transports = path.transports.join(" + ");
         Self {
             path: Some(transports).filter(|text| !text.is_empty()),
@@ -203,13 +184,13 @@ impl Row {
             algorithm_protocol: path.protocol,
             provider: path.provider,
             plugin_protocol: path.plugin_protocol,
-            path_verdict: Some(path.verdict),
-            path_reason: Some(path.reason),
+            path_verdict: Some(verdict.verdict),
+            path_reason: Some(verdict.reason),
             ..self
         }
     }
 
-    /// The same with what is to be thought of its number.
+    /// Adds the expected rate, and the verdict on the measured one.
     pub fn judged(self, judgement: Judgement) -> Self {
         let Judgement { expected, fraction, verdict, reason } = judgement;
         let rate = |of: fn(&Expected) -> f64| expected.as_ref().map(of);
@@ -226,7 +207,7 @@ impl Row {
         }
     }
 
-    /// The same with the way that its data went, by counters.
+    /// Adds the path of its data, by counters.
     pub fn counted(self, path: CountedPath) -> Self {
         Self {
             path: path.path,
@@ -237,8 +218,8 @@ impl Row {
         }
     }
 
-    /// The same of a collective with the bytes that each GPU has sent over NVLink for each byte of
-    /// its size, where they are counted.
+    /// Adds the bytes that each GPU has sent over NVLink for each byte of a collective's size, if
+    /// they were counted.
     pub fn with_nvlink_bytes(self, bytes: Option<f64>) -> Self {
         let Some(bytes) = bytes else { return self };
         let told = format!("each GPU sent {bytes:.2} bytes over NVLink for each byte of the size");
@@ -250,7 +231,7 @@ impl Row {
         }
     }
 
-    /// The same with more doubts.
+    /// Adds flags.
     pub fn with_flags(self, flags: &[&str]) -> Self {
         let own = Some(self.flags.as_str()).filter(|own| !own.is_empty());
         let all: Vec<&str> = own.into_iter().chain(flags.iter().copied()).collect();
@@ -284,7 +265,7 @@ impl Row {
     }
 }
 
-/// A latency below this many times the clock's resolution is told apart badly.
+/// A latency below this many times the clock's resolution is imprecise.
 const RESOLUTIONS_FOR_LATENCY: u64 = 10;
 
 /// Below so many samples the 99.9th percentile is just the largest one.
@@ -295,7 +276,7 @@ fn flags(measured: &Measurement) -> String {
     let latency = &measured.latency;
     let staging = measured.staging;
     let bulk = |doubt: &dyn Fn(&Bulk) -> bool| measured.bandwidth.as_ref().is_some_and(doubt);
-    [
+    let flags = [
         (bulk(&|bulk| !bulk.converged), "not_converged"),
         (bulk(&|bulk| bulk.gb_s.count < SAMPLES_FOR_INTERVAL), "few_bandwidth_samples"),
         (bulk(&|bulk| bulk.sample_time < measured.clock.sample_time_min / 2), "short_samples"),
@@ -303,11 +284,13 @@ fn flags(measured: &Measurement) -> String {
         (latency.count() < SAMPLES_FOR_P999, "few_latency_samples"),
         (staging.is_some_and(|staging| staging.wait == Some(Wait::Yield)), "shared_cpus"),
         (measured.is_misplaced, "numa_misplaced"),
-    ]
-    .into_iter()
-    .filter_map(|(raised, flag)| raised.then_some(flag))
-    .collect::<Vec<&str>>()
-    .join(" ")
+    ];
+    raised(&flags).join(" ")
+}
+
+/// The flags that are raised.
+pub(super) fn raised<'a>(flags: &[(bool, &'a str)]) -> Vec<&'a str> {
+    flags.iter().filter(|(is_raised, _)| *is_raised).map(|(_, flag)| *flag).collect()
 }
 
 /// Names joined by `+`; `None` where one of them is not known, or there is none.

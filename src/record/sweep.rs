@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{
     Error, Row, csv,
     files::{self, RecordFile},
-    provenance::Machine,
+    provenance::SweepProvenance,
     resume,
 };
 use crate::plan::sweep::{Plan, Run};
@@ -32,11 +32,7 @@ pub struct Csv {
 }
 
 impl Csv {
-    /// Makes the file anew.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be written.
+    /// Creates the file, in place of an older one.
     pub fn create(path: &Path, plan: &Plan) -> Result<Self, Error> {
         resume::remove(path)?;
         let axes: String = plan.axes.iter().map(|axis| format!("axis_{},", axis.name)).collect();
@@ -44,11 +40,7 @@ impl Csv {
         Ok(Self { file: RecordFile::create(path, header.as_bytes(), "")? })
     }
 
-    /// Appends the rows of a run, which stand in its folder.
-    ///
-    /// # Errors
-    ///
-    /// The rows cannot be read, or not be written.
+    /// Appends the rows of a run, from its folder.
     pub fn append(&mut self, plan: &Plan, ended: &Ended, folder: &Path) -> Result<Vec<Row>, Error> {
         let path = folder.join("run.csv");
         // A run that cannot start leaves none.
@@ -77,7 +69,7 @@ pub struct Past {
     #[serde(skip)]
     pub folder: PathBuf,
     /// Where it comes from.
-    pub provenance: PastProvenance,
+    pub provenance: SweepProvenance,
     /// Whether a simulated machine was measured.
     pub simulated: bool,
     /// What was tried together.
@@ -86,15 +78,6 @@ pub struct Past {
     pub runs: Vec<PastRun>,
     /// What the numbers of each case say.
     pub cases: Vec<PastCase>,
-}
-
-/// Where a sweep that was run comes from.
-#[derive(Clone, Debug, Deserialize)]
-pub struct PastProvenance {
-    /// When it began, in UTC.
-    pub started: String,
-    /// The machine that it was run from.
-    pub machine: Machine,
 }
 
 /// What was tried together.
@@ -153,7 +136,7 @@ pub struct PastEffect {
     pub axis: String,
     /// The value.
     pub value: String,
-    /// The value that it is held against.
+    /// The value that it is compared with.
     pub against: String,
     /// How much it changes.
     pub effect: PastRatio,
@@ -174,10 +157,6 @@ pub struct PastRatio {
 
 impl Past {
     /// Reads the `sweep.json` of a folder.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read, or holds something else.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         let path = folder.join("sweep.json");
         let text = fs::read_to_string(&path)
@@ -191,10 +170,6 @@ impl Past {
 }
 
 /// Writes `sweep.json` in place of the one that is there, at once.
-///
-/// # Errors
-///
-/// It cannot be written.
 pub fn write_json(path: &Path, text: &str) -> Result<(), Error> {
     files::replace(path, text.as_bytes())
         .map_err(|source| Error::Write { path: path.to_owned(), source })

@@ -180,7 +180,8 @@ impl<'a> Leader<'a> {
         for (rank, text) in measured.log.iter().flatten() {
             self.record_log(*rank, Some(text.clone()))?;
         }
-        Ok(row.by_path(self.proof.path(case, measured.log.as_deref())))
+        let (path, verdict) = self.proof.path(case, measured.log.as_deref());
+        Ok(row.by_path(path, verdict))
     }
 
     fn record(&mut self, row: Row, latencies: &[(Option<Rank>, Latency)]) -> Result<(), Failure> {

@@ -40,10 +40,7 @@ use crate::{
         Case, Flow, Rank, Request, TransportKind,
         topology::{Host, Topology},
     },
-    record::{
-        self, Recorder, Status,
-        provenance::{Provenance, Settings},
-    },
+    record::{self, Recorder, Status, provenance::Provenance},
     show,
     stderr::say,
     transport::{Transport, nccl_env},
@@ -193,14 +190,13 @@ impl<'a> Run<'a> {
             show::print(&steps::listing(&self.steps)).map_err(|err| start(&err))?;
             return Ok(None);
         }
-        let settings = Settings {
-            seed: options.seed,
-            ranks: self.hosts.iter().map(|host| host.ranks.len()).sum(),
-            effort: options.effort(),
-            simulated_machine: options.simulate.clone(),
-            mpi: ranks.world.library(),
-        };
-        let provenance = Provenance::collect(&settings, &self.hosts);
+        let provenance = Provenance::collect(
+            options.seed,
+            options.effort(),
+            options.simulate.clone(),
+            ranks.world.library(),
+            &self.hosts,
+        );
         let given = options.resume.as_ref().or(options.output.as_ref()).cloned();
         let folder = given.unwrap_or_else(|| free_folder(&provenance.folder_name()));
         interrupt::has_to_lose(END, remedy(&folder));
@@ -257,8 +253,7 @@ impl<'a> Run<'a> {
 
     /// Prints the results in the form asked for.
     fn show(&self, recorder: &Recorder) -> io::Result<()> {
-        let rows = recorder.rows();
-        let provenance = recorder.provenance();
+        let (rows, provenance) = (recorder.rows(), &recorder.run().provenance);
         show::print(&match self.options.format {
             Format::Table | Format::Markdown => {
                 let slow = attribution::find(rows, &|row| attribution::way(row, &self.hosts));
@@ -270,9 +265,7 @@ impl<'a> Run<'a> {
                 }
             }
             Format::Csv => record::csv_text(rows),
-            Format::Json => {
-                record::json_text((provenance, recorder.resumed()), rows, recorder.health())
-            }
+            Format::Json => record::json_text(recorder.run()),
             Format::NcclTests => {
                 let mut communicators = self.cases().filter_map(Case::communicator);
                 let communicator: Vec<Flow> = communicators.next().unwrap_or_default();

@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, env};
 use crate::{
     nccl_log::{Asked, PathVerdict, Reader, Summary, Verdict, Wishes},
     plan::{Case, Rank},
-    record::CollectivePath,
     transport::nccl_env::LOG_MARK,
 };
 
@@ -18,15 +17,17 @@ pub(super) struct Proof {
 impl Proof {
     /// The path of the data of `case`. `new` has the ranks' new lines, `None` if their logs are not
     /// kept.
-    pub(super) fn path(&mut self, case: &Case, new: Option<&[(Rank, String)]>) -> CollectivePath {
+    pub(super) fn path(
+        &mut self,
+        case: &Case,
+        new: Option<&[(Rank, String)]>,
+    ) -> (Summary, PathVerdict) {
         let Some(new) = new else {
             let reason = "NCCL_DEBUG_FILE is set: NCCL's log is there and not here; `g2g \
                           explain` reads it";
-            return CollectivePath {
-                verdict: Verdict::Unknown,
-                reason: reason.to_owned(),
-                ..CollectivePath::default()
-            };
+            let reason = reason.to_owned();
+            let unknown = PathVerdict { verdict: Verdict::Unknown, reason, at: None };
+            return (Summary::default(), unknown);
         };
         for (rank, text) in new {
             self.logs.entry(*rank).or_default().push_str(text);
@@ -43,23 +44,12 @@ impl Proof {
         let mut log = reader.finish();
         log.keep_behind(&begins);
         let asked = asked(case);
-        let Summary { transports, algorithm, protocol, provider, plugin_protocol } =
-            log.summary(asked.as_ref());
         let variables: Vec<(String, String)> = env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
         let set = variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let PathVerdict { verdict, reason, .. } =
-            log.path_verdict(asked.as_ref(), &Wishes::of(set));
-        CollectivePath {
-            transports,
-            algorithm,
-            protocol,
-            provider,
-            plugin_protocol,
-            verdict,
-            reason,
-        }
+        let verdict = log.path_verdict(asked.as_ref(), &Wishes::of(set));
+        (log.summary(asked.as_ref()), verdict)
     }
 }
 

@@ -1,8 +1,7 @@
 //! What a log means: findings as sentences, each with what it rests on, why it is so, and what to
 //! change.
 //!
-//! Owns the judgement and its words. Where a log does not prove what is likely, the sentence says
-//! so.
+//! Where a log suggests something and does not prove it, the sentence says so.
 
 mod network;
 mod paths;

@@ -2,11 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    Finding, count,
-    paths::{instance, links},
-};
-use crate::nccl_log::{Link, Log, Plugin, Transport, WarningKind, number_ranges};
+use super::{Finding, count, paths::instance};
+use crate::nccl_log::{Link, Log, Transport, WarningKind, number_ranges};
 
 pub(super) fn findings(log: &Log) -> Vec<Finding> {
     let found = [
@@ -38,7 +35,7 @@ fn plugin(log: &Log) -> Option<Finding> {
     if let Some(nics) = plugin.nics {
         says = format!("{says}, over {}", count(nics, "interface"));
     }
-    if protocol(plugin) == Some("SENDRECV") {
+    if plugin.protocol.as_ref().is_some_and(|told| told.value == "SENDRECV") {
         says +=
             ": NCCL's messages travel as libfabric's sends and receives, each over one interface";
         let known = instance(log).and_then(|(name, known)| Some((name, known.efa_rdma_write?)));
@@ -57,10 +54,6 @@ fn plugin(log: &Log) -> Option<Finding> {
         ));
     }
     Some(Finding::note("plugin", says, at))
-}
-
-fn protocol(plugin: &Plugin) -> Option<&str> {
-    plugin.protocol.as_ref().map(|told| told.value.as_str())
 }
 
 /// aws/aws-ofi-nccl, src/nccl_ofi_net.cpp (`nccl_net_ofi_configure_nccl_proto_simple`).
@@ -83,11 +76,10 @@ fn forced_simple(log: &Log) -> Option<Finding> {
 }
 
 fn gpudirect(log: &Log) -> Option<Finding> {
-    let of_network = |link: &&Link| matches!(link.transport, Transport::Net { .. });
-    let is_direct = |link: &&Link| matches!(link.transport, Transport::Net { gpudirect: true, .. });
-    let first = links(log).find(of_network)?;
-    let bounced = links(log).filter(of_network).find(|link| !is_direct(link));
-    let Some(bounced) = bounced else {
+    let network = |link: &&Link| matches!(link.transport, Transport::Net { .. });
+    let bounced = |link: &&Link| matches!(link.transport, Transport::Net { gpudirect: false, .. });
+    let first = log.links().find(network)?;
+    let Some(bounced) = log.links().find(bounced) else {
         let how = match log.plugin.as_ref().and_then(|plugin| plugin.dma_buf.as_ref()) {
             Some(told) if told.value == "false" => {
                 " (by the drivers' peer memory, since the plugin registers no dma-buf)"
@@ -177,8 +169,11 @@ fn lacks_gpudirect(log: &Log) -> Option<Finding> {
 
 /// TCP where there may be something better.
 fn sockets(log: &Log) -> Option<Finding> {
-    let of_sockets = |transport: &Transport| matches!(transport, Transport::Net { plugin, .. } if plugin == "Socket");
-    let link = links(log).find(|link| of_sockets(&link.transport));
+    let of_sockets = |link: &&Link| match &link.transport {
+        Transport::Net { plugin, .. } => plugin == "Socket",
+        _ => false,
+    };
+    let link = log.links().find(of_sockets);
     let network = log.networks.iter().find(|told| told.value == "Socket");
     let is_needed =
         log.communicators.iter().any(|known| known.nodes.is_some_and(|nodes| nodes > 1));
@@ -197,15 +192,12 @@ fn sockets(log: &Log) -> Option<Finding> {
 
 /// Another rank sends: PXN.
 fn proxy(log: &Log) -> Option<Finding> {
-    let by_other =
-        |transport: &Transport| matches!(transport, Transport::Net { proxy: Some(_), .. });
-    let link = links(log).find(|link| by_other(&link.transport))?;
-    let proxies: BTreeSet<u32> = links(log)
-        .filter_map(|link| match link.transport {
-            Transport::Net { proxy, .. } => proxy,
-            _ => None,
-        })
-        .collect();
+    let of_link = |link: &Link| match link.transport {
+        Transport::Net { proxy, .. } => proxy,
+        _ => None,
+    };
+    let link = log.links().find(|link| of_link(link).is_some())?;
+    let proxies: BTreeSet<u32> = log.links().filter_map(of_link).collect();
     let list: Vec<u32> = proxies.into_iter().collect();
     let says = format!(
         "some data takes NVLink to another GPU of the node and leaves by the interface next to that \

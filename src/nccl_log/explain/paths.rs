@@ -17,10 +17,6 @@ pub(super) fn instance(log: &Log) -> Option<(&str, &'static Instance)> {
     Some((&platform.value, Instance::named(&platform.value)?))
 }
 
-pub(super) fn links(log: &Log) -> impl Iterator<Item = &Link> {
-    log.communicators.iter().flat_map(|communicator| &communicator.links)
-}
-
 /// A variable that NCCL says it has read.
 pub(super) fn variable<'a>(log: &'a Log, name: &str) -> Option<&'a Variable> {
     let mut read = log.variables.iter().filter(|variable| variable.origin == Origin::Environment);
@@ -33,8 +29,8 @@ fn warning(log: &Log, kind: WarningKind) -> Option<(&str, Place)> {
 }
 
 fn shared_memory(log: &Log) -> Option<Finding> {
-    let link = links(log).find(|link| matches!(link.transport, Transport::Shm { .. }))?;
-    let pairs = links(log).filter(|link| matches!(link.transport, Transport::Shm { .. })).count();
+    let link = log.links().find(|link| matches!(link.transport, Transport::Shm { .. }))?;
+    let pairs = log.links().filter(|link| matches!(link.transport, Transport::Shm { .. })).count();
     let mut at = vec![link.first];
     let (because, remedy) = match shared_memory_cause(log) {
         Some((because, remedy, place)) => {
@@ -47,8 +43,7 @@ fn shared_memory(log: &Log) -> Option<Finding> {
              without peer access, MIG, and virtual machines have the same effect"
                 .to_owned(),
             "look at the pair in `nvidia-smi topo -m` and `nvidia-smi topo -p2p rw`; NCCL_P2P_LEVEL=SYS \
-             makes NCCL try, and `g2g p2p` against `g2g shm` says which is faster"
-                .to_owned(),
+             makes NCCL try, and `g2g p2p` against `g2g shm` says which is faster",
         ),
     };
     let says = format!(
@@ -66,12 +61,12 @@ fn shared_memory(log: &Log) -> Option<Finding> {
 }
 
 /// Why there is no peer access, as far as the log says: the reason, what to do, and the line.
-fn shared_memory_cause(log: &Log) -> Option<(String, String, Option<Place>)> {
+fn shared_memory_cause(log: &Log) -> Option<(String, &'static str, Option<Place>)> {
     let disabled = variable(log, "NCCL_P2P_DISABLE").filter(|variable| variable.value == "1");
     if let Some(variable) = disabled {
         return Some((
             "NCCL_P2P_DISABLE=1 switches peer access off".to_owned(),
-            "unset NCCL_P2P_DISABLE".to_owned(),
+            "unset NCCL_P2P_DISABLE",
             Some(variable.at),
         ));
     }
@@ -81,7 +76,7 @@ fn shared_memory_cause(log: &Log) -> Option<(String, String, Option<Place>)> {
                 "NCCL_P2P_LEVEL={} allows peer access up to that distance only",
                 variable.value
             ),
-            "unset NCCL_P2P_LEVEL, or set it to SYS".to_owned(),
+            "unset NCCL_P2P_LEVEL, or set it to SYS",
             Some(variable.at),
         ));
     }
@@ -90,8 +85,7 @@ fn shared_memory_cause(log: &Log) -> Option<(String, String, Option<Place>)> {
         return Some((
             format!("NVML reports that the driver allows no peer access: \"{}\"", sentence(text)),
             "`nvidia-smi topo -p2p rw` shows which pairs and why (CNS chipset, GNS GPU, TNS \
-             topology, DR disabled by a registry key)"
-                .to_owned(),
+             topology, DR disabled by a registry key)",
             Some(at),
         ));
     }
@@ -99,16 +93,14 @@ fn shared_memory_cause(log: &Log) -> Option<(String, String, Option<Place>)> {
         return Some((
             format!("CUDA refuses peer access: \"{}\"", sentence(text)),
             "`g2g topo` shows which GPUs reach each other; a consumer GPU or a virtual machine \
-             may have no peer access at all"
-                .to_owned(),
+             may have no peer access at all",
             Some(at),
         ));
     }
     if let Some((_, at)) = warning(log, WarningKind::LegacyIpc) {
         return Some((
             "CUDA IPC does not work here".to_owned(),
-            "leave NCCL_CUMEM_ENABLE unset or set it to 1, with a driver of CUDA 12.0 or newer"
-                .to_owned(),
+            "leave NCCL_CUMEM_ENABLE unset or set it to 1, with a driver of CUDA 12.0 or newer",
             Some(at),
         ));
     }
@@ -116,7 +108,7 @@ fn shared_memory_cause(log: &Log) -> Option<(String, String, Option<Place>)> {
     instance.lacks_p2p().then(|| {
         (
             format!("the GPUs of {name} have no peer access that works"),
-            "nothing is wrong: on this instance type host memory is the way".to_owned(),
+            "nothing is wrong: on this instance type host memory is the way",
             None,
         )
     })
@@ -129,7 +121,7 @@ fn sentence(text: &str) -> &str {
 
 /// Over what a peer's memory is reached: the line does not say.
 fn peer(log: &Log) -> Option<Finding> {
-    let link = links(log).find(|link| matches!(link.transport, Transport::P2p { .. }))?;
+    let link = log.links().find(|link| matches!(link.transport, Transport::P2p { .. }))?;
     let mut at = vec![link.first];
     let graphs = log.communicators.iter().flat_map(|communicator| &communicator.graphs);
     let within =
@@ -161,7 +153,7 @@ fn peer(log: &Log) -> Option<Finding> {
 /// Reads are the default in one case and a choice in all others.
 fn read(log: &Log) -> Option<Finding> {
     let is_read = |link: &&Link| matches!(link.transport, Transport::P2p { read: true, .. });
-    let link = links(log).find(is_read)?;
+    let link = log.links().find(is_read)?;
     if let Some(variable) = variable(log, "NCCL_P2P_READ_ENABLE") {
         let says =
             format!("the target reads (/read), since NCCL_P2P_READ_ENABLE is {}", variable.value);
@@ -182,7 +174,7 @@ fn read(log: &Log) -> Option<Finding> {
 fn indirect(log: &Log) -> Option<Finding> {
     let is_indirect =
         |link: &&Link| matches!(link.transport, Transport::P2p { kind: P2pKind::Indirect, .. });
-    let link = links(log).find(is_indirect)?;
+    let link = log.links().find(is_indirect)?;
     let says = format!(
         "rank {} reaches rank {} through a GPU in between ({}): NVLink does not connect the two \
          directly, and the one in between shares its links",
@@ -195,8 +187,7 @@ fn indirect(log: &Log) -> Option<Finding> {
 
 /// NVLink SHARP: there or not, used or not.
 fn nvls(log: &Log) -> Option<Finding> {
-    let all = || log.communicators.iter().flat_map(|communicator| &communicator.choices);
-    let chosen = all().find(|choice| choice.algorithm.starts_with("NVLS"));
+    let chosen = log.choices().find(|choice| choice.algorithm.starts_with("NVLS"));
     if let Some(choice) = chosen {
         let says = format!(
             "NVLink SHARP (NVLS) was chosen, for {} bytes at first: the switches reduce, so that the \
@@ -226,13 +217,12 @@ fn nvls(log: &Log) -> Option<Finding> {
     let support = log.nvls_support?;
     let gpus = count(support.available + support.missing, "GPU");
     let (state, more) = match (support.missing, known) {
-        (0, _) => ("available", {
-            let is_told = all().next().is_some();
-            match is_told {
-                true => "; no operation in the log used it",
-                false => "; whether it was used is only told with NCCL_DEBUG_SUBSYS=INIT,TUNING",
-            }
-        }),
+        (0, _) if log.choices().next().is_some() => {
+            ("available", "; no operation in the log used it")
+        }
+        (0, _) => {
+            ("available", "; whether it was used is only told with NCCL_DEBUG_SUBSYS=INIT,TUNING")
+        }
         (_, Some((_, true))) => (
             "not available",
             ", though the instance type has it: fabric manager, driver or a container may be why",

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, count};
 use crate::{
-    nccl_log::{Communicator, Log, Place, Transport},
+    nccl_log::{Communicator, Link, Log, Place, Transport, summary::ranks_named},
     plan::catalogue::Instance,
 };
 
@@ -31,7 +31,7 @@ const HOW_TOGETHER: &str = "give one pod all the GPUs and start the ranks in it,
     hand the memory over. NCCL asks for no more, but CUDA must also map memory of a GPU that the pod \
     does not see: the next log shows whether it does";
 
-/// Sizes of communicators that are told of by themselves.
+/// Sizes of communicators with a finding of their own.
 const SIZES_MAX: usize = 4;
 
 /// How the ranks lie, of communicators that look alike.
@@ -44,9 +44,7 @@ pub(super) fn findings(log: &Log) -> Vec<Finding> {
     });
     let mut findings: Vec<Finding> =
         alone.filter_map(|communicator| apart(log, communicator)).take(SIZES_MAX).collect();
-    if let Some(finding) = uneven(log) {
-        findings.push(finding);
-    }
+    findings.extend(uneven(log));
     findings
 }
 
@@ -61,7 +59,7 @@ fn apart(log: &Log, communicator: &Communicator) -> Option<Finding> {
     );
     let platform = log.plugin.as_ref().and_then(|plugin| plugin.platform.as_ref());
     let known = platform.and_then(|told| Some((told, Instance::named(&told.value)?)));
-    if same_address(communicator).is_some() {
+    if has_same_address(communicator) {
         return None;
     }
     let Some((platform, instance)) = known else {
@@ -95,7 +93,7 @@ fn apart(log: &Log, communicator: &Communicator) -> Option<Finding> {
     Some(finding.because(WHY_APART).remedy(HOW_TOGETHER))
 }
 
-/// The same where nothing but the names tells of pods.
+/// Ranks of which only the names of their hosts suggest pods.
 fn if_pods(communicator: &Communicator, nodes: &str, layout: Place) -> Option<Finding> {
     let hosts = hosts(communicator);
     let says = format!(
@@ -109,8 +107,7 @@ fn if_pods(communicator: &Communicator, nodes: &str, layout: Place) -> Option<Fi
     })
 }
 
-/// What tells that ranks see a part of a machine each; `None` without a sign that cannot be
-/// otherwise.
+/// Signs that each rank sees only a part of one machine; `None` without a conclusive one.
 fn signs(
     log: &Log,
     communicator: &Communicator,
@@ -179,69 +176,55 @@ fn gpu_numbers(communicator: &Communicator) -> BTreeMap<u32, (u32, Place)> {
     numbers
 }
 
-/// Two ranks of different hosts whose GPUs have the same address: they are on two machines.
-fn same_address(communicator: &Communicator) -> Option<(u32, u32)> {
-    let mut known: BTreeMap<&str, (u32, &str)> = BTreeMap::new();
-    for (&rank, member) in &communicator.members {
-        let Some(bus_id) = member.bus_id.as_deref() else { continue };
-        match known.get(bus_id) {
-            Some(&(other, host)) if host != member.process.host => return Some((other, rank)),
-            _ => known.insert(bus_id, (rank, &member.process.host)),
-        };
-    }
-    None
+/// Whether GPUs of two hosts have the same address: they are on two machines.
+fn has_same_address(communicator: &Communicator) -> bool {
+    let mut hosts: BTreeMap<&str, &str> = BTreeMap::new();
+    communicator.members.values().any(|member| {
+        let host = member.process.host.as_str();
+        let bus_id = member.bus_id.as_deref();
+        bus_id.is_some_and(|bus_id| *hosts.entry(bus_id).or_insert(host) != host)
+    })
 }
 
-fn hosts(communicator: &Communicator) -> Vec<String> {
-    let hosts: BTreeSet<&str> =
-        communicator.members.values().map(|member| member.process.host.as_str()).collect();
-    hosts.into_iter().map(str::to_owned).collect()
+fn hosts(communicator: &Communicator) -> Vec<&str> {
+    let members = communicator.members.values();
+    let hosts: BTreeSet<&str> = members.map(|member| member.process.host.as_str()).collect();
+    hosts.into_iter().collect()
 }
 
-/// EC2 calls an instance `ip-10-0-0-1` or by its id; a pod is called by a name with a number or
-/// letters of chance behind it.
-fn is_pod_like(hosts: &[String]) -> bool {
+/// EC2 names an instance `ip-10-0-0-1` or by its id; the name of a pod ends with a number or random
+/// letters.
+fn is_pod_like(hosts: &[&str]) -> bool {
     let of_instance = |host: &str| host.starts_with("ip-") || host.starts_with("i-");
     !hosts.is_empty() && hosts.iter().all(|host| host.contains('-') && !of_instance(host))
 }
 
-fn ranks_named(ranks: &[u32]) -> String {
-    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("{word} {}", crate::nccl_log::number_ranges(ranks))
-}
-
 /// Ranks of one host that NCCL takes for several nodes, or whose data takes the network.
 fn uneven(log: &Log) -> Option<Finding> {
-    for communicator in &log.communicators {
-        for link in &communicator.links {
-            let Transport::Net { .. } = link.transport else { continue };
-            let Some(target) = link.target else { continue };
-            let members =
-                (communicator.members.get(&link.source), communicator.members.get(&target));
-            let (Some(source_rank), Some(target_rank)) = members else { continue };
-            if source_rank.process.host != target_rank.process.host {
-                continue;
-            }
-            let says = format!(
-                "rank {} and rank {target} are both on {}, but their data goes over the network \
-                 ({})",
-                link.source, source_rank.process.host, link.transport
-            );
-            let finding = Finding::problem("network-within-a-host", says, vec![link.first]);
-            return Some(
-                finding
-                    .because(
-                        "either /dev/shm is not the same file system for both (containers), or peer \
-                         access and shared memory are both switched off (NCCL_P2P_DISABLE, \
-                         NCCL_P2P_LEVEL, NCCL_SHM_DISABLE), or NCCL counts on more bandwidth from a \
-                         network interface that is near to both GPUs than from the way between them",
-                    )
-                    .remedy(
-                        "compare `stat -c %d /dev/shm` in both, unset those variables, and try \
-                         NCCL_NET_DISABLE_INTRA=1, which takes the network out of the choice",
-                    ),
-            );
-        }
-    }
-    None
+    let (link, target, host) = log.communicators.iter().find_map(|communicator| {
+        let host = |rank: u32| Some(&communicator.members.get(&rank)?.process.host);
+        let network = |link: &&Link| matches!(link.transport, Transport::Net { .. });
+        communicator.links.iter().filter(network).find_map(|link| {
+            let (source, target) = (host(link.source)?, link.target?);
+            (source == host(target)?).then_some((link, target, source))
+        })
+    })?;
+    let says = format!(
+        "rank {} and rank {target} are both on {host}, but their data goes over the network ({})",
+        link.source, link.transport
+    );
+    let finding = Finding::problem("network-within-a-host", says, vec![link.first]);
+    Some(
+        finding
+            .because(
+                "either /dev/shm is not the same file system for both (containers), or peer access \
+                 and shared memory are both switched off (NCCL_P2P_DISABLE, NCCL_P2P_LEVEL, \
+                 NCCL_SHM_DISABLE), or NCCL counts on more bandwidth from a network interface that \
+                 is near to both GPUs than from the way between them",
+            )
+            .remedy(
+                "compare `stat -c %d /dev/shm` in both, unset those variables, and try \
+                 NCCL_NET_DISABLE_INTRA=1, which takes the network out of the choice",
+            ),
+    )
 }

@@ -1,14 +1,13 @@
 //! Whether the log is whole, what its warnings mean, and variables without effect.
 
-use super::{Finding, count, paths::links};
-use crate::nccl_log::{Log, Origin, Path, Variable, Verdict, Warning, WarningKind, number_ranges};
+use super::{Finding, count};
+use crate::nccl_log::{Log, Origin, Path, Variable, Warning, WarningKind, summary::ranks_named};
 
-/// Warnings that are told one by one; the rest are counted.
+/// Warnings that are listed; the rest are counted.
 const WARNINGS_MAX: usize = 8;
 
 pub(super) fn findings(log: &Log) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    findings.extend(warnings(log));
+    let mut findings = warnings(log);
     findings.extend(versions(log));
     findings.extend(missing(log));
     findings.extend(unfinished(log));
@@ -20,25 +19,43 @@ pub(super) fn findings(log: &Log) -> Vec<Finding> {
 
 fn warnings(log: &Log) -> Vec<Finding> {
     // Where host memory is used instead, that finding says why.
-    let is_told = links(log).any(|link| link.transport.path() == Path::Shm);
+    let is_told = log.links().any(|link| link.transport.path() == Path::Shm);
     let by_path = |warning: &&Warning| {
         let refusals = [WarningKind::P2pDisabled, WarningKind::P2pRefused, WarningKind::LegacyIpc];
         !(is_told && refusals.contains(&warning.kind))
     };
+    let warnings: Vec<&Warning> = log.warnings.iter().filter(by_path).collect();
     let mut findings: Vec<Finding> =
-        log.warnings.iter().filter(by_path).take(WARNINGS_MAX).map(warning).collect();
-    if let Some(first) = log.warnings.iter().filter(by_path).nth(WARNINGS_MAX) {
-        let more = log.warnings.iter().filter(by_path).count() - WARNINGS_MAX;
-        let more = count(more, "more warning");
+        warnings.iter().take(WARNINGS_MAX).map(|warned| warning(warned)).collect();
+    if let Some(first) = warnings.get(WARNINGS_MAX) {
+        let more = count(warnings.len() - WARNINGS_MAX, "more warning");
         let says = format!("there are {more} that say other things, from this line on");
         findings.push(Finding::problem("more-warnings", says, vec![first.at]));
     }
     findings
 }
 
-/// What a warning means.
+/// A warning, with what it means if that is known.
 fn warning(warning: &Warning) -> Finding {
-    let (name, means, remedy) = match warning.kind {
+    let Warning { kind, text, at, .. } = warning;
+    let times = match warning.lines {
+        1 => String::new(),
+        lines => format!(" ({lines} lines)"),
+    };
+    let Some((name, means, remedy)) = meaning(*kind) else {
+        return Finding::problem("warning", format!("NCCL warns{times}: \"{text}\""), vec![*at]);
+    };
+    let who = warning.process.as_ref().map_or_else(String::new, |process| {
+        format!(", first process {} on {}", process.pid, process.host)
+    });
+    let is_harmless = *kind == WarningKind::CuMemHost;
+    let finding = if is_harmless { Finding::note } else { Finding::problem };
+    finding(name, format!("{means}{times}{who}: \"{text}\""), vec![*at]).remedy(remedy)
+}
+
+/// What a kind of warning is called, what it means, and what to do.
+const fn meaning(kind: WarningKind) -> Option<(&'static str, &'static str, &'static str)> {
+    Some(match kind {
         WarningKind::P2pDisabled | WarningKind::P2pRefused | WarningKind::LegacyIpc => (
             "peer-access-refused",
             "GPUs of a node do not reach each other's memory: the driver or CUDA refuses",
@@ -104,22 +121,8 @@ fn warning(warning: &Warning) -> Finding {
             "the hosts could share an NVLink domain, but that does not work",
             "check IMEX: the service on all hosts, and /dev/nvidia-caps-imex-channels in the container",
         ),
-        WarningKind::Other => {
-            let says = format!("NCCL warns{}: \"{}\"", times(warning.lines), warning.text);
-            return Finding::problem("warning", says, vec![warning.at]);
-        }
-    };
-    let who = warning.process.as_ref().map_or_else(String::new, |process| {
-        format!(", first process {} on {}", process.pid, process.host)
-    });
-    let says = format!("{means}{}{who}: \"{}\"", times(warning.lines), warning.text);
-    let is_harmless = warning.kind == WarningKind::CuMemHost;
-    let finding = if is_harmless { Finding::note } else { Finding::problem };
-    finding(name, says, vec![warning.at]).remedy(remedy)
-}
-
-fn times(lines: u64) -> String {
-    if lines == 1 { String::new() } else { format!(" ({lines} lines)") }
+        WarningKind::Other => return None,
+    })
 }
 
 fn versions(log: &Log) -> Option<Finding> {
@@ -141,11 +144,10 @@ fn missing(log: &Log) -> Vec<Finding> {
     if let Some(communicator) = of_ranks.clone().find(|known| !known.missing().is_empty()) {
         let missing = communicator.missing();
         let says = format!(
-            "the log has {} of {}; of rank{} {} nothing is known but what the others say",
+            "the log has {} of {}; of {} nothing is known but what the others say",
             communicator.members.len(),
             count(communicator.ranks.unwrap_or_default(), "rank"),
-            if missing.len() == 1 { "" } else { "s" },
-            number_ranges(&missing)
+            ranks_named(&missing)
         );
         let finding = Finding::note("ranks-missing", says, vec![communicator.at]);
         findings.push(finding.remedy(
@@ -176,23 +178,21 @@ fn missing(log: &Log) -> Vec<Finding> {
 /// Ranks that began and did not finish, and what was left out.
 fn unfinished(log: &Log) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for communicator in &log.communicators {
-        let begun: Vec<u32> = communicator
-            .members
-            .iter()
+    let begun = log.communicators.iter().find_map(|communicator| {
+        let members = communicator.members.iter();
+        let begun: Vec<u32> = members
             .filter(|(_, member)| !member.is_complete && member.bus_id.is_some())
             .map(|(&rank, _)| rank)
             .collect();
-        let Some(first) = begun.first() else { continue };
-        let at = communicator.members[first].at;
+        Some((communicator.members[begun.first()?].at, begun))
+    });
+    if let Some((at, ranks)) = begun {
         let says = format!(
-            "rank{} {} began to join a communicator and the log does not say that it was done: \
-             it hangs, it failed, or the log is cut",
-            if begun.len() == 1 { "" } else { "s" },
-            number_ranges(&begun)
+            "{} began to join a communicator and the log does not say that it was done: it hangs, \
+             it failed, or the log is cut",
+            ranks_named(&ranks)
         );
         findings.push(Finding::problem("unfinished", says, vec![at]));
-        break;
     }
     if log.left_out > 0 {
         let says =
@@ -253,7 +253,7 @@ fn uses_ofi(log: &Log) -> bool {
     log.networks.iter().any(|told| told.value.contains("Libfabric"))
 }
 
-/// All communicators whose layout is told have one rank a node.
+/// All communicators whose layout is known have one rank on each node.
 fn no_peers(log: &Log) -> bool {
     let mut told = log.communicators.iter().filter(|known| known.nodes.is_some()).peekable();
     told.peek().is_some() && told.all(|known| known.nodes == known.ranks)
@@ -266,13 +266,4 @@ fn is_at_least(log: &Log, major: u32, minor: u32, patch: u32) -> bool {
         let mut next = || numbers.next().unwrap_or(0);
         (next(), next(), next()) >= (major, minor, patch)
     })
-}
-
-/// The sentence on what the log proves of the way.
-pub(super) fn proof(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Proven => "proven",
-        Verdict::Contradicted => "contradicted",
-        Verdict::Unknown => "not proven",
-    }
 }

@@ -5,8 +5,8 @@ use std::{
     fmt::Write,
 };
 
-use super::{Explanation, Finding, Weight, count, state};
-use crate::nccl_log::{Communicator, Log, Place, Told, number_ranges};
+use super::{Explanation, Finding, Weight, count};
+use crate::nccl_log::{Communicator, Link, Log, Place, Told, Verdict, number_ranges};
 use crate::units::Bytes;
 
 /// Columns of the text.
@@ -19,18 +19,10 @@ pub(super) fn text(explanation: &Explanation) -> String {
     let log = &explanation.log;
     let mut text = String::new();
     paragraph(&mut text, "", &heading(log));
-    text += "\nRanks\n";
-    for line in ranks(log) {
-        paragraph(&mut text, "  ", &line);
-    }
-    text += "\nPaths\n";
-    for line in paths(log) {
-        paragraph(&mut text, "  ", &line);
-    }
-    let choices = choices(log);
-    if !choices.is_empty() {
-        text += "\nAlgorithms\n";
-        for line in choices {
+    let sections = [("Ranks", ranks(log)), ("Paths", paths(log)), ("Algorithms", choices(log))];
+    for (title, lines) in sections.into_iter().filter(|(_, lines)| !lines.is_empty()) {
+        let _ = write!(text, "\n{title}\n");
+        for line in lines {
             paragraph(&mut text, "  ", &line);
         }
     }
@@ -44,9 +36,13 @@ pub(super) fn text(explanation: &Explanation) -> String {
         }
     }
     let path = &explanation.path;
+    let proof = match path.verdict {
+        Verdict::Proven => "proven",
+        Verdict::Contradicted => "contradicted",
+        Verdict::Unknown => "not proven",
+    };
     text.push('\n');
-    let proof = format!("The way of the data is {}: {}.", state::proof(path.verdict), path.reason);
-    paragraph(&mut text, "", &proof);
+    paragraph(&mut text, "", &format!("The way of the data is {proof}: {}.", path.reason));
     text
 }
 
@@ -61,7 +57,7 @@ fn add_finding(text: &mut String, log: &Log, finding: &Finding) {
     }
 }
 
-/// With a capital at its beginning, unless that is a name.
+/// Begins with a capital, unless it begins with a name.
 pub(crate) fn upper(sentence: &str) -> String {
     let mut letters = sentence.chars();
     let is_name = sentence.starts_with("aws-") || sentence.starts_with("libfabric");
@@ -127,8 +123,8 @@ fn ranks(log: &Log) -> Vec<String> {
             lines.push("ranks whose communicator is not in the log".to_owned());
             continue;
         };
-        let number = u64::try_from(group.len()).unwrap_or(u64::MAX);
-        let mut line = format!("{} of {}", count(number, "communicator"), count(ranks, "rank"));
+        let communicators = count(group.len(), "communicator");
+        let mut line = format!("{communicators} of {}", count(ranks, "rank"));
         if let Some(nodes) = first.nodes {
             let _ = write!(line, ", which NCCL takes for {}", count(nodes, "node"));
         }
@@ -166,41 +162,35 @@ fn ranks(log: &Log) -> Vec<String> {
 
 /// Each transport with the pairs of ranks that use it.
 fn paths(log: &Log) -> Vec<String> {
-    #[derive(Default)]
-    struct Used {
-        channels: BTreeSet<u32>,
-        pairs: BTreeSet<(u32, Option<u32>)>,
-        places: Option<(Place, Place)>,
-    }
-    let mut by_words: BTreeMap<String, Used> = BTreeMap::new();
-    for link in log.communicators.iter().flat_map(|communicator| &communicator.links) {
-        let used = by_words.entry(link.transport.words()).or_default();
-        used.channels.extend(&link.channels);
-        used.pairs.insert((link.source, link.target));
-        let (first, last) = used.places.unwrap_or((link.first, link.last));
-        used.places = Some((first.min(link.first), last.max(link.last)));
+    let mut by_words: BTreeMap<String, Vec<&Link>> = BTreeMap::new();
+    for link in log.links() {
+        by_words.entry(link.transport.words()).or_default().push(link);
     }
     let mut lines = Vec::new();
-    for (words, used) in &by_words {
+    for (words, links) in by_words {
+        let all: BTreeSet<(u32, Option<u32>)> =
+            links.iter().map(|link| (link.source, link.target)).collect();
         let pair = |(source, target): &(u32, Option<u32>)| {
             target.map_or(format!("{source}"), |target| format!("{source}->{target}"))
         };
-        let mut pairs: Vec<String> = used.pairs.iter().take(LISTED_MAX).map(pair).collect();
-        if used.pairs.len() > LISTED_MAX {
-            pairs.push(format!("{} more", used.pairs.len() - LISTED_MAX));
+        let mut pairs: Vec<String> = all.iter().take(LISTED_MAX).map(pair).collect();
+        if all.len() > LISTED_MAX {
+            pairs.push(format!("{} more", all.len() - LISTED_MAX));
         }
-        let channels: Vec<u32> = used.channels.iter().copied().collect();
-        let at = used.places.map_or_else(String::new, |(first, last)| span(log, first, last));
-        let line = format!(
-            "{words}: between ranks {}, channel{} {}{at}",
+        let channels: BTreeSet<u32> =
+            links.iter().flat_map(|link| link.channels.iter().copied()).collect();
+        let channels: Vec<u32> = channels.into_iter().collect();
+        let first = links.iter().map(|link| link.first).min().unwrap_or_default();
+        let last = links.iter().map(|link| link.last).max().unwrap_or_default();
+        lines.push(format!(
+            "{words}: between ranks {}, channel{} {}{}",
             pairs.join(" "),
             if channels.len() == 1 { "" } else { "s" },
-            number_ranges(&channels)
-        );
-        lines.push(line);
+            number_ranges(&channels),
+            span(log, first, last)
+        ));
     }
-    let mut all = log.communicators.iter().flat_map(|communicator| &communicator.links);
-    if log.communicators.len() > 1 && all.any(|link| !link.is_certain) {
+    if log.communicators.len() > 1 && log.links().any(|link| !link.is_certain) {
         lines.push(
             "(these lines do not name their communicator: those of a process that have the same \
              ranks are told as one)"
@@ -214,27 +204,26 @@ fn paths(log: &Log) -> Vec<String> {
 }
 
 fn choices(log: &Log) -> Vec<String> {
-    let mut chosen: BTreeMap<(String, String, String), (u64, u64, Place)> = BTreeMap::new();
-    for choice in log.communicators.iter().flat_map(|communicator| &communicator.choices) {
-        let function = choice.function.clone().unwrap_or_else(|| "operations".to_owned());
-        let key = (function, choice.algorithm.clone(), choice.protocol.clone());
+    let mut chosen: BTreeMap<(&str, &str, &str), (u64, u64, Place)> = BTreeMap::new();
+    for choice in log.choices() {
+        let function = choice.function.as_deref().unwrap_or("operations");
+        let key = (function, choice.algorithm.as_str(), choice.protocol.as_str());
         let size = choice.size_bytes;
-        let known = chosen.entry(key).or_insert((size, size, choice.at));
-        *known = (known.0.min(size), known.1.max(size), known.2.min(choice.at));
+        let (low, high, at) = chosen.entry(key).or_insert((size, size, choice.at));
+        (*low, *high, *at) = (size.min(*low), size.max(*high), choice.at.min(*at));
     }
     let mut sorted: Vec<_> = chosen.into_iter().collect();
-    sorted.sort_by_key(|((function, ..), (low, ..))| (function.clone(), *low));
-    let line = |((function, algorithm, protocol), (low, high, at)): (
-        (String, String, String),
-        (u64, u64, Place),
-    )| {
+    sorted.sort_by_key(|((function, ..), (low, ..))| (*function, *low));
+    sorted.truncate(4 * LISTED_MAX);
+    let mut lines = Vec::new();
+    for ((function, algorithm, protocol), (low, high, at)) in sorted {
         let sizes = match low == high {
             true => Bytes::new(low).to_string(),
             false => format!("{} to {}", Bytes::new(low), Bytes::new(high)),
         };
-        format!("{function} of {sizes}: {algorithm}, {protocol}{}", places(log, &[at]))
-    };
-    sorted.into_iter().take(4 * LISTED_MAX).map(line).collect()
+        lines.push(format!("{function} of {sizes}: {algorithm}, {protocol}{}", places(log, &[at])));
+    }
+    lines
 }
 
 /// ` (line 3)`, ` (lines 3, 9)`, with the files if there are several.

@@ -9,21 +9,21 @@
 //! machine-readable form (`-m`).
 
 use super::{
-    About, MEAN_LATENCY, Program, Reader, Sink, UNVERIFIED, begins_with_number,
+    MEAN_LATENCY, Program, Reader, Sink, UNVERIFIED, begins_with_number,
     number::{Printed, rate},
-    quoted,
+    quoted, words,
 };
 use crate::{
     plan::{Engine, Issuer, Operation, Pattern, TransportKind},
-    record::{Row, Status},
-    units::{Bytes, count, gb_s_of_mb_s, nanoseconds_of_microseconds},
+    record::{Row, Status, row::raised},
+    units::{Bytes, gb_s_of_mb_s, nanoseconds_of_microseconds},
 };
 
 /// The program.
 pub(super) const PROGRAM: Program = Program {
     name: "fabtests",
-    form: "",
-    reader: Some(|line| is_own(line).then(|| Box::<Text>::default() as Box<dyn Reader>)),
+    described: "fabtests",
+    reader: |line| is_own(line).then(|| Box::<Text>::default() as Box<dyn Reader>),
 };
 
 /// Whether only these programs print such a line.
@@ -44,27 +44,12 @@ enum Table {
 
 impl Table {
     fn headed(line: &str) -> Option<Self> {
-        let rest = "total time MB/sec usec/xfer Mxfers/sec";
         let words: Vec<&str> = line.split_whitespace().collect();
-        let is = |first: &str| words.join(" ") == format!("{first} {rest}");
-        if !line.trim_end().ends_with("Mxfers/sec") {
-            return None;
-        }
-        if is("bytes iters") {
-            Some(Self::Fabtests)
-        } else if is("bytes #sent #ack") {
-            Some(Self::PingPong)
-        } else if words.first() == Some(&"name") {
-            Some(Self::Named)
-        } else {
-            None
-        }
-    }
-
-    const fn columns(self) -> usize {
-        match self {
-            Self::Fabtests => 7,
-            Self::PingPong | Self::Named => 8,
+        match words.strip_suffix(&["total", "time", "MB/sec", "usec/xfer", "Mxfers/sec"])? {
+            ["bytes", "iters"] => Some(Self::Fabtests),
+            ["bytes", "#sent", "#ack"] => Some(Self::PingPong),
+            ["name", ..] => Some(Self::Named),
+            _ => None,
         }
     }
 }
@@ -72,26 +57,43 @@ impl Table {
 /// A command that prints such a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Command {
-    kind: Kind,
+    /// What it measures; `None` if g2g has nothing like it.
+    kind: Option<Kind>,
     provider: Option<String>,
     window: Option<u32>,
     is_verified: bool,
 }
 
-/// What a command measures.
+/// What a row of a table is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    PingPong,
+struct Kind {
+    operation: Option<Operation>,
+    issuer: Option<Issuer>,
+    /// One way, unless both ends do the same at once and each says its own rate.
+    pattern: Pattern,
+    is_latency: bool,
+}
+
+impl Kind {
+    /// Something of which nothing but the rate is known.
+    const UNKNOWN: Self =
+        Self { operation: None, issuer: None, pattern: Pattern::OneWay, is_latency: false };
+
     /// Messages to the other end, with a window.
-    Send,
-    /// Both ends at once write into or read from the other.
-    Rma(Issuer),
-    /// One end writes, and the other one sees each.
-    WriteData,
-    /// One write at a time there and back, or one read at a time.
-    RmaPingPong(Issuer),
-    /// Something that g2g has nothing like.
-    Other,
+    const SEND: Self = Self { operation: Some(Operation::Send), ..Self::UNKNOWN };
+
+    /// One message at a time there and back.
+    const PING_PONG: Self =
+        Self { operation: Some(Operation::PingPong), is_latency: true, ..Self::UNKNOWN };
+
+    /// One end writes into or reads from the other.
+    const fn rma(issuer: Issuer) -> Self {
+        let operation = match issuer {
+            Issuer::Read => Operation::Read,
+            Issuer::Write => Operation::Write,
+        };
+        Self { operation: Some(operation), issuer: Some(issuer), ..Self::UNKNOWN }
+    }
 }
 
 impl Command {
@@ -109,10 +111,8 @@ impl Command {
             let value = &word[flag.len()..];
             if value.is_empty() { words.get(at + 1).copied() } else { Some(value) }
         };
-        let issuer = match option("-o") {
-            Some("read") => Issuer::Read,
-            _ => Issuer::Write,
-        };
+        let of = option("-o");
+        let rma = Kind::rma(if of == Some("read") { Issuer::Read } else { Issuer::Write });
         let has = |flag| words.contains(&flag);
         let kind = match program {
             "fi_pingpong"
@@ -120,16 +120,18 @@ impl Command {
             | "fi_rdm_tagged_pingpong"
             | "fi_msg_pingpong"
             | "fi_dgram_pingpong"
-            | "fi_rdm_cntr_pingpong" => Kind::PingPong,
-            "fi_msg_bw" | "fi_rdm_bw" | "fi_rdm_tagged_bw" => Kind::Send,
-            "fi_rma_bw" if option("-o") == Some("writedata") => Kind::WriteData,
-            "fi_rma_bw" => Kind::Rma(issuer),
-            "fi_rma_pingpong" => Kind::RmaPingPong(issuer),
+            | "fi_rdm_cntr_pingpong" => Some(Kind::PING_PONG),
+            "fi_msg_bw" | "fi_rdm_bw" | "fi_rdm_tagged_bw" => Some(Kind::SEND),
+            // One end writes, and the other one sees each.
+            "fi_rma_bw" if of == Some("writedata") => Some(rma),
+            "fi_rma_bw" => Some(Kind { pattern: Pattern::BothWays, ..rma }),
+            // One write at a time there and back, or one read at a time.
+            "fi_rma_pingpong" => Some(Kind { is_latency: true, ..rma }),
             "fi_rma_tx_completion"
             | "fi_rdm_bw_mt"
             | "fi_multi_recv"
             | "fi_rdm_atomic"
-            | "fi_unmap_mem" => Kind::Other,
+            | "fi_unmap_mem" => None,
             _ => return None,
         };
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "_;-".contains(letter);
@@ -205,23 +207,17 @@ impl Reader for Text {
             _ => Ok(()),
         }
     }
-
-    fn about(self: Box<Self>) -> About {
-        About { tool: PROGRAM.name, version: None, library: None, notes: Vec::new() }
-    }
 }
 
 impl Text {
     fn numbers(&self, table: Table, line: &str, sink: &mut Sink<'_>) -> Result<(), String> {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        if words.len() != table.columns() {
-            let found = count(words.len(), "column");
-            return Err(format!("{} has {found} of {}", quoted(line), table.columns()));
-        }
+        let words = words(line, if table == Table::PingPong { 8 } else { 7 })?;
         let no_number = || format!("{} is no row", quoted(line));
-        let (size, is_short) = shortened(words[0], 1024).ok_or_else(no_number)?;
-        let (times, _) = shortened(words[1], 1000).ok_or_else(no_number)?;
-        let [total, time, mb_s, us, _] = words[table.columns() - 5..] else { return Ok(()) };
+        let [size, times, .., total, time, mb_s, us, _] = words[..] else {
+            return Err(no_number());
+        };
+        let (size, is_short) = shortened(size, 1024).ok_or_else(no_number)?;
+        let (times, _) = shortened(times, 1000).ok_or_else(no_number)?;
         let (total, _) = shortened(total, 1024).ok_or_else(no_number)?;
         time.strip_suffix('s').and_then(Printed::read).ok_or_else(no_number)?;
         let mb_s = Printed::read(mb_s).ok_or_else(no_number)?;
@@ -233,7 +229,7 @@ impl Text {
             us: Some(us),
             transfers: match table {
                 Table::PingPong => Some(2),
-                _ => transfers(total, size, times),
+                Table::Fabtests | Table::Named => transfers(total, size, times),
             },
         };
         let lost = words[2].strip_prefix(['-', '+']).filter(|_| table == Table::PingPong);
@@ -246,12 +242,7 @@ impl Text {
         lost: Option<&str>,
         sink: &mut Sink<'_>,
     ) -> Result<(), String> {
-        let of_table = match numbers.transfers {
-            Some(2) => Some(Kind::PingPong),
-            _ => None,
-        };
         let command = self.command.as_ref();
-        let kind = command.map(|command| command.kind).or(of_table);
         let size = Bytes::new(numbers.size);
         let row = Row {
             transport: TransportKind::Rdma,
@@ -259,7 +250,6 @@ impl Text {
             size_bytes: Some(size),
             provider: command.and_then(|command| command.provider.clone()),
             window: command.and_then(|command| command.window),
-            status: Status::Ok,
             ..Row::default()
         };
         if let Some(lost) = lost {
@@ -268,52 +258,32 @@ impl Text {
             sink.row(Row { status: Status::Failed, operation, reason, ..row });
             return Ok(());
         }
-        let one_way = |row| Row { pattern: Some(Pattern::OneWay), flows: Some(1), ..row };
-        let latency = |operation, row| Row {
-            operation: Some(operation),
-            latency_ns_p50: numbers.us.and_then(|us| nanoseconds_of_microseconds(us.value)),
-            ..one_way(row)
+        let kind = match command {
+            Some(command) => command.kind.ok_or("g2g has nothing like its program")?,
+            None if numbers.transfers == Some(2) => Kind::PING_PONG,
+            None => Kind::UNKNOWN,
         };
+        let is_one_way = kind.pattern == Pattern::OneWay;
+        let latency_ns = numbers.us.and_then(|us| nanoseconds_of_microseconds(us.value));
         let rate = rate(size, numbers.mb_s.map(|mb_s| mb_s.map(gb_s_of_mb_s)), numbers.us);
-        let rate = rate.map(|rate| rate.gb_s);
-        let bandwidth = |operation: Option<Operation>, row| Row {
-            operation,
-            bandwidth_gb_s: rate,
-            bandwidth_gb_s_total: rate,
-            ..one_way(row)
-        };
-        let of = |issuer| match issuer {
-            Issuer::Read => Operation::Read,
-            Issuer::Write => Operation::Write,
-        };
-        let row = match kind {
-            Some(Kind::PingPong) => latency(Operation::PingPong, row),
-            Some(Kind::RmaPingPong(issuer)) => {
-                Row { issuer: Some(issuer), ..latency(of(issuer), row) }
-            }
-            Some(Kind::Send) => bandwidth(Some(Operation::Send), row),
-            Some(Kind::WriteData) => {
-                Row { issuer: Some(Issuer::Write), ..bandwidth(Some(Operation::Write), row) }
-            }
-            // Each end says its own rate, while the other one does the same.
-            Some(Kind::Rma(issuer)) => Row {
-                operation: Some(of(issuer)),
-                issuer: Some(issuer),
-                pattern: Some(Pattern::BothWays),
-                flows: Some(2),
-                bandwidth_gb_s: rate,
-                ..row
-            },
-            Some(Kind::Other) => return Err("g2g has nothing like its program".to_owned()),
-            None => bandwidth(None, row),
+        let gb_s = rate.map(|rate| rate.gb_s).filter(|_| !kind.is_latency);
+        let row = Row {
+            status: Status::Ok,
+            operation: kind.operation,
+            issuer: kind.issuer,
+            pattern: Some(kind.pattern),
+            flows: Some(if is_one_way { 1 } else { 2 }),
+            latency_ns_p50: latency_ns.filter(|_| kind.is_latency),
+            bandwidth_gb_s: gb_s,
+            bandwidth_gb_s_total: gb_s.filter(|_| is_one_way),
+            ..row
         };
         let flags = [
             (!command.is_some_and(|command| command.is_verified), UNVERIFIED),
             (row.latency_ns_p50.is_some(), MEAN_LATENCY),
             (numbers.is_rounded, "size_rounded"),
         ];
-        let flags = flags.into_iter().filter_map(|(raised, flag)| raised.then_some(flag));
-        sink.row(row.with_flags(&flags.collect::<Vec<&str>>()));
+        sink.row(row.with_flags(&raised(&flags)));
         Ok(())
     }
 }

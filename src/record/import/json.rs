@@ -1,6 +1,6 @@
 //! JSON of nccl-tests (`-J`, of which `src/util.cu` of 2.19.6 writes version 3) and of nvbandwidth
 //! (`--json`, `json_output.cpp` of 0.8), element by element: of a file that was cut off, what
-//! stands before the cut is read.
+//! precedes the cut is read.
 
 use std::fmt;
 
@@ -8,16 +8,17 @@ use serde::{
     Deserialize, Deserializer,
     de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
+use serde_json::Value;
 
 use super::{
-    About, Sink,
-    nccl_tests::{self, Line, Place, Run, Wrong},
+    Imported, Row, Sink,
+    nccl_tests::{self, Place, Run},
     number::Printed,
-    nvbandwidth,
+    nvbandwidth, quoted,
 };
 
-/// From the brace that opens a line, if the file has one and no text of a program that is known
-/// stands before it.
+/// The file from the first line that begins with a brace; `None` if it has none, or the text of a
+/// known program comes first.
 pub(super) fn beginning(bytes: &[u8]) -> Option<&[u8]> {
     let mut at = 0;
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
@@ -32,38 +33,42 @@ pub(super) fn beginning(bytes: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// Reads either; `None` where it is neither.
-pub(super) fn read(bytes: &[u8], sink: &mut Sink<'_>) -> Option<About> {
-    let mut file = File { about: None, run: Run::default(), sink };
+/// Reads either, as far as the file goes.
+pub(super) fn read(bytes: &[u8], sink: &mut Sink<'_>) {
+    let mut file = File { run: Run::default(), tests: None, error: None, sink };
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let read = json.deserialize_map(&mut file);
-    let mut about = file.about?;
+    let read = (&mut file).deserialize(&mut json);
+    let File { tests, error, sink, .. } = file;
+    if let Some(tests) = tests {
+        tests.end(error.as_deref(), sink);
+    }
+    let Imported { tool, notes, .. } = &mut sink.about;
+    notes.extend(error.map(|error| format!("{tool} ended with an error: {}", quoted(&error))));
     if let Err(err) = read {
         let end = if err.is_eof() { "the file was cut off" } else { "the file is damaged" };
-        about.notes.push(format!("{end}: {err}"));
+        notes.push(format!("{end}: {err}"));
     }
-    Some(about)
 }
 
 /// What was read so far.
 struct File<'a, 'b> {
-    /// Once it is known what wrote the file.
-    about: Option<About>,
     run: Run,
+    /// Of nvbandwidth, from the beginning of its object.
+    tests: Option<nvbandwidth::Tests>,
+    /// How nvbandwidth has ended.
+    error: Option<String>,
     sink: &'a mut Sink<'b>,
 }
 
-impl File<'_, '_> {
-    fn about(&mut self, tool: &'static str) -> &mut About {
-        self.about.get_or_insert_with(|| About {
-            tool,
-            version: None,
-            library: None,
-            notes: Vec::new(),
-        })
+impl<'de> DeserializeSeed<'de> for &mut File<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
     }
 }
 
+/// The object of nccl-tests, and within one of its own that of nvbandwidth.
 impl<'de> Visitor<'de> for &mut File<'_, '_> {
     type Value = ();
 
@@ -73,23 +78,32 @@ impl<'de> Visitor<'de> for &mut File<'_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
-            match key.as_str() {
-                "nvbandwidth" => map.next_value_seed(Nvbandwidth(self))?,
-                "args" => {
+            let File { run, tests, error, sink } = &mut *self;
+            let is_known = !sink.about.tool.is_empty();
+            match (key.as_str(), &mut *tests) {
+                ("version", Some(_)) => sink.about.version = map.next_value()?,
+                ("error", Some(_)) => *error = map.next_value()?,
+                ("testcases", Some(tests)) => {
+                    map.next_value_seed(Elements(&mut |test| tests.add(test, sink)))?;
+                }
+                ("nvbandwidth", None) => {
+                    sink.about.tool = nvbandwidth::PROGRAM.name;
+                    *tests = Some(nvbandwidth::Tests::default());
+                    map.next_value_seed(&mut *self)?;
+                }
+                ("args", None) => {
                     let words: Vec<String> = map.next_value()?;
-                    self.run.program = words.into_iter().next();
+                    run.program = words.into_iter().next();
                 }
-                "nccl_version" => {
-                    let code = map.next_value()?;
-                    self.about(nccl_tests::PROGRAM.name).library = Some(nccl_tests::library(code));
+                ("nccl_version", None) => {
+                    sink.about.library = Some(nccl_tests::library(map.next_value()?));
+                    sink.about.tool = nccl_tests::PROGRAM.name;
                 }
-                "config" => {
-                    let config: Config = map.next_value()?;
-                    self.about(nccl_tests::PROGRAM.name);
-                    self.configure(&config);
+                ("config", None) => {
+                    *run = map.next_value::<Config>()?.run(run.program.take());
+                    sink.about.tool = nccl_tests::PROGRAM.name;
                 }
-                "results" if self.about.is_some() => {
-                    let File { run, sink, .. } = &mut *self;
+                ("results", None) if is_known => {
                     let mut number = 0;
                     map.next_value_seed(Elements(&mut |result: NcclTests| {
                         number += 1;
@@ -98,13 +112,12 @@ impl<'de> Visitor<'de> for &mut File<'_, '_> {
                         }
                     }))?;
                 }
-                "errors" if self.about.is_some() => {
+                ("errors", None) if is_known => {
                     let errors: Vec<Option<String>> = map.next_value()?;
                     let said = errors.into_iter().flatten().filter(|error| !error.is_empty());
-                    let notes = said.map(|error| {
-                        format!("nccl-tests ended with an error: {}", super::quoted(&error))
-                    });
-                    self.about(nccl_tests::PROGRAM.name).notes.extend(notes);
+                    let notes = said
+                        .map(|error| format!("nccl-tests ended with an error: {}", quoted(&error)));
+                    sink.about.notes.extend(notes);
                 }
                 _ => {
                     map.next_value::<IgnoredAny>()?;
@@ -134,28 +147,25 @@ struct Device {
     group: Option<u32>,
 }
 
-impl File<'_, '_> {
-    fn configure(&mut self, config: &Config) {
-        let per_process = config.nthreads.zip(config.ngpus);
-        let mut groups: Vec<Option<u32>> = config.devices.iter().map(|of| of.group).collect();
+impl Config {
+    fn run(self, program: Option<String>) -> Run {
+        let mut groups: Vec<Option<u32>> = self.devices.iter().map(|of| of.group).collect();
         groups.sort_unstable();
         let mut sizes = groups.chunk_by(|one, other| one == other).map(<[_]>::len);
         let first = sizes.next().filter(|&first| sizes.all(|size| size == first));
-        let ranks = first.zip(per_process).and_then(|(processes, (threads, gpus))| {
-            processes.checked_mul(threads)?.checked_mul(gpus)?.try_into().ok()
-        });
-        self.run = Run {
-            program: self.run.program.take(),
-            ranks,
-            operations_per_group: config.aggregated_iterations,
-            graph: config.graph,
-            // Which way of waiting it was is not said.
-            blocking: config
-                .blocking_collectives
-                .as_ref()
-                .map(|is| if is == "true" { 2 } else { 0 }),
-            ..Run::default()
+        let ranks = || {
+            let ranks = first?.checked_mul(self.nthreads?)?.checked_mul(self.ngpus?)?;
+            ranks.try_into().ok()
         };
+        let row = Row {
+            communicator_ranks: ranks(),
+            operations_per_group: self.aggregated_iterations,
+            graph: self.graph,
+            blocking: self.blocking_collectives.map(|is| is == "true"),
+            ..Row::default()
+        };
+        // Which way of waiting it was is not said.
+        Run { program, row, has_timed_barriers: false }
     }
 }
 
@@ -173,49 +183,34 @@ struct NcclTests {
     in_place_per_iter: Option<PerIteration>,
 }
 
-/// One place of a result.
-#[derive(Deserialize)]
+/// One place of a result. A number can be `"nan"`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Numbers {
-    time: Option<Number>,
-    alg_bw: Option<Number>,
-    bus_bw: Option<Number>,
-    nwrong: Option<Number>,
+    time: Value,
+    alg_bw: Value,
+    bus_bw: Value,
+    nwrong: Value,
 }
 
 /// The times of its single operations.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct PerIteration {
-    min_us: Option<Number>,
-    p50_us: Option<Number>,
-    p99_us: Option<Number>,
-    max_us: Option<Number>,
+    min_us: Value,
+    p50_us: Value,
+    p99_us: Value,
+    max_us: Value,
 }
 
-/// A number, or `"nan"`.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(untagged)]
-enum Number {
-    Value(f64),
-    None(IgnoredAny),
-}
-
-impl Number {
-    fn value(this: Option<Self>) -> Option<f64> {
-        match this {
-            Some(Self::Value(value)) => Some(value),
-            _ => None,
-        }
-    }
-
-    /// With the six decimals that `%lf` prints.
-    fn printed(this: Option<Self>) -> Option<Printed> {
-        Self::value(this).and_then(|value| Printed::rounded(value, 6))
-    }
+/// With the six decimals that `%lf` prints.
+fn printed(number: &Value) -> Option<Printed> {
+    number.as_f64().and_then(|value| Printed::rounded(value, 6))
 }
 
 impl NcclTests {
     fn rows(&self, run: &Run, sink: &mut Sink<'_>) -> Result<(), String> {
-        let line = Line::new(
+        let line = run.line(
             self.size,
             self.data_type.as_deref(),
             self.redop.as_deref(),
@@ -227,76 +222,25 @@ impl NcclTests {
         ];
         for (numbers, single, in_place) in places {
             let Some(numbers) = numbers else { continue };
-            let of = |value: fn(&PerIteration) -> Option<Number>| {
-                single.as_ref().and_then(|single| Number::value(value(single)))
-            };
+            let of = |value: fn(&PerIteration) -> &Value| value(single.as_ref()?).as_f64();
             let place = Place {
-                time: Number::printed(numbers.time),
-                algbw: Number::printed(numbers.alg_bw),
-                busbw: Number::printed(numbers.bus_bw),
-                wrong: Number::value(numbers.nwrong).map_or(Wrong::NotChecked, Wrong::Elements),
-                min: of(|single| single.min_us),
-                p50: of(|single| single.p50_us),
-                p99: of(|single| single.p99_us),
-                max: of(|single| single.max_us),
+                time: printed(&numbers.time),
+                algbw: printed(&numbers.alg_bw),
+                busbw: printed(&numbers.bus_bw),
+                wrong: numbers.nwrong.as_f64(),
+                min: of(|single| &single.min_us),
+                p50: of(|single| &single.p50_us),
+                p99: of(|single| &single.p99_us),
+                max: of(|single| &single.max_us),
+                ..Place::default()
             };
-            sink.row(run.row(&line, &place, in_place)?);
+            sink.row(run.row(&line, &place, in_place));
         }
         Ok(())
     }
 }
 
-/// The object in which nvbandwidth puts everything.
-struct Nvbandwidth<'a, 'b, 'c>(&'a mut File<'b, 'c>);
-
-impl<'de> DeserializeSeed<'de> for Nvbandwidth<'_, '_, '_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Nvbandwidth<'_, '_, '_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("results of nvbandwidth")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let file = self.0;
-        file.about(nvbandwidth::PROGRAM.name);
-        let mut error = None;
-        let mut tests = nvbandwidth::Tests::default();
-        let mut read = || -> Result<(), A::Error> {
-            while let Some(key) = map.next_key::<String>()? {
-                match key.as_str() {
-                    "version" => {
-                        file.about(nvbandwidth::PROGRAM.name).version = map.next_value()?
-                    }
-                    "error" => error = map.next_value()?,
-                    "testcases" => map.next_value_seed(Elements(&mut |test| {
-                        tests.add(test, file.sink);
-                    }))?,
-                    _ => {
-                        map.next_value::<IgnoredAny>()?;
-                    }
-                }
-            }
-            Ok(())
-        };
-        let read = read();
-        let error: Option<String> = error;
-        tests.end(error.as_deref(), file.sink);
-        let note = error
-            .map(|error| format!("nvbandwidth ended with an error: {}", super::quoted(&error)));
-        file.about(nvbandwidth::PROGRAM.name).notes.extend(note);
-        read
-    }
-}
-
-/// A list whose elements are handed over one by one.
+/// A list, read element by element.
 struct Elements<'a, T>(&'a mut dyn FnMut(T));
 
 impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Elements<'_, T> {

@@ -2,7 +2,7 @@
 //! JSON of nvbandwidth, the text of fabtests and of OSU's micro-benchmarks.
 //!
 //! Owns the forms of those files. A row has what the file says and nothing else; `docs/formats.md`
-//! tells a reader what becomes of each column. What is no row, or is damaged, is counted and named.
+//! documents where each column goes. What is damaged or no row is counted and named.
 
 mod fabtests;
 mod json;
@@ -11,7 +11,9 @@ mod number;
 mod nvbandwidth;
 mod osu;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::LazyLock};
+
+use regex::Regex;
 
 use super::Row;
 use crate::units::count;
@@ -31,16 +33,13 @@ const VERSION_MAX: usize = 40;
 /// Characters of a line that a reason quotes.
 const QUOTED_MAX: usize = 60;
 
-/// Reads what a program prints, if this line is one of its own.
-type Begin = fn(&str) -> Option<Box<dyn Reader>>;
-
 /// A program whose results can be read.
 struct Program {
     name: &'static str,
-    /// Which of its forms; empty where it has one.
-    form: &'static str,
-    /// `None` of JSON, whose keys say what it is.
-    reader: Option<Begin>,
+    /// Its name, and which of its forms where it has several.
+    described: &'static str,
+    /// Reads its text, if it has one and this line is its own.
+    reader: fn(&str) -> Option<Box<dyn Reader>>,
 }
 
 /// All of them.
@@ -48,9 +47,9 @@ const PROGRAMS: [&Program; 4] =
     [&nccl_tests::PROGRAM, &nvbandwidth::PROGRAM, &osu::PROGRAM, &fabtests::PROGRAM];
 
 /// What was read beside the rows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
-    /// What wrote the file.
+    /// What wrote the file; empty until that is known.
     pub tool: &'static str,
     /// Its version, where the file says so.
     pub version: Option<String>,
@@ -95,99 +94,84 @@ pub enum Error {
     NoRow {
         /// What wrote the file.
         tool: &'static str,
-        /// What stands against it.
+        /// Why not.
         reason: String,
     },
 }
 
-/// Reads the results of whichever program wrote `bytes`, and hands over each row as it is read.
+/// Reads the results that any known program wrote, and passes on each row as it is read.
 ///
 /// # Errors
 ///
 /// There is no row in it.
 pub fn read(bytes: &[u8], row: &mut dyn FnMut(Row)) -> Result<Imported, Error> {
-    let mut sink = Sink::new(row);
-    let about = match json::beginning(bytes) {
+    let mut sink = Sink { row, about: Imported::default() };
+    match json::beginning(bytes) {
         Some(bytes) => json::read(bytes, &mut sink),
         None => text(bytes, &mut sink),
-    };
-    let About { tool, version, library, notes } = about.ok_or(Error::Unknown)?;
-    if sink.rows == 0 {
+    }
+    let Imported { tool, version, rows, reasons, notes, .. } = &mut sink.about;
+    if tool.is_empty() {
+        return Err(Error::Unknown);
+    }
+    if *rows == 0 {
         let nothing = || "it ends before the first one".to_owned();
-        let reason = notes.first().or(sink.reasons.first()).cloned().unwrap_or_else(nothing);
+        let reason = notes.first().or(reasons.first()).cloned().unwrap_or_else(nothing);
         return Err(Error::NoRow { tool, reason });
     }
-    let version = version.map(|version| plain(&version, VERSION_MAX));
-    let Sink { rows, left_out, reasons, .. } = sink;
-    Ok(Imported { tool, version, library, rows, left_out, reasons, notes })
+    *version = version.take().map(|version| plain(&version, VERSION_MAX));
+    Ok(sink.about)
 }
 
-/// What a file says of itself.
-struct About {
-    tool: &'static str,
-    version: Option<String>,
-    library: Option<String>,
-    notes: Vec<String>,
-}
-
-/// Where rows go, and what would have been one.
+/// Where rows go, and what was read beside them.
 struct Sink<'a> {
     row: &'a mut dyn FnMut(Row),
-    rows: usize,
-    left_out: usize,
-    reasons: Vec<String>,
+    about: Imported,
 }
 
-impl<'a> Sink<'a> {
-    fn new(row: &'a mut dyn FnMut(Row)) -> Self {
-        Self { row, rows: 0, left_out: 0, reasons: Vec::new() }
-    }
-
+impl Sink<'_> {
     fn row(&mut self, row: Row) {
-        self.rows += 1;
-        (self.row)(Row { case: self.rows, ..row });
+        self.about.rows += 1;
+        (self.row)(Row { case: self.about.rows, ..row });
     }
 
     fn leave_out(&mut self, reason: impl FnOnce() -> String) {
-        self.left_out += 1;
-        if self.reasons.len() < REASONS_MAX {
-            self.reasons.push(reason());
+        self.about.left_out += 1;
+        if self.about.reasons.len() < REASONS_MAX {
+            self.about.reasons.push(reason());
         }
     }
 }
 
-/// A program that prints lines.
+/// Reads what a program prints.
 trait Reader {
     /// Takes the next line; `Err` says why what would be a row is none.
     fn line(&mut self, line: &str, sink: &mut Sink<'_>) -> Result<(), String>;
 
-    /// What was said of the whole, once all lines are read.
-    fn about(self: Box<Self>) -> About;
+    /// Takes the end of the file.
+    fn end(&mut self, _: &mut Imported) {}
 }
 
-/// Reads lines; `None` where they are of no program that is known.
-fn text(bytes: &[u8], sink: &mut Sink<'_>) -> Option<About> {
-    let mut reader = lines(bytes).find_map(|line| reader(&line))?;
+/// Reads lines, if they are of a program that is known.
+fn text(bytes: &[u8], sink: &mut Sink<'_>) {
+    let Some((tool, mut reader)) = lines(bytes).find_map(|line| reader(&line)) else { return };
+    sink.about.tool = tool;
     for (number, line) in (1..).zip(lines(bytes)) {
         if let Err(reason) = reader.line(&line, sink) {
             sink.leave_out(|| format!("line {number}: {reason}"));
         }
     }
-    Some(reader.about())
+    reader.end(&mut sink.about);
 }
 
-/// The reader of what prints such a line; `None` where several could.
-fn reader(line: &str) -> Option<Box<dyn Reader>> {
-    PROGRAMS.iter().find_map(|program| program.reader?(line))
+/// The program that prints such a line, and the reader of its text.
+fn reader(line: &str) -> Option<(&'static str, Box<dyn Reader>)> {
+    PROGRAMS.iter().find_map(|program| Some((program.name, (program.reader)(line)?)))
 }
 
 /// What can be read: `nccl-tests (text, or -J), …`.
 fn known() -> String {
-    let name = |program: &&Program| match program.form {
-        "" => program.name.to_owned(),
-        form => format!("{} ({form})", program.name),
-    };
-    PROGRAMS.iter().map(name).collect::<Vec<String>>().join(", ")
+    PROGRAMS.map(|program| program.described).join(", ")
 }
 
 fn lines(bytes: &[u8]) -> impl Iterator<Item = Cow<'_, str>> {
@@ -197,22 +181,25 @@ fn lines(bytes: &[u8]) -> impl Iterator<Item = Cow<'_, str>> {
     })
 }
 
-/// The line without what a launcher puts before it, and without space behind it: `[1,0]<stdout>: `
-/// of `mpirun --tag-output`, `0: ` of `srun --label`.
+/// The prefix of a launcher: `[1,0]<stdout>: ` of `mpirun --tag-output`, `0: ` of `srun --label`.
+static TAG: LazyLock<Regex> = LazyLock::new(|| {
+    let tag = r"^(?:\[[0-9,]*\]<std.*?>: ?|\s*[0-9]+: )";
+    Regex::new(tag).expect("a test matches it")
+});
+
+/// The line without the prefix of a launcher and trailing space.
 fn untagged(line: &str) -> &str {
     let line = line.trim_end();
-    let of_mpirun = || {
-        let (job, rest) = line.strip_prefix('[')?.split_once("]<std")?;
-        job.bytes().all(|byte| byte.is_ascii_digit() || byte == b',').then_some(())?;
-        let (_, rest) = rest.split_once(">:")?;
-        Some(rest.strip_prefix(' ').unwrap_or(rest))
-    };
-    let of_srun = || {
-        let (rank, rest) = line.trim_start().split_once(": ")?;
-        let is_rank = !rank.is_empty() && rank.bytes().all(|byte| byte.is_ascii_digit());
-        is_rank.then_some(rest)
-    };
-    of_mpirun().or_else(of_srun).unwrap_or(line)
+    TAG.find(line).map_or(line, |tag| &line[tag.end()..])
+}
+
+/// The words of a row, which are as many as its table has columns.
+fn words(line: &str, columns: usize) -> Result<Vec<&str>, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    if words.len() == columns {
+        return Ok(words);
+    }
+    Err(format!("{} has {} of {columns}", quoted(line), count(words.len(), "column")))
 }
 
 /// The beginning of a line for a sentence.

@@ -11,18 +11,18 @@ use std::collections::BTreeSet;
 use clap::ValueEnum as _;
 
 use super::number::{Printed, rate};
-use super::{About, Program, Reader, Sink, UNVERIFIED, begins_with_number, quoted};
+use super::{Imported, Program, Reader, Sink, UNVERIFIED, begins_with_number, quoted, words};
 use crate::{
     plan::{Collective, DataType, Operation, Pattern, Reduction, TransportKind},
-    record::{Row, Status},
-    units::{Bytes, count, nanoseconds_of_microseconds},
+    record::{Row, Status, row::raised},
+    units::{Bytes, nanoseconds_of_microseconds},
 };
 
 /// The program.
 pub(super) const PROGRAM: Program = Program {
     name: "nccl-tests",
-    form: "text, or -J",
-    reader: Some(|line| is_own(line).then(|| Box::<Text>::default() as Box<dyn Reader>)),
+    described: "nccl-tests (text, or -J)",
+    reader: |line| is_own(line).then(|| Box::<Text>::default() as Box<dyn Reader>),
 };
 
 /// Whether only nccl-tests, or what takes its form, prints such a line.
@@ -39,16 +39,10 @@ fn is_own(line: &str) -> bool {
 pub(super) struct Run {
     /// What it measures, where it says so.
     pub(super) program: Option<String>,
-    /// How many ranks its communicator has.
-    pub(super) ranks: Option<u32>,
-    /// `agg iters`.
-    pub(super) operations_per_group: Option<u64>,
-    /// Launches of a graph.
-    pub(super) graph: Option<u32>,
-    /// `-z`: 0 for none, 1 with a barrier in the time, 2 and 3 without.
-    pub(super) blocking: Option<u32>,
-    /// Whether a simulated machine was measured, which only g2g prints.
-    pub(super) is_simulated: bool,
+    /// What all of its rows have.
+    pub(super) row: Row,
+    /// Whether each time includes a barrier (`-z 1`).
+    pub(super) has_timed_barriers: bool,
 }
 
 /// One place of a line: out of place, or in place.
@@ -58,70 +52,15 @@ pub(super) struct Place {
     pub(super) time: Option<Printed>,
     pub(super) algbw: Option<Printed>,
     pub(super) busbw: Option<Printed>,
-    pub(super) wrong: Wrong,
+    /// Elements that are not what they must be; `None` if nobody has compared them.
+    pub(super) wrong: Option<f64>,
+    /// How far elements are from what they must be. How far they may be is not said.
+    pub(super) difference: Option<f64>,
     /// Microseconds of the single operations, of `-I`.
     pub(super) min: Option<f64>,
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
     pub(super) max: Option<f64>,
-}
-
-/// What became of the data.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) enum Wrong {
-    /// Nobody has compared it.
-    #[default]
-    NotChecked,
-    /// So many elements are not what they must be.
-    Elements(f64),
-    /// No element is further from what it must be; how far it may be is not said.
-    Difference(f64),
-}
-
-/// What a line says of both places.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Line {
-    pub(super) size: Bytes,
-    pub(super) data_type: Option<DataType>,
-    pub(super) reduction: Option<Reduction>,
-    pub(super) root: Option<u32>,
-}
-
-impl Line {
-    /// The words of a line, of which older versions print some only.
-    pub(super) fn new(
-        size: u64,
-        data_type: Option<&str>,
-        reduction: Option<&str>,
-        root: Option<&str>,
-    ) -> Result<Self, String> {
-        let of_type = |name: &str| {
-            // Before 2.10.
-            let name = match name {
-                "char" => "int8",
-                "int" => "int32",
-                other => other,
-            };
-            let found = DataType::from_str(name, false);
-            found.map_err(|_| format!("{} is no data type", quoted(name)))
-        };
-        let of_reduction = |name: &str| {
-            let found = Reduction::from_str(name, false).map(Some);
-            found
-                .or_else(|err| if name == "none" { Ok(None) } else { Err(err) })
-                .map_err(|_| format!("{} is no operation on elements", quoted(name)))
-        };
-        let of_root = |root: &str| match root.trim() {
-            "-1" => Ok(None),
-            root => root.parse().map(Some).map_err(|_| format!("{} is no root", quoted(root))),
-        };
-        Ok(Self {
-            size: Bytes::new(size),
-            data_type: data_type.map(of_type).transpose()?,
-            reduction: reduction.map(of_reduction).transpose()?.flatten(),
-            root: root.map(of_root).transpose()?.flatten(),
-        })
-    }
 }
 
 impl Run {
@@ -136,151 +75,117 @@ impl Run {
             .map_err(|_| format!("g2g has nothing like {}", quoted(program)))
     }
 
-    /// The row of one place of a line.
-    pub(super) fn row(&self, line: &Line, place: &Place, in_place: bool) -> Result<Row, String> {
+    /// What a line says of both places. Older versions do not print all of its words.
+    pub(super) fn line(
+        &self,
+        size: u64,
+        data_type: Option<&str>,
+        reduction: Option<&str>,
+        root: Option<&str>,
+    ) -> Result<Row, String> {
+        let of_type = |name: &str| {
+            // Before 2.10.
+            let name = match name {
+                "char" => "int8",
+                "int" => "int32",
+                other => other,
+            };
+            let found = DataType::from_str(name, false);
+            found.map_err(|_| format!("{} is no data type", quoted(name)))
+        };
+        let of_reduction = |name: &str| match name {
+            "none" => Ok(None),
+            name => Reduction::from_str(name, false)
+                .map(Some)
+                .map_err(|_| format!("{} is no operation on elements", quoted(name))),
+        };
+        let of_root = |root: &str| match root.trim() {
+            "-1" => Ok(None),
+            root => root.parse().map(Some).map_err(|_| format!("{} is no root", quoted(root))),
+        };
+        let data_type = data_type.map(of_type).transpose()?;
+        let reduction = reduction.map(of_reduction).transpose()?.flatten();
+        let root = root.map(of_root).transpose()?.flatten();
         let operation = self.operation()?;
         let collective = operation.and_then(Operation::collective);
         let reduces = collective.is_none_or(|collective| collective.shape().reduces);
-        let is_around = operation == Some(Operation::Collective(Collective::SendRecv));
-        let row = Row {
+        let is_around = collective == Some(Collective::SendRecv);
+        Ok(Row {
             transport: TransportKind::Nccl,
             operation,
             pattern: is_around.then_some(Pattern::Neighbours),
-            data_type: line.data_type,
+            data_type,
             // It names one for sendrecv too, which reduces nothing.
-            reduction: line.reduction.filter(|_| reduces),
-            root: line.root.filter(|_| collective.is_none_or(|of| of.has_root())),
-            in_place: Some(in_place),
-            graph: self.graph,
-            communicator_ranks: self.ranks,
-            operations_per_group: self.operations_per_group,
-            blocking: self.blocking.map(|mode| mode > 0),
-            size_bytes: Some(line.size),
-            simulated: self.is_simulated,
-            ..Row::default()
-        };
-        let is_checked = match place.wrong {
-            Wrong::Elements(wrong) if wrong > 0.0 => {
-                let wrong = format!("nccl-tests counted {wrong} wrong elements");
-                return Ok(Row { status: Status::Corrupt, reason: wrong, ..row });
-            }
-            Wrong::Elements(_) => true,
-            Wrong::Difference(difference) => difference == 0.0,
-            Wrong::NotChecked => false,
-        };
-        let rate = rate(line.size, place.algbw, place.time);
-        let factor = collective.zip(self.ranks).and_then(|(of, ranks)| of.busbw_factor(ranks));
+            reduction: reduction.filter(|_| reduces),
+            root: root.filter(|_| collective.is_none_or(|of| of.has_root())),
+            size_bytes: Some(Bytes::new(size)),
+            ..self.row.clone()
+        })
+    }
+
+    /// The row of one place of a line.
+    pub(super) fn row(&self, line: &Row, place: &Place, in_place: bool) -> Row {
+        let row = Row { in_place: Some(in_place), ..line.clone() };
+        if let Some(wrong) = place.wrong.filter(|&wrong| wrong > 0.0) {
+            let reason = format!("nccl-tests counted {wrong} wrong elements");
+            return Row { status: Status::Corrupt, reason, ..row };
+        }
+        let is_checked = place.wrong.is_some() || place.difference == Some(0.0);
+        let rate = rate(row.size_bytes.unwrap_or_default(), place.algbw, place.time);
+        let collective = row.operation.and_then(Operation::collective);
+        let ranks = row.communicator_ranks;
+        let factor = collective.zip(ranks).and_then(|(of, ranks)| of.busbw_factor(ranks));
         let bus = match (rate, factor) {
             (Some(rate), Some(factor)) if rate.is_by_time => Some(factor * rate.gb_s),
             _ => place.busbw.map(|gb_s| gb_s.value).filter(|&gb_s| gb_s > 0.0),
         };
-        let flags = [(!is_checked, UNVERIFIED), (self.blocking == Some(1), "barriers_timed")];
-        let flags = flags.into_iter().filter_map(|(raised, flag)| raised.then_some(flag));
+        let flags = [(!is_checked, UNVERIFIED), (self.has_timed_barriers, "barriers_timed")];
         let latency = |us: Option<f64>| us.and_then(nanoseconds_of_microseconds);
-        Ok(Row {
+        Row {
             status: Status::Ok,
-            flags: flags.collect::<Vec<&str>>().join(" "),
             bandwidth_gb_s: rate.map(|rate| rate.gb_s),
             // Of one rank nccl-tests prints 0, as its formulas say.
-            bandwidth_gb_s_bus: bus.filter(|_| rate.is_some() && self.ranks != Some(1)),
+            bandwidth_gb_s_bus: bus.filter(|_| rate.is_some() && ranks != Some(1)),
             latency_ns_min: latency(place.min),
             latency_ns_p50: latency(place.p50),
             latency_ns_p99: latency(place.p99),
             latency_ns_max: latency(place.max),
             ..row
-        })
+        }
+        .with_flags(&raised(&flags))
     }
 }
 
-/// The columns of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
-    Size,
-    Count,
-    Type,
-    Reduction,
-    Root,
-    Time,
-    CpuTime,
-    Algbw,
-    Busbw,
-    Wrong,
-    Difference,
-    Min,
-    Max,
-    P99,
-    Variation,
-    Timestamp,
-}
-
-impl Column {
-    fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "size" => Self::Size,
-            "count" => Self::Count,
-            "type" => Self::Type,
-            "redop" => Self::Reduction,
-            "root" => Self::Root,
-            "time" => Self::Time,
-            "cputime" => Self::CpuTime,
-            "algbw" => Self::Algbw,
-            "busbw" => Self::Busbw,
-            "#wrong" => Self::Wrong,
-            // Before 2.13: the largest difference.
-            "error" => Self::Difference,
-            "i_min" => Self::Min,
-            "i_max" => Self::Max,
-            "i_p99" => Self::P99,
-            "i_cv%" => Self::Variation,
-            "timestamp" => Self::Timestamp,
-            _ => return None,
-        })
-    }
-
-    const fn is_time(self) -> bool {
-        matches!(self, Self::Time | Self::CpuTime)
-    }
-}
+/// The names of its columns. `error`, before 2.13, is the largest difference.
+const COLUMNS: &str = "size count type redop root time cputime algbw busbw #wrong error i_min \
+                       i_max i_p99 i_cv% timestamp";
 
 /// The columns before the numbers, those of each place, and how many words follow them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Columns {
-    before: Vec<Column>,
-    place: Vec<Column>,
+    before: Vec<&'static str>,
+    place: Vec<&'static str>,
     words_behind: usize,
 }
 
 /// The columns, if `comment` is their heads.
 fn heads(comment: &str) -> Option<Columns> {
-    let mut columns = Vec::new();
-    let mut words = comment.split_whitespace();
-    if words.clone().next() != Some("size") {
-        return None;
-    }
-    let own = words.by_ref().map_while(Column::named);
-    columns.extend(own);
-    let mut times = (0..).zip(&columns).filter(|(_, column)| column.is_time());
-    let (first, second) = (times.next()?.0, times.next()?.0);
-    let length = second - first;
-    let place = columns[first..second].to_vec();
-    let has_both = columns.get(second..second + length)? == place;
-    let words_behind = match columns.get(second + length) {
-        // A date and a time of day.
-        Some(Column::Timestamp) => 2,
-        _ => 0,
-    };
-    (has_both && place.contains(&Column::Algbw)).then(|| Columns {
-        before: columns[..first].to_vec(),
-        place,
-        words_behind,
-    })
+    let known = |word: &str| COLUMNS.split(' ').find(|name| *name == word);
+    let columns: Vec<&str> = comment.split_whitespace().map_while(known).collect();
+    let is_time = |&at: &usize| matches!(columns[at], "time" | "cputime");
+    let mut times = (0..columns.len()).filter(is_time);
+    let (first, second) = (times.next()?, times.next()?);
+    let (before, place) = (&columns[..first], &columns[first..second]);
+    let behind = columns[second..].strip_prefix(place)?;
+    // A date and a time of day.
+    let words_behind = if behind.first() == Some(&"timestamp") { 2 } else { 0 };
+    let is_own = before.first() == Some(&"size") && place.contains(&"algbw");
+    is_own.then(|| Columns { before: before.to_vec(), place: place.to_vec(), words_behind })
 }
 
 /// Reads what nccl-tests prints.
 #[derive(Debug, Default)]
 struct Text {
-    version: Option<String>,
-    library: Option<String>,
     run: Run,
     /// Group and rank of each device of the run.
     devices: BTreeSet<(u32, u32)>,
@@ -289,13 +194,12 @@ struct Text {
     columns: Option<Columns>,
     /// Lines of the run that were read and not yet summed up.
     open_lines: usize,
-    notes: Vec<String>,
 }
 
 impl Reader for Text {
     fn line(&mut self, line: &str, sink: &mut Sink<'_>) -> Result<(), String> {
         if let Some(comment) = line.strip_prefix('#') {
-            self.comment(comment);
+            self.comment(comment, &mut sink.about);
             return Ok(());
         }
         if begins_with_number(line) && self.columns.is_some() {
@@ -309,41 +213,38 @@ impl Reader for Text {
         Ok(())
     }
 
-    fn about(mut self: Box<Self>) -> About {
+    fn end(&mut self, about: &mut Imported) {
         if self.open_lines > 0 {
-            self.notes.push(CUT_OFF.to_owned());
+            let note = "a run of nccl-tests ends without its last lines: it was cut off";
+            about.notes.push(note.to_owned());
         }
-        let Self { version, library, notes, .. } = *self;
-        About { tool: PROGRAM.name, version, library, notes }
     }
 }
 
-const CUT_OFF: &str = "a run of nccl-tests ends without its last lines: it was cut off";
-
 impl Text {
-    fn comment(&mut self, comment: &str) {
+    fn comment(&mut self, comment: &str, about: &mut Imported) {
         let text = comment.trim();
         // A process's list of devices that is too long for its buffer.
         self.has_more_devices |= text.ends_with("...");
         if let Some((_, rest)) = text.split_once("nccl-tests version ") {
-            self.version = rest.split_whitespace().next().map(str::to_owned);
+            about.version = rest.split_whitespace().next().map(str::to_owned);
             let code = value(rest, "nccl-library=").and_then(|code| code.parse().ok());
-            self.library = code.map(library);
-            self.begin();
-            self.run.is_simulated = rest.ends_with("[SIMULATED]");
+            about.library = code.map(library);
+            self.begin(about);
+            self.run.row.simulated = rest.ends_with("[SIMULATED]");
         } else if let Some(program) = text.strip_prefix("Collective test starting: ") {
-            self.begin();
+            self.begin(about);
             self.run.program = Some(program.to_owned());
         } else if text.starts_with("nThread ") {
-            self.begin();
+            self.begin(about);
             let number = |name| value(text, name).and_then(|number| number.parse().ok());
-            self.run.operations_per_group = number("agg iters: ");
-            self.run.graph = number("graph: ").and_then(|graph| u32::try_from(graph).ok());
-            self.run.blocking = Some(0);
+            self.run.row.operations_per_group = number("agg iters: ");
+            self.run.row.graph = number("graph: ").and_then(|graph| u32::try_from(graph).ok());
+            self.run.row.blocking = Some(false);
         } else if let Some(how) = text.strip_prefix("Blocking Enabled: ") {
             let has_barrier = how.contains("barrier") && !how.contains("no barrier");
-            let is_timed = has_barrier && !how.contains("time excludes barrier");
-            self.run.blocking = Some(if is_timed { 1 } else { 2 });
+            self.run.has_timed_barriers = has_barrier && !how.contains("time excludes barrier");
+            self.run.row.blocking = Some(true);
         } else if text == "Using devices" {
             self.devices.clear();
             self.has_more_devices = false;
@@ -354,26 +255,24 @@ impl Text {
         } else if let Some(sum) = text.strip_prefix("Out of bounds values") {
             let sum = sum.trim_start_matches([' ', ':']);
             if sum.ends_with("FAILED") {
-                self.notes.push(format!("nccl-tests found wrong data: {}", quoted(sum)));
+                about.notes.push(format!("nccl-tests found wrong data: {}", quoted(sum)));
             }
         } else if text.starts_with("Avg bus bandwidth") {
             self.open_lines = 0;
             // What follows without a beginning of its own says nothing of its program.
-            self.run = Run { program: None, ..self.run.clone() };
+            self.run.program = None;
         } else if let Some(columns) = heads(comment) {
             self.columns = Some(columns);
-            self.run.ranks = self.ranks();
+            self.run.row.communicator_ranks = self.ranks();
         }
     }
 
     /// A run begins, unless it has begun already.
-    fn begin(&mut self) {
+    fn begin(&mut self, about: &mut Imported) {
         if self.columns.take().is_none() {
             return;
         }
-        if self.open_lines > 0 {
-            self.notes.push(CUT_OFF.to_owned());
-        }
+        self.end(about);
         self.open_lines = 0;
         self.run = Run::default();
     }
@@ -388,54 +287,47 @@ impl Text {
 
     fn numbers(&mut self, line: &str, sink: &mut Sink<'_>) -> Result<(), String> {
         let Some(columns) = &self.columns else { return Ok(()) };
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let before = columns.before.len();
-        let length = columns.place.len();
-        let expected = before + 2 * length + columns.words_behind;
-        if words.len() != expected {
-            let found = count(words.len(), "column");
-            return Err(format!("{} has {found} of {expected}", quoted(line)));
-        }
+        let (before, length) = (columns.before.len(), columns.place.len());
+        let words = words(line, before + 2 * length + columns.words_behind)?;
         let word = |name| columns.before.iter().position(|of| *of == name).map(|at| words[at]);
-        let size = word(Column::Size).and_then(|size| size.parse().ok());
+        let size = word("size").and_then(|size| size.parse().ok());
         let size = size.ok_or_else(|| format!("{} begins with no size", quoted(line)))?;
-        let about =
-            Line::new(size, word(Column::Type), word(Column::Reduction), word(Column::Root))?;
-        let mut rows = Vec::with_capacity(2);
-        for (in_place, words) in [false, true].into_iter().zip(words[before..].chunks(length)) {
-            if let Some(place) = place(&columns.place, words)? {
-                rows.push(self.run.row(&about, &place, in_place)?);
+        let row = self.run.line(size, word("type"), word("redop"), word("root"))?;
+        let places: Vec<Option<Place>> = words[before..before + 2 * length]
+            .chunks(length)
+            .map(|words| place(&columns.place, words))
+            .collect::<Result<_, _>>()?;
+        for (in_place, place) in [false, true].into_iter().zip(places) {
+            if let Some(place) = place {
+                sink.row(self.run.row(&row, &place, in_place));
             }
         }
         self.open_lines += 1;
-        rows.into_iter().for_each(|row| sink.row(row));
         Ok(())
     }
 }
 
 /// The numbers of one place; `None` where nothing was measured in it.
-fn place(columns: &[Column], words: &[&str]) -> Result<Option<Place>, String> {
+fn place(columns: &[&str], words: &[&str]) -> Result<Option<Place>, String> {
     let mut place = Place::default();
     for (column, word) in columns.iter().zip(words) {
         if *word == "N/A" {
             continue;
         }
         let number = Printed::read(word).ok_or_else(|| format!("{} is no number", quoted(word)));
-        match column {
-            Column::Time => place.time = Some(number?),
-            Column::Algbw => place.algbw = Some(number?),
-            Column::Busbw => place.busbw = Some(number?),
-            Column::Wrong => place.wrong = Wrong::Elements(number?.value),
-            Column::Difference => {
-                place.wrong = number.map_or(Wrong::NotChecked, |of| Wrong::Difference(of.value));
-            }
-            Column::Min => place.min = Some(number?.value),
-            Column::Max => place.max = Some(number?.value),
-            Column::P99 => place.p99 = Some(number?.value),
+        match *column {
+            "time" => place.time = Some(number?),
+            "algbw" => place.algbw = Some(number?),
+            "busbw" => place.busbw = Some(number?),
+            "#wrong" => place.wrong = Some(number?.value),
+            "error" => place.difference = number.ok().map(|of| of.value),
+            "i_min" => place.min = Some(number?.value),
+            "i_max" => place.max = Some(number?.value),
+            "i_p99" => place.p99 = Some(number?.value),
             _ => {}
         }
     }
-    let is_empty = place.algbw.is_none() && place.wrong == Wrong::NotChecked;
+    let is_empty = place.algbw.is_none() && place.wrong.or(place.difference).is_none();
     Ok(Some(place).filter(|_| !is_empty))
 }
 

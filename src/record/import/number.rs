@@ -26,7 +26,7 @@ impl Printed {
         is_one.then(|| Self { value, step: 10_f64.powi(-decimals) })
     }
 
-    /// The same with each value scaled.
+    /// In another unit.
     pub(super) fn map(self, scale: impl Fn(f64) -> f64) -> Self {
         Self { value: scale(self.value), step: scale(self.step) }
     }

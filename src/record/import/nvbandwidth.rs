@@ -16,10 +16,14 @@ use crate::{
 };
 
 /// The program.
-pub(super) const PROGRAM: Program = Program { name: "nvbandwidth", form: "--json", reader: None };
+pub(super) const PROGRAM: Program =
+    Program { name: "nvbandwidth", described: "nvbandwidth (--json)", reader: |_| None };
 
 /// What it reports when a byte of the target is not what it must be.
 const WRONG_DATA: &str = "h_errorFlag == 0";
+
+/// Why a test without a result has no numbers.
+const NOT_ENDED: &str = "nvbandwidth began the test and did not end it";
 
 /// A test.
 #[derive(Deserialize)]
@@ -41,9 +45,9 @@ pub(super) struct Tests {
 impl Tests {
     /// Hands over the rows of the next test.
     pub(super) fn add(&mut self, test: Test, sink: &mut Sink<'_>) {
-        // One that ends with an error stands there twice.
+        // One that ends with an error is listed twice.
         if let Some(begun) = self.begun.take().filter(|begun| begun.name != test.name) {
-            rowless(&begun, Status::Failed, "nvbandwidth began the test and did not end it", sink);
+            rowless(&begun, Status::Failed, NOT_ENDED, sink);
         }
         let status = test.status.as_deref().unwrap_or_default();
         match status {
@@ -62,13 +66,13 @@ impl Tests {
         }
     }
 
-    /// Says what became of a test that was under way when everything ended.
+    /// Adds the row of a test that was running when nvbandwidth ended.
     pub(super) fn end(self, error: Option<&str>, sink: &mut Sink<'_>) {
         let Some(begun) = self.begun else { return };
         if error.is_some_and(|error| error.contains(WRONG_DATA)) {
             rowless(&begun, Status::Corrupt, "nvbandwidth found wrong data", sink);
         } else {
-            rowless(&begun, Status::Failed, "nvbandwidth began the test and did not end it", sink);
+            rowless(&begun, Status::Failed, NOT_ENDED, sink);
         }
     }
 }
@@ -124,15 +128,11 @@ impl Kind {
             is_latency: false,
         };
         let read = Some(Issuer::Read);
+        let latency = |ends, issuer| Self { is_latency: true, ..one_way(ends, Engine::Sm, issuer) };
         match name {
             "device_local_copy" => return Some(one_way(Ends::Within, Engine::Ce, None)),
-            "host_device_latency_sm" => {
-                let kind = one_way(Ends::HostToGpu, Engine::Sm, None);
-                return Some(Self { is_latency: true, ..kind });
-            }
-            "device_to_device_latency_sm" => {
-                return Some(Self { is_latency: true, ..one_way(Ends::Gpus, Engine::Sm, read) });
-            }
+            "host_device_latency_sm" => return Some(latency(Ends::HostToGpu, None)),
+            "device_to_device_latency_sm" => return Some(latency(Ends::Gpus, read)),
             _ => {}
         }
         let (test, engine) = name.rsplit_once('_')?;
@@ -192,8 +192,8 @@ impl Kind {
     }
 
     /// The row with the ends that a row and a column of the matrix name.
-    fn between(self, row: Row, at: (u32, u32)) -> Row {
-        let (first, second) = (Some(at.0), Some(at.1));
+    fn between(self, row: Row, first: u32, second: u32) -> Row {
+        let (first, second) = (Some(first), Some(second));
         let (source, target) = match self.issuer {
             Some(Issuer::Read) => (second, first),
             _ => (first, second),
@@ -206,50 +206,7 @@ impl Kind {
             Ends::Ranks => Row { source_rank: source, target_rank: target, ..row },
         }
     }
-}
 
-impl Test {
-    fn rows(&self, sink: &mut Sink<'_>) -> Result<(), String> {
-        let kind = Kind::of(&self.name).ok_or("g2g has nothing like it")?;
-        let matrix: Vec<&[String]> =
-            self.bandwidth_matrix.iter().map(|row| row.as_deref().unwrap_or_default()).collect();
-        let columns = matrix.first().map_or(0, |row| row.len());
-        let is_square = matches!(kind.ends, Ends::Gpus | Ends::Ranks);
-        let height = if is_square { columns } else { 1 };
-        // Both ways from 0.6 on: a matrix for each way and one of their sum, one behind the other.
-        let has_sum = is_square && kind.pattern == Pattern::BothWays && matrix.len() == 3 * height;
-        if columns == 0 || !(has_sum || matrix.len() == height) {
-            return Err(format!("its matrix has {} rows and {columns} columns", matrix.len()));
-        }
-        let numbers = if has_sum { &matrix[2 * height..] } else { &matrix[..] };
-        for (first, row) in (0..).zip(numbers) {
-            for (second, text) in (0..).zip(*row) {
-                let is_self = is_square && first == second;
-                if text == "N/A" || is_self {
-                    continue;
-                }
-                let number =
-                    text.parse().ok().filter(|&number: &f64| number > 0.0 && number.is_finite());
-                match number {
-                    Some(number) => {
-                        let row = kind.between(kind.row(), (first, second));
-                        sink.row(kind.with(row, number, has_sum));
-                    }
-                    None => sink.leave_out(|| {
-                        let name = quoted(&self.name);
-                        format!(
-                            "{name}: {} is no rate, in row {first}, column {second}",
-                            quoted(text)
-                        )
-                    }),
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Kind {
     /// The row with the number of its cell.
     fn with(self, row: Row, number: f64, is_sum: bool) -> Row {
         let row = Row { status: Status::Ok, ..row };
@@ -269,5 +226,46 @@ impl Kind {
             Pattern::BothWays => Row { bandwidth_gb_s: Some(number), ..row },
             _ => Row { bandwidth_gb_s_total: Some(number), ..row },
         }
+    }
+}
+
+impl Test {
+    fn rows(&self, sink: &mut Sink<'_>) -> Result<(), String> {
+        let kind = Kind::of(&self.name).ok_or("g2g has nothing like it")?;
+        let matrix: Vec<&[String]> =
+            self.bandwidth_matrix.iter().map(|row| row.as_deref().unwrap_or_default()).collect();
+        let columns = matrix.first().map_or(0, |row| row.len());
+        let is_square = matches!(kind.ends, Ends::Gpus | Ends::Ranks);
+        let height = if is_square { columns } else { 1 };
+        // Both ways from 0.6 on: a matrix for each way and one of their sum, one after the other.
+        let has_sum = is_square && kind.pattern == Pattern::BothWays && matrix.len() == 3 * height;
+        if columns == 0 || !(has_sum || matrix.len() == height) {
+            return Err(format!("its matrix has {} rows and {columns} columns", matrix.len()));
+        }
+        let numbers = if has_sum { &matrix[2 * height..] } else { &matrix[..] };
+        for (first, row) in (0..).zip(numbers) {
+            for (second, text) in (0..).zip(*row) {
+                let is_self = is_square && first == second;
+                if text == "N/A" || is_self {
+                    continue;
+                }
+                let number =
+                    text.parse().ok().filter(|&number: &f64| number > 0.0 && number.is_finite());
+                match number {
+                    Some(number) => {
+                        let row = kind.between(kind.row(), first, second);
+                        sink.row(kind.with(row, number, has_sum));
+                    }
+                    None => sink.leave_out(|| {
+                        let name = quoted(&self.name);
+                        format!(
+                            "{name}: {} is no rate, in row {first}, column {second}",
+                            quoted(text)
+                        )
+                    }),
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -7,171 +7,119 @@
 //! collective is what a rank gives to each other one, or of which all get the whole. Which way
 //! MPI takes is not said: `protocol` is `mpi`, so that such a row is not one of libfabric's.
 
-use super::{About, MEAN_LATENCY, Program, Reader, Sink, UNVERIFIED, begins_with_number, quoted};
+use super::{
+    MEAN_LATENCY, Program, Reader, Sink, UNVERIFIED, begins_with_number, number::Printed, quoted,
+    words,
+};
 use crate::{
     plan::{Collective, DataType, Issuer, Operation, Pattern, TransportKind},
-    record::{MemoryKind, Row, Status},
-    units::{Bytes, count, gb_s_of_mb_s, nanoseconds_of_microseconds},
+    record::{MemoryKind, Row, Status, row::raised},
+    units::{Bytes, gb_s_of_mb_s, nanoseconds_of_microseconds},
 };
 
 /// The program.
 pub(super) const PROGRAM: Program = Program {
     name: "OSU micro-benchmarks",
-    form: "",
-    reader: Some(|line| is_own(line).then(|| Box::<Text>::default() as Box<dyn Reader>)),
+    described: "OSU micro-benchmarks",
+    reader: |line| line.starts_with(TITLE).then(|| Box::<Text>::default() as Box<dyn Reader>),
 };
 
-/// Whether only these benchmarks print such a line.
-fn is_own(line: &str) -> bool {
-    line.starts_with("# OSU ")
-}
+/// How the line of a title begins, which no other program prints.
+const TITLE: &str = "# OSU ";
 
-/// What a benchmark measures.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Benchmark {
-    transport: TransportKind,
-    operation: Operation,
-    issuer: Option<Issuer>,
-    pattern: Option<Pattern>,
-    /// Where both buffers lie, if the title says so.
-    memory: Option<MemoryKind>,
-}
-
-impl Benchmark {
-    /// The benchmark of a title, such as `MPI-CUDA Bi-Directional Bandwidth Test`; `None` where g2g
-    /// has nothing like it.
-    fn titled(title: &str) -> Option<Self> {
-        let (family, test) = title.split_once(' ')?;
-        let (family, accelerator) =
-            family.split_once('-').map_or((family, None), |(of, by)| (of, Some(by)));
-        let test = test.to_ascii_lowercase();
-        let of = |operation, issuer, pattern| Some((operation, issuer, pattern));
-        let (one_way, both_ways) = (Some(Pattern::OneWay), Some(Pattern::BothWays));
-        let pairs = Some(Pattern::Pairs);
-        let (write, read) = (Some(Issuer::Write), Some(Issuer::Read));
-        let (operation, issuer, pattern) = match (family, test.as_str()) {
-            ("MPI", "bandwidth test") => of(Operation::Send, None, one_way),
-            ("MPI", "bi-directional bandwidth test") => of(Operation::Send, None, both_ways),
-            ("MPI", "latency test") => of(Operation::PingPong, None, one_way),
-            ("MPI", "multi latency test") => of(Operation::PingPong, None, pairs),
-            ("MPI", "multiple bandwidth / message rate test") => of(Operation::Send, None, pairs),
-            ("MPI_Put", "bandwidth test" | "latency test") => of(Operation::Write, write, one_way),
-            ("MPI_Put", "bi-directional bandwidth test") => of(Operation::Write, write, both_ways),
-            ("MPI_Get", "bandwidth test" | "latency test") => of(Operation::Read, read, one_way),
-            ("NCCL", "bandwidth test" | "latency test") => {
-                of(Operation::Collective(Collective::SendRecv), None, one_way)
-            }
-            ("NCCL", "bi-directional bandwidth test") => {
-                of(Operation::Collective(Collective::SendRecv), None, both_ways)
-            }
-            ("MPI" | "NCCL", "allreduce latency test") => {
-                of(Operation::Collective(Collective::AllReduce), None, None)
-            }
-            ("MPI" | "NCCL", "broadcast latency test") => {
-                of(Operation::Collective(Collective::Broadcast), None, None)
-            }
-            ("MPI" | "NCCL", "reduce latency test") => {
-                of(Operation::Collective(Collective::Reduce), None, None)
-            }
-            // Of NCCL g2g has the size of all ranks' parts; here it is that of one.
-            ("MPI", "allgather latency test") => {
-                of(Operation::Collective(Collective::AllGather), None, None)
-            }
-            ("MPI", "reduce_scatter latency test") => {
-                of(Operation::Collective(Collective::ReduceScatter), None, None)
-            }
-            ("MPI", "all-to-all personalized exchange latency test") => {
-                of(Operation::Collective(Collective::AllToAll), None, None)
-            }
-            ("MPI", "gather latency test") => {
-                of(Operation::Collective(Collective::Gather), None, None)
-            }
-            ("MPI", "scatter latency test") => {
-                of(Operation::Collective(Collective::Scatter), None, None)
-            }
-            _ => None,
-        }?;
-        let is_nccl = family == "NCCL";
-        Some(Self {
-            transport: if is_nccl { TransportKind::Nccl } else { TransportKind::Rdma },
-            operation,
-            issuer,
-            pattern,
-            memory: match accelerator {
-                // Its title has no place for the accelerator.
-                None if pattern == pairs => None,
-                None => Some(MemoryKind::Host),
-                Some(_) if is_nccl || operation.collective().is_some() => Some(MemoryKind::Gpu),
-                Some(_) => None,
-            },
-        })
-    }
-}
-
-/// The columns of a table behind its size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
-    Bandwidth,
-    Latency,
-    Validation,
-    /// A percentile of the latencies of single operations.
-    Percentile(u8),
-    /// Something that a row has no place for.
-    Other,
-}
-
-impl Column {
-    fn named(name: &str) -> Self {
-        let percentile = || {
-            let (percent, what) = name.strip_prefix('P')?.split_once(' ')?;
-            (what == "Tail Lat(us)").then_some(())?;
-            percent.parse().ok()
-        };
-        match name {
-            "Bandwidth (MB/s)" | "MB/s" => Self::Bandwidth,
-            "Latency (us)" | "Avg Latency(us)" => Self::Latency,
-            "Validation" => Self::Validation,
-            _ => percentile().map_or(Self::Other, Self::Percentile),
+/// What the rows of a benchmark have by its title, such as `MPI-CUDA Bi-Directional Bandwidth Test`;
+/// `None` where g2g has nothing like it.
+fn titled(title: &str) -> Option<Row> {
+    let (family, test) = title.split_once(' ')?;
+    let (family, accelerator) =
+        family.split_once('-').map_or((family, None), |(of, by)| (of, Some(by)));
+    let test = test.to_ascii_lowercase();
+    let (one_way, both_ways) = (Some(Pattern::OneWay), Some(Pattern::BothWays));
+    let pairs = Some(Pattern::Pairs);
+    let (write, read) = (Some(Issuer::Write), Some(Issuer::Read));
+    let send_recv = Operation::Collective(Collective::SendRecv);
+    let (operation, issuer, pattern) = match (family, test.as_str()) {
+        ("MPI", "bandwidth test") => (Operation::Send, None, one_way),
+        ("MPI", "bi-directional bandwidth test") => (Operation::Send, None, both_ways),
+        ("MPI", "latency test") => (Operation::PingPong, None, one_way),
+        ("MPI", "multi latency test") => (Operation::PingPong, None, pairs),
+        ("MPI", "multiple bandwidth / message rate test") => (Operation::Send, None, pairs),
+        ("MPI_Put", "bandwidth test" | "latency test") => (Operation::Write, write, one_way),
+        ("MPI_Put", "bi-directional bandwidth test") => (Operation::Write, write, both_ways),
+        ("MPI_Get", "bandwidth test" | "latency test") => (Operation::Read, read, one_way),
+        ("NCCL", "bandwidth test" | "latency test") => (send_recv, None, one_way),
+        ("NCCL", "bi-directional bandwidth test") => (send_recv, None, both_ways),
+        (_, test) => {
+            let collective = collective(family, test.strip_suffix(" latency test")?)?;
+            (Operation::Collective(collective), None, None)
         }
+    };
+    let is_nccl = family == "NCCL";
+    let memory = match accelerator {
+        // Its title has no place for the accelerator.
+        None if pattern == pairs => None,
+        None => Some(MemoryKind::Host),
+        Some(_) if is_nccl || operation.collective().is_some() => Some(MemoryKind::Gpu),
+        Some(_) => None,
+    };
+    Some(Row {
+        transport: if is_nccl { TransportKind::Nccl } else { TransportKind::Rdma },
+        protocol: (!is_nccl).then(|| "mpi".to_owned()),
+        operation: Some(operation),
+        issuer,
+        pattern,
+        flows: match pattern {
+            Some(Pattern::OneWay) => Some(1),
+            Some(Pattern::BothWays) => Some(2),
+            _ => None,
+        },
+        source_memory: memory,
+        target_memory: memory,
+        ..Row::default()
+    })
+}
+
+/// The collective of this name that has a counterpart.
+fn collective(family: &str, name: &str) -> Option<Collective> {
+    match (family, name) {
+        ("MPI" | "NCCL", "allreduce") => Some(Collective::AllReduce),
+        ("MPI" | "NCCL", "broadcast") => Some(Collective::Broadcast),
+        ("MPI" | "NCCL", "reduce") => Some(Collective::Reduce),
+        // Of NCCL g2g has the size of all ranks' parts; here it is that of one.
+        ("MPI", "allgather") => Some(Collective::AllGather),
+        ("MPI", "reduce_scatter") => Some(Collective::ReduceScatter),
+        ("MPI", "all-to-all personalized exchange") => Some(Collective::AllToAll),
+        ("MPI", "gather") => Some(Collective::Gather),
+        ("MPI", "scatter") => Some(Collective::Scatter),
+        _ => None,
     }
 }
 
-/// The columns, if `line` is their heads, which are two spaces or more apart.
-fn heads(line: &str) -> Option<Vec<Column>> {
+/// The columns after the size, if `line` is their heads, which are two spaces or more apart.
+fn heads(line: &str) -> Option<Vec<String>> {
     let names = line.strip_prefix("# Size")?.split("  ").map(str::trim);
-    let columns = names.filter(|name| !name.is_empty()).map(Column::named);
-    let columns: Vec<Column> = columns.collect();
+    let columns: Vec<String> = names.filter(|name| !name.is_empty()).map(str::to_owned).collect();
     (!columns.is_empty()).then_some(columns)
 }
 
 /// Reads what these benchmarks print.
 #[derive(Debug, Default)]
 struct Text {
-    version: Option<String>,
     /// The title of the benchmark at hand, for a reason.
     title: String,
-    benchmark: Option<Benchmark>,
-    memory: Option<(MemoryKind, MemoryKind)>,
-    data_type: Option<DataType>,
-    pairs: Option<usize>,
-    window: Option<u32>,
-    columns: Option<Vec<Column>>,
+    /// What all rows of its table have.
+    row: Option<Row>,
+    columns: Option<Vec<String>>,
 }
 
 impl Reader for Text {
     fn line(&mut self, line: &str, sink: &mut Sink<'_>) -> Result<(), String> {
-        if let Some(title) = line.strip_prefix("# OSU ") {
+        if let Some(title) = line.strip_prefix(TITLE) {
             let (title, version) = title.rsplit_once(" v").unwrap_or((title, ""));
-            let version = Some(version.to_owned()).filter(|version| !version.is_empty());
-            let benchmark = Benchmark::titled(title);
-            let memory = benchmark.as_ref().and_then(|benchmark| benchmark.memory);
-            *self = Self {
-                version: version.or_else(|| self.version.take()),
-                title: title.to_owned(),
-                benchmark,
-                memory: memory.map(|memory| (memory, memory)),
-                ..Self::default()
-            };
+            if !version.is_empty() {
+                sink.about.version = Some(version.to_owned());
+            }
+            *self = Self { title: title.to_owned(), row: titled(title), columns: None };
         } else if let Some(columns) = heads(line) {
             self.columns = Some(columns);
         } else if let Some(comment) = line.strip_prefix('#') {
@@ -181,15 +129,11 @@ impl Reader for Text {
         }
         Ok(())
     }
-
-    fn about(self: Box<Self>) -> About {
-        let version = self.version;
-        About { tool: PROGRAM.name, version, library: None, notes: Vec::new() }
-    }
 }
 
 impl Text {
     fn comment(&mut self, comment: &str) {
+        let Some(row) = &mut self.row else { return };
         let memory = |text: &str| {
             [("DEVICE", MemoryKind::Gpu), ("HOST", MemoryKind::Host)]
                 .into_iter()
@@ -203,120 +147,93 @@ impl Text {
                 rest.split_once(" and Rank 1 Memory on ")
             });
         if let Some((source, target)) = two {
-            self.memory = memory(source).zip(memory(target));
+            (row.source_memory, row.target_memory) = memory(source).zip(memory(target)).unzip();
         } else if let Some(name) = comment.strip_prefix("Datatype: ") {
-            self.data_type = match name.trim_end_matches('.') {
-                "MPI_CHAR" => Some(DataType::Int8),
-                "MPI_INT" => Some(DataType::Int32),
-                "MPI_FLOAT" => Some(DataType::Float),
+            let is_collective = row.operation.is_some_and(|of| of.collective().is_some());
+            row.data_type = match name.trim_end_matches('.') {
+                "MPI_CHAR" if is_collective => Some(DataType::Int8),
+                "MPI_INT" if is_collective => Some(DataType::Int32),
+                "MPI_FLOAT" if is_collective => Some(DataType::Float),
                 _ => None,
             };
         } else if let Some(rest) = comment.strip_prefix("[ pairs: ") {
             let number = |text: &str| text.split_whitespace().next()?.parse().ok();
-            self.pairs = number(rest).and_then(|pairs| usize::try_from(pairs).ok());
-            self.window = rest.split_once("window size: ").and_then(|(_, size)| number(size));
+            let pairs = number(rest).and_then(|pairs| usize::try_from(pairs).ok());
+            row.window = rest.split_once("window size: ").and_then(|(_, size)| number(size));
+            if row.pattern == Some(Pattern::Pairs) {
+                row.flows = pairs;
+                if pairs == Some(1) {
+                    row.pattern = Some(Pattern::OneWay);
+                }
+            }
         }
     }
 
     fn numbers(&self, line: &str, sink: &mut Sink<'_>) -> Result<(), String> {
-        let benchmark = self
-            .benchmark
+        let about = self
+            .row
             .as_ref()
             .ok_or_else(|| format!("g2g has nothing like {}", quoted(&self.title)))?;
         let columns = self
             .columns
             .as_ref()
             .ok_or_else(|| format!("{} stands under no column that g2g has", quoted(line)))?;
-        let words: Vec<&str> = line.split_whitespace().collect();
-        if words.len() != 1 + columns.len() {
-            let found = count(words.len(), "column");
-            return Err(format!("{} has {found} of {}", quoted(line), 1 + columns.len()));
-        }
+        let words = words(line, 1 + columns.len())?;
         let no_number = || format!("{} is no row", quoted(line));
         let size = Bytes::new(words[0].parse().map_err(|_| no_number())?);
-        let mut row = Row { size_bytes: Some(size), status: Status::Ok, ..self.row(benchmark) };
+        let about = Row { size_bytes: Some(size), ..about.clone() };
+        let mut row = Row { status: Status::Ok, ..about.clone() };
         let (mut is_checked, mut is_mean) = (false, false);
         for (column, word) in columns.iter().zip(&words[1..]) {
-            let number = || {
-                let number = word.parse().ok();
-                let is_one = |number: &f64| number.is_finite() && *number >= 0.0;
-                number.filter(is_one).ok_or_else(no_number)
-            };
-            match column {
-                Column::Bandwidth => row = self.with_bandwidth(row, number()?, benchmark.pattern),
-                Column::Latency if row.latency_ns_p50.is_none() => {
-                    row.latency_ns_p50 = nanoseconds_of_microseconds(number()?);
+            let number = || Printed::read(word).map(|read| read.value).ok_or_else(no_number);
+            let ns = || number().map(nanoseconds_of_microseconds);
+            match column.as_str() {
+                "Bandwidth (MB/s)" | "MB/s" => {
+                    row = with_bandwidth(row, number()?);
+                }
+                "Latency (us)" | "Avg Latency(us)" if row.latency_ns_p50.is_none() => {
+                    row.latency_ns_p50 = ns()?;
                     is_mean = true;
                 }
-                Column::Validation => match *word {
+                "Validation" => match *word {
                     "Pass" => is_checked = true,
                     "Fail" => row.status = Status::Corrupt,
                     _ => return Err(no_number()),
                 },
-                Column::Percentile(percent) => {
-                    let ns = nanoseconds_of_microseconds(number()?);
-                    match percent {
-                        50 => (row.latency_ns_p50, is_mean) = (ns, false),
-                        90 => row.latency_ns_p90 = ns,
-                        99 => row.latency_ns_p99 = ns,
-                        _ => {}
-                    }
+                "P50 Tail Lat(us)" => (row.latency_ns_p50, is_mean) = (ns()?, false),
+                "P90 Tail Lat(us)" => row.latency_ns_p90 = ns()?,
+                "P99 Tail Lat(us)" => row.latency_ns_p99 = ns()?,
+                other if other.ends_with(" Tail Lat(us)") => {
+                    number()?;
                 }
-                Column::Latency | Column::Other => {}
+                // Something that a row has no place for.
+                _ => {}
             }
         }
         if row.status == Status::Corrupt {
             let reason = "the benchmark found wrong data".to_owned();
-            let row = Row { size_bytes: Some(size), ..self.row(benchmark) };
-            sink.row(Row { status: Status::Corrupt, reason, ..row });
+            sink.row(Row { status: Status::Corrupt, reason, ..about });
             return Ok(());
         }
         let flags = [(!is_checked, UNVERIFIED), (is_mean, MEAN_LATENCY)];
-        let flags = flags.into_iter().filter_map(|(raised, flag)| raised.then_some(flag));
-        sink.row(row.with_flags(&flags.collect::<Vec<&str>>()));
+        sink.row(row.with_flags(&raised(&flags)));
         Ok(())
     }
+}
 
-    /// What all rows of a table say.
-    fn row(&self, benchmark: &Benchmark) -> Row {
-        let is_mpi = benchmark.transport == TransportKind::Rdma;
-        let is_one_pair = benchmark.pattern == Some(Pattern::Pairs) && self.pairs == Some(1);
-        let pattern = benchmark.pattern.filter(|_| !is_one_pair);
-        let pattern = if is_one_pair { Some(Pattern::OneWay) } else { pattern };
-        Row {
-            transport: benchmark.transport,
-            protocol: is_mpi.then(|| "mpi".to_owned()),
-            operation: Some(benchmark.operation),
-            issuer: benchmark.issuer,
-            pattern,
-            flows: match pattern {
-                Some(Pattern::OneWay) => Some(1),
-                Some(Pattern::BothWays) => Some(2),
-                _ => self.pairs,
-            },
-            data_type: self.data_type.filter(|_| benchmark.operation.collective().is_some()),
-            source_memory: self.memory.map(|(source, _)| source),
-            target_memory: self.memory.map(|(_, target)| target),
-            window: self.window,
-            ..Row::default()
-        }
+/// The row with a rate, which is that of all of its flows.
+fn with_bandwidth(row: Row, mb_s: f64) -> Row {
+    let total = gb_s_of_mb_s(mb_s);
+    if total <= 0.0 {
+        return row;
     }
-
-    /// The row with a rate, which is that of all of its flows.
-    fn with_bandwidth(&self, row: Row, mb_s: f64, pattern: Option<Pattern>) -> Row {
-        let total = gb_s_of_mb_s(mb_s);
-        if total <= 0.0 {
-            return row;
-        }
-        let flows = match pattern {
-            Some(Pattern::BothWays) => Some(2.0),
-            Some(Pattern::Pairs) => self.pairs.filter(|&pairs| pairs > 0).map(|pairs| pairs as f64),
-            _ => Some(1.0),
-        };
-        Row {
-            bandwidth_gb_s: flows.map(|flows| total / flows),
-            bandwidth_gb_s_total: Some(total),
-            ..row
-        }
+    let flows = match row.pattern {
+        None => Some(1),
+        Some(_) => row.flows.filter(|&flows| flows > 0),
+    };
+    Row {
+        bandwidth_gb_s: flows.map(|flows| total / flows as f64),
+        bandwidth_gb_s_total: Some(total),
+        ..row
     }
 }
