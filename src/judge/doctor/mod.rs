@@ -7,11 +7,15 @@
 mod checks;
 mod ranks;
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use serde::{Deserialize, Serialize};
 
-pub use ranks::{Member, compare};
+pub use ranks::Member;
+use ranks::compare;
 
 use crate::{
     machine::{
@@ -27,7 +31,6 @@ use crate::{
         catalogue::{Catalogue, Instance},
         nccl_env::{Known, Setting},
     },
-    units::count,
 };
 
 /// What a check makes of what it looks at.
@@ -84,17 +87,22 @@ impl Finding {
         Self::new(Verdict::Ok, seen)
     }
 
-    fn means(self, means: impl Into<String>) -> Self {
-        Self { means: Some(means.into()), ..self }
+    fn with(self, Advice { means, remedy, source }: Advice) -> Self {
+        let told = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Self { means: told(means), remedy: told(remedy), source: told(source), ..self }
     }
 
-    fn remedy(self, remedy: impl Into<String>) -> Self {
-        Self { remedy: Some(remedy.into()), ..self }
+    fn remedy(self, remedy: String) -> Self {
+        Self { remedy: Some(remedy), ..self }
     }
+}
 
-    fn source(self, source: impl Into<String>) -> Self {
-        Self { source: Some(source.into()), ..self }
-    }
+/// What a finding means and what to do about it; an empty text is left out.
+#[derive(Clone, Copy, Default)]
+struct Advice {
+    means: &'static str,
+    remedy: &'static str,
+    source: &'static str,
 }
 
 /// What is known of one host, as one process sees it.
@@ -139,7 +147,21 @@ impl Facts {
     /// The devices that RDMA goes through.
     fn rdma_devices(&self) -> impl Iterator<Item = &Nic> {
         let nics = self.survey.nics.iter().map(|surveyed| &surveyed.nic);
-        nics.filter(|nic| nic.kind != NicKind::Ethernet)
+        nics.filter(|nic| nic.is_rdma())
+    }
+
+    fn has_rdma_devices(&self) -> bool {
+        self.rdma_devices().next().is_some()
+    }
+
+    fn has_efa(&self) -> bool {
+        self.rdma_devices().any(|device| device.kind == NicKind::Efa)
+    }
+
+    /// Whether there is EFA, with RDMA as far as the catalogue knows.
+    fn has_efa_rdma(&self) -> bool {
+        let lacks = |known: &Instance| known.efa_rdma_read == Some(false);
+        self.has_efa() && !self.instance().is_some_and(lacks)
     }
 
     /// The value of a variable that NCCL or a library below it sees.
@@ -154,7 +176,7 @@ pub fn examine(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, check) in checks::ALL {
         let named = |finding| Finding { check: (*name).to_owned(), ..finding };
-        findings.extend(check(facts).into_iter().map(named));
+        findings.extend(check.findings(facts).into_iter().map(named));
     }
     findings.sort();
     findings
@@ -192,13 +214,13 @@ impl Report {
                 found.entry(finding.clone()).or_default().push(member.rank);
             }
         }
-        let of_all = |ranks: &Vec<u32>| ranks.len() == members.len();
-        let located = found.into_iter().map(|(finding, ranks)| {
-            let ranks = if of_all(&ranks) { Vec::new() } else { ranks };
+        let located = found.into_iter().map(|(finding, mut ranks)| {
+            if ranks.len() == members.len() {
+                ranks.clear();
+            }
             Located { finding, ranks }
         });
-        let across = compare(members).into_iter();
-        let mut findings: Vec<Located> = across.chain(located).collect();
+        let mut findings: Vec<Located> = compare(members).into_iter().chain(located).collect();
         findings.sort_by_key(|located| located.finding.verdict);
         let mut hosts: Vec<String> = Vec::new();
         for line in members.iter().map(|member| &member.host_line) {
@@ -206,8 +228,8 @@ impl Report {
                 hosts.push(line.clone());
             }
         }
-        let beyond = members.iter().flat_map(|member| member.beyond.clone());
-        let beyond = beyond.collect::<std::collections::BTreeSet<String>>().into_iter().collect();
+        let beyond: BTreeSet<&String> = members.iter().flat_map(|member| &member.beyond).collect();
+        let beyond = beyond.into_iter().cloned().collect();
         let simulated = members.iter().any(|member| member.simulated);
         Self { simulated, hosts, findings, beyond }
     }

@@ -1,9 +1,7 @@
 //! Whether all parts that the machine should have are there, and can be read.
 
-use crate::{
-    judge::doctor::{Facts, Finding},
-    judge::expected::{Difference, Machine, Part, differences},
-};
+use super::{Advice, Facts, Finding};
+use crate::judge::expected::{Difference, Machine, Part, differences};
 
 /// Files that are named at most.
 const LISTED_MAX: usize = 8;
@@ -24,12 +22,9 @@ pub(super) fn unread(facts: &Facts) -> Vec<Finding> {
 }
 
 pub(super) fn complete(facts: &Facts) -> Vec<Finding> {
-    let found: Vec<Finding> = differences(&facts.survey, &facts.catalogue)
-        .into_iter()
-        .map(|difference| finding(&difference, facts))
-        .collect();
+    let found = differences(&facts.survey, &facts.catalogue);
     if !found.is_empty() {
-        return found;
+        return found.into_iter().map(|difference| finding(difference, facts)).collect();
     }
     let parts = seen(facts);
     if parts.is_empty() {
@@ -60,23 +55,18 @@ fn seen(facts: &Facts) -> Vec<&'static str> {
 }
 
 /// What a difference means for paths.
-fn finding(difference: &Difference, facts: &Facts) -> Finding {
+fn finding(difference: Difference, facts: &Facts) -> Finding {
     let Difference { part, what, live, known, source } = difference;
-    let seen = match part {
-        Part::NvLinks(gpu) => {
-            format!("{what}: {live}, {known} expected{}", down(facts, *gpu))
-        }
-        _ => format!("{what}: {live}, {known} expected"),
-    };
-    let lacks_efa = *part == Part::Efa && !super::network::has_efa(facts);
+    let lacks_efa = part == Part::Efa && !facts.has_efa();
     // GPUs with connectors for NVLinks and no bridge on them.
     let is_bridgeless = matches!(part, Part::NvLinks(_))
         && facts.instance().is_none()
         && facts.survey.pairs.iter().all(|pair| pair.nvlinks == 0);
-    let verdict = match part {
-        Part::NumaNodes => Finding::note,
-        _ if lacks_efa || is_bridgeless => Finding::note,
-        _ => Finding::problem,
+    let is_note = part == Part::NumaNodes || lacks_efa || is_bridgeless;
+    let verdict = if is_note { Finding::note } else { Finding::problem };
+    let down = match part {
+        Part::NvLinks(gpu) => down(facts, gpu),
+        Part::Gpus | Part::Pcie | Part::Efa | Part::NumaNodes => String::new(),
     };
     let (means, remedy) = match part {
         Part::Gpus => (
@@ -111,7 +101,9 @@ fn finding(difference: &Difference, facts: &Facts) -> Finding {
             "see whether the firmware or the hypervisor hides NUMA nodes",
         ),
     };
-    verdict(seen).means(means).remedy(remedy).source(source)
+    let advice = Advice { means, remedy, ..Advice::default() };
+    let seen = format!("{what}: {live}, {known} expected{down}");
+    Finding { source: Some(source), ..verdict(seen).with(advice) }
 }
 
 /// The numbers of the NVLinks of a GPU that are down, if NVML lists them.
