@@ -10,7 +10,7 @@ use crate::{
     plan::Gpu,
 };
 
-/// Clocks that are held down for less of the time leave a number what it is.
+/// Clocks that are throttled for less of the time do not change a number.
 const THROTTLED_SHARE: f64 = 0.01;
 
 /// NVML's names of what takes a GPU's clocks below what was asked of it. Not among them:
@@ -42,17 +42,12 @@ pub fn doubts(before: &Reading, after: &Reading, between: Duration, xids: &[Xid]
     let mut doubts = Vec::new();
     for (gpu, before) in &before.gpus {
         let Ok(before) = before else { continue };
-        let doubt = |(flag, what): (&'static str, String)| Doubt { flag, gpu: *gpu, what };
-        match after.gpus.get(gpu) {
-            Some(Ok(after)) => {
-                let changes = changes(&before.health, &after.health, between);
-                doubts.extend(changes.into_iter().map(doubt));
-            }
-            Some(Err(reason)) => {
-                doubts.push(doubt(("gpu_lost", format!("it answers no more: {reason}"))));
-            }
-            None => {}
-        }
+        let found = match after.gpus.get(gpu) {
+            Some(Ok(after)) => changes(&before.health, &after.health, between),
+            Some(Err(reason)) => vec![("gpu_lost", format!("it answers no more: {reason}"))],
+            None => Vec::new(),
+        };
+        doubts.extend(found.into_iter().map(|(flag, what)| Doubt { flag, gpu: *gpu, what }));
     }
     doubts.extend(xids.iter().map(|Xid { gpu, number }| Doubt {
         flag: "xid",
@@ -62,19 +57,21 @@ pub fn doubts(before: &Reading, after: &Reading, between: Duration, xids: &[Xid]
     doubts
 }
 
+/// One of the counts of errors.
+type Count = fn(&Errors) -> Option<u64>;
+
+/// The flags of what has changed, and what it is.
 fn changes(before: &Health, after: &Health, between: Duration) -> Vec<(&'static str, String)> {
-    let more = |of: &[fn(&Errors) -> Option<u64>]| -> u64 {
-        let grown = |of: &fn(&Errors) -> Option<u64>| {
-            Some(of(&after.errors)?.saturating_sub(of(&before.errors)?))
-        };
-        of.iter().filter_map(grown).fold(0, u64::saturating_add)
+    let more = |counts: &[Count]| -> u64 {
+        let grown = |of: &Count| Some(of(&after.errors)?.saturating_sub(of(&before.errors)?));
+        counts.iter().filter_map(grown).fold(0, u64::saturating_add)
     };
     let mut found = Vec::new();
     if let Some(why) = throttling(before, after, between) {
         found.push(("throttled", why));
     }
-    let (mended, lasting) =
-        (more(&[|errors| errors.ecc_corrected]), more(&[|errors| errors.ecc_uncorrected]));
+    let mended = more(&[|errors| errors.ecc_corrected]);
+    let lasting = more(&[|errors| errors.ecc_uncorrected]);
     if mended > 0 || lasting > 0 {
         let what = format!("{mended} errors of its memory more were mended, {lasting} were not");
         found.push(("new_ecc_errors", what));
@@ -95,7 +92,7 @@ fn changes(before: &Health, after: &Health, between: Duration) -> Vec<(&'static 
     found
 }
 
-/// What holds the clocks down now, or has done so in between.
+/// What throttles the clocks now, or has done so in between.
 fn throttling(before: &Health, after: &Health, between: Duration) -> Option<String> {
     // Not those before: `hw_slowdown` also shows for a moment while clocks change.
     let now = after.condition.throttle_reasons.iter().flatten().map(String::as_str);
@@ -103,8 +100,7 @@ fn throttling(before: &Health, after: &Health, between: Duration) -> Option<Stri
     if !reasons.is_empty() {
         return Some(format!("its clocks are held down ({})", reasons.join(" ")));
     }
-    type Of = fn(&Errors) -> Option<u64>;
-    let kinds: [(&str, Of); 3] = [
+    let kinds: [(&str, Count); 3] = [
         ("the power limit", |errors| errors.power_throttled_ns),
         ("heat", |errors| errors.thermal_throttled_ns),
         ("the board's limit", |errors| errors.board_throttled_ns),
@@ -112,10 +108,9 @@ fn throttling(before: &Health, after: &Health, between: Duration) -> Option<Stri
     kinds.into_iter().find_map(|(name, of)| {
         let grown = of(&after.errors)?.checked_sub(of(&before.errors)?)?;
         let throttled = Duration::from_nanos(grown);
-        (throttled.as_secs_f64() > THROTTLED_SHARE * between.as_secs_f64()).then(|| {
-            let ms = throttled.as_millis();
-            format!("its clocks were held down by {name} for {ms} ms")
-        })
+        let is_long = throttled.as_secs_f64() > THROTTLED_SHARE * between.as_secs_f64();
+        let ms = throttled.as_millis();
+        is_long.then(|| format!("its clocks were held down by {name} for {ms} ms"))
     })
 }
 

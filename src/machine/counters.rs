@@ -64,13 +64,16 @@ pub struct Interface {
     pub received: u64,
 }
 
-/// What a network interface is.
+/// What a network interface is; as text the name of a path that goes over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum InterfaceKind {
     /// The kernel's way back to the same host.
     Loopback,
     /// An interface of the kernel's network, of whatever kind.
+    #[strum(serialize = "tcp")]
     Ethernet,
     /// An Elastic Fabric Adapter.
     Efa,
@@ -80,16 +83,24 @@ pub enum InterfaceKind {
     Roce,
 }
 
-impl InterfaceKind {
-    /// The name of a path that goes over it.
-    pub const fn path(self) -> &'static str {
-        match self {
-            Self::Loopback => "loopback",
-            Self::Ethernet => "tcp",
-            Self::Efa => "efa",
-            Self::InfiniBand => "infiniband",
-            Self::Roce => "roce",
+impl Interface {
+    /// What two interfaces have carried together, with the kind of the first.
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            sent: self.sent.saturating_add(other.sent),
+            received: self.received.saturating_add(other.received),
+            ..self
         }
+    }
+
+    /// The bytes of the direction that carried less.
+    pub fn least(self) -> u64 {
+        self.sent.min(self.received)
+    }
+
+    /// The bytes of the direction that carried more.
+    pub fn most(self) -> u64 {
+        self.sent.max(self.received)
     }
 }
 
@@ -122,14 +133,14 @@ impl Reader {
             if topology.gpus.is_empty() { Err("there is no GPU".to_owned()) } else { Nvml::load() };
         let addresses: BTreeMap<Gpu, String> =
             topology.gpus.iter().map(|node| (node.gpu, node.pci_bus_id.clone())).collect();
-        let told = |nvml: &Nvml| {
+        let read = |nvml: &&'static Nvml| {
             let gpu = |(gpu, address): (&Gpu, &String)| Some((*gpu, nvml.gpu(address)?));
-            addresses.iter().filter_map(gpu).collect::<Vec<(Gpu, nvml::Gpu)>>()
+            let told: Vec<(Gpu, nvml::Gpu)> = addresses.iter().filter_map(gpu).collect();
+            let all: Vec<String> = addresses.values().cloned().collect();
+            (nvlinked(&told), nvml.watch(&all))
         };
-        let nvlinked = nvml.as_ref().map(|nvml| nvlinked(&told(nvml))).unwrap_or_default();
-        let all: Vec<String> = addresses.values().cloned().collect();
-        let watch = nvml.as_ref().ok().map(|nvml| nvml.watch(&all));
-        Self { nvml, addresses, nvlinked, watch }
+        let (nvlinked, watch) = nvml.as_ref().ok().map(read).unzip();
+        Self { nvml, addresses, nvlinked: nvlinked.unwrap_or_default(), watch }
     }
 
     /// The GPUs that it can read.
@@ -139,13 +150,11 @@ impl Reader {
 
     /// Which of these GPUs NVLinks join.
     pub fn nvlinked(&self, gpus: &[Gpu]) -> NvLinked {
-        let has = |gpu: &Gpu| gpus.contains(gpu);
-        let NvLinked { gpus, pairs, c2c } = &self.nvlinked;
-        NvLinked {
-            gpus: gpus.iter().filter(|gpu| has(gpu)).copied().collect(),
-            pairs: pairs.iter().filter(|(a, b)| has(a) && has(b)).copied().collect(),
-            c2c: c2c.iter().filter(|gpu| has(gpu)).copied().collect(),
-        }
+        let mut known = self.nvlinked.clone();
+        known.gpus.retain(|gpu| gpus.contains(gpu));
+        known.pairs.retain(|(a, b)| gpus.contains(a) && gpus.contains(b));
+        known.c2c.retain(|gpu| gpus.contains(gpu));
+        known
     }
 
     /// What the counters of these GPUs say now, and those of the network where it is asked for.
@@ -184,13 +193,13 @@ fn nvlinked(gpus: &[(Gpu, nvml::Gpu)]) -> NvLinked {
         let others = gpus[place + 1..].iter().filter(|(_, there)| nvlinks(here, there) > 0);
         pairs.extend(others.map(|(other, _)| (*gpu, *other)));
     }
-    let has_any = |(gpu, of): &(Gpu, nvml::Gpu)| (!of.nvlinks.is_empty()).then_some(*gpu);
-    let has_c2c =
-        |(gpu, of): &(Gpu, nvml::Gpu)| of.c2c.is_some_and(|c2c| c2c.active > 0).then_some(*gpu);
+    let with = |has: fn(&nvml::Gpu) -> bool| {
+        gpus.iter().filter(|(_, of)| has(of)).map(|(gpu, _)| *gpu).collect()
+    };
     NvLinked {
-        gpus: gpus.iter().filter_map(has_any).collect(),
+        gpus: with(|of| !of.nvlinks.is_empty()),
         pairs,
-        c2c: gpus.iter().filter_map(has_c2c).collect(),
+        c2c: with(|of| of.c2c.is_some_and(|c2c| c2c.active > 0)),
     }
 }
 
@@ -211,12 +220,7 @@ fn interfaces(system: &System) -> BTreeMap<String, Interface> {
         let ports =
             system.names(&ports).unwrap_or_default().into_iter().map(|port| ports.join(port));
         let all = ports.filter_map(|port| rdma_port(system, &port));
-        let sum = all.reduce(|a, b| Interface {
-            sent: a.sent.saturating_add(b.sent),
-            received: a.received.saturating_add(b.received),
-            ..a
-        });
-        Some((name, sum?))
+        Some((name, all.reduce(Interface::plus)?))
     });
     of_network.into_iter().chain(of_rdma).collect()
 }
@@ -286,7 +290,7 @@ mod tests {
         let found = interfaces(&System::described(files).unwrap());
         let told: Vec<(&str, &str, u64, u64)> = found
             .iter()
-            .map(|(name, of)| (name.as_str(), of.kind.path(), of.sent, of.received))
+            .map(|(name, of)| (name.as_str(), of.kind.into(), of.sent, of.received))
             .collect();
         let expected = [
             ("bnxt_re0", "roce", 3, 2),

@@ -60,13 +60,13 @@ pub struct CountedPath {
 }
 
 impl CountedPath {
+    fn new(path: &str, verdict: Verdict, reason: String, per_byte: Option<f64>) -> Self {
+        let path = Some(path.to_owned());
+        Self { path, verdict, reason, wire_bytes_per_payload_byte: per_byte }
+    }
+
     fn unknown(path: &str, reason: String) -> Self {
-        Self {
-            path: Some(path.to_owned()),
-            verdict: Verdict::Unknown,
-            reason,
-            wire_bytes_per_payload_byte: None,
-        }
+        Self::new(path, Verdict::Unknown, reason, None)
     }
 }
 
@@ -88,30 +88,25 @@ const NONE: f64 = 0.05;
 /// Which way the data of a case went; `None` where counters say nothing of such a case. NCCL's own
 /// log says it of collectives, to which [`nvlink_bytes_per_byte`] adds.
 pub fn path(case: &Case, moved: Moved, seen: &[Seen]) -> Option<CountedPath> {
-    let found = match case.transport {
+    let mut found = match case.transport {
         TransportKind::Nccl => return None,
         TransportKind::Rdma => network::path(case, moved, seen),
         TransportKind::Shm if case.engine == Engine::Cpu => network::silence(case, moved, seen),
         TransportKind::Local | TransportKind::P2p | TransportKind::Shm
             if case.operation == Operation::Chase =>
         {
-            CountedPath::unknown(
-                gpu::asked(case, seen),
-                "single loads move too few bytes for counters".to_owned(),
-            )
+            let why = "single loads move too few bytes for counters";
+            CountedPath::unknown(gpu::asked(case, seen), why.to_owned())
         }
         TransportKind::Local | TransportKind::P2p | TransportKind::Shm => {
             gpu::path(case, moved, seen)
         }
     };
     let held = seen.iter().filter_map(|host| host.after.shared_memory).max();
-    Some(match held.filter(|_| found.path.as_deref() == Some(HOST_MEMORY)) {
-        Some(held) => CountedPath {
-            reason: format!("{}; /dev/shm held {}", found.reason, held.rounded()),
-            ..found
-        },
-        None => found,
-    })
+    if let Some(held) = held.filter(|_| found.path.as_deref() == Some(HOST_MEMORY)) {
+        found.reason = format!("{}; /dev/shm held {}", found.reason, held.rounded());
+    }
+    Some(found)
 }
 
 /// Of a collective: bytes that each of its GPUs has sent over NVLink for each byte of the
@@ -126,32 +121,22 @@ pub fn nvlink_bytes_per_byte(case: &Case, operations: u64, seen: &[Seen]) -> Opt
         if !host.nvlinked.gpus.contains(gpu) {
             return None;
         }
-        sent = u64::saturating_add(sent, gpu::nvlink(host, *gpu).ok()?.0);
+        let [out, _] = gpu::nvlink(host, *gpu).ok()?;
+        sent = u64::saturating_add(sent, out);
     }
     let all = layout.size(nccl.data_type).times(operations).times(own.len() as u64).get();
     (all > 0).then(|| sent as f64 / all as f64)
 }
 
-/// What a counter has grown by.
-///
-/// # Errors
-///
-/// It has gone back: it began anew or ran over.
-fn grown(before: u64, after: u64) -> Result<u64, String> {
-    after.checked_sub(before).ok_or_else(|| "went back".to_owned())
+/// What the counters of both directions have grown by. One that went back began anew or ran over.
+fn grown(before: [u64; 2], after: [u64; 2]) -> Result<[u64; 2], String> {
+    let [sent, received] = [0, 1].map(|way| after[way].checked_sub(before[way]));
+    sent.zip(received).map(|(sent, received)| [sent, received]).ok_or("went back".to_owned())
 }
 
 /// A ratio as sentences have it.
 fn ratio(counted: u64, payload: u64) -> String {
     format!("{:.2}", counted as f64 / payload.max(1) as f64)
-}
-
-/// The name of a GPU on its host, where there are several hosts.
-fn name(gpu: Gpu, seen: &[Seen], host: &Seen) -> String {
-    match (seen.len(), host.ranks.first()) {
-        (2.., Some(rank)) => format!("GPU {} of the host of rank {}", gpu.0, rank.0),
-        _ => format!("GPU {}", gpu.0),
-    }
 }
 
 #[cfg(test)]
