@@ -14,7 +14,7 @@ mod network;
 #[cfg(test)]
 mod tests;
 
-use std::{cmp::Ordering, collections::BTreeSet};
+use std::{borrow::Cow, cmp::Ordering, collections::BTreeSet};
 
 pub use differences::{Difference, Part, differences};
 pub use judgement::{Judgement, Measured, Verdict, judge};
@@ -80,11 +80,19 @@ pub struct Chosen<'a> {
 struct Raw {
     gb_s: f64,
     how: String,
+    /// The catalogue's key of the share that transfers reach of it.
+    share: Cow<'static, str>,
     lacks: BTreeSet<String>,
     hints: BTreeSet<String>,
 }
 
 impl Raw {
+    /// The least of several; `None` where there are none.
+    fn least(raws: impl Iterator<Item = Result<Self, String>>) -> Result<Option<Self>, String> {
+        let raws: Vec<Self> = raws.collect::<Result<_, String>>()?;
+        Ok(raws.into_iter().reduce(Self::or_less))
+    }
+
     /// The lesser of two: what the greater lacks slows nothing.
     fn or_less(self, other: Self) -> Self {
         let hints = &self.hints | &other.hints;
@@ -111,8 +119,14 @@ impl Raw {
         Self { gb_s: self.gb_s * factor, how: format!("{} {how}", self.how), ..self }
     }
 
+    /// With the catalogue's key of the share that transfers reach of it.
+    fn with_share(self, key: impl Into<Cow<'static, str>>) -> Self {
+        Self { share: key.into(), ..self }
+    }
+
     /// What transfers reach of it.
-    fn reached(self, catalogue: &Catalogue, key: &str) -> Result<Expected, String> {
+    fn reached(self, catalogue: &Catalogue) -> Result<Expected, String> {
+        let key = &*self.share;
         let share: &Attainable = catalogue
             .attainable
             .get(key)
@@ -148,11 +162,14 @@ pub fn expected(
         site.map(|site| site.machine).ok_or_else(|| "the host of its ranks is not known".to_owned())
     };
     match case.transport {
-        TransportKind::Local => copies::local(case, here()?, catalogue),
-        TransportKind::P2p => copies::p2p(case, here()?, catalogue),
-        TransportKind::Shm => copies::shm(case, here()?, catalogue),
+        TransportKind::Local => {
+            let found = copies::local(case, here()?)?.reached(catalogue)?;
+            Ok(Expected { may_be_cached: copies::may_be_cached(case), ..found })
+        }
+        TransportKind::P2p => copies::p2p(case, here()?)?.reached(catalogue),
+        TransportKind::Shm => copies::shm(case, here()?)?.reached(catalogue),
         TransportKind::Nccl => collectives::expected(case, sites, chosen, catalogue),
-        TransportKind::Rdma => network::expected(case, sites, chosen, catalogue),
+        TransportKind::Rdma => network::expected(case, sites, chosen)?.reached(catalogue),
     }
 }
 
