@@ -115,7 +115,7 @@ pub struct SharedMemory {
 impl Host {
     /// Reads what `system` tells.
     pub fn read(system: &System) -> Self {
-        let memory = memory(system);
+        let memory = meminfo(system, "MemTotal");
         let shared_memory = shared_memory(system, memory.as_ref().ok().copied());
         let line = |path: &str| system.text(path);
         Self {
@@ -165,12 +165,24 @@ fn namespaces(system: &System) -> BTreeMap<String, String> {
     NAMESPACES.iter().filter_map(read).collect()
 }
 
-fn memory(system: &System) -> Fact<Bytes> {
+/// A line of `/proc/meminfo`.
+pub(super) fn meminfo(system: &System, name: &str) -> Fact<Bytes> {
     const FILE: &str = "/proc/meminfo";
     let text = system.text(FILE)?;
-    let total = field(&text, "MemTotal:").and_then(|value| value.split_whitespace().next());
-    let total = total.and_then(kib);
-    total.ok_or_else(|| malformed(FILE, "does not tell all memory (MemTotal)"))
+    let value = field(&text, &format!("{name}:"));
+    let value = value.and_then(|value| value.split_whitespace().next()).and_then(kib);
+    value.ok_or_else(|| malformed(FILE, &format!("does not tell {name}")))
+}
+
+/// What a control group (version 2) with a limit has left; cached files count as free.
+pub(super) fn memory_left(system: &System) -> Option<Bytes> {
+    const GROUP: &str = "/sys/fs/cgroup";
+    let number = |file: &str| system.value::<u64>(format!("{GROUP}/{file}")).ok();
+    let (most, used) = (number("memory.max")?, number("memory.current")?);
+    let statistics = system.text(format!("{GROUP}/memory.stat")).unwrap_or_default();
+    let cached = field(&statistics, "inactive_file ").and_then(|cached| cached.parse().ok());
+    let left = most.saturating_sub(used).saturating_add(cached.unwrap_or(0));
+    Some(Bytes::new(left.min(most)))
 }
 
 /// What stands behind `name` at the beginning of a line.

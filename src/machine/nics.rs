@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    pci::{self, optional},
+    pci::{self, optional, told},
     system::{System, Unread},
 };
 use crate::units;
@@ -85,12 +85,11 @@ pub fn nics(system: &System, devices: &[pci::Device], missing: &mut Vec<String>)
     }
     for name in optional(system.names(NET), missing).unwrap_or_default() {
         let Some(place) = place(system, NET, &name, missing) else { continue };
-        let address = place.as_deref().and_then(pci_address);
+        let address = pci_address(&place);
         let is_same = |nic: &&mut Nic| {
             address.is_some() && nic.pci.as_ref().map(|pci| pci.address.as_str()) == address
         };
-        let mut rdma = nics.iter_mut().filter(|nic| nic.kind != NicKind::Ethernet);
-        if let Some(nic) = rdma.find(is_same) {
+        if let Some(nic) = nics.iter_mut().filter(|nic| nic.is_rdma()).find(is_same) {
             nic.interfaces.push(name);
         } else if optional(system.value(format!("{NET}/{name}/type")), missing) == Some(ETHERNET) {
             nics.push(Nic {
@@ -105,27 +104,12 @@ pub fn nics(system: &System, devices: &[pci::Device], missing: &mut Vec<String>)
     nics
 }
 
-/// Where the device behind an interface is; `None` where there is no device behind it, and
-/// `Some(None)` where the kernel does not find it.
-#[expect(clippy::option_option, reason = "no device, a device that is lost, and one that is there")]
-fn place(
-    system: &System,
-    class: &str,
-    name: &str,
-    missing: &mut Vec<String>,
-) -> Option<Option<PathBuf>> {
+/// Where the device behind an interface is; `None` where there is no device behind it, and an empty
+/// path where the kernel does not find it.
+fn place(system: &System, class: &str, name: &str, missing: &mut Vec<String>) -> Option<PathBuf> {
     let device = format!("{class}/{name}/device");
-    match system.link(&device) {
-        Ok(_) => {
-            let place = system.resolve(&device);
-            Some(place.inspect_err(|err| missing.push(err.to_string())).ok())
-        }
-        Err(Unread::Absent(_)) => None,
-        Err(err) => {
-            missing.push(err.to_string());
-            None
-        }
-    }
+    optional(system.link(&device), missing)?;
+    Some(told(system.resolve(&device), missing).unwrap_or_default())
 }
 
 /// The PCI address nearest to the end of a path: a virtual interface hangs below its device.
@@ -150,7 +134,7 @@ fn rdma(
     missing: &mut Vec<String>,
 ) -> Option<Nic> {
     let place = place(system, RDMA_DEVICES, name, missing)?;
-    let pci = found(devices, place.as_deref().and_then(pci_address));
+    let pci = found(devices, pci_address(&place));
     let folder = format!("{RDMA_DEVICES}/{name}");
     let mut layer = None;
     let mut ports = Vec::new();

@@ -87,24 +87,15 @@ pub enum Way {
 /// The devices that carry data. Why one of them tells less than it should is added to `missing`.
 pub fn devices(system: &System, missing: &mut Vec<String>) -> Vec<Device> {
     // A machine without PCI has no such folder.
-    let addresses = match system.names(DEVICES) {
-        Ok(addresses) => addresses,
-        Err(Unread::Absent(_)) => Vec::new(),
-        Err(err) => {
-            missing.push(err.to_string());
-            Vec::new()
-        }
-    };
+    let addresses = optional(system.names(DEVICES), missing).unwrap_or_default();
     addresses.iter().filter_map(|address| device(system, address, missing)).collect()
 }
 
 /// The device at an address; `None` if it carries no data between GPUs or out of the machine.
 fn device(system: &System, address: &str, missing: &mut Vec<String>) -> Option<Device> {
     let file = |name: &str| format!("{DEVICES}/{address}/{name}");
-    let mut told =
-        |result: Result<u32, Unread>| result.inspect_err(|err| missing.push(err.to_string())).ok();
-    let class = told(hexadecimal(system, &file("class")))?;
-    let vendor = told(hexadecimal(system, &file("vendor")));
+    let class = told(hexadecimal(system, &file("class")), missing)?;
+    let vendor = told(hexadecimal(system, &file("vendor")), missing);
     let kind = match (class >> 16, class >> 8, vendor) {
         // A display controller, or a processing accelerator.
         (0x03 | 0x12, _, Some(NVIDIA)) => Kind::Gpu,
@@ -155,15 +146,17 @@ pub(super) fn cpus(system: &System, file: &str) -> Result<String, Unread> {
     cpu_list(&text).map(|_| text.clone()).ok_or_else(|| Unread::holding(file, &text))
 }
 
-/// What a file says; that it is not there is no reason, but an answer.
+/// What a file says.
+pub(super) fn told<T>(result: Result<T, Unread>, missing: &mut Vec<String>) -> Option<T> {
+    result.inspect_err(|err| missing.push(err.to_string())).ok()
+}
+
+/// What a file says, if it is there.
 pub(super) fn optional<T>(result: Result<T, Unread>, missing: &mut Vec<String>) -> Option<T> {
-    result
-        .inspect_err(|err| {
-            if !matches!(err, Unread::Absent(_)) {
-                missing.push(err.to_string());
-            }
-        })
-        .ok()
+    match result {
+        Err(Unread::Absent(_)) => None,
+        result => told(result, missing),
+    }
 }
 
 /// A file with one number such as `0x10de`.
@@ -181,10 +174,8 @@ fn speed(system: &System, file: &str, missing: &mut Vec<String>) -> Option<u32> 
     }
     let number = text.split_once(" GT/s").and_then(|(number, _)| number.parse::<f64>().ok());
     let known = number.and_then(|gt_s| SPEEDS.iter().find(|(speed, _)| (speed - gt_s).abs() < 0.1));
-    if known.is_none() {
-        missing.push(Unread::holding(file, &text).to_string());
-    }
-    known.map(|&(_, generation)| generation)
+    let known = known.ok_or_else(|| Unread::holding(file, &text));
+    told(known, missing).map(|(_, generation)| *generation)
 }
 
 /// The lanes of a link.
@@ -193,10 +184,7 @@ fn width(system: &System, file: &str, missing: &mut Vec<String>) -> Option<u32> 
     match lanes {
         0 | 63 | 255 => None,
         lanes if WIDTHS.contains(&lanes) => Some(lanes),
-        lanes => {
-            missing.push(Unread::holding(file, &lanes.to_string()).to_string());
-            None
-        }
+        lanes => told(Err(Unread::holding(file, &lanes.to_string())), missing),
     }
 }
 

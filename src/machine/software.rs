@@ -74,30 +74,20 @@ impl Installed {
     }
 }
 
-/// Where libraries are looked for.
-struct Folders {
-    /// Where the loader looks.
-    on_path: Vec<PathBuf>,
-    /// Where they are besides.
-    beside: Vec<PathBuf>,
-    knows_loader: bool,
-}
-
 impl Software {
     /// What `system` has. `library_path` is `LD_LIBRARY_PATH`. On a real machine NCCL and libfabric
     /// are loaded, since nothing else tells which of several the loader takes.
     pub fn read(system: &System, library_path: Option<&str>) -> Self {
-        let folders = Folders::of(system, library_path);
+        let Loader { folders, is_known } = Loader::of(system, library_path);
         let packages = system.text(PACKAGES).unwrap_or_default();
-        let installer = |text: &str| first(&INSTALLER, text);
-        let find = |name: &dyn Fn(&str) -> bool| folders.find(system, name);
+        let find = |is_wanted: &dyn Fn(&str) -> bool| find(system, &folders, is_wanted);
         let mut software = Self {
-            efa_installer: installer(&packages),
+            efa_installer: first(&INSTALLER, &packages),
             nccl: find(&|name| name == "libnccl.so.2"),
             libfabric: find(&|name| name == "libfabric.so.1"),
             nccl_plugins: find(&|name| name.starts_with("libnccl-net") && name.ends_with(".so")),
             providers: None,
-            knows_loader: folders.knows_loader,
+            knows_loader: is_known,
         };
         // Other networks have plugins of the same name.
         software.nccl_plugins.retain(|plugin| {
@@ -106,13 +96,13 @@ impl Software {
                 || OFI_PLUGIN.is_match(&bytes())
         });
         // libfabric's files are numbered by their interface, and the plugin's not at all.
-        for library in &mut software.libfabric {
-            let is_amazons = library.path.starts_with("/opt/amazon/");
-            library.version = is_amazons.then(|| first(&LIBFABRIC, &packages)).flatten();
-        }
-        for plugin in &mut software.nccl_plugins {
-            let is_amazons = plugin.path.starts_with("/opt/amazon/");
-            plugin.version = is_amazons.then(|| first(&PLUGIN, &packages)).flatten();
+        for (libraries, expression) in
+            [(&mut software.libfabric, &LIBFABRIC), (&mut software.nccl_plugins, &PLUGIN)]
+        {
+            for library in libraries {
+                let is_amazons = library.path.starts_with("/opt/amazon/");
+                library.version = first(expression, &packages).filter(|_| is_amazons);
+            }
         }
         if system.is_real() {
             software.load();
@@ -165,44 +155,51 @@ fn first(expression: &Regex, text: &str) -> Option<String> {
     Some(expression.captures(text)?.get(1)?.as_str().to_owned())
 }
 
-impl Folders {
+/// Where the dynamic loader looks.
+struct Loader {
+    folders: Vec<PathBuf>,
+    /// Whether its configuration could be read.
+    is_known: bool,
+}
+
+impl Loader {
     fn of(system: &System, library_path: Option<&str>) -> Self {
         const CONFIGURATIONS: &str = "/etc/ld.so.conf.d";
         let named = library_path.unwrap_or_default().split(':').filter(|part| !part.is_empty());
-        let mut on_path: Vec<PathBuf> = named.map(PathBuf::from).collect();
+        let mut folders: Vec<PathBuf> = named.map(PathBuf::from).collect();
         let names = system.names(CONFIGURATIONS).unwrap_or_default();
         let files = names.iter().map(|name| Path::new(CONFIGURATIONS).join(name));
-        let mut knows_loader = false;
+        let mut is_known = false;
         for file in files.chain([PathBuf::from("/etc/ld.so.conf")]) {
             let Ok(text) = system.text(file) else { continue };
-            knows_loader = true;
-            let folders = text.lines().map(str::trim).filter(|line| line.starts_with('/'));
-            on_path.extend(folders.map(PathBuf::from));
+            is_known = true;
+            let named = text.lines().map(str::trim).filter(|line| line.starts_with('/'));
+            folders.extend(named.map(PathBuf::from));
         }
-        on_path.extend(USUAL.map(PathBuf::from));
-        Self { on_path, beside: OWN.map(PathBuf::from).to_vec(), knows_loader }
+        folders.extend(USUAL.map(PathBuf::from));
+        Self { folders, is_known }
     }
+}
 
-    /// The files in these folders whose names are wanted, each once.
-    fn find(&self, system: &System, is_wanted: &dyn Fn(&str) -> bool) -> Vec<Installed> {
-        let mut seen = BTreeSet::new();
-        let mut found = Vec::new();
-        let on_path = self.on_path.iter().map(|folder| (folder, true));
-        for (folder, is_on_path) in on_path.chain(self.beside.iter().map(|folder| (folder, false)))
-        {
-            let names = system.names(folder).unwrap_or_default();
-            for name in names.into_iter().filter(|name| is_wanted(name)) {
-                let path = folder.join(name);
-                let Ok(file) = system.resolve(&path) else { continue };
-                if seen.insert(file.clone()) {
-                    let version = version_in(&file);
-                    let path = path.display().to_string();
-                    found.push(Installed { path, version, is_on_path });
-                }
+/// The files whose names are wanted, each once: in the loader's folders, then in those of
+/// installers.
+fn find(system: &System, on_path: &[PathBuf], is_wanted: &dyn Fn(&str) -> bool) -> Vec<Installed> {
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    let on_path = on_path.iter().map(|folder| (folder.as_path(), true));
+    for (folder, is_on_path) in on_path.chain(OWN.map(|folder| (Path::new(folder), false))) {
+        let names = system.names(folder).unwrap_or_default();
+        for name in names.into_iter().filter(|name| is_wanted(name)) {
+            let path = folder.join(name);
+            let Ok(file) = system.resolve(&path) else { continue };
+            let version = version_in(&file);
+            if seen.insert(file) {
+                let path = path.display().to_string();
+                found.push(Installed { path, version, is_on_path });
             }
         }
-        found
     }
+    found
 }
 
 /// The numbers behind `.so.` in a file's name, if there are several.

@@ -136,12 +136,15 @@ pub fn survey(topology: &Topology) -> Result<Survey, CallError> {
         survey.gpus.push(gpu(*device, node, nvml, &survey.other_gpus)?);
     }
     let untold = driver.and_then(|driver| driver.lacks(Feature::NativeAtomics));
-    missing.extend(untold.map(|untold| untold.to_string()));
-    let told = (nvml, untold.is_none());
-    for (here, device) in devices.iter().enumerate() {
-        for (there, peer) in devices.iter().enumerate().filter(|(there, _)| *there != here) {
-            let gpus = (&survey.gpus[here], &survey.gpus[there]);
-            survey.pairs.push(pair(*device, *peer, told, gpus)?);
+    missing.extend(untold.as_ref().map(ToString::to_string));
+    let gpus = devices.iter().copied().zip(&survey.gpus);
+    for (here, (device, gpu)) in gpus.clone().enumerate() {
+        for (_, (peer, other)) in gpus.clone().enumerate().filter(|(there, _)| *there != here) {
+            let access = device.can_access_peer(peer)?;
+            let native_atomics = untold.is_none() && device.has_native_atomics(peer)?;
+            let told =
+                nvml.and_then(|nvml| nvml.pair(&gpu.node.pci_bus_id, &other.node.pci_bus_id));
+            survey.pairs.push(gpu.pair(other, told, access, native_atomics));
         }
     }
     survey.connect();
@@ -198,7 +201,7 @@ pub fn shown(system: &System) -> Survey {
 }
 
 /// The NUMA nodes; none where the kernel has no such folder.
-fn nodes(system: &System, missing: &mut Vec<String>) -> Vec<SurveyedNode> {
+pub(super) fn nodes(system: &System, missing: &mut Vec<String>) -> Vec<SurveyedNode> {
     let names = pci::optional(system.names(NODES), missing).unwrap_or_default();
     let number = |name: &String| name.strip_prefix("node")?.parse().ok();
     let mut numbers: Vec<u32> = names.iter().filter_map(number).collect();
@@ -225,9 +228,9 @@ fn gpu(
     nvml: Option<&Nvml>,
     shown: &[pci::Device],
 ) -> Result<SurveyedGpu, CallError> {
-    let bus = device.pci_bus_id()?;
-    let pci = shown.iter().find(|shown| shown.address.eq_ignore_ascii_case(&bus)).cloned();
-    let by_nvml = nvml.and_then(|nvml| nvml.gpu(&bus));
+    let bus = &node.pci_bus_id;
+    let pci = shown.iter().find(|shown| shown.address.eq_ignore_ascii_case(bus)).cloned();
+    let by_nvml = nvml.and_then(|nvml| nvml.gpu(bus));
     let (of_kernel, of_nvml) = (pci.as_ref(), by_nvml.as_ref());
     let numa_node = of_kernel
         .and_then(|pci| pci.numa_node)
@@ -245,38 +248,9 @@ fn gpu(
         copy_engines: device.copy_engines()?,
         cpus: cpus.or_else(|| of_kernel.and_then(|pci| pci.cpus.clone())),
         nvml: by_nvml,
-        condition: nvml.and_then(|nvml| nvml.condition(&bus)),
-        errors: nvml.and_then(|nvml| Some(nvml.counters(&bus).ok()?.errors)),
+        condition: nvml.and_then(|nvml| nvml.condition(bus)),
+        errors: nvml.and_then(|nvml| Some(nvml.counters(bus).ok()?.errors)),
         pci,
-    })
-}
-
-fn pair(
-    device: Device,
-    peer: Device,
-    (nvml, tells_atomics): (Option<&Nvml>, bool),
-    (here, there): (&SurveyedGpu, &SurveyedGpu),
-) -> Result<SurveyedPair, CallError> {
-    let by_nvml = match nvml {
-        Some(nvml) => nvml.pair(&device.pci_bus_id()?, &peer.pci_bus_id()?),
-        None => None,
-    };
-    let nvlinks =
-        here.nvml.as_ref().zip(there.nvml.as_ref()).map_or(0, |pair| nvlinks(pair.0, pair.1));
-    let way = here.pci.as_ref().zip(there.pci.as_ref()).and_then(|(here, there)| here.way(there));
-    let told = by_nvml.and_then(|pair| pair.common_ancestor).map(Way::from).or(way);
-    Ok(SurveyedPair {
-        gpu: device.ordinal(),
-        peer: peer.ordinal(),
-        connection: match nvlinks {
-            0 => told.map(|way| way.to_string()),
-            links => Some(format!("NV{links}")),
-        },
-        nvlinks,
-        way,
-        access: device.can_access_peer(peer)?,
-        native_atomics: tells_atomics && device.has_native_atomics(peer)?,
-        nvml: by_nvml,
     })
 }
 
@@ -295,11 +269,9 @@ pub(super) fn nvlinks(here: &nvml::Gpu, there: &nvml::Gpu) -> u32 {
 impl Survey {
     /// Finds what belongs together, once all parts are known.
     fn connect(&mut self) {
-        let is_used = |other: &pci::Device| {
-            let address = |gpu: &SurveyedGpu| Some(gpu.pci.as_ref()?.address.clone());
-            self.gpus.iter().any(|gpu| address(gpu).as_ref() == Some(&other.address))
-        };
-        self.other_gpus.retain(|other| !is_used(other));
+        let used = |gpu: &SurveyedGpu| gpu.pci.as_ref().map(|pci| pci.address.clone());
+        let used: Vec<String> = self.gpus.iter().filter_map(used).collect();
+        self.other_gpus.retain(|other| !used.contains(&other.address));
         for nic in &mut self.nics {
             nic.find_gpus(&self.gpus);
         }
@@ -313,14 +285,38 @@ impl Survey {
 }
 
 impl SurveyedGpu {
-    /// Whether its NVLinks end in switches.
-    pub fn has_switched_nvlinks(&self) -> bool {
-        self.active_nvlinks().any(|link| link.remote == Some(Remote::Switch))
+    /// The way to another's memory; NVML has `told` of the pair.
+    fn pair(
+        &self,
+        other: &Self,
+        told: Option<nvml::Pair>,
+        access: bool,
+        native_atomics: bool,
+    ) -> SurveyedPair {
+        let by_nvml = self.nvml.as_ref().zip(other.nvml.as_ref());
+        let nvlinks = by_nvml.map_or(0, |(here, there)| nvlinks(here, there));
+        let pci = self.pci.as_ref().zip(other.pci.as_ref());
+        let way = pci.and_then(|(here, there)| here.way(there));
+        let meeting = told.and_then(|pair| pair.common_ancestor).map(Way::from).or(way);
+        SurveyedPair {
+            gpu: self.node.gpu.0,
+            peer: other.node.gpu.0,
+            connection: match nvlinks {
+                0 => meeting.map(|way| way.to_string()),
+                links => Some(format!("NV{links}")),
+            },
+            nvlinks,
+            way,
+            access,
+            native_atomics,
+            nvml: told,
+        }
     }
 
-    /// Its NVLinks that are up.
-    pub fn active_nvlinks(&self) -> impl Iterator<Item = &nvml::NvLink> {
-        self.nvml.iter().flat_map(|gpu| &gpu.nvlinks).filter(|link| link.active)
+    /// Whether its NVLinks that are up end in switches.
+    pub fn has_switched_nvlinks(&self) -> bool {
+        let mut links = self.nvml.iter().flat_map(|gpu| &gpu.nvlinks);
+        links.any(|link| link.active && link.remote == Some(Remote::Switch))
     }
 }
 
@@ -345,13 +341,12 @@ impl SurveyedPair {
             Some(PeerStatus::Unknown) | None => '?',
             Some(_) => '-',
         };
-        let status = |of: fn(&nvml::Pair) -> Option<PeerStatus>| self.nvml.as_ref().and_then(of);
-        [
-            letter(status(|pair| pair.read), 'r'),
-            letter(status(|pair| pair.write), 'w'),
-            letter(status(|pair| pair.atomics), 'a'),
-        ]
-        .iter()
-        .collect()
+        let told = self.nvml.as_ref();
+        let statuses = [
+            (told.and_then(|pair| pair.read), 'r'),
+            (told.and_then(|pair| pair.write), 'w'),
+            (told.and_then(|pair| pair.atomics), 'a'),
+        ];
+        statuses.into_iter().map(|(status, word)| letter(status, word)).collect()
     }
 }

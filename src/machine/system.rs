@@ -26,15 +26,15 @@ const LINKS_MAX: usize = 40;
 
 /// Where the files are.
 #[derive(Clone, Debug)]
-pub struct System(Source);
-
-#[derive(Clone, Debug)]
-enum Source {
-    /// On this machine.
+pub enum System {
+    /// On the machine that this process runs on, whatever is simulated: its CPUs and memory are used.
     Kernel,
     /// Nowhere: what they say is known.
-    Described(BTreeMap<PathBuf, Entry>),
+    Described(Files),
 }
+
+/// What lies at each path.
+type Files = BTreeMap<PathBuf, Entry>;
 
 /// What lies at a path. Folders follow from the paths of what is in them.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -89,19 +89,14 @@ impl System {
             Some(described) => {
                 Self::described(&described).expect("the simulated machine describes itself")
             }
-            None => Self::of_kernel(),
+            None => Self::Kernel,
         })
-    }
-
-    /// The machine that this process runs on, whatever is simulated: its CPUs and memory are used.
-    pub const fn of_kernel() -> Self {
-        Self(Source::Kernel)
     }
 
     /// A machine by its files: JSON, an object from paths to what lies there, such as `{"/sys/a":
     /// {"text": "1\n"}, "/sys/b": {"link": "a"}, "/sys/c": "folder", "/sys/d": "denied"}`.
     pub fn described(json: &str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(json).map(|files| Self(Source::Described(files)))
+        serde_json::from_str(json).map(Self::Described)
     }
 
     /// The bytes of a file. In a machine that is described each letter of a text is one.
@@ -111,35 +106,27 @@ impl System {
     /// It cannot be read, or has a letter that is no byte.
     pub fn bytes(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Unread> {
         let path = path.as_ref();
-        match &self.0 {
-            Source::Kernel => {
+        match self {
+            Self::Kernel => {
                 let mut bytes = Vec::new();
                 let file = fs::File::open(path).map_err(|err| refused(path, &err))?;
                 let read = file.take(LENGTH_MAX).read_to_end(&mut bytes);
                 read.map_err(|err| refused(path, &err)).map(|_| bytes)
             }
-            Source::Described(files) => match files.get(&self.resolve(path)?) {
-                Some(Entry::Text(text)) => {
-                    let bytes: Option<Vec<u8>> =
-                        text.chars().map(|letter| u8::try_from(letter).ok()).collect();
-                    bytes.ok_or_else(|| malformed(path, "has letters that are no bytes"))
-                }
-                Some(Entry::Denied) => Err(Unread::Denied(path.to_owned())),
-                _ => Err(malformed(path, "is a folder")),
-            },
+            Self::Described(files) => {
+                let letters = described(files, path, &self.resolve(path)?)?.chars();
+                let bytes: Option<Vec<u8>> = letters.map(|letter| letter.try_into().ok()).collect();
+                bytes.ok_or_else(|| malformed(path, "has letters that are no bytes"))
+            }
         }
     }
 
     /// The text of a file, without the white space at its end. What is no UTF-8 is replaced.
     pub fn text(&self, path: impl AsRef<Path>) -> Result<String, Unread> {
         let path = path.as_ref();
-        let text = match &self.0 {
-            Source::Kernel => String::from_utf8_lossy(&self.bytes(path)?).into_owned(),
-            Source::Described(files) => match files.get(&self.resolve(path)?) {
-                Some(Entry::Text(text)) => text.clone(),
-                Some(Entry::Denied) => return Err(Unread::Denied(path.to_owned())),
-                _ => return Err(malformed(path, "is a folder")),
-            },
+        let text = match self {
+            Self::Kernel => String::from_utf8_lossy(&self.bytes(path)?).into_owned(),
+            Self::Described(files) => described(files, path, &self.resolve(path)?)?.to_owned(),
         };
         Ok(text.trim_end().to_owned())
     }
@@ -156,7 +143,7 @@ impl System {
         /// The longest record (`CONSOLE_EXT_LOG_MAX` of the kernel).
         const RECORD_MAX: usize = 8192;
         let said = |record: &str| Some(record.split_once(';')?.1.trim_end().to_owned());
-        if let Source::Described(_) = &self.0 {
+        if let Self::Described(_) = self {
             return Ok(self.text(LOG)?.lines().filter_map(said).collect());
         }
         let open = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(LOG);
@@ -195,13 +182,13 @@ impl System {
     /// It is not there, is no folder, or may not be read.
     pub fn names(&self, path: impl AsRef<Path>) -> Result<Vec<String>, Unread> {
         let path = path.as_ref();
-        let names: BTreeSet<String> = match &self.0 {
-            Source::Kernel => {
+        let names: BTreeSet<String> = match self {
+            Self::Kernel => {
                 let entries = fs::read_dir(path).map_err(|err| refused(path, &err))?;
                 let name = |entry: fs::DirEntry| entry.file_name().into_string().ok();
                 entries.flatten().filter_map(name).collect()
             }
-            Source::Described(files) => {
+            Self::Described(files) => {
                 let folder = self.resolve(path)?;
                 if let Some(Entry::Text(_) | Entry::Denied) = files.get(&folder) {
                     return Err(malformed(path, "is no folder"));
@@ -224,7 +211,7 @@ impl System {
     /// The path without links.
     pub fn resolve(&self, path: impl AsRef<Path>) -> Result<PathBuf, Unread> {
         let path = path.as_ref();
-        let Source::Described(files) = &self.0 else {
+        let Self::Described(files) = self else {
             return fs::canonicalize(path).map_err(|err| refused(path, &err));
         };
         let mut links = 0;
@@ -261,9 +248,9 @@ impl System {
     /// It is not there, or is no link.
     pub fn link(&self, path: impl AsRef<Path>) -> Result<String, Unread> {
         let path = path.as_ref();
-        let target = match &self.0 {
-            Source::Kernel => fs::read_link(path).map_err(|err| refused(path, &err))?,
-            Source::Described(files) => {
+        let target = match self {
+            Self::Kernel => fs::read_link(path).map_err(|err| refused(path, &err))?,
+            Self::Described(files) => {
                 let absent = || Unread::Absent(path.to_owned());
                 let (folder, name) = path.parent().zip(path.file_name()).ok_or_else(absent)?;
                 match files.get(&self.resolve(folder)?.join(name)) {
@@ -279,7 +266,16 @@ impl System {
 
     /// Whether the files are those of this machine's kernel.
     pub const fn is_real(&self) -> bool {
-        matches!(self.0, Source::Kernel)
+        matches!(self, Self::Kernel)
+    }
+}
+
+/// What the file at a `place` holds, which `path` leads to.
+fn described<'a>(files: &'a Files, path: &Path, place: &Path) -> Result<&'a str, Unread> {
+    match files.get(place) {
+        Some(Entry::Text(text)) => Ok(text),
+        Some(Entry::Denied) => Err(Unread::Denied(path.to_owned())),
+        Some(Entry::Link(_) | Entry::Folder) | None => Err(malformed(path, "is a folder")),
     }
 }
 
@@ -291,7 +287,7 @@ fn parts(path: &Path) -> Vec<PathBuf> {
 }
 
 /// Whether something lies below a path.
-fn is_folder(files: &BTreeMap<PathBuf, Entry>, path: &Path) -> bool {
+fn is_folder(files: &Files, path: &Path) -> bool {
     files.range(path.to_owned()..).next().is_some_and(|(next, _)| next.starts_with(path))
 }
 
@@ -366,7 +362,7 @@ mod tests {
 
     #[test]
     fn this_machines_files_are_read_too() {
-        let system = System::of_kernel();
+        let system = System::Kernel;
         assert!(system.is_real() && system.text("/proc/self/limits").unwrap().contains("Max"));
         assert!(system.names("/proc/self").unwrap().contains(&"limits".to_owned()));
         assert!(system.link("/proc/self/ns/net").unwrap().starts_with("net:["));
