@@ -1,6 +1,6 @@
-//! Doubts about a number that come of the GPUs that made it.
+//! Doubts about a number, from the health of the GPUs that it was measured on.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     machine::{
@@ -13,10 +13,9 @@ use crate::{
 /// Clocks that are throttled for less of the time do not change a number.
 const THROTTLED_SHARE: f64 = 0.01;
 
-/// NVML's names of what takes a GPU's clocks below what was asked of it. Not among them:
-/// `gpu_idle`, which says that there was nothing to do, and `applications_clocks_setting`,
-/// `sync_boost` and `display_clock_setting`, which somebody has chosen (NVML API reference,
-/// "nvmlClocksEventReasons").
+/// NVML's names of the reasons that throttle a GPU's clocks. `gpu_idle` is none, nor are
+/// `applications_clocks_setting`, `sync_boost` and `display_clock_setting`, which users choose
+/// (NVML API reference, "nvmlClocksEventReasons").
 pub const THROTTLING: [&str; 5] = [
     "sw_power_cap",
     "hw_slowdown",
@@ -32,12 +31,12 @@ pub struct Doubt {
     pub flag: &'static str,
     /// Which GPU.
     pub gpu: Gpu,
-    /// What was seen: the rest of a sentence about the GPU.
+    /// What happened: a clause about the GPU.
     pub what: String,
 }
 
-/// What happened to GPUs between two readings, so long after each other, and the errors that the
-/// driver told of meanwhile.
+/// What happened to GPUs in the time `between` two readings, and the errors that the driver
+/// reported meanwhile.
 pub fn doubts(before: &Reading, after: &Reading, between: Duration, xids: &[Xid]) -> Vec<Doubt> {
     let mut doubts = Vec::new();
     for (gpu, before) in &before.gpus {
@@ -60,7 +59,7 @@ pub fn doubts(before: &Reading, after: &Reading, between: Duration, xids: &[Xid]
 /// One of the counts of errors.
 type Count = fn(&Errors) -> Option<u64>;
 
-/// The flags of what has changed, and what it is.
+/// What has changed, each with its flag.
 fn changes(before: &Health, after: &Health, between: Duration) -> Vec<(&'static str, String)> {
     let more = |counts: &[Count]| -> u64 {
         let grown = |of: &Count| Some(of(&after.errors)?.saturating_sub(of(&before.errors)?));
@@ -94,7 +93,7 @@ fn changes(before: &Health, after: &Health, between: Duration) -> Vec<(&'static 
 
 /// What throttles the clocks now, or has done so in between.
 fn throttling(before: &Health, after: &Health, between: Duration) -> Option<String> {
-    // Not those before: `hw_slowdown` also shows for a moment while clocks change.
+    // Not those before: `hw_slowdown` also appears for a moment while clocks change.
     let now = after.condition.throttle_reasons.iter().flatten().map(String::as_str);
     let reasons: Vec<&str> = now.filter(|reason| THROTTLING.contains(reason)).collect();
     if !reasons.is_empty() {
@@ -116,13 +115,8 @@ fn throttling(before: &Health, after: &Health, between: Duration) -> Option<Stri
 
 /// The flags of a row, each once.
 pub fn flags(doubts: &[Doubt]) -> Vec<&'static str> {
-    let mut flags: Vec<&str> = Vec::new();
-    for doubt in doubts {
-        if !flags.contains(&doubt.flag) {
-            flags.push(doubt.flag);
-        }
-    }
-    flags
+    let mut seen = BTreeSet::new();
+    doubts.iter().map(|doubt| doubt.flag).filter(|flag| seen.insert(*flag)).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,4 @@
-//! What the machine has counted: bytes over the links of GPUs and over network interfaces.
-//!
-//! Two readings, before and after, tell what went where in between.
+//! Counters of the machine: bytes over the links of GPUs and over network interfaces.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -23,40 +21,40 @@ use crate::{
 
 pub use crate::ffi::nvml::{LinkBytes, PcieBytes};
 
-/// Where the kernel counts what its network interfaces carry: those of the network namespace that
-/// this process is in, which `/sys/class/net` may not be of.
+/// The kernel's counters of network interfaces in this process's network namespace.
+/// `/sys/class/net` may belong to another one.
 const NETWORK_INTERFACES: &str = "/proc/self/net/dev";
 
 /// InfiniBand's counters of data are in words of four bytes (Linux,
 /// `Documentation/ABI/stable/sysfs-class-infiniband`).
 const INFINIBAND_WORD: u64 = 4;
 
-/// What all counters said at one moment.
+/// All counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// Of each GPU that was asked, or why it tells nothing.
+    /// The counters of each GPU, or why they cannot be read.
     pub gpus: BTreeMap<Gpu, Result<OfGpu, String>>,
-    /// Of each network interface, by its name.
+    /// The counters of each network interface, by name.
     pub interfaces: BTreeMap<String, Interface>,
-    /// What `/dev/shm` of this process holds, whoever's it is; `None`: it does not tell.
+    /// The bytes in `/dev/shm`, of all processes; `None`: not known.
     pub shared_memory: Option<Bytes>,
 }
 
-/// What one GPU says.
+/// The counters of one GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OfGpu {
-    /// What each of its NVLinks has carried, or why that is not told.
+    /// The bytes of each of its NVLinks, or why they are not known.
     pub nvlinks: Result<Vec<LinkBytes>, String>,
-    /// What its PCI Express link has carried, or why that is not told.
+    /// The bytes of its PCI Express link, or why they are not known.
     pub pcie: Result<PcieBytes, String>,
-    /// How it is doing.
+    /// Its health.
     pub health: Health,
 }
 
-/// What a network interface has carried.
+/// The counters of a network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
-    /// What it is.
+    /// Its kind.
     pub kind: InterfaceKind,
     /// Bytes that went out.
     pub sent: u64,
@@ -64,13 +62,13 @@ pub struct Interface {
     pub received: u64,
 }
 
-/// What a network interface is; as text the name of a path that goes over it.
+/// The kind of a network interface; as text, the name of a path over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[derive(strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum InterfaceKind {
-    /// The kernel's way back to the same host.
+    /// The kernel's loopback interface.
     Loopback,
     /// An interface of the kernel's network, of whatever kind.
     #[strum(serialize = "tcp")]
@@ -84,7 +82,7 @@ pub enum InterfaceKind {
 }
 
 impl Interface {
-    /// What two interfaces have carried together, with the kind of the first.
+    /// The sum of two interfaces, with the kind of the first.
     pub const fn plus(self, other: Self) -> Self {
         Self {
             sent: self.sent.saturating_add(other.sent),
@@ -104,14 +102,14 @@ impl Interface {
     }
 }
 
-/// Which GPUs NVLinks join, by NVML.
+/// The GPUs that NVLinks join, by NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvLinked {
-    /// Those that have NVLinks, up or not.
+    /// The GPUs with NVLinks, up or not.
     pub gpus: Vec<Gpu>,
-    /// Pairs, the lower number first, that are joined by some that are up.
+    /// The pairs that NVLinks which are up join, the lower number first.
     pub pairs: Vec<(Gpu, Gpu)>,
-    /// Those that NVLink-C2C joins with their CPU.
+    /// The GPUs that NVLink-C2C joins with their CPU.
     pub c2c: Vec<Gpu>,
 }
 
@@ -121,13 +119,14 @@ pub struct Reader {
     nvml: Result<&'static Nvml, String>,
     /// PCI addresses of the GPUs.
     addresses: BTreeMap<Gpu, String>,
-    nvlinked: NvLinked,
-    /// Waits for errors.
+    /// The GPUs that NVLinks join.
+    pub nvlinked: NvLinked,
+    /// Collects errors.
     watch: Option<Watch>,
 }
 
 impl Reader {
-    /// Of the GPUs of this `topology`. Errors of GPUs are told from now on.
+    /// A reader for the GPUs of `topology`. Errors of GPUs are collected from now on.
     pub fn new(topology: &Topology) -> Self {
         let nvml =
             if topology.gpus.is_empty() { Err("there is no GPU".to_owned()) } else { Nvml::load() };
@@ -148,16 +147,7 @@ impl Reader {
         self.addresses.keys().copied().collect()
     }
 
-    /// Which of these GPUs NVLinks join.
-    pub fn nvlinked(&self, gpus: &[Gpu]) -> NvLinked {
-        let mut known = self.nvlinked.clone();
-        known.gpus.retain(|gpu| gpus.contains(gpu));
-        known.pairs.retain(|(a, b)| gpus.contains(a) && gpus.contains(b));
-        known.c2c.retain(|gpu| gpus.contains(gpu));
-        known
-    }
-
-    /// What the counters of these GPUs say now, and those of the network where it is asked for.
+    /// The counters of these GPUs now, and those of the network if `with_network`.
     pub fn read(&self, gpus: &[Gpu], with_network: bool) -> Reading {
         let read = |gpu: &Gpu| (*gpu, self.gpu(*gpu));
         Reading {
@@ -175,7 +165,7 @@ impl Reader {
         Ok(OfGpu { nvlinks, pcie, health: Health { condition, errors } })
     }
 
-    /// Errors that the driver has told of since this was asked last; `None`: it does not tell.
+    /// Errors that the driver has reported since the last call; `None`: it does not report them.
     pub fn xids(&self) -> Option<Vec<Xid>> {
         let told = self.watch.as_ref()?.take()?;
         let xid = |(address, number): (String, u64)| {
@@ -186,7 +176,7 @@ impl Reader {
     }
 }
 
-/// Which of these GPUs NVLinks join.
+/// The GPUs among these that NVLinks join.
 fn nvlinked(gpus: &[(Gpu, nvml::Gpu)]) -> NvLinked {
     let mut pairs = Vec::new();
     for (place, (gpu, here)) in gpus.iter().enumerate() {
@@ -210,10 +200,10 @@ impl NvLinked {
     }
 }
 
-/// What the interfaces of the kernel's network and the RDMA devices have carried.
+/// The counters of the kernel's network interfaces and of the RDMA devices.
 fn interfaces(system: &System) -> BTreeMap<String, Interface> {
     let text = system.text(NETWORK_INTERFACES).unwrap_or_default();
-    let of_network = text.lines().filter_map(network_interface).collect::<Vec<_>>();
+    let of_network = text.lines().filter_map(network_interface);
     let names = system.names(RDMA_DEVICES).unwrap_or_default().into_iter();
     let of_rdma = names.filter_map(|name| {
         let ports = Path::new(RDMA_DEVICES).join(&name).join("ports");
@@ -222,11 +212,11 @@ fn interfaces(system: &System) -> BTreeMap<String, Interface> {
         let all = ports.filter_map(|port| rdma_port(system, &port));
         Some((name, all.reduce(Interface::plus)?))
     });
-    of_network.into_iter().chain(of_rdma).collect()
+    of_network.chain(of_rdma).collect()
 }
 
-/// A line of the kernel's table: a name, eight numbers of what came in, as many of what went out,
-/// bytes first (Linux, `net/core/net-procfs.c`).
+/// A line of the kernel's table: a name, eight numbers for what was received and eight for what was
+/// sent, bytes first (Linux, `net/core/net-procfs.c`).
 fn network_interface(line: &str) -> Option<(String, Interface)> {
     const SENT: usize = 8;
     let (name, numbers) = line.split_once(':')?;
@@ -240,9 +230,9 @@ fn network_interface(line: &str) -> Option<(String, Interface)> {
     Some((name.trim().to_owned(), Interface { kind, sent, received }))
 }
 
-/// A port of an RDMA device, by InfiniBand's rules, or by its driver's own counters of bytes: EFA's
-/// (Linux, `drivers/infiniband/hw/efa/efa_verbs.c`), whose link has no layer of a name, and those
-/// of some devices over Ethernet.
+/// A port of an RDMA device, by InfiniBand's counters or by those of its driver. EFA, whose link
+/// layer has no name (Linux, `drivers/infiniband/hw/efa/efa_verbs.c`), and some devices over
+/// Ethernet only have the latter.
 fn rdma_port(system: &System, port: &Path) -> Option<Interface> {
     let bytes = |words: u64| words.saturating_mul(INFINIBAND_WORD);
     let by_rules = || both(system, &port.join("counters"), ["port_xmit_data", "port_rcv_data"]);

@@ -1,7 +1,7 @@
-//! The machine that g2g runs on: what the kernel, the driver and the libraries tell of it.
+//! The machine that g2g runs on, as the kernel, the driver and the libraries describe it.
 //!
-//! Owns every question to `/proc`, `/sys`, the driver and NVML that is asked to describe or judge
-//! the machine. Measures nothing.
+//! Owns all reading of `/proc`, `/sys`, the driver and NVML that describes the machine. Measures
+//! nothing.
 
 pub mod acs;
 pub mod counters;
@@ -14,7 +14,7 @@ pub mod software;
 pub mod survey;
 pub mod system;
 
-use std::{path::Path, sync::OnceLock};
+use std::{collections::BTreeMap, path::Path, sync::OnceLock};
 
 use serde::{Deserialize, Serialize};
 
@@ -46,12 +46,12 @@ pub fn topology() -> Result<Topology, ffi::CallError> {
     Ok(Topology { nodes, gpus: gpus()?, ..Topology::default() })
 }
 
-/// The GPUs by the driver; none where there is no driver that works.
+/// The GPUs that the driver reports; none without a driver that works.
 fn gpus() -> Result<Vec<GpuNode>, ffi::CallError> {
     let Ok(driver) = cuda::driver() else { return Ok(Vec::new()) };
     let describe = |device: cuda::Device| {
         let bus = device.pci_bus_id()?;
-        // Simulated GPUs have no place among this machine's CPUs and memory.
+        // Simulated GPUs are not near any of this machine's CPUs and memory.
         let (numa_node, pcie_path) =
             if driver.is_simulated() { Default::default() } else { place(&bus) };
         Ok(GpuNode {
@@ -67,7 +67,7 @@ fn gpus() -> Result<Vec<GpuNode>, ffi::CallError> {
     driver.devices()?.into_iter().map(describe).collect()
 }
 
-/// The NUMA node of the device with this PCI address, and its place below its root.
+/// The NUMA node of the device with this PCI address, and its path below its root.
 fn place(address: &str) -> (Option<NumaNode>, Vec<String>) {
     let system = System::Kernel;
     let node = pci::numa_node(&system, address, &mut Vec::new());
@@ -77,7 +77,7 @@ fn place(address: &str) -> (Option<NumaNode>, Vec<String>) {
 /// Why the driver cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What it answered, where one is here that does not start.
+    /// The code that it returned, if there is a driver that does not start.
     pub code: Option<u32>,
     /// The reason, and what to do: a sentence.
     pub reason: String,
@@ -90,12 +90,12 @@ pub fn driver_refusal() -> Option<Refusal> {
     cuda::driver().err().map(refused)
 }
 
-/// Whether what GPUs and CPUs say to each other is encrypted; `None`: NVML does not tell.
+/// Whether traffic between GPUs and CPUs is encrypted; `None`: NVML does not report it.
 pub fn confidential_computing() -> Option<bool> {
     Nvml::load().ok()?.confidential_computing()
 }
 
-/// Whether the driver gives memory of all GPUs away as dma-bufs; `None`: it does not say.
+/// Whether the driver exports memory of all GPUs as dma-bufs; `None`: it does not report it.
 pub fn gives_dma_bufs() -> Option<bool> {
     let devices = cuda::driver().ok()?.devices().ok()?;
     let answers: Option<Vec<bool>> =
@@ -103,7 +103,7 @@ pub fn gives_dma_bufs() -> Option<bool> {
     answers.filter(|answers| !answers.is_empty()).map(|answers| answers.into_iter().all(|yes| yes))
 }
 
-/// libfabric, loaded when it is first asked for.
+/// libfabric, loaded on first use.
 static FABRIC: OnceLock<Result<&'static fabric::Library, String>> = OnceLock::new();
 
 /// libfabric, if it is here.
@@ -126,7 +126,7 @@ pub fn offered_nics(path: Option<&Path>) -> Vec<NicNode> {
             device: facts.nic.as_ref().and_then(|nic| nic.name.clone()),
         };
         let is_known = |nic: &NicNode| nic.provider == facts.provider && nic.name == name;
-        // An address that is valid on its own link only tells nothing of who is reached.
+        // A link-local address does not identify a network.
         if nics.iter().any(is_known) || name.fabric.starts_with("fe80:") {
             continue;
         }
@@ -145,13 +145,22 @@ pub fn offered_nics(path: Option<&Path>) -> Vec<NicNode> {
     nics
 }
 
-/// Loads the NCCL at `path`, if there is one: whoever needs it later gets the same.
+/// Loads the NCCL at `path`, if there is one, for all later uses.
 pub fn nccl(path: Option<&Path>) {
-    // Who needs it will say why it is not here.
+    // A later use reports why it is missing.
     let _ = nccl::Library::load(path);
 }
 
-/// Whether an interface leads to nowhere but this host.
+/// How often each item occurs.
+pub(crate) fn tally<K: Ord>(items: impl IntoIterator<Item = K>) -> BTreeMap<K, usize> {
+    let mut counts = BTreeMap::new();
+    for item in items {
+        *counts.entry(item).or_default() += 1;
+    }
+    counts
+}
+
+/// Whether an interface only reaches this host.
 fn is_loopback(nic: &NicName) -> bool {
     nic.domain == "lo" || nic.domain.starts_with("shm") || nic.fabric.starts_with("127.")
 }
@@ -241,7 +250,7 @@ pub fn free_shared_memory() -> Result<Bytes, ffi::CallError> {
     own_host::free_space(c"/dev/shm")
 }
 
-/// What is missing of `size` of shared memory, for a `reason`; `None`: there is room.
+/// Why `size` of shared memory cannot be taken; `None`: there is room.
 pub(crate) fn lack_of_shared_memory(what_needs: &str, size: Bytes) -> Option<String> {
     match free_shared_memory() {
         Err(err) => Some(format!("no shared memory here: {err}")),

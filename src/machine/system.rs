@@ -1,5 +1,5 @@
-//! The kernel's files that describe a machine: `/sys`, `/proc` and what lies beside them, of this
-//! machine or of the simulated one.
+//! The files that describe a machine, in `/sys`, `/proc` and elsewhere: those of this machine or of
+//! the simulated one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,28 +15,28 @@ use serde::Deserialize;
 
 use crate::ffi::simulation;
 
-/// The most that is read of a file; what describes a machine is shorter.
+/// The most bytes that are read of a file; the files of the kernel are shorter.
 const LENGTH_MAX: u64 = 16 << 20;
 
-/// The most records that are asked of the kernel's log, which holds fewer as a rule.
+/// The most records that are read of the kernel's log, which usually holds fewer.
 const RECORDS_MAX: usize = 1 << 17;
 
-/// As many links as the kernel follows on the way to a file.
+/// The most links that are followed in a path, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// Where the files are.
+/// The files of a machine.
 #[derive(Clone, Debug)]
 pub enum System {
-    /// On the machine that this process runs on, whatever is simulated: its CPUs and memory are used.
+    /// The files of the machine that this process runs on, even if it simulates another one.
     Kernel,
-    /// Nowhere: what they say is known.
+    /// Files that are described, with their contents.
     Described(Files),
 }
 
-/// What lies at each path.
+/// What is at each path.
 type Files = BTreeMap<PathBuf, Entry>;
 
-/// What lies at a path. Folders follow from the paths of what is in them.
+/// What is at a path. Folders follow from the paths of their contents.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Entry {
@@ -50,7 +50,7 @@ pub enum Entry {
     Denied,
 }
 
-/// Why a file tells nothing: a sentence.
+/// Why a file could not be read, as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unread {
     /// It does not exist.
@@ -59,18 +59,18 @@ pub enum Unread {
     /// This user may not read it.
     #[error("only root may read {}", .0.display())]
     Denied(PathBuf),
-    /// It is there, and does not say what it should.
+    /// It does not hold what it should.
     #[error("{} {what}", .path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it: the rest of the sentence.
+        /// What is wrong with it: a clause about the file.
         what: String,
     },
 }
 
 impl Unread {
-    /// A file that holds something else than it should.
+    /// A file that holds an unexpected `text`.
     pub(super) fn holding(path: impl AsRef<Path>, text: &str) -> Self {
         malformed(path.as_ref(), &format!("holds {:?}", shortened(text)))
     }
@@ -81,8 +81,7 @@ impl System {
     ///
     /// # Panics
     ///
-    /// The simulated machine describes itself in a way that cannot be read: the two were not built
-    /// together.
+    /// The simulation's description cannot be parsed: it was not built together with this program.
     pub fn here() -> &'static Self {
         static HERE: OnceLock<System> = OnceLock::new();
         HERE.get_or_init(|| match simulation::system() {
@@ -99,11 +98,7 @@ impl System {
         serde_json::from_str(json).map(Self::Described)
     }
 
-    /// The bytes of a file. In a machine that is described each letter of a text is one.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read, or has a letter that is no byte.
+    /// The bytes of a file. Each letter of a described text is one byte.
     pub fn bytes(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Unread> {
         let path = path.as_ref();
         match self {
@@ -121,7 +116,7 @@ impl System {
         }
     }
 
-    /// The text of a file, without the white space at its end. What is no UTF-8 is replaced.
+    /// The text of a file, without trailing white space. Invalid UTF-8 is replaced.
     pub fn text(&self, path: impl AsRef<Path>) -> Result<String, Unread> {
         let path = path.as_ref();
         let text = match self {
@@ -131,13 +126,8 @@ impl System {
         Ok(text.trim_end().to_owned())
     }
 
-    /// What the kernel has said since it was started, as far as it keeps it: a sentence each, the
-    /// oldest first (`Documentation/ABI/testing/dev-kmsg`). A file of such lines in a machine that
-    /// is described.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read; often only root may.
+    /// The messages in the kernel's log, the oldest first (`Documentation/ABI/testing/dev-kmsg`).
+    /// Often only root may read it. A described machine has a file of its records.
     pub fn kernel_log(&self) -> Result<Vec<String>, Unread> {
         const LOG: &str = "/dev/kmsg";
         /// The longest record (`CONSOLE_EXT_LOG_MAX` of the kernel).
@@ -156,7 +146,7 @@ impl System {
                 Ok(length) => sentences.extend(said(&String::from_utf8_lossy(&record[..length]))),
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
                 Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
-                // The kernel has written over what was to come: it goes on with what is there.
+                // The kernel has overwritten the next record: the read continues behind it.
                 Err(err) if err.raw_os_error() == Some(libc::EPIPE) => {}
                 Err(err) => return Err(refused(Path::new(LOG), &err)),
             }
@@ -165,21 +155,13 @@ impl System {
     }
 
     /// The value that a file consists of.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read, or has no such value.
     pub fn value<T: FromStr>(&self, path: impl AsRef<Path>) -> Result<T, Unread> {
         let text = self.text(path.as_ref())?;
         let value = text.trim().parse();
         value.map_err(|_| Unread::holding(path, &text))
     }
 
-    /// The names in a folder, in their order.
-    ///
-    /// # Errors
-    ///
-    /// It is not there, is no folder, or may not be read.
+    /// The sorted names in a folder.
     pub fn names(&self, path: impl AsRef<Path>) -> Result<Vec<String>, Unread> {
         let path = path.as_ref();
         let names: BTreeSet<String> = match self {
@@ -203,12 +185,12 @@ impl System {
         Ok(names.into_iter().collect())
     }
 
-    /// Whether something is at a path, as far as this user may know.
+    /// Whether something is at a path that this user may see.
     pub fn has(&self, path: impl AsRef<Path>) -> bool {
         self.resolve(path.as_ref()).is_ok()
     }
 
-    /// The path without links.
+    /// The path with all links followed.
     pub fn resolve(&self, path: impl AsRef<Path>) -> Result<PathBuf, Unread> {
         let path = path.as_ref();
         let Self::Described(files) = self else {
@@ -241,11 +223,7 @@ impl System {
         Ok(place)
     }
 
-    /// What a symbolic link says, whether or not something is there.
-    ///
-    /// # Errors
-    ///
-    /// It is not there, or is no link.
+    /// The target of a symbolic link, whether or not it exists.
     pub fn link(&self, path: impl AsRef<Path>) -> Result<String, Unread> {
         let path = path.as_ref();
         let target = match self {
@@ -270,7 +248,7 @@ impl System {
     }
 }
 
-/// What the file at a `place` holds, which `path` leads to.
+/// The text of the file at `place`, to which `path` resolves.
 fn described<'a>(files: &'a Files, path: &Path, place: &Path) -> Result<&'a str, Unread> {
     match files.get(place) {
         Some(Entry::Text(text)) => Ok(text),
@@ -286,7 +264,7 @@ fn parts(path: &Path) -> Vec<PathBuf> {
     parts.map(|part| PathBuf::from(part.as_os_str())).rev().collect()
 }
 
-/// Whether something lies below a path.
+/// Whether something is below a path.
 fn is_folder(files: &Files, path: &Path) -> bool {
     files.range(path.to_owned()..).next().is_some_and(|(next, _)| next.starts_with(path))
 }
@@ -303,7 +281,7 @@ pub(super) fn malformed(path: impl AsRef<Path>, what: &str) -> Unread {
     Unread::Malformed { path: path.as_ref().to_owned(), what: what.to_owned() }
 }
 
-/// The beginning of a text, for a sentence.
+/// The beginning of a text, for a message.
 fn shortened(text: &str) -> String {
     const LETTERS: usize = 40;
     text.chars().take(LETTERS).collect()

@@ -9,7 +9,7 @@ use crate::{
     plan::{Case, Flow, Gpu, TransportKind},
 };
 
-/// NVLink's counters count data; on newer GPUs also what packs it up: 16 or 32 bytes for 128.
+/// NVLink's counters count data; on newer GPUs also headers: 16 or 32 bytes for 128.
 const NVLINK_MOST: f64 = 1.35;
 
 /// PCI Express may be counted with its headers, which are up to a third of short packets, and with
@@ -20,7 +20,7 @@ const PCIE_MOST: f64 = 1.50;
 /// Bytes out of a GPU and into it.
 pub(super) type OutAndIn = [u64; 2];
 
-/// What the case asks of one GPU.
+/// The data that a case moves through one GPU.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     nvlink: OutAndIn,
@@ -50,7 +50,7 @@ fn carrier(case: &Case, flow: &Flow, host: &Seen) -> Carrier {
     }
 }
 
-/// The name of the way that the data of a case should go.
+/// The name of the path that the data of a case should take.
 pub(super) fn asked(case: &Case, seen: &[Seen]) -> &'static str {
     let carriers = case.flows.iter().map(|flow| {
         let host = host_of(flow, seen);
@@ -85,7 +85,7 @@ fn host_of<'a>(flow: &Flow, seen: &'a [Seen]) -> Option<&'a Seen> {
     seen.iter().find(|host| host.ranks.contains(&flow.source.rank))
 }
 
-/// What the case asks of each GPU of a host.
+/// The data that a case moves through each GPU of a host.
 fn loads(case: &Case, bytes: u64, host: &Seen) -> BTreeMap<Gpu, Load> {
     let mut loads: BTreeMap<Gpu, Load> = BTreeMap::new();
     for flow in case.flows.iter().filter(|flow| host.ranks.contains(&flow.source.rank)) {
@@ -105,7 +105,7 @@ fn loads(case: &Case, bytes: u64, host: &Seen) -> BTreeMap<Gpu, Load> {
 }
 
 /// What the NVLinks of a GPU have carried between the readings, or why that is not known: a
-/// sentence without its subject, which is the GPU.
+/// sentence about the GPU, without its subject.
 pub(super) fn nvlink(host: &Seen, gpu: Gpu) -> Result<OutAndIn, String> {
     let (before, after) = readings(host, gpu)?;
     let untold = |why: &String| format!("does not tell what its NVLinks have carried ({why})");
@@ -124,7 +124,7 @@ pub(super) fn nvlink(host: &Seen, gpu: Gpu) -> Result<OutAndIn, String> {
     Ok(sum)
 }
 
-/// What the PCI Express link of a GPU has carried, if `at_most` bytes are what can be expected.
+/// What the PCI Express link of a GPU has carried; `at_most` bytes are expected.
 fn pcie(host: &Seen, gpu: Gpu, at_most: u64) -> Result<OutAndIn, String> {
     let (before, after) = readings(host, gpu)?;
     let untold = |why: &String| format!("does not tell what PCIe has carried ({why})");
@@ -141,7 +141,7 @@ fn pcie(host: &Seen, gpu: Gpu, at_most: u64) -> Result<OutAndIn, String> {
         .map_err(|what| format!("has a counter of PCIe that {what}"))
 }
 
-/// What a GPU said before and after.
+/// The readings of a GPU before and after.
 fn readings(host: &Seen, gpu: Gpu) -> Result<(&OfGpu, &OfGpu), String> {
     fn of(reading: &Reading, gpu: Gpu) -> Result<&OfGpu, String> {
         match reading.gpus.get(&gpu) {
@@ -153,7 +153,7 @@ fn readings(host: &Seen, gpu: Gpu) -> Result<(&OfGpu, &OfGpu), String> {
     Ok((of(&host.before, gpu)?, of(&host.after, gpu)?))
 }
 
-/// The name of a GPU on its host, where there are several hosts.
+/// The name of a GPU, with its host if there are several.
 fn name(gpu: Gpu, seen: &[Seen], host: &Seen) -> String {
     match (seen.len(), host.ranks.first()) {
         (2.., Some(rank)) => format!("GPU {} of the host of rank {}", gpu.0, rank.0),
@@ -161,7 +161,7 @@ fn name(gpu: Gpu, seen: &[Seen], host: &Seen) -> String {
     }
 }
 
-/// What a GPU should have carried and what it has, in one direction.
+/// What a GPU should have carried in one direction, and what it has.
 struct Way {
     /// Such as `out of GPU 1`.
     name: String,
@@ -222,7 +222,7 @@ pub(super) fn path(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
         for (gpu, load) in loads(case, bytes, host) {
             let name = name(gpu, seen, host);
             let has_nvlinks = host.nvlinked.gpus.contains(&gpu);
-            // Without NVLinks nothing can go over them, whether or not they are asked.
+            // A GPU without NVLinks carries nothing over them.
             let by_nvlink = match nvlink(host, gpu) {
                 Ok(counted) => counted,
                 Err(_) if !has_nvlinks && readings(host, gpu).is_ok() => [0; 2],
@@ -309,8 +309,8 @@ impl Ways<'_> {
         elsewhere.unwrap_or_else(|| self.as_asked())
     }
 
-    /// What NVLinks should have carried and did not. A counter that begins anew can look as if it
-    /// had seen nothing; those of both ends do not.
+    /// The verdict if NVLinks did not carry what they should have. One counter that was reset may
+    /// seem to have counted nothing, but not those of both ends.
     fn missed(&self) -> Option<CountedPath> {
         let missed = |is_out| self.ways.iter().find(|way| way.is_out == is_out && way.is_missed());
         let (out, into) = (missed(true)?, missed(false)?);
@@ -325,7 +325,7 @@ impl Ways<'_> {
         Some(self.unknown(format!("{reason}; {why}")))
     }
 
-    /// What NVLinks carried of a way and should not have, or the other way round.
+    /// The verdict if NVLinks carried what they should not have, or less than they should have.
     fn misplaced(&self, way: &Way) -> Option<CountedPath> {
         let per_byte = |bytes: u64| bytes as f64 / way.payload as f64;
         let (share, wanted) = (per_byte(way.nvlink), per_byte(way.asked));
@@ -347,7 +347,7 @@ impl Ways<'_> {
         })
     }
 
-    /// What is to be said where NVLinks carried what they should.
+    /// The verdict if NVLinks carried what they should have.
     fn as_asked(&self) -> CountedPath {
         let payload = self.all(|way| way.payload);
         let by_nvlink = ratio(self.all(|way| way.nvlink), payload);

@@ -1,7 +1,7 @@
-//! Which way the data of a case went, by what was counted before and after.
+//! The path that the data of a case took, by counters read before and after it.
 //!
-//! Owns what counters prove, and how much they may be off; `docs/measurement.md`, "Proof of the
-//! path", says it in words. Knows no device.
+//! Owns what counters prove and how inexact they may be; `docs/measurement.md`, "Proof of the
+//! path", explains it. Knows no device.
 
 mod gpu;
 mod network;
@@ -20,7 +20,7 @@ use crate::{
     units::Bytes,
 };
 
-/// What was seen on one host, around the operations of a case.
+/// What one host counted around the operations of a case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
     /// The ranks on the host.
@@ -31,31 +31,31 @@ pub struct Seen {
     pub after: Reading,
     /// The time between the two.
     pub between: Duration,
-    /// Which of the GPUs NVLinks join.
+    /// The GPUs that NVLinks join.
     pub nvlinked: NvLinked,
-    /// Errors that the driver has told of since the last case.
+    /// Errors that the driver has reported since the last case.
     pub xids: Vec<Xid>,
 }
 
-/// What was moved between the two readings.
+/// The operations and data between the two readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// Operations of each flow.
     pub operations: u64,
-    /// Data of all flows together, where operations do not tell it.
+    /// Data of all flows together, if it does not follow from the operations.
     pub bytes: Option<Bytes>,
 }
 
-/// The way of the data, by the counters.
+/// The path of the data, by the counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CountedPath {
-    /// What carried it: by the counters where the verdict is not `unknown`, else what should have.
+    /// The path: by the counters unless the verdict is `unknown`, else the one that was asked for.
     pub path: Option<String>,
-    /// What the counters are worth as a proof.
+    /// Whether the counters prove it.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Bytes that were counted on that path for each byte of data.
+    /// Bytes counted on that path for each byte of data.
     pub wire_bytes_per_payload_byte: Option<f64>,
 }
 
@@ -70,10 +70,10 @@ impl CountedPath {
     }
 }
 
-/// The name of the way through memory of the host.
+/// The name of the path through host memory.
 const HOST_MEMORY: &str = "host-memory";
 
-/// Below so many bytes what others do on the machine is as much as the data.
+/// With fewer bytes than this, other traffic on the machine may be as much as the data.
 const BYTES_MIN: u64 = 16 << 20;
 
 /// Why so few bytes prove nothing.
@@ -85,8 +85,8 @@ const ALL: f64 = 0.97;
 /// One that has seen this share or less has seen none of it.
 const NONE: f64 = 0.05;
 
-/// Which way the data of a case went; `None` where counters say nothing of such a case. NCCL's own
-/// log says it of collectives, to which [`nvlink_bytes_per_byte`] adds.
+/// The path that the data of a case took; `None` for collectives, whose path is in NCCL's log and
+/// in [`nvlink_bytes_per_byte`].
 pub fn path(case: &Case, moved: Moved, seen: &[Seen]) -> Option<CountedPath> {
     let mut found = match case.transport {
         TransportKind::Nccl => return None,
@@ -109,8 +109,8 @@ pub fn path(case: &Case, moved: Moved, seen: &[Seen]) -> Option<CountedPath> {
     Some(found)
 }
 
-/// Of a collective: bytes that each of its GPUs has sent over NVLink for each byte of the
-/// operation's size, on average; `None` where NVLinks do not count.
+/// Bytes that each GPU of a collective has sent over NVLink for each byte of the operation's size,
+/// on average; `None` if NVLinks do not count.
 pub fn nvlink_bytes_per_byte(case: &Case, operations: u64, seen: &[Seen]) -> Option<f64> {
     let (_, nccl, layout) = case.collective()?;
     let own: BTreeSet<(Rank, Gpu)> =
@@ -128,13 +128,13 @@ pub fn nvlink_bytes_per_byte(case: &Case, operations: u64, seen: &[Seen]) -> Opt
     (all > 0).then(|| sent as f64 / all as f64)
 }
 
-/// What the counters of both directions have grown by. One that went back began anew or ran over.
+/// The growth of the counters of both directions. A counter that went back was reset or ran over.
 fn grown(before: [u64; 2], after: [u64; 2]) -> Result<[u64; 2], String> {
     let [sent, received] = [0, 1].map(|way| after[way].checked_sub(before[way]));
     sent.zip(received).map(|(sent, received)| [sent, received]).ok_or("went back".to_owned())
 }
 
-/// A ratio as sentences have it.
+/// A ratio, for a sentence.
 fn ratio(counted: u64, payload: u64) -> String {
     format!("{:.2}", counted as f64 / payload.max(1) as f64)
 }

@@ -12,7 +12,7 @@ use crate::{
 /// Headers and acknowledgements of full packets.
 const WIRE_MOST: f64 = 1.35;
 
-/// Of each operation beside its data: headers, acknowledgements, and what ranks tell each other.
+/// Bytes of each operation beside its data: headers, acknowledgements, and messages of ranks.
 const BYTES_OF_OPERATION: f64 = 1024.0;
 
 /// The provider that moves data within a host.
@@ -20,7 +20,7 @@ const OF_ONE_HOST: &str = "shm";
 
 const NO_INTERFACE: &str = "the case names no interface";
 
-/// What the interfaces have carried: those of each host by their names, with the host's place.
+/// What the interfaces have carried, by the index of the host and their name.
 type Carried<'a> = BTreeMap<(usize, &'a str), Interface>;
 
 fn carried(seen: &[Seen]) -> Result<Carried<'_>, String> {
@@ -56,7 +56,7 @@ impl<'a> Own<'a> {
                 continue;
             };
             for NicName { device, domain, .. } in nics {
-                // It is named by its device, where the provider tells that, else by its domain.
+                // The kernel's name is that of the device, or of the domain if that is not known.
                 let is_it = |(at, name): &&(usize, &str)| {
                     *at == place && (Some(*name) == device.as_deref() || name == domain)
                 };
@@ -80,7 +80,7 @@ impl<'a> Own<'a> {
     }
 }
 
-/// The way over the interfaces of a case of RDMA.
+/// The path of an RDMA case.
 pub(super) fn path(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
     let Some(fabric) = &case.fabric else {
         return CountedPath::unknown("network", NO_INTERFACE.to_owned());
@@ -132,13 +132,13 @@ pub(super) fn path(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
     unknown(format!("{carried}: only a part of the data, or that of others too"))
 }
 
-/// The name of a path over an interface of this kind: that of the kernel's network has the name of
-/// what the provider speaks there.
+/// The name of a path over an interface of this kind: over the kernel's network, the name of the
+/// provider.
 fn path_over(kind: InterfaceKind, provider: &str) -> &str {
     if kind == InterfaceKind::Ethernet { provider } else { kind.into() }
 }
 
-/// Data that goes through memory: no interface may have carried it.
+/// The path of data that should go through memory: no interface may have carried it.
 pub(super) fn silence(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
     let unknown = |why: String| CountedPath::unknown(HOST_MEMORY, why);
     let bytes = payload(case, moved);
@@ -166,7 +166,7 @@ pub(super) fn silence(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
     unknown(format!("{told}: a part of the data, or that of others"))
 }
 
-/// Data of all flows; in a ping-pong each operation goes there and back.
+/// Data of all flows. A ping-pong moves it there and back.
 fn payload(case: &Case, moved: Moved) -> u64 {
     let of_flows = case.bytes_per_operation().times(moved.operations);
     let bytes = moved.bytes.unwrap_or(of_flows);
@@ -174,7 +174,7 @@ fn payload(case: &Case, moved: Moved) -> u64 {
     bytes.times(ways).get()
 }
 
-/// The most that interfaces carry for so much data.
+/// The most bytes that interfaces carry for this much data.
 fn upper(case: &Case, bytes: u64) -> f64 {
     let operations = bytes as f64 / case.size.get().max(1) as f64;
     WIRE_MOST * bytes as f64 + BYTES_OF_OPERATION * operations

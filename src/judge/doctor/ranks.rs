@@ -1,5 +1,5 @@
-//! What only shows when ranks are held against each other: containers that keep ranks of one
-//! machine apart, GPUs that several ranks have, versions that differ.
+//! Checks that compare ranks: containers that keep ranks of one machine apart, GPUs that several
+//! ranks share, versions that differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,28 +7,28 @@ use serde::{Deserialize, Serialize};
 
 use super::{Advice, Facts, Finding, Located, examine};
 use crate::{
-    machine::{host::Identity, software::Installed},
+    machine::{host::Identity, software::Installed, tally},
     units::count,
 };
 
-/// What a rank tells of itself, and what it has found where it is.
+/// A rank's facts and findings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Member {
     /// Its number.
     pub rank: u32,
-    /// Its host in a line.
+    /// A line that describes its host.
     pub host_line: String,
-    /// Who its host is for others.
+    /// The identity of its host.
     pub identity: Identity,
-    /// What NCCL takes for the host's identity, where it is told.
+    /// The host identity that is set for NCCL, if any.
     pub nccl_host_id: Option<String>,
-    /// The UUID of the GPU that it takes, if it has one.
+    /// The UUID of the GPU that it uses, if it has one.
     pub gpu: Option<String>,
-    /// Versions, by what they are of.
+    /// Versions, by the name of the software.
     pub versions: BTreeMap<String, String>,
-    /// What it has found.
+    /// Its findings.
     pub findings: Vec<Finding>,
-    /// What could be seen besides.
+    /// What else could be checked.
     pub beyond: Vec<String>,
     /// Whether its machine is a simulated one.
     pub simulated: bool,
@@ -63,22 +63,19 @@ impl Member {
         }
     }
 
-    /// What NCCL calls a host: its name, where it has the same boot, or what NCCL is told; `None`
-    /// where that cannot be read.
+    /// The host's identity as NCCL sees it, among ranks of one boot: the one that is set, or the
+    /// name; `None` if that cannot be read.
     fn nccl_host(&self) -> Option<&str> {
         self.nccl_host_id.as_deref().or(self.identity.hostname.as_deref())
     }
 }
 
-/// The host's name, what it is, and what is on it.
+/// The host's name, its type, and its devices.
 fn host_line(facts: &Facts) -> String {
     let host = &facts.host;
     let name = host.identity.hostname.as_deref().unwrap_or("?").to_owned();
     let kernel = host.kernel.as_ref().ok().map(|kernel| format!("Linux {kernel}"));
-    let mut gpus: BTreeMap<&str, usize> = BTreeMap::new();
-    for gpu in &facts.survey.gpus {
-        *gpus.entry(&gpu.node.name).or_insert(0) += 1;
-    }
+    let gpus = tally(facts.survey.gpus.iter().map(|gpu| &gpu.node.name));
     let gpus = gpus.into_iter().map(|(name, number)| format!("{number} × {name}"));
     let devices = facts.rdma_devices().count();
     let devices = (devices > 0).then(|| count(devices, "RDMA device"));
@@ -90,11 +87,11 @@ fn host_line(facts: &Facts) -> String {
 /// A check of several ranks together.
 type Check = fn(&[Member]) -> Vec<Located>;
 
-/// All of them, by their names, in the order of what weighs most.
+/// All of them, by their names, the most important first.
 pub(super) const ALL: &[(&str, Check)] =
     &[("ranks-on-gpus", shared_gpus), ("ranks-apart", apart), ("versions", versions)];
 
-/// What `members` show together.
+/// The findings of all checks of `members`.
 pub(super) fn compare(members: &[Member]) -> Vec<Located> {
     let mut findings = Vec::new();
     for (name, check) in ALL {
@@ -106,7 +103,7 @@ pub(super) fn compare(members: &[Member]) -> Vec<Located> {
     findings
 }
 
-/// The members by what `key` tells of them, without those of which it tells nothing.
+/// The members by their `key`, without those that have none.
 fn grouped<'a>(
     members: &'a [Member],
     key: impl Fn(&'a Member) -> Option<&'a str>,
@@ -129,7 +126,7 @@ fn numbers(members: &[&Member]) -> String {
     numbers.join(", ")
 }
 
-/// GPUs that several ranks take.
+/// GPUs that several ranks use.
 fn shared_gpus(members: &[Member]) -> Vec<Located> {
     let mut shared = grouped(members, |member| member.gpu.as_deref());
     shared.retain(|_, ranks| ranks.len() > 1);
@@ -150,7 +147,7 @@ fn shared_gpus(members: &[Member]) -> Vec<Located> {
     vec![located(finding, &all)]
 }
 
-/// What keeps the ranks of a machine apart. Ranks of one boot are on one machine.
+/// What keeps the ranks of a machine, which have one boot, apart.
 fn apart(members: &[Member]) -> Vec<Located> {
     let machines = grouped(members, |member| member.identity.boot_id.as_deref());
     machines.values().filter_map(|ranks| apart_on_one(ranks)).collect()
@@ -158,29 +155,32 @@ fn apart(members: &[Member]) -> Vec<Located> {
 
 /// What keeps these ranks of one machine apart.
 fn apart_on_one<'a>(ranks: &[&'a Member]) -> Option<Located> {
-    // A rank that cannot tell is not counted.
+    // Ranks whose identity cannot be read are not counted.
     let hosts: BTreeSet<&str> = ranks.iter().filter_map(|member| member.nccl_host()).collect();
-    let shm: BTreeSet<&String> =
-        ranks.iter().filter_map(|member| member.identity.shm_device.as_ref()).collect();
-    let space = |kind: &str| -> BTreeSet<&String> {
-        ranks.iter().filter_map(|member| member.identity.namespaces.get(kind)).collect()
+    let different = |of: fn(&Identity) -> &Option<String>| {
+        let known: BTreeSet<&String> =
+            ranks.iter().filter_map(|member| of(&member.identity).as_ref()).collect();
+        known.len()
     };
+    let shm = different(|identity| &identity.shm_device);
+    let has_namespaces = different(|identity| &identity.pid_namespace) > 1
+        || different(|identity| &identity.net_namespace) > 1;
     let (how, means) = if hosts.len() > 1 {
         let name = |member: &&'a Member| member.identity.hostname.as_deref().unwrap_or("?");
         let names: BTreeSet<&str> = ranks.iter().map(name).collect();
         let names = names.into_iter().collect::<Vec<&str>>().join(", ");
         (
             format!("(one boot) under {} names: {names}", hosts.len()),
-            "NCCL takes them for different hosts: their GPUs do not use NVLink, P2P or host memory, \
-             but the network, to the same machine",
+            "NCCL takes them for different hosts: their GPUs do not use NVLink, P2P or host \
+             memory, but the network, to the same machine",
         )
-    } else if shm.len() > 1 {
+    } else if shm > 1 {
         (
-            format!("with {} different /dev/shm", shm.len()),
-            "NCCL lets them use neither P2P nor host memory (SHM), but the network; g2g counts them \
-             as different hosts",
+            format!("with {shm} different /dev/shm"),
+            "NCCL lets them use neither P2P nor host memory (SHM), but the network; g2g counts \
+             them as different hosts",
         )
-    } else if space("pid").len() > 1 || space("net").len() > 1 {
+    } else if has_namespaces {
         (
             "in different PID or network namespaces".to_owned(),
             "processes hand each other GPU memory through sockets and by their numbers, neither of \

@@ -9,18 +9,22 @@ use super::{
 };
 use crate::plan::{Case, Collective, Endpoint, Nccl, catalogue::Catalogue};
 
-/// The members of one communicator on one host that have a part.
+use Collective::{
+    AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter, SendRecv,
+};
+
+/// The members of one communicator on one host that take part.
 struct Local<'a> {
-    /// The host, by its place among all.
+    /// The index of the host.
     site: usize,
     machine: &'a Machine,
     gpus: Vec<u32>,
 }
 
-/// The members of one communicator that have a part.
+/// The members of one communicator that take part.
 struct Part<'a> {
     locals: Vec<Local<'a>>,
-    /// The hosts of the communicator as a whole.
+    /// The number of hosts of the whole communicator.
     hosts: usize,
 }
 
@@ -30,7 +34,7 @@ impl<'a> Local<'a> {
     }
 }
 
-/// A collective, what NCCL chose for it, and the shares that are reached.
+/// A collective, what NCCL chose for it, and the catalogue with the shares.
 struct Call<'a> {
     collective: Collective,
     nccl: Nccl,
@@ -38,7 +42,7 @@ struct Call<'a> {
     catalogue: &'a Catalogue,
 }
 
-/// What the bus bandwidth should be.
+/// The bus bandwidth to expect.
 pub(super) fn expected(
     case: &Case,
     sites: &[Site<'_>],
@@ -66,7 +70,7 @@ pub(super) fn expected(
     let has_network = !bounds.is_empty();
     for part in &parts {
         for local in part.locals.iter().filter(|local| local.gpus.len() > 1) {
-            // Between hosts the network alone is expected where nothing is known of one of them.
+            // Between hosts the network alone is the bound if a host is not known.
             match call.within_host(local, part.hosts) {
                 Err(_) if has_network => {}
                 within => bounds.push(within?),
@@ -86,11 +90,11 @@ pub(super) fn expected(
     })
 }
 
-/// The one that bounds the other: what the other lacks slows nothing.
+/// The lesser of two. What the greater lacks has no effect.
 fn lesser(one: Expected, other: Expected) -> Expected {
-    let is_same = one.gb_s.total_cmp(&other.gb_s).is_eq();
-    let (mut less, more) = if other.gb_s < one.gb_s { (other, one) } else { (one, other) };
-    if is_same {
+    let order = one.gb_s.total_cmp(&other.gb_s);
+    let (mut less, more) = if order.is_gt() { (other, one) } else { (one, other) };
+    if order.is_eq() {
         less.lacks.extend(more.lacks);
         less.lacks.sort();
         less.lacks.dedup();
@@ -99,7 +103,7 @@ fn lesser(one: Expected, other: Expected) -> Expected {
     less
 }
 
-/// The communicators, with those members that have a part.
+/// The communicators, with the members that take part.
 fn parts<'a>(case: &Case, nccl: &Nccl, sites: &[Site<'a>]) -> Result<Vec<Part<'a>>, String> {
     let part_of = |numbers: Vec<u32>| {
         let whole = members(case, &numbers, sites)?;
@@ -122,7 +126,7 @@ fn parts<'a>(case: &Case, nccl: &Nccl, sites: &[Site<'a>]) -> Result<Vec<Part<'a
     Ok(parts)
 }
 
-/// Members of one communicator, host by host.
+/// The members of one communicator, host by host.
 fn members<'a>(case: &Case, part: &[u32], sites: &[Site<'a>]) -> Result<Vec<Local<'a>>, String> {
     let member = |number: u32| case.flows.get(number as usize).map(|flow| flow.source);
     let ends: Vec<Endpoint> = part.iter().filter_map(|&number| member(number)).collect();
@@ -143,7 +147,7 @@ fn members<'a>(case: &Case, part: &[u32], sites: &[Site<'a>]) -> Result<Vec<Loca
 }
 
 impl Call<'_> {
-    /// What the GPUs of one of `hosts` hosts reach among each other.
+    /// The bus bandwidth among the GPUs of one of `hosts` hosts.
     fn within_host(&self, local: &Local<'_>, hosts: usize) -> Result<Expected, String> {
         let Self { collective, nccl, chosen, catalogue } = self;
         let told = chosen.transports.unwrap_or_default();
@@ -166,14 +170,12 @@ impl Call<'_> {
         let is_newer = gpus.iter().flat_map(|gpu| gpu.nvlinks).all(|links| links.generation >= 5);
         let nvls = if is_newer { "nccl_nvls5" } else { "nccl_nvls4" };
         let by_switches = chosen.algorithm.is_some_and(|names| names.contains("NVLS"));
-        // Each GPU of a host moves its data once and a part of it once more.
+        // Each GPU of a host moves its data once, and a part of it once more.
         let (ranks, here) = (nccl.ranks, gpus.len());
         let (all, own) = (f64::from(ranks), here as f64);
         let cap = 2.0 * (all - 1.0) / all * own / (own + 1.0);
         match collective {
-            Collective::AllReduce
-                if by_switches || (hosts > 1 && has_nvls && chosen.algorithm.is_none()) =>
-            {
+            AllReduce if by_switches || (hosts > 1 && has_nvls && chosen.algorithm.is_none()) => {
                 let how = format!(
                     "x 2 x {} / {ranks} x {here} / {} for reducing switches",
                     ranks - 1,
@@ -181,44 +183,32 @@ impl Call<'_> {
                 );
                 raw.times(cap, &how).with_share(nvls).reached(catalogue)
             }
-            Collective::AllReduce => {
+            AllReduce => {
                 let bound = raw.gb_s * cap.max(1.0);
                 let ring = raw.with_share("nccl_ring").reached(catalogue)?;
-                // Switches that reduce may be at work where nobody tells the algorithm.
+                // Switches may reduce if the algorithm is not known.
                 let may_be = has_nvls && chosen.algorithm.is_none();
                 Ok(Expected { high: if may_be { bound } else { ring.high }, ..ring })
             }
-            Collective::AllGather | Collective::ReduceScatter if by_switches => {
-                raw.with_share(nvls).reached(catalogue)
+            AllGather | ReduceScatter if by_switches => raw.with_share(nvls).reached(catalogue),
+            AllGather | ReduceScatter | Broadcast | Reduce => {
+                raw.with_share("nccl_ring").reached(catalogue)
             }
-            Collective::AllGather
-            | Collective::ReduceScatter
-            | Collective::Broadcast
-            | Collective::Reduce => raw.with_share("nccl_ring").reached(catalogue),
-            Collective::AllToAll
-            | Collective::Gather
-            | Collective::Scatter
-            | Collective::SendRecv => raw.with_share("nccl_exchange").reached(catalogue),
+            AllToAll | Gather | Scatter | SendRecv => {
+                raw.with_share("nccl_exchange").reached(catalogue)
+            }
         }
     }
 
-    /// What the interfaces of the hosts let through to one communicator, while others use them too.
+    /// The bus bandwidth of one communicator over the interfaces that all of them share.
     fn between_hosts(&self, part: &Part<'_>, parts: &[Part<'_>]) -> Result<Expected, String> {
         let Self { collective, nccl, chosen, catalogue } = self;
-        // Where nobody tells, it may be either.
+        // It may be either if the algorithm is not known.
         let names = || chosen.algorithm.unwrap_or("RING+TREE").split('+');
         let (may_be_ring, may_be_tree) = match collective {
-            Collective::AllReduce => {
-                (names().any(|name| name == "RING"), names().any(|name| name != "RING"))
-            }
-            Collective::AllGather
-            | Collective::ReduceScatter
-            | Collective::Broadcast
-            | Collective::Reduce => (true, false),
-            Collective::AllToAll
-            | Collective::Gather
-            | Collective::Scatter
-            | Collective::SendRecv => {
+            AllReduce => (names().any(|name| name == "RING"), names().any(|name| name != "RING")),
+            AllGather | ReduceScatter | Broadcast | Reduce => (true, false),
+            AllToAll | Gather | Scatter | SendRecv => {
                 return Err("of messages between hosts no figure is published".to_owned());
             }
         };
@@ -232,8 +222,8 @@ impl Call<'_> {
         if !may_be_tree {
             return Ok(ring);
         }
-        // Around a ring each part of the data leaves a host twice, but for that which it ends with;
-        // up and down a tree of two hosts once.
+        // In a ring each part of the data leaves a host twice, except the part that the host ends
+        // with; in a tree of two hosts it leaves once.
         let (hosts, ranks) = (part.locals.len(), nccl.ranks);
         let (all_hosts, all_ranks) = (hosts as f64, f64::from(ranks));
         let factor = all_hosts / (all_hosts - 1.0) * (all_ranks - 1.0) / all_ranks;
@@ -269,8 +259,8 @@ fn nvlinks(local: &Local<'_>) -> Result<Option<Raw>, String> {
     Ok(raws.into_iter().reduce(Raw::or_less).map(|raw| Raw { lacks, ..raw }))
 }
 
-/// The link to the host of the GPU with the slowest. NVLinks that are down are lacking where they
-/// leave a GPU without any, since NCCL then goes this way.
+/// The slowest link between a GPU and the host. NCCL goes this way if a GPU has no NVLink left, so
+/// NVLinks that are down are lacking then.
 fn to_host(local: &Local<'_>) -> Result<Raw, String> {
     let gpus = local.known_gpus()?;
     let mut raw = Raw::least(gpus.iter().map(|gpu| host(gpu)))?.ok_or("it has no GPUs")?;
@@ -280,17 +270,17 @@ fn to_host(local: &Local<'_>) -> Result<Raw, String> {
     Ok(raw)
 }
 
-/// Whether NCCL went between hosts by libfabric, as far as its log tells.
+/// An error if NCCL's log shows another way between hosts than libfabric.
 fn is_over_libfabric(transports: Option<&str>) -> Result<(), String> {
     let Some(told) = transports else { return Ok(()) };
-    let mut networks = told.split(" + ").filter(|words| words.contains("NET/")).peekable();
-    if networks.peek().is_none() {
+    let networks = || told.split(" + ").filter(|words| words.contains("NET/"));
+    if networks().next().is_none() {
         return Err(format!(
             "NCCL's log tells of no network between the hosts ({told}): no figure is published of \
              such a way"
         ));
     }
-    match networks.find(|words| !words.starts_with("NET/") || !words.contains("Libfabric")) {
+    match networks().find(|words| !words.starts_with("NET/") || !words.contains("Libfabric")) {
         Some(other) => Err(format!(
             "NCCL went between the hosts by {other}: nothing is known of a network but EFA by \
              libfabric"
@@ -299,13 +289,13 @@ fn is_over_libfabric(transports: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// What the interfaces of a host carry for each of the communicators that go through them.
+/// The rate of a host's interfaces for each of the communicators that use them.
 fn out_of_host(local: &Local<'_>, parts: &[Part<'_>]) -> Result<Raw, String> {
     let efa = local.machine.nics.iter().filter(|nic| nic.is_efa);
     let rates: Option<Vec<f64>> = efa.map(|nic| nic.gb_s).collect();
     let rates = rates.filter(|rates| !rates.is_empty()).ok_or(
-        "nothing is known of the network between the hosts but EFA, and one has none that tells its \
-         rate",
+        "nothing is known of the network between the hosts but EFA, and one has none that tells \
+         its rate",
     )?;
     let through = parts.iter().filter(|part| part.locals.len() > 1);
     let here = through.flat_map(|part| &part.locals).filter(|other| other.site == local.site);
@@ -313,7 +303,8 @@ fn out_of_host(local: &Local<'_>, parts: &[Part<'_>]) -> Result<Raw, String> {
     let gpus = here.concat();
     if gpus.len() < local.machine.gpus.len() {
         return Err(format!(
-            "{} of the {} GPUs of a host take part: nobody tells which of its interfaces are theirs",
+            "{} of the {} GPUs of a host take part: nobody tells which of its interfaces are \
+             theirs",
             gpus.len(),
             local.machine.gpus.len()
         ));

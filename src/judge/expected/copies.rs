@@ -1,8 +1,8 @@
 //! Copies within one host: a GPU's own memory, to and from its host, from GPU to GPU.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use super::{Gpu, HostWay, Machine, NvLinks, Raw, rate};
+use super::{Gpu, HostWay, Load, Machine, NvLinks, Raw, rate};
 use crate::{
     plan::{Case, Engine, Flow, Operation, Place},
     units::Bytes,
@@ -18,7 +18,7 @@ pub(super) fn may_be_cached(case: &Case) -> bool {
     case.flows.first().is_some_and(is_own) && case.size < CACHED_MAX
 }
 
-/// One GPU by itself, and the way to its host.
+/// Within one GPU, or between a GPU and its host.
 pub(super) fn local(case: &Case, machine: &Machine) -> Result<Raw, String> {
     let flow = case.flows.first().ok_or("it has no flow")?;
     let number = flow.source.gpu().or(flow.target.gpu()).ok_or("no GPU takes part")?;
@@ -84,41 +84,28 @@ pub(super) fn shm(case: &Case, machine: &Machine) -> Result<Raw, String> {
     Ok(Raw::least(ways)?.ok_or("it has no flow")?.with_share(key))
 }
 
-/// The ordinals of the GPUs at both ends.
+/// The ordinals of the GPUs at both ends of a flow.
 fn gpus_of(flow: &Flow) -> Result<(u32, u32), String> {
     let ends = flow.source.gpu().zip(flow.target.gpu());
     ends.map(|(source, target)| (source.0, target.0)).ok_or("one of its ends is no GPU".to_owned())
 }
 
-/// How many flows leave each GPU and arrive there.
-#[derive(Debug, Default)]
+/// The number of flows that leave each GPU, and that arrive there.
 struct Ports {
-    out: BTreeMap<u32, usize>,
-    into: BTreeMap<u32, usize>,
+    out: Load<u32>,
+    into: Load<u32>,
 }
 
 impl Ports {
     fn of(flows: &[Flow]) -> Self {
-        let mut ports = Self::default();
-        for (source, target) in flows.iter().flat_map(gpus_of) {
-            *ports.out.entry(source).or_default() += 1;
-            *ports.into.entry(target).or_default() += 1;
-        }
-        ports
+        let (out, into): (Vec<u32>, Vec<u32>) = flows.iter().flat_map(gpus_of).unzip();
+        Self { out: Load::of(out), into: Load::of(into) }
     }
 
-    /// Whether some GPU has more to do than to send, or to receive, one flow.
+    /// Whether some GPU takes part in more than one flow.
     fn are_shared(&self) -> bool {
-        self.out.values().chain(self.into.values()).any(|&count| count > 1)
-            || self.out.keys().any(|gpu| self.into.contains_key(gpu))
-    }
-
-    fn out(&self, gpu: &Gpu) -> usize {
-        self.out.get(&gpu.ordinal).copied().unwrap_or(1)
-    }
-
-    fn into(&self, gpu: &Gpu) -> usize {
-        self.into.get(&gpu.ordinal).copied().unwrap_or(1)
+        self.out.0.values().chain(self.into.0.values()).any(|&count| count > 1)
+            || self.out.0.keys().any(|gpu| self.into.0.contains_key(gpu))
     }
 }
 
@@ -145,7 +132,10 @@ fn direct(machine: &Machine, flow: &Flow, ports: &Ports, engine: Engine) -> Resu
     }
     let links = from.nvlinks.zip(to.nvlinks).ok_or("NVML does not describe their NVLinks")?;
     let mut raw = Raw { lacks, ..nvlinks_of(&links.0, pair.nvlinks) };
-    for (gpu, links, flows) in [(from, links.0, ports.out(from)), (to, links.1, ports.into(to))] {
+    for (gpu, links, flows) in [
+        (from, links.0, ports.out.flows(&from.ordinal)),
+        (to, links.1, ports.into.flows(&to.ordinal)),
+    ] {
         if links.is_switched {
             let port = Raw { lacks: lacking(&[gpu])?, ..nvlinks_of(&links, links.up) };
             raw = raw.or_less(port.shared_by(flows, "flows"));
@@ -161,10 +151,10 @@ fn direct(machine: &Machine, flow: &Flow, ports: &Ports, engine: Engine) -> Resu
     Ok(raw.with_share(key))
 }
 
-/// The way of one flow over the links of both GPUs to the host, which each byte crosses.
+/// The way of one flow through the host: each byte crosses the links of both GPUs to it.
 fn through_host(from: &Gpu, to: &Gpu, ports: &Ports) -> Result<Raw, String> {
-    let up = host(from)?.shared_by(ports.out(from), "flows");
-    let down = host(to)?.shared_by(ports.into(to), "flows");
+    let up = host(from)?.shared_by(ports.out.flows(&from.ordinal), "flows");
+    let down = host(to)?.shared_by(ports.into.flows(&to.ordinal), "flows");
     Ok(up.or_less(down))
 }
 
@@ -210,7 +200,7 @@ pub(super) fn host(gpu: &Gpu) -> Result<Raw, String> {
     }
 }
 
-/// The raw rate of so many NVLinks.
+/// The raw rate of `count` NVLinks.
 pub(super) fn nvlinks_of(links: &NvLinks, count: u32) -> Raw {
     let plural = if count == 1 { "" } else { "s" };
     Raw {
@@ -223,9 +213,9 @@ pub(super) fn nvlinks_of(links: &NvLinks, count: u32) -> Raw {
     }
 }
 
-/// Which NVLinks between these GPUs are down.
+/// The NVLinks between these GPUs that are down.
 ///
-/// Without switches a link is between two GPUs and then down at both: where one GPU alone has links
+/// Without switches a link joins two GPUs and is down at both. If one GPU alone has links that are
 /// down, they end at none of the others.
 pub(super) fn lacking(gpus: &[&Gpu]) -> Result<BTreeSet<String>, String> {
     if let Some(gpu) = gpus.iter().find(|gpu| gpu.nvlinks_untold) {

@@ -1,12 +1,12 @@
-//! Where the live machine is not what the catalogue knows of its type, or where one of its parts is
-//! not like the others.
+//! Differences between the live machine and the catalogue's entry of its type, and between parts
+//! of the machine that should be alike.
 
 use serde::{Deserialize, Serialize};
 
 use super::{HostWay, Machine};
 use crate::{machine::survey::Survey, plan::catalogue::Catalogue, units::gb_s_of_gbit_s};
 
-/// Which part of a machine a fact is of.
+/// A part of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
@@ -25,7 +25,7 @@ pub enum Part {
 /// A fact that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Which part it is of.
+    /// The part that differs.
     pub part: Part,
     /// What it is about: `GPUs`, `NVLinks of GPU 3`, …
     pub what: String,
@@ -33,18 +33,18 @@ pub struct Difference {
     pub live: String,
     /// What it should be.
     pub known: String,
-    /// By whom, in words.
+    /// The source of what it should be.
     pub source: String,
 }
 
 impl Difference {
-    /// As a sentence.
+    /// The difference as a sentence.
     pub fn sentence(&self) -> String {
         format!("{}: {} here, {} by {}", self.what, self.live, self.known, self.source)
     }
 }
 
-/// What differs; empty on a machine that is as its type should be.
+/// All differences; empty on a machine that is as its type should be.
 pub fn differences(survey: &Survey, catalogue: &Catalogue) -> Vec<Difference> {
     let machine = Machine::surveyed(survey, catalogue);
     let mut found = within(&machine);
@@ -96,7 +96,7 @@ pub fn differences(survey: &Survey, catalogue: &Catalogue) -> Vec<Difference> {
     found
 }
 
-/// What is less than it should be in the live machine alone.
+/// What the live machine itself shows to be less than it should be.
 fn within(machine: &Machine) -> Vec<Difference> {
     let mut found = Vec::new();
     for gpu in &machine.gpus {

@@ -1,4 +1,4 @@
-//! What follows for an instance type from the catalogue alone: the same formulas as for a live
+//! The rates to expect of an instance type by the catalogue alone: the same formulas as for a live
 //! machine, one line for each path.
 
 use serde::Serialize;
@@ -14,30 +14,30 @@ use crate::{
     units::Bytes,
 };
 
-/// What is expected of one path.
+/// The rate to expect of one path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Known {
-    /// The path, and what moves the bytes.
+    /// The path, with the engine that moves the bytes.
     pub path: &'static str,
-    /// What most machines reach, in GB/s.
+    /// The rate that most machines reach, in GB/s.
     pub gb_s: Option<f64>,
-    /// What a healthy one reaches at least.
+    /// The least rate of a healthy machine.
     pub gb_s_low: Option<f64>,
-    /// What none can exceed.
+    /// The rate that no machine can exceed.
     pub gb_s_high: Option<f64>,
-    /// How it comes about, or why it is not known.
+    /// The derivation, or why the rate is not known.
     pub derivation: String,
-    /// Where the shares are from.
+    /// The source of the shares.
     pub source: Option<String>,
 }
 
-/// What is expected of each path of an instance type. Paths that it does not have are left out.
+/// The rates to expect of the paths that an instance type has.
 pub fn known(name: &str, instance: &Instance, catalogue: &Catalogue) -> Vec<Known> {
     let machine = Machine::catalogued(name, instance, catalogue);
     paths(&machine).into_iter().map(|path| path.known(&machine, catalogue)).collect()
 }
 
-/// A path, and the case that stands for it.
+/// A path and a case that uses it.
 struct Path {
     name: &'static str,
     case: Case,
@@ -69,7 +69,7 @@ impl Path {
     }
 }
 
-/// Whether NCCL finds a way from GPU to GPU that is not through host memory.
+/// Whether NCCL finds a path between GPUs that does not lead through host memory.
 fn reaches(machine: &Machine) -> bool {
     machine.pair(0, 1).is_some() || machine.gpus.iter().any(|gpu| gpu.nvlinks.is_some())
 }
@@ -159,7 +159,7 @@ fn case(transport: TransportKind, engine: Engine, pattern: Pattern, flows: Vec<F
     }
 }
 
-/// An all-reduce among these.
+/// An all-reduce among these members.
 pub(super) fn collective(members: Vec<Endpoint>) -> Case {
     let ranks = u32::try_from(members.len()).unwrap_or(0);
     let wanted = Request::of(&[TransportKind::Nccl]).collectives;
@@ -188,7 +188,7 @@ pub(super) fn collective(members: Vec<Endpoint>) -> Case {
     }
 }
 
-/// A write through one interface of each end.
+/// A write through one interface at each end.
 fn write(flow: Flow) -> Case {
     let nic = NicName { domain: "efa0".to_owned(), fabric: "efa".to_owned(), device: None };
     let ends = [flow.source.rank, flow.target.rank];

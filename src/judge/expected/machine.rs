@@ -1,5 +1,5 @@
-//! A host as far as rates follow from it: what the live machine tells, and the catalogue where the
-//! machine cannot tell.
+//! The facts of a host that rates follow from: from the live machine, and from the catalogue where
+//! the machine does not report them.
 
 use std::num::NonZeroU32;
 
@@ -18,7 +18,7 @@ use crate::{
 /// A host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Its instance type, by its firmware.
+    /// Its instance type, as its firmware reports it.
     pub instance: Option<String>,
     /// The GPUs that g2g may use.
     pub gpus: Vec<Gpu>,
@@ -33,15 +33,15 @@ pub struct Machine {
 pub struct Gpu {
     /// Its ordinal.
     pub ordinal: u32,
-    /// What the driver calls it.
+    /// Its name, as the driver reports it.
     pub name: String,
     /// The NUMA node that is nearest.
     pub numa_node: Option<u32>,
-    /// What its memory moves, loads and stores together.
+    /// The rate of its memory, loads and stores together.
     pub memory_gb_s: Option<f64>,
     /// Its NVLinks, if it has some.
     pub nvlinks: Option<NvLinks>,
-    /// Whether it should have some, and nobody tells how many are up.
+    /// Whether it should have some, and it is not known how many are up.
     pub nvlinks_untold: bool,
     /// What connects it to the host.
     pub host: Option<HostWay>,
@@ -71,9 +71,9 @@ pub struct NvLinks {
 pub enum HostWay {
     /// PCIe.
     Pcie {
-        /// The generation that it comes to under load.
+        /// The generation under load.
         generation: u32,
-        /// The generation when it was asked, if that was another one: an idle GPU goes back.
+        /// The current generation, if that is lower: an idle GPU lowers it.
         generation_now: Option<u32>,
         /// Its lanes.
         lanes: u32,
@@ -105,11 +105,11 @@ pub struct Pair {
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nic {
-    /// Its name by the kernel.
+    /// The kernel's name of it.
     pub name: String,
-    /// Whether it is one of EFA.
+    /// Whether it is an EFA interface.
     pub is_efa: bool,
-    /// What it carries in one direction, in GB/s.
+    /// Its rate in one direction, in GB/s.
     pub gb_s: Option<f64>,
 }
 
@@ -135,7 +135,7 @@ impl Machine {
         };
         let nic = |found: &SurveyedNic| {
             let is_efa = found.nic.kind == NicKind::Efa;
-            // What drivers of EFA say that do not ask the device.
+            // Some EFA drivers report this rate without asking the device.
             let is_told = |rate: &f64| !is_efa || *rate != EFA_UNTOLD_GBIT_S;
             let told = found.nic.rate_gbit_s().filter(is_told).map(gb_s_of_gbit_s);
             let by_type = instance.and_then(efa_gb_s).filter(|_| is_efa);
@@ -167,7 +167,7 @@ impl Machine {
         });
         let host = entries.c2c().or_else(|| {
             let (generation, lanes) = (instance.gpu_pcie_gen?, instance.gpu_pcie_lanes?.get());
-            Some(entries.pcie(generation, lanes))
+            Some(entries.pcie(generation, None, lanes, lanes))
         });
         let gpu = |ordinal: u32| Gpu {
             ordinal,
@@ -211,11 +211,11 @@ impl Machine {
     }
 }
 
-/// The rate that drivers of EFA write of every port if they do not ask the device (Linux,
+/// The rate that EFA drivers report of every port if they do not ask the device (Linux,
 /// `efa_query_port` in efa_verbs.c).
 const EFA_UNTOLD_GBIT_S: f64 = 100.0;
 
-/// What each interface of EFA of this type carries in one direction, in GB/s.
+/// The rate of each EFA interface of this type in one direction, in GB/s.
 fn efa_gb_s(instance: &Instance) -> Option<f64> {
     let interfaces = instance.efa_interfaces.filter(|&interfaces| interfaces > 0)?;
     let all = instance.efa_total_gbps.or(instance.network_gbps.filter(|_| interfaces == 1))?;
@@ -246,13 +246,17 @@ impl Entries<'_> {
         (links.due > 0).then_some(NvLinks { link_gb_s, ..links })
     }
 
-    /// A PCIe link that is as it should be.
-    fn pcie(self, generation: u32, lanes: u32) -> HostWay {
+    fn pcie(
+        self,
+        generation: u32,
+        generation_now: Option<u32>,
+        lanes: u32,
+        lanes_due: u32,
+    ) -> HostWay {
         let pcie = &self.catalogue.pcie;
-        let lane_gb_s = pcie
-            .generation(generation)
-            .map(|known| known.raw_gbs_per_lane_per_dir.get() * pcie.efficiency());
-        HostWay::Pcie { generation, generation_now: None, lanes, lanes_due: lanes, lane_gb_s }
+        let raw = pcie.generation(generation).map(|known| known.raw_gbs_per_lane_per_dir.get());
+        let lane_gb_s = raw.map(|raw| raw * pcie.efficiency());
+        HostWay::Pcie { generation, generation_now, lanes, lanes_due, lane_gb_s }
     }
 
     /// A GPU's part of a link from chip to chip, where there is one: half of it is for each
@@ -306,26 +310,22 @@ impl Entries<'_> {
             memory_gb_s: self.memory_gb_s(),
             nvlinks,
             nvlinks_untold: nvlinks.is_none() && should_have,
-            host: self.surveyed_host(gpu, survey, &links),
+            host: self.surveyed_host(gpu, survey),
             has_nvls: is_switched && self.has_nvls(),
         }
     }
 
     /// What connects a GPU that a survey has found to its host.
-    fn surveyed_host(
-        self,
-        gpu: &SurveyedGpu,
-        survey: &Survey,
-        links: &GpuLinks,
-    ) -> Option<HostWay> {
+    fn surveyed_host(self, gpu: &SurveyedGpu, survey: &Survey) -> Option<HostWay> {
         let by_nvml = gpu.nvml.as_ref().and_then(|nvml| nvml.c2c?.gb_s);
         if let Some(way) = by_nvml.map(|gb_s| HostWay::C2c { gb_s }).or_else(|| self.c2c()) {
             return Some(way);
         }
+        let links = GpuLinks::of(gpu, survey);
         let generation_by_type = self.instance.and_then(|known| known.gpu_pcie_gen);
         let lanes_by_type = self.instance.and_then(|known| known.gpu_pcie_lanes);
         let lanes_by_type = lanes_by_type.map(NonZeroU32::get);
-        // What is told may be more than the machine around the GPU has.
+        // The GPU may report more than the machine around it supports.
         let most = match (links.pcie_max.generation, generation_by_type) {
             (Some(most), Some(by_type)) => Some(most.min(by_type)),
             (most, by_type) => most.or(by_type),
@@ -336,11 +336,7 @@ impl Entries<'_> {
         let lanes_of = |gpu: &SurveyedGpu| GpuLinks::of(gpu, survey).pcie.lanes;
         let alike = survey.gpus.iter().filter(|other| other.node.name == gpu.node.name);
         let widest = alike.filter_map(lanes_of).max().unwrap_or(lanes);
-        let mut way = self.pcie(generation, lanes);
-        if let HostWay::Pcie { generation_now, lanes_due, .. } = &mut way {
-            *generation_now = now.filter(|&now| now < generation);
-            *lanes_due = lanes_by_type.unwrap_or(widest).max(lanes);
-        }
-        Some(way)
+        let due = lanes_by_type.unwrap_or(widest).max(lanes);
+        Some(self.pcie(generation, now.filter(|&now| now < generation), lanes, due))
     }
 }

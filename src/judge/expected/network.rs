@@ -1,8 +1,6 @@
 //! RDMA between ranks.
 
-use std::collections::BTreeMap;
-
-use super::{Chosen, Machine, Raw, Site, copies::host};
+use super::{Chosen, Load, Machine, Raw, Site, copies::host};
 use crate::plan::{Case, Endpoint, Fabric, Operation};
 
 /// Operations over EFA.
@@ -21,7 +19,7 @@ pub(super) fn expected(case: &Case, sites: &[Site<'_>], chosen: Chosen<'_>) -> R
             Ok([Way::of(flow.source, fabric, sites)?, Way::of(flow.target, fabric, sites)?])
         })
         .collect::<Result<_, String>>()?;
-    let [out, into] = [0, 1].map(|end| Loads::of(ways.iter().map(|ends| &ends[end])));
+    let [out, into] = [0, 1].map(|end| Load::of(ways.iter().flat_map(|ends| ends[end].shared())));
     let raws = ways.iter().flat_map(|[source, target]| [source.raw(&out), target.raw(&into)]);
     let slowest = Raw::least(raws)?.ok_or("it has no flow")?;
     let has_messages = case.operation == Operation::Send || chosen.is_emulated == Some(true);
@@ -31,7 +29,7 @@ pub(super) fn expected(case: &Case, sites: &[Site<'_>], chosen: Chosen<'_>) -> R
 
 /// What a flow goes through at one of its ends.
 struct Way<'a> {
-    /// The host, by its place among all.
+    /// The index of the host.
     site: usize,
     machine: &'a Machine,
     /// The interfaces of its rank, by name.
@@ -39,31 +37,11 @@ struct Way<'a> {
     gpu: Option<u32>,
 }
 
-/// A part of a host that flows share.
+/// A part of a host, by its index, that flows share.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Shared<'a> {
-    Nic(&'a str),
-    Gpu(u32),
-}
-
-/// How many flows go through each part of each host, in one direction.
-struct Loads<'a>(BTreeMap<(usize, Shared<'a>), usize>);
-
-impl<'a> Loads<'a> {
-    fn of(ways: impl Iterator<Item = &'a Way<'a>>) -> Self {
-        let mut loads = BTreeMap::new();
-        for way in ways {
-            let nics = way.nics.iter().map(|name| Shared::Nic(name));
-            for part in nics.chain(way.gpu.map(Shared::Gpu)) {
-                *loads.entry((way.site, part)).or_default() += 1;
-            }
-        }
-        Self(loads)
-    }
-
-    fn flows(&self, site: usize, part: Shared<'a>) -> usize {
-        self.0.get(&(site, part)).copied().unwrap_or(1)
-    }
+    Nic(usize, &'a str),
+    Gpu(usize, u32),
 }
 
 impl<'a> Way<'a> {
@@ -83,15 +61,21 @@ impl<'a> Way<'a> {
         Ok(Self { site, machine: sites[site].machine, nics, gpu: end.gpu().map(|gpu| gpu.0) })
     }
 
-    /// What is left for one flow.
-    fn raw(&self, loads: &Loads<'a>) -> Result<Raw, String> {
+    /// The parts of the host that it goes through.
+    fn shared(&self) -> impl Iterator<Item = Shared<'a>> {
+        let nics = self.nics.iter().map(|name| Shared::Nic(self.site, name));
+        nics.chain(self.gpu.map(|gpu| Shared::Gpu(self.site, gpu)))
+    }
+
+    /// The rate that is left for one flow.
+    fn raw(&self, load: &Load<Shared<'a>>) -> Result<Raw, String> {
         let mut rates = Vec::new();
         let mut flows = Vec::new();
         for &name in &self.nics {
             let known = self.machine.nics.iter().find(|known| known.name == name);
             let rate = known.and_then(|known| known.gb_s);
             rates.push(rate.ok_or_else(|| format!("nobody tells the rate of {name}"))?);
-            flows.push(loads.flows(self.site, Shared::Nic(name)));
+            flows.push(load.flows(&Shared::Nic(self.site, name)));
         }
         let most = flows.iter().copied().max().unwrap_or(1);
         let all = Raw { gb_s: rates.iter().sum(), how: among(&rates), ..Raw::default() };
@@ -105,7 +89,7 @@ impl<'a> Way<'a> {
         // The interface reaches the GPU over its PCIe link, or data is copied over it.
         let Some(gpu) = self.gpu else { return Ok(raw) };
         let Ok(link) = self.machine.gpu(gpu).and_then(host) else { return Ok(raw) };
-        let flows = loads.flows(self.site, Shared::Gpu(gpu));
+        let flows = load.flows(&Shared::Gpu(self.site, gpu));
         Ok(raw.or_less(link.shared_by(flows, "flows")))
     }
 }

@@ -1,4 +1,4 @@
-//! The GPUs, their links, and what lies between this process and them.
+//! The GPUs, their links, and what may keep this process from using them.
 
 use std::collections::BTreeMap;
 
@@ -8,6 +8,7 @@ use crate::{
     machine::{
         Fabric, FabricState, NvmlGpu,
         survey::{Survey, SurveyedPair},
+        tally,
     },
     plan::catalogue::{Instance, PeerAccess},
     units::count,
@@ -37,7 +38,7 @@ pub(super) fn driver(facts: &Facts) -> Option<Finding> {
         return Some(Finding::ok(format!("the driver {version} works and has {gpus}")));
     };
     match refusal.code {
-        // It has a check of its own.
+        // `fabric` reports it.
         Some(NOT_READY) => None,
         None | Some(NO_DEVICE) if facts.gpu_count() == 0 => {
             let none = Finding::note("no NVIDIA GPU is here, or no driver of one").with(Advice {
@@ -144,19 +145,16 @@ pub(super) fn condition(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-/// Errors of a GPU, its memory or its links, which no program can cause (NVIDIA, "XID Errors").
+/// Errors of the hardware, which no program can cause (NVIDIA, "XID Errors").
 const HARDWARE: [u64; 14] = [48, 61, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140, 145, 149];
 
 pub(super) fn xids(facts: &Facts) -> Option<Finding> {
-    // `beyond` says so where the log may not be read; in a container there is often none.
+    // `beyond` reports a log that only root may read; containers often have none.
     let all = facts.host.xids.as_ref().ok().filter(|_| facts.gpu_count() > 0)?;
     if all.is_empty() {
         return Some(Finding::ok("the kernel's log tells of no error of a GPU (Xid)"));
     }
-    let mut counts: BTreeMap<(u64, &str), usize> = BTreeMap::new();
-    for (address, number) in all {
-        *counts.entry((*number, address)).or_insert(0) += 1;
-    }
+    let counts = tally(all.iter().map(|(address, number)| (*number, address)));
     let listed = counts.iter().map(|((number, address), times)| {
         format!("Xid {number} of the GPU at {address}, {}", count(*times, "time"))
     });
@@ -165,8 +163,8 @@ pub(super) fn xids(facts: &Facts) -> Option<Finding> {
     Some(if counts.keys().any(|(number, _)| HARDWARE.contains(number)) {
         Finding::problem(seen).with(Advice {
             means: "a GPU, its memory or its links have failed since the machine was started",
-            remedy: "look the number up in NVIDIA's list; restart the machine, and if it comes back \
-                     stop and start the instance to get another host",
+            remedy: "look the number up in NVIDIA's list; restart the machine, and if it comes \
+                     back stop and start the instance to get another host",
             source,
         })
     } else {
@@ -249,8 +247,8 @@ pub(super) fn clique(facts: &Facts) -> Vec<Finding> {
         );
         findings.push(Finding::problem(seen).with(Advice {
             means: "GPUs of different cliques do not reach each other over NVLink",
-            remedy: "nvidia-smi -q shows Fabric, CliqueId; the fabric's manager has partitioned it, \
-                     or links are down: ask for a whole partition, restart the machine",
+            remedy: "nvidia-smi -q shows Fabric, CliqueId; the fabric's manager has partitioned \
+                     it, or links are down: ask for a whole partition, restart the machine",
             source: "nvmlDeviceGetGpuFabricInfoV; NCCL's src/mnnvl.cc",
         }));
     }
@@ -362,8 +360,8 @@ pub(super) fn peer_access(facts: &Facts) -> Option<Finding> {
         } else {
             "p2p cannot be measured there, and NCCL goes through host memory (SHM)"
         },
-        remedy: "nvidia-smi topo -p2p r and -p2p w say why; MIG, an IOMMU, a virtual machine's host \
-                 or the GPU's kind may forbid it; for NVLinks: Fabric Manager",
+        remedy: "nvidia-smi topo -p2p r and -p2p w say why; MIG, an IOMMU, a virtual machine's \
+                 host or the GPU's kind may forbid it; for NVLinks: Fabric Manager",
         source: "cuDeviceCanAccessPeer, nvmlDeviceGetP2PStatus; NCCL's src/graph/paths.cc",
     }))
 }

@@ -1,9 +1,10 @@
 //! What the kernel allows this process, and how it is set.
 
-use std::collections::BTreeMap;
-
 use super::{Advice, Facts, Finding};
-use crate::units::{Bytes, count};
+use crate::{
+    machine::tally,
+    units::{Bytes, count},
+};
 
 /// What NCCL needs of `/dev/shm` for each rank of a host at least, as long as it does not take it
 /// from the driver: some buffers of 4 MiB (`NCCL_BUFFSIZE`) for each peer and channel. Docker gives
@@ -38,7 +39,8 @@ pub(super) fn shared_memory(facts: &Facts) -> Option<Finding> {
         means: "the path through host memory (SHM) needs it: NCCL fails with \"failed to extend \
                 /dev/shm/nccl-…\", and g2g's own shm has no room",
         remedy: "in a container start it with --shm-size=8g, or --ipc=host; in Kubernetes mount an \
-                 emptyDir of medium Memory at /dev/shm; elsewhere mount -o remount,size=8g /dev/shm",
+                 emptyDir of medium Memory at /dev/shm; elsewhere mount -o remount,size=8g \
+                 /dev/shm",
         source: "NCCL's troubleshooting guide, Docker",
     }))
 }
@@ -80,13 +82,11 @@ pub(super) fn iommu(facts: &Facts) -> Option<Finding> {
     if addresses.is_empty() {
         return Some(Finding::ok("an IOMMU is on, and no GPU is here"));
     }
-    let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
-    for (_, kind) in host.iommu_types.iter().filter(|(address, _)| addresses.contains(address)) {
-        match kind {
-            Ok(kind) => *kinds.entry(kind).or_insert(0) += 1,
-            Err(unread) => return Some(Finding::cannot_tell(unread)),
-        }
-    }
+    let types = host.iommu_types.iter().filter(|(address, _)| addresses.contains(address));
+    let kinds = match types.map(|(_, kind)| kind.as_ref()).collect::<Result<Vec<_>, _>>() {
+        Ok(kinds) => tally(kinds),
+        Err(unread) => return Some(Finding::cannot_tell(unread)),
+    };
     if kinds.is_empty() {
         return Some(Finding::ok("an IOMMU is on, and no GPU is behind it"));
     }

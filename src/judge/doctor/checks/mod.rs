@@ -1,5 +1,4 @@
-//! The checks. Each looks at one thing and is named for it; the sentences that they find stand
-//! beside what they ask.
+//! The checks. Each looks at one thing and has its name; its messages are next to its conditions.
 
 mod gpus;
 mod host;
@@ -9,7 +8,7 @@ mod variables;
 
 use super::{Advice, Facts, Finding};
 
-/// What a check makes of what is known; nothing where there is nothing to look at.
+/// A check of the facts of a host. It finds nothing if there is nothing to look at.
 pub(super) enum Check {
     /// It finds one thing at most.
     One(fn(&Facts) -> Option<Finding>),

@@ -1,4 +1,4 @@
-//! What the way to other hosts needs: devices, their files, and the libraries that use them.
+//! The network between hosts: devices, their files, and the libraries that use them.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +11,13 @@ use crate::{
     units::count,
 };
 
-/// The first kernel that passes memory of GPUs on as dma-bufs to RDMA devices.
+/// The first kernel that lets RDMA devices import GPU memory as dma-bufs.
 const DMA_BUF_KERNEL: (u32, u32) = (5, 12);
 
-/// Modules that let RDMA devices reach memory of GPUs.
+/// Modules that let RDMA devices reach GPU memory.
 const PEER_MODULES: [&str; 3] = ["nvidia_peermem", "efa_nv_peermem", "nv_peer_mem"];
 
-/// The first libfabric that uses EFA's RDMA without being told, and the first that takes memory
-/// as dma-bufs.
+/// The first libfabric that uses EFA's RDMA by default, and the first that registers dma-bufs.
 const LIBFABRIC_RDMA: (u32, u32) = (1, 18);
 const LIBFABRIC_DMA_BUF: (u32, u32) = (1, 20);
 
@@ -28,8 +27,8 @@ pub(super) fn devices(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let devices = count(here, "RDMA device");
-    let files = facts.host.devices.iter().filter(|name| name.starts_with("infiniband/uverbs"));
-    let files = files.count();
+    let files = facts.host.infiniband_files.iter();
+    let files = files.filter(|name| name.starts_with("uverbs")).count();
     if files >= here {
         return Some(Finding::ok(format!("{devices} with as many files to open them by")));
     }
@@ -122,7 +121,7 @@ pub(super) fn gpudirect(facts: &Facts) -> Option<Finding> {
             )));
         }
         Some(false) => "the driver gives no dma-bufs".to_owned(),
-        // It has a check of its own.
+        // A missing driver has a check of its own.
         None if facts.refusal.is_some() => return None,
         None => {
             let why = "the driver does not say whether it gives dma-bufs";
@@ -157,13 +156,13 @@ pub(super) fn nccl(facts: &Facts) -> Vec<Finding> {
     }
 }
 
-/// A library with its file.
+/// The version and the file of a library.
 fn told(library: &Installed) -> String {
     let version = library.version.as_deref().unwrap_or("of unknown version");
     format!("{version} at {}", library.path)
 }
 
-/// That there are several files of one library on the loader's way, of different versions.
+/// A note if the loader's path has several versions of a library.
 fn several(name: &str, libraries: &[Installed]) -> Option<Finding> {
     let is_usable = |library: &&Installed| library.is_on_path && library.version.is_some();
     let mut on_path = libraries.iter().filter(is_usable);

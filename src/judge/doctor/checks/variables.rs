@@ -1,4 +1,4 @@
-//! Variables that steer NCCL, libfabric and CUDA: what does nothing, and what switches a path off.
+//! Variables of NCCL, libfabric and CUDA: those without effect, and those that switch a path off.
 
 use super::{Advice, Facts, Finding};
 use crate::{
@@ -9,18 +9,18 @@ use crate::{
 /// What a value of a variable does to a path.
 struct Switch {
     name: &'static str,
-    /// Whether the value, without blanks around it, is one that does it.
+    /// Whether the trimmed value switches the path off.
     is_off: fn(&str) -> bool,
-    /// Whether the path is there to be switched off, and matters.
+    /// Whether the machine has the path.
     matters: fn(&Facts) -> bool,
-    /// Whether it is a problem, not a note.
+    /// Whether it is a problem rather than a note.
     is_problem: bool,
-    /// What becomes of the path.
+    /// The effect on the path.
     means: &'static str,
     source: &'static str,
 }
 
-/// As libfabric and AWS's plugin read a switch.
+/// The values that libfabric and AWS's plugin accept as yes.
 fn is_yes(value: &str) -> bool {
     ["1", "true", "yes", "on"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }
@@ -29,8 +29,8 @@ fn is_no(value: &str) -> bool {
     ["0", "false", "no", "off"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }
 
-/// Whether GPUs here reach each other. A process that may use one GPU alone does not see it: then
-/// the type of the instance tells, where it is known.
+/// Whether GPUs of this host reach each other. A process with one GPU cannot see it; the instance
+/// type decides then, if it is known.
 fn have_peers(facts: &Facts) -> Option<bool> {
     let pairs = &facts.survey.pairs;
     if !pairs.is_empty() {
@@ -56,7 +56,7 @@ fn has_nvls(facts: &Facts) -> bool {
     facts.instance().is_some_and(|known| multicasts(known) == Some(true) && known.has_nvlink())
 }
 
-/// Whether the way through host memory is the one that is left.
+/// Whether host memory is the only path between GPUs.
 fn lacks_peers(facts: &Facts) -> bool {
     facts.gpu_count() > 1 && have_peers(facts) == Some(false)
 }
@@ -147,8 +147,8 @@ const SWITCHES: &[Switch] = &[
         },
         matters: Facts::has_efa,
         is_problem: true,
-        means: "libfabric does not offer EFA: g2g's rdma and NCCL's plugin go over what is left, or \
-                do not start",
+        means: "libfabric does not offer EFA: g2g's rdma and NCCL's plugin go over what is left, \
+                or do not start",
         source: "fi_fabric(7), fi_getinfo(3)",
     },
     Switch {
@@ -204,7 +204,7 @@ const SWITCHES: &[Switch] = &[
     },
 ];
 
-/// The switches that are off here, with the settings that do it.
+/// The paths that are switched off, and the settings that do it.
 fn off(facts: &Facts) -> impl Iterator<Item = (&Switch, &Setting)> {
     SWITCHES.iter().filter_map(|switch| {
         let setting = facts.setting(switch.name)?;
@@ -226,7 +226,7 @@ pub(super) fn paths(facts: &Facts) -> Vec<Finding> {
 }
 
 pub(super) fn lint(facts: &Facts) -> Vec<Finding> {
-    // `paths` says more precisely what such a variable does.
+    // `paths` is more precise about these.
     let is_told = |setting: &Setting| off(facts).any(|(_, other)| other.name == setting.name);
     let source = "the catalogue of NCCL's variables, by NCCL's source";
     let found: Vec<Finding> = findings(&facts.settings, facts.nccl.as_ref())
