@@ -48,8 +48,8 @@ impl GpuLinks {
         let (nvml, now, pci) = (gpu.nvml.as_ref(), gpu.condition.as_ref(), gpu.pci.as_ref());
         let (kernel, kernel_max) = pci.map(|pci| (pci.link, pci.link_max)).unwrap_or_default();
         let nvlinks = nvml.map_or(&[][..], |gpu| gpu.nvlinks.as_slice());
-        let up = nvlinks.iter().filter(|link| link.active);
-        let ends = tally(up.map(|link| end(link, survey))).into_iter();
+        let (up, down): (Vec<&NvLink>, Vec<&NvLink>) = nvlinks.iter().partition(|link| link.active);
+        let ends = tally(up.into_iter().map(|link| end(link, survey))).into_iter();
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let ends: Vec<(End, u32)> = ends.map(|(end, links)| (end, count(links))).collect();
         Self {
@@ -64,11 +64,7 @@ impl GpuLinks {
             nvlink_generation: nvlinks.iter().find_map(NvLink::generation),
             nvlink_gb_s: nvml.and_then(|gpu| gpu.nvlink_gb_s),
             nvlinks_up: ends.iter().map(|(_, count)| count).sum(),
-            nvlinks_down: nvlinks
-                .iter()
-                .filter(|link| !link.active)
-                .map(|link| link.number)
-                .collect(),
+            nvlinks_down: down.iter().map(|link| link.number).collect(),
             ends,
         }
     }

@@ -182,6 +182,7 @@ pub fn shown(system: &System) -> Survey {
     let (vendor, product) = (dmi("sys_vendor"), dmi("product_name"));
     let nodes = nodes(system, missing);
     let nics = nics::nics(system, &devices, missing).into_iter();
+    let nics = nics.map(|nic| SurveyedNic { nic, ways: Vec::new(), nearest_gpus: Vec::new() });
     Survey {
         simulated: !system.is_real(),
         vendor,
@@ -190,9 +191,7 @@ pub fn shown(system: &System) -> Survey {
         nodes,
         other_gpus: of_kind(Kind::Gpu).collect(),
         switches: of_kind(Kind::NvSwitch).collect(),
-        nics: nics
-            .map(|nic| SurveyedNic { nic, ways: Vec::new(), nearest_gpus: Vec::new() })
-            .collect(),
+        nics: nics.collect(),
         ..Survey::default()
     }
 }

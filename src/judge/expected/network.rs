@@ -12,13 +12,9 @@ pub(super) fn expected(case: &Case, sites: &[Site<'_>], chosen: Chosen<'_>) -> R
             fabric.provider
         ));
     }
-    let ways: Vec<[Way<'_>; 2]> = case
-        .flows
-        .iter()
-        .map(|flow| {
-            Ok([Way::of(flow.source, fabric, sites)?, Way::of(flow.target, fabric, sites)?])
-        })
-        .collect::<Result<_, String>>()?;
+    let way = |end: Endpoint| Way::of(end, fabric, sites);
+    let ways = case.flows.iter().map(|flow| Ok([way(flow.source)?, way(flow.target)?]));
+    let ways: Vec<[Way<'_>; 2]> = ways.collect::<Result<_, String>>()?;
     let [out, into] = [0, 1].map(|end| Load::of(ways.iter().flat_map(|ends| ends[end].shared())));
     let raws = ways.iter().flat_map(|[source, target]| [source.raw(&out), target.raw(&into)]);
     let slowest = Raw::least(raws)?.ok_or("it has no flow")?;
@@ -50,11 +46,9 @@ impl<'a> Way<'a> {
         let site = sites.iter().position(|site| site.ranks.contains(&rank));
         let site = site.ok_or_else(|| format!("the host of rank {} is not known", rank.0))?;
         let nics = fabric.nics.iter().find(|(of, _)| *of == rank);
-        let nics: Vec<&str> = nics
-            .into_iter()
-            .flat_map(|(_, nics)| nics)
-            .map(|nic| nic.device.as_deref().unwrap_or(&nic.domain))
-            .collect();
+        let nics = nics.into_iter().flat_map(|(_, nics)| nics);
+        let nics: Vec<&str> =
+            nics.map(|nic| nic.device.as_deref().unwrap_or(&nic.domain)).collect();
         if nics.is_empty() {
             return Err("no interface is named".to_owned());
         }
