@@ -1,6 +1,6 @@
-//! Doubts about a number that come of the GPUs that made it.
+//! Doubts about a number, from the health of the GPUs that it was measured on.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     machine::{
@@ -10,13 +10,12 @@ use crate::{
     plan::Gpu,
 };
 
-/// Clocks that are held down for less of the time leave a number what it is.
+/// Clocks that are throttled for less of the time do not change a number.
 const THROTTLED_SHARE: f64 = 0.01;
 
-/// NVML's names of what takes a GPU's clocks below what was asked of it. Not among them:
-/// `gpu_idle`, which says that there was nothing to do, and `applications_clocks_setting`,
-/// `sync_boost` and `display_clock_setting`, which somebody has chosen (NVML API reference,
-/// "nvmlClocksEventReasons").
+/// NVML's names of the reasons that throttle a GPU's clocks. `gpu_idle` is none, nor are
+/// `applications_clocks_setting`, `sync_boost` and `display_clock_setting`, which users choose
+/// (NVML API reference, "nvmlClocksEventReasons").
 pub const THROTTLING: [&str; 5] = [
     "sw_power_cap",
     "hw_slowdown",
@@ -32,27 +31,22 @@ pub struct Doubt {
     pub flag: &'static str,
     /// Which GPU.
     pub gpu: Gpu,
-    /// What was seen: the rest of a sentence about the GPU.
+    /// What happened: a clause about the GPU.
     pub what: String,
 }
 
-/// What happened to GPUs between two readings, so long after each other, and the errors that the
-/// driver told of meanwhile.
+/// What happened to GPUs in the time `between` two readings, and the errors that the driver
+/// reported meanwhile.
 pub fn doubts(before: &Reading, after: &Reading, between: Duration, xids: &[Xid]) -> Vec<Doubt> {
     let mut doubts = Vec::new();
     for (gpu, before) in &before.gpus {
         let Ok(before) = before else { continue };
-        let doubt = |(flag, what): (&'static str, String)| Doubt { flag, gpu: *gpu, what };
-        match after.gpus.get(gpu) {
-            Some(Ok(after)) => {
-                let changes = changes(&before.health, &after.health, between);
-                doubts.extend(changes.into_iter().map(doubt));
-            }
-            Some(Err(reason)) => {
-                doubts.push(doubt(("gpu_lost", format!("it answers no more: {reason}"))));
-            }
-            None => {}
-        }
+        let found = match after.gpus.get(gpu) {
+            Some(Ok(after)) => changes(&before.health, &after.health, between),
+            Some(Err(reason)) => vec![("gpu_lost", format!("it answers no more: {reason}"))],
+            None => Vec::new(),
+        };
+        doubts.extend(found.into_iter().map(|(flag, what)| Doubt { flag, gpu: *gpu, what }));
     }
     doubts.extend(xids.iter().map(|Xid { gpu, number }| Doubt {
         flag: "xid",
@@ -62,19 +56,21 @@ pub fn doubts(before: &Reading, after: &Reading, between: Duration, xids: &[Xid]
     doubts
 }
 
+/// One of the counts of errors.
+type Count = fn(&Errors) -> Option<u64>;
+
+/// What has changed, each with its flag.
 fn changes(before: &Health, after: &Health, between: Duration) -> Vec<(&'static str, String)> {
-    let more = |of: &[fn(&Errors) -> Option<u64>]| -> u64 {
-        let grown = |of: &fn(&Errors) -> Option<u64>| {
-            Some(of(&after.errors)?.saturating_sub(of(&before.errors)?))
-        };
-        of.iter().filter_map(grown).fold(0, u64::saturating_add)
+    let more = |counts: &[Count]| -> u64 {
+        let grown = |of: &Count| Some(of(&after.errors)?.saturating_sub(of(&before.errors)?));
+        counts.iter().filter_map(grown).fold(0, u64::saturating_add)
     };
     let mut found = Vec::new();
     if let Some(why) = throttling(before, after, between) {
         found.push(("throttled", why));
     }
-    let (mended, lasting) =
-        (more(&[|errors| errors.ecc_corrected]), more(&[|errors| errors.ecc_uncorrected]));
+    let mended = more(&[|errors| errors.ecc_corrected]);
+    let lasting = more(&[|errors| errors.ecc_uncorrected]);
     if mended > 0 || lasting > 0 {
         let what = format!("{mended} errors of its memory more were mended, {lasting} were not");
         found.push(("new_ecc_errors", what));
@@ -95,16 +91,15 @@ fn changes(before: &Health, after: &Health, between: Duration) -> Vec<(&'static 
     found
 }
 
-/// What holds the clocks down now, or has done so in between.
+/// What throttles the clocks now, or has done so in between.
 fn throttling(before: &Health, after: &Health, between: Duration) -> Option<String> {
-    // Not those before: `hw_slowdown` also shows for a moment while clocks change.
+    // Not those before: `hw_slowdown` also appears for a moment while clocks change.
     let now = after.condition.throttle_reasons.iter().flatten().map(String::as_str);
     let reasons: Vec<&str> = now.filter(|reason| THROTTLING.contains(reason)).collect();
     if !reasons.is_empty() {
         return Some(format!("its clocks are held down ({})", reasons.join(" ")));
     }
-    type Of = fn(&Errors) -> Option<u64>;
-    let kinds: [(&str, Of); 3] = [
+    let kinds: [(&str, Count); 3] = [
         ("the power limit", |errors| errors.power_throttled_ns),
         ("heat", |errors| errors.thermal_throttled_ns),
         ("the board's limit", |errors| errors.board_throttled_ns),
@@ -112,22 +107,16 @@ fn throttling(before: &Health, after: &Health, between: Duration) -> Option<Stri
     kinds.into_iter().find_map(|(name, of)| {
         let grown = of(&after.errors)?.checked_sub(of(&before.errors)?)?;
         let throttled = Duration::from_nanos(grown);
-        (throttled.as_secs_f64() > THROTTLED_SHARE * between.as_secs_f64()).then(|| {
-            let ms = throttled.as_millis();
-            format!("its clocks were held down by {name} for {ms} ms")
-        })
+        let is_long = throttled.as_secs_f64() > THROTTLED_SHARE * between.as_secs_f64();
+        let ms = throttled.as_millis();
+        is_long.then(|| format!("its clocks were held down by {name} for {ms} ms"))
     })
 }
 
 /// The flags of a row, each once.
 pub fn flags(doubts: &[Doubt]) -> Vec<&'static str> {
-    let mut flags: Vec<&str> = Vec::new();
-    for doubt in doubts {
-        if !flags.contains(&doubt.flag) {
-            flags.push(doubt.flag);
-        }
-    }
-    flags
+    let mut seen = BTreeSet::new();
+    doubts.iter().map(|doubt| doubt.flag).filter(|flag| seen.insert(*flag)).collect()
 }
 
 #[cfg(test)]

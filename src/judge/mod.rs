@@ -1,7 +1,7 @@
-//! What to think of a machine and of a number.
+//! Judges a machine and the numbers measured on it.
 //!
-//! Owns what counters before and after a case prove, the health of GPUs, the rate to expect, and the
-//! checks of `g2g doctor`. Pure: knows no device and no clock.
+//! Owns what counters before and after a case prove, the health of GPUs, the rate to expect, and
+//! the checks of `g2g doctor`. Pure: knows no device and no clock.
 
 pub mod counters;
 pub mod doctor;

@@ -1,8 +1,8 @@
-//! PCI Express access control (ACS): the bridges that send what devices below them say to each
-//! other by way of the root complex.
+//! PCI Express access control (ACS): the bridges that redirect requests between devices below them
+//! to the root complex.
 //!
-//! The numbers are those of the kernel's `include/uapi/linux/pci_regs.h`. Only root may read the
-//! part of a device's configuration where they stand.
+//! The numbers are those of the kernel's `include/uapi/linux/pci_regs.h`. Only root may read that
+//! part of a device's configuration.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::{
     system::{System, Unread},
 };
 
-/// What the kernel shows of a configuration to everybody (`pci_read_config` of its
+/// The bytes of a configuration that every user may read (`pci_read_config` of the kernel's
 /// `drivers/pci/pci-sysfs.c`).
 const SHOWN_TO_ALL: usize = 64;
 
@@ -29,9 +29,9 @@ const REDIRECTS: u16 = 0x04;
 pub struct Acs {
     /// The addresses of those that redirect.
     pub redirecting: Vec<String>,
-    /// How many were asked.
+    /// The number of bridges that were read.
     pub read: usize,
-    /// How many only root may ask.
+    /// The number of bridges that only root may read.
     pub denied: usize,
 }
 
@@ -41,7 +41,7 @@ impl Acs {
         let of_gpus = survey.gpus.iter().map(|gpu| &gpu.node.pcie_path);
         let of_rdma = survey.nics.iter().filter(|nic| nic.nic.is_rdma());
         let of_nics = of_rdma.filter_map(|nic| Some(&nic.nic.pci.as_ref()?.path));
-        // The host bridge is no device, and the last is what hangs below.
+        // The first part is the host bridge, which is no device; the last is the device itself.
         let bridges = of_gpus.chain(of_nics).flat_map(|path| {
             let above = path.len().saturating_sub(1);
             path.iter().take(above).skip(1)
@@ -56,10 +56,10 @@ impl Acs {
                         acs.redirecting.push(bridge.clone());
                     }
                 }
-                // To others than root the kernel shows the first 64 bytes.
+                // Other users than root see the first 64 bytes.
                 Ok(config) if config.len() <= SHOWN_TO_ALL => acs.denied += 1,
                 Err(Unread::Denied(_)) => acs.denied += 1,
-                // A bridge of before PCI Express has no such control.
+                // A bridge older than PCI Express has no such control.
                 Ok(_) | Err(_) => {}
             }
         }

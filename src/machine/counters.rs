@@ -1,6 +1,4 @@
-//! What the machine has counted: bytes over the links of GPUs and over network interfaces.
-//!
-//! Two readings, before and after, tell what went where in between.
+//! Counters of the machine: bytes over the links of GPUs and over network interfaces.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -23,40 +21,40 @@ use crate::{
 
 pub use crate::ffi::nvml::{LinkBytes, PcieBytes};
 
-/// Where the kernel counts what its network interfaces carry: those of the network namespace that
-/// this process is in, which `/sys/class/net` may not be of.
+/// The kernel's counters of network interfaces in this process's network namespace.
+/// `/sys/class/net` may belong to another one.
 const NETWORK_INTERFACES: &str = "/proc/self/net/dev";
 
 /// InfiniBand's counters of data are in words of four bytes (Linux,
 /// `Documentation/ABI/stable/sysfs-class-infiniband`).
 const INFINIBAND_WORD: u64 = 4;
 
-/// What all counters said at one moment.
+/// All counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reading {
-    /// Of each GPU that was asked, or why it tells nothing.
+    /// The counters of each GPU, or why they cannot be read.
     pub gpus: BTreeMap<Gpu, Result<OfGpu, String>>,
-    /// Of each network interface, by its name.
+    /// The counters of each network interface, by name.
     pub interfaces: BTreeMap<String, Interface>,
-    /// What `/dev/shm` of this process holds, whoever's it is; `None`: it does not tell.
+    /// The bytes in `/dev/shm`, of all processes; `None`: not known.
     pub shared_memory: Option<Bytes>,
 }
 
-/// What one GPU says.
+/// The counters of one GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OfGpu {
-    /// What each of its NVLinks has carried, or why that is not told.
+    /// The bytes of each of its NVLinks, or why they are not known.
     pub nvlinks: Result<Vec<LinkBytes>, String>,
-    /// What its PCI Express link has carried, or why that is not told.
+    /// The bytes of its PCI Express link, or why they are not known.
     pub pcie: Result<PcieBytes, String>,
-    /// How it is doing.
+    /// Its health.
     pub health: Health,
 }
 
-/// What a network interface has carried.
+/// The counters of a network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
-    /// What it is.
+    /// Its kind.
     pub kind: InterfaceKind,
     /// Bytes that went out.
     pub sent: u64,
@@ -64,13 +62,16 @@ pub struct Interface {
     pub received: u64,
 }
 
-/// What a network interface is.
+/// The kind of a network interface; as text, the name of a path over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[derive(strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum InterfaceKind {
-    /// The kernel's way back to the same host.
+    /// The kernel's loopback interface.
     Loopback,
     /// An interface of the kernel's network, of whatever kind.
+    #[strum(serialize = "tcp")]
     Ethernet,
     /// An Elastic Fabric Adapter.
     Efa,
@@ -80,27 +81,35 @@ pub enum InterfaceKind {
     Roce,
 }
 
-impl InterfaceKind {
-    /// The name of a path that goes over it.
-    pub const fn path(self) -> &'static str {
-        match self {
-            Self::Loopback => "loopback",
-            Self::Ethernet => "tcp",
-            Self::Efa => "efa",
-            Self::InfiniBand => "infiniband",
-            Self::Roce => "roce",
+impl Interface {
+    /// The sum of two interfaces, with the kind of the first.
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            sent: self.sent.saturating_add(other.sent),
+            received: self.received.saturating_add(other.received),
+            ..self
         }
+    }
+
+    /// The bytes of the direction that carried less.
+    pub fn least(self) -> u64 {
+        self.sent.min(self.received)
+    }
+
+    /// The bytes of the direction that carried more.
+    pub fn most(self) -> u64 {
+        self.sent.max(self.received)
     }
 }
 
-/// Which GPUs NVLinks join, by NVML.
+/// The GPUs that NVLinks join, by NVML.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvLinked {
-    /// Those that have NVLinks, up or not.
+    /// The GPUs with NVLinks, up or not.
     pub gpus: Vec<Gpu>,
-    /// Pairs, the lower number first, that are joined by some that are up.
+    /// The pairs that NVLinks which are up join, the lower number first.
     pub pairs: Vec<(Gpu, Gpu)>,
-    /// Those that NVLink-C2C joins with their CPU.
+    /// The GPUs that NVLink-C2C joins with their CPU.
     pub c2c: Vec<Gpu>,
 }
 
@@ -110,26 +119,27 @@ pub struct Reader {
     nvml: Result<&'static Nvml, String>,
     /// PCI addresses of the GPUs.
     addresses: BTreeMap<Gpu, String>,
-    nvlinked: NvLinked,
-    /// Waits for errors.
+    /// The GPUs that NVLinks join.
+    pub nvlinked: NvLinked,
+    /// Collects errors.
     watch: Option<Watch>,
 }
 
 impl Reader {
-    /// Of the GPUs of this `topology`. Errors of GPUs are told from now on.
+    /// A reader for the GPUs of `topology`. Errors of GPUs are collected from now on.
     pub fn new(topology: &Topology) -> Self {
         let nvml =
             if topology.gpus.is_empty() { Err("there is no GPU".to_owned()) } else { Nvml::load() };
         let addresses: BTreeMap<Gpu, String> =
             topology.gpus.iter().map(|node| (node.gpu, node.pci_bus_id.clone())).collect();
-        let told = |nvml: &Nvml| {
+        let read = |nvml: &&'static Nvml| {
             let gpu = |(gpu, address): (&Gpu, &String)| Some((*gpu, nvml.gpu(address)?));
-            addresses.iter().filter_map(gpu).collect::<Vec<(Gpu, nvml::Gpu)>>()
+            let told: Vec<(Gpu, nvml::Gpu)> = addresses.iter().filter_map(gpu).collect();
+            let all: Vec<String> = addresses.values().cloned().collect();
+            (nvlinked(&told), nvml.watch(&all))
         };
-        let nvlinked = nvml.as_ref().map(|nvml| nvlinked(&told(nvml))).unwrap_or_default();
-        let all: Vec<String> = addresses.values().cloned().collect();
-        let watch = nvml.as_ref().ok().map(|nvml| nvml.watch(&all));
-        Self { nvml, addresses, nvlinked, watch }
+        let (nvlinked, watch) = nvml.as_ref().ok().map(read).unzip();
+        Self { nvml, addresses, nvlinked: nvlinked.unwrap_or_default(), watch }
     }
 
     /// The GPUs that it can read.
@@ -137,18 +147,7 @@ impl Reader {
         self.addresses.keys().copied().collect()
     }
 
-    /// Which of these GPUs NVLinks join.
-    pub fn nvlinked(&self, gpus: &[Gpu]) -> NvLinked {
-        let has = |gpu: &Gpu| gpus.contains(gpu);
-        let NvLinked { gpus, pairs, c2c } = &self.nvlinked;
-        NvLinked {
-            gpus: gpus.iter().filter(|gpu| has(gpu)).copied().collect(),
-            pairs: pairs.iter().filter(|(a, b)| has(a) && has(b)).copied().collect(),
-            c2c: c2c.iter().filter(|gpu| has(gpu)).copied().collect(),
-        }
-    }
-
-    /// What the counters of these GPUs say now, and those of the network where it is asked for.
+    /// The counters of these GPUs now, and those of the network if `with_network`.
     pub fn read(&self, gpus: &[Gpu], with_network: bool) -> Reading {
         let read = |gpu: &Gpu| (*gpu, self.gpu(*gpu));
         Reading {
@@ -166,7 +165,7 @@ impl Reader {
         Ok(OfGpu { nvlinks, pcie, health: Health { condition, errors } })
     }
 
-    /// Errors that the driver has told of since this was asked last; `None`: it does not tell.
+    /// Errors that the driver has reported since the last call; `None`: it does not report them.
     pub fn xids(&self) -> Option<Vec<Xid>> {
         let told = self.watch.as_ref()?.take()?;
         let xid = |(address, number): (String, u64)| {
@@ -177,20 +176,20 @@ impl Reader {
     }
 }
 
-/// Which of these GPUs NVLinks join.
+/// The GPUs among these that NVLinks join.
 fn nvlinked(gpus: &[(Gpu, nvml::Gpu)]) -> NvLinked {
     let mut pairs = Vec::new();
     for (place, (gpu, here)) in gpus.iter().enumerate() {
         let others = gpus[place + 1..].iter().filter(|(_, there)| nvlinks(here, there) > 0);
         pairs.extend(others.map(|(other, _)| (*gpu, *other)));
     }
-    let has_any = |(gpu, of): &(Gpu, nvml::Gpu)| (!of.nvlinks.is_empty()).then_some(*gpu);
-    let has_c2c =
-        |(gpu, of): &(Gpu, nvml::Gpu)| of.c2c.is_some_and(|c2c| c2c.active > 0).then_some(*gpu);
+    let with = |has: fn(&nvml::Gpu) -> bool| {
+        gpus.iter().filter(|(_, of)| has(of)).map(|(gpu, _)| *gpu).collect()
+    };
     NvLinked {
-        gpus: gpus.iter().filter_map(has_any).collect(),
+        gpus: with(|of| !of.nvlinks.is_empty()),
         pairs,
-        c2c: gpus.iter().filter_map(has_c2c).collect(),
+        c2c: with(|of| of.c2c.is_some_and(|c2c| c2c.active > 0)),
     }
 }
 
@@ -201,28 +200,23 @@ impl NvLinked {
     }
 }
 
-/// What the interfaces of the kernel's network and the RDMA devices have carried.
+/// The counters of the kernel's network interfaces and of the RDMA devices.
 fn interfaces(system: &System) -> BTreeMap<String, Interface> {
     let text = system.text(NETWORK_INTERFACES).unwrap_or_default();
-    let of_network = text.lines().filter_map(network_interface).collect::<Vec<_>>();
+    let of_network = text.lines().filter_map(network_interface);
     let names = system.names(RDMA_DEVICES).unwrap_or_default().into_iter();
     let of_rdma = names.filter_map(|name| {
         let ports = Path::new(RDMA_DEVICES).join(&name).join("ports");
         let ports =
             system.names(&ports).unwrap_or_default().into_iter().map(|port| ports.join(port));
         let all = ports.filter_map(|port| rdma_port(system, &port));
-        let sum = all.reduce(|a, b| Interface {
-            sent: a.sent.saturating_add(b.sent),
-            received: a.received.saturating_add(b.received),
-            ..a
-        });
-        Some((name, sum?))
+        Some((name, all.reduce(Interface::plus)?))
     });
-    of_network.into_iter().chain(of_rdma).collect()
+    of_network.chain(of_rdma).collect()
 }
 
-/// A line of the kernel's table: a name, eight numbers of what came in, as many of what went out,
-/// bytes first (Linux, `net/core/net-procfs.c`).
+/// A line of the kernel's table: a name, eight numbers for what was received and eight for what was
+/// sent, bytes first (Linux, `net/core/net-procfs.c`).
 fn network_interface(line: &str) -> Option<(String, Interface)> {
     const SENT: usize = 8;
     let (name, numbers) = line.split_once(':')?;
@@ -236,9 +230,9 @@ fn network_interface(line: &str) -> Option<(String, Interface)> {
     Some((name.trim().to_owned(), Interface { kind, sent, received }))
 }
 
-/// A port of an RDMA device, by InfiniBand's rules, or by its driver's own counters of bytes: EFA's
-/// (Linux, `drivers/infiniband/hw/efa/efa_verbs.c`), whose link has no layer of a name, and those
-/// of some devices over Ethernet.
+/// A port of an RDMA device, by InfiniBand's counters or by those of its driver. EFA, whose link
+/// layer has no name (Linux, `drivers/infiniband/hw/efa/efa_verbs.c`), and some devices over
+/// Ethernet only have the latter.
 fn rdma_port(system: &System, port: &Path) -> Option<Interface> {
     let bytes = |words: u64| words.saturating_mul(INFINIBAND_WORD);
     let by_rules = || both(system, &port.join("counters"), ["port_xmit_data", "port_rcv_data"]);
@@ -286,7 +280,7 @@ mod tests {
         let found = interfaces(&System::described(files).unwrap());
         let told: Vec<(&str, &str, u64, u64)> = found
             .iter()
-            .map(|(name, of)| (name.as_str(), of.kind.path(), of.sent, of.received))
+            .map(|(name, of)| (name.as_str(), of.kind.into(), of.sent, of.received))
             .collect();
         let expected = [
             ("bnxt_re0", "roce", 3, 2),

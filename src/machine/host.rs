@@ -1,7 +1,6 @@
-//! What the kernel tells of the host and of this process on it: who it is for other processes,
-//! what it may use, and what is switched on.
+//! The host and this process on it, as the kernel reports them: identity, limits, and settings.
 //!
-//! Judges nothing. The forms of the files are those of the kernel's documentation: `proc(5)`,
+//! Judges nothing. The formats of the files are in the kernel's documentation: `proc(5)`,
 //! `cgroups(7)`, `Documentation/filesystems/{proc,tmpfs}.rst`,
 //! `Documentation/admin-guide/cgroup-v2.rst`, and `Documentation/ABI` for `/sys`.
 
@@ -12,20 +11,24 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::system::{System, Unread, malformed};
+use super::{
+    system::{System, Unread, malformed},
+    tally,
+};
 use crate::units::Bytes;
 
-/// Something that a file tells, or why it does not.
+/// A value from a file, or why it could not be read.
 pub type Fact<T> = Result<T, Unread>;
 
-/// The namespaces that decide whether two processes can share memory and sockets.
-const NAMESPACES: [&str; 2] = ["net", "pid"];
-
-/// Rights of `linux/capability.h`, as bits of the sets in `/proc/self/status`.
+/// Capabilities of `linux/capability.h`, as bits of the sets in `/proc/self/status`.
 const CAP_IPC_LOCK: u32 = 14;
 const CAP_SYS_NICE: u32 = 23;
 
-/// What a process may do, and how its system calls are filtered.
+/// Namespaces that decide whether two processes can share memory and sockets.
+const NET_NAMESPACE: &str = "/proc/self/ns/net";
+const PID_NAMESPACE: &str = "/proc/self/ns/pid";
+
+/// The capabilities of this process, and the filter of its system calls.
 const STATUS: &str = "/proc/self/status";
 
 /// The filter mode of `Seccomp:` in `/proc/self/status`.
@@ -38,7 +41,7 @@ const NO_LIMIT: u64 = 1 << 62;
 /// A host, and this process on it.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Who it is for other processes.
+    /// Its identity for other processes.
     pub identity: Identity,
     /// Its product's name: on EC2 the instance type.
     pub product: Fact<String>,
@@ -48,57 +51,59 @@ pub struct Host {
     pub memory: Fact<Bytes>,
     /// The most memory that the control group may have; `None`: no limit.
     pub memory_limit: Fact<Option<Bytes>>,
-    /// How many CPUs' time the control group may have; `None`: no limit.
+    /// The CPU time that the control group may have, in CPUs; `None`: no limit.
     pub cpu_limit: Fact<Option<f64>>,
-    /// How much memory this process may lock; `None`: no limit.
+    /// The memory that this process may lock; `None`: no limit.
     pub locked_memory: Fact<Option<Bytes>>,
     /// What is mounted at `/dev/shm`.
     pub shared_memory: Fact<SharedMemory>,
-    /// Whether system calls are filtered, and this process has not the right to set priorities,
-    /// which Docker's filter asks of those that handle memory policies.
+    /// Whether system calls are filtered and this process lacks `CAP_SYS_NICE`, which Docker's
+    /// filter requires for memory policies.
     pub is_filtered: Fact<bool>,
-    /// Whether this process may lock more memory than that: the right counts in the first user
+    /// Whether this process may lock more memory than that: the capability counts in the first user
     /// namespace only (`ib_umem_get` of the kernel's `drivers/infiniband/core/umem.c`).
     pub may_lock: bool,
-    /// Why this process seems to be in a container: what shows it.
+    /// The sign of a container that this process is in.
     pub container: Option<String>,
     /// The IOMMUs that are on.
     pub iommus: Vec<String>,
-    /// How the IOMMU treats a device that it is before, by the device's PCI address: `DMA`,
+    /// The domain type of each device behind an IOMMU, by PCI address: `DMA`,
     /// `DMA-FQ`, `identity`, …
     pub iommu_types: BTreeMap<String, Fact<String>>,
-    /// How the kernel sets clocks of CPUs, with the count of CPUs; empty where it does not.
+    /// The frequency governors, with the number of CPUs of each; empty if the kernel has none.
     pub governors: BTreeMap<String, usize>,
-    /// The names of all processes that this one sees, cut to 15 letters as the kernel does.
+    /// The names of all processes that this one sees; the kernel cuts them to 15 letters.
     pub processes: Fact<BTreeSet<String>>,
-    /// Whether this process sees only those of its own PID namespace, which is not the first one.
+    /// Whether this process sees only its own PID namespace, which is not the first one.
     pub sees_own_processes_only: bool,
-    /// The modules of the kernel that are loaded or built in, as far as they have parameters.
+    /// The modules of the kernel that are loaded, or built in with parameters.
     pub modules: Fact<BTreeSet<String>>,
-    /// Names in `/dev` and `/dev/infiniband`.
-    pub devices: BTreeSet<String>,
+    /// Names in `/dev/infiniband`.
+    pub infiniband_files: Vec<String>,
     /// IMEX channels that this process sees, by number.
     pub imex_channels: BTreeSet<u32>,
     /// The GPUs that NVIDIA's kernel driver has, by PCI address.
     pub driver_gpus: Fact<Vec<String>>,
     /// The version of NVIDIA's kernel driver.
     pub driver_version: Fact<String>,
-    /// Errors that NVIDIA's kernel driver has told of in the kernel's log: the GPU's PCI address,
-    /// as far as the driver writes it, and its number for the kind of error.
+    /// The Xid errors in the kernel's log: the GPU's PCI address as the driver writes it, and the
+    /// number.
     pub xids: Fact<Vec<(String, u64)>>,
 }
 
-/// Who a host is for processes that look for each other.
+/// The identity of a host for processes that look for each other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Its name, as it calls itself.
     pub hostname: Option<String>,
-    /// The random number of this boot.
+    /// The random identifier of this boot.
     pub boot_id: Option<String>,
     /// The device number of what is mounted at `/dev/shm`.
     pub shm_device: Option<String>,
-    /// Namespaces by kind.
-    pub namespaces: BTreeMap<String, String>,
+    /// The network namespace.
+    pub net_namespace: Option<String>,
+    /// The PID namespace.
+    pub pid_namespace: Option<String>,
 }
 
 /// What is mounted at `/dev/shm`, or holds it.
@@ -113,9 +118,9 @@ pub struct SharedMemory {
 }
 
 impl Host {
-    /// Reads what `system` tells.
+    /// Reads the host of `system`.
     pub fn read(system: &System) -> Self {
-        let memory = memory(system);
+        let memory = meminfo(system, "MemTotal");
         let shared_memory = shared_memory(system, memory.as_ref().ok().copied());
         let line = |path: &str| system.text(path);
         Self {
@@ -123,7 +128,8 @@ impl Host {
                 hostname: line("/proc/sys/kernel/hostname").ok(),
                 boot_id: line("/proc/sys/kernel/random/boot_id").ok(),
                 shm_device: shared_memory.as_ref().ok().map(|shm| shm.device.clone()),
-                namespaces: namespaces(system),
+                net_namespace: system.link(NET_NAMESPACE).ok(),
+                pid_namespace: system.link(PID_NAMESPACE).ok(),
             },
             product: line("/sys/devices/virtual/dmi/id/product_name"),
             kernel: line("/proc/sys/kernel/osrelease"),
@@ -141,7 +147,7 @@ impl Host {
             processes: processes(system),
             sees_own_processes_only: sees_own_processes_only(system),
             modules: system.names("/sys/module").map(|names| names.into_iter().collect()),
-            devices: devices(system),
+            infiniband_files: system.names("/dev/infiniband").unwrap_or_default(),
             imex_channels: imex_channels(system),
             driver_gpus: system.names("/proc/driver/nvidia/gpus"),
             driver_version: driver_version(system),
@@ -157,20 +163,24 @@ impl Host {
     }
 }
 
-fn namespaces(system: &System) -> BTreeMap<String, String> {
-    let read = |kind: &&str| {
-        let target = system.link(format!("/proc/self/ns/{kind}")).ok()?;
-        Some(((*kind).to_owned(), target))
-    };
-    NAMESPACES.iter().filter_map(read).collect()
-}
-
-fn memory(system: &System) -> Fact<Bytes> {
+/// A line of `/proc/meminfo`.
+pub(super) fn meminfo(system: &System, name: &str) -> Fact<Bytes> {
     const FILE: &str = "/proc/meminfo";
     let text = system.text(FILE)?;
-    let total = field(&text, "MemTotal:").and_then(|value| value.split_whitespace().next());
-    let total = total.and_then(kib);
-    total.ok_or_else(|| malformed(FILE, "does not tell all memory (MemTotal)"))
+    let value = field(&text, &format!("{name}:"));
+    let value = value.and_then(|value| value.split_whitespace().next()).and_then(kib);
+    value.ok_or_else(|| malformed(FILE, &format!("does not tell {name}")))
+}
+
+/// What a control group (version 2) with a limit has left; cached files count as free.
+pub(super) fn memory_left(system: &System) -> Option<Bytes> {
+    const GROUP: &str = "/sys/fs/cgroup";
+    let number = |file: &str| system.value::<u64>(format!("{GROUP}/{file}")).ok();
+    let (most, used) = (number("memory.max")?, number("memory.current")?);
+    let statistics = system.text(format!("{GROUP}/memory.stat")).unwrap_or_default();
+    let cached = field(&statistics, "inactive_file ").and_then(|cached| cached.parse().ok());
+    let left = most.saturating_sub(used).saturating_add(cached.unwrap_or(0));
+    Some(Bytes::new(left.min(most)))
 }
 
 /// What stands behind `name` at the beginning of a line.
@@ -182,17 +192,16 @@ fn locked_memory(system: &System) -> Fact<Option<Bytes>> {
     const FILE: &str = "/proc/self/limits";
     let text = system.text(FILE)?;
     let limits = field(&text, "Max locked memory");
-    match limits.and_then(|limits| limits.split_whitespace().next()) {
-        Some("unlimited") => Ok(None),
-        Some(soft) => soft
-            .parse()
-            .map(|bytes| Some(Bytes::new(bytes)))
-            .map_err(|_| malformed(FILE, "has no number for locked memory")),
-        None => Err(malformed(FILE, "does not tell the limit of locked memory")),
+    let soft = limits.and_then(|limits| limits.split_whitespace().next());
+    let soft = soft.ok_or_else(|| malformed(FILE, "does not tell the limit of locked memory"))?;
+    if soft == "unlimited" {
+        return Ok(None);
     }
+    let bytes = soft.parse().map_err(|_| malformed(FILE, "has no number for locked memory"))?;
+    Ok(Some(Bytes::new(bytes)))
 }
 
-/// A line of `/proc/self/mountinfo`, as far as it is needed.
+/// The fields of a line of `/proc/self/mountinfo` that are needed.
 struct Mount<'a> {
     device: &'a str,
     place: &'a str,
@@ -201,8 +210,8 @@ struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    /// Number, parent, device, root, place, options and further fields, a dash, then kind, source
-    /// and the file system's own options.
+    /// Number, parent, device, root, mount point, options and optional fields, a dash, then the
+    /// type, the source and the file system's own options.
     fn of(line: &'a str) -> Option<Self> {
         let (mount, system) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(2);
@@ -217,14 +226,14 @@ fn shared_memory(system: &System, memory: Option<Bytes>) -> Fact<SharedMemory> {
     const FILE: &str = "/proc/self/mountinfo";
     let place = Path::new("/dev/shm");
     let text = system.text(FILE)?;
-    // Of mounts at one place the last one is seen.
+    // The last of several mounts at one place is visible.
     let holds = |mount: &Mount<'_>| place.starts_with(mount.place);
     let mounts = text.lines().filter_map(Mount::of).filter(holds);
     let mount = mounts.max_by_key(|mount| mount.place.len());
     let mount = mount.ok_or_else(|| malformed(FILE, "does not tell what holds /dev/shm"))?;
     let size = mount.options.split(',').find_map(|option| option.strip_prefix("size="));
     let size = match (mount.kind, size) {
-        // The kernel leaves the size out where it is its own choice: half of all memory.
+        // The kernel omits its default: half of all memory.
         ("tmpfs", None) => memory.map(|memory| Bytes::new(memory.get() / 2)),
         ("tmpfs", Some(size)) => Some(
             size.strip_suffix('k')
@@ -243,8 +252,8 @@ fn kib(text: &str) -> Option<Bytes> {
     (kib < NO_LIMIT >> 10).then(|| Bytes::kib(kib))
 }
 
-/// The folders of this process's control group and of those that it is in, for one controller of
-/// version 1, or for version 2.
+/// The folders of this process's control group and its ancestors, for one controller of version 1,
+/// or for version 2.
 fn groups(system: &System, controller: &str) -> Fact<Vec<PathBuf>> {
     let text = system.text("/proc/self/cgroup")?;
     let mut folders = Vec::new();
@@ -265,8 +274,8 @@ fn groups(system: &System, controller: &str) -> Fact<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// The least of what the files of the groups say, of which `files` are read together, one for each
-/// version; a file that is not there sets no limit.
+/// The least limit of the groups. `files` has the files that are read together for each version; a
+/// file that does not exist sets no limit.
 fn least<T: PartialOrd>(
     system: &System,
     controller: &str,
@@ -304,8 +313,8 @@ fn memory_limit(system: &System) -> Fact<Option<Bytes>> {
     })
 }
 
-/// `cpu.max` holds the time and the period that it is for, in microseconds; version 1 has a file
-/// for each, and -1 for no limit.
+/// `cpu.max` holds quota and period in microseconds; version 1 has a file for each, with -1 for no
+/// limit.
 fn cpu_limit(system: &System) -> Fact<Option<f64>> {
     let files: [&[&str]; 2] = [&["cpu.max"], &["cpu.cfs_quota_us", "cpu.cfs_period_us"]];
     least(system, "cpu", &files, |text| {
@@ -326,7 +335,7 @@ fn is_filtered(system: &System) -> Fact<bool> {
     Ok(seccomp == SECCOMP_FILTER && rights >> CAP_SYS_NICE & 1 == 0)
 }
 
-/// The first user namespace has a number of its own (`PROC_USER_INIT_INO` of the kernel's
+/// The first user namespace has a fixed number (`PROC_USER_INIT_INO` of the kernel's
 /// `include/linux/proc_ns.h`).
 fn may_lock(system: &System) -> bool {
     const FIRST: &str = "user:[4026531837]";
@@ -335,12 +344,12 @@ fn may_lock(system: &System) -> bool {
             .is_some_and(|set| set >> CAP_IPC_LOCK & 1 == 1)
 }
 
-/// The rights that count now.
+/// The effective capabilities.
 fn rights(status: &str) -> Option<u64> {
     field(status, "CapEff:").and_then(|set| u64::from_str_radix(set, 16).ok())
 }
 
-/// What engines of containers leave in them.
+/// The marks that container engines leave.
 fn container(system: &System) -> Option<String> {
     const MARKS: [&str; 3] =
         ["/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io/serviceaccount"];
@@ -362,14 +371,9 @@ fn iommu_types(system: &System) -> BTreeMap<String, Fact<String>> {
 
 fn governors(system: &System) -> BTreeMap<String, usize> {
     const CPUS: &str = "/sys/devices/system/cpu";
-    let mut governors = BTreeMap::new();
-    for name in system.names(CPUS).unwrap_or_default() {
-        let file = Path::new(CPUS).join(name).join("cpufreq/scaling_governor");
-        if let Ok(governor) = system.text(file) {
-            *governors.entry(governor).or_insert(0) += 1;
-        }
-    }
-    governors
+    let cpus = system.names(CPUS).unwrap_or_default().into_iter();
+    let file = |cpu| Path::new(CPUS).join(cpu).join("cpufreq/scaling_governor");
+    tally(cpus.filter_map(|cpu: String| system.text(file(cpu)).ok()))
 }
 
 fn processes(system: &System) -> Fact<BTreeSet<String>> {
@@ -379,18 +383,11 @@ fn processes(system: &System) -> Fact<BTreeSet<String>> {
     Ok(names.into_iter().filter(is_number).filter_map(name).collect())
 }
 
-/// The first PID namespace has a number of its own (`PROC_PID_INIT_INO` of the kernel's
+/// The first PID namespace has a fixed number (`PROC_PID_INIT_INO` of the kernel's
 /// `include/linux/proc_ns.h`).
 fn sees_own_processes_only(system: &System) -> bool {
     const FIRST: &str = "pid:[4026531836]";
-    system.link("/proc/self/ns/pid").is_ok_and(|namespace| namespace != FIRST)
-}
-
-fn devices(system: &System) -> BTreeSet<String> {
-    let plain = system.names("/dev").unwrap_or_default();
-    let verbs = system.names("/dev/infiniband").unwrap_or_default();
-    let verbs = verbs.into_iter().map(|name| format!("infiniband/{name}"));
-    plain.into_iter().chain(verbs).collect()
+    system.link(PID_NAMESPACE).is_ok_and(|namespace| namespace != FIRST)
 }
 
 fn imex_channels(system: &System) -> BTreeSet<u32> {
@@ -520,7 +517,7 @@ mod tests {
         assert!(log.as_ref().map_or_else(|err| !err.to_string().is_empty(), |log| !log.is_empty()));
         let host = Host::read(System::here());
         assert!(host.identity.boot_id.is_some() && host.identity.shm_device.is_some());
-        assert_eq!(host.identity.namespaces.len(), NAMESPACES.len());
+        assert!(host.identity.net_namespace.is_some() && host.identity.pid_namespace.is_some());
         assert!(host.locked_memory.is_ok() && host.shared_memory.is_ok());
         assert!(host.kernel_version().is_some() && host.memory.is_ok());
         assert!(host.memory_limit.is_ok() && host.is_filtered.is_ok());

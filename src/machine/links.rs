@@ -1,10 +1,11 @@
-//! What is known of the links of a GPU, whoever tells it.
+//! The links of a GPU, from all sources.
 
 use serde::Serialize;
 
 use super::{
     pci::Link,
     survey::{Survey, SurveyedGpu},
+    tally,
 };
 use crate::ffi::nvml::{NvLink, Remote};
 
@@ -13,17 +14,17 @@ use crate::ffi::nvml::{NvLink, Remote};
 pub struct GpuLinks {
     /// Its PCI Express link now, by NVML or else by the kernel.
     pub pcie: Link,
-    /// The best that it can be.
+    /// Its best generation and width.
     pub pcie_max: Link,
     /// The generation of its NVLinks.
     pub nvlink_generation: Option<u32>,
-    /// What each of them carries in one direction, in GB/s.
+    /// The rate of each of them in one direction, in GB/s.
     pub nvlink_gb_s: Option<f64>,
     /// How many of them are up.
     pub nvlinks_up: u32,
     /// The numbers of those that are down.
     pub nvlinks_down: Vec<u32>,
-    /// What those end in that are up, and how many end there.
+    /// The ends of those that are up, with the number of links to each.
     pub ends: Vec<(End, u32)>,
 }
 
@@ -35,27 +36,22 @@ pub enum End {
     Switch,
     /// A GPU that this process may use, by its ordinal.
     Gpu(u32),
-    /// Another GPU, or what NVML has no word for, by its PCI address if that is told.
+    /// Another GPU or an unknown device, by its PCI address if that is known.
     Other(Option<String>),
     /// A CPU.
     Cpu,
 }
 
 impl GpuLinks {
-    /// Of a GPU of a machine.
+    /// The links of a GPU of `survey`.
     pub fn of(gpu: &SurveyedGpu, survey: &Survey) -> Self {
         let (nvml, now, pci) = (gpu.nvml.as_ref(), gpu.condition.as_ref(), gpu.pci.as_ref());
         let (kernel, kernel_max) = pci.map(|pci| (pci.link, pci.link_max)).unwrap_or_default();
         let nvlinks = nvml.map_or(&[][..], |gpu| gpu.nvlinks.as_slice());
-        let up = || nvlinks.iter().filter(|link| link.active);
-        let mut ends: Vec<(End, u32)> = Vec::new();
-        for end in up().map(|link| end(link, survey)) {
-            match ends.iter_mut().find(|(known, _)| *known == end) {
-                Some((_, count)) => *count += 1,
-                None => ends.push((end, 1)),
-            }
-        }
-        ends.sort();
+        let (up, down): (Vec<&NvLink>, Vec<&NvLink>) = nvlinks.iter().partition(|link| link.active);
+        let ends = tally(up.into_iter().map(|link| end(link, survey))).into_iter();
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let ends: Vec<(End, u32)> = ends.map(|(end, links)| (end, count(links))).collect();
         Self {
             pcie: Link {
                 generation: now.and_then(|now| now.pcie_generation).or(kernel.generation),
@@ -68,11 +64,7 @@ impl GpuLinks {
             nvlink_generation: nvlinks.iter().find_map(NvLink::generation),
             nvlink_gb_s: nvml.and_then(|gpu| gpu.nvlink_gb_s),
             nvlinks_up: ends.iter().map(|(_, count)| count).sum(),
-            nvlinks_down: nvlinks
-                .iter()
-                .filter(|link| !link.active)
-                .map(|link| link.number)
-                .collect(),
+            nvlinks_down: down.iter().map(|link| link.number).collect(),
             ends,
         }
     }

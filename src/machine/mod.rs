@@ -1,7 +1,7 @@
-//! The machine that g2g runs on: what the kernel, the driver and the libraries tell of it.
+//! The machine that g2g runs on, as the kernel, the driver and the libraries describe it.
 //!
-//! Owns every question to `/proc`, `/sys`, the driver and NVML that is asked to describe or judge
-//! the machine. Measures nothing.
+//! Owns all reading of `/proc`, `/sys`, the driver and NVML that describes the machine. Measures
+//! nothing.
 
 pub mod acs;
 pub mod counters;
@@ -14,17 +14,20 @@ pub mod software;
 pub mod survey;
 pub mod system;
 
-use std::{collections::BTreeSet, fs, path::Path, sync::OnceLock};
+use std::{collections::BTreeMap, path::Path, sync::OnceLock};
 
 use serde::{Deserialize, Serialize};
 
 use crate::ffi::nvml::Nvml;
 pub use crate::ffi::nvml::{Fabric, FabricState, Gpu as NvmlGpu, NvLink};
-pub use crate::ffi::watchdog::limit_calls;
+pub use crate::ffi::{
+    simulation::{attach as simulate, join as join_simulation},
+    watchdog::limit_calls,
+};
 
 use self::system::System;
 use crate::{
-    ffi::{self, cuda, fabric, host as own_host, nccl, simulation},
+    ffi::{self, cuda, fabric, host as own_host, nccl},
     plan::{
         Gpu, NicName,
         topology::{GpuNode, NicNode, Node, NumaNode, Topology, cpu_list},
@@ -39,16 +42,16 @@ use crate::{
 ///
 /// The kernel does not say on which CPUs this process may run; the driver does not describe a GPU.
 pub fn topology() -> Result<Topology, ffi::CallError> {
-    let nodes = topology_below(Path::new("/sys/devices/system"), &own_host::allowed_cpus()?);
-    Ok(Topology { gpus: gpus()?, ..nodes })
+    let nodes = nodes(&System::Kernel, &own_host::allowed_cpus()?);
+    Ok(Topology { nodes, gpus: gpus()?, ..Topology::default() })
 }
 
-/// The GPUs by the driver; none where there is no driver that works.
+/// The GPUs that the driver reports; none without a driver that works.
 fn gpus() -> Result<Vec<GpuNode>, ffi::CallError> {
     let Ok(driver) = cuda::driver() else { return Ok(Vec::new()) };
     let describe = |device: cuda::Device| {
         let bus = device.pci_bus_id()?;
-        // Simulated GPUs have no place among this machine's CPUs and memory.
+        // Simulated GPUs are not near any of this machine's CPUs and memory.
         let (numa_node, pcie_path) =
             if driver.is_simulated { Default::default() } else { place(&bus) };
         Ok(GpuNode {
@@ -64,9 +67,9 @@ fn gpus() -> Result<Vec<GpuNode>, ffi::CallError> {
     driver.devices()?.into_iter().map(describe).collect()
 }
 
-/// The NUMA node of the device with this PCI address, and its place below its root.
+/// The NUMA node of the device with this PCI address, and its path below its root.
 fn place(address: &str) -> (Option<NumaNode>, Vec<String>) {
-    let system = System::of_kernel();
+    let system = System::Kernel;
     let node = pci::numa_node(&system, address, &mut Vec::new());
     (node.map(NumaNode), pci::path(&system, address).unwrap_or_default())
 }
@@ -74,7 +77,7 @@ fn place(address: &str) -> (Option<NumaNode>, Vec<String>) {
 /// Why the driver cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What it answered, where one is here that does not start.
+    /// The code that it returned, if there is a driver that does not start.
     pub code: Option<u32>,
     /// The reason, and what to do: a sentence.
     pub reason: String,
@@ -87,12 +90,12 @@ pub fn driver_refusal() -> Option<Refusal> {
     cuda::driver().err().map(refused)
 }
 
-/// Whether what GPUs and CPUs say to each other is encrypted; `None`: NVML does not tell.
+/// Whether traffic between GPUs and CPUs is encrypted; `None`: NVML does not report it.
 pub fn confidential_computing() -> Option<bool> {
     Nvml::load().ok()?.confidential_computing()
 }
 
-/// Whether the driver gives memory of all GPUs away as dma-bufs; `None`: it does not say.
+/// Whether the driver exports memory of all GPUs as dma-bufs; `None`: it does not report it.
 pub fn gives_dma_bufs() -> Option<bool> {
     let devices = cuda::driver().ok()?.devices().ok()?;
     let answers: Option<Vec<bool>> =
@@ -100,7 +103,7 @@ pub fn gives_dma_bufs() -> Option<bool> {
     answers.filter(|answers| !answers.is_empty()).map(|answers| answers.into_iter().all(|yes| yes))
 }
 
-/// libfabric, loaded when it is first asked for.
+/// libfabric, loaded on first use.
 static FABRIC: OnceLock<Result<&'static fabric::Library, String>> = OnceLock::new();
 
 /// libfabric, if it is here.
@@ -123,7 +126,7 @@ pub fn offered_nics(path: Option<&Path>) -> Vec<NicNode> {
             device: facts.nic.as_ref().and_then(|nic| nic.name.clone()),
         };
         let is_known = |nic: &NicNode| nic.provider == facts.provider && nic.name == name;
-        // An address that is valid on its own link only tells nothing of who is reached.
+        // A link-local address does not identify a network.
         if nics.iter().any(is_known) || name.fabric.starts_with("fe80:") {
             continue;
         }
@@ -142,13 +145,22 @@ pub fn offered_nics(path: Option<&Path>) -> Vec<NicNode> {
     nics
 }
 
-/// Loads the NCCL at `path`, if there is one: whoever needs it later gets the same.
+/// Loads the NCCL at `path`, if there is one, for all later uses.
 pub fn nccl(path: Option<&Path>) {
-    // Who needs it will say why it is not here.
+    // A later use reports why it is missing.
     let _ = nccl::Library::load(path);
 }
 
-/// Whether an interface leads to nowhere but this host.
+/// How often each item occurs.
+pub(crate) fn tally<K: Ord>(items: impl IntoIterator<Item = K>) -> BTreeMap<K, usize> {
+    let mut counts = BTreeMap::new();
+    for item in items {
+        *counts.entry(item).or_default() += 1;
+    }
+    counts
+}
+
+/// Whether an interface only reaches this host.
 fn is_loopback(nic: &NicName) -> bool {
     nic.domain == "lo" || nic.domain.starts_with("shm") || nic.fabric.starts_with("127.")
 }
@@ -188,32 +200,13 @@ pub fn libraries() -> Vec<Library> {
     driver.into_iter().chain(fabric).chain(nccl).collect()
 }
 
-/// Makes this process the first on the simulated machine of this name or file; from now on it
-/// stands in for the driver, and what happens by chance follows from `seed`. What it returns is for
-/// [`join_simulation`].
-///
-/// # Errors
-///
-/// There is no such machine, its file is malformed, or what simulates it is not installed.
-pub fn simulate(machine: &str, seed: u64) -> Result<String, String> {
-    simulation::attach(machine, seed)
-}
-
-/// Makes this process one more on the simulated machine of another process.
-///
-/// # Errors
-///
-/// That process is gone, or what simulates it is not installed.
-pub fn join_simulation(state: &str) -> Result<(), String> {
-    simulation::join(state)
-}
-
-fn topology_below(system: &Path, allowed: &[u32]) -> Topology {
+fn nodes(system: &System, allowed: &[u32]) -> Vec<Node> {
     let usable = |cpus: Vec<u32>| -> Vec<u32> {
         let mut cpus: Vec<u32> = cpus.into_iter().filter(|cpu| allowed.contains(cpu)).collect();
         let siblings = |cpu: u32| {
-            let path = system.join(format!("cpu/cpu{cpu}/topology/thread_siblings_list"));
-            fs::read_to_string(path).ok().and_then(|text| cpu_list(&text)).unwrap_or_default()
+            let cpu = format!("/sys/devices/system/cpu/cpu{cpu}");
+            let text = system.text(format!("{cpu}/topology/thread_siblings_list"));
+            text.ok().and_then(|text| cpu_list(&text)).unwrap_or_default()
         };
         // Whole cores first: a CPU comes late if a lower thread of its core is usable too.
         cpus.sort_by_key(|&cpu| {
@@ -222,61 +215,30 @@ fn topology_below(system: &Path, allowed: &[u32]) -> Topology {
         });
         cpus
     };
-    let numbers: BTreeSet<u32> = fs::read_dir(system.join("node"))
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("node")?.parse().ok())
-        .collect();
-    let nodes: Vec<Node> = numbers
-        .into_iter()
-        .map(|number| {
-            let read = |file: &str| {
-                let path = system.join(format!("node/node{number}/{file}"));
-                fs::read_to_string(path).unwrap_or_default()
-            };
-            let distances = read("distance");
-            Node {
-                id: NumaNode(number),
-                cpus: usable(cpu_list(&read("cpulist")).unwrap_or_default()),
-                distances: distances.split_whitespace().flat_map(str::parse).collect(),
-            }
-        })
-        .collect();
+    let told = survey::nodes(system, &mut Vec::new()).into_iter().map(|node| {
+        let cpus = node.cpus.as_deref().and_then(cpu_list).unwrap_or_default();
+        Node { id: NumaNode(node.number), cpus: usable(cpus), distances: node.distances }
+    });
+    let nodes: Vec<Node> = told.collect();
     if nodes.iter().all(|node| node.cpus.is_empty()) {
-        let whole = Node { id: NumaNode(0), cpus: usable(allowed.to_vec()), distances: vec![10] };
-        return Topology { nodes: vec![whole], ..Topology::default() };
+        let cpus = usable(allowed.to_vec());
+        return vec![Node { id: NumaNode(0), cpus, distances: vec![10] }];
     }
-    Topology { nodes, ..Topology::default() }
+    nodes
 }
 
 /// Memory that can be taken without swapping, by the kernel's estimate, and no more than the
 /// control group of a container has left.
 pub fn available_memory() -> Option<Bytes> {
-    let of_machine = meminfo("MemAvailable:")?;
-    let of_group = memory_left(Path::new("/sys/fs/cgroup"));
+    let system = System::Kernel;
+    let of_machine = host::meminfo(&system, "MemAvailable").ok()?;
+    let of_group = host::memory_left(&system);
     Some(of_group.map_or(of_machine, |of_group| of_group.min(of_machine)))
-}
-
-/// What a control group (version 2) with a limit has left; cached files count as free.
-fn memory_left(group: &Path) -> Option<Bytes> {
-    let read = |file: &str| fs::read_to_string(group.join(file)).ok();
-    let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
-    let (most, used) = (number("memory.max")?, number("memory.current")?);
-    let statistics = read("memory.stat").unwrap_or_default();
-    let cached = statistics.lines().find_map(|line| line.strip_prefix("inactive_file "));
-    let cached = cached.and_then(|cached| cached.parse().ok()).unwrap_or(0);
-    Some(Bytes::new(most.saturating_sub(used).saturating_add(cached).min(most)))
 }
 
 /// All memory of the machine.
 pub fn total_memory() -> Option<Bytes> {
-    meminfo("MemTotal:")
-}
-
-fn meminfo(field: &str) -> Option<Bytes> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
-    Some(Bytes::kib(line.split_whitespace().next()?.parse().ok()?))
+    host::meminfo(&System::Kernel, "MemTotal").ok()
 }
 
 /// Room left for shared memory.
@@ -288,7 +250,7 @@ pub fn free_shared_memory() -> Result<Bytes, ffi::CallError> {
     own_host::free_space(c"/dev/shm")
 }
 
-/// What is missing of `size` of shared memory, for a `reason`; `None`: there is room.
+/// Why `size` of shared memory cannot be taken; `None`: there is room.
 pub(crate) fn lack_of_shared_memory(what_needs: &str, size: Bytes) -> Option<String> {
     match free_shared_memory() {
         Err(err) => Some(format!("no shared memory here: {err}")),
@@ -303,55 +265,59 @@ pub(crate) fn lack_of_shared_memory(what_needs: &str, size: Bytes) -> Option<Str
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Map, Value, json};
+
     use super::*;
 
-    fn write(root: &Path, file: &str, text: &str) {
-        let path = root.join(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+    /// A machine with these files.
+    fn system(files: &[(String, &str)]) -> System {
+        let files = files.iter().map(|(path, text)| (path.clone(), json!({ "text": text })));
+        System::described(&Value::from(files.collect::<Map<_, _>>()).to_string()).unwrap()
     }
 
     #[test]
     fn nodes_distances_and_whole_cores_first_are_read() {
-        let root = tempfile::tempdir().unwrap();
+        const FOLDER: &str = "/sys/devices/system";
+        let mut files = vec![(format!("{FOLDER}/node/possible"), "0-1\n")];
         for (node, cpus, distance) in [(0, "0-1,4-5\n", "10 21\n"), (1, "2-3,6-7\n", "21 10\n")] {
-            write(root.path(), &format!("node/node{node}/cpulist"), cpus);
-            write(root.path(), &format!("node/node{node}/distance"), distance);
+            files.push((format!("{FOLDER}/node/node{node}/cpulist"), cpus));
+            files.push((format!("{FOLDER}/node/node{node}/distance"), distance));
         }
-        write(root.path(), "node/possible", "0-1\n");
         for cpu in 0..8 {
-            let siblings = format!("{},{}\n", cpu % 4, cpu % 4 + 4);
-            write(root.path(), &format!("cpu/cpu{cpu}/topology/thread_siblings_list"), &siblings);
+            let siblings = ["0,4\n", "1,5\n", "2,6\n", "3,7\n"][cpu % 4];
+            let folder = format!("{FOLDER}/cpu/cpu{cpu}/topology");
+            files.push((format!("{folder}/thread_siblings_list"), siblings));
         }
-        let topology = topology_below(root.path(), &[0, 1, 4, 5, 6, 7]);
         let node = |id, cpus: &[u32], distances: &[u32]| Node {
             id: NumaNode(id),
             cpus: cpus.to_vec(),
             distances: distances.to_vec(),
         };
         assert_eq!(
-            topology.nodes,
+            nodes(&system(&files), &[0, 1, 4, 5, 6, 7]),
             [node(0, &[0, 1, 4, 5], &[10, 21]), node(1, &[6, 7], &[21, 10])]
         );
     }
 
     #[test]
     fn a_containers_limit_counts_without_its_cached_files() {
-        let group = tempfile::tempdir().unwrap();
-        assert_eq!(memory_left(group.path()), None);
-        write(group.path(), "memory.max", "1000\n");
-        write(group.path(), "memory.current", "700\n");
-        write(group.path(), "memory.stat", "anon 100\ninactive_file 200\n");
-        assert_eq!(memory_left(group.path()), Some(Bytes::new(500)));
-        write(group.path(), "memory.max", "max\n");
-        assert_eq!(memory_left(group.path()), None);
+        let left = |most: &str| {
+            let file = |name: &str| format!("/sys/fs/cgroup/{name}");
+            host::memory_left(&system(&[
+                (file("memory.max"), most),
+                (file("memory.current"), "700\n"),
+                (file("memory.stat"), "anon 100\ninactive_file 200\n"),
+            ]))
+        };
+        assert_eq!(host::memory_left(&system(&[])), None);
+        assert_eq!(left("1000\n"), Some(Bytes::new(500)));
+        assert_eq!(left("max\n"), None);
     }
 
     #[test]
     fn a_kernel_without_numa_is_one_node() {
-        let root = tempfile::tempdir().unwrap();
-        let topology = topology_below(root.path(), &[3, 4]);
-        assert_eq!(topology.cpus(NumaNode(0)), [3, 4]);
+        let nodes = nodes(&system(&[]), &[3, 4]);
+        assert_eq!((nodes.len(), nodes[0].id, &nodes[0].cpus[..]), (1, NumaNode(0), &[3, 4][..]));
     }
 
     #[test]

@@ -1,15 +1,14 @@
-//! The network interfaces that the kernel shows, for RDMA and for IP, and what they hang on.
+//! The network interfaces that the kernel shows, for RDMA and for IP, and their PCI devices.
 //!
 //! The files are those of the kernel's `Documentation/ABI/stable/sysfs-class-infiniband` and
-//! `Documentation/ABI/testing/sysfs-class-net`. What libfabric offers is another question
-//! ([`super::offered_nics`]).
+//! `Documentation/ABI/testing/sysfs-class-net`. [`super::offered_nics`] has what libfabric offers.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    pci::{self, optional},
+    pci::{self, optional, told},
     system::{System, Unread},
 };
 use crate::units;
@@ -24,22 +23,22 @@ const AMAZON: u32 = 0x1d0f;
 /// The number of Ethernet among the kinds of interfaces (`ARPHRD_ETHER` of if_arp.h).
 const ETHERNET: u32 = 1;
 
-/// A network interface that is a device; loopback and what software makes are none.
+/// A network interface that is a device: neither loopback nor virtual.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nic {
-    /// Its name by the kernel: `rdmap16s27`, `mlx5_0`, `ens5`.
+    /// The kernel's name of it: `rdmap16s27`, `mlx5_0`, `ens5`.
     pub name: String,
-    /// What it speaks.
+    /// Its kind.
     pub kind: NicKind,
     /// The interfaces for IP of the same device.
     pub interfaces: Vec<String>,
-    /// Where it is; `None` where it is no PCI device, or is not told.
+    /// Its PCI device; `None` if it is none, or is not known.
     pub pci: Option<pci::Device>,
     /// Its ports.
     pub ports: Vec<Port>,
 }
 
-/// What a network interface speaks.
+/// The kind of a network interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[derive(strum::Display)]
@@ -53,7 +52,7 @@ pub enum NicKind {
     /// RDMA over Ethernet.
     #[strum(serialize = "RoCE")]
     Roce,
-    /// RDMA of a kind that the kernel does not tell.
+    /// RDMA of an unknown kind.
     #[strum(serialize = "RDMA")]
     Rdma,
     /// IP alone.
@@ -65,19 +64,19 @@ pub enum NicKind {
 pub struct Port {
     /// Its number.
     pub number: u32,
-    /// Its state in the kernel's word: `ACTIVE`, `DOWN`, `up`, …
+    /// The kernel's word for its state: `ACTIVE`, `DOWN`, `up`, …
     pub state: Option<String>,
-    /// Whether data goes through it; `None` where the state does not say.
+    /// Whether it is up; `None` if the state does not say.
     pub is_up: Option<bool>,
-    /// What it carries in one direction, in 10⁹ bits per second. Drivers of EFA that do not ask
-    /// the device say 100 of each (Linux, `efa_query_port` in efa_verbs.c).
+    /// Its rate in one direction, in 10⁹ bits per second. EFA drivers that do not ask the device
+    /// report 100 (Linux, `efa_query_port` in efa_verbs.c).
     pub rate_gbit_s: Option<f64>,
     /// The folders with its counters.
     pub counters: Vec<PathBuf>,
 }
 
 /// The network interfaces in the order of their names, those for RDMA first. `devices` are the
-/// machine's PCI devices. Why one of them tells less than it should is added to `missing`.
+/// machine's PCI devices. Reasons for missing facts are added to `missing`.
 pub fn nics(system: &System, devices: &[pci::Device], missing: &mut Vec<String>) -> Vec<Nic> {
     let mut nics: Vec<Nic> = Vec::new();
     for name in optional(system.names(RDMA_DEVICES), missing).unwrap_or_default() {
@@ -85,12 +84,11 @@ pub fn nics(system: &System, devices: &[pci::Device], missing: &mut Vec<String>)
     }
     for name in optional(system.names(NET), missing).unwrap_or_default() {
         let Some(place) = place(system, NET, &name, missing) else { continue };
-        let address = place.as_deref().and_then(pci_address);
+        let address = pci_address(&place);
         let is_same = |nic: &&mut Nic| {
             address.is_some() && nic.pci.as_ref().map(|pci| pci.address.as_str()) == address
         };
-        let mut rdma = nics.iter_mut().filter(|nic| nic.kind != NicKind::Ethernet);
-        if let Some(nic) = rdma.find(is_same) {
+        if let Some(nic) = nics.iter_mut().filter(|nic| nic.is_rdma()).find(is_same) {
             nic.interfaces.push(name);
         } else if optional(system.value(format!("{NET}/{name}/type")), missing) == Some(ETHERNET) {
             nics.push(Nic {
@@ -105,30 +103,15 @@ pub fn nics(system: &System, devices: &[pci::Device], missing: &mut Vec<String>)
     nics
 }
 
-/// Where the device behind an interface is; `None` where there is no device behind it, and
-/// `Some(None)` where the kernel does not find it.
-#[expect(clippy::option_option, reason = "no device, a device that is lost, and one that is there")]
-fn place(
-    system: &System,
-    class: &str,
-    name: &str,
-    missing: &mut Vec<String>,
-) -> Option<Option<PathBuf>> {
+/// The path of the device behind an interface; `None` if there is no device, and an empty path if
+/// the kernel does not find it.
+fn place(system: &System, class: &str, name: &str, missing: &mut Vec<String>) -> Option<PathBuf> {
     let device = format!("{class}/{name}/device");
-    match system.link(&device) {
-        Ok(_) => {
-            let place = system.resolve(&device);
-            Some(place.inspect_err(|err| missing.push(err.to_string())).ok())
-        }
-        Err(Unread::Absent(_)) => None,
-        Err(err) => {
-            missing.push(err.to_string());
-            None
-        }
-    }
+    optional(system.link(&device), missing)?;
+    Some(told(system.resolve(&device), missing).unwrap_or_default())
 }
 
-/// The PCI address nearest to the end of a path: a virtual interface hangs below its device.
+/// The last PCI address in a path: a virtio interface is below its PCI device.
 fn pci_address(place: &Path) -> Option<&str> {
     let is_address = |part: &&str| {
         let form = [4, 7, 10].map(|at| part.as_bytes().get(at).copied());
@@ -142,7 +125,7 @@ fn found(devices: &[pci::Device], address: Option<&str>) -> Option<pci::Device> 
     devices.iter().find(|device| Some(device.address.as_str()) == address).cloned()
 }
 
-/// An interface for RDMA; `None` for one that software makes of another interface.
+/// An interface for RDMA; `None` for a virtual one.
 fn rdma(
     system: &System,
     name: &str,
@@ -150,7 +133,7 @@ fn rdma(
     missing: &mut Vec<String>,
 ) -> Option<Nic> {
     let place = place(system, RDMA_DEVICES, name, missing)?;
-    let pci = found(devices, place.as_deref().and_then(pci_address));
+    let pci = found(devices, pci_address(&place));
     let folder = format!("{RDMA_DEVICES}/{name}");
     let mut layer = None;
     let mut ports = Vec::new();
@@ -207,7 +190,7 @@ fn ethernet_port(system: &System, name: &str, missing: &mut Vec<String>) -> Port
         Some("unknown") | None => None,
         Some(_) => Some(false),
     };
-    // One that is down refuses to say, and one that does not know says -1.
+    // The file of an interface that is down cannot be read; -1 is not known.
     let speed = system.value::<i64>(file("speed"));
     let speed = if is_up == Some(false) { speed.ok() } else { optional(speed, missing) };
     let speed = speed.and_then(|mbit_s| u64::try_from(mbit_s).ok()).filter(|&mbit_s| mbit_s > 0);
@@ -222,14 +205,14 @@ fn ethernet_port(system: &System, name: &str, missing: &mut Vec<String>) -> Port
 }
 
 impl Nic {
-    /// What its ports that are not down carry together in one direction, in 10⁹ bits per second.
+    /// The rate of all its ports that are not down in one direction, in 10⁹ bits per second.
     pub fn rate_gbit_s(&self) -> Option<f64> {
         let usable = self.ports.iter().filter(|port| port.is_up != Some(false));
         let rates: Vec<f64> = usable.filter_map(|port| port.rate_gbit_s).collect();
         (!rates.is_empty()).then(|| rates.iter().sum())
     }
 
-    /// Whether it writes into the memory of another host.
+    /// Whether it is an RDMA device.
     pub fn is_rdma(&self) -> bool {
         self.kind != NicKind::Ethernet
     }

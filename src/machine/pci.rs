@@ -1,5 +1,5 @@
 //! The PCI devices that carry data between GPUs and out of the machine, as `/sys/bus/pci` shows
-//! them, and where the ways of two of them meet.
+//! them, and where the paths of two of them meet.
 //!
 //! The files are those of the kernel's `Documentation/ABI/testing/sysfs-bus-pci`.
 
@@ -20,36 +20,36 @@ const SPEEDS: [(f64, u32); 6] = [(2.5, 1), (5.0, 2), (8.0, 3), (16.0, 4), (32.0,
 /// The widths that a link can have; the kernel writes 0, 63 or 255 where it does not know.
 const WIDTHS: [u32; 7] = [1, 2, 4, 8, 12, 16, 32];
 
-/// A PCI device. What the kernel does not tell is `None`.
+/// A PCI device. `None`: not known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Device {
     /// Its address in the kernel's form, such as `0000:1b:00.0`.
     pub address: String,
     /// What it is for.
     pub kind: Kind,
-    /// Who made it.
+    /// The vendor's number.
     pub vendor: Option<u32>,
-    /// The maker's number for it.
+    /// The vendor's number for the device.
     pub device: Option<u32>,
-    /// The host bridge, the bridges on the way, and the device; empty where it is not told.
+    /// The host bridge, the bridges on the path, and the device; empty if it is not known.
     pub path: Vec<String>,
     /// The NUMA node that is nearest.
     pub numa_node: Option<u32>,
     /// The CPUs that are nearest, as a list of the kernel's such as `0-23,48-71`.
     pub cpus: Option<String>,
-    /// Its link now; an idle GPU goes back to a lower speed.
+    /// Its link now; an idle GPU lowers the speed.
     pub link: Link,
-    /// The best that it can have.
+    /// Its best link.
     pub link_max: Link,
     /// The driver that it is bound to.
     pub driver: Option<String>,
 }
 
-/// What a device is for.
+/// The kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A GPU of NVIDIA's.
+    /// An NVIDIA GPU.
     Gpu,
     /// A switch between NVLinks.
     NvSwitch,
@@ -66,7 +66,7 @@ pub struct Link {
     pub lanes: Option<u32>,
 }
 
-/// Where the ways of two devices meet, nearest first: the words of `nvidia-smi topo -m`.
+/// Where the paths of two devices meet, nearest first, in the words of `nvidia-smi topo -m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[derive(strum::IntoStaticStr, strum::Display)]
@@ -84,31 +84,22 @@ pub enum Way {
     Sys,
 }
 
-/// The devices that carry data. Why one of them tells less than it should is added to `missing`.
+/// The devices that carry data. Reasons for missing facts are added to `missing`.
 pub fn devices(system: &System, missing: &mut Vec<String>) -> Vec<Device> {
     // A machine without PCI has no such folder.
-    let addresses = match system.names(DEVICES) {
-        Ok(addresses) => addresses,
-        Err(Unread::Absent(_)) => Vec::new(),
-        Err(err) => {
-            missing.push(err.to_string());
-            Vec::new()
-        }
-    };
+    let addresses = optional(system.names(DEVICES), missing).unwrap_or_default();
     addresses.iter().filter_map(|address| device(system, address, missing)).collect()
 }
 
 /// The device at an address; `None` if it carries no data between GPUs or out of the machine.
 fn device(system: &System, address: &str, missing: &mut Vec<String>) -> Option<Device> {
     let file = |name: &str| format!("{DEVICES}/{address}/{name}");
-    let mut told =
-        |result: Result<u32, Unread>| result.inspect_err(|err| missing.push(err.to_string())).ok();
-    let class = told(hexadecimal(system, &file("class")))?;
-    let vendor = told(hexadecimal(system, &file("vendor")));
+    let class = told(hexadecimal(system, &file("class")), missing)?;
+    let vendor = told(hexadecimal(system, &file("vendor")), missing);
     let kind = match (class >> 16, class >> 8, vendor) {
         // A display controller, or a processing accelerator.
         (0x03 | 0x12, _, Some(NVIDIA)) => Kind::Gpu,
-        // A bridge of a kind that the standard has no number for.
+        // A bridge of the kind "other".
         (_, 0x0680, Some(NVIDIA)) => Kind::NvSwitch,
         (0x02, ..) => Kind::Network,
         _ => return None,
@@ -155,15 +146,17 @@ pub(super) fn cpus(system: &System, file: &str) -> Result<String, Unread> {
     cpu_list(&text).map(|_| text.clone()).ok_or_else(|| Unread::holding(file, &text))
 }
 
-/// What a file says; that it is not there is no reason, but an answer.
+/// The value of a file; an error is added to `missing`.
+pub(super) fn told<T>(result: Result<T, Unread>, missing: &mut Vec<String>) -> Option<T> {
+    result.inspect_err(|err| missing.push(err.to_string())).ok()
+}
+
+/// The value of a file that may not exist; other errors are added to `missing`.
 pub(super) fn optional<T>(result: Result<T, Unread>, missing: &mut Vec<String>) -> Option<T> {
-    result
-        .inspect_err(|err| {
-            if !matches!(err, Unread::Absent(_)) {
-                missing.push(err.to_string());
-            }
-        })
-        .ok()
+    match result {
+        Err(Unread::Absent(_)) => None,
+        result => told(result, missing),
+    }
 }
 
 /// A file with one number such as `0x10de`.
@@ -181,10 +174,8 @@ fn speed(system: &System, file: &str, missing: &mut Vec<String>) -> Option<u32> 
     }
     let number = text.split_once(" GT/s").and_then(|(number, _)| number.parse::<f64>().ok());
     let known = number.and_then(|gt_s| SPEEDS.iter().find(|(speed, _)| (speed - gt_s).abs() < 0.1));
-    if known.is_none() {
-        missing.push(Unread::holding(file, &text).to_string());
-    }
-    known.map(|&(_, generation)| generation)
+    let known = known.ok_or_else(|| Unread::holding(file, &text));
+    told(known, missing).map(|(_, generation)| *generation)
 }
 
 /// The lanes of a link.
@@ -193,16 +184,12 @@ fn width(system: &System, file: &str, missing: &mut Vec<String>) -> Option<u32> 
     match lanes {
         0 | 63 | 255 => None,
         lanes if WIDTHS.contains(&lanes) => Some(lanes),
-        lanes => {
-            missing.push(Unread::holding(file, &lanes.to_string()).to_string());
-            None
-        }
+        lanes => told(Err(Unread::holding(file, &lanes.to_string())), missing),
     }
 }
 
 impl Device {
-    /// The NUMA node, and the way to it, that another device shares; `None` where the kernel does
-    /// not tell enough.
+    /// Where the paths of two devices meet; `None` if the kernel does not report enough.
     pub fn way(&self, other: &Self) -> Option<Way> {
         let (ours, theirs) = (self.path.as_slice(), other.path.as_slice());
         if ours.is_empty() || theirs.is_empty() {
@@ -211,7 +198,7 @@ impl Device {
         let shared = ours.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();
         match shared {
             0 if self.numa_node == other.numa_node => Some(Way::Node),
-            // Where the kernel knows the node of one only, nobody can say.
+            // The node of one device is not known.
             0 if self.numa_node.is_some() && other.numa_node.is_some() => Some(Way::Sys),
             0 => None,
             1 => Some(Way::Phb),
@@ -224,9 +211,8 @@ impl Device {
 }
 
 impl Link {
-    /// What it carries in one direction with nothing taken off but the code of its lanes, in GB/s:
-    /// 8 of 10 bits in generations 1 and 2, 128 of 130 from 3 to 5. `None` for what is not known,
-    /// and for the packets of generation 6.
+    /// Its raw rate in one direction after line coding, in GB/s: 8 of 10 bits in generations 1 and
+    /// 2, 128 of 130 from 3 to 5. `None` if it is not known, and for the packets of generation 6.
     pub fn gb_s(self) -> Option<f64> {
         let generation = self.generation?;
         let code = match generation {
@@ -242,7 +228,7 @@ impl Link {
 impl From<CommonAncestor> for Way {
     fn from(ancestor: CommonAncestor) -> Self {
         match ancestor {
-            // Two GPUs of one board meet in the switch on it.
+            // Two GPUs of one board meet in its switch.
             CommonAncestor::Internal | CommonAncestor::SingleSwitch => Self::Pix,
             CommonAncestor::MultipleSwitches => Self::Pxb,
             CommonAncestor::HostBridge => Self::Phb,

@@ -1,5 +1,5 @@
-//! The libraries that GPUs' traffic needs beside the driver: which are installed, where, in which
-//! version, and whether the dynamic loader finds them.
+//! The libraries that GPU communication needs beside the driver: where they are installed, their
+//! versions, and whether the dynamic loader finds them.
 
 use std::{
     collections::BTreeSet,
@@ -11,8 +11,7 @@ use regex::Regex;
 
 use super::system::System;
 
-/// Where the dynamic loader looks without being told (`ld.so(8)`), on the distributions that EC2
-/// has images of.
+/// The dynamic loader's default folders (`ld.so(8)`) on the distributions that EC2 has images of.
 const USUAL: [&str; 6] = [
     "/usr/lib64",
     "/usr/lib/x86_64-linux-gnu",
@@ -22,8 +21,8 @@ const USUAL: [&str; 6] = [
     "/lib",
 ];
 
-/// Where installers put what the loader finds only if it is told: that of EFA, and those of CUDA
-/// and NCCL.
+/// The folders of the installers of EFA, CUDA and NCCL, which the loader only searches if it is
+/// configured to.
 const OWN: [&str; 8] = [
     "/opt/amazon/efa/lib64",
     "/opt/amazon/efa/lib",
@@ -35,7 +34,7 @@ const OWN: [&str; 8] = [
     "/usr/local/cuda/lib64",
 ];
 
-/// What EFA's installer writes of what it has installed.
+/// The file in which EFA's installer lists what it has installed.
 const PACKAGES: &str = "/opt/amazon/efa_installed_packages";
 
 /// The libraries that are installed.
@@ -43,13 +42,13 @@ const PACKAGES: &str = "/opt/amazon/efa_installed_packages";
 pub struct Software {
     /// The version of EFA's installer.
     pub efa_installer: Option<String>,
-    /// NCCL, each file once; the one that is used first.
+    /// NCCL, each file once; the first one is used.
     pub nccl: Vec<Installed>,
     /// libfabric.
     pub libfabric: Vec<Installed>,
-    /// The plugins by which NCCL knows EFA (`libnccl-net*.so` of aws-ofi-nccl).
+    /// NCCL's plugins for EFA (`libnccl-net*.so` of aws-ofi-nccl).
     pub nccl_plugins: Vec<Installed>,
-    /// The providers that the loaded libfabric offers; `None`: it was not asked.
+    /// The providers that the loaded libfabric offers; `None`: it is not loaded.
     pub providers: Option<BTreeSet<String>>,
     /// Whether the loader's configuration could be read.
     pub knows_loader: bool,
@@ -74,30 +73,20 @@ impl Installed {
     }
 }
 
-/// Where libraries are looked for.
-struct Folders {
-    /// Where the loader looks.
-    on_path: Vec<PathBuf>,
-    /// Where they are besides.
-    beside: Vec<PathBuf>,
-    knows_loader: bool,
-}
-
 impl Software {
-    /// What `system` has. `library_path` is `LD_LIBRARY_PATH`. On a real machine NCCL and libfabric
-    /// are loaded, since nothing else tells which of several the loader takes.
+    /// Finds the libraries of `system`. `library_path` is `LD_LIBRARY_PATH`. On a real machine NCCL
+    /// and libfabric are loaded, which shows the ones that the loader chooses.
     pub fn read(system: &System, library_path: Option<&str>) -> Self {
-        let folders = Folders::of(system, library_path);
+        let loader = Loader::of(system, library_path);
         let packages = system.text(PACKAGES).unwrap_or_default();
-        let installer = |text: &str| first(&INSTALLER, text);
-        let find = |name: &dyn Fn(&str) -> bool| folders.find(system, name);
         let mut software = Self {
-            efa_installer: installer(&packages),
-            nccl: find(&|name| name == "libnccl.so.2"),
-            libfabric: find(&|name| name == "libfabric.so.1"),
-            nccl_plugins: find(&|name| name.starts_with("libnccl-net") && name.ends_with(".so")),
+            efa_installer: first(&INSTALLER, &packages),
+            nccl: loader.find(system, |name| name == "libnccl.so.2"),
+            libfabric: loader.find(system, |name| name == "libfabric.so.1"),
+            nccl_plugins: loader
+                .find(system, |name| name.starts_with("libnccl-net") && name.ends_with(".so")),
             providers: None,
-            knows_loader: folders.knows_loader,
+            knows_loader: loader.is_known,
         };
         // Other networks have plugins of the same name.
         software.nccl_plugins.retain(|plugin| {
@@ -105,14 +94,14 @@ impl Software {
             ["ofi-nccl", "net-ofi"].iter().any(|name| plugin.path.contains(name))
                 || OFI_PLUGIN.is_match(&bytes())
         });
-        // libfabric's files are numbered by their interface, and the plugin's not at all.
-        for library in &mut software.libfabric {
-            let is_amazons = library.path.starts_with("/opt/amazon/");
-            library.version = is_amazons.then(|| first(&LIBFABRIC, &packages)).flatten();
-        }
-        for plugin in &mut software.nccl_plugins {
-            let is_amazons = plugin.path.starts_with("/opt/amazon/");
-            plugin.version = is_amazons.then(|| first(&PLUGIN, &packages)).flatten();
+        // libfabric's file names have the version of the interface, and the plugin's have none.
+        for (libraries, expression) in
+            [(&mut software.libfabric, &LIBFABRIC), (&mut software.nccl_plugins, &PLUGIN)]
+        {
+            for library in libraries {
+                let is_amazons = library.path.starts_with("/opt/amazon/");
+                library.version = first(expression, &packages).filter(|_| is_amazons);
+            }
         }
         if system.is_real() {
             software.load();
@@ -120,7 +109,7 @@ impl Software {
         software
     }
 
-    /// Adds what the loader finds.
+    /// Adds the libraries that the loader finds.
     fn load(&mut self) {
         super::nccl(None);
         self.providers = super::fabric()
@@ -144,7 +133,7 @@ impl Software {
 static INSTALLER: LazyLock<Regex> =
     LazyLock::new(|| expression(r"EFA installer version: *(\d+(?:\.\d+)+)"));
 
-/// As Debian names the package (`libfabric1-aws_1.22.0amzn1.0_amd64`), and Red Hat
+/// The package's name on Debian (`libfabric1-aws_1.22.0amzn1.0_amd64`) and on Red Hat
 /// (`libfabric-aws-1.22.0amzn1.0-1.amzn2.x86_64`).
 static LIBFABRIC: LazyLock<Regex> =
     LazyLock::new(|| expression(r"(?:^|\s)libfabric[a-z0-9-]*[-_](\d+(?:\.\d+)+)"));
@@ -152,7 +141,7 @@ static LIBFABRIC: LazyLock<Regex> =
 static PLUGIN: LazyLock<Regex> =
     LazyLock::new(|| expression(r"(?:^|\s)(?:libnccl-ofi|aws-ofi-nccl)[a-z-]*[-_](\d+(?:\.\d+)+)"));
 
-/// What the plugin calls itself in NCCL's log.
+/// The plugin's name of itself in NCCL's log.
 static OFI_PLUGIN: LazyLock<regex::bytes::Regex> =
     LazyLock::new(|| regex::bytes::Regex::new("aws-ofi-nccl").expect("a test uses it"));
 
@@ -160,42 +149,49 @@ fn expression(text: &str) -> Regex {
     Regex::new(text).expect("a test uses every expression")
 }
 
-/// What stands in the first parentheses of an expression.
+/// The first group of an expression.
 fn first(expression: &Regex, text: &str) -> Option<String> {
     Some(expression.captures(text)?.get(1)?.as_str().to_owned())
 }
 
-impl Folders {
+/// Where the dynamic loader looks.
+struct Loader {
+    folders: Vec<PathBuf>,
+    /// Whether its configuration could be read.
+    is_known: bool,
+}
+
+impl Loader {
     fn of(system: &System, library_path: Option<&str>) -> Self {
         const CONFIGURATIONS: &str = "/etc/ld.so.conf.d";
         let named = library_path.unwrap_or_default().split(':').filter(|part| !part.is_empty());
-        let mut on_path: Vec<PathBuf> = named.map(PathBuf::from).collect();
+        let mut folders: Vec<PathBuf> = named.map(PathBuf::from).collect();
         let names = system.names(CONFIGURATIONS).unwrap_or_default();
         let files = names.iter().map(|name| Path::new(CONFIGURATIONS).join(name));
-        let mut knows_loader = false;
+        let mut is_known = false;
         for file in files.chain([PathBuf::from("/etc/ld.so.conf")]) {
             let Ok(text) = system.text(file) else { continue };
-            knows_loader = true;
-            let folders = text.lines().map(str::trim).filter(|line| line.starts_with('/'));
-            on_path.extend(folders.map(PathBuf::from));
+            is_known = true;
+            let named = text.lines().map(str::trim).filter(|line| line.starts_with('/'));
+            folders.extend(named.map(PathBuf::from));
         }
-        on_path.extend(USUAL.map(PathBuf::from));
-        Self { on_path, beside: OWN.map(PathBuf::from).to_vec(), knows_loader }
+        folders.extend(USUAL.map(PathBuf::from));
+        Self { folders, is_known }
     }
 
-    /// The files in these folders whose names are wanted, each once.
-    fn find(&self, system: &System, is_wanted: &dyn Fn(&str) -> bool) -> Vec<Installed> {
+    /// The files whose names are wanted, each once: in the loader's folders, then in those of
+    /// installers.
+    fn find(&self, system: &System, is_wanted: impl Fn(&str) -> bool) -> Vec<Installed> {
         let mut seen = BTreeSet::new();
         let mut found = Vec::new();
-        let on_path = self.on_path.iter().map(|folder| (folder, true));
-        for (folder, is_on_path) in on_path.chain(self.beside.iter().map(|folder| (folder, false)))
-        {
+        let on_path = self.folders.iter().map(|folder| (folder.as_path(), true));
+        for (folder, is_on_path) in on_path.chain(OWN.map(|folder| (Path::new(folder), false))) {
             let names = system.names(folder).unwrap_or_default();
             for name in names.into_iter().filter(|name| is_wanted(name)) {
                 let path = folder.join(name);
                 let Ok(file) = system.resolve(&path) else { continue };
-                if seen.insert(file.clone()) {
-                    let version = version_in(&file);
+                let version = version_in(&file);
+                if seen.insert(file) {
                     let path = path.display().to_string();
                     found.push(Installed { path, version, is_on_path });
                 }

@@ -1,5 +1,5 @@
-//! The machine as a whole: what the kernel, the driver and NVML tell of its GPUs, of what they
-//! hang on, and of the ways between them.
+//! The whole machine: its GPUs, what they are connected to, and the paths between them, as the
+//! kernel, the driver and NVML report them.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,29 +21,29 @@ use crate::{
 /// Where the kernel describes the NUMA nodes.
 const NODES: &str = "/sys/devices/system/node";
 
-/// What the maker of EC2 instances is called in the description of the machine.
+/// The vendor of EC2 instances in the firmware's description.
 const EC2: &str = "Amazon EC2";
 
 /// A machine.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Survey {
     /// Whether it is a simulated machine.
     pub simulated: bool,
-    /// Who made it, by the description that its firmware gives.
+    /// The vendor in the firmware's description.
     pub vendor: Option<String>,
-    /// What it is called there: on EC2 the instance type.
+    /// The product in the firmware's description: on EC2 the instance type.
     pub product: Option<String>,
     /// NVIDIA's driver, such as `570.86.15`.
     pub driver_version: Option<String>,
-    /// The libraries that were asked.
+    /// The libraries that were loaded.
     pub libraries: Vec<Library>,
-    /// Why something is not told.
+    /// Why facts are missing.
     pub missing: Vec<String>,
     /// The NUMA nodes, in the order of their numbers.
     pub nodes: Vec<SurveyedNode>,
     /// The GPUs that this process may use, in the order of their ordinals.
     pub gpus: Vec<SurveyedGpu>,
-    /// GPUs that are there and that this process may not use.
+    /// GPUs that this process may not use.
     pub other_gpus: Vec<pci::Device>,
     /// The switches between NVLinks that are devices of this machine.
     pub switches: Vec<pci::Device>,
@@ -64,7 +64,7 @@ pub struct SurveyedNode {
     pub distances: Vec<u32>,
 }
 
-/// A GPU. `null`: nobody tells it.
+/// A GPU. `null`: not known.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SurveyedGpu {
     /// What cases depend on.
@@ -74,15 +74,15 @@ pub struct SurveyedGpu {
     pub compute_capability: (u32, u32),
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// Copies that it does at once, beside kernels.
+    /// The number of copies that it runs at once, beside kernels.
     pub copy_engines: u32,
     /// The CPUs that are nearest, as a list of the kernel's.
     pub cpus: Option<String>,
-    /// What the kernel shows of it.
+    /// The device, as the kernel shows it.
     pub pci: Option<pci::Device>,
-    /// What NVML tells of it.
+    /// The GPU, as NVML describes it.
     pub nvml: Option<nvml::Gpu>,
-    /// How it is doing now.
+    /// Its condition now.
     pub condition: Option<nvml::Condition>,
     /// What it has counted since its driver was loaded.
     pub errors: Option<nvml::Errors>,
@@ -91,39 +91,39 @@ pub struct SurveyedGpu {
 /// A network interface and the GPUs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SurveyedNic {
-    /// What the kernel shows of it.
+    /// The device, as the kernel shows it.
     #[serde(flatten)]
     pub nic: Nic,
-    /// The way from it to each GPU that this process may use, in the order of their ordinals.
+    /// The way to each GPU that this process may use, in the order of their ordinals.
     pub ways: Vec<Option<Way>>,
     /// The ordinals of the GPUs with the shortest way.
     pub nearest_gpus: Vec<u32>,
 }
 
-/// The way by which one GPU reaches another's memory.
+/// How one GPU reaches another's memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SurveyedPair {
-    /// Ordinal of the GPU that reaches out.
+    /// Ordinal of the GPU that accesses the memory.
     pub gpu: u32,
     /// Ordinal of the GPU whose memory it is.
     pub peer: u32,
-    /// `NV18` for 18 NVLinks that are up; otherwise, in `nvidia-smi topo -m`'s words, where their
-    /// ways over PCI Express meet, by NVML or else by the kernel.
+    /// `NV18` for 18 NVLinks that are up; otherwise where their PCI Express paths meet, in the
+    /// words of `nvidia-smi topo -m`, by NVML or else by the kernel.
     pub connection: Option<String>,
     /// The NVLinks between them that are up.
     pub nvlinks: u32,
-    /// Where their ways over PCI Express meet by what the kernel shows.
+    /// Where their PCI Express paths meet, by the kernel.
     pub way: Option<Way>,
-    /// Whether the driver lets it reach the memory.
+    /// Whether the driver grants access.
     pub access: bool,
-    /// Whether atomic operations are done where the memory is; not, where the driver is too old
-    /// to tell, which `missing` says.
+    /// Whether atomic operations run where the memory is; false if the driver is too old to report
+    /// it, which `missing` says.
     pub native_atomics: bool,
-    /// What NVML tells of the pair.
+    /// The pair, as NVML describes it.
     pub nvml: Option<nvml::Pair>,
 }
 
-/// Asks the kernel, the driver and NVML.
+/// Surveys the machine through the kernel, the driver and NVML.
 pub fn survey(topology: &Topology) -> Result<Survey, CallError> {
     let mut missing = Vec::new();
     let driver = cuda::driver().inspect_err(|err| missing.push(err.to_string())).ok();
@@ -136,12 +136,15 @@ pub fn survey(topology: &Topology) -> Result<Survey, CallError> {
         survey.gpus.push(gpu(*device, node, nvml, &survey.other_gpus)?);
     }
     let untold = driver.and_then(|driver| driver.lacks(Feature::NativeAtomics));
-    missing.extend(untold.map(|untold| untold.to_string()));
-    let told = (nvml, untold.is_none());
-    for (here, device) in devices.iter().enumerate() {
-        for (there, peer) in devices.iter().enumerate().filter(|(there, _)| *there != here) {
-            let gpus = (&survey.gpus[here], &survey.gpus[there]);
-            survey.pairs.push(pair(*device, *peer, told, gpus)?);
+    missing.extend(untold.as_ref().map(ToString::to_string));
+    let gpus = devices.iter().copied().zip(&survey.gpus);
+    for (here, (device, gpu)) in gpus.clone().enumerate() {
+        for (_, (peer, other)) in gpus.clone().enumerate().filter(|(there, _)| *there != here) {
+            let access = device.can_access_peer(peer)?;
+            let native_atomics = untold.is_none() && device.has_native_atomics(peer)?;
+            let told =
+                nvml.and_then(|nvml| nvml.pair(&gpu.node.pci_bus_id, &other.node.pci_bus_id));
+            survey.pairs.push(gpu.pair(other, told, access, native_atomics));
         }
     }
     survey.connect();
@@ -154,8 +157,8 @@ pub fn survey(topology: &Topology) -> Result<Survey, CallError> {
     Ok(survey)
 }
 
-/// What can be told of this machine: all, or, where the driver does not describe a GPU, what the
-/// kernel shows; and why it is not more.
+/// All that can be found out about this machine. If the driver does not describe a GPU: what the
+/// kernel shows, and the driver's error.
 pub fn told() -> (Survey, Option<CallError>) {
     match super::topology().and_then(|topology| survey(&topology)) {
         Ok(survey) => (survey, None),
@@ -167,7 +170,7 @@ pub fn told() -> (Survey, Option<CallError>) {
     }
 }
 
-/// What the kernel shows, before anybody else is asked: all GPUs are among the others.
+/// What the kernel alone shows: all GPUs are in `other_gpus`.
 pub fn shown(system: &System) -> Survey {
     let missing = &mut Vec::new();
     let devices = pci::devices(system, missing);
@@ -179,26 +182,22 @@ pub fn shown(system: &System) -> Survey {
     let (vendor, product) = (dmi("sys_vendor"), dmi("product_name"));
     let nodes = nodes(system, missing);
     let nics = nics::nics(system, &devices, missing).into_iter();
+    let nics = nics.map(|nic| SurveyedNic { nic, ways: Vec::new(), nearest_gpus: Vec::new() });
     Survey {
         simulated: !system.is_real(),
         vendor,
         product,
-        driver_version: None,
-        libraries: Vec::new(),
         missing: std::mem::take(missing),
         nodes,
-        gpus: Vec::new(),
         other_gpus: of_kind(Kind::Gpu).collect(),
         switches: of_kind(Kind::NvSwitch).collect(),
-        nics: nics
-            .map(|nic| SurveyedNic { nic, ways: Vec::new(), nearest_gpus: Vec::new() })
-            .collect(),
-        pairs: Vec::new(),
+        nics: nics.collect(),
+        ..Survey::default()
     }
 }
 
-/// The NUMA nodes; none where the kernel has no such folder.
-fn nodes(system: &System, missing: &mut Vec<String>) -> Vec<SurveyedNode> {
+/// The NUMA nodes; none if the kernel has no such folder.
+pub(super) fn nodes(system: &System, missing: &mut Vec<String>) -> Vec<SurveyedNode> {
     let names = pci::optional(system.names(NODES), missing).unwrap_or_default();
     let number = |name: &String| name.strip_prefix("node")?.parse().ok();
     let mut numbers: Vec<u32> = names.iter().filter_map(number).collect();
@@ -218,16 +217,16 @@ fn nodes(system: &System, missing: &mut Vec<String>) -> Vec<SurveyedNode> {
     numbers.into_iter().map(node).collect()
 }
 
-/// A GPU; `shown` are those that the kernel shows.
+/// A GPU; `shown` are the GPUs that the kernel shows.
 fn gpu(
     device: Device,
     node: &GpuNode,
     nvml: Option<&Nvml>,
     shown: &[pci::Device],
 ) -> Result<SurveyedGpu, CallError> {
-    let bus = device.pci_bus_id()?;
-    let pci = shown.iter().find(|shown| shown.address.eq_ignore_ascii_case(&bus)).cloned();
-    let by_nvml = nvml.and_then(|nvml| nvml.gpu(&bus));
+    let bus = &node.pci_bus_id;
+    let pci = shown.iter().find(|shown| shown.address.eq_ignore_ascii_case(bus)).cloned();
+    let by_nvml = nvml.and_then(|nvml| nvml.gpu(bus));
     let (of_kernel, of_nvml) = (pci.as_ref(), by_nvml.as_ref());
     let numa_node = of_kernel
         .and_then(|pci| pci.numa_node)
@@ -245,38 +244,9 @@ fn gpu(
         copy_engines: device.copy_engines()?,
         cpus: cpus.or_else(|| of_kernel.and_then(|pci| pci.cpus.clone())),
         nvml: by_nvml,
-        condition: nvml.and_then(|nvml| nvml.condition(&bus)),
-        errors: nvml.and_then(|nvml| Some(nvml.counters(&bus).ok()?.errors)),
+        condition: nvml.and_then(|nvml| nvml.condition(bus)),
+        errors: nvml.and_then(|nvml| Some(nvml.counters(bus).ok()?.errors)),
         pci,
-    })
-}
-
-fn pair(
-    device: Device,
-    peer: Device,
-    (nvml, tells_atomics): (Option<&Nvml>, bool),
-    (here, there): (&SurveyedGpu, &SurveyedGpu),
-) -> Result<SurveyedPair, CallError> {
-    let by_nvml = match nvml {
-        Some(nvml) => nvml.pair(&device.pci_bus_id()?, &peer.pci_bus_id()?),
-        None => None,
-    };
-    let nvlinks =
-        here.nvml.as_ref().zip(there.nvml.as_ref()).map_or(0, |pair| nvlinks(pair.0, pair.1));
-    let way = here.pci.as_ref().zip(there.pci.as_ref()).and_then(|(here, there)| here.way(there));
-    let told = by_nvml.and_then(|pair| pair.common_ancestor).map(Way::from).or(way);
-    Ok(SurveyedPair {
-        gpu: device.ordinal(),
-        peer: peer.ordinal(),
-        connection: match nvlinks {
-            0 => told.map(|way| way.to_string()),
-            links => Some(format!("NV{links}")),
-        },
-        nvlinks,
-        way,
-        access: device.can_access_peer(peer)?,
-        native_atomics: tells_atomics && device.has_native_atomics(peer)?,
-        nvml: by_nvml,
     })
 }
 
@@ -293,13 +263,11 @@ pub(super) fn nvlinks(here: &nvml::Gpu, there: &nvml::Gpu) -> u32 {
 }
 
 impl Survey {
-    /// Finds what belongs together, once all parts are known.
+    /// Joins the parts: removes used GPUs from the others, and finds the GPUs of interfaces.
     fn connect(&mut self) {
-        let is_used = |other: &pci::Device| {
-            let address = |gpu: &SurveyedGpu| Some(gpu.pci.as_ref()?.address.clone());
-            self.gpus.iter().any(|gpu| address(gpu).as_ref() == Some(&other.address))
-        };
-        self.other_gpus.retain(|other| !is_used(other));
+        let used = |gpu: &SurveyedGpu| gpu.pci.as_ref().map(|pci| pci.address.clone());
+        let used: Vec<String> = self.gpus.iter().filter_map(used).collect();
+        self.other_gpus.retain(|other| !used.contains(&other.address));
         for nic in &mut self.nics {
             nic.find_gpus(&self.gpus);
         }
@@ -307,25 +275,49 @@ impl Survey {
 
     /// The EC2 instance type; `None` elsewhere.
     pub fn instance_type(&self) -> Option<&str> {
-        // A guest of the older hypervisor is called `HVM domU` by another maker.
+        // Guests of the older hypervisor have the product `HVM domU` of another vendor.
         self.product.as_deref().filter(|_| self.vendor.as_deref() == Some(EC2))
     }
 }
 
 impl SurveyedGpu {
-    /// Whether its NVLinks end in switches.
-    pub fn has_switched_nvlinks(&self) -> bool {
-        self.active_nvlinks().any(|link| link.remote == Some(Remote::Switch))
+    /// The way to another's memory; NVML has `told` of the pair.
+    fn pair(
+        &self,
+        other: &Self,
+        told: Option<nvml::Pair>,
+        access: bool,
+        native_atomics: bool,
+    ) -> SurveyedPair {
+        let by_nvml = self.nvml.as_ref().zip(other.nvml.as_ref());
+        let nvlinks = by_nvml.map_or(0, |(here, there)| nvlinks(here, there));
+        let pci = self.pci.as_ref().zip(other.pci.as_ref());
+        let way = pci.and_then(|(here, there)| here.way(there));
+        let meeting = told.and_then(|pair| pair.common_ancestor).map(Way::from).or(way);
+        SurveyedPair {
+            gpu: self.node.gpu.0,
+            peer: other.node.gpu.0,
+            connection: match nvlinks {
+                0 => meeting.map(|way| way.to_string()),
+                links => Some(format!("NV{links}")),
+            },
+            nvlinks,
+            way,
+            access,
+            native_atomics,
+            nvml: told,
+        }
     }
 
-    /// Its NVLinks that are up.
-    pub fn active_nvlinks(&self) -> impl Iterator<Item = &nvml::NvLink> {
-        self.nvml.iter().flat_map(|gpu| &gpu.nvlinks).filter(|link| link.active)
+    /// Whether its NVLinks that are up end in switches.
+    pub fn has_switched_nvlinks(&self) -> bool {
+        let mut links = self.nvml.iter().flat_map(|gpu| &gpu.nvlinks);
+        links.any(|link| link.active && link.remote == Some(Remote::Switch))
     }
 }
 
 impl SurveyedNic {
-    /// Looks for the ways to the GPUs.
+    /// Finds the ways to the GPUs.
     fn find_gpus(&mut self, gpus: &[SurveyedGpu]) {
         let way = |gpu: &SurveyedGpu| self.nic.pci.as_ref()?.way(gpu.pci.as_ref()?);
         self.ways = gpus.iter().map(way).collect();
@@ -337,21 +329,20 @@ impl SurveyedNic {
 }
 
 impl SurveyedPair {
-    /// What NVML says of reads, writes and atomics, in one word: `rwa` where all work, a `-` in
-    /// the place of what does not, a `?` where it is not told.
+    /// NVML's status of reads, writes and atomics: `rwa` if all work, `-` in the place of what does
+    /// not, `?` in the place of what is not known.
     pub fn letters(&self) -> String {
         let letter = |status: Option<PeerStatus>, letter: char| match status {
             Some(PeerStatus::Ok) => letter,
             Some(PeerStatus::Unknown) | None => '?',
             Some(_) => '-',
         };
-        let status = |of: fn(&nvml::Pair) -> Option<PeerStatus>| self.nvml.as_ref().and_then(of);
-        [
-            letter(status(|pair| pair.read), 'r'),
-            letter(status(|pair| pair.write), 'w'),
-            letter(status(|pair| pair.atomics), 'a'),
-        ]
-        .iter()
-        .collect()
+        let told = self.nvml.as_ref();
+        let statuses = [
+            (told.and_then(|pair| pair.read), 'r'),
+            (told.and_then(|pair| pair.write), 'w'),
+            (told.and_then(|pair| pair.atomics), 'a'),
+        ];
+        statuses.into_iter().map(|(status, word)| letter(status, word)).collect()
     }
 }

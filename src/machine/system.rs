@@ -1,5 +1,5 @@
-//! The kernel's files that describe a machine: `/sys`, `/proc` and what lies beside them, of this
-//! machine or of the simulated one.
+//! The files that describe a machine, in `/sys`, `/proc` and elsewhere: those of this machine or of
+//! the simulated one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,28 +15,28 @@ use serde::Deserialize;
 
 use crate::ffi::simulation;
 
-/// The most that is read of a file; what describes a machine is shorter.
+/// The most bytes that are read of a file; the files of the kernel are shorter.
 const LENGTH_MAX: u64 = 16 << 20;
 
-/// The most records that are asked of the kernel's log, which holds fewer as a rule.
+/// The most records that are read of the kernel's log, which usually holds fewer.
 const RECORDS_MAX: usize = 1 << 17;
 
-/// As many links as the kernel follows on the way to a file.
+/// The most links that are followed in a path, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// Where the files are.
+/// The files of a machine.
 #[derive(Clone, Debug)]
-pub struct System(Source);
-
-#[derive(Clone, Debug)]
-enum Source {
-    /// On this machine.
+pub enum System {
+    /// The files of the machine that this process runs on, even if it simulates another one.
     Kernel,
-    /// Nowhere: what they say is known.
-    Described(BTreeMap<PathBuf, Entry>),
+    /// Files that are described, with their contents.
+    Described(Files),
 }
 
-/// What lies at a path. Folders follow from the paths of what is in them.
+/// What is at each path.
+type Files = BTreeMap<PathBuf, Entry>;
+
+/// What is at a path. Folders follow from the paths of their contents.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Entry {
@@ -50,7 +50,7 @@ pub enum Entry {
     Denied,
 }
 
-/// Why a file tells nothing: a sentence.
+/// Why a file could not be read, as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unread {
     /// It does not exist.
@@ -59,18 +59,18 @@ pub enum Unread {
     /// This user may not read it.
     #[error("only root may read {}", .0.display())]
     Denied(PathBuf),
-    /// It is there, and does not say what it should.
+    /// It does not hold what it should.
     #[error("{} {what}", .path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it: the rest of the sentence.
+        /// What is wrong with it: a clause about the file.
         what: String,
     },
 }
 
 impl Unread {
-    /// A file that holds something else than it should.
+    /// A file that holds an unexpected `text`.
     pub(super) fn holding(path: impl AsRef<Path>, text: &str) -> Self {
         malformed(path.as_ref(), &format!("holds {:?}", shortened(text)))
     }
@@ -81,82 +81,59 @@ impl System {
     ///
     /// # Panics
     ///
-    /// The simulated machine describes itself in a way that cannot be read: the two were not built
-    /// together.
+    /// The simulation's description cannot be parsed: it was not built together with this program.
     pub fn here() -> &'static Self {
         static HERE: OnceLock<System> = OnceLock::new();
         HERE.get_or_init(|| match simulation::system() {
             Some(described) => {
                 Self::described(&described).expect("the simulated machine describes itself")
             }
-            None => Self::of_kernel(),
+            None => Self::Kernel,
         })
-    }
-
-    /// The machine that this process runs on, whatever is simulated: its CPUs and memory are used.
-    pub const fn of_kernel() -> Self {
-        Self(Source::Kernel)
     }
 
     /// A machine by its files: JSON, an object from paths to what lies there, such as `{"/sys/a":
     /// {"text": "1\n"}, "/sys/b": {"link": "a"}, "/sys/c": "folder", "/sys/d": "denied"}`.
     pub fn described(json: &str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(json).map(|files| Self(Source::Described(files)))
+        serde_json::from_str(json).map(Self::Described)
     }
 
-    /// The bytes of a file. In a machine that is described each letter of a text is one.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read, or has a letter that is no byte.
+    /// The bytes of a file. Each letter of a described text is one byte.
     pub fn bytes(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Unread> {
         let path = path.as_ref();
-        match &self.0 {
-            Source::Kernel => {
+        match self {
+            Self::Kernel => {
                 let mut bytes = Vec::new();
                 let file = fs::File::open(path).map_err(|err| refused(path, &err))?;
                 let read = file.take(LENGTH_MAX).read_to_end(&mut bytes);
                 read.map_err(|err| refused(path, &err)).map(|_| bytes)
             }
-            Source::Described(files) => match files.get(&self.resolve(path)?) {
-                Some(Entry::Text(text)) => {
-                    let bytes: Option<Vec<u8>> =
-                        text.chars().map(|letter| u8::try_from(letter).ok()).collect();
-                    bytes.ok_or_else(|| malformed(path, "has letters that are no bytes"))
-                }
-                Some(Entry::Denied) => Err(Unread::Denied(path.to_owned())),
-                _ => Err(malformed(path, "is a folder")),
-            },
+            Self::Described(files) => {
+                let letters = described(files, path, &self.resolve(path)?)?.chars();
+                let bytes: Option<Vec<u8>> = letters.map(|letter| letter.try_into().ok()).collect();
+                bytes.ok_or_else(|| malformed(path, "has letters that are no bytes"))
+            }
         }
     }
 
-    /// The text of a file, without the white space at its end. What is no UTF-8 is replaced.
+    /// The text of a file, without trailing white space. Invalid UTF-8 is replaced.
     pub fn text(&self, path: impl AsRef<Path>) -> Result<String, Unread> {
         let path = path.as_ref();
-        let text = match &self.0 {
-            Source::Kernel => String::from_utf8_lossy(&self.bytes(path)?).into_owned(),
-            Source::Described(files) => match files.get(&self.resolve(path)?) {
-                Some(Entry::Text(text)) => text.clone(),
-                Some(Entry::Denied) => return Err(Unread::Denied(path.to_owned())),
-                _ => return Err(malformed(path, "is a folder")),
-            },
+        let text = match self {
+            Self::Kernel => String::from_utf8_lossy(&self.bytes(path)?).into_owned(),
+            Self::Described(files) => described(files, path, &self.resolve(path)?)?.to_owned(),
         };
         Ok(text.trim_end().to_owned())
     }
 
-    /// What the kernel has said since it was started, as far as it keeps it: a sentence each, the
-    /// oldest first (`Documentation/ABI/testing/dev-kmsg`). A file of such lines in a machine that
-    /// is described.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read; often only root may.
+    /// The messages in the kernel's log, the oldest first (`Documentation/ABI/testing/dev-kmsg`).
+    /// Often only root may read it. A described machine has a file of its records.
     pub fn kernel_log(&self) -> Result<Vec<String>, Unread> {
         const LOG: &str = "/dev/kmsg";
         /// The longest record (`CONSOLE_EXT_LOG_MAX` of the kernel).
         const RECORD_MAX: usize = 8192;
         let said = |record: &str| Some(record.split_once(';')?.1.trim_end().to_owned());
-        if let Source::Described(_) = &self.0 {
+        if let Self::Described(_) = self {
             return Ok(self.text(LOG)?.lines().filter_map(said).collect());
         }
         let open = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(LOG);
@@ -169,7 +146,7 @@ impl System {
                 Ok(length) => sentences.extend(said(&String::from_utf8_lossy(&record[..length]))),
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
                 Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
-                // The kernel has written over what was to come: it goes on with what is there.
+                // The kernel has overwritten the next record: the read continues behind it.
                 Err(err) if err.raw_os_error() == Some(libc::EPIPE) => {}
                 Err(err) => return Err(refused(Path::new(LOG), &err)),
             }
@@ -178,30 +155,22 @@ impl System {
     }
 
     /// The value that a file consists of.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read, or has no such value.
     pub fn value<T: FromStr>(&self, path: impl AsRef<Path>) -> Result<T, Unread> {
         let text = self.text(path.as_ref())?;
         let value = text.trim().parse();
         value.map_err(|_| Unread::holding(path, &text))
     }
 
-    /// The names in a folder, in their order.
-    ///
-    /// # Errors
-    ///
-    /// It is not there, is no folder, or may not be read.
+    /// The sorted names in a folder.
     pub fn names(&self, path: impl AsRef<Path>) -> Result<Vec<String>, Unread> {
         let path = path.as_ref();
-        let names: BTreeSet<String> = match &self.0 {
-            Source::Kernel => {
+        let names: BTreeSet<String> = match self {
+            Self::Kernel => {
                 let entries = fs::read_dir(path).map_err(|err| refused(path, &err))?;
                 let name = |entry: fs::DirEntry| entry.file_name().into_string().ok();
                 entries.flatten().filter_map(name).collect()
             }
-            Source::Described(files) => {
+            Self::Described(files) => {
                 let folder = self.resolve(path)?;
                 if let Some(Entry::Text(_) | Entry::Denied) = files.get(&folder) {
                     return Err(malformed(path, "is no folder"));
@@ -216,15 +185,15 @@ impl System {
         Ok(names.into_iter().collect())
     }
 
-    /// Whether something is at a path, as far as this user may know.
+    /// Whether something is at a path that this user may see.
     pub fn has(&self, path: impl AsRef<Path>) -> bool {
         self.resolve(path.as_ref()).is_ok()
     }
 
-    /// The path without links.
+    /// The path with all links followed.
     pub fn resolve(&self, path: impl AsRef<Path>) -> Result<PathBuf, Unread> {
         let path = path.as_ref();
-        let Source::Described(files) = &self.0 else {
+        let Self::Described(files) = self else {
             return fs::canonicalize(path).map_err(|err| refused(path, &err));
         };
         let mut links = 0;
@@ -254,16 +223,12 @@ impl System {
         Ok(place)
     }
 
-    /// What a symbolic link says, whether or not something is there.
-    ///
-    /// # Errors
-    ///
-    /// It is not there, or is no link.
+    /// The target of a symbolic link, whether or not it exists.
     pub fn link(&self, path: impl AsRef<Path>) -> Result<String, Unread> {
         let path = path.as_ref();
-        let target = match &self.0 {
-            Source::Kernel => fs::read_link(path).map_err(|err| refused(path, &err))?,
-            Source::Described(files) => {
+        let target = match self {
+            Self::Kernel => fs::read_link(path).map_err(|err| refused(path, &err))?,
+            Self::Described(files) => {
                 let absent = || Unread::Absent(path.to_owned());
                 let (folder, name) = path.parent().zip(path.file_name()).ok_or_else(absent)?;
                 match files.get(&self.resolve(folder)?.join(name)) {
@@ -279,7 +244,16 @@ impl System {
 
     /// Whether the files are those of this machine's kernel.
     pub const fn is_real(&self) -> bool {
-        matches!(self.0, Source::Kernel)
+        matches!(self, Self::Kernel)
+    }
+}
+
+/// The text of the file at `place`, to which `path` resolves.
+fn described<'a>(files: &'a Files, path: &Path, place: &Path) -> Result<&'a str, Unread> {
+    match files.get(place) {
+        Some(Entry::Text(text)) => Ok(text),
+        Some(Entry::Denied) => Err(Unread::Denied(path.to_owned())),
+        Some(Entry::Link(_) | Entry::Folder) | None => Err(malformed(path, "is a folder")),
     }
 }
 
@@ -290,8 +264,8 @@ fn parts(path: &Path) -> Vec<PathBuf> {
     parts.map(|part| PathBuf::from(part.as_os_str())).rev().collect()
 }
 
-/// Whether something lies below a path.
-fn is_folder(files: &BTreeMap<PathBuf, Entry>, path: &Path) -> bool {
+/// Whether something is below a path.
+fn is_folder(files: &Files, path: &Path) -> bool {
     files.range(path.to_owned()..).next().is_some_and(|(next, _)| next.starts_with(path))
 }
 
@@ -307,7 +281,7 @@ pub(super) fn malformed(path: impl AsRef<Path>, what: &str) -> Unread {
     Unread::Malformed { path: path.as_ref().to_owned(), what: what.to_owned() }
 }
 
-/// The beginning of a text, for a sentence.
+/// The beginning of a text, for a message.
 fn shortened(text: &str) -> String {
     const LETTERS: usize = 40;
     text.chars().take(LETTERS).collect()
@@ -366,7 +340,7 @@ mod tests {
 
     #[test]
     fn this_machines_files_are_read_too() {
-        let system = System::of_kernel();
+        let system = System::Kernel;
         assert!(system.is_real() && system.text("/proc/self/limits").unwrap().contains("Max"));
         assert!(system.names("/proc/self").unwrap().contains(&"limits".to_owned()));
         assert!(system.link("/proc/self/ns/net").unwrap().starts_with("net:["));

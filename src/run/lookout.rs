@@ -125,7 +125,7 @@ impl Witness for Look<'_> {
             before,
             after,
             between,
-            nvlinked: post.reader.nvlinked(&self.gpus),
+            nvlinked: post.reader.nvlinked.clone(),
             xids,
         });
     }

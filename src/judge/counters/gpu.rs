@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    ALL, BYTES_MIN, CountedPath, HOST_MEMORY, Moved, NONE, Seen, TOO_FEW, grown, name, ratio,
-};
+use super::{ALL, BYTES_MIN, CountedPath, HOST_MEMORY, Moved, NONE, Seen, TOO_FEW, grown, ratio};
 use crate::{
-    machine::counters::OfGpu,
+    machine::counters::{OfGpu, PcieBytes, Reading},
     nccl_log::Verdict,
     plan::{Case, Flow, Gpu, TransportKind},
 };
 
-/// NVLink's counters count data; on newer GPUs also what packs it up: 16 or 32 bytes for 128.
+/// NVLink's counters count data; on newer GPUs also headers: 16 or 32 bytes for 128.
 const NVLINK_MOST: f64 = 1.35;
 
 /// PCI Express may be counted with its headers, which are up to a third of short packets, and with
@@ -20,43 +18,47 @@ const PCIE_LEAST: f64 = 0.90;
 const PCIE_MOST: f64 = 1.50;
 
 /// Bytes out of a GPU and into it.
-type Ways = (u64, u64);
+pub(super) type OutAndIn = [u64; 2];
 
-/// What the case asks of one GPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The data that a case moves through one GPU.
+#[derive(Clone, Copy, Debug, Default)]
 struct Load {
-    /// Over NVLink.
-    nvlink: Ways,
-    /// Over PCI Express.
-    pcie: Ways,
-    /// Within it.
+    nvlink: OutAndIn,
+    pcie: OutAndIn,
+    /// Data that does not leave its memory.
     own: u64,
 }
 
-impl Load {
-    const fn all(self) -> Ways {
-        (self.nvlink.0 + self.pcie.0, self.nvlink.1 + self.pcie.1)
+/// What should carry a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Carrier {
+    /// The memory of one GPU.
+    Memory,
+    NvLink,
+    Pcie,
+}
+
+fn carrier(case: &Case, flow: &Flow, host: &Seen) -> Carrier {
+    match flow.source.gpu().zip(flow.target.gpu()) {
+        Some((source, target)) if source == target => Carrier::Memory,
+        Some((source, target))
+            if case.transport == TransportKind::P2p && host.nvlinked.joins(source, target) =>
+        {
+            Carrier::NvLink
+        }
+        _ => Carrier::Pcie,
     }
 }
 
-/// The name of the way that the data of a case should go.
+/// The name of the path that the data of a case should take.
 pub(super) fn asked(case: &Case, seen: &[Seen]) -> &'static str {
-    let mut has_nvlink = false;
-    let mut has_pcie = false;
-    if case.transport == TransportKind::Local && uses_c2c(case, seen) {
-        return "nvlink-c2c";
-    }
-    for flow in &case.flows {
-        match (flow.source.gpu(), flow.target.gpu()) {
-            (Some(source), Some(target)) if source == target && same_host(flow, seen) => {}
-            (Some(source), Some(target)) => match joined(flow, (source, target), seen) {
-                true if case.transport == TransportKind::P2p => has_nvlink = true,
-                _ => has_pcie = true,
-            },
-            _ => has_pcie = true,
-        }
-    }
-    match (case.transport, has_nvlink, has_pcie) {
+    let carriers = case.flows.iter().map(|flow| {
+        let host = host_of(flow, seen);
+        host.map_or(Carrier::Pcie, |host| carrier(case, flow, host))
+    });
+    let carriers: Vec<Carrier> = carriers.collect();
+    match (case.transport, carriers.contains(&Carrier::NvLink), carriers.contains(&Carrier::Pcie)) {
+        (TransportKind::Local, ..) if uses_c2c(case, seen) => "nvlink-c2c",
         (TransportKind::Shm, ..) => HOST_MEMORY,
         (_, true, true) => "nvlink + pcie",
         (_, true, false) => "nvlink",
@@ -71,128 +73,134 @@ fn uses_c2c(case: &Case, seen: &[Seen]) -> bool {
         case.transport == TransportKind::Shm || flow.source.gpu().xor(flow.target.gpu()).is_some()
     };
     let has_c2c = |flow: &Flow| {
+        let mut gpus = [flow.source.gpu(), flow.target.gpu()].into_iter().flatten();
         let host = host_of(flow, seen);
-        let gpus = [flow.source.gpu(), flow.target.gpu()].into_iter().flatten();
-        host.is_some_and(|host| gpus.into_iter().any(|gpu| host.nvlinked.c2c.contains(&gpu)))
+        host.is_some_and(|host| gpus.any(|gpu| host.nvlinked.c2c.contains(&gpu)))
     };
     case.flows.iter().filter(goes_to_host).any(has_c2c)
 }
 
-fn same_host(flow: &Flow, seen: &[Seen]) -> bool {
-    host_of(flow, seen).is_some_and(|host| host.ranks.contains(&flow.target.rank))
-}
-
+/// The host whose counters were read for a flow.
 fn host_of<'a>(flow: &Flow, seen: &'a [Seen]) -> Option<&'a Seen> {
     seen.iter().find(|host| host.ranks.contains(&flow.source.rank))
 }
 
-fn joined(flow: &Flow, (source, target): (Gpu, Gpu), seen: &[Seen]) -> bool {
-    host_of(flow, seen).is_some_and(|host| host.nvlinked.joins(source, target))
-}
-
-/// What the case asks of each GPU of a host.
+/// The data that a case moves through each GPU of a host.
 fn loads(case: &Case, bytes: u64, host: &Seen) -> BTreeMap<Gpu, Load> {
     let mut loads: BTreeMap<Gpu, Load> = BTreeMap::new();
     for flow in case.flows.iter().filter(|flow| host.ranks.contains(&flow.source.rank)) {
-        let (source, target) = (flow.source.gpu(), flow.target.gpu());
-        if let (Some(own), true) = (source, source == target) {
-            loads.entry(own).or_default().own += bytes;
-            continue;
-        }
-        let by_nvlink = case.transport == TransportKind::P2p
-            && source.zip(target).is_some_and(|(a, b)| host.nvlinked.joins(a, b));
-        if let Some(source) = source {
-            let load = loads.entry(source).or_default();
-            if by_nvlink { load.nvlink.0 += bytes } else { load.pcie.0 += bytes }
-        }
-        if let Some(target) = target {
-            let load = loads.entry(target).or_default();
-            if by_nvlink { load.nvlink.1 += bytes } else { load.pcie.1 += bytes }
+        let carrier = carrier(case, flow, host);
+        for (direction, end) in [flow.source, flow.target].into_iter().enumerate() {
+            let Some(gpu) = end.gpu() else { continue };
+            let load = loads.entry(gpu).or_default();
+            match carrier {
+                Carrier::Memory if direction == 0 => load.own += bytes,
+                Carrier::Memory => {}
+                Carrier::NvLink => load.nvlink[direction] += bytes,
+                Carrier::Pcie => load.pcie[direction] += bytes,
+            }
         }
     }
     loads
 }
 
-/// What the NVLinks of a GPU have carried between the readings.
-///
-/// # Errors
-///
-/// Why that is not known: a sentence without its subject, which is the GPU.
-pub(super) fn nvlink(host: &Seen, gpu: Gpu) -> Result<Ways, String> {
+/// What the NVLinks of a GPU have carried between the readings, or why that is not known: a
+/// sentence about the GPU, without its subject.
+pub(super) fn nvlink(host: &Seen, gpu: Gpu) -> Result<OutAndIn, String> {
     let (before, after) = readings(host, gpu)?;
-    let links = |of: &OfGpu| {
-        let told = of.nvlinks.clone();
-        told.map_err(|why| format!("does not tell what its NVLinks have carried ({why})"))
-    };
-    let (before, after) = (links(before)?, links(after)?);
-    let mut sum = (0, 0);
-    for (before, after) in before.iter().zip(&after) {
-        let went_back =
-            |what: String| format!("has a counter of NVLink {} that {what}", after.number);
-        if before.number != after.number {
-            return Err("has other NVLinks than before".to_owned());
-        }
+    let untold = |why: &String| format!("does not tell what its NVLinks have carried ({why})");
+    let before = before.nvlinks.as_ref().map_err(untold)?;
+    let after = after.nvlinks.as_ref().map_err(untold)?;
+    if !before.iter().map(|link| link.number).eq(after.iter().map(|link| link.number)) {
+        return Err("has other NVLinks than before".to_owned());
+    }
+    let mut sum = [0_u64; 2];
+    for (before, after) in before.iter().zip(after) {
+        let [sent, received] = grown([before.sent, before.received], [after.sent, after.received])
+            .map_err(|what| format!("has a counter of NVLink {} that {what}", after.number))?;
         // A GPU that is gone reads as all ones.
-        sum.0 = u64::saturating_add(sum.0, grown(before.sent, after.sent).map_err(went_back)?);
-        let received = grown(before.received, after.received).map_err(went_back)?;
-        sum.1 = u64::saturating_add(sum.1, received);
+        sum = [sum[0].saturating_add(sent), sum[1].saturating_add(received)];
     }
-    if before.len() == after.len() {
-        Ok(sum)
-    } else {
-        Err("has other NVLinks than before".to_owned())
-    }
+    Ok(sum)
 }
 
-/// What the PCI Express link of a GPU has carried, if `at_most` bytes are what can be expected.
-fn pcie(host: &Seen, gpu: Gpu, at_most: u64) -> Result<Ways, String> {
+/// What the PCI Express link of a GPU has carried; `at_most` bytes are expected.
+fn pcie(host: &Seen, gpu: Gpu, at_most: u64) -> Result<OutAndIn, String> {
     let (before, after) = readings(host, gpu)?;
-    let told = |of: &OfGpu| {
-        let told = of.pcie.clone();
-        told.map_err(|why| format!("does not tell what PCIe has carried ({why})"))
-    };
-    let (before, after) = (told(before)?, told(after)?);
-    if before.bits == u32::BITS {
+    let untold = |why: &String| format!("does not tell what PCIe has carried ({why})");
+    let PcieBytes { sent, received, bits } = before.pcie.as_ref().map_err(untold)?;
+    let after = after.pcie.as_ref().map_err(untold)?;
+    if *bits == u32::BITS {
         if at_most as f64 * PCIE_MOST >= f64::from(u32::MAX) {
             return Err("counts PCIe's bytes with 32 bits, which run over".to_owned());
         }
         let over = |before: u64, after: u64| after.wrapping_sub(before) & u64::from(u32::MAX);
-        return Ok((over(before.sent, after.sent), over(before.received, after.received)));
+        return Ok([over(*sent, after.sent), over(*received, after.received)]);
     }
-    let went_back = |what: String| format!("has a counter of PCIe that {what}");
-    Ok((
-        grown(before.sent, after.sent).map_err(went_back)?,
-        grown(before.received, after.received).map_err(went_back)?,
-    ))
+    grown([*sent, *received], [after.sent, after.received])
+        .map_err(|what| format!("has a counter of PCIe that {what}"))
 }
 
+/// The readings of a GPU before and after.
 fn readings(host: &Seen, gpu: Gpu) -> Result<(&OfGpu, &OfGpu), String> {
-    let of = |reading: &'_ BTreeMap<Gpu, Result<OfGpu, String>>| match reading.get(&gpu) {
-        Some(Ok(_)) => None,
-        Some(Err(why)) => Some(format!("does not answer ({why})")),
-        None => Some("was not asked".to_owned()),
-    };
-    if let Some(why) = of(&host.before.gpus).or_else(|| of(&host.after.gpus)) {
-        return Err(why);
+    fn of(reading: &Reading, gpu: Gpu) -> Result<&OfGpu, String> {
+        match reading.gpus.get(&gpu) {
+            Some(Ok(of)) => Ok(of),
+            Some(Err(why)) => Err(format!("does not answer ({why})")),
+            None => Err("was not asked".to_owned()),
+        }
     }
-    match (host.before.gpus.get(&gpu), host.after.gpus.get(&gpu)) {
-        (Some(Ok(before)), Some(Ok(after))) => Ok((before, after)),
-        _ => Err("was not asked".to_owned()),
+    Ok((of(&host.before, gpu)?, of(&host.after, gpu)?))
+}
+
+/// The name of a GPU, with its host if there are several.
+fn name(gpu: Gpu, seen: &[Seen], host: &Seen) -> String {
+    match (seen.len(), host.ranks.first()) {
+        (2.., Some(rank)) => format!("GPU {} of the host of rank {}", gpu.0, rank.0),
+        _ => format!("GPU {}", gpu.0),
     }
 }
 
-/// What a GPU should have carried and what it has, one way.
+/// What a GPU should have carried in one direction, and what it has.
 struct Way {
+    /// Such as `out of GPU 1`.
     name: String,
-    /// Out of the GPU, or into it.
     is_out: bool,
-    /// Whether the GPU has NVLinks.
     has_nvlinks: bool,
-    /// Data by all ways.
+    /// All data.
     payload: u64,
+    /// The part of it that NVLinks should carry.
     asked: u64,
+    /// What NVLinks have counted.
     nvlink: u64,
-    pcie: Option<u64>,
+    /// What PCI Express has counted; 0 where that is not known.
+    pcie: u64,
+}
+
+impl Way {
+    /// Whether NVLinks have carried nothing of what they should.
+    fn is_missed(&self) -> bool {
+        self.asked > 0 && self.nvlink as f64 <= NONE * self.asked as f64
+    }
+
+    /// What PCI Express should carry.
+    fn rest(&self) -> u64 {
+        self.payload - self.asked
+    }
+
+    /// Bytes of a counter, for a sentence.
+    fn carried(&self, counted: u64) -> String {
+        format!("carried {} bytes {} for each byte", ratio(counted, self.payload), self.name)
+    }
+}
+
+/// All ways of a case.
+struct Ways<'a> {
+    /// The name of the path that was asked for.
+    asked: &'a str,
+    ways: Vec<Way>,
+    /// Why PCI Express was not counted at a GPU.
+    pcie_unknown: Option<String>,
 }
 
 /// Which way the data went.
@@ -214,29 +222,27 @@ pub(super) fn path(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
         for (gpu, load) in loads(case, bytes, host) {
             let name = name(gpu, seen, host);
             let has_nvlinks = host.nvlinked.gpus.contains(&gpu);
-            // Without NVLinks nothing can go over them, whether or not they are asked.
+            // A GPU without NVLinks carries nothing over them.
             let by_nvlink = match nvlink(host, gpu) {
-                Ok(ways) => ways,
-                Err(_) if !has_nvlinks && readings(host, gpu).is_ok() => (0, 0),
+                Ok(counted) => counted,
+                Err(_) if !has_nvlinks && readings(host, gpu).is_ok() => [0; 2],
                 Err(why) => return unknown(format!("{name} {why}")),
             };
-            let all = load.all();
-            let by_pcie = pcie(host, gpu, all.0.max(all.1).max(load.own));
-            if let Err(why) = &by_pcie {
-                pcie_unknown.get_or_insert(format!("{name} {why}"));
-            }
-            let by_pcie = by_pcie.ok();
             own += load.own;
-            for is_out in [true, false] {
-                let of = |ways: Ways| if is_out { ways.0 } else { ways.1 };
+            let payload = [0, 1].map(|way| load.own.max(load.nvlink[way] + load.pcie[way]));
+            let by_pcie = pcie(host, gpu, payload[0].max(payload[1])).unwrap_or_else(|why| {
+                pcie_unknown.get_or_insert(format!("{name} {why}"));
+                [0; 2]
+            });
+            for (way, direction) in ["out of", "into"].into_iter().enumerate() {
                 ways.push(Way {
-                    name: format!("{} {name}", if is_out { "out of" } else { "into" }),
-                    is_out,
+                    name: format!("{direction} {name}"),
+                    is_out: way == 0,
                     has_nvlinks,
-                    payload: of(all).max(load.own),
-                    asked: of(load.nvlink),
-                    nvlink: of(by_nvlink),
-                    pcie: by_pcie.map(of),
+                    payload: payload[way],
+                    asked: load.nvlink[way],
+                    nvlink: by_nvlink[way],
+                    pcie: by_pcie[way],
                 });
             }
         }
@@ -245,132 +251,128 @@ pub(super) fn path(case: &Case, moved: Moved, seen: &[Seen]) -> CountedPath {
     if ways.is_empty() {
         return unknown("no GPU that was read has a part in it".to_owned());
     }
-    if own > 0 { within(&ways, pcie_unknown, asked) } else { between(&ways, pcie_unknown, asked) }
+    let ways = Ways { asked, ways, pcie_unknown };
+    if own > 0 { ways.within() } else { ways.between() }
 }
 
-/// Data that should not leave its GPU.
-fn within(ways: &[Way], pcie_unknown: Option<String>, asked: &str) -> CountedPath {
-    let left = |way: &&Way| {
-        let most = NONE * way.payload as f64;
-        way.nvlink as f64 > most || way.pcie.is_some_and(|bytes| bytes as f64 > most)
-    };
-    if let Some(way) = ways.iter().find(left) {
-        let counted = way.nvlink.max(way.pcie.unwrap_or(0));
-        let reason = format!(
-            "{} bytes went {} for each byte of data that should stay in it: others use the GPU",
-            ratio(counted, way.payload),
-            way.name
-        );
-        return CountedPath::unknown(asked, reason);
+impl Ways<'_> {
+    fn unknown(&self, reason: String) -> CountedPath {
+        CountedPath::unknown(self.asked, reason)
     }
-    if let Some(why) = pcie_unknown {
-        return CountedPath::unknown(asked, format!("PCIe may have carried it: {why}"));
-    }
-    let reason = match ways.iter().any(|way| way.has_nvlinks) {
-        true => "neither NVLinks nor PCIe carried any of it",
-        false => "PCIe carried none of it, and the GPU has no NVLinks",
-    };
-    CountedPath {
-        path: Some(asked.to_owned()),
-        verdict: Verdict::Proven,
-        reason: reason.to_owned(),
-        wire_bytes_per_payload_byte: None,
-    }
-}
 
-/// Data that leaves a GPU.
-fn between(ways: &[Way], pcie_unknown: Option<String>, asked: &str) -> CountedPath {
-    let all = |of: fn(&Way) -> u64| ways.iter().map(of).fold(0, u64::saturating_add);
-    let (payload, by_nvlink) = (all(|way| way.payload), all(|way| way.nvlink));
-    let by_pcie = all(|way| way.pcie.unwrap_or(0));
-    let found = |path: &str, verdict, counted: Option<u64>, reason: String| CountedPath {
-        path: Some(path.to_owned()),
-        verdict,
-        reason,
-        wire_bytes_per_payload_byte: counted.map(|bytes| bytes as f64 / payload as f64),
-    };
-    // A counter that begins anew can look as if it had seen nothing; those of both ends do not.
-    let is_missed = |way: &&Way| way.asked > 0 && way.nvlink as f64 <= NONE * way.asked as f64;
-    let missed = |is_out: bool| ways.iter().find(|way| way.is_out == is_out && is_missed(way));
-    if let (Some(out), Some(into)) = (missed(true), missed(false)) {
-        let reason = format!(
-            "NVML says that NVLinks join the GPUs, and they carried {} bytes {} for each byte",
-            ratio(out.nvlink, out.payload),
-            out.name
-        );
-        let went_over =
-            |way: &Way| way.pcie.is_some_and(|bytes| bytes as f64 >= PCIE_LEAST * way.asked as f64);
-        if went_over(out) && went_over(into) {
-            return found("pcie", Verdict::Contradicted, Some(by_pcie), reason);
-        }
-        let why = pcie_unknown.unwrap_or_else(|| "nor did PCIe: counters stand still".to_owned());
-        return CountedPath::unknown(asked, format!("{reason}; {why}"));
+    /// The sum of all ways.
+    fn all(&self, of: impl Fn(&Way) -> u64) -> u64 {
+        self.ways.iter().map(of).fold(0, u64::saturating_add)
     }
-    for way in ways {
-        let share = way.nvlink as f64 / way.payload as f64;
-        let wanted = way.asked as f64 / way.payload as f64;
-        let is_over_pcie =
-            |bytes: u64| bytes as f64 >= PCIE_LEAST * (way.payload - way.asked) as f64;
-        let could_be_it = share <= NVLINK_MOST && !way.pcie.is_some_and(is_over_pcie);
-        if wanted == 0.0 && share >= ALL && could_be_it {
+
+    /// The data went over `path`, by what `of` has counted of each way.
+    fn counted(
+        &self,
+        path: &str,
+        verdict: Verdict,
+        reason: String,
+        of: impl Fn(&Way) -> u64,
+    ) -> CountedPath {
+        let per_byte = self.all(of) as f64 / self.all(|way| way.payload) as f64;
+        CountedPath::new(path, verdict, reason, Some(per_byte))
+    }
+
+    fn has_nvlinks(&self) -> bool {
+        self.ways.iter().any(|way| way.has_nvlinks)
+    }
+
+    /// Data that should not leave its GPU.
+    fn within(self) -> CountedPath {
+        let has_left = |way: &&Way| way.nvlink.max(way.pcie) as f64 > NONE * way.payload as f64;
+        if let Some(way) = self.ways.iter().find(has_left) {
             let reason = format!(
-                "NVLinks carried {} bytes {} for each byte, which should not go over them",
-                ratio(way.nvlink, way.payload),
+                "{} bytes went {} for each byte of data that should stay in it: others use the GPU",
+                ratio(way.nvlink.max(way.pcie), way.payload),
                 way.name
             );
-            return found("nvlink", Verdict::Contradicted, Some(by_nvlink), reason);
+            return self.unknown(reason);
+        }
+        if let Some(why) = &self.pcie_unknown {
+            return self.unknown(format!("PCIe may have carried it: {why}"));
+        }
+        let reason = match self.has_nvlinks() {
+            true => "neither NVLinks nor PCIe carried any of it",
+            false => "PCIe carried none of it, and the GPU has no NVLinks",
+        };
+        CountedPath::new(self.asked, Verdict::Proven, reason.to_owned(), None)
+    }
+
+    /// Data that leaves a GPU.
+    fn between(self) -> CountedPath {
+        let elsewhere =
+            self.missed().or_else(|| self.ways.iter().find_map(|way| self.misplaced(way)));
+        elsewhere.unwrap_or_else(|| self.as_asked())
+    }
+
+    /// The verdict if NVLinks did not carry what they should have. One counter that was reset may
+    /// seem to have counted nothing, but not those of both ends.
+    fn missed(&self) -> Option<CountedPath> {
+        let missed = |is_out| self.ways.iter().find(|way| way.is_out == is_out && way.is_missed());
+        let (out, into) = (missed(true)?, missed(false)?);
+        let reason =
+            format!("NVML says that NVLinks join the GPUs, and they {}", out.carried(out.nvlink));
+        let went_over_pcie = |way: &Way| way.pcie as f64 >= PCIE_LEAST * way.asked as f64;
+        if went_over_pcie(out) && went_over_pcie(into) {
+            return Some(self.counted("pcie", Verdict::Contradicted, reason, |way| way.pcie));
+        }
+        let why = self.pcie_unknown.as_deref();
+        let why = why.unwrap_or("nor did PCIe: counters stand still");
+        Some(self.unknown(format!("{reason}; {why}")))
+    }
+
+    /// The verdict if NVLinks carried what they should not have, or less than they should have.
+    fn misplaced(&self, way: &Way) -> Option<CountedPath> {
+        let per_byte = |bytes: u64| bytes as f64 / way.payload as f64;
+        let (share, wanted) = (per_byte(way.nvlink), per_byte(way.asked));
+        let carried = format!("NVLinks {}", way.carried(way.nvlink));
+        let is_over_pcie = way.pcie as f64 >= PCIE_LEAST * way.payload as f64;
+        if way.asked == 0 && (ALL..=NVLINK_MOST).contains(&share) && !is_over_pcie {
+            let reason = format!("{carried}, which should not go over them");
+            return Some(self.counted("nvlink", Verdict::Contradicted, reason, |way| way.nvlink));
         }
         let is_too_little = share < ALL * wanted;
-        let elsewhere = way.pcie.unwrap_or(0) as f64 / way.payload as f64;
-        if is_too_little && elsewhere >= PCIE_LEAST * (wanted - share).max(NONE) {
-            let reason = format!(
-                "NVLinks carried {} bytes {} for each byte, and PCIe {}",
-                ratio(way.nvlink, way.payload),
-                way.name,
-                ratio(way.pcie.unwrap_or(0), way.payload)
-            );
-            let counted = Some(by_nvlink.saturating_add(by_pcie));
-            return found("nvlink + pcie", Verdict::Contradicted, counted, reason);
+        if is_too_little && per_byte(way.pcie) >= PCIE_LEAST * (wanted - share).max(NONE) {
+            let reason = format!("{carried}, and PCIe {}", ratio(way.pcie, way.payload));
+            let both = |way: &Way| way.nvlink.saturating_add(way.pcie);
+            return Some(self.counted("nvlink + pcie", Verdict::Contradicted, reason, both));
         }
-        if is_too_little || share > NVLINK_MOST * wanted + NONE {
-            let reason = format!(
-                "NVLinks carried {} bytes {} for each byte: only a part of the data, or that of \
-                 others too",
-                ratio(way.nvlink, way.payload),
-                way.name
-            );
-            return CountedPath::unknown(asked, reason);
+        (is_too_little || share > NVLINK_MOST * wanted + NONE).then(|| {
+            let doubt = "only a part of the data, or that of others too";
+            self.unknown(format!("{carried}: {doubt}"))
+        })
+    }
+
+    /// The verdict if NVLinks carried what they should have.
+    fn as_asked(&self) -> CountedPath {
+        let payload = self.all(|way| way.payload);
+        let by_nvlink = ratio(self.all(|way| way.nvlink), payload);
+        let nvlinks = format!("NVLinks carried {by_nvlink} bytes for each byte");
+        if self.ways.iter().all(|way| way.rest() == 0) {
+            return self.counted(self.asked, Verdict::Proven, nvlinks, |way| way.nvlink);
         }
-    }
-    let of_nvlink = ratio(by_nvlink, payload);
-    if ways.iter().all(|way| way.asked == way.payload) {
-        let reason = format!("NVLinks carried {of_nvlink} bytes for each byte");
-        return found(asked, Verdict::Proven, Some(by_nvlink), reason);
-    }
-    let over_pcie = |way: &Way| (way.payload - way.asked) as f64;
-    // Whatever NVLinks have not carried, somebody must have seen.
-    if let Some(why) = pcie_unknown {
-        let nvlinks = match ways.iter().any(|way| way.has_nvlinks) {
-            true => format!("NVLinks carried {of_nvlink} bytes for each byte"),
-            false => "there are no NVLinks".to_owned(),
+        // PCIe must have counted what NVLinks did not carry.
+        if let Some(why) = &self.pcie_unknown {
+            let nvlinks =
+                if self.has_nvlinks() { nvlinks } else { "there are no NVLinks".to_owned() };
+            return self.unknown(format!("{nvlinks}; {why}"));
+        }
+        let is_less = |way: &&Way| (way.pcie as f64) < PCIE_LEAST * way.rest() as f64;
+        let is_more = |way: &&Way| {
+            way.pcie as f64 > PCIE_MOST * way.rest() as f64 + NONE * way.payload as f64
         };
-        return CountedPath::unknown(asked, format!("{nvlinks}; {why}"));
+        let ways = &self.ways;
+        if let Some(way) = ways.iter().find(is_less).or_else(|| ways.iter().find(is_more)) {
+            let doubt = "not all of the data, or that of others too";
+            return self.unknown(format!("PCIe {}: {doubt}", way.carried(way.pcie)));
+        }
+        let by_pcie = ratio(self.all(|way| way.pcie), payload);
+        let reason = format!("PCIe carried {by_pcie} bytes for each byte, NVLinks {by_nvlink}");
+        let both = |way: &Way| way.nvlink.saturating_add(way.pcie);
+        self.counted(self.asked, Verdict::Proven, reason, both)
     }
-    let least = |way: &&Way| (way.pcie.unwrap_or(0) as f64) < PCIE_LEAST * over_pcie(way);
-    let most = |way: &&Way| {
-        way.pcie.unwrap_or(0) as f64 > PCIE_MOST * over_pcie(way) + way.payload as f64 * NONE
-    };
-    if let Some(way) = ways.iter().find(least).or_else(|| ways.iter().find(most)) {
-        let reason = format!(
-            "PCIe carried {} bytes {} for each byte: not all of the data, or that of others too",
-            ratio(way.pcie.unwrap_or(0), way.payload),
-            way.name
-        );
-        return CountedPath::unknown(asked, reason);
-    }
-    let reason = format!(
-        "PCIe carried {} bytes for each byte, NVLinks {of_nvlink}",
-        ratio(by_pcie, payload)
-    );
-    found(asked, Verdict::Proven, Some(by_pcie.saturating_add(by_nvlink)), reason)
 }

@@ -1,7 +1,7 @@
-//! Which way the data of a case went, by what was counted before and after.
+//! The path that the data of a case took, by counters read before and after it.
 //!
-//! Owns what counters prove, and how much they may be off; `docs/measurement.md`, "Proof of the
-//! path", says it in words. Knows no device.
+//! Owns what counters prove and how inexact they may be; `docs/measurement.md`, "Proof of the
+//! path", explains it. Knows no device.
 
 mod gpu;
 mod network;
@@ -20,7 +20,7 @@ use crate::{
     units::Bytes,
 };
 
-/// What was seen on one host, around the operations of a case.
+/// What one host counted around the operations of a case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
     /// The ranks on the host.
@@ -31,49 +31,49 @@ pub struct Seen {
     pub after: Reading,
     /// The time between the two.
     pub between: Duration,
-    /// Which of the GPUs NVLinks join.
+    /// The GPUs that NVLinks join.
     pub nvlinked: NvLinked,
-    /// Errors that the driver has told of since the last case.
+    /// Errors that the driver has reported since the last case.
     pub xids: Vec<Xid>,
 }
 
-/// What was moved between the two readings.
+/// The operations and data between the two readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// Operations of each flow.
     pub operations: u64,
-    /// Data of all flows together, where operations do not tell it.
+    /// Data of all flows together, if it does not follow from the operations.
     pub bytes: Option<Bytes>,
 }
 
-/// The way of the data, by the counters.
+/// The path of the data, by the counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CountedPath {
-    /// What carried it: by the counters where the verdict is not `unknown`, else what should have.
+    /// The path: by the counters unless the verdict is `unknown`, else the one that was asked for.
     pub path: Option<String>,
-    /// What the counters are worth as a proof.
+    /// Whether the counters prove it.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Bytes that were counted on that path for each byte of data.
+    /// Bytes counted on that path for each byte of data.
     pub wire_bytes_per_payload_byte: Option<f64>,
 }
 
 impl CountedPath {
+    fn new(path: &str, verdict: Verdict, reason: String, per_byte: Option<f64>) -> Self {
+        let path = Some(path.to_owned());
+        Self { path, verdict, reason, wire_bytes_per_payload_byte: per_byte }
+    }
+
     fn unknown(path: &str, reason: String) -> Self {
-        Self {
-            path: Some(path.to_owned()),
-            verdict: Verdict::Unknown,
-            reason,
-            wire_bytes_per_payload_byte: None,
-        }
+        Self::new(path, Verdict::Unknown, reason, None)
     }
 }
 
-/// The name of the way through memory of the host.
+/// The name of the path through host memory.
 const HOST_MEMORY: &str = "host-memory";
 
-/// Below so many bytes what others do on the machine is as much as the data.
+/// With fewer bytes than this, other traffic on the machine may be as much as the data.
 const BYTES_MIN: u64 = 16 << 20;
 
 /// Why so few bytes prove nothing.
@@ -85,37 +85,32 @@ const ALL: f64 = 0.97;
 /// One that has seen this share or less has seen none of it.
 const NONE: f64 = 0.05;
 
-/// Which way the data of a case went; `None` where counters say nothing of such a case. NCCL's own
-/// log says it of collectives, to which [`nvlink_bytes_per_byte`] adds.
+/// The path that the data of a case took; `None` for collectives, whose path is in NCCL's log and
+/// in [`nvlink_bytes_per_byte`].
 pub fn path(case: &Case, moved: Moved, seen: &[Seen]) -> Option<CountedPath> {
-    let found = match case.transport {
+    let mut found = match case.transport {
         TransportKind::Nccl => return None,
         TransportKind::Rdma => network::path(case, moved, seen),
         TransportKind::Shm if case.engine == Engine::Cpu => network::silence(case, moved, seen),
         TransportKind::Local | TransportKind::P2p | TransportKind::Shm
             if case.operation == Operation::Chase =>
         {
-            CountedPath::unknown(
-                gpu::asked(case, seen),
-                "single loads move too few bytes for counters".to_owned(),
-            )
+            let why = "single loads move too few bytes for counters";
+            CountedPath::unknown(gpu::asked(case, seen), why.to_owned())
         }
         TransportKind::Local | TransportKind::P2p | TransportKind::Shm => {
             gpu::path(case, moved, seen)
         }
     };
     let held = seen.iter().filter_map(|host| host.after.shared_memory).max();
-    Some(match held.filter(|_| found.path.as_deref() == Some(HOST_MEMORY)) {
-        Some(held) => CountedPath {
-            reason: format!("{}; /dev/shm held {}", found.reason, held.rounded()),
-            ..found
-        },
-        None => found,
-    })
+    if let Some(held) = held.filter(|_| found.path.as_deref() == Some(HOST_MEMORY)) {
+        found.reason = format!("{}; /dev/shm held {}", found.reason, held.rounded());
+    }
+    Some(found)
 }
 
-/// Of a collective: bytes that each of its GPUs has sent over NVLink for each byte of the
-/// operation's size, on average; `None` where NVLinks do not count.
+/// Bytes that each GPU of a collective has sent over NVLink for each byte of the operation's size,
+/// on average; `None` if NVLinks do not count.
 pub fn nvlink_bytes_per_byte(case: &Case, operations: u64, seen: &[Seen]) -> Option<f64> {
     let (_, nccl, layout) = case.collective()?;
     let own: BTreeSet<(Rank, Gpu)> =
@@ -126,32 +121,22 @@ pub fn nvlink_bytes_per_byte(case: &Case, operations: u64, seen: &[Seen]) -> Opt
         if !host.nvlinked.gpus.contains(gpu) {
             return None;
         }
-        sent = u64::saturating_add(sent, gpu::nvlink(host, *gpu).ok()?.0);
+        let [out, _] = gpu::nvlink(host, *gpu).ok()?;
+        sent = u64::saturating_add(sent, out);
     }
     let all = layout.size(nccl.data_type).times(operations).times(own.len() as u64).get();
     (all > 0).then(|| sent as f64 / all as f64)
 }
 
-/// What a counter has grown by.
-///
-/// # Errors
-///
-/// It has gone back: it began anew or ran over.
-fn grown(before: u64, after: u64) -> Result<u64, String> {
-    after.checked_sub(before).ok_or_else(|| "went back".to_owned())
+/// The growth of the counters of both directions. A counter that went back was reset or ran over.
+fn grown(before: [u64; 2], after: [u64; 2]) -> Result<[u64; 2], String> {
+    let [sent, received] = [0, 1].map(|way| after[way].checked_sub(before[way]));
+    sent.zip(received).map(|(sent, received)| [sent, received]).ok_or("went back".to_owned())
 }
 
-/// A ratio as sentences have it.
+/// A ratio, for a sentence.
 fn ratio(counted: u64, payload: u64) -> String {
     format!("{:.2}", counted as f64 / payload.max(1) as f64)
-}
-
-/// The name of a GPU on its host, where there are several hosts.
-fn name(gpu: Gpu, seen: &[Seen], host: &Seen) -> String {
-    match (seen.len(), host.ranks.first()) {
-        (2.., Some(rank)) => format!("GPU {} of the host of rank {}", gpu.0, rank.0),
-        _ => format!("GPU {}", gpu.0),
-    }
 }
 
 #[cfg(test)]

@@ -1,17 +1,20 @@
-//! Whether this machine is fit to give its numbers: what slows a path down, or bars it, before
-//! anything is measured.
+//! Finds what slows a path of this machine down, or blocks it, before anything is measured.
 //!
-//! Owns the checks, their judgement and its words. A check is a pure function of what `machine`
-//! has read; nothing is changed here, and nothing asked. Where a check cannot tell, it says why.
+//! Owns the checks, their verdicts and their words. A check is a pure function of what `machine`
+//! has read. A check that cannot tell says why.
 
 mod checks;
 mod ranks;
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use serde::{Deserialize, Serialize};
 
-pub use ranks::{Member, compare};
+pub use ranks::Member;
+use ranks::compare;
 
 use crate::{
     machine::{
@@ -27,18 +30,17 @@ use crate::{
         catalogue::{Catalogue, Instance},
         nccl_env::{Known, Setting},
     },
-    units::count,
 };
 
-/// What a check makes of what it looks at.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// A path is slower than the machine's, or barred.
+    /// A path is slower than it should be, or blocked.
     Problem,
     /// Worth knowing.
     Note,
-    /// What decides cannot be read.
+    /// The facts that decide cannot be read.
     CannotTell,
     /// Nothing is wrong.
     Ok,
@@ -47,7 +49,7 @@ pub enum Verdict {
 /// What a check has found.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Finding {
-    /// What the check makes of it.
+    /// The result.
     pub verdict: Verdict,
     /// The check's name, for programs.
     pub check: String,
@@ -57,7 +59,7 @@ pub struct Finding {
     pub means: Option<String>,
     /// What to do.
     pub remedy: Option<String>,
-    /// Where it is written that this is so.
+    /// The document that says so.
     pub source: Option<String>,
 }
 
@@ -75,7 +77,7 @@ impl Finding {
         Self::new(Verdict::Note, seen)
     }
 
-    /// What decides cannot be read, for this `reason`.
+    /// The facts that decide cannot be read, for this `reason`.
     fn cannot_tell(reason: impl ToString) -> Self {
         Self::new(Verdict::CannotTell, reason.to_string())
     }
@@ -84,41 +86,46 @@ impl Finding {
         Self::new(Verdict::Ok, seen)
     }
 
-    fn means(self, means: impl Into<String>) -> Self {
-        Self { means: Some(means.into()), ..self }
+    fn with(self, Advice { means, remedy, source }: Advice) -> Self {
+        let told = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Self { means: told(means), remedy: told(remedy), source: told(source), ..self }
     }
 
-    fn remedy(self, remedy: impl Into<String>) -> Self {
-        Self { remedy: Some(remedy.into()), ..self }
-    }
-
-    fn source(self, source: impl Into<String>) -> Self {
-        Self { source: Some(source.into()), ..self }
+    fn remedy(self, remedy: String) -> Self {
+        Self { remedy: Some(remedy), ..self }
     }
 }
 
-/// What is known of one host, as one process sees it.
+/// What a finding means and what to do about it; an empty text is left out.
+#[derive(Clone, Copy, Default)]
+struct Advice {
+    means: &'static str,
+    remedy: &'static str,
+    source: &'static str,
+}
+
+/// The facts of one host, as one process sees it.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// What the kernel tells.
+    /// What the kernel reports.
     pub host: Host,
-    /// What bridges of PCI Express do with what devices say to each other.
+    /// Whether PCI Express bridges redirect requests between devices.
     pub acs: Acs,
     /// Why the driver cannot be used, if it cannot.
     pub refusal: Option<Refusal>,
-    /// What the driver and NVML tell.
+    /// What the driver and NVML report.
     pub survey: Survey,
-    /// Whether what GPUs and CPUs say to each other is encrypted; `None`: NVML does not tell.
+    /// Whether traffic between GPUs and CPUs is encrypted; `None`: NVML does not report it.
     pub confidential: Option<bool>,
-    /// Whether the driver gives memory of GPUs away as dma-bufs; `None`: it does not say.
+    /// Whether the driver exports GPU memory as dma-bufs; `None`: it does not report it.
     pub dma_buf: Option<bool>,
     /// The libraries that are installed.
     pub software: Software,
     /// The variables that NCCL and the libraries below it see.
     pub settings: Vec<Setting>,
-    /// What is known of instance types.
+    /// The facts of instance types.
     pub catalogue: Cow<'static, Catalogue>,
-    /// What is known of the NCCL that is loaded.
+    /// The NCCL that is loaded.
     pub nccl: Option<Known>,
     /// Variables of CUDA and of containers.
     pub variables: BTreeMap<String, String>,
@@ -130,16 +137,30 @@ impl Facts {
         self.catalogue.instance.get(self.host.product.as_deref().ok()?)
     }
 
-    /// How many GPUs the system has, whatever this process may use.
+    /// The number of GPUs of the system, including those that this process may not use.
     fn gpu_count(&self) -> usize {
         let of_driver = self.host.driver_gpus.as_ref().map_or(0, Vec::len);
         of_driver.max(self.survey.gpus.len() + self.survey.other_gpus.len())
     }
 
-    /// The devices that RDMA goes through.
+    /// The RDMA devices.
     fn rdma_devices(&self) -> impl Iterator<Item = &Nic> {
         let nics = self.survey.nics.iter().map(|surveyed| &surveyed.nic);
-        nics.filter(|nic| nic.kind != NicKind::Ethernet)
+        nics.filter(|nic| nic.is_rdma())
+    }
+
+    fn has_rdma_devices(&self) -> bool {
+        self.rdma_devices().next().is_some()
+    }
+
+    fn has_efa(&self) -> bool {
+        self.rdma_devices().any(|device| device.kind == NicKind::Efa)
+    }
+
+    /// Whether there is EFA, with RDMA as far as the catalogue knows.
+    fn has_efa_rdma(&self) -> bool {
+        let lacks = |known: &Instance| known.efa_rdma_read == Some(false);
+        self.has_efa() && !self.instance().is_some_and(lacks)
     }
 
     /// The value of a variable that NCCL or a library below it sees.
@@ -148,25 +169,24 @@ impl Facts {
     }
 }
 
-/// What all checks make of a host: problems first. A check that has nothing to look at there finds
-/// nothing.
+/// The findings of all checks on a host, problems first.
 pub fn examine(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, check) in checks::ALL {
         let named = |finding| Finding { check: (*name).to_owned(), ..finding };
-        findings.extend(check(facts).into_iter().map(named));
+        findings.extend(check.findings(facts).into_iter().map(named));
     }
     findings.sort();
     findings
 }
 
-/// A finding with where it holds.
+/// A finding and the ranks that it applies to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Located {
-    /// What was found.
+    /// The finding.
     #[serde(flatten)]
     pub finding: Finding,
-    /// The ranks of which it holds; empty where it holds of all.
+    /// The ranks; empty if it applies to all of them.
     pub ranks: Vec<u32>,
 }
 
@@ -175,16 +195,16 @@ pub struct Located {
 pub struct Report {
     /// Whether it is a simulated machine.
     pub simulated: bool,
-    /// What was examined, in a line each.
+    /// The hosts that were examined, a line each.
     pub hosts: Vec<String>,
     /// All findings, problems first.
     pub findings: Vec<Located>,
-    /// What could be seen besides, and how.
+    /// What else could be checked, and how.
     pub beyond: Vec<String>,
 }
 
 impl Report {
-    /// Puts together what ranks have found, in their order: what several of them say is told once.
+    /// Merges the findings of all ranks. A finding of several ranks is listed once.
     pub fn of(members: &[Member]) -> Self {
         let mut found: BTreeMap<Finding, Vec<u32>> = BTreeMap::new();
         for member in members {
@@ -192,22 +212,19 @@ impl Report {
                 found.entry(finding.clone()).or_default().push(member.rank);
             }
         }
-        let of_all = |ranks: &Vec<u32>| ranks.len() == members.len();
-        let located = found.into_iter().map(|(finding, ranks)| {
-            let ranks = if of_all(&ranks) { Vec::new() } else { ranks };
+        let located = found.into_iter().map(|(finding, mut ranks)| {
+            if ranks.len() == members.len() {
+                ranks.clear();
+            }
             Located { finding, ranks }
         });
-        let across = compare(members).into_iter();
-        let mut findings: Vec<Located> = across.chain(located).collect();
+        let mut findings: Vec<Located> = compare(members).into_iter().chain(located).collect();
         findings.sort_by_key(|located| located.finding.verdict);
-        let mut hosts: Vec<String> = Vec::new();
-        for line in members.iter().map(|member| &member.host_line) {
-            if !hosts.contains(line) {
-                hosts.push(line.clone());
-            }
-        }
-        let beyond = members.iter().flat_map(|member| member.beyond.clone());
-        let beyond = beyond.collect::<std::collections::BTreeSet<String>>().into_iter().collect();
+        let mut seen = BTreeSet::new();
+        let hosts = members.iter().map(|member| &member.host_line);
+        let hosts = hosts.filter(|line| seen.insert(*line)).cloned().collect();
+        let beyond: BTreeSet<&String> = members.iter().flat_map(|member| &member.beyond).collect();
+        let beyond = beyond.into_iter().cloned().collect();
         let simulated = members.iter().any(|member| member.simulated);
         Self { simulated, hosts, findings, beyond }
     }
@@ -218,10 +235,10 @@ impl Report {
     }
 }
 
-/// What could be seen besides, and how: a sentence each.
+/// What else could be checked, and how: a sentence each.
 fn beyond(facts: &Facts) -> Vec<String> {
-    let acs = "as root, g2g could also see whether PCI Express access control (ACS) sends what GPUs \
-               say to each other by way of the root complex";
+    let acs = "as root, g2g could also see whether PCI Express access control (ACS) redirects \
+               traffic between GPUs to the root complex";
     let log =
         "as root, g2g could also see errors of GPUs since the start (Xid) in the kernel's log";
     let is_denied = matches!(facts.host.xids, Err(Unread::Denied(_))) && facts.gpu_count() > 0;

@@ -1,31 +1,34 @@
-//! What only shows when ranks are held against each other: containers that keep ranks of one
-//! machine apart, GPUs that several ranks have, versions that differ.
+//! Checks that compare ranks: containers that keep ranks of one machine apart, GPUs that several
+//! ranks share, versions that differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Facts, Finding, Located, count, examine};
-use crate::machine::host::Identity;
+use super::{Advice, Facts, Finding, Located, examine};
+use crate::{
+    machine::{host::Identity, software::Installed, tally},
+    units::count,
+};
 
-/// What a rank tells of itself, and what it has found where it is.
+/// A rank's facts and findings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Member {
     /// Its number.
     pub rank: u32,
-    /// Its host in a line.
+    /// A line that describes its host.
     pub host_line: String,
-    /// Who its host is for others.
+    /// The identity of its host.
     pub identity: Identity,
-    /// What NCCL takes for the host's identity, where it is told.
+    /// The host identity that is set for NCCL, if any.
     pub nccl_host_id: Option<String>,
-    /// The UUID of the GPU that it takes, if it has one.
+    /// The UUID of the GPU that it uses, if it has one.
     pub gpu: Option<String>,
-    /// Versions, by what they are of.
+    /// Versions, by the name of the software.
     pub versions: BTreeMap<String, String>,
-    /// What it has found.
+    /// Its findings.
     pub findings: Vec<Finding>,
-    /// What could be seen besides.
+    /// What else could be checked.
     pub beyond: Vec<String>,
     /// Whether its machine is a simulated one.
     pub simulated: bool,
@@ -37,15 +40,13 @@ impl Member {
         let visible = &facts.survey.gpus;
         let gpu = visible.get(place % visible.len().max(1));
         let software = &facts.software;
+        let first = |libraries: &[Installed]| libraries.first()?.version.clone();
         let versions = [
             ("the kernel", facts.host.kernel.clone().ok()),
             ("NVIDIA's driver", facts.host.driver_version.clone().ok()),
-            ("NCCL", software.nccl.first().and_then(|library| library.version.clone())),
-            ("libfabric", software.libfabric.first().and_then(|library| library.version.clone())),
-            (
-                "NCCL's plugin for EFA",
-                software.nccl_plugins.first().and_then(|plugin| plugin.version.clone()),
-            ),
+            ("NCCL", first(&software.nccl)),
+            ("libfabric", first(&software.libfabric)),
+            ("NCCL's plugin for EFA", first(&software.nccl_plugins)),
             ("EFA's software", software.efa_installer.clone()),
         ];
         let known = |(name, version): (&str, Option<String>)| Some((name.to_owned(), version?));
@@ -62,63 +63,58 @@ impl Member {
         }
     }
 
-    fn host_name(&self) -> &str {
-        self.identity.hostname.as_deref().unwrap_or("?")
-    }
-
-    /// What NCCL calls a host: its name, where it has the same boot, or what NCCL is told; `None`
-    /// where that cannot be read.
+    /// The host's identity as NCCL sees it, among ranks of one boot: the one that is set, or the
+    /// name; `None` if that cannot be read.
     fn nccl_host(&self) -> Option<&str> {
         self.nccl_host_id.as_deref().or(self.identity.hostname.as_deref())
     }
 }
 
-/// The host's name, what it is, and what is on it.
+/// The host's name, its type, and its devices.
 fn host_line(facts: &Facts) -> String {
     let host = &facts.host;
-    let name = host.identity.hostname.as_deref().unwrap_or("?");
-    let mut line = name.to_owned();
-    if let Ok(product) = &host.product {
-        line.push_str(&format!(", {product}"));
-    }
-    if let Ok(kernel) = &host.kernel {
-        line.push_str(&format!(", Linux {kernel}"));
-    }
-    let mut gpus: BTreeMap<&str, usize> = BTreeMap::new();
-    for gpu in &facts.survey.gpus {
-        *gpus.entry(&gpu.node.name).or_insert(0) += 1;
-    }
-    for (name, number) in gpus {
-        line.push_str(&format!(", {number} × {name}"));
-    }
+    let name = host.identity.hostname.as_deref().unwrap_or("?").to_owned();
+    let kernel = host.kernel.as_ref().ok().map(|kernel| format!("Linux {kernel}"));
+    let gpus = tally(facts.survey.gpus.iter().map(|gpu| &gpu.node.name));
+    let gpus = gpus.into_iter().map(|(name, number)| format!("{number} × {name}"));
     let devices = facts.rdma_devices().count();
-    if devices > 0 {
-        line.push_str(&format!(", {}", count(devices, "RDMA device")));
-    }
-    if let Some(mark) = &host.container {
-        line.push_str(&format!(", in a container ({mark})"));
-    }
-    line
+    let devices = (devices > 0).then(|| count(devices, "RDMA device"));
+    let container = host.container.as_ref().map(|mark| format!("in a container ({mark})"));
+    let parts = [Some(name), host.product.clone().ok(), kernel].into_iter().flatten();
+    parts.chain(gpus).chain(devices).chain(container).collect::<Vec<String>>().join(", ")
 }
 
 /// A check of several ranks together.
 type Check = fn(&[Member]) -> Vec<Located>;
 
-/// All of them, by their names, in the order of what weighs most.
+/// All of them, by their names, the most important first.
 pub(super) const ALL: &[(&str, Check)] =
     &[("ranks-on-gpus", shared_gpus), ("ranks-apart", apart), ("versions", versions)];
 
-/// What `members` show together.
-pub fn compare(members: &[Member]) -> Vec<Located> {
+/// The findings of all checks of `members`.
+pub(super) fn compare(members: &[Member]) -> Vec<Located> {
     let mut findings = Vec::new();
     for (name, check) in ALL {
-        let named = |found: Located| {
-            let finding = Finding { check: (*name).to_owned(), ..found.finding };
-            Located { finding, ..found }
-        };
-        findings.extend(check(members).into_iter().map(named));
+        for mut found in check(members) {
+            found.finding.check = (*name).to_owned();
+            findings.push(found);
+        }
     }
     findings
+}
+
+/// The members by their `key`, without those that have none.
+fn grouped<'a>(
+    members: &'a [Member],
+    key: impl Fn(&'a Member) -> Option<&'a str>,
+) -> BTreeMap<&'a str, Vec<&'a Member>> {
+    let mut groups: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
+    for member in members {
+        if let Some(key) = key(member) {
+            groups.entry(key).or_default().push(member);
+        }
+    }
+    groups
 }
 
 fn located(finding: Finding, ranks: &[&Member]) -> Located {
@@ -130,128 +126,104 @@ fn numbers(members: &[&Member]) -> String {
     numbers.join(", ")
 }
 
-/// GPUs that several ranks take.
+/// GPUs that several ranks use.
 fn shared_gpus(members: &[Member]) -> Vec<Located> {
-    let mut by_gpu: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
-    for member in members {
-        if let Some(gpu) = &member.gpu {
-            by_gpu.entry(gpu).or_default().push(member);
-        }
-    }
-    let shared: Vec<(&str, Vec<&Member>)> =
-        by_gpu.into_iter().filter(|(_, ranks)| ranks.len() > 1).collect();
-    let all: Vec<&Member> = shared.iter().flat_map(|(_, ranks)| ranks.clone()).collect();
-    if all.is_empty() {
+    let mut shared = grouped(members, |member| member.gpu.as_deref());
+    shared.retain(|_, ranks| ranks.len() > 1);
+    if shared.is_empty() {
         return Vec::new();
     }
+    let all: Vec<&Member> = shared.values().flatten().copied().collect();
     let list: Vec<String> =
         shared.iter().map(|(gpu, ranks)| format!("ranks {} have {gpu}", numbers(ranks))).collect();
-    let finding = Finding::problem(format!("several ranks have one GPU: {}", list.join("; ")))
-        .means(
-            "NCCL ends with \"Duplicate GPU detected\", or from 2.30 on asks for \
-             NCCL_MULTI_RANK_GPU_ENABLE; everything else shares the GPU's time",
-        )
-        .remedy(
-            "start no more ranks on a host than it has GPUs, and let each rank see all of them or \
-             one of its own (CUDA_VISIBLE_DEVICES)",
-        )
-        .source("NCCL's src/init.cc");
+    let seen = format!("several ranks have one GPU: {}", list.join("; "));
+    let finding = Finding::problem(seen).with(Advice {
+        means: "NCCL ends with \"Duplicate GPU detected\", or from 2.30 on asks for \
+                NCCL_MULTI_RANK_GPU_ENABLE; everything else shares the GPU's time",
+        remedy: "start no more ranks on a host than it has GPUs, and let each rank see all of them \
+                 or one of its own (CUDA_VISIBLE_DEVICES)",
+        source: "NCCL's src/init.cc",
+    });
     vec![located(finding, &all)]
 }
 
-/// The ranks of each machine that has several: those of one boot.
-fn machines(members: &[Member]) -> Vec<Vec<&Member>> {
-    let mut by_boot: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
-    for member in members {
-        if let Some(boot) = &member.identity.boot_id {
-            by_boot.entry(boot).or_default().push(member);
-        }
-    }
-    by_boot.into_values().filter(|ranks| ranks.len() > 1).collect()
-}
-
-/// What keeps the ranks of a machine apart.
+/// What keeps the ranks of a machine, which have one boot, apart.
 fn apart(members: &[Member]) -> Vec<Located> {
-    machines(members).iter().filter_map(|ranks| apart_on_one(ranks)).collect()
+    let machines = grouped(members, |member| member.identity.boot_id.as_deref());
+    machines.values().filter_map(|ranks| apart_on_one(ranks)).collect()
 }
 
 /// What keeps these ranks of one machine apart.
-fn apart_on_one(ranks: &[&Member]) -> Option<Located> {
-    // What one of them cannot tell makes no difference.
+fn apart_on_one<'a>(ranks: &[&'a Member]) -> Option<Located> {
+    // Ranks whose identity cannot be read are not counted.
     let hosts: BTreeSet<&str> = ranks.iter().filter_map(|member| member.nccl_host()).collect();
-    let shm: BTreeSet<&String> =
-        ranks.iter().filter_map(|member| member.identity.shm_device.as_ref()).collect();
-    let space = |kind: &str| -> BTreeSet<&String> {
-        ranks.iter().filter_map(|member| member.identity.namespaces.get(kind)).collect()
+    let different = |of: fn(&Identity) -> &Option<String>| {
+        let known: BTreeSet<&String> =
+            ranks.iter().filter_map(|member| of(&member.identity).as_ref()).collect();
+        known.len()
     };
-    let names: BTreeSet<&str> = ranks.iter().map(|member| member.host_name()).collect();
-    let names = names.into_iter().collect::<Vec<&str>>().join(", ");
-    let (seen, means) = if hosts.len() > 1 {
+    let shm = different(|identity| &identity.shm_device);
+    let has_namespaces = different(|identity| &identity.pid_namespace) > 1
+        || different(|identity| &identity.net_namespace) > 1;
+    let (how, means) = if hosts.len() > 1 {
+        let name = |member: &&'a Member| member.identity.hostname.as_deref().unwrap_or("?");
+        let names: BTreeSet<&str> = ranks.iter().map(name).collect();
+        let names = names.into_iter().collect::<Vec<&str>>().join(", ");
         (
-            format!(
-                "ranks {} are on one machine (one boot) under {} names: {names}",
-                numbers(ranks),
-                hosts.len()
-            ),
-            "NCCL takes them for different hosts: their GPUs do not use NVLink, P2P or host memory, \
-             but the network, to the same machine",
+            format!("(one boot) under {} names: {names}", hosts.len()),
+            "NCCL takes them for different hosts: their GPUs do not use NVLink, P2P or host \
+             memory, but the network, to the same machine",
         )
-    } else if shm.len() > 1 {
+    } else if shm > 1 {
         (
-            format!(
-                "ranks {} are on one machine with {} different /dev/shm",
-                numbers(ranks),
-                shm.len()
-            ),
-            "NCCL lets them use neither P2P nor host memory (SHM), but the network; g2g counts them \
-             as different hosts",
+            format!("with {shm} different /dev/shm"),
+            "NCCL lets them use neither P2P nor host memory (SHM), but the network; g2g counts \
+             them as different hosts",
         )
-    } else if space("pid").len() > 1 || space("net").len() > 1 {
+    } else if has_namespaces {
         (
-            format!(
-                "ranks {} are on one machine in different PID or network namespaces",
-                numbers(ranks)
-            ),
+            "in different PID or network namespaces".to_owned(),
             "processes hand each other GPU memory through sockets and by their numbers, neither of \
              which reaches across: P2P between them fails",
         )
     } else {
         return None;
     };
-    let finding = Finding::problem(seen)
-        .means(means)
-        .remedy(
-            "put the ranks of a machine into one container, or start the containers with \
-             --ipc=host --network=host --pid=host --uts=host (in Kubernetes hostIPC, hostNetwork, \
-             hostPID); NCCL_HOSTID with one value for the machine joins names only",
-        )
-        .source("NCCL's src/misc/utils.cc (getHostHash), src/init.cc (shmDev)");
+    let seen = format!("ranks {} are on one machine {how}", numbers(ranks));
+    let finding = Finding::problem(seen).with(Advice {
+        means,
+        remedy: "put the ranks of a machine into one container, or start the containers with \
+                 --ipc=host --network=host --pid=host --uts=host (in Kubernetes hostIPC, \
+                 hostNetwork, hostPID); NCCL_HOSTID with one value for the machine joins names \
+                 only",
+        source: "NCCL's src/misc/utils.cc (getHostHash), src/init.cc (shmDev)",
+    });
     Some(located(finding, ranks))
 }
 
 /// Versions that are not the same everywhere.
 fn versions(members: &[Member]) -> Vec<Located> {
+    let all: Vec<&Member> = members.iter().collect();
     let kinds: BTreeSet<&String> =
         members.iter().flat_map(|member| member.versions.keys()).collect();
     let mut found = Vec::new();
     for kind in kinds {
-        let mut by_version: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
-        for member in members {
-            let version = member.versions.get(kind).map_or("none", String::as_str);
-            by_version.entry(version).or_default().push(member);
-        }
+        let by_version = grouped(members, |member| {
+            Some(member.versions.get(kind).map_or("none", String::as_str))
+        });
         if by_version.len() < 2 {
             continue;
         }
-        let list: Vec<String> = by_version
+        let list = by_version
             .iter()
-            .map(|(version, ranks)| format!("{version} on ranks {}", numbers(ranks)))
-            .collect();
-        let finding =
-            Finding::note(format!("{kind} is not the same everywhere: {}", list.join("; ")))
-                .means("ranks may take different paths, or not understand each other")
-                .remedy("install one version on all hosts, in all containers");
-        let all: Vec<&Member> = members.iter().collect();
+            .map(|(version, ranks)| format!("{version} on ranks {}", numbers(ranks)));
+        let list = list.collect::<Vec<String>>().join("; ");
+        let seen = format!("{kind} is not the same everywhere: {list}");
+        let finding = Finding::note(seen).with(Advice {
+            means: "ranks may take different paths, or not understand each other",
+            remedy: "install one version on all hosts, in all containers",
+            ..Advice::default()
+        });
         found.push(located(finding, &all));
     }
     found

@@ -4,41 +4,45 @@ use std::collections::BTreeSet;
 
 use super::{
     Chosen, Expected, Gpu, Machine, Raw, Site,
-    copies::{Ports, host, lacking, nvlinks_of, through_host, unknown_gpu},
+    copies::{host, lacking, nvlinks_of},
     network::among,
 };
 use crate::plan::{Case, Collective, Endpoint, Nccl, catalogue::Catalogue};
 
-/// The members of one communicator on one host that have a part.
+use Collective::{
+    AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter, SendRecv,
+};
+
+/// The members of one communicator on one host that take part.
 struct Local<'a> {
-    /// The host, by its place among all.
+    /// The index of the host.
     site: usize,
     machine: &'a Machine,
     gpus: Vec<u32>,
 }
 
-/// The members of one communicator that have a part.
+/// The members of one communicator that take part.
 struct Part<'a> {
     locals: Vec<Local<'a>>,
-    /// The hosts of the communicator as a whole.
+    /// The number of hosts of the whole communicator.
     hosts: usize,
 }
 
 impl<'a> Local<'a> {
     fn known_gpus(&self) -> Result<Vec<&'a Gpu>, String> {
-        let known = |&number: &u32| self.machine.gpu(number).ok_or_else(|| unknown_gpu(number));
-        self.gpus.iter().map(known).collect()
-    }
-
-    /// The NVLinks that are down, if that has left a GPU without any: then NCCL goes another way.
-    fn cut_off(&self) -> Result<BTreeSet<String>, String> {
-        let gpus = self.known_gpus()?;
-        let has_none = |gpu: &&Gpu| gpu.nvlinks.is_some_and(|links| links.up == 0);
-        if gpus.iter().any(has_none) { lacking(&gpus) } else { Ok(BTreeSet::new()) }
+        self.gpus.iter().map(|&number| self.machine.gpu(number)).collect()
     }
 }
 
-/// What the bus bandwidth should be.
+/// A collective, what NCCL chose for it, and the catalogue with the shares.
+struct Call<'a> {
+    collective: Collective,
+    nccl: Nccl,
+    chosen: Chosen<'a>,
+    catalogue: &'a Catalogue,
+}
+
+/// The bus bandwidth to expect.
 pub(super) fn expected(
     case: &Case,
     sites: &[Site<'_>],
@@ -50,51 +54,47 @@ pub(super) fn expected(
         return Err("one rank has no bus bandwidth".to_owned());
     }
     let parts = parts(case, &nccl, sites)?;
-    if chosen.protocol.is_some_and(|protocol| protocol.split('+').any(|one| one == "LL")) {
+    let has_protocol =
+        |name| chosen.protocol.is_some_and(|told| told.split('+').any(|one| one == name));
+    if has_protocol("LL") {
         return Err(
             "NCCL took its protocol LL, which is for small data: no figure is published of \
                     what it reaches with large"
                 .to_owned(),
         );
     }
-    let mut least: Option<Expected> = None;
-    let bounded = |least: Option<Expected>, by: Expected| match least {
-        Some(least) => lesser(least, by),
-        None => by,
-    };
-    for part in parts.iter().filter(|part| part.locals.len() > 1) {
-        let between = between_hosts(collective, &nccl, (part, &parts), chosen, catalogue)?;
-        least = Some(bounded(least, between));
-    }
-    let has_network = least.is_some();
+    let call = Call { collective, nccl, chosen, catalogue };
+    let across = parts.iter().filter(|part| part.locals.len() > 1);
+    let mut bounds: Vec<Expected> =
+        across.map(|part| call.between_hosts(part, &parts)).collect::<Result<_, String>>()?;
+    let has_network = !bounds.is_empty();
     for part in &parts {
         for local in part.locals.iter().filter(|local| local.gpus.len() > 1) {
-            let within = within_host((collective, &nccl), (local, part.hosts), chosen, catalogue);
-            // Between hosts the network alone is expected where nothing is known of one of them.
-            match within {
+            // Between hosts the network alone is the bound if a host is not known.
+            match call.within_host(local, part.hosts) {
                 Err(_) if has_network => {}
-                other => least = Some(bounded(least, other?)),
+                within => bounds.push(within?),
             }
         }
     }
-    let least = least.ok_or("its GPUs are on no host that is known")?;
-    Ok(match chosen.protocol {
-        // NCCL plans with 0.92 of the ring, and 7/9 of the tree (N-TUNING).
-        Some(protocol) if protocol.split('+').any(|one| one == "LL128") => Expected {
-            gb_s: least.gb_s * 0.92,
-            low: least.low * 7.0 / 9.0,
-            derivation: format!("{} x 0.92 for the protocol LL128", least.derivation),
-            ..least
-        },
-        _ => least,
+    let least = bounds.into_iter().reduce(lesser).ok_or("its GPUs are on no host that is known")?;
+    if !has_protocol("LL128") {
+        return Ok(least);
+    }
+    // NCCL plans with 0.92 of the ring, and 7/9 of the tree (N-TUNING).
+    Ok(Expected {
+        gb_s: least.gb_s * 0.92,
+        low: least.low * 7.0 / 9.0,
+        derivation: format!("{} x 0.92 for the protocol LL128", least.derivation),
+        ..least
     })
 }
 
-/// The one that bounds the other: what the other lacks slows nothing.
+/// The lesser of two. What the greater lacks has no effect.
 fn lesser(one: Expected, other: Expected) -> Expected {
-    let is_same = one.gb_s.total_cmp(&other.gb_s).is_eq();
-    let (mut less, more) = if other.gb_s < one.gb_s { (other, one) } else { (one, other) };
-    if is_same {
+    let order = one.gb_s.total_cmp(&other.gb_s);
+    let (mut less, more) = if order.is_gt() { (other, one) } else { (one, other) };
+    if order.is_eq() {
         less.lacks.extend(more.lacks);
         less.lacks.sort();
         less.lacks.dedup();
@@ -103,7 +103,7 @@ fn lesser(one: Expected, other: Expected) -> Expected {
     less
 }
 
-/// The communicators, with those members that have a part.
+/// The communicators, with the members that take part.
 fn parts<'a>(case: &Case, nccl: &Nccl, sites: &[Site<'a>]) -> Result<Vec<Part<'a>>, String> {
     let part_of = |numbers: Vec<u32>| {
         let whole = members(case, &numbers, sites)?;
@@ -126,7 +126,7 @@ fn parts<'a>(case: &Case, nccl: &Nccl, sites: &[Site<'a>]) -> Result<Vec<Part<'a
     Ok(parts)
 }
 
-/// Members of one communicator, host by host.
+/// The members of one communicator, host by host.
 fn members<'a>(case: &Case, part: &[u32], sites: &[Site<'a>]) -> Result<Vec<Local<'a>>, String> {
     let member = |number: u32| case.flows.get(number as usize).map(|flow| flow.source);
     let ends: Vec<Endpoint> = part.iter().filter_map(|&number| member(number)).collect();
@@ -146,80 +146,106 @@ fn members<'a>(case: &Case, part: &[u32], sites: &[Site<'a>]) -> Result<Vec<Loca
     }
 }
 
-/// What the GPUs of one host reach among each other.
-fn within_host(
-    (collective, nccl): (Collective, &Nccl),
-    (local, hosts): (&Local<'_>, usize),
-    chosen: Chosen<'_>,
-    catalogue: &Catalogue,
-) -> Result<Expected, String> {
-    let told = chosen.transports.unwrap_or_default();
-    if told.contains("SHM") {
-        return shm(local)?.reached(catalogue, "nccl_shm");
+impl Call<'_> {
+    /// The bus bandwidth among the GPUs of one of `hosts` hosts.
+    fn within_host(&self, local: &Local<'_>, hosts: usize) -> Result<Expected, String> {
+        let Self { collective, nccl, chosen, catalogue } = self;
+        let told = chosen.transports.unwrap_or_default();
+        if told.contains("SHM") {
+            return to_host(local)?.with_share("nccl_shm").reached(catalogue);
+        }
+        if hosts == 1 && told.contains("NET") {
+            return Err("NCCL went over the network between GPUs of one host: no figure is \
+                        published of such a way"
+                .to_owned());
+        }
+        let Some(raw) = nvlinks(local)? else {
+            if !told.contains("P2P") {
+                return Err("nobody tells which way NCCL took".to_owned());
+            }
+            return to_host(local)?.with_share("nccl_pcie").reached(catalogue);
+        };
+        let gpus = local.known_gpus()?;
+        let has_nvls = gpus.iter().all(|gpu| gpu.has_nvls);
+        let is_newer = gpus.iter().flat_map(|gpu| gpu.nvlinks).all(|links| links.generation >= 5);
+        let nvls = if is_newer { "nccl_nvls5" } else { "nccl_nvls4" };
+        let by_switches = chosen.algorithm.is_some_and(|names| names.contains("NVLS"));
+        // Each GPU of a host moves its data once, and a part of it once more.
+        let (ranks, here) = (nccl.ranks, gpus.len());
+        let (all, own) = (f64::from(ranks), here as f64);
+        let cap = 2.0 * (all - 1.0) / all * own / (own + 1.0);
+        match collective {
+            AllReduce if by_switches || (hosts > 1 && has_nvls && chosen.algorithm.is_none()) => {
+                let how = format!(
+                    "x 2 x {} / {ranks} x {here} / {} for reducing switches",
+                    ranks - 1,
+                    here + 1
+                );
+                raw.times(cap, &how).with_share(nvls).reached(catalogue)
+            }
+            AllReduce => {
+                let bound = raw.gb_s * cap.max(1.0);
+                let ring = raw.with_share("nccl_ring").reached(catalogue)?;
+                // Switches may reduce if the algorithm is not known.
+                let may_be = has_nvls && chosen.algorithm.is_none();
+                Ok(Expected { high: if may_be { bound } else { ring.high }, ..ring })
+            }
+            AllGather | ReduceScatter if by_switches => raw.with_share(nvls).reached(catalogue),
+            AllGather | ReduceScatter | Broadcast | Reduce => {
+                raw.with_share("nccl_ring").reached(catalogue)
+            }
+            AllToAll | Gather | Scatter | SendRecv => {
+                raw.with_share("nccl_exchange").reached(catalogue)
+            }
+        }
     }
-    if hosts == 1 && told.contains("NET") {
-        return Err("NCCL went over the network between GPUs of one host: no figure is published \
-                    of such a way"
-            .to_owned());
-    }
-    let raw = nvlinks(local)?;
-    let Some((raw, generation, has_nvls)) = raw else {
-        if !told.contains("P2P") {
-            return Err("nobody tells which way NCCL took".to_owned());
+
+    /// The bus bandwidth of one communicator over the interfaces that all of them share.
+    fn between_hosts(&self, part: &Part<'_>, parts: &[Part<'_>]) -> Result<Expected, String> {
+        let Self { collective, nccl, chosen, catalogue } = self;
+        // It may be either if the algorithm is not known.
+        let names = || chosen.algorithm.unwrap_or("RING+TREE").split('+');
+        let (may_be_ring, may_be_tree) = match collective {
+            AllReduce => (names().any(|name| name == "RING"), names().any(|name| name != "RING")),
+            AllGather | ReduceScatter | Broadcast | Reduce => (true, false),
+            AllToAll | Gather | Scatter | SendRecv => {
+                return Err("of messages between hosts no figure is published".to_owned());
+            }
+        };
+        is_over_libfabric(chosen.transports)?;
+        let raw = Raw::least(part.locals.iter().map(|local| out_of_host(local, parts)))?;
+        let raw = raw.ok_or("it has no hosts")?;
+        if chosen.algorithm.is_some_and(|names| names.contains("COLLNET")) {
+            return Err("the network reduces: no figure is published of that".to_owned());
         }
-        return pcie(local)?.reached(catalogue, "nccl_pcie");
-    };
-    let n = f64::from(nccl.ranks);
-    let by_switches = chosen.algorithm.is_some_and(|names| names.contains("NVLS"));
-    // Each GPU of a host moves its data once and a part of it once more.
-    let here = local.gpus.len() as f64;
-    let cap = 2.0 * (n - 1.0) / n * here / (here + 1.0);
-    let nvls = if generation >= 5 { "nccl_nvls5" } else { "nccl_nvls4" };
-    match collective {
-        Collective::AllReduce
-            if by_switches || (hosts > 1 && has_nvls && chosen.algorithm.is_none()) =>
-        {
-            let (ranks, here) = (nccl.ranks, local.gpus.len());
-            let how = format!(
-                "x 2 x {} / {ranks} x {here} / {} for reducing switches",
-                ranks - 1,
-                here + 1
-            );
-            raw.times(cap, &how).reached(catalogue, nvls)
+        let ring = raw.clone().with_share("nccl_network").reached(catalogue)?;
+        if !may_be_tree {
+            return Ok(ring);
         }
-        Collective::AllReduce => {
-            let bound = raw.gb_s * cap.max(1.0);
-            let ring = raw.reached(catalogue, "nccl_ring")?;
-            // Switches that reduce may be at work where nobody tells the algorithm.
-            let may_be = has_nvls && chosen.algorithm.is_none();
-            Ok(Expected { high: if may_be { bound } else { ring.high }, ..ring })
-        }
-        Collective::AllGather | Collective::ReduceScatter if by_switches => {
-            raw.reached(catalogue, nvls)
-        }
-        Collective::AllGather
-        | Collective::ReduceScatter
-        | Collective::Broadcast
-        | Collective::Reduce => raw.reached(catalogue, "nccl_ring"),
-        Collective::AllToAll | Collective::Gather | Collective::Scatter | Collective::SendRecv => {
-            raw.reached(catalogue, "nccl_exchange")
-        }
+        // In a ring each part of the data leaves a host twice, except the part that the host ends
+        // with; in a tree of two hosts it leaves once.
+        let (hosts, ranks) = (part.locals.len(), nccl.ranks);
+        let (all_hosts, all_ranks) = (hosts as f64, f64::from(ranks));
+        let factor = all_hosts / (all_hosts - 1.0) * (all_ranks - 1.0) / all_ranks;
+        let how = format!("x {hosts} / {} x {} / {ranks}", hosts - 1, ranks - 1);
+        let tree = raw.times(factor, &how).with_share("nccl_network").reached(catalogue)?;
+        Ok(Expected { low: if may_be_ring { ring.low } else { tree.low }, ..tree })
     }
 }
 
-/// The NVLinks of the GPU that has the fewest, their generation, and whether the switches reduce;
-/// `None`: the GPUs have none.
-fn nvlinks(local: &Local<'_>) -> Result<Option<(Raw, u32, bool)>, String> {
-    let lacks = lacking(&local.known_gpus()?)?;
-    let mut least: Option<(Raw, u32, bool)> = None;
-    for &number in &local.gpus {
-        let gpu = local.machine.gpu(number).ok_or_else(|| unknown_gpu(number))?;
+/// The NVLinks of the GPU that has the fewest; `None`: the GPUs have none.
+fn nvlinks(local: &Local<'_>) -> Result<Option<Raw>, String> {
+    let gpus = local.known_gpus()?;
+    let lacks = lacking(&gpus)?;
+    let mut raws = Vec::new();
+    for gpu in &gpus {
         let Some(links) = gpu.nvlinks.filter(|links| links.up > 0) else { return Ok(None) };
         let up = if links.is_switched {
             links.up
-        } else if local.gpus.len() == 2 {
-            let peer = local.gpus.iter().copied().find(|&peer| peer != number).unwrap_or(number);
-            match local.machine.pair(number, peer).map_or(0, |pair| pair.nvlinks) {
+        } else if let [one, two] = gpus[..] {
+            let peer = if gpu.ordinal == one.ordinal { two } else { one };
+            let pair = local.machine.pair(gpu.ordinal, peer.ordinal);
+            match pair.map_or(0, |pair| pair.nvlinks) {
                 0 => return Ok(None),
                 links => links,
             }
@@ -228,109 +254,33 @@ fn nvlinks(local: &Local<'_>) -> Result<Option<(Raw, u32, bool)>, String> {
                         published of what they reach together"
                 .to_owned());
         };
-        let raw = nvlinks_of(&links, up);
-        least = Some(match least.take() {
-            Some((less, generation, has_nvls)) => {
-                (less.or_less(raw), generation.min(links.generation), has_nvls && gpu.has_nvls)
-            }
-            None => (raw, links.generation, gpu.has_nvls),
-        });
+        raws.push(nvlinks_of(&links, up));
     }
-    Ok(least.map(|(raw, generation, has_nvls)| (Raw { lacks, ..raw }, generation, has_nvls)))
+    Ok(raws.into_iter().reduce(Raw::or_less).map(|raw| Raw { lacks, ..raw }))
 }
 
-/// The PCIe link of the GPU with the slowest.
-fn pcie(local: &Local<'_>) -> Result<Raw, String> {
-    let mut least: Option<Raw> = None;
-    for &number in &local.gpus {
-        let raw = host(local.machine.gpu(number).ok_or_else(|| unknown_gpu(number))?)?;
-        least = Some(least.take().map_or(raw.clone(), |less| less.or_less(raw)));
+/// The slowest link between a GPU and the host. NCCL goes this way if a GPU has no NVLink left, so
+/// NVLinks that are down are lacking then.
+fn to_host(local: &Local<'_>) -> Result<Raw, String> {
+    let gpus = local.known_gpus()?;
+    let mut raw = Raw::least(gpus.iter().map(|gpu| host(gpu)))?.ok_or("it has no GPUs")?;
+    if gpus.iter().any(|gpu| gpu.nvlinks.is_some_and(|links| links.up == 0)) {
+        raw.lacks.extend(lacking(&gpus)?);
     }
-    let mut raw = least.ok_or("it has no GPUs")?;
-    raw.lacks.extend(local.cut_off()?);
     Ok(raw)
 }
 
-/// The way through host memory of the GPUs with the slowest.
-fn shm(local: &Local<'_>) -> Result<Raw, String> {
-    let mut least: Option<Raw> = None;
-    for pair in local.gpus.windows(2) {
-        let raw = through_host(local.machine, (pair[0], pair[1]), &Ports::default())?;
-        least = Some(least.take().map_or(raw.clone(), |less| less.or_less(raw)));
-    }
-    let mut raw = least.ok_or("it has one GPU on each host")?;
-    raw.lacks.extend(local.cut_off()?);
-    Ok(raw)
-}
-
-/// What the interfaces of the hosts let through to one communicator, while others use them too.
-fn between_hosts(
-    collective: Collective,
-    nccl: &Nccl,
-    (part, parts): (&Part<'_>, &[Part<'_>]),
-    chosen: Chosen<'_>,
-    catalogue: &Catalogue,
-) -> Result<Expected, String> {
-    use Collective::{AllToAll, Gather, Scatter, SendRecv};
-    if matches!(collective, AllToAll | Gather | Scatter | SendRecv) {
-        return Err("of messages between hosts no figure is published".to_owned());
-    }
-    is_over_libfabric(chosen.transports)?;
-    let mut least: Option<Raw> = None;
-    for local in &part.locals {
-        let raw = out_of_host(local, parts)?;
-        least = Some(least.take().map_or(raw.clone(), |less| less.or_less(raw)));
-    }
-    let raw = least.ok_or("it has no hosts")?;
-    let (all_hosts, all_ranks) = (part.locals.len(), nccl.ranks);
-    // Around a ring each part of the data leaves a host twice, but for that which it ends with; up
-    // and down a tree of two hosts once.
-    let tree = |raw: Raw| {
-        let (hosts, ranks) = (all_hosts as f64, f64::from(all_ranks));
-        raw.times(
-            hosts / (hosts - 1.0) * (ranks - 1.0) / ranks,
-            &format!("x {all_hosts} / {} x {} / {all_ranks}", all_hosts - 1, all_ranks - 1),
-        )
-    };
-    let reached = |raw: Raw| raw.reached(catalogue, "nccl_network");
-    if chosen.algorithm.is_some_and(|names| names.contains("COLLNET")) {
-        return Err("the network reduces: no figure is published of that".to_owned());
-    }
-    match collective {
-        Collective::AllReduce => {
-            // Where nobody tells, it may be either.
-            let names = || chosen.algorithm.unwrap_or("RING+TREE").split('+');
-            let has_tree = names().any(|name| name != "RING");
-            match (names().any(|name| name == "RING"), has_tree) {
-                (_, false) => reached(raw),
-                (false, true) => reached(tree(raw)),
-                (true, true) => {
-                    Ok(Expected { low: reached(raw.clone())?.low, ..reached(tree(raw))? })
-                }
-            }
-        }
-        Collective::AllGather
-        | Collective::ReduceScatter
-        | Collective::Broadcast
-        | Collective::Reduce
-        | Collective::AllToAll
-        | Collective::Gather
-        | Collective::Scatter
-        | Collective::SendRecv => reached(raw),
-    }
-}
-
-/// Whether NCCL went between hosts by libfabric, as far as its log tells.
+/// An error if NCCL's log shows another way between hosts than libfabric.
 fn is_over_libfabric(transports: Option<&str>) -> Result<(), String> {
     let Some(told) = transports else { return Ok(()) };
-    let mut networks = told.split(" + ").filter(|words| words.contains("NET/")).peekable();
-    if networks.peek().is_none() {
+    let networks = || told.split(" + ").filter(|words| words.contains("NET/"));
+    if networks().next().is_none() {
         return Err(format!(
             "NCCL's log tells of no network between the hosts ({told}): no figure is published of \
              such a way"
         ));
     }
-    match networks.find(|words| !words.starts_with("NET/") || !words.contains("Libfabric")) {
+    match networks().find(|words| !words.starts_with("NET/") || !words.contains("Libfabric")) {
         Some(other) => Err(format!(
             "NCCL went between the hosts by {other}: nothing is known of a network but EFA by \
              libfabric"
@@ -339,24 +289,22 @@ fn is_over_libfabric(transports: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// What the interfaces of a host carry for each of the communicators that go through them.
+/// The rate of a host's interfaces for each of the communicators that use them.
 fn out_of_host(local: &Local<'_>, parts: &[Part<'_>]) -> Result<Raw, String> {
     let efa = local.machine.nics.iter().filter(|nic| nic.is_efa);
     let rates: Option<Vec<f64>> = efa.map(|nic| nic.gb_s).collect();
     let rates = rates.filter(|rates| !rates.is_empty()).ok_or(
-        "nothing is known of the network between the hosts but EFA, and one has none that tells its \
-         rate",
+        "nothing is known of the network between the hosts but EFA, and one has none that tells \
+         its rate",
     )?;
     let through = parts.iter().filter(|part| part.locals.len() > 1);
     let here = through.flat_map(|part| &part.locals).filter(|other| other.site == local.site);
-    let (mut gpus, mut communicators) = (Vec::new(), 0);
-    for other in here {
-        gpus.extend(other.known_gpus()?);
-        communicators += 1;
-    }
+    let here: Vec<Vec<&Gpu>> = here.map(Local::known_gpus).collect::<Result<_, String>>()?;
+    let gpus = here.concat();
     if gpus.len() < local.machine.gpus.len() {
         return Err(format!(
-            "{} of the {} GPUs of a host take part: nobody tells which of its interfaces are theirs",
+            "{} of the {} GPUs of a host take part: nobody tells which of its interfaces are \
+             theirs",
             gpus.len(),
             local.machine.gpus.len()
         ));
@@ -369,5 +317,5 @@ fn out_of_host(local: &Local<'_>, parts: &[Part<'_>]) -> Result<Raw, String> {
         let lacks = links.into_iter().flat_map(|link| link.lacks).collect();
         raw = raw.or_less(Raw { gb_s, how, lacks, ..Raw::default() });
     }
-    Ok(raw.shared_by(communicators, "communicators"))
+    Ok(raw.shared_by(here.len(), "communicators"))
 }

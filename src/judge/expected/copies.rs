@@ -1,10 +1,10 @@
 //! Copies within one host: a GPU's own memory, to and from its host, from GPU to GPU.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use super::{Expected, Gpu, HostWay, Machine, NvLinks, Raw, rate};
+use super::{Gpu, HostWay, Load, Machine, NvLinks, Raw, rate};
 use crate::{
-    plan::{Case, Engine, Flow, Operation, Place, catalogue::Catalogue},
+    plan::{Case, Engine, Flow, Operation, Place},
     units::Bytes,
 };
 
@@ -12,15 +12,17 @@ use crate::{
 /// about 126 MB.
 const CACHED_MAX: Bytes = Bytes::mib(256);
 
-/// One GPU by itself, and the way to its host.
-pub(super) fn local(
-    case: &Case,
-    machine: &Machine,
-    catalogue: &Catalogue,
-) -> Result<Expected, String> {
+/// Whether data of a case may come from a GPU's cache.
+pub(super) fn may_be_cached(case: &Case) -> bool {
+    let is_own = |flow: &Flow| flow.source.gpu() == flow.target.gpu();
+    case.flows.first().is_some_and(is_own) && case.size < CACHED_MAX
+}
+
+/// Within one GPU, or between a GPU and its host.
+pub(super) fn local(case: &Case, machine: &Machine) -> Result<Raw, String> {
     let flow = case.flows.first().ok_or("it has no flow")?;
     let number = flow.source.gpu().or(flow.target.gpu()).ok_or("no GPU takes part")?;
-    let gpu = machine.gpu(number.0).ok_or_else(|| unknown_gpu(number.0))?;
+    let gpu = machine.gpu(number.0)?;
     let is_kernel = case.engine == Engine::Sm;
     if flow.source.gpu() == flow.target.gpu() {
         if case.operation != Operation::Copy {
@@ -29,8 +31,7 @@ pub(super) fn local(
             .to_owned());
         }
         let key = if is_kernel { "local_sm" } else { "local_ce" };
-        let own = memory(gpu)?.shared_by(case.flows.len(), "flows").reached(catalogue, key)?;
-        return Ok(Expected { may_be_cached: case.size < CACHED_MAX, ..own });
+        return Ok(memory(gpu)?.shared_by(case.flows.len(), "flows").with_share(key));
     }
     let pinned = [flow.source, flow.target].into_iter().find_map(|end| match end.place {
         Place::Pinned { numa_node } => Some(numa_node.0),
@@ -55,116 +56,71 @@ pub(super) fn local(
         (true, false, true) => "c2c_sm",
         (true, true, _) => "c2c_both",
     };
-    host(gpu)?.reached(catalogue, key)
+    Ok(host(gpu)?.with_share(key))
 }
 
 /// From GPU to GPU.
-pub(super) fn p2p(
-    case: &Case,
-    machine: &Machine,
-    catalogue: &Catalogue,
-) -> Result<Expected, String> {
+pub(super) fn p2p(case: &Case, machine: &Machine) -> Result<Raw, String> {
     let ports = Ports::of(&case.flows);
-    let mut slowest: Option<(Raw, String)> = None;
-    for flow in &case.flows {
-        let (Some(source), Some(target)) = (flow.source.gpu(), flow.target.gpu()) else {
-            return Err("one of its ends is no GPU".to_owned());
-        };
-        let (raw, key) = direct(machine, (source.0, target.0), &ports, case)?;
-        slowest = Some(match slowest.take() {
-            Some((least, least_key)) => {
-                let key = if raw.gb_s < least.gb_s { key } else { least_key };
-                (least.or_less(raw), key)
-            }
-            None => (raw, key),
-        });
-    }
-    let (raw, key) = slowest.ok_or("it has no flow")?;
-    raw.reached(catalogue, &key)
+    let ways = case.flows.iter().map(|flow| direct(machine, flow, &ports, case.engine));
+    Ok(Raw::least(ways)?.ok_or("it has no flow")?)
 }
 
 /// From GPU to GPU through host memory.
-pub(super) fn shm(
-    case: &Case,
-    machine: &Machine,
-    catalogue: &Catalogue,
-) -> Result<Expected, String> {
+pub(super) fn shm(case: &Case, machine: &Machine) -> Result<Raw, String> {
     if case.engine == Engine::Cpu {
         return Err("what CPUs copy depends on their caches and memory, which nobody tells".into());
     }
     let ports = Ports::of(&case.flows);
-    let mut slowest: Option<Raw> = None;
-    for flow in &case.flows {
-        let (Some(source), Some(target)) = (flow.source.gpu(), flow.target.gpu()) else {
-            return Err("one of its ends is no GPU".to_owned());
-        };
-        let raw = through_host(machine, (source.0, target.0), &ports)?;
-        slowest = Some(slowest.take().map_or(raw.clone(), |least| least.or_less(raw)));
-    }
+    let ways = case.flows.iter().map(|flow| {
+        let (source, target) = gpus_of(flow)?;
+        through_host(machine.gpu(source)?, machine.gpu(target)?, &ports)
+    });
     let key = match (ports.are_shared(), case.engine) {
         (true, _) => "shm_both",
         (false, Engine::Sm) => "shm_sm",
         (false, _) => "shm_ce",
     };
-    slowest.ok_or("it has no flow")?.reached(catalogue, key)
+    Ok(Raw::least(ways)?.ok_or("it has no flow")?.with_share(key))
 }
 
-/// How many flows leave each GPU and arrive there.
-#[derive(Debug, Default)]
-pub(super) struct Ports {
-    out: BTreeMap<u32, usize>,
-    into: BTreeMap<u32, usize>,
+/// The ordinals of the GPUs at both ends of a flow.
+fn gpus_of(flow: &Flow) -> Result<(u32, u32), String> {
+    let ends = flow.source.gpu().zip(flow.target.gpu());
+    ends.map(|(source, target)| (source.0, target.0)).ok_or("one of its ends is no GPU".to_owned())
+}
+
+/// The number of flows that leave each GPU, and that arrive there.
+struct Ports {
+    out: Load<u32>,
+    into: Load<u32>,
 }
 
 impl Ports {
-    pub(super) fn of(flows: &[Flow]) -> Self {
-        let mut ports = Self::default();
-        for flow in flows {
-            if let (Some(source), Some(target)) = (flow.source.gpu(), flow.target.gpu()) {
-                *ports.out.entry(source.0).or_default() += 1;
-                *ports.into.entry(target.0).or_default() += 1;
-            }
-        }
-        ports
+    fn of(flows: &[Flow]) -> Self {
+        let (out, into): (Vec<u32>, Vec<u32>) = flows.iter().flat_map(gpus_of).unzip();
+        Self { out: Load::of(out), into: Load::of(into) }
     }
 
-    /// Whether some GPU has more to do than to send, or to receive, one flow.
+    /// Whether some GPU takes part in more than one flow.
     fn are_shared(&self) -> bool {
-        let several = |counts: &BTreeMap<u32, usize>| counts.values().any(|&count| count > 1);
-        several(&self.out)
-            || several(&self.into)
-            || self.out.keys().any(|gpu| self.into.contains_key(gpu))
-    }
-
-    fn out(&self, gpu: u32) -> usize {
-        self.out.get(&gpu).copied().unwrap_or(1)
-    }
-
-    fn into(&self, gpu: u32) -> usize {
-        self.into.get(&gpu).copied().unwrap_or(1)
+        self.out.0.values().chain(self.into.0.values()).any(|&count| count > 1)
+            || self.out.0.keys().any(|gpu| self.into.0.contains_key(gpu))
     }
 }
 
-/// The way of one flow between two GPUs, and the key of what is reached of it.
-fn direct(
-    machine: &Machine,
-    (source, target): (u32, u32),
-    ports: &Ports,
-    case: &Case,
-) -> Result<(Raw, String), String> {
+/// The way of one flow between two GPUs.
+fn direct(machine: &Machine, flow: &Flow, ports: &Ports, engine: Engine) -> Result<Raw, String> {
+    let (source, target) = gpus_of(flow)?;
     let pair = machine.pair(source, target).or_else(|| machine.pair(target, source));
     let pair = pair.ok_or_else(|| {
         format!("GPUs {source} and {target} are not known to reach each other's memory")
     })?;
-    let [from, to] =
-        [source, target].map(|number| machine.gpu(number).ok_or_else(|| unknown_gpu(number)));
-    let (from, to) = (from?, to?);
-    let (is_kernel, is_shared) = (case.engine == Engine::Sm, ports.are_shared());
+    let (from, to) = (machine.gpu(source)?, machine.gpu(target)?);
+    let (is_kernel, is_shared) = (engine == Engine::Sm, ports.are_shared());
     let lacks = lacking(&[from, to])?;
     if pair.nvlinks == 0 {
-        let mut raw = host(from)?
-            .shared_by(ports.out(source), "flows")
-            .or_less(host(to)?.shared_by(ports.into(target), "flows"));
+        let mut raw = through_host(from, to, ports)?;
         raw.lacks.extend(lacks);
         let near = if pair.is_near { "near" } else { "far" };
         let kind = match (is_shared, is_kernel) {
@@ -172,15 +128,16 @@ fn direct(
             (false, true) => "sm",
             (false, false) => "ce",
         };
-        return Ok((raw, format!("pcie_{near}_{kind}")));
+        return Ok(raw.with_share(format!("pcie_{near}_{kind}")));
     }
     let links = from.nvlinks.zip(to.nvlinks).ok_or("NVML does not describe their NVLinks")?;
     let mut raw = Raw { lacks, ..nvlinks_of(&links.0, pair.nvlinks) };
-    for (gpu, links, flows) in
-        [(from, &links.0, ports.out(source)), (to, &links.1, ports.into(target))]
-    {
+    for (gpu, links, flows) in [
+        (from, links.0, ports.out.flows(&from.ordinal)),
+        (to, links.1, ports.into.flows(&to.ordinal)),
+    ] {
         if links.is_switched {
-            let port = Raw { lacks: lacking(&[gpu])?, ..nvlinks_of(links, links.up) };
+            let port = Raw { lacks: lacking(&[gpu])?, ..nvlinks_of(&links, links.up) };
             raw = raw.or_less(port.shared_by(flows, "flows"));
         }
     }
@@ -191,24 +148,18 @@ fn direct(
         (false, true) => format!("nvlink{generation}_ce_both"),
         (false, false) => format!("nvlink{generation}_ce"),
     };
-    Ok((raw, key))
+    Ok(raw.with_share(key))
 }
 
-/// The way of one flow through host memory: each byte crosses PCIe twice, once at each GPU.
-pub(super) fn through_host(
-    machine: &Machine,
-    (source, target): (u32, u32),
-    ports: &Ports,
-) -> Result<Raw, String> {
-    let [from, to] =
-        [source, target].map(|number| machine.gpu(number).ok_or_else(|| unknown_gpu(number)));
-    let up = host(from?)?.shared_by(ports.out(source), "flows");
-    let down = host(to?)?.shared_by(ports.into(target), "flows");
+/// The way of one flow through the host: each byte crosses the links of both GPUs to it.
+fn through_host(from: &Gpu, to: &Gpu, ports: &Ports) -> Result<Raw, String> {
+    let up = host(from)?.shared_by(ports.out.flows(&from.ordinal), "flows");
+    let down = host(to)?.shared_by(ports.into.flows(&to.ordinal), "flows");
     Ok(up.or_less(down))
 }
 
 /// Half of what a GPU's memory moves: a copy loads and stores each byte.
-pub(super) fn memory(gpu: &Gpu) -> Result<Raw, String> {
+fn memory(gpu: &Gpu) -> Result<Raw, String> {
     let both = gpu.memory_gb_s.ok_or_else(|| {
         format!("the catalogue knows no memory bandwidth of a GPU called {}", gpu.name)
     })?;
@@ -221,40 +172,35 @@ pub(super) fn memory(gpu: &Gpu) -> Result<Raw, String> {
 
 /// The way between a GPU and its host.
 pub(super) fn host(gpu: &Gpu) -> Result<Raw, String> {
-    let way =
-        gpu.host.ok_or_else(|| format!("nobody tells the PCIe link of GPU {}", gpu.ordinal))?;
-    let mut raw = Raw::default();
-    match way {
+    let Gpu { ordinal, host, .. } = gpu;
+    match host.ok_or_else(|| format!("nobody tells the PCIe link of GPU {ordinal}"))? {
         HostWay::C2c { gb_s } => {
-            raw.gb_s = gb_s;
-            raw.how = format!("{} GB/s of NVLink-C2C", rate(gb_s));
+            Ok(Raw { gb_s, how: format!("{} GB/s of NVLink-C2C", rate(gb_s)), ..Raw::default() })
         }
         HostWay::Pcie { generation, generation_now, lanes, lanes_due, lane_gb_s } => {
             let lane_gb_s = lane_gb_s.ok_or_else(|| {
                 format!(
-                    "GPU {} is connected by PCIe {generation}, of which the catalogue knows no rate",
-                    gpu.ordinal
+                    "GPU {ordinal} is connected by PCIe {generation}, of which the catalogue knows \
+                     no rate"
                 )
             })?;
-            raw.gb_s = f64::from(lanes) * lane_gb_s;
-            raw.how = format!("PCIe {generation} x{lanes} = {} GB/s of data", rate(raw.gb_s));
-            if lanes < lanes_due {
-                raw.lacks
-                    .insert(format!("GPU {} has {lanes} of {lanes_due} PCIe lanes", gpu.ordinal));
-            }
-            raw.hints.extend(generation_now.map(|now| {
+            let gb_s = f64::from(lanes) * lane_gb_s;
+            let how = format!("PCIe {generation} x{lanes} = {} GB/s of data", rate(gb_s));
+            let lacks = (lanes < lanes_due)
+                .then(|| format!("GPU {ordinal} has {lanes} of {lanes_due} PCIe lanes"));
+            let hints = generation_now.map(|now| {
                 format!(
-                    "the PCIe link of GPU {} was at generation {now} of {generation} when it was \
-                     asked (an idle GPU goes back to an older one)",
-                    gpu.ordinal
+                    "the PCIe link of GPU {ordinal} was at generation {now} of {generation} when \
+                     it was asked (an idle GPU goes back to an older one)"
                 )
-            }));
+            });
+            let (lacks, hints) = (lacks.into_iter().collect(), hints.into_iter().collect());
+            Ok(Raw { gb_s, how, lacks, hints, ..Raw::default() })
         }
     }
-    Ok(raw)
 }
 
-/// The raw rate of so many NVLinks.
+/// The raw rate of `count` NVLinks.
 pub(super) fn nvlinks_of(links: &NvLinks, count: u32) -> Raw {
     let plural = if count == 1 { "" } else { "s" };
     Raw {
@@ -267,9 +213,9 @@ pub(super) fn nvlinks_of(links: &NvLinks, count: u32) -> Raw {
     }
 }
 
-/// Which NVLinks between these GPUs are down.
+/// The NVLinks between these GPUs that are down.
 ///
-/// Without switches a link is between two GPUs and then down at both: where one GPU alone has links
+/// Without switches a link joins two GPUs and is down at both. If one GPU alone has links that are
 /// down, they end at none of the others.
 pub(super) fn lacking(gpus: &[&Gpu]) -> Result<BTreeSet<String>, String> {
     if let Some(gpu) = gpus.iter().find(|gpu| gpu.nvlinks_untold) {
@@ -284,9 +230,4 @@ pub(super) fn lacking(gpus: &[&Gpu]) -> Result<BTreeSet<String>, String> {
         })
         .collect();
     Ok(if is_switched || down.len() > 1 { down } else { BTreeSet::new() })
-}
-
-/// What is said of a GPU that no survey has found.
-pub(super) fn unknown_gpu(number: u32) -> String {
-    format!("nothing is known of GPU {number}")
 }

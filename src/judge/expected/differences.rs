@@ -1,16 +1,12 @@
-//! Where the live machine is not what the catalogue knows of its type, or where one of its parts is
-//! not like the others.
+//! Differences between the live machine and the catalogue's entry of its type, and between parts
+//! of the machine that should be alike.
 
 use serde::{Deserialize, Serialize};
 
 use super::{HostWay, Machine};
-use crate::{
-    machine::survey::Survey,
-    plan::catalogue::{Catalogue, Instance},
-    units::gb_s_of_gbit_s,
-};
+use crate::{machine::survey::Survey, plan::catalogue::Catalogue, units::gb_s_of_gbit_s};
 
-/// Which part of a machine a fact is of.
+/// A part of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Part {
@@ -29,7 +25,7 @@ pub enum Part {
 /// A fact that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Which part it is of.
+    /// The part that differs.
     pub part: Part,
     /// What it is about: `GPUs`, `NVLinks of GPU 3`, …
     pub what: String,
@@ -37,68 +33,70 @@ pub struct Difference {
     pub live: String,
     /// What it should be.
     pub known: String,
-    /// By whom, in words.
+    /// The source of what it should be.
     pub source: String,
 }
 
 impl Difference {
-    /// As a sentence.
+    /// The difference as a sentence.
     pub fn sentence(&self) -> String {
         format!("{}: {} here, {} by {}", self.what, self.live, self.known, self.source)
     }
 }
 
-/// What differs; empty on a machine that is as its type should be.
+/// All differences; empty on a machine that is as its type should be.
 pub fn differences(survey: &Survey, catalogue: &Catalogue) -> Vec<Difference> {
     let machine = Machine::surveyed(survey, catalogue);
+    let mut found = within(&machine);
     let known =
         machine.instance.as_ref().and_then(|name| Some((name, catalogue.instance.get(name)?)));
-    let mut found = within(&machine);
     let Some((name, instance)) = known else { return found };
-    let all_gpus = survey.gpus.len() + survey.other_gpus.len();
     let source = if catalogue.is_added(name) {
         format!("what the user says of {name}")
     } else {
         format!("the catalogue's entry of {name}")
     };
-    let mut differ = |(part, what): (Part, &str), live: String, known: String| {
+    let mut differ = |part, what: &str, live: String, known: String| {
         if live != known {
             let (what, source) = (what.to_owned(), source.clone());
             found.push(Difference { part, what, live, known, source });
         }
     };
-    differ((Part::Gpus, "GPUs"), all_gpus.to_string(), instance.gpu_count.to_string());
+    let all_gpus = survey.gpus.len() + survey.other_gpus.len();
+    differ(Part::Gpus, "GPUs", all_gpus.to_string(), instance.gpu_count.to_string());
     for gpu in &survey.gpus {
-        let what = format!("type of GPU {}", gpu.node.gpu.0);
-        if let Some(key) = catalogue.key_of_driver_name(&gpu.node.name)
-            && key != instance.gpu
-        {
-            differ((Part::Gpus, &what), key.to_owned(), instance.gpu.clone());
+        if let Some(key) = catalogue.key_of_driver_name(&gpu.node.name) {
+            let what = format!("type of GPU {}", gpu.node.gpu.0);
+            differ(Part::Gpus, &what, key.to_owned(), instance.gpu.clone());
         }
     }
-    if let Some(interfaces) = instance.efa_interfaces {
-        efa(&machine, instance, interfaces, &mut differ);
+    if let Some(due) = instance.efa_interfaces {
+        let efa = machine.nics.iter().filter(|nic| nic.is_efa);
+        let rates: Vec<Option<f64>> = efa.map(|nic| nic.gb_s).collect();
+        differ(Part::Efa, "interfaces of EFA", rates.len().to_string(), due.to_string());
+        let total = instance.efa_total_gbps.filter(|_| rates.len() == due as usize);
+        let together: Option<f64> = rates.into_iter().sum();
+        if let (Some(together), Some(total)) = (together, total) {
+            let gb_s = |rate: f64| format!("{rate:.1} GB/s");
+            differ(Part::Efa, "rate of EFA", gb_s(together), gb_s(gb_s_of_gbit_s(total.get())));
+        }
     }
     if let Some(nodes) = instance.numa_nodes.filter(|_| !survey.nodes.is_empty()) {
-        differ((Part::NumaNodes, "NUMA nodes"), survey.nodes.len().to_string(), nodes.to_string());
+        differ(Part::NumaNodes, "NUMA nodes", survey.nodes.len().to_string(), nodes.to_string());
     }
     for gpu in &machine.gpus {
-        let due = instance.gpu_pcie_gen;
-        if let (Some(HostWay::Pcie { generation, .. }), Some(due)) = (gpu.host, due)
-            && generation < due
+        if let (Some(HostWay::Pcie { generation, .. }), Some(due)) =
+            (gpu.host, instance.gpu_pcie_gen)
         {
             let what = format!("most of the PCIe link of GPU {}", gpu.ordinal);
-            differ(
-                (Part::Pcie, &what),
-                format!("generation {generation}"),
-                format!("generation {due}"),
-            );
+            let most = generation.min(due);
+            differ(Part::Pcie, &what, format!("generation {most}"), format!("generation {due}"));
         }
     }
     found
 }
 
-/// What is less than it should be in the live machine alone.
+/// What the live machine itself shows to be less than it should be.
 fn within(machine: &Machine) -> Vec<Difference> {
     let mut found = Vec::new();
     for gpu in &machine.gpus {
@@ -124,23 +122,4 @@ fn within(machine: &Machine) -> Vec<Difference> {
         }
     }
     found
-}
-
-fn efa(
-    machine: &Machine,
-    instance: &Instance,
-    interfaces: u32,
-    differ: &mut impl FnMut((Part, &str), String, String),
-) {
-    let here: Vec<Option<f64>> =
-        machine.nics.iter().filter(|nic| nic.is_efa).map(|nic| nic.gb_s).collect();
-    differ((Part::Efa, "interfaces of EFA"), here.len().to_string(), interfaces.to_string());
-    let Some(total) = instance.efa_total_gbps.filter(|_| here.len() == interfaces as usize) else {
-        return;
-    };
-    let together: Option<f64> = here.into_iter().sum();
-    if let Some(together) = together {
-        let gb_s = |rate: f64| format!("{rate:.1} GB/s");
-        differ((Part::Efa, "rate of EFA"), gb_s(together), gb_s(gb_s_of_gbit_s(total.get())));
-    }
 }

@@ -1,12 +1,12 @@
-//! What to think of a number.
+//! Compares a measured number with what is expected.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Expected, rate};
 use crate::units::{Bytes, microseconds_at};
 
-/// A transfer is judged from the size on at which its data takes this share of its time or more:
-/// below, the number is mostly that of the start.
+/// A transfer is judged if its data takes this share of its time or more. Smaller transfers mostly
+/// measure the start.
 const DATA_SHARE_MIN: f64 = 0.75;
 
 /// Whether a number is what it should be.
@@ -33,45 +33,39 @@ pub struct Measured {
     pub interval: Option<(f64, f64)>,
     /// Data of one operation.
     pub size: Bytes,
-    /// The measured rate over the rate at which that data is moved: 1 but for bus bandwidth.
+    /// The measured rate divided by the rate at which the data is moved: 1 except for bus
+    /// bandwidth.
     pub factor: f64,
 }
 
-/// A number held against what is expected of it.
+/// A number compared with what is expected of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
     /// What is expected.
     pub expected: Option<Expected>,
-    /// The number over what is expected.
+    /// The number divided by what is expected.
     pub fraction: Option<f64>,
-    /// What to think of it.
+    /// Whether it is as expected.
     pub verdict: Verdict,
-    /// Why: a sentence.
+    /// The reason, as a sentence.
     pub reason: String,
 }
 
-/// Holds a number, if there is one, against what is expected, or against the reason why nothing is.
+/// Compares a number, if there is one, with what is expected, or with the reason why nothing is.
 pub fn judge(measured: Option<Measured>, expected: Result<Expected, String>) -> Judgement {
-    let unknown = |expected, reason| Judgement {
-        expected,
-        fraction: None,
-        verdict: Verdict::Unknown,
-        reason,
-    };
-    let (measured, expected) = match (measured, expected) {
-        (Some(measured), Ok(expected)) => (measured, expected),
-        (_, Err(reason)) => return unknown(None, reason),
-        (None, Ok(expected)) => {
-            return unknown(Some(expected), "no bandwidth was measured".to_owned());
+    let expected = match expected {
+        Ok(expected) => expected,
+        Err(reason) => {
+            let verdict = Verdict::Unknown;
+            return Judgement { expected: None, fraction: None, verdict, reason };
         }
     };
-    let (verdict, reason) = verdict(measured, &expected);
-    Judgement {
-        fraction: Some(measured.gb_s / expected.gb_s),
-        expected: Some(expected),
-        verdict,
-        reason,
-    }
+    let (verdict, reason) = match measured {
+        Some(measured) => verdict(measured, &expected),
+        None => (Verdict::Unknown, "no bandwidth was measured".to_owned()),
+    };
+    let fraction = measured.map(|measured| measured.gb_s / expected.gb_s);
+    Judgement { expected: Some(expected), fraction, verdict, reason }
 }
 
 fn verdict(measured: Measured, expected: &Expected) -> (Verdict, String) {
@@ -92,15 +86,16 @@ fn verdict(measured: Measured, expected: &Expected) -> (Verdict, String) {
             return (Verdict::Unknown, reason.to_owned());
         }
         let reason = format!(
-            "more than {} GB/s, which the way carries at most: it is not the way that it is taken for",
+            "more than {} GB/s, which the way carries at most: it is not the way that it is taken \
+             for",
             rate(high)
         );
         return (Verdict::Above, reason);
     }
     if share < DATA_SHARE_MIN {
         let reason = format!(
-            "too small to tell: about {:.0} µs of its start are {:.0} % of its time, and from 25 % on \
-             there is no verdict",
+            "too small to tell: about {:.0} µs of its start are {:.0} % of its time, and from 25 % \
+             on there is no verdict",
             expected.start_us,
             100.0 * (1.0 - share)
         );

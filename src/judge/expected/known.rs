@@ -1,4 +1,4 @@
-//! What follows for an instance type from the catalogue alone: the same formulas as for a live
+//! The rates to expect of an instance type by the catalogue alone: the same formulas as for a live
 //! machine, one line for each path.
 
 use serde::Serialize;
@@ -14,54 +14,48 @@ use crate::{
     units::Bytes,
 };
 
-/// What is expected of one path.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// The rate to expect of one path.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Known {
-    /// The path, and what moves the bytes.
+    /// The path, with the engine that moves the bytes.
     pub path: &'static str,
-    /// What most machines reach, in GB/s.
+    /// The rate that most machines reach, in GB/s.
     pub gb_s: Option<f64>,
-    /// What a healthy one reaches at least.
+    /// The least rate of a healthy machine.
     pub gb_s_low: Option<f64>,
-    /// What none can exceed.
+    /// The rate that no machine can exceed.
     pub gb_s_high: Option<f64>,
-    /// How it comes about, or why it is not known.
+    /// The derivation, or why the rate is not known.
     pub derivation: String,
-    /// Where the shares are from.
+    /// The source of the shares.
     pub source: Option<String>,
 }
 
-/// What is expected of each path of an instance type. Paths that it does not have are left out.
+/// The rates to expect of the paths that an instance type has.
 pub fn known(name: &str, instance: &Instance, catalogue: &Catalogue) -> Vec<Known> {
     let machine = Machine::catalogued(name, instance, catalogue);
     paths(&machine).into_iter().map(|path| path.known(&machine, catalogue)).collect()
 }
 
-/// A path, and the case that stands for it.
+/// A path and a case that uses it.
 struct Path {
     name: &'static str,
     case: Case,
     hosts: u32,
-    algorithm: Option<&'static str>,
-    transports: Option<&'static str>,
+    chosen: Chosen<'static>,
 }
 
 impl Path {
     fn of(name: &'static str, case: Case) -> Self {
-        Self { name, case, hosts: 1, algorithm: None, transports: None }
+        Self { name, case, hosts: 1, chosen: Chosen::default() }
     }
 
-    fn known(&self, machine: &Machine, catalogue: &Catalogue) -> Known {
-        let ranks: Vec<Vec<Rank>> = (0..self.hosts)
-            .map(|host| {
-                let gpus = u32::try_from(machine.gpus.len()).unwrap_or(1);
-                (host * gpus..(host + 1) * gpus).map(Rank).collect()
-            })
-            .collect();
+    fn known(self, machine: &Machine, catalogue: &Catalogue) -> Known {
+        let gpus = u32::try_from(machine.gpus.len()).unwrap_or(1);
+        let ranks_of = |host| (host * gpus..(host + 1) * gpus).map(Rank).collect();
+        let ranks: Vec<Vec<Rank>> = (0..self.hosts).map(ranks_of).collect();
         let sites: Vec<Site<'_>> = ranks.iter().map(|ranks| Site { machine, ranks }).collect();
-        let (algorithm, transports) = (self.algorithm, self.transports);
-        let chosen = Chosen { algorithm, transports, ..Chosen::default() };
-        match expected(&self.case, &sites, chosen, catalogue) {
+        match expected(&self.case, &sites, self.chosen, catalogue) {
             Ok(Expected { gb_s, low, high, derivation, source, .. }) => Known {
                 path: self.name,
                 gb_s: Some(gb_s),
@@ -70,84 +64,83 @@ impl Path {
                 derivation,
                 source: Some(source),
             },
-            Err(reason) => Known {
-                path: self.name,
-                gb_s: None,
-                gb_s_low: None,
-                gb_s_high: None,
-                derivation: reason,
-                source: None,
-            },
+            Err(reason) => Known { path: self.name, derivation: reason, ..Known::default() },
         }
     }
 }
 
-/// Whether NCCL finds a way from GPU to GPU that is not through host memory.
+/// Whether NCCL finds a path between GPUs that does not lead through host memory.
 fn reaches(machine: &Machine) -> bool {
     machine.pair(0, 1).is_some() || machine.gpus.iter().any(|gpu| gpu.nvlinks.is_some())
 }
 
 /// The paths that a machine has.
 fn paths(machine: &Machine) -> Vec<Path> {
-    let count = u32::try_from(machine.gpus.len()).unwrap_or(0);
     let of_gpu = |number: u32| Endpoint { rank: Rank(number), place: Place::Gpu(Gpu(number)) };
     let near = machine.gpus.first().and_then(|gpu| gpu.numa_node).unwrap_or(0);
     let pinned = Endpoint { rank: Rank(0), place: Place::Pinned { numa_node: NumaNode(near) } };
-    let copy = |transport, engine, flows: Vec<Flow>| {
-        let pattern = if flows.len() > 1 { Pattern::BothWays } else { Pattern::OneWay };
-        case(transport, engine, pattern, flows)
-    };
     let way = |source, target| vec![Flow { source, target }];
-    let (local, ce, sm) = (TransportKind::Local, Engine::Ce, Engine::Sm);
+    let local = |source, target| {
+        case(TransportKind::Local, Engine::Ce, Pattern::OneWay, way(source, target))
+    };
+    let (one, two) = (of_gpu(0), of_gpu(1));
     let mut paths = vec![
-        Path::of("a GPU's own memory, copy engine", copy(local, ce, way(of_gpu(0), of_gpu(0)))),
-        Path::of("host to GPU, copy engine", copy(local, ce, way(pinned, of_gpu(0)))),
-        Path::of("GPU to host, copy engine", copy(local, ce, way(of_gpu(0), pinned))),
+        Path::of("a GPU's own memory, copy engine", local(one, one)),
+        Path::of("host to GPU, copy engine", local(pinned, one)),
+        Path::of("GPU to host, copy engine", local(one, pinned)),
     ];
+    let count = u32::try_from(machine.gpus.len()).unwrap_or(0);
     if count > 1 {
         if machine.pair(0, 1).is_some() {
-            let (one, two) = (of_gpu(0), of_gpu(1));
-            let p2p = TransportKind::P2p;
-            let both = vec![Flow { source: one, target: two }, Flow { source: two, target: one }];
+            let p2p = |engine, pattern, flows| case(TransportKind::P2p, engine, pattern, flows);
+            let copy = p2p(Engine::Ce, Pattern::OneWay, way(one, two));
+            let kernel = p2p(Engine::Sm, Pattern::OneWay, way(one, two));
+            let both = [way(one, two), way(two, one)].concat();
+            let both = p2p(Engine::Ce, Pattern::BothWays, both);
             paths.extend([
-                Path::of("GPU to GPU, copy engine", copy(p2p, ce, way(one, two))),
-                Path::of("GPU to GPU, kernel", copy(p2p, sm, way(one, two))),
-                Path::of("GPU to GPU, both ways at once, copy engine", copy(p2p, ce, both)),
+                Path::of("GPU to GPU, copy engine", copy),
+                Path::of("GPU to GPU, kernel", kernel),
+                Path::of("GPU to GPU, both ways at once, copy engine", both),
             ]);
         }
-        let shm = copy(TransportKind::Shm, ce, way(of_gpu(0), of_gpu(1)));
+        let shm = case(TransportKind::Shm, Engine::Ce, Pattern::OneWay, way(one, two));
         paths.push(Path::of("GPU to GPU through host memory, copy engines", shm));
         let ring = collective((0..count).map(of_gpu).collect());
-        let transports = if reaches(machine) { "P2P" } else { "SHM" };
-        let transports = Some(transports);
-        paths.push(Path { transports, ..Path::of("all_reduce, ring", ring.clone()) });
+        let transports = Some(if reaches(machine) { "P2P" } else { "SHM" });
+        let chosen = Chosen { transports, ..Chosen::default() };
+        paths.push(Path { chosen, ..Path::of("all_reduce, ring", ring.clone()) });
         if machine.gpus[0].has_nvls {
-            let algorithm = Some("NVLS");
-            let path = Path::of("all_reduce, NVLS", ring);
-            paths.push(Path { algorithm, transports, ..path });
+            let chosen = Chosen { algorithm: Some("NVLS"), ..chosen };
+            paths.push(Path { chosen, ..Path::of("all_reduce, NVLS", ring) });
         }
     }
     if machine.nics.iter().any(|nic| nic.is_efa) {
-        let members: Vec<Endpoint> = (0..2 * count)
-            .map(|rank| Endpoint { rank: Rank(rank), place: Place::Gpu(Gpu(rank % count)) })
-            .collect();
-        let within = if reaches(machine) { "P2P + NET/Libfabric" } else { "SHM + NET/Libfabric" };
-        let (tree, algorithm) = match machine.gpus.first().is_some_and(|gpu| gpu.has_nvls) {
-            true => ("all_reduce between 2 hosts, NVLS tree", "NVLS_TREE"),
-            false => ("all_reduce between 2 hosts, tree", "TREE"),
-        };
-        for (name, algorithm) in [("all_reduce between 2 hosts, ring", "RING"), (tree, algorithm)] {
-            paths.push(Path {
-                hosts: 2,
-                algorithm: Some(algorithm),
-                transports: Some(within),
-                ..Path::of(name, collective(members.clone()))
-            });
-        }
-        let to = Flow { source: members[0], target: members[count as usize] };
-        paths.push(Path { hosts: 2, ..Path::of("one interface of EFA", write(to)) });
+        paths.extend(between_two_hosts(machine, count));
     }
     paths
+}
+
+/// The paths between two machines with EFA.
+fn between_two_hosts(machine: &Machine, count: u32) -> Vec<Path> {
+    let members: Vec<Endpoint> = (0..2 * count)
+        .map(|rank| Endpoint { rank: Rank(rank), place: Place::Gpu(Gpu(rank % count)) })
+        .collect();
+    let within = if reaches(machine) { "P2P + NET/Libfabric" } else { "SHM + NET/Libfabric" };
+    let tree = match machine.gpus.first().is_some_and(|gpu| gpu.has_nvls) {
+        true => ("all_reduce between 2 hosts, NVLS tree", "NVLS_TREE"),
+        false => ("all_reduce between 2 hosts, tree", "TREE"),
+    };
+    let reduce = |(name, algorithm)| {
+        let chosen =
+            Chosen { algorithm: Some(algorithm), transports: Some(within), ..Chosen::default() };
+        Path { hosts: 2, chosen, ..Path::of(name, collective(members.clone())) }
+    };
+    let to = Flow { source: members[0], target: members[count as usize] };
+    vec![
+        reduce(("all_reduce between 2 hosts, ring", "RING")),
+        reduce(tree),
+        Path { hosts: 2, ..Path::of("one interface of EFA", write(to)) },
+    ]
 }
 
 fn case(transport: TransportKind, engine: Engine, pattern: Pattern, flows: Vec<Flow>) -> Case {
@@ -166,7 +159,7 @@ fn case(transport: TransportKind, engine: Engine, pattern: Pattern, flows: Vec<F
     }
 }
 
-/// An all-reduce among these.
+/// An all-reduce among these members.
 pub(super) fn collective(members: Vec<Endpoint>) -> Case {
     let ranks = u32::try_from(members.len()).unwrap_or(0);
     let wanted = Request::of(&[TransportKind::Nccl]).collectives;
@@ -195,7 +188,7 @@ pub(super) fn collective(members: Vec<Endpoint>) -> Case {
     }
 }
 
-/// A write through one interface of each end.
+/// A write through one interface at each end.
 fn write(flow: Flow) -> Case {
     let nic = NicName { domain: "efa0".to_owned(), fabric: "efa".to_owned(), device: None };
     let ends = [flow.source.rank, flow.target.rank];

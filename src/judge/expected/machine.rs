@@ -1,23 +1,24 @@
-//! A host as far as rates follow from it: what the live machine tells, and the catalogue where the
-//! machine cannot tell.
+//! The facts of a host that rates follow from: from the live machine, and from the catalogue where
+//! the machine does not report them.
+
+use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
     machine::{
-        NvLink,
         links::GpuLinks,
         nics::NicKind,
         survey::{Survey, SurveyedGpu, SurveyedNic, SurveyedPair},
     },
-    plan::catalogue::{self, Catalogue, HostLink, Instance, PeerAccess, Positive},
+    plan::catalogue::{self, Catalogue, HostLink, Instance, PeerAccess},
     units::gb_s_of_gbit_s,
 };
 
 /// A host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Its instance type, by its firmware.
+    /// Its instance type, as its firmware reports it.
     pub instance: Option<String>,
     /// The GPUs that g2g may use.
     pub gpus: Vec<Gpu>,
@@ -32,15 +33,15 @@ pub struct Machine {
 pub struct Gpu {
     /// Its ordinal.
     pub ordinal: u32,
-    /// What the driver calls it.
+    /// Its name, as the driver reports it.
     pub name: String,
     /// The NUMA node that is nearest.
     pub numa_node: Option<u32>,
-    /// What its memory moves, loads and stores together.
+    /// The rate of its memory, loads and stores together.
     pub memory_gb_s: Option<f64>,
     /// Its NVLinks, if it has some.
     pub nvlinks: Option<NvLinks>,
-    /// Whether it should have some, and nobody tells how many are up.
+    /// Whether it should have some, and it is not known how many are up.
     pub nvlinks_untold: bool,
     /// What connects it to the host.
     pub host: Option<HostWay>,
@@ -49,7 +50,7 @@ pub struct Gpu {
 }
 
 /// The NVLinks of a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NvLinks {
     /// Their generation.
     pub generation: u32,
@@ -70,9 +71,9 @@ pub struct NvLinks {
 pub enum HostWay {
     /// PCIe.
     Pcie {
-        /// The generation that it comes to under load.
+        /// The generation under load.
         generation: u32,
-        /// The generation when it was asked, if that was another one: an idle GPU goes back.
+        /// The current generation, if that is lower: an idle GPU lowers it.
         generation_now: Option<u32>,
         /// Its lanes.
         lanes: u32,
@@ -104,20 +105,24 @@ pub struct Pair {
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nic {
-    /// Its name by the kernel.
+    /// The kernel's name of it.
     pub name: String,
-    /// Whether it is one of EFA.
+    /// Whether it is an EFA interface.
     pub is_efa: bool,
-    /// What it carries in one direction, in GB/s.
+    /// Its rate in one direction, in GB/s.
     pub gb_s: Option<f64>,
 }
 
 impl Machine {
     /// The machine that a survey has found.
     pub fn surveyed(survey: &Survey, catalogue: &Catalogue) -> Self {
-        let instance = survey.instance_type().or(survey.product.as_deref());
-        let known = instance.and_then(|name| catalogue.instance.get(name));
-        let gpu = |gpu: &SurveyedGpu| surveyed_gpu(gpu, survey, known, catalogue);
+        let name = survey.instance_type().or(survey.product.as_deref());
+        let instance = name.and_then(|name| catalogue.instance.get(name));
+        let gpu = |gpu: &SurveyedGpu| {
+            let key = catalogue.key_of_driver_name(&gpu.node.name);
+            let known = key.and_then(|key| catalogue.gpu.get(key));
+            Entries { catalogue, instance, gpu: known }.surveyed(gpu, survey)
+        };
         let node = |ordinal: u32| {
             let found = survey.gpus.iter().find(|gpu| gpu.node.gpu.0 == ordinal);
             found.and_then(|gpu| gpu.node.numa_node)
@@ -130,14 +135,14 @@ impl Machine {
         };
         let nic = |found: &SurveyedNic| {
             let is_efa = found.nic.kind == NicKind::Efa;
-            // What drivers of EFA say that do not ask the device.
+            // Some EFA drivers report this rate without asking the device.
             let is_told = |rate: &f64| !is_efa || *rate != EFA_UNTOLD_GBIT_S;
             let told = found.nic.rate_gbit_s().filter(is_told).map(gb_s_of_gbit_s);
-            let by_type = known.and_then(efa_gb_s).filter(|_| is_efa);
+            let by_type = instance.and_then(efa_gb_s).filter(|_| is_efa);
             Nic { name: found.nic.name.clone(), is_efa, gb_s: told.or(by_type) }
         };
         Self {
-            instance: instance.map(str::to_owned),
+            instance: name.map(str::to_owned),
             gpus: survey.gpus.iter().map(gpu).collect(),
             pairs: survey.pairs.iter().filter(|pair| pair.access).map(pair).collect(),
             nics: survey.nics.iter().map(nic).collect(),
@@ -146,26 +151,33 @@ impl Machine {
 
     /// An instance in good health, by the catalogue alone.
     pub fn catalogued(name: &str, instance: &Instance, catalogue: &Catalogue) -> Self {
-        let known = catalogue.gpu_of(instance);
+        let entries =
+            Entries { catalogue, instance: Some(instance), gpu: catalogue.gpu_of(instance) };
         let count = instance.gpu_count.get();
-        let nodes = instance.numa_nodes.map_or(1, std::num::NonZeroU32::get);
+        let nodes = instance.numa_nodes.map_or(1, NonZeroU32::get);
         let node_of = |ordinal: u32| ordinal * nodes / count;
         let is_switched = instance.p2p == Some(PeerAccess::NvswitchAllPairs);
         let links = instance.nvlink_links_per_gpu.unwrap_or(0);
+        let nvlinks = entries.nvlinks(NvLinks {
+            generation: instance.nvlink_gen.unwrap_or(0),
+            up: links,
+            due: links,
+            is_switched,
+            ..NvLinks::default()
+        });
+        let host = entries.c2c().or_else(|| {
+            let (generation, lanes) = (instance.gpu_pcie_gen?, instance.gpu_pcie_lanes?.get());
+            Some(entries.pcie(generation, None, lanes, lanes))
+        });
         let gpu = |ordinal: u32| Gpu {
             ordinal,
             name: instance.gpu_name.clone().unwrap_or_else(|| instance.gpu.clone()),
             numa_node: instance.numa_nodes.map(|_| node_of(ordinal)),
-            memory_gb_s: known.and_then(|gpu| gpu.mem_bw_gbs).map(Positive::get),
-            nvlinks: nvlinks(
-                catalogue,
-                instance.nvlink_gen.unwrap_or(0),
-                (links, links),
-                is_switched,
-            ),
+            memory_gb_s: entries.memory_gb_s(),
+            nvlinks,
             nvlinks_untold: false,
-            host: catalogued_host(instance, known, catalogue),
-            has_nvls: is_switched && known.and_then(|gpu| gpu.nvls_multicast) == Some(true),
+            host,
+            has_nvls: is_switched && entries.has_nvls(),
         };
         let reached = is_switched || instance.p2p == Some(PeerAccess::Pcie);
         let all = || (0..count).flat_map(|gpu| (0..count).map(move |peer| (gpu, peer)));
@@ -188,8 +200,9 @@ impl Machine {
     }
 
     /// The GPU of this ordinal.
-    pub fn gpu(&self, ordinal: u32) -> Option<&Gpu> {
-        self.gpus.iter().find(|gpu| gpu.ordinal == ordinal)
+    pub fn gpu(&self, ordinal: u32) -> Result<&Gpu, String> {
+        let gpu = self.gpus.iter().find(|gpu| gpu.ordinal == ordinal);
+        gpu.ok_or_else(|| format!("nothing is known of GPU {ordinal}"))
     }
 
     /// The way from one GPU to another's memory.
@@ -198,144 +211,132 @@ impl Machine {
     }
 }
 
-/// The rate that drivers of EFA write of every port if they do not ask the device (Linux,
+/// The rate that EFA drivers report of every port if they do not ask the device (Linux,
 /// `efa_query_port` in efa_verbs.c).
 const EFA_UNTOLD_GBIT_S: f64 = 100.0;
 
-/// What each interface of EFA of this type carries in one direction, in GB/s.
+/// The rate of each EFA interface of this type in one direction, in GB/s.
 fn efa_gb_s(instance: &Instance) -> Option<f64> {
     let interfaces = instance.efa_interfaces.filter(|&interfaces| interfaces > 0)?;
     let all = instance.efa_total_gbps.or(instance.network_gbps.filter(|_| interfaces == 1))?;
     Some(gb_s_of_gbit_s(all.get()) / f64::from(interfaces))
 }
 
-/// The NVLinks of a GPU, of which (`up`, `due`) are up and should be.
-fn nvlinks(
-    catalogue: &Catalogue,
-    generation: u32,
-    (up, due): (u32, u32),
-    is_switched: bool,
-) -> Option<NvLinks> {
-    let link_gb_s = catalogue.nvlink_generation(generation)?.raw_gbs_per_link_per_dir.get();
-    let may_lack_bridge = false;
-    (due > 0).then_some(NvLinks { generation, up, due, link_gb_s, is_switched, may_lack_bridge })
+/// What the catalogue knows of a GPU and of the instance type that it is in.
+#[derive(Clone, Copy)]
+struct Entries<'a> {
+    catalogue: &'a Catalogue,
+    instance: Option<&'a Instance>,
+    gpu: Option<&'a catalogue::Gpu>,
 }
 
-fn surveyed_gpu(
-    gpu: &SurveyedGpu,
-    survey: &Survey,
-    instance: Option<&Instance>,
-    catalogue: &Catalogue,
-) -> Gpu {
-    let key = catalogue.key_of_driver_name(&gpu.node.name);
-    let known = key.and_then(|key| catalogue.gpu.get(key));
-    let links = gpu.nvml.iter().flat_map(|nvml| &nvml.nvlinks);
-    let told = links.clone().find_map(NvLink::generation);
-    let generation = told.or(known.and_then(|gpu| gpu.nvlink_gen)).unwrap_or(0);
-    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let up = count(links.clone().filter(|link| link.active).count());
-    // An instance type may have fewer by design than its GPUs could have.
-    let by_type = instance.and_then(|known| known.nvlink_links_per_gpu);
-    let due = by_type.unwrap_or_else(|| count(links.clone().count())).max(up);
-    let is_switched = gpu.has_switched_nvlinks();
-    let must_be_up = by_type.is_some() || survey.gpus.iter().any(SurveyedGpu::has_switched_nvlinks);
-    let nvlinks = gpu.nvml.as_ref().filter(|nvml| !nvml.nvlinks.is_empty()).and_then(|_| {
-        let links = nvlinks(catalogue, generation, (up, due), is_switched)?;
-        Some(NvLinks { may_lack_bridge: up == 0 && !must_be_up, ..links })
-    });
-    let has_none = instance.is_some_and(|known| known.nvlink_gen == Some(0)).then_some(0);
-    let by_catalogue = by_type.or(has_none).or(known.and_then(|gpu| gpu.nvlink_links));
-    let is_known = instance.is_some() || known.is_some();
-    let should_have = by_catalogue.map_or(!is_known && gpu.nvml.is_none(), |links| links > 0);
-    Gpu {
-        ordinal: gpu.node.gpu.0,
-        name: gpu.node.name.clone(),
-        numa_node: gpu.node.numa_node.map(|node| node.0),
-        memory_gb_s: known.and_then(|gpu| gpu.mem_bw_gbs).map(Positive::get),
-        nvlinks,
-        nvlinks_untold: nvlinks.is_none() && should_have,
-        host: surveyed_host(gpu, survey, (instance, known), catalogue),
-        has_nvls: is_switched && known.and_then(|gpu| gpu.nvls_multicast) == Some(true),
+impl Entries<'_> {
+    fn memory_gb_s(self) -> Option<f64> {
+        Some(self.gpu?.mem_bw_gbs?.get())
     }
-}
 
-/// What connects a GPU that a survey has found to its host.
-fn surveyed_host(
-    gpu: &SurveyedGpu,
-    survey: &Survey,
-    (instance, known): (Option<&Instance>, Option<&catalogue::Gpu>),
-    catalogue: &Catalogue,
-) -> Option<HostWay> {
-    let by_nvml = gpu.nvml.as_ref().and_then(|nvml| nvml.c2c?.gb_s);
-    if let Some(way) =
-        by_nvml.map(|gb_s| HostWay::C2c { gb_s }).or_else(|| c2c(instance, known, catalogue))
-    {
-        return Some(way);
+    fn has_nvls(self) -> bool {
+        self.gpu.and_then(|gpu| gpu.nvls_multicast) == Some(true)
     }
-    let links = GpuLinks::of(gpu, survey);
-    let lanes_of = |gpu: &SurveyedGpu| GpuLinks::of(gpu, survey).pcie.lanes;
-    let by_type = (
-        instance.and_then(|known| known.gpu_pcie_gen),
-        instance.and_then(|known| known.gpu_pcie_lanes).map(std::num::NonZeroU32::get),
-    );
-    let now_generation = links.pcie.generation;
-    // What is told may be more than the machine around the GPU has.
-    let most = match (links.pcie_max.generation, by_type.0) {
-        (Some(most), Some(by_type)) => Some(most.min(by_type)),
-        (most, by_type) => most.or(by_type),
-    };
-    let generation = most.max(now_generation)?;
-    let lanes = links.pcie.lanes.or(by_type.1)?;
-    let alike = survey.gpus.iter().filter(|other| other.node.name == gpu.node.name);
-    let widest = alike.filter_map(lanes_of).max().unwrap_or(lanes);
-    Some(HostWay::Pcie {
-        generation,
-        generation_now: now_generation.filter(|&now| now < generation),
-        lanes,
-        lanes_due: by_type.1.unwrap_or(widest).max(lanes),
-        lane_gb_s: lane_gb_s(catalogue, generation),
-    })
-}
 
-/// What connects a GPU to its host by the catalogue.
-fn catalogued_host(
-    instance: &Instance,
-    known: Option<&catalogue::Gpu>,
-    catalogue: &Catalogue,
-) -> Option<HostWay> {
-    if let Some(way) = c2c(Some(instance), known, catalogue) {
-        return Some(way);
+    /// NVLinks with the rate of their generation, if there should be some.
+    fn nvlinks(self, links: NvLinks) -> Option<NvLinks> {
+        let generation = self.catalogue.nvlink_generation(links.generation)?;
+        let link_gb_s = generation.raw_gbs_per_link_per_dir.get();
+        (links.due > 0).then_some(NvLinks { link_gb_s, ..links })
     }
-    let generation = instance.gpu_pcie_gen?;
-    let lanes = instance.gpu_pcie_lanes?.get();
-    let lane_gb_s = lane_gb_s(catalogue, generation);
-    Some(HostWay::Pcie { generation, generation_now: None, lanes, lanes_due: lanes, lane_gb_s })
-}
 
-/// The data that a lane of PCIe carries.
-fn lane_gb_s(catalogue: &Catalogue, generation: u32) -> Option<f64> {
-    let raw = catalogue.pcie.generation(generation)?.raw_gbs_per_lane_per_dir;
-    Some(raw.get() * catalogue.pcie.efficiency())
-}
-
-/// A GPU's part of a link from chip to chip, where there is one: half of it is for each direction,
-/// and the GPUs of a processor share it.
-fn c2c(
-    instance: Option<&Instance>,
-    known: Option<&catalogue::Gpu>,
-    catalogue: &Catalogue,
-) -> Option<HostWay> {
-    let by_type = instance.is_some_and(|known| known.host_link == Some(HostLink::NvLinkC2c));
-    let by_gpu = known.and_then(|gpu| gpu.device_host_interface.as_deref()) == Some("NVLink-C2C");
-    if !by_type && !by_gpu {
-        return None;
+    fn pcie(
+        self,
+        generation: u32,
+        generation_now: Option<u32>,
+        lanes: u32,
+        lanes_due: u32,
+    ) -> HostWay {
+        let pcie = &self.catalogue.pcie;
+        let raw = pcie.generation(generation).map(|known| known.raw_gbs_per_lane_per_dir.get());
+        let lane_gb_s = raw.map(|raw| raw * pcie.efficiency());
+        HostWay::Pcie { generation, generation_now, lanes, lanes_due, lane_gb_s }
     }
-    let both_ways = instance
-        .and_then(|known| known.host_link_bidir_gbs)
-        .or(catalogue.host_link.get("nvlink_c2c").map(|link| link.bidir_gbs))?;
-    let sharing = instance.and_then(|known| {
-        Some(f64::from(known.gpu_count.get()) / f64::from(known.numa_nodes?.get()))
-    });
-    // A processor of this kind has two GPUs.
-    Some(HostWay::C2c { gb_s: both_ways.get() / 2.0 / sharing.unwrap_or(2.0) })
+
+    /// A GPU's part of a link from chip to chip, where there is one: half of it is for each
+    /// direction, and the GPUs of a processor share it.
+    fn c2c(self) -> Option<HostWay> {
+        let by_type = self.instance.and_then(|known| known.host_link) == Some(HostLink::NvLinkC2c);
+        let by_gpu = self.gpu.and_then(|gpu| gpu.device_host_interface.as_deref());
+        if !by_type && by_gpu != Some("NVLink-C2C") {
+            return None;
+        }
+        let both_ways = self.instance.and_then(|known| known.host_link_bidir_gbs).or(self
+            .catalogue
+            .host_link
+            .get("nvlink_c2c")
+            .map(|link| link.bidir_gbs))?;
+        let sharing = self.instance.and_then(|known| {
+            Some(f64::from(known.gpu_count.get()) / f64::from(known.numa_nodes?.get()))
+        });
+        // A processor of this kind has two GPUs.
+        Some(HostWay::C2c { gb_s: both_ways.get() / 2.0 / sharing.unwrap_or(2.0) })
+    }
+
+    /// A GPU that a survey has found.
+    fn surveyed(self, gpu: &SurveyedGpu, survey: &Survey) -> Gpu {
+        let Self { instance, gpu: known, .. } = self;
+        let links = GpuLinks::of(gpu, survey);
+        // An instance type may have fewer by design than its GPUs could have.
+        let by_type = instance.and_then(|known| known.nvlink_links_per_gpu);
+        let up = links.nvlinks_up;
+        let generation = links.nvlink_generation.or(known.and_then(|gpu| gpu.nvlink_gen));
+        let is_switched = gpu.has_switched_nvlinks();
+        let must_be_up =
+            by_type.is_some() || survey.gpus.iter().any(SurveyedGpu::has_switched_nvlinks);
+        let told = NvLinks {
+            generation: generation.unwrap_or(0),
+            up,
+            due: by_type.unwrap_or_else(|| links.nvlinks()).max(up),
+            is_switched,
+            may_lack_bridge: up == 0 && !must_be_up,
+            ..NvLinks::default()
+        };
+        let nvlinks = if links.nvlinks() > 0 { self.nvlinks(told) } else { None };
+        let has_none = instance.is_some_and(|known| known.nvlink_gen == Some(0)).then_some(0);
+        let by_catalogue = by_type.or(has_none).or(known.and_then(|gpu| gpu.nvlink_links));
+        let is_known = instance.is_some() || known.is_some();
+        let should_have = by_catalogue.map_or(!is_known && gpu.nvml.is_none(), |links| links > 0);
+        Gpu {
+            ordinal: gpu.node.gpu.0,
+            name: gpu.node.name.clone(),
+            numa_node: gpu.node.numa_node.map(|node| node.0),
+            memory_gb_s: self.memory_gb_s(),
+            nvlinks,
+            nvlinks_untold: nvlinks.is_none() && should_have,
+            host: self.surveyed_host(gpu, survey),
+            has_nvls: is_switched && self.has_nvls(),
+        }
+    }
+
+    /// What connects a GPU that a survey has found to its host.
+    fn surveyed_host(self, gpu: &SurveyedGpu, survey: &Survey) -> Option<HostWay> {
+        let by_nvml = gpu.nvml.as_ref().and_then(|nvml| nvml.c2c?.gb_s);
+        if let Some(way) = by_nvml.map(|gb_s| HostWay::C2c { gb_s }).or_else(|| self.c2c()) {
+            return Some(way);
+        }
+        let links = GpuLinks::of(gpu, survey);
+        let generation_by_type = self.instance.and_then(|known| known.gpu_pcie_gen);
+        let lanes_by_type = self.instance.and_then(|known| known.gpu_pcie_lanes);
+        let lanes_by_type = lanes_by_type.map(NonZeroU32::get);
+        // The GPU may report more than the machine around it supports.
+        let most = match (links.pcie_max.generation, generation_by_type) {
+            (Some(most), Some(by_type)) => Some(most.min(by_type)),
+            (most, by_type) => most.or(by_type),
+        };
+        let now = links.pcie.generation;
+        let generation = most.max(now)?;
+        let lanes = links.pcie.lanes.or(lanes_by_type)?;
+        let lanes_of = |gpu: &SurveyedGpu| GpuLinks::of(gpu, survey).pcie.lanes;
+        let alike = survey.gpus.iter().filter(|other| other.node.name == gpu.node.name);
+        let widest = alike.filter_map(lanes_of).max().unwrap_or(lanes);
+        let due = lanes_by_type.unwrap_or(widest).max(lanes);
+        Some(self.pcie(generation, now.filter(|&now| now < generation), lanes, due))
+    }
 }

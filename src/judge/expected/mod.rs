@@ -1,8 +1,8 @@
-//! What a transfer should reach here, and what to think of a number.
+//! The rate that a transfer should reach on this machine, and whether a measured one does.
 //!
 //! Owns the formulas; the shares that transfers reach, with their sources, are in the catalogue.
 //! Everything begins with the live machine: a rate follows from the links that are up, not from
-//! the name of the machine. `docs/measurement.md`, "Expected values", has it in words.
+//! the name of the machine. `docs/measurement.md`, "Expected values", explains them.
 
 mod collectives;
 mod copies;
@@ -14,7 +14,10 @@ mod network;
 #[cfg(test)]
 mod tests;
 
-use std::{cmp::Ordering, collections::BTreeSet};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 pub use differences::{Difference, Part, differences};
 pub use judgement::{Judgement, Measured, Verdict, judge};
@@ -22,6 +25,7 @@ pub use known::{Known, known};
 pub use machine::{Gpu, HostWay, Machine, Nic, NvLinks, Pair};
 
 use crate::{
+    machine::tally,
     plan::{
         Case, Rank, TransportKind,
         catalogue::{Attainable, Catalogue},
@@ -33,21 +37,21 @@ use crate::{
 /// the bus bandwidth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expected {
-    /// What most machines reach with large transfers.
+    /// The rate that most machines reach with large transfers.
     pub gb_s: f64,
-    /// What a healthy one reaches at least.
+    /// The least rate of a healthy machine.
     pub low: f64,
-    /// What none can exceed.
+    /// The rate that no machine can exceed.
     pub high: f64,
-    /// How it comes about: `18 NVLinks of generation 4 x 25 GB/s x 0.83`.
+    /// The derivation: `18 NVLinks of generation 4 x 25 GB/s x 0.83`.
     pub derivation: String,
-    /// Where the shares are from.
+    /// The source of the shares.
     pub source: String,
-    /// What an operation takes beside its data, in microseconds.
+    /// The time that an operation takes beside its data, in microseconds.
     pub start_us: f64,
-    /// What is less here than this machine should have: the rest of a sentence.
+    /// What this machine has less of than it should: a clause each.
     pub lacks: Vec<String>,
-    /// What else there is to know if a number is too low: the rest of a sentence.
+    /// What else may explain a number that is too low: a clause each.
     pub hints: Vec<String>,
     /// Whether data of this size may come from a cache.
     pub may_be_cached: bool,
@@ -56,13 +60,13 @@ pub struct Expected {
 /// A host with the ranks on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Site<'a> {
-    /// What it is.
+    /// The host.
     pub machine: &'a Machine,
-    /// Who is on it.
+    /// The ranks on it.
     pub ranks: &'a [Rank],
 }
 
-/// What a library has chosen by itself, as far as its log tells.
+/// What a library has chosen by itself, as far as its log shows it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chosen<'a> {
     /// The algorithm.
@@ -75,29 +79,36 @@ pub struct Chosen<'a> {
     pub is_emulated: Option<bool>,
 }
 
-/// A raw rate, and how it comes about.
+/// A raw rate and its derivation.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Raw {
     gb_s: f64,
     how: String,
+    /// The catalogue's key of the share that transfers reach of it.
+    share: Cow<'static, str>,
     lacks: BTreeSet<String>,
     hints: BTreeSet<String>,
 }
 
 impl Raw {
-    /// The lesser of two: what the greater lacks slows nothing.
-    fn or_less(self, other: Self) -> Self {
-        let hints = &self.hints | &other.hints;
-        let lacks = match self.gb_s.total_cmp(&other.gb_s) {
-            Ordering::Less => self.lacks.clone(),
-            Ordering::Equal => &self.lacks | &other.lacks,
-            Ordering::Greater => other.lacks.clone(),
-        };
-        let less = if other.gb_s < self.gb_s { other } else { self };
-        Self { lacks, hints, ..less }
+    /// The least of several; `None` where there are none.
+    fn least(raws: impl Iterator<Item = Result<Self, String>>) -> Result<Option<Self>, String> {
+        let raws: Vec<Self> = raws.collect::<Result<_, String>>()?;
+        Ok(raws.into_iter().reduce(Self::or_less))
     }
 
-    /// One of so many equal parts.
+    /// The lesser of two. What the greater lacks has no effect.
+    fn or_less(self, other: Self) -> Self {
+        let order = self.gb_s.total_cmp(&other.gb_s);
+        let (mut less, more) = if order.is_gt() { (other, self) } else { (self, other) };
+        if order.is_eq() {
+            less.lacks.extend(more.lacks);
+        }
+        less.hints.extend(more.hints);
+        less
+    }
+
+    /// One of `count` equal parts.
     fn shared_by(self, count: usize, what: &str) -> Self {
         if count <= 1 {
             return self;
@@ -106,13 +117,19 @@ impl Raw {
         Self { gb_s: self.gb_s / count as f64, how, ..self }
     }
 
-    /// So many times as much.
+    /// Multiplied by `factor`; `how` is appended to the derivation.
     fn times(self, factor: f64, how: &str) -> Self {
         Self { gb_s: self.gb_s * factor, how: format!("{} {how}", self.how), ..self }
     }
 
-    /// What transfers reach of it.
-    fn reached(self, catalogue: &Catalogue, key: &str) -> Result<Expected, String> {
+    /// With the catalogue's key of the share that transfers reach of it.
+    fn with_share(self, key: impl Into<Cow<'static, str>>) -> Self {
+        Self { share: key.into(), ..self }
+    }
+
+    /// The rate that transfers reach.
+    fn reached(self, catalogue: &Catalogue) -> Result<Expected, String> {
+        let key = &*self.share;
         let share: &Attainable = catalogue
             .attainable
             .get(key)
@@ -132,6 +149,19 @@ impl Raw {
     }
 }
 
+/// The number of flows through each of several places.
+struct Load<K>(BTreeMap<K, usize>);
+
+impl<K: Ord> Load<K> {
+    fn of(places: impl IntoIterator<Item = K>) -> Self {
+        Self(tally(places))
+    }
+
+    fn flows(&self, place: &K) -> usize {
+        self.0.get(place).copied().unwrap_or(1)
+    }
+}
+
 /// What `case` should reach between `sites`.
 pub fn expected(
     case: &Case,
@@ -148,15 +178,18 @@ pub fn expected(
         site.map(|site| site.machine).ok_or_else(|| "the host of its ranks is not known".to_owned())
     };
     match case.transport {
-        TransportKind::Local => copies::local(case, here()?, catalogue),
-        TransportKind::P2p => copies::p2p(case, here()?, catalogue),
-        TransportKind::Shm => copies::shm(case, here()?, catalogue),
+        TransportKind::Local => {
+            let found = copies::local(case, here()?)?.reached(catalogue)?;
+            Ok(Expected { may_be_cached: copies::may_be_cached(case), ..found })
+        }
+        TransportKind::P2p => copies::p2p(case, here()?)?.reached(catalogue),
+        TransportKind::Shm => copies::shm(case, here()?)?.reached(catalogue),
         TransportKind::Nccl => collectives::expected(case, sites, chosen, catalogue),
-        TransportKind::Rdma => network::expected(case, sites, chosen, catalogue),
+        TransportKind::Rdma => network::expected(case, sites, chosen)?.reached(catalogue),
     }
 }
 
-/// A rate within a sentence.
+/// A rate, for a sentence.
 fn rate(gb_s: f64) -> String {
     if gb_s < 1.0 { readable_gb_s(gb_s) } else { format!("{gb_s:.1}") }
 }

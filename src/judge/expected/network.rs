@@ -1,17 +1,10 @@
 //! RDMA between ranks.
 
-use std::collections::BTreeMap;
-
-use super::{Chosen, Expected, Machine, Raw, Site, copies::host};
-use crate::plan::{Case, Endpoint, Fabric, Operation, Rank, catalogue::Catalogue};
+use super::{Chosen, Load, Machine, Raw, Site, copies::host};
+use crate::plan::{Case, Endpoint, Fabric, Operation};
 
 /// Operations over EFA.
-pub(super) fn expected(
-    case: &Case,
-    sites: &[Site<'_>],
-    chosen: Chosen<'_>,
-    catalogue: &Catalogue,
-) -> Result<Expected, String> {
+pub(super) fn expected(case: &Case, sites: &[Site<'_>], chosen: Chosen<'_>) -> Result<Raw, String> {
     let fabric = case.fabric.as_ref().ok_or("it has no provider")?;
     if !fabric.provider.split(';').any(|part| part.starts_with("efa")) {
         return Err(format!(
@@ -19,29 +12,20 @@ pub(super) fn expected(
             fabric.provider
         ));
     }
-    let ways: Vec<[Way<'_>; 2]> = case
-        .flows
-        .iter()
-        .map(|flow| {
-            Ok([Way::of(flow.source, fabric, sites)?, Way::of(flow.target, fabric, sites)?])
-        })
-        .collect::<Result<_, String>>()?;
-    let [out, into] = [0, 1].map(|end| Loads::of(ways.iter().map(|ends| &ends[end])));
-    let mut slowest: Option<Raw> = None;
-    for [source, target] in &ways {
-        for (way, loads) in [(source, &out), (target, &into)] {
-            let raw = way.raw(loads)?;
-            slowest = Some(slowest.take().map_or(raw.clone(), |least| least.or_less(raw)));
-        }
-    }
+    let way = |end: Endpoint| Way::of(end, fabric, sites);
+    let ways = case.flows.iter().map(|flow| Ok([way(flow.source)?, way(flow.target)?]));
+    let ways: Vec<[Way<'_>; 2]> = ways.collect::<Result<_, String>>()?;
+    let [out, into] = [0, 1].map(|end| Load::of(ways.iter().flat_map(|ends| ends[end].shared())));
+    let raws = ways.iter().flat_map(|[source, target]| [source.raw(&out), target.raw(&into)]);
+    let slowest = Raw::least(raws)?.ok_or("it has no flow")?;
     let has_messages = case.operation == Operation::Send || chosen.is_emulated == Some(true);
     let key = if has_messages { "efa_messages" } else { "efa" };
-    slowest.ok_or("it has no flow")?.reached(catalogue, key)
+    Ok(slowest.with_share(key))
 }
 
 /// What a flow goes through at one of its ends.
 struct Way<'a> {
-    /// The host, by its place among all.
+    /// The index of the host.
     site: usize,
     machine: &'a Machine,
     /// The interfaces of its rank, by name.
@@ -49,53 +33,43 @@ struct Way<'a> {
     gpu: Option<u32>,
 }
 
-/// How many flows go through each part of each host, in one direction.
-#[derive(Default)]
-struct Loads<'a> {
-    nics: BTreeMap<(usize, &'a str), usize>,
-    gpus: BTreeMap<(usize, u32), usize>,
-}
-
-impl<'a> Loads<'a> {
-    fn of(ways: impl Iterator<Item = &'a Way<'a>>) -> Self {
-        let mut loads = Self::default();
-        for way in ways {
-            for &name in &way.nics {
-                *loads.nics.entry((way.site, name)).or_default() += 1;
-            }
-            if let Some(gpu) = way.gpu {
-                *loads.gpus.entry((way.site, gpu)).or_default() += 1;
-            }
-        }
-        loads
-    }
+/// A part of a host, by its index, that flows share.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Shared<'a> {
+    Nic(usize, &'a str),
+    Gpu(usize, u32),
 }
 
 impl<'a> Way<'a> {
     fn of(end: Endpoint, fabric: &'a Fabric, sites: &[Site<'a>]) -> Result<Self, String> {
-        let Endpoint { rank, .. } = end;
-        let (site, machine) = site_of(sites, rank)?;
+        let rank = end.rank;
+        let site = sites.iter().position(|site| site.ranks.contains(&rank));
+        let site = site.ok_or_else(|| format!("the host of rank {} is not known", rank.0))?;
         let nics = fabric.nics.iter().find(|(of, _)| *of == rank);
-        let nics: Vec<&str> = nics
-            .into_iter()
-            .flat_map(|(_, nics)| nics)
-            .map(|nic| nic.device.as_deref().unwrap_or(&nic.domain))
-            .collect();
+        let nics = nics.into_iter().flat_map(|(_, nics)| nics);
+        let nics: Vec<&str> =
+            nics.map(|nic| nic.device.as_deref().unwrap_or(&nic.domain)).collect();
         if nics.is_empty() {
             return Err("no interface is named".to_owned());
         }
-        Ok(Self { site, machine, nics, gpu: end.gpu().map(|gpu| gpu.0) })
+        Ok(Self { site, machine: sites[site].machine, nics, gpu: end.gpu().map(|gpu| gpu.0) })
     }
 
-    /// What is left for one flow.
-    fn raw(&self, loads: &Loads<'_>) -> Result<Raw, String> {
+    /// The parts of the host that it goes through.
+    fn shared(&self) -> impl Iterator<Item = Shared<'a>> {
+        let nics = self.nics.iter().map(|name| Shared::Nic(self.site, name));
+        nics.chain(self.gpu.map(|gpu| Shared::Gpu(self.site, gpu)))
+    }
+
+    /// The rate that is left for one flow.
+    fn raw(&self, load: &Load<Shared<'a>>) -> Result<Raw, String> {
         let mut rates = Vec::new();
         let mut flows = Vec::new();
         for &name in &self.nics {
             let known = self.machine.nics.iter().find(|known| known.name == name);
             let rate = known.and_then(|known| known.gb_s);
             rates.push(rate.ok_or_else(|| format!("nobody tells the rate of {name}"))?);
-            flows.push(loads.nics.get(&(self.site, name)).copied().unwrap_or(1));
+            flows.push(load.flows(&Shared::Nic(self.site, name)));
         }
         let most = flows.iter().copied().max().unwrap_or(1);
         let all = Raw { gb_s: rates.iter().sum(), how: among(&rates), ..Raw::default() };
@@ -107,21 +81,11 @@ impl<'a> Way<'a> {
             Raw { gb_s: shares.sum(), how, ..all }
         };
         // The interface reaches the GPU over its PCIe link, or data is copied over it.
-        let link = self.gpu.and_then(|number| host(self.machine.gpu(number)?).ok());
-        let sharing = self.gpu.and_then(|gpu| loads.gpus.get(&(self.site, gpu)).copied());
-        Ok(match link {
-            Some(link) => raw.or_less(link.shared_by(sharing.unwrap_or(1), "flows")),
-            None => raw,
-        })
+        let Some(gpu) = self.gpu else { return Ok(raw) };
+        let Ok(link) = self.machine.gpu(gpu).and_then(host) else { return Ok(raw) };
+        let flows = load.flows(&Shared::Gpu(self.site, gpu));
+        Ok(raw.or_less(link.shared_by(flows, "flows")))
     }
-}
-
-/// The host of a rank, with its place among all.
-fn site_of<'a>(sites: &[Site<'a>], rank: Rank) -> Result<(usize, &'a Machine), String> {
-    let place = sites.iter().position(|site| site.ranks.contains(&rank));
-    place
-        .map(|place| (place, sites[place].machine))
-        .ok_or_else(|| format!("the host of rank {} is not known", rank.0))
 }
 
 /// `4 interfaces of EFA x 12.5 GB/s`

@@ -1,15 +1,16 @@
-//! Whether all parts that the machine should have are there, and can be read.
+//! Whether all parts that the machine should have are there and can be read.
 
+use super::{Advice, Facts, Finding};
 use crate::{
-    judge::doctor::{Facts, Finding},
     judge::expected::{Difference, Machine, Part, differences},
+    machine::links::GpuLinks,
 };
 
-/// Files that are named at most.
+/// The most files that are listed.
 const LISTED_MAX: usize = 8;
 
 pub(super) fn unread(facts: &Facts) -> Vec<Finding> {
-    // Without a driver neither it nor NVML tells anything, which has a check of its own.
+    // A missing driver has a check of its own.
     let by_kernel = |reason: &str| ["/sys/", "/proc/"].iter().any(|root| reason.contains(root));
     let by_driver = |reason: &&String| facts.refusal.is_some() && !by_kernel(reason);
     let missing: Vec<&String> =
@@ -24,12 +25,9 @@ pub(super) fn unread(facts: &Facts) -> Vec<Finding> {
 }
 
 pub(super) fn complete(facts: &Facts) -> Vec<Finding> {
-    let found: Vec<Finding> = differences(&facts.survey, &facts.catalogue)
-        .into_iter()
-        .map(|difference| finding(&difference, facts))
-        .collect();
+    let found = differences(&facts.survey, &facts.catalogue);
     if !found.is_empty() {
-        return found;
+        return found.into_iter().map(|difference| finding(difference, facts)).collect();
     }
     let parts = seen(facts);
     if parts.is_empty() {
@@ -42,7 +40,7 @@ pub(super) fn complete(facts: &Facts) -> Vec<Finding> {
     }]
 }
 
-/// The parts of the machine that are known well enough to differ.
+/// The parts of the machine that could be compared.
 fn seen(facts: &Facts) -> Vec<&'static str> {
     let machine = Machine::surveyed(&facts.survey, &facts.catalogue);
     let has_gpus = !machine.gpus.is_empty();
@@ -59,29 +57,24 @@ fn seen(facts: &Facts) -> Vec<&'static str> {
     .collect()
 }
 
-/// What a difference means for paths.
-fn finding(difference: &Difference, facts: &Facts) -> Finding {
+/// The finding for a difference.
+fn finding(difference: Difference, facts: &Facts) -> Finding {
     let Difference { part, what, live, known, source } = difference;
-    let seen = match part {
-        Part::NvLinks(gpu) => {
-            format!("{what}: {live}, {known} expected{}", down(facts, *gpu))
-        }
-        _ => format!("{what}: {live}, {known} expected"),
-    };
-    let lacks_efa = *part == Part::Efa && !super::network::has_efa(facts);
+    let lacks_efa = part == Part::Efa && !facts.has_efa();
     // GPUs with connectors for NVLinks and no bridge on them.
     let is_bridgeless = matches!(part, Part::NvLinks(_))
         && facts.instance().is_none()
         && facts.survey.pairs.iter().all(|pair| pair.nvlinks == 0);
-    let verdict = match part {
-        Part::NumaNodes => Finding::note,
-        _ if lacks_efa || is_bridgeless => Finding::note,
-        _ => Finding::problem,
+    let is_note = part == Part::NumaNodes || lacks_efa || is_bridgeless;
+    let verdict = if is_note { Finding::note } else { Finding::problem };
+    let down = match part {
+        Part::NvLinks(gpu) => down(facts, gpu),
+        Part::Gpus | Part::Pcie | Part::Efa | Part::NumaNodes => String::new(),
     };
     let (means, remedy) = match part {
         Part::Gpus => (
-            "a GPU has fallen off the bus or is not the one that is expected, or this container was \
-             not given all",
+            "a GPU has fallen off the bus or is not the one that is expected, or this container \
+             was not given all",
             "dmesg shows Xid 79 of one that fell off the bus: restart the machine, or take another \
              one (on EC2: stop and start the instance); give a container all GPUs",
         ),
@@ -111,14 +104,15 @@ fn finding(difference: &Difference, facts: &Facts) -> Finding {
             "see whether the firmware or the hypervisor hides NUMA nodes",
         ),
     };
-    verdict(seen).means(means).remedy(remedy).source(source)
+    let advice = Advice { means, remedy, ..Advice::default() };
+    let seen = format!("{what}: {live}, {known} expected{down}");
+    Finding { source: Some(source), ..verdict(seen).with(advice) }
 }
 
 /// The numbers of the NVLinks of a GPU that are down, if NVML lists them.
 fn down(facts: &Facts, ordinal: u32) -> String {
     let gpu = facts.survey.gpus.iter().find(|gpu| gpu.node.gpu.0 == ordinal);
-    let links = gpu.and_then(|gpu| gpu.nvml.as_ref()).into_iter().flat_map(|nvml| &nvml.nvlinks);
-    let down = links.filter(|link| !link.active).map(|link| link.number.to_string());
-    let down: Vec<String> = down.collect();
+    let links = gpu.map(|gpu| GpuLinks::of(gpu, &facts.survey)).unwrap_or_default();
+    let down: Vec<String> = links.nvlinks_down.iter().map(u32::to_string).collect();
     if down.is_empty() { String::new() } else { format!("; down are {}", down.join(", ")) }
 }

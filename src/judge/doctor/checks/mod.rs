@@ -1,5 +1,4 @@
-//! The checks. Each looks at one thing and is named for it; the sentences that they find stand
-//! beside what they ask.
+//! The checks. Each looks at one thing and has its name; its messages are next to its conditions.
 
 mod gpus;
 mod host;
@@ -7,40 +6,56 @@ mod instance;
 mod network;
 mod variables;
 
-use super::{Facts, Finding};
+use super::{Advice, Facts, Finding};
 
-/// A check: what it makes of what is known; nothing where there is nothing to look at.
-type Check = fn(&Facts) -> Vec<Finding>;
+/// A check of the facts of a host. It finds nothing if there is nothing to look at.
+pub(super) enum Check {
+    /// It finds one thing at most.
+    One(fn(&Facts) -> Option<Finding>),
+    /// It may find several things.
+    Several(fn(&Facts) -> Vec<Finding>),
+}
+
+use Check::{One, Several};
+
+impl Check {
+    pub(super) fn findings(&self, facts: &Facts) -> Vec<Finding> {
+        match self {
+            One(check) => check(facts).into_iter().collect(),
+            Several(check) => check(facts),
+        }
+    }
+}
 
 /// All checks, by their names.
 pub(super) const ALL: &[(&str, Check)] = &[
-    ("machine-files", instance::unread),
-    ("instance", instance::complete),
-    ("driver", gpus::driver),
-    ("visible-gpus", gpus::visible),
-    ("mig", gpus::mig),
-    ("gpu-condition", gpus::condition),
-    ("xid", gpus::xids),
-    ("confidential-computing", gpus::confidential),
-    ("fabric-manager", gpus::fabric),
-    ("fabric", gpus::clique),
-    ("imex", gpus::imex),
-    ("peer-access", gpus::peer_access),
-    ("persistence", gpus::persistence),
-    ("iommu", host::iommu),
-    ("acs", host::acs),
-    ("shared-memory", host::shared_memory),
-    ("locked-memory", host::locked_memory),
-    ("control-group", host::control_group),
-    ("memory-policy", host::memory_policy),
-    ("cpu-governor", host::governor),
-    ("gpudirect-rdma", network::gpudirect),
-    ("rdma-devices", network::devices),
-    ("rdma-ports", network::ports),
-    ("nccl", network::nccl),
-    ("nccl-plugin", network::plugin),
-    ("libfabric", network::libfabric),
-    ("nccl-variables", variables::lint),
-    ("paths-switched-off", variables::paths),
-    ("cuda-variables", variables::cuda),
+    ("machine-files", Several(instance::unread)),
+    ("instance", Several(instance::complete)),
+    ("driver", One(gpus::driver)),
+    ("visible-gpus", One(gpus::visible)),
+    ("mig", One(gpus::mig)),
+    ("gpu-condition", Several(gpus::condition)),
+    ("xid", One(gpus::xids)),
+    ("confidential-computing", One(gpus::confidential)),
+    ("fabric-manager", One(gpus::fabric)),
+    ("fabric", Several(gpus::clique)),
+    ("imex", One(gpus::imex)),
+    ("peer-access", One(gpus::peer_access)),
+    ("persistence", One(gpus::persistence)),
+    ("iommu", One(host::iommu)),
+    ("acs", One(host::acs)),
+    ("shared-memory", One(host::shared_memory)),
+    ("locked-memory", One(host::locked_memory)),
+    ("control-group", Several(host::control_group)),
+    ("memory-policy", One(host::memory_policy)),
+    ("cpu-governor", One(host::governor)),
+    ("gpudirect-rdma", One(network::gpudirect)),
+    ("rdma-devices", One(network::devices)),
+    ("rdma-ports", Several(network::ports)),
+    ("nccl", Several(network::nccl)),
+    ("nccl-plugin", One(network::plugin)),
+    ("libfabric", Several(network::libfabric)),
+    ("nccl-variables", Several(variables::lint)),
+    ("paths-switched-off", Several(variables::paths)),
+    ("cuda-variables", One(variables::cuda)),
 ];

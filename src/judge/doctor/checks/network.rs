@@ -1,85 +1,73 @@
-//! What the way to other hosts needs: devices, their files, and the libraries that use them.
+//! The network between hosts: devices, their files, and the libraries that use them.
 
 use std::collections::BTreeSet;
 
-use super::super::{Facts, Finding, count};
-use crate::machine::{
-    nics::{Nic, NicKind},
-    software::Installed,
+use super::{Advice, Facts, Finding};
+use crate::{
+    machine::{
+        nics::{Nic, NicKind},
+        software::Installed,
+    },
+    units::count,
 };
 
-/// The first kernel that passes memory of GPUs on as dma-bufs to RDMA devices.
+/// The first kernel that lets RDMA devices import GPU memory as dma-bufs.
 const DMA_BUF_KERNEL: (u32, u32) = (5, 12);
 
-/// Modules that let RDMA devices reach memory of GPUs.
+/// Modules that let RDMA devices reach GPU memory.
 const PEER_MODULES: [&str; 3] = ["nvidia_peermem", "efa_nv_peermem", "nv_peer_mem"];
 
-/// The first libfabric that uses EFA's RDMA without being told, and the first that takes memory
-/// as dma-bufs.
+/// The first libfabric that uses EFA's RDMA by default, and the first that registers dma-bufs.
 const LIBFABRIC_RDMA: (u32, u32) = (1, 18);
 const LIBFABRIC_DMA_BUF: (u32, u32) = (1, 20);
 
-/// Whether there is a device that RDMA goes through.
-pub(super) fn has_rdma_devices(facts: &Facts) -> bool {
-    facts.rdma_devices().next().is_some()
-}
-
-/// Whether there is an interface of EFA.
-pub(super) fn has_efa(facts: &Facts) -> bool {
-    facts.rdma_devices().any(|device| device.kind == NicKind::Efa)
-}
-
-pub(super) fn devices(facts: &Facts) -> Vec<Finding> {
+pub(super) fn devices(facts: &Facts) -> Option<Finding> {
     let here = facts.rdma_devices().count();
     if here == 0 {
-        return Vec::new();
+        return None;
     }
-    let files = facts.host.devices.iter().filter(|name| name.starts_with("infiniband/uverbs"));
-    let files = files.count();
+    let devices = count(here, "RDMA device");
+    let files = facts.host.infiniband_files.iter();
+    let files = files.filter(|name| name.starts_with("uverbs")).count();
     if files >= here {
-        let devices = count(here, "RDMA device");
-        return vec![Finding::ok(format!("{devices} with as many files to open them by"))];
+        return Some(Finding::ok(format!("{devices} with as many files to open them by")));
     }
     let seen = format!(
-        "the kernel has {}, and there are {files} files to open them by (/dev/infiniband/uverbs*)",
-        count(here, "RDMA device")
+        "the kernel has {devices}, and there are {files} files to open them by \
+         (/dev/infiniband/uverbs*)"
     );
-    vec![
-        Finding::problem(seen)
-            .means("libfabric does not see the others: the network falls back to TCP")
-            .remedy(
-                "load ib_uverbs; give the container the devices (docker --device \
+    Some(Finding::problem(seen).with(Advice {
+        means: "libfabric does not see the others: the network falls back to TCP",
+        remedy: "load ib_uverbs; give the container the devices (docker --device \
                  /dev/infiniband/uverbs0 …, vpc.amazonaws.com/efa in Kubernetes)",
-            )
-            .source("fi_efa(7); AWS, EFA and containers"),
-    ]
+        source: "fi_efa(7); AWS, EFA and containers",
+    }))
 }
 
 pub(super) fn ports(facts: &Facts) -> Vec<Finding> {
-    let down = |nic: &Nic| {
-        let is_down = nic.ports.iter().find(|port| port.is_up == Some(false))?;
-        Some(format!("{} is {}", nic.name, is_down.state.as_deref().unwrap_or("down")))
-    };
+    const SOURCE: &str = "the kernel's ABI/stable/sysfs-class-infiniband";
     let devices: Vec<&Nic> = facts.rdma_devices().collect();
     if devices.is_empty() {
         return Vec::new();
     }
+    let down = |nic: &&Nic| {
+        let port = nic.ports.iter().find(|port| port.is_up == Some(false))?;
+        Some(format!("{} is {}", nic.name, port.state.as_deref().unwrap_or("down")))
+    };
     let mut findings = Vec::new();
-    let is_down: Vec<String> = devices.iter().filter_map(|nic| down(nic)).collect();
-    if !is_down.is_empty() {
-        findings.push(
-            Finding::problem(format!("ports of RDMA devices are down: {}", is_down.join(", ")))
-                .means("their share of the network's bandwidth is missing, or nothing goes out")
-                .remedy(
-                    "rdma link; dmesg; on EC2: stop and start the instance, or take another one",
-                )
-                .source("the kernel's ABI/stable/sysfs-class-infiniband"),
-        );
+    let are_down: Vec<String> = devices.iter().filter_map(down).collect();
+    if !are_down.is_empty() {
+        let seen = format!("ports of RDMA devices are down: {}", are_down.join(", "));
+        findings.push(Finding::problem(seen).with(Advice {
+            means: "their share of the network's bandwidth is missing, or nothing goes out",
+            remedy: "rdma link; dmesg; on EC2: stop and start the instance, or take another one",
+            source: SOURCE,
+        }));
     }
     let kinds: BTreeSet<NicKind> = devices.iter().map(|nic| nic.kind).collect();
     for kind in kinds {
         let alike = devices.iter().filter(|nic| nic.kind == kind);
-        // Of those that are down nobody knows the rate.
+        // The rate of a port that is down is not known.
         let told: Vec<(&str, f64)> =
             alike.filter_map(|nic| Some((nic.name.as_str(), nic.rate_gbit_s()?))).collect();
         let most = told.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
@@ -87,15 +75,15 @@ pub(super) fn ports(facts: &Facts) -> Vec<Finding> {
         let slow: Vec<String> =
             slow.map(|(name, rate)| format!("{name} has {rate} Gbit/s")).collect();
         if !slow.is_empty() {
-            findings.push(
-                Finding::note(format!(
-                    "devices for {kind} have different rates: {}, the others {most} Gbit/s",
-                    slow.join(", ")
-                ))
-                .means("what goes over several of them waits for the slowest")
-                .remedy("rdma link; if they should be alike, take another machine")
-                .source("the kernel's ABI/stable/sysfs-class-infiniband"),
+            let seen = format!(
+                "devices for {kind} have different rates: {}, the others {most} Gbit/s",
+                slow.join(", ")
             );
+            findings.push(Finding::note(seen).with(Advice {
+                means: "what goes over several of them waits for the slowest",
+                remedy: "rdma link; if they should be alike, take another machine",
+                source: SOURCE,
+            }));
         }
     }
     if findings.is_empty() {
@@ -105,181 +93,164 @@ pub(super) fn ports(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-pub(super) fn gpudirect(facts: &Facts) -> Vec<Finding> {
+pub(super) fn gpudirect(facts: &Facts) -> Option<Finding> {
     let is_barred = facts.instance().is_some_and(|known| known.gpudirect_rdma == Some(false));
-    if !has_rdma_devices(facts) || facts.gpu_count() == 0 || is_barred {
-        return Vec::new();
+    if !facts.has_rdma_devices() || facts.gpu_count() == 0 || is_barred {
+        return None;
     }
     let modules = match &facts.host.modules {
         Ok(modules) => modules,
-        Err(unread) => return vec![Finding::cannot_tell(unread)],
+        Err(unread) => return Some(Finding::cannot_tell(unread)),
     };
     if let Some(module) = PEER_MODULES.into_iter().find(|module| modules.contains(*module)) {
-        return vec![Finding::ok(format!("{module} lets the network reach memory of GPUs"))];
+        return Some(Finding::ok(format!("{module} lets the network reach memory of GPUs")));
     }
     let Some(kernel) = facts.host.kernel_version() else {
-        return vec![Finding::cannot_tell("the kernel does not tell its version")];
+        return Some(Finding::cannot_tell("the kernel does not tell its version"));
     };
     let release = facts.host.kernel.as_deref().unwrap_or_default();
-    let why = if kernel < DMA_BUF_KERNEL {
-        let (major, minor) = DMA_BUF_KERNEL;
-        format!("the kernel {release} has no dma-bufs for it, which come with {major}.{minor}")
-    } else {
-        match facts.dma_buf {
-            Some(true) => {
-                let passes = format!("the driver and the kernel {release} know dma-bufs");
-                return vec![Finding::ok(format!("{passes}, by which the network reaches GPUs"))];
-            }
-            Some(false) => "the driver gives no dma-bufs".to_owned(),
-            // It has a check of its own.
-            None if facts.refusal.is_some() => return Vec::new(),
-            None => {
-                return vec![Finding::cannot_tell(
-                    "the driver does not say whether it gives dma-bufs",
-                )];
-            }
+    let why = match facts.dma_buf {
+        _ if kernel < DMA_BUF_KERNEL => {
+            let (major, minor) = DMA_BUF_KERNEL;
+            format!("the kernel {release} has no dma-bufs for it, which come with {major}.{minor}")
+        }
+        Some(true) => {
+            return Some(Finding::ok(format!(
+                "the driver and the kernel {release} know dma-bufs, by which the network reaches \
+                 GPUs"
+            )));
+        }
+        Some(false) => "the driver gives no dma-bufs".to_owned(),
+        // A missing driver has a check of its own.
+        None if facts.refusal.is_some() => return None,
+        None => {
+            let why = "the driver does not say whether it gives dma-bufs";
+            return Some(Finding::cannot_tell(why));
         }
     };
-    vec![
-        Finding::problem(format!("no module such as nvidia_peermem is loaded, and {why}"))
-            .means(
-                "the network cannot reach memory of GPUs: what goes to other hosts is copied through \
-                 host memory, and AWS's plugin for NCCL refuses to start where GPUDirect is expected",
-            )
-            .remedy(
-                "modprobe nvidia_peermem, or take a kernel from 5.12 on with NVIDIA's open kernel \
+    let seen = format!("no module such as nvidia_peermem is loaded, and {why}");
+    Some(Finding::problem(seen).with(Advice {
+        means: "the network cannot reach memory of GPUs: what goes to other hosts is copied \
+                through host memory, and AWS's plugin for NCCL refuses to start where GPUDirect is \
+                expected",
+        remedy: "modprobe nvidia_peermem, or take a kernel from 5.12 on with NVIDIA's open kernel \
                  modules",
-            )
-            .source("NVIDIA GPUDirect RDMA guide; aws-ofi-nccl, gdr_required"),
-    ]
+        source: "NVIDIA GPUDirect RDMA guide; aws-ofi-nccl, gdr_required",
+    }))
 }
 
 pub(super) fn nccl(facts: &Facts) -> Vec<Finding> {
-    match facts.software.nccl.first() {
+    let installed = &facts.software.nccl;
+    match installed.first() {
         Some(found) => {
-            let mut findings = vec![Finding::ok(format!("NCCL {}", told(found)))];
-            findings.extend(several("NCCL", &facts.software.nccl));
-            findings
+            let ok = Finding::ok(format!("NCCL {}", told(found)));
+            std::iter::once(ok).chain(several("NCCL", installed)).collect()
         }
         None if facts.gpu_count() < 2 => Vec::new(),
-        None => vec![
-            Finding::problem("no NCCL is found (libnccl.so.2)")
-                .means("collectives cannot be measured here")
-                .remedy(
-                    "install libnccl2, or the nvidia-nccl-cu12 package in the Python environment in \
-                     use, or give --nccl-lib",
-                ),
-        ],
+        None => vec![Finding::problem("no NCCL is found (libnccl.so.2)").with(Advice {
+            means: "collectives cannot be measured here",
+            remedy: "install libnccl2, or the nvidia-nccl-cu12 package in the Python environment \
+                     in use, or give --nccl-lib",
+            ..Advice::default()
+        })],
     }
 }
 
-/// A library with its file.
+/// The version and the file of a library.
 fn told(library: &Installed) -> String {
     let version = library.version.as_deref().unwrap_or("of unknown version");
     format!("{version} at {}", library.path)
 }
 
-/// That there are several files of one library on the loader's way, of different versions.
+/// A note if the loader's path has several versions of a library.
 fn several(name: &str, libraries: &[Installed]) -> Option<Finding> {
-    let on_path: Vec<&Installed> = libraries
-        .iter()
-        .filter(|library| library.is_on_path && library.version.is_some())
-        .collect();
-    let first = on_path.first()?;
-    let others: Vec<String> = on_path
-        .iter()
-        .filter(|library| library.version != first.version)
-        .map(|library| told(library))
-        .collect();
+    let is_usable = |library: &&Installed| library.is_on_path && library.version.is_some();
+    let mut on_path = libraries.iter().filter(is_usable);
+    let first = on_path.next()?;
+    let others = on_path.filter(|library| library.version != first.version);
+    let others: Vec<String> = others.map(told).collect();
     if others.is_empty() {
         return None;
     }
     let seen = format!("there are several of {name}: {}, and {}", told(first), others.join(", "));
-    Some(
-        Finding::note(seen)
-            .means("which one a program gets depends on its LD_LIBRARY_PATH and RPATH")
-            .remedy("remove the others, or name the one that is meant")
-            .source("ld.so(8)"),
-    )
+    Some(Finding::note(seen).with(Advice {
+        means: "which one a program gets depends on its LD_LIBRARY_PATH and RPATH",
+        remedy: "remove the others, or name the one that is meant",
+        source: "ld.so(8)",
+    }))
 }
 
-pub(super) fn plugin(facts: &Facts) -> Vec<Finding> {
-    if !has_efa(facts) || facts.gpu_count() == 0 {
-        return Vec::new();
+pub(super) fn plugin(facts: &Facts) -> Option<Finding> {
+    const SOURCE: &str = "aws-ofi-nccl; NCCL_NET_PLUGIN";
+    if !facts.has_efa() || facts.gpu_count() == 0 {
+        return None;
     }
     let software = &facts.software;
-    let source = "aws-ofi-nccl; NCCL_NET_PLUGIN";
     let Some(found) = software.nccl_plugins.first() else {
-        return vec![
-            Finding::problem("NCCL's plugin for EFA (libnccl-net.so of aws-ofi-nccl) is not found")
-                .means(
-                    "NCCL does not know EFA by itself: between hosts it uses TCP sockets, many times \
-                     slower",
-                )
-                .remedy("install it (EFA's installer brings it from 1.37 on)")
-                .source(source),
-        ];
+        let seen = "NCCL's plugin for EFA (libnccl-net.so of aws-ofi-nccl) is not found";
+        return Some(Finding::problem(seen).with(Advice {
+            means: "NCCL does not know EFA by itself: between hosts it uses TCP sockets, many \
+                    times slower",
+            remedy: "install it (EFA's installer brings it from 1.37 on)",
+            source: SOURCE,
+        }));
     };
+    let plugin = format!("NCCL's plugin for EFA {}", told(found));
     let is_found = software.nccl_plugins.iter().any(|plugin| plugin.is_on_path);
     if is_found || !software.knows_loader {
-        return vec![Finding::ok(format!("NCCL's plugin for EFA {}", told(found)))];
+        return Some(Finding::ok(plugin));
     }
-    vec![
-        Finding::problem(format!(
-            "NCCL's plugin for EFA {} is not where the loader looks",
-            told(found)
-        ))
-        .means("NCCL does not find it and uses TCP sockets between hosts")
-        .remedy("add its folder to LD_LIBRARY_PATH, or to /etc/ld.so.conf.d and run ldconfig")
-        .source(source),
-    ]
+    let seen = format!("{plugin} is not where the loader looks");
+    Some(Finding::problem(seen).with(Advice {
+        means: "NCCL does not find it and uses TCP sockets between hosts",
+        remedy: "add its folder to LD_LIBRARY_PATH, or to /etc/ld.so.conf.d and run ldconfig",
+        source: SOURCE,
+    }))
 }
 
 pub(super) fn libfabric(facts: &Facts) -> Vec<Finding> {
-    if !has_efa(facts) {
+    if !facts.has_efa() {
         return Vec::new();
     }
     let software = &facts.software;
     let Some(used) = software.libfabric.first() else {
-        return vec![
-            Finding::problem("EFA is here and no libfabric (libfabric.so.1)")
-                .means("EFA cannot be used, neither by g2g's rdma nor by NCCL")
-                .remedy("install EFA's software: efa_installer.sh -y")
-                .source("fi_efa(7)"),
-        ];
+        let seen = "EFA is here and no libfabric (libfabric.so.1)";
+        return vec![Finding::problem(seen).with(Advice {
+            means: "EFA cannot be used, neither by g2g's rdma nor by NCCL",
+            remedy: "install EFA's software: efa_installer.sh -y",
+            source: "fi_efa(7)",
+        })];
     };
     let mut findings = Vec::new();
     if let Some(providers) = &software.providers
         && !providers.iter().any(|provider| provider.contains("efa"))
     {
-        findings.push(
-            Finding::problem(format!("libfabric {} does not offer EFA", told(used)))
-                .means("rdma and NCCL use TCP between hosts")
-                .remedy(
-                    "use the libfabric of EFA's installer (/opt/amazon/efa), and see whether this \
+        let seen = format!("libfabric {} does not offer EFA", told(used));
+        findings.push(Finding::problem(seen).with(Advice {
+            means: "rdma and NCCL use TCP between hosts",
+            remedy: "use the libfabric of EFA's installer (/opt/amazon/efa), and see whether this \
                      process may open /dev/infiniband/uverbs* and lock memory",
-                )
-                .source("fi_efa(7)"),
-        );
+            source: "fi_efa(7)",
+        }));
     }
-    let has_rdma = facts.instance().is_none_or(|known| known.efa_rdma_read != Some(false));
-    match used.numbers() {
-        Some(version) if version < LIBFABRIC_RDMA && has_rdma => findings.push(
-            Finding::problem(format!("libfabric {} is old", told(used)))
-                .means(
-                    "before 1.18 the provider efa uses the device's RDMA only if it is told so: reads \
-                     and writes are made of messages",
-                )
-                .remedy("install a newer one with EFA's installer")
-                .source("libfabric, prov/efa/src/efa_env.c"),
-        ),
-        Some(version) if version < LIBFABRIC_DMA_BUF && has_rdma => findings.push(
-            Finding::note(format!("libfabric {} is older than 1.20", told(used)))
-                .means("it takes no dma-bufs: GPUDirect RDMA needs nvidia_peermem then")
-                .remedy("install a newer one with EFA's installer")
-                .source("libfabric, FI_MR_DMABUF"),
-        ),
-        _ => {}
+    // Where EFA has no RDMA, an old libfabric lacks nothing.
+    let version = used.numbers().filter(|_| facts.has_efa_rdma());
+    let remedy = "install a newer one with EFA's installer";
+    if version.is_some_and(|version| version < LIBFABRIC_RDMA) {
+        let seen = format!("libfabric {} is old", told(used));
+        findings.push(Finding::problem(seen).with(Advice {
+            means: "before 1.18 the provider efa uses the device's RDMA only if it is told so: \
+                    reads and writes are made of messages",
+            remedy,
+            source: "libfabric, prov/efa/src/efa_env.c",
+        }));
+    } else if version.is_some_and(|version| version < LIBFABRIC_DMA_BUF) {
+        let seen = format!("libfabric {} is older than 1.20", told(used));
+        findings.push(Finding::note(seen).with(Advice {
+            means: "it takes no dma-bufs: GPUDirect RDMA needs nvidia_peermem then",
+            remedy,
+            source: "libfabric, FI_MR_DMABUF",
+        }));
     }
     if findings.is_empty() {
         findings.push(Finding::ok(format!("libfabric {}", told(used))));

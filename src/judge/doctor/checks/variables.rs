@@ -1,31 +1,26 @@
-//! Variables that steer NCCL, libfabric and CUDA: what does nothing, and what switches a path off.
+//! Variables of NCCL, libfabric and CUDA: those without effect, and those that switch a path off.
 
-use super::super::{Facts, Finding};
-use crate::plan::nccl_env::{Gravity, Setting, findings};
+use super::{Advice, Facts, Finding};
+use crate::{
+    plan::nccl_env::{Gravity, Setting, findings},
+    units::count,
+};
 
 /// What a value of a variable does to a path.
 struct Switch {
     name: &'static str,
-    /// Whether the value, without blanks around it, is one that does it.
+    /// Whether the trimmed value switches the path off.
     is_off: fn(&str) -> bool,
-    /// Whether the path is there to be switched off, and matters.
+    /// Whether the machine has the path.
     matters: fn(&Facts) -> bool,
-    /// Whether it is a problem, not a note.
+    /// Whether it is a problem rather than a note.
     is_problem: bool,
-    /// What becomes of the path.
+    /// The effect on the path.
     means: &'static str,
     source: &'static str,
 }
 
-fn is_one(value: &str) -> bool {
-    value == "1"
-}
-
-fn is_zero(value: &str) -> bool {
-    value == "0"
-}
-
-/// As libfabric and AWS's plugin read a switch.
+/// The values that libfabric and AWS's plugin accept as yes.
 fn is_yes(value: &str) -> bool {
     ["1", "true", "yes", "on"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }
@@ -34,43 +29,26 @@ fn is_no(value: &str) -> bool {
     ["0", "false", "no", "off"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }
 
-/// Whether GPUs here reach each other. A process that may use one GPU alone does not see it: then
-/// the type of the instance tells, where it is known.
+/// Whether GPUs of this host reach each other. A process with one GPU cannot see it; the instance
+/// type decides then, if it is known.
 fn have_peers(facts: &Facts) -> Option<bool> {
     let pairs = &facts.survey.pairs;
-    let by_type =
-        || facts.instance().and_then(|known| known.p2p.is_some().then(|| !known.lacks_p2p()));
-    match (pairs.is_empty(), has_several_gpus(facts)) {
-        (false, _) => Some(pairs.iter().any(|pair| pair.access)),
-        (true, true) => by_type(),
-        (true, false) => Some(false),
+    if !pairs.is_empty() {
+        return Some(pairs.iter().any(|pair| pair.access));
     }
+    if facts.gpu_count() < 2 {
+        return Some(false);
+    }
+    let known = facts.instance().filter(|known| known.p2p.is_some())?;
+    Some(!known.lacks_p2p())
 }
 
 fn has_peers(facts: &Facts) -> bool {
     have_peers(facts) == Some(true)
 }
 
-fn has_gpus(facts: &Facts) -> bool {
-    facts.gpu_count() > 0
-}
-
-fn has_several_gpus(facts: &Facts) -> bool {
-    facts.gpu_count() > 1
-}
-
-fn has_network(facts: &Facts) -> bool {
-    super::network::has_rdma_devices(facts)
-}
-
-/// Whether EFA has RDMA here, as far as the catalogue knows.
-fn has_efa_rdma(facts: &Facts) -> bool {
-    let lacks = facts.instance().is_some_and(|known| known.efa_rdma_read == Some(false));
-    super::network::has_efa(facts) && !lacks
-}
-
 fn has_efa_without_rdma(facts: &Facts) -> bool {
-    super::network::has_efa(facts) && !has_efa_rdma(facts)
+    facts.has_efa() && !facts.has_efa_rdma()
 }
 
 fn has_nvls(facts: &Facts) -> bool {
@@ -78,9 +56,9 @@ fn has_nvls(facts: &Facts) -> bool {
     facts.instance().is_some_and(|known| multicasts(known) == Some(true) && known.has_nvlink())
 }
 
-/// Whether the way through host memory is the one that is left.
+/// Whether host memory is the only path between GPUs.
 fn lacks_peers(facts: &Facts) -> bool {
-    has_several_gpus(facts) && have_peers(facts) == Some(false)
+    facts.gpu_count() > 1 && have_peers(facts) == Some(false)
 }
 
 const PATHS: &str = "NCCL's src/graph/paths.cc";
@@ -90,7 +68,7 @@ const EFA: &str = "libfabric, prov/efa/src/efa_env.c";
 const SWITCHES: &[Switch] = &[
     Switch {
         name: "NCCL_P2P_DISABLE",
-        is_off: is_one,
+        is_off: |value| value == "1",
         matters: has_peers,
         is_problem: true,
         means: "NCCL does not let GPUs reach each other: it goes through host memory (SHM)",
@@ -106,7 +84,7 @@ const SWITCHES: &[Switch] = &[
     },
     Switch {
         name: "NCCL_SHM_DISABLE",
-        is_off: is_one,
+        is_off: |value| value == "1",
         matters: lacks_peers,
         is_problem: true,
         means: "GPUs here have no peer access, so host memory is the way between them: without it \
@@ -115,7 +93,7 @@ const SWITCHES: &[Switch] = &[
     },
     Switch {
         name: "NCCL_CUMEM_ENABLE",
-        is_off: is_zero,
+        is_off: |value| value == "0",
         matters: has_peers,
         is_problem: false,
         means: "NCCL uses CUDA IPC between processes, and neither NVLS nor NVLink between hosts",
@@ -123,7 +101,7 @@ const SWITCHES: &[Switch] = &[
     },
     Switch {
         name: "NCCL_NVLS_ENABLE",
-        is_off: is_zero,
+        is_off: |value| value == "0",
         matters: has_nvls,
         is_problem: false,
         means: "the NVSwitch does not reduce: all_reduce is some 30 % slower",
@@ -131,7 +109,7 @@ const SWITCHES: &[Switch] = &[
     },
     Switch {
         name: "NCCL_MNNVL_ENABLE",
-        is_off: is_zero,
+        is_off: |value| value == "0",
         matters: |facts| !facts.host.imex_channels.is_empty(),
         is_problem: false,
         means: "NVLink between hosts is not used",
@@ -140,7 +118,7 @@ const SWITCHES: &[Switch] = &[
     Switch {
         name: "NCCL_NET",
         is_off: |value| value.eq_ignore_ascii_case("socket"),
-        matters: has_network,
+        matters: Facts::has_rdma_devices,
         is_problem: true,
         means: "NCCL uses TCP sockets between hosts, not the RDMA devices that are here",
         source: "NCCL's guide, NCCL_NET",
@@ -148,7 +126,7 @@ const SWITCHES: &[Switch] = &[
     Switch {
         name: "NCCL_NET_PLUGIN",
         is_off: |value| value.eq_ignore_ascii_case("none"),
-        matters: super::network::has_efa,
+        matters: Facts::has_efa,
         is_problem: true,
         means: "NCCL does not load the plugin for EFA: it uses TCP sockets between hosts",
         source: "NCCL's guide, NCCL_NET_PLUGIN",
@@ -156,7 +134,7 @@ const SWITCHES: &[Switch] = &[
     Switch {
         name: "NCCL_NET_GDR_LEVEL",
         is_off: |value| value == "LOC" || value == "0",
-        matters: has_network,
+        matters: Facts::has_rdma_devices,
         is_problem: true,
         means: "what goes to other hosts is copied through host memory: no GPUDirect RDMA",
         source: PATHS,
@@ -167,10 +145,10 @@ const SWITCHES: &[Switch] = &[
             let named = value.trim_start_matches('^').split(',').any(|name| name.contains("efa"));
             value.starts_with('^') == named && !value.is_empty()
         },
-        matters: super::network::has_efa,
+        matters: Facts::has_efa,
         is_problem: true,
-        means: "libfabric does not offer EFA: g2g's rdma and NCCL's plugin go over what is left, or \
-                do not start",
+        means: "libfabric does not offer EFA: g2g's rdma and NCCL's plugin go over what is left, \
+                or do not start",
         source: "fi_fabric(7), fi_getinfo(3)",
     },
     Switch {
@@ -184,7 +162,7 @@ const SWITCHES: &[Switch] = &[
     Switch {
         name: "FI_EFA_USE_DEVICE_RDMA",
         is_off: is_no,
-        matters: has_efa_rdma,
+        matters: Facts::has_efa_rdma,
         is_problem: true,
         means: "libfabric makes reads and writes of messages instead of EFA's RDMA",
         source: EFA,
@@ -192,7 +170,7 @@ const SWITCHES: &[Switch] = &[
     Switch {
         name: "FI_HMEM_DISABLE_P2P",
         is_off: is_yes,
-        matters: has_network,
+        matters: Facts::has_rdma_devices,
         is_problem: true,
         means: "libfabric copies data of GPUs through host memory: no GPUDirect RDMA",
         source: "fi_hmem, fabric(7)",
@@ -200,7 +178,7 @@ const SWITCHES: &[Switch] = &[
     Switch {
         name: "FI_EFA_IFACE",
         is_off: |value| !value.is_empty() && !value.eq_ignore_ascii_case("all"),
-        matters: super::network::has_efa,
+        matters: Facts::has_efa,
         is_problem: false,
         means: "libfabric uses only the interfaces named there",
         source: EFA,
@@ -208,7 +186,7 @@ const SWITCHES: &[Switch] = &[
     Switch {
         name: "OFI_NCCL_DISABLE_DMABUF",
         is_off: is_yes,
-        matters: |facts| super::network::has_efa(facts) && has_gpus(facts),
+        matters: |facts| facts.has_efa() && facts.gpu_count() > 0,
         is_problem: false,
         means: "AWS's plugin registers memory of GPUs through nvidia_peermem only",
         source: "aws-ofi-nccl, include/nccl_ofi_param.h",
@@ -218,7 +196,7 @@ const SWITCHES: &[Switch] = &[
         is_off: |value| value.eq_ignore_ascii_case("sendrecv"),
         matters: |facts| {
             facts.instance().is_some_and(|known| known.efa_rdma_write == Some(true))
-                && super::network::has_efa(facts)
+                && facts.has_efa()
         },
         is_problem: false,
         means: "AWS's plugin does not spread messages over several interfaces of a GPU",
@@ -226,7 +204,7 @@ const SWITCHES: &[Switch] = &[
     },
 ];
 
-/// The switches that are off here, with the settings that do it.
+/// The paths that are switched off, and the settings that do it.
 fn off(facts: &Facts) -> impl Iterator<Item = (&Switch, &Setting)> {
     SWITCHES.iter().filter_map(|switch| {
         let setting = facts.setting(switch.name)?;
@@ -237,20 +215,20 @@ fn off(facts: &Facts) -> impl Iterator<Item = (&Switch, &Setting)> {
 
 pub(super) fn paths(facts: &Facts) -> Vec<Finding> {
     let found: Vec<Finding> = off(facts)
-        .map(|(switch, setting)| {
-            let verdict = if switch.is_problem { Finding::problem } else { Finding::note };
+        .map(|(Switch { is_problem, means, source, .. }, setting)| {
+            let verdict = if *is_problem { Finding::problem } else { Finding::note };
             verdict(format!("{setting} is set"))
-                .means(switch.means)
+                .with(Advice { means, source, ..Advice::default() })
                 .remedy(format!("unset {}, where that was not the intention", setting.name))
-                .source(switch.source)
         })
         .collect();
     if found.is_empty() { vec![Finding::ok("no variable switches a path off")] } else { found }
 }
 
 pub(super) fn lint(facts: &Facts) -> Vec<Finding> {
-    // What a switch says of a variable is the more precise.
+    // `paths` is more precise about these.
     let is_told = |setting: &Setting| off(facts).any(|(_, other)| other.name == setting.name);
+    let source = "the catalogue of NCCL's variables, by NCCL's source";
     let found: Vec<Finding> = findings(&facts.settings, facts.nccl.as_ref())
         .into_iter()
         .filter(|(setting, _)| !is_told(setting))
@@ -259,31 +237,28 @@ pub(super) fn lint(facts: &Facts) -> Vec<Finding> {
                 Gravity::Wrong => Finding::problem,
                 Gravity::Doubtful | Gravity::Unknown => Finding::note,
             };
-            verdict(found.sentence).source("the catalogue of NCCL's variables, by NCCL's source")
+            verdict(found.sentence).with(Advice { source, ..Advice::default() })
         })
         .collect();
     let number = facts.settings.len();
     if found.is_empty() && number > 0 {
-        let variables = crate::units::count(number, "variable");
+        let variables = count(number, "variable");
         return vec![Finding::ok(format!("{variables} for NCCL and libfabric do what they say"))];
     }
     found
 }
 
-pub(super) fn cuda(facts: &Facts) -> Vec<Finding> {
-    if !has_gpus(facts) {
-        return Vec::new();
+pub(super) fn cuda(facts: &Facts) -> Option<Finding> {
+    if facts.gpu_count() == 0 {
+        return None;
     }
-    let is_on = |name: &str| facts.variables.get(name).is_some_and(|value| value.trim() == "1");
-    if is_on("CUDA_LAUNCH_BLOCKING") {
-        return vec![
-            Finding::problem("CUDA_LAUNCH_BLOCKING=1 is set")
-                .means(
-                    "every kernel is waited for when it is launched: nothing overlaps, all is slow",
-                )
-                .remedy("unset CUDA_LAUNCH_BLOCKING")
-                .source("CUDA programming guide, environment variables"),
-        ];
+    let value = facts.variables.get("CUDA_LAUNCH_BLOCKING");
+    if value.is_none_or(|value| value.trim() != "1") {
+        return Some(Finding::ok("no variable of CUDA slows it down"));
     }
-    vec![Finding::ok("no variable of CUDA slows it down")]
+    Some(Finding::problem("CUDA_LAUNCH_BLOCKING=1 is set").with(Advice {
+        means: "every kernel is waited for when it is launched: nothing overlaps, all is slow",
+        remedy: "unset CUDA_LAUNCH_BLOCKING",
+        source: "CUDA programming guide, environment variables",
+    }))
 }
