@@ -18,12 +18,12 @@ pub struct Catalogue {
     #[arg(value_name = "NAME")]
     name: Option<String>,
 
-    /// A file of the form of the catalogue with more GPUs and machines; its entries take the place
-    /// of those of the same name
+    /// File in the format of the catalogue with more GPUs and machines; its entries replace those
+    /// of the same name
     #[arg(long, value_name = "FILE")]
     catalogue: Option<PathBuf>,
 
-    /// Form of the answer on standard output
+    /// Format of the answer on standard output
     #[arg(long, value_enum, default_value_t = TextOrJson::Table)]
     format: TextOrJson,
 }

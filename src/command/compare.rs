@@ -8,12 +8,13 @@ use std::{
 
 use clap::{Args, ValueEnum};
 
+use super::print;
 use crate::{
     analysis::{
         compare::{self, By, Comparison, Source, Trait},
         statistics::ChangeVerdict,
     },
-    record::{self, Run, import},
+    record::{Run, import},
     run::{Failure, values::threshold},
     show,
     stderr::say,
@@ -25,12 +26,12 @@ use crate::{
 /// arguments, or with --fail-on nothing that could be compared.
 #[derive(Clone, Debug, Args)]
 pub struct Compare {
-    /// The results to compare with: the folder of a run or of a sweep, or a file of nccl-tests,
-    /// nvbandwidth, fabtests or the OSU benchmarks
+    /// Baseline: the folder of a run or a sweep, or a file of nccl-tests, nvbandwidth, fabtests or
+    /// the OSU benchmarks
     #[arg(value_name = "A")]
     a: PathBuf,
 
-    /// The results that are compared with them
+    /// Results to compare with the baseline
     #[arg(value_name = "B", required_unless_present = "by", conflicts_with = "by")]
     b: Option<PathBuf>,
 
@@ -43,20 +44,20 @@ pub struct Compare {
     #[arg(long, value_name = "PERCENT", value_parser = threshold, allow_hyphen_values = true)]
     fail_on: Option<f64>,
 
-    /// Compare although this differs between A and B
-    #[arg(long, value_name = "WHAT", value_enum, value_delimiter = ',')]
+    /// Compare even if this differs between A and B
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     across: Vec<Trait>,
 
-    /// Show all cases, in their order; not only those that have changed, the worst first
+    /// Show all cases, in their order, instead of only those that changed, worst first
     #[arg(long)]
     all: bool,
 
-    /// Form of the answer on standard output
+    /// Format of the answer on standard output
     #[arg(long, value_enum, default_value_t = CompareFormat::Table)]
     format: CompareFormat,
 }
 
-/// The forms of a comparison.
+/// The formats of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum CompareFormat {
     /// Tables for a person
@@ -70,7 +71,7 @@ enum CompareFormat {
 }
 
 impl Compare {
-    /// Compares and prints; whether nothing has become slower than is allowed.
+    /// Compares and prints; whether nothing got slower than --fail-on allows.
     pub(super) fn run(&self) -> Result<bool, Failure> {
         let (sources, comparisons) = match &self.b {
             Some(b) => sides(&self.a, b, &self.across)?,
@@ -83,23 +84,21 @@ impl Compare {
             CompareFormat::Csv => show::compare::csv(&sources, &comparisons),
             CompareFormat::Json => show::compare::json(&sources, &comparisons),
         };
-        let Some(most) = self.fail_on else {
-            return shown(&text).map(|()| true);
-        };
+        print(&text)?;
+        let Some(most) = self.fail_on else { return Ok(true) };
         let cases = || comparisons.iter().flat_map(|comparison: &Comparison| &comparison.cases);
         let is_compared = |verdict: &ChangeVerdict| {
             matches!(verdict, ChangeVerdict::Faster | ChangeVerdict::Slower | ChangeVerdict::Same)
         };
         if !cases().any(|case| is_compared(&case.verdict)) {
-            shown(&text)?;
             return Err(Failure::Start(
-                "nothing could be compared, so nothing is known of what got slower: see the reasons above"
+                "nothing could be compared, so nothing is known of what got slower: see the \
+                 reasons above"
                     .to_owned(),
             ));
         }
         let worse = cases().filter(|case| case.verdict == ChangeVerdict::Slower);
         let worse = worse.filter(|case| case.loss().is_some_and(|loss| loss > most)).count();
-        shown(&text)?;
         if worse > 0 {
             let all = cases().count();
             say(&format!(
@@ -111,10 +110,10 @@ impl Compare {
     }
 }
 
-/// What is compared, and what came of it.
+/// What is compared, and the comparisons.
 type Compared = (Vec<Source>, Vec<Comparison>);
 
-/// Two runs, or two sweeps.
+/// Compares two runs, or two sweeps.
 fn sides(a: &Path, b: &Path, across: &[Trait]) -> Result<Compared, Failure> {
     let names = [a, b].map(|path| path.display().to_string());
     if is_same(a, b) {
@@ -135,7 +134,7 @@ fn sides(a: &Path, b: &Path, across: &[Trait]) -> Result<Compared, Failure> {
     Ok((sources, comparisons))
 }
 
-/// The parts of one.
+/// Compares the parts of one run or sweep.
 fn parts(path: &Path, by: &str) -> Result<Compared, Failure> {
     let kind: By = by.parse().map_err(Failure::Start)?;
     let sources = sources(path)?;
@@ -154,15 +153,9 @@ fn is_same(a: &Path, b: &Path) -> bool {
     matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-fn shown(text: &str) -> Result<(), Failure> {
-    show::print(text).map_err(|err| Failure::Start(format!("cannot print the comparison: {err}")))
-}
-
-/// What stands under a path: a run, all runs of a sweep that have ended well, or another tool's
-/// file.
+/// The results at a path: a run, all successful runs of a sweep, or another tool's file.
 fn sources(path: &Path) -> Result<Vec<Source>, Failure> {
-    let start = |err: record::Error| Failure::Start(err.to_string());
-    let of_run = |folder: &Path| Run::read(folder).and_then(Source::of_run).map_err(start);
+    let of_run = |folder: &Path| Run::read(folder).and_then(Source::of_run).map_err(Failure::start);
     let shown = path.display();
     if path.join("run.json").is_file() {
         return Ok(vec![of_run(path)?]);
@@ -179,7 +172,7 @@ fn sources(path: &Path) -> Result<Vec<Source>, Failure> {
     of_tool(path).map(|source| vec![source])
 }
 
-/// The results of another tool in a file; what of it was not understood is said.
+/// The results of another tool in a file. Warns of what it cannot read.
 fn of_tool(path: &Path) -> Result<Source, Failure> {
     let shown = path.display();
     let unread = |reason: String| Failure::Start(format!("cannot read {shown}: {reason}"));
@@ -198,7 +191,7 @@ fn of_tool(path: &Path) -> Result<Source, Failure> {
     Ok(Source::of_tool(rows, nccl))
 }
 
-/// The folders of a sweep's runs that have ended well, in their order.
+/// The folders of a sweep's successful runs, in their order.
 fn runs_of_sweep(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder.join("runs")).into_iter().flatten().flatten();
     let runs = entries.map(|entry| entry.path()).filter(|path| {

@@ -13,14 +13,10 @@ use super::{TextOrJson, print};
 use crate::{
     judge::doctor::{Facts, Member, Verdict},
     machine::{self, Refusal, acs::Acs, host::Host, software::Software, survey, system::System},
-    plan::{Rank, catalogue::Catalogue},
-    run::{
-        self, Failure, Ranks, Task, Told,
-        values::{RANKS_MAX, deadline},
-    },
+    plan::{RANKS_MAX, Rank, catalogue::Catalogue},
+    run::{self, Failure, Ranks, Task, Told, values::deadline},
     show,
     transport::nccl_env,
-    world,
 };
 
 /// Variables of CUDA and of containers that checks look at.
@@ -37,8 +33,8 @@ pub struct Doctor {
     #[arg(long, value_name = "MACHINE")]
     simulate: Option<String>,
 
-    /// A file of the form of the catalogue (`g2g catalogue`) with more GPUs and machines, by which
-    /// this one is judged
+    /// File in the format of the catalogue (`g2g catalogue`) with more GPUs and machines to judge
+    /// this one by
     #[arg(long, value_name = "FILE")]
     catalogue: Option<PathBuf>,
 
@@ -53,11 +49,11 @@ pub struct Doctor {
           allow_hyphen_values = true)]
     deadline: Duration,
 
-    /// The MPI library by which the ranks of mpirun or srun talk [default: the launcher's own]
+    /// MPI library that the ranks of mpirun or srun use [default: the launcher's own]
     #[arg(long, value_name = "FILE")]
     mpi_lib: Option<PathBuf>,
 
-    /// Form of the answer on standard output
+    /// Format of the answer on standard output
     #[arg(long, value_enum, default_value_t = TextOrJson::Table)]
     format: TextOrJson,
 
@@ -65,7 +61,7 @@ pub struct Doctor {
     #[arg(long, conflicts_with = "format")]
     json: bool,
 
-    /// Show all checks, also those that find nothing wrong
+    /// Show all checks, including those that find nothing wrong
     #[arg(short, long)]
     verbose: bool,
 }
@@ -73,22 +69,21 @@ pub struct Doctor {
 impl Doctor {
     /// Examines this machine, or those of all ranks; whether there is no problem.
     pub(super) fn run(&self, ranks: &mut Ranks) -> Result<bool, Failure> {
-        let start = |err: world::Error| Failure::Start(err.to_string());
         ranks.meet(self.ranks, self.mpi_lib.as_deref(), self.deadline)?;
-        if ranks.launcher().is_none() {
-            // With a launcher each rank reads its own, and rank 0 reports what is wrong.
+        if ranks.launcher.is_none() {
+            // With a launcher each rank reads its own copy, and rank 0 reports what is wrong.
             run::catalogue(self.catalogue.as_deref())?;
         }
-        let mut here = ranks.find_host().map_err(start)?;
+        let mut here = ranks.find_host().map_err(Failure::start)?;
         // Nothing is measured, so the seed has no effect.
-        let simulation = ranks.simulate(self.simulate.as_deref(), 0).map_err(start)?;
+        let simulation = ranks.simulate(self.simulate.as_deref(), 0).map_err(Failure::start)?;
         let simulation = simulation.map_err(Failure::Start)?;
-        if ranks.launcher().is_none() {
+        if ranks.launcher.is_none() {
             let told = Told { simulation, task: Task::Examine(self.catalogue.clone()) };
             let variables = |_| Vec::new();
             let count = self.ranks.unwrap_or(1);
-            ranks.start(count, self.deadline, variables, told).map_err(start)?;
-            here = ranks.find_host().map_err(start)?;
+            ranks.start(count, self.deadline, variables, told).map_err(Failure::start)?;
+            here = ranks.find_host().map_err(Failure::start)?;
         }
         let examined = examine(self.catalogue.as_deref(), &here, ranks)?;
         let Some(members) = examined else { return Ok(true) };
@@ -104,31 +99,30 @@ impl Doctor {
 
 /// Examines as a rank that rank 0 has started, with the user's own catalogue.
 pub(super) fn join(catalogue: Option<&Path>, ranks: &mut Ranks) -> Result<bool, Failure> {
-    let here = ranks.find_host().map_err(|err| Failure::Start(err.to_string()))?;
+    let here = ranks.find_host().map_err(Failure::start)?;
     examine(catalogue, &here, ranks).map(|_| true)
 }
 
-/// Examines this rank's host, which has the ranks `here`, and brings the answers of all to rank 0;
-/// `None` elsewhere.
+/// Examines this rank's host, which has the ranks `here`, and gathers the answers at rank 0; `None`
+/// on other ranks.
 fn examine(
     catalogue: Option<&Path>,
     here: &[Rank],
     ranks: &mut Ranks,
 ) -> Result<Option<Vec<Member>>, Failure> {
-    let start = |err: world::Error| Failure::Start(err.to_string());
     let rank = ranks.world.rank();
     let place = here.iter().position(|other| *other == rank).unwrap_or(0);
     let member = run::catalogue(catalogue)
         .map(|catalogue| Member::new(rank.0, place, &facts(catalogue)))
         .map_err(|failure| format!("rank {}: {failure}", rank.0));
-    let members = ranks.world.gather(member).map_err(start)?;
-    ranks.world.barrier().map_err(start)?;
+    let members = ranks.world.gather(member).map_err(Failure::start)?;
+    ranks.world.barrier().map_err(Failure::start)?;
     let members: Option<Result<Vec<Member>, String>> =
         members.map(|members| members.into_iter().collect());
     members.transpose().map_err(Failure::Start)
 }
 
-/// All that checks look at.
+/// The facts that the checks need.
 fn facts(catalogue: Cow<'static, Catalogue>) -> Facts {
     let system = System::here();
     let variable = |name: &str| env::var(name).ok();

@@ -20,12 +20,12 @@ const BUFFER_BYTES: usize = 1 << 16;
 /// The flags of `g2g explain`.
 #[derive(Clone, Debug, Args)]
 pub struct Explain {
-    /// Logs of NCCL with NCCL_DEBUG=INFO, of one job: what its ranks print, or the files of
+    /// NCCL logs (NCCL_DEBUG=INFO) of one job: what its ranks printed, or the files of
     /// NCCL_DEBUG_FILE; - is standard input
     #[arg(value_name = "LOG", required = true)]
     logs: Vec<PathBuf>,
 
-    /// Form of the answer on standard output
+    /// Format of the answer on standard output
     #[arg(long, value_enum, default_value_t = TextOrJson::Table)]
     format: TextOrJson,
 }
@@ -47,8 +47,8 @@ impl Explain {
         let log = reader.finish();
         if log.messages == 0 {
             return Err(Failure::Start(
-                "no line of NCCL is in the log: set NCCL_DEBUG=INFO for the ranks, and give what they \
-                 print or the files of NCCL_DEBUG_FILE"
+                "no line of NCCL is in the log: set NCCL_DEBUG=INFO for the ranks, and give what \
+                 they print or the files of NCCL_DEBUG_FILE"
                     .to_owned(),
             ));
         }
@@ -57,7 +57,7 @@ impl Explain {
             TextOrJson::Table => explanation.text(),
             TextOrJson::Json => {
                 let json = serde_json::to_string_pretty(&explanation);
-                json.map_err(|err| Failure::Start(err.to_string()))? + "\n"
+                json.map_err(Failure::start)? + "\n"
             }
         };
         print(&text)

@@ -1,4 +1,4 @@
-//! The command line: the commands, and the way from the words to the exit code.
+//! The command line: the commands, from parsing to the exit code.
 //!
 //! A command is a type: its fields are its flags, and it runs itself.
 
@@ -36,7 +36,7 @@ pub fn main(open: Open) -> ExitCode {
         Err(Answer::Help(_) | Answer::Usage(_)) => Ok(true),
     };
     let result = match result {
-        // All ranks of a launcher read the same words; only the first answers.
+        // All ranks of a launcher read the same command line; only the first reports errors in it.
         Err(Failure::Words(_)) if !is_first => Ok(true),
         result => result,
     };
@@ -59,11 +59,12 @@ pub fn main(open: Open) -> ExitCode {
 
 /// Prints the answer of a command that measures nothing.
 fn print(text: &str) -> Result<bool, Failure> {
-    show::print(text).map_err(|err| Failure::Start(err.to_string())).map(|()| true)
+    let printed = show::print(text);
+    printed.map(|()| true).map_err(|err| Failure::Start(format!("cannot print the answer: {err}")))
 }
 
 impl Command {
-    /// Does what the command says; whether all went well.
+    /// Runs the command and returns whether all went well.
     fn run(self, open: Open, ranks: &mut Ranks) -> Result<bool, Failure> {
         match self {
             Self::Measure(measure) => measure.run(open, ranks),
@@ -77,7 +78,7 @@ impl Command {
             // Under a launcher only the first rank answers.
             _ if !ranks.is_first() => Ok(true),
             Self::Topo(topo) => topo.run(),
-            Self::Sweep(sweep) => sweep.run(ranks.launcher()),
+            Self::Sweep(sweep) => sweep.run(ranks.launcher.as_ref()),
             Self::Report(report) => report.run(),
             Self::Compare(compare) => compare.run(),
             Self::Explain(explain) => explain.run(),
@@ -109,9 +110,10 @@ pub enum Command {
     /// Those that measure.
     #[command(flatten)]
     Measure(Box<Measure>),
-    /// Show GPUs, network interfaces, what connects them, and who reaches whom; measures nothing
+    /// Show GPUs, network interfaces, their links, and which GPUs reach each other; measures
+    /// nothing
     Topo(topo::Topo),
-    /// Say what is wrong with this machine before anything is measured; changes nothing
+    /// Check this machine for problems before measuring; changes nothing
     Doctor(doctor::Doctor),
     /// Run a plan of many settings, each in its own process, and report significant differences
     Sweep(sweep::Sweep),
@@ -119,16 +121,16 @@ pub enum Command {
     Report(report::Report),
     /// Compare the results of two runs, or the parts of one, and report significant differences
     Compare(compare::Compare),
-    /// Read NCCL's log and explain which path its data took, why, and what to change
+    /// Read an NCCL log and explain which path the data took, why, and what to change
     Explain(explain::Explain),
-    /// Show what is known of EC2 instance types and GPUs, and where from; measures nothing
+    /// Show what is known about EC2 instance types and GPUs, with sources; measures nothing
     Catalogue(catalogue::Catalogue),
     /// A rank that g2g starts by itself.
     #[command(name = "internal-rank", hide = true)]
     Rank(Join),
 }
 
-/// The forms of an answer that is no result of a measurement.
+/// The formats of an answer that is not a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TextOrJson {
     /// Tables for a person
@@ -137,19 +139,19 @@ pub enum TextOrJson {
     Json,
 }
 
-/// Why there is nothing to run.
+/// Why a command line runs no command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The user asked for this text.
+    /// The user asked for this help text.
     Help(String),
-    /// The user gave no command, and this says which there are.
+    /// The user gave no command; this text lists the commands.
     Usage(String),
-    /// The arguments make no sense, for this reason: one sentence.
+    /// The arguments are wrong; this sentence says why.
     Refused(String),
 }
 
 impl Cli {
-    /// Reads the words of a command line, the program's name first.
+    /// Parses a command line, the program's name first.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, Answer> {
         Self::try_parse_from(words).map_err(|err| match err.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Answer::Help(err.to_string()),

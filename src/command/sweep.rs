@@ -1,4 +1,4 @@
-//! `g2g sweep`: runs a plan, each run in processes of its own, and says what the results mean.
+//! `g2g sweep`: runs a plan, each run in its own processes, and analyses the results.
 
 use std::{
     env,
@@ -19,11 +19,11 @@ use crate::{
     interrupt,
     plan::sweep::{Plan, Run},
     record::{
-        self, files,
+        files,
         provenance::SweepProvenance,
         sweep::{Csv, Ended, write_json},
     },
-    run::{self, Failure, Format, Options, free_folder, watch, write_own},
+    run::{self, Failure, Format, Options, differences, free_folder, watch, write_own},
     show,
     show::progress::Runs,
     show::sweep::Results,
@@ -31,39 +31,38 @@ use crate::{
     world::{Launcher, child},
 };
 
-/// What must be the same when a sweep goes on, by its place in sweep.json.
+/// What must be unchanged when a sweep continues, and its place in sweep.json.
 const SAME: [(&str, &str); 6] = [
-    ("/version", "version of g2g"),
-    ("/git_revision", "revision of g2g"),
-    ("/architecture", "architecture"),
-    ("/machine/hostname", "host"),
-    ("/machine/product", "machine"),
-    ("/machine/cpu_model", "processor"),
+    ("version of g2g", "/version"),
+    ("revision of g2g", "/git_revision"),
+    ("architecture", "/architecture"),
+    ("host", "/machine/hostname"),
+    ("machine", "/machine/product"),
+    ("processor", "/machine/cpu_model"),
 ];
 
 /// The flags of `g2g sweep`.
 #[derive(Clone, Debug, Args)]
 pub struct Sweep {
-    /// What to run, as README.md explains; there are some in scripts/plans. Paths in it are from
-    /// the folder in which g2g is called
+    /// Plan file, as README.md explains; scripts/plans has examples. Paths in it are relative to
+    /// the current folder
     #[arg(value_name = "PLAN.toml", required_unless_present = "resume")]
     plan: Option<PathBuf>,
 
-    /// Go on with the sweep in this folder: run what was not run to its end, or failed, by the plan
-    /// that is there; then print the results of all
+    /// Continue the sweep in this folder: run what did not finish, or failed, by its plan; then
+    /// print the results of all runs
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["output", "dry_run"])]
     resume: Option<PathBuf>,
 
-    /// Folder for the results, made anew [default: results/TIME-sweep-MACHINE, with the time in
-    /// UTC]
+    /// New folder for the results [default: results/TIME-sweep-MACHINE, with the time in UTC]
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
 
-    /// Form of the results on standard output
+    /// Format of the results on standard output
     #[arg(long, value_enum, default_value_t = SweepFormat::Table)]
     format: SweepFormat,
 
-    /// Check every combination, print the runs in their order and run none
+    /// Check every combination and print the runs in order, but run none
     #[arg(long, conflicts_with_all = ["format", "output"])]
     dry_run: bool,
 
@@ -72,7 +71,7 @@ pub struct Sweep {
     quiet: bool,
 }
 
-/// The forms of a sweep's results on standard output.
+/// The formats of a sweep's results on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum SweepFormat {
     /// Tables for a person
@@ -95,13 +94,13 @@ struct Folder {
 }
 
 impl Sweep {
-    /// Runs a plan, or what is left of it; whether all runs ended well.
+    /// Runs a plan, or the rest of it; whether all runs succeeded.
     pub(super) fn run(&self, launcher: Option<&Launcher>) -> Result<bool, Failure> {
         watch(true)?;
         if let Some(launcher) = launcher {
             return Err(Failure::Start(format!(
-                "a launcher has started {} ranks ({}): start the sweep without it, and name it in the \
-                 plan, as launcher = \"mpirun -np {}\"",
+                "a launcher has started {} ranks ({}): start the sweep without it, and name it in \
+                 the plan, as launcher = \"mpirun -np {}\"",
                 launcher.ranks, launcher.variable, launcher.ranks
             )));
         }
@@ -117,14 +116,14 @@ impl Sweep {
             }
             (None, None) => return Err(Failure::Start("no plan was given".to_owned())),
         };
-        // A run has its own time to end, which is shorter.
+        // A run has less time to end than the sweep.
         let remedy = remedy(&sweep.folder);
         interrupt::has_to_lose(run::END + Duration::from_millis(500), remedy);
         sweep.run(self)
     }
 }
 
-/// How to go on with a sweep that has ended early.
+/// How to continue an interrupted sweep.
 fn remedy(folder: &Path) -> String {
     format!("`g2g sweep --resume {}` goes on", folder.display())
 }
@@ -139,7 +138,7 @@ fn read(path: &Path) -> Result<(Plan, String), Failure> {
     Ok((plan, text))
 }
 
-/// Holds every combination against what g2g takes, before any is run.
+/// Checks every combination, with `--dry-run`, before any is run.
 fn check(plan: &Plan, path: &Path) -> Result<(), Failure> {
     for (number, combination) in plan.combinations.iter().enumerate() {
         let refuse = |reason: &str| {
@@ -150,8 +149,8 @@ fn check(plan: &Plan, path: &Path) -> Result<(), Failure> {
         let is_own = options.output.is_some() || options.dry_run || options.format != Format::Table;
         if is_own || options.resume.is_some() || options.quiet || options.verbose {
             return Err(refuse(
-                "--output, --resume, --dry-run, --format, --quiet and --verbose are the sweep's own: \
-                 leave them out of the plan",
+                "--output, --resume, --dry-run, --format, --quiet and --verbose are the sweep's \
+                 own: leave them out of the plan",
             ));
         }
         let mut command = command(plan, &combination.words)?;
@@ -165,21 +164,17 @@ fn check(plan: &Plan, path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the words of a run mean, if it measures.
+/// Parses the words of a run.
 fn measuring(words: &[String]) -> Result<Options, String> {
-    let all = ["g2g".to_owned()].into_iter().chain(words.iter().cloned());
-    match Cli::read(all.map(Into::into)) {
+    match Cli::read(["g2g"].into_iter().chain(words.iter().map(String::as_str)).map(Into::into)) {
         Ok(Cli { command: Command::Measure(measure) }) => Ok(measure.options()),
-        Ok(_) => Err(format!(
-            "`{}` measures nothing: write run, local, p2p, shm, nccl or rdma",
-            words.first().map_or("", String::as_str)
-        )),
         Err(Answer::Refused(sentence)) => Err(sentence),
-        Err(_) => Err("its words ask for help: leave out --help and --version".to_owned()),
+        // The plan names only commands that measure.
+        Ok(_) | Err(_) => Err("its words ask for help: leave out --help and --version".to_owned()),
     }
 }
 
-/// A run of these words: the launcher's before g2g's own.
+/// The command of a run: the launcher's words before g2g's.
 fn command(plan: &Plan, words: &[String]) -> Result<process::Command, Failure> {
     let own = env::current_exe()
         .map_err(|err| Failure::Start(format!("cannot find g2g's own program file: {err}")))?;
@@ -200,7 +195,7 @@ fn cannot_start(plan: &Plan, err: &io::Error) -> String {
     format!("cannot start {program}: {err}")
 }
 
-/// Why a run did not end well: what it said of it, else how it ended.
+/// Why a run failed: its own error message, otherwise how it ended.
 fn reason(status: ExitStatus, said: &str) -> String {
     if let Some(signal) = status.signal() {
         return format!("killed by signal {signal}");
@@ -226,8 +221,8 @@ fn listing(plan: &Plan) -> String {
     text
 }
 
-/// The words of a run. Each has a seed of its own, unless the plan has one: what one seed does to
-/// two combinations alike would hide what chance does.
+/// The words of a run. Each run has its own seed, unless the plan sets one: a shared seed would
+/// hide the effect of chance.
 fn words(plan: &Plan, run: &Run) -> Vec<String> {
     let mut words = plan.combinations[run.combination].words.clone();
     if !words.iter().any(|word| word == "--seed" || word.starts_with("--seed=")) {
@@ -239,7 +234,7 @@ fn words(plan: &Plan, run: &Run) -> Vec<String> {
 /// Makes the folder of a new sweep.
 fn begin(plan: Plan, text: String, output: Option<&Path>) -> Result<Folder, Failure> {
     let provenance = SweepProvenance::collect();
-    let folder = output.map_or_else(|| free_folder(&provenance.folder_name()), Path::to_owned);
+    let folder = free_folder(output, &provenance.folder_name());
     let refuse = |reason: String| {
         let shown = folder.display();
         Failure::Start(format!("cannot use {shown} for the results: {reason}"))
@@ -255,18 +250,17 @@ fn begin(plan: Plan, text: String, output: Option<&Path>) -> Result<Folder, Fail
         files::create(&path)?.write_all(text.as_bytes())
     };
     make().map_err(|err| refuse(format!("{err}; name another with --output")))?;
-    let provenance = serde_json::to_value(provenance);
-    let provenance = provenance.map_err(|err| Failure::Start(err.to_string()))?;
+    let provenance = serde_json::to_value(provenance).map_err(Failure::start)?;
     let lock = lock(&folder)?;
     let sweep = Folder { plan, text, provenance, folder, _lock: lock };
-    // It says from now on whose the folder is.
+    // From now on it marks the folder as a sweep's.
     let results = sweep.results(&[], &[], false);
     let written = write_json(&sweep.folder.join("sweep.json"), &results.json());
-    written.map_err(|err| Failure::Start(err.to_string()))?;
+    written.map_err(Failure::start)?;
     Ok(sweep)
 }
 
-/// Takes up the sweep in a folder.
+/// Opens the sweep in a folder, to continue it.
 fn resume(folder: &Path, plan: Option<&Path>) -> Result<Folder, Failure> {
     let shown = folder.display();
     let refuse = |reason: String| Failure::Start(format!("cannot go on in {shown}: {reason}"));
@@ -276,19 +270,13 @@ fn resume(folder: &Path, plan: Option<&Path>) -> Result<Folder, Failure> {
     }
     let lock = lock(folder)?;
     let (own, text) = read(&path)?;
-    let document = fs::read_to_string(folder.join("sweep.json"));
-    let document = document.map_err(|err| {
-        refuse(format!("cannot read sweep.json: {err}; begin anew with another --output"))
-    })?;
-    let document: Value = serde_json::from_str(&document).map_err(|err| {
-        refuse(format!(
-            "sweep.json is not as g2g writes it ({err}): begin anew with another --output"
-        ))
-    })?;
+    let anew = |reason: String| refuse(format!("{reason}: begin anew with another --output"));
+    let document = fs::read_to_string(folder.join("sweep.json"))
+        .map_err(|err| anew(format!("cannot read sweep.json: {err}")))?;
+    let document: Value = serde_json::from_str(&document)
+        .map_err(|err| anew(format!("sweep.json is not as g2g writes it ({err})")))?;
     if document["plan"] != text {
-        let reason =
-            "sweep.toml is not the plan that it began with: begin anew with another --output";
-        return Err(refuse(reason.to_owned()));
+        return Err(anew("sweep.toml is not the plan that it began with".to_owned()));
     }
     if let Some(plan) = plan
         && read(plan)?.1 != text
@@ -298,18 +286,14 @@ fn resume(folder: &Path, plan: Option<&Path>) -> Result<Folder, Failure> {
         return Err(refuse(reason));
     }
     let provenance = document["provenance"].clone();
-    let here = serde_json::to_value(SweepProvenance::collect());
-    let here = here.map_err(|err| Failure::Start(err.to_string()))?;
-    for (place, what) in SAME {
-        let (then, now) = (provenance.pointer(place), here.pointer(place));
-        if then != now {
-            let shown = |value: Option<&Value>| {
-                value.and_then(Value::as_str).unwrap_or("unknown").to_owned()
-            };
-            let (then, now) = (shown(then), shown(now));
-            let reason = format!("the {what} was {then} and is {now}: begin anew here");
-            return Err(refuse(reason));
-        }
+    let here = serde_json::to_value(SweepProvenance::collect()).map_err(Failure::start)?;
+    let told = |of: &Value| {
+        let value = |place| Some(of.pointer(place)?.as_str()?.to_owned());
+        SAME.iter().filter_map(|(name, place)| Some(((*name).to_owned(), value(place)?))).collect()
+    };
+    let changed = differences("the", "unknown", told(&provenance), told(&here));
+    if !changed.is_empty() {
+        return Err(refuse(format!("{}: begin anew here", changed.join("; "))));
     }
     Ok(Folder { plan: own, text, provenance, folder: folder.to_owned(), _lock: lock })
 }
@@ -323,15 +307,14 @@ fn lock(folder: &Path) -> Result<File, Failure> {
         Err(fs::TryLockError::WouldBlock) => Err(Failure::Start(format!(
             "another g2g works in {shown}: wait until it has ended, or name another folder"
         ))),
-        // A file system without locks is no reason to run nothing.
+        // A file system without locks must not stop the sweep.
         Ok(()) | Err(fs::TryLockError::Error(_)) => Ok(file),
     }
 }
 
 impl Folder {
-    /// Runs what was not run yet, and shows the results of all; whether all ended well.
+    /// Runs what is missing, and shows the results of all runs; whether all succeeded.
     fn run(&self, options: &Sweep) -> Result<bool, Failure> {
-        let middle = |err: record::Error| Failure::Middle(err.to_string());
         let runs = self.plan.runs();
         let missing = runs.iter().filter(|run| !self.finished(run).is_dir()).count();
         if !options.quiet {
@@ -340,7 +323,7 @@ impl Folder {
         }
         let progress = Runs::new(missing, options.quiet);
         let csv = self.folder.join("sweep.csv");
-        let mut rows = Csv::create(&csv, &self.plan).map_err(middle)?;
+        let mut rows = Csv::create(&csv, &self.plan).map_err(Failure::middle)?;
         let (mut ended, mut all) = (Vec::new(), Vec::new());
         for run in runs {
             let finished = self.finished(&run);
@@ -359,7 +342,7 @@ impl Folder {
             };
             let folder = if failure.is_none() { finished } else { self.unfinished(&run) };
             let one = Ended { run, failure };
-            all.push((run, rows.append(&self.plan, &one, &folder).map_err(middle)?));
+            all.push((run, rows.append(&self.plan, &one, &folder).map_err(Failure::middle)?));
             ended.push(one);
         }
         progress.finish();
@@ -368,7 +351,7 @@ impl Folder {
         let findings = findings(&self.plan, &cases);
         let results = self.results(&ended, &findings, is_simulated);
         let json = results.json();
-        write_json(&self.folder.join("sweep.json"), &json).map_err(middle)?;
+        write_json(&self.folder.join("sweep.json"), &json).map_err(Failure::middle)?;
         write_own(&self.folder);
         let text = match options.format {
             SweepFormat::Table => Ok(results.tables()),
@@ -384,7 +367,8 @@ impl Folder {
         Ok(ended.iter().all(|ended| ended.failure.is_none()))
     }
 
-    /// Runs one, in a folder that gets its final name when it has ended well; why it has not.
+    /// Runs one, in a folder that gets its final name when the run succeeds; why it failed, if it
+    /// did.
     fn run_one(&self, run: &Run) -> Result<Option<String>, Failure> {
         let (unfinished, finished) = (self.unfinished(run), self.finished(run));
         let cannot =
@@ -409,12 +393,12 @@ impl Folder {
         Ok(Some(reason(status, &String::from_utf8_lossy(&said))))
     }
 
-    /// Where a run is that has ended well.
+    /// The folder of a run that has succeeded.
     fn finished(&self, run: &Run) -> PathBuf {
         self.folder.join("runs").join(format!("{:03}", run.number))
     }
 
-    /// Where a run is that has not.
+    /// The folder of a run that has not.
     fn unfinished(&self, run: &Run) -> PathBuf {
         self.folder.join("runs").join(format!("{:03}.part", run.number))
     }

@@ -18,12 +18,12 @@ pub struct Topo {
     #[arg(long, value_name = "MACHINE")]
     simulate: Option<String>,
 
-    /// Form of the answer on standard output
+    /// Format of the answer on standard output
     #[arg(long, value_enum, default_value_t = MachineFormat::Table)]
     format: MachineFormat,
 }
 
-/// The forms in which a machine is shown.
+/// The formats of a machine's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum MachineFormat {
     /// Tables for a person

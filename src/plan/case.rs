@@ -1,6 +1,6 @@
 //! A case: everything that has to be known to repeat a row.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -75,12 +75,12 @@ impl Endpoint {
     }
 }
 
-/// The way of the data, from the buffer where it is at first to the buffer where it ends.
+/// The path of the data, from a source buffer to a target buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Flow {
-    /// Where the data is at first.
+    /// Where the data comes from.
     pub source: Endpoint,
-    /// Where the data ends.
+    /// Where the data goes.
     pub target: Endpoint,
 }
 
@@ -182,16 +182,22 @@ impl Engine {
 
     /// Those of a GPU.
     pub const OF_GPU: [Self; 2] = [Self::Ce, Self::Sm];
+
+    /// Whether it is part of a GPU.
+    pub fn is_of_gpu(self) -> bool {
+        Self::OF_GPU.contains(&self)
+    }
 }
 
 /// How one process lets another reach its GPU's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
-#[derive(strum::Display)]
+#[derive(Default, strum::Display)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Handle {
     /// CUDA IPC (`cuIpcGetMemHandle`).
+    #[default]
     Ipc,
     /// `cuMemCreate` and a POSIX file descriptor.
     Cumem,
@@ -206,14 +212,13 @@ pub struct Fabric {
     pub nics: Vec<(Rank, Vec<NicName>)>,
     /// The most interfaces that one of these ranks has.
     pub rails: u32,
-    /// Most operations of a flow that are under way at once.
+    /// The most operations of a flow in flight at once.
     pub window: u32,
-    /// Whether the user has asked for this window; otherwise it is narrower for large data.
+    /// Whether the user set the window; otherwise it is narrower for large data.
     pub is_window_given: bool,
     /// Whether data of GPUs goes through page-locked host memory at both ends.
     pub is_staged: bool,
-    /// Whom a rank tells that it is ready, and of whom it hears it: its part of a dissemination
-    /// barrier. Empty in a case as a whole.
+    /// The rank's rounds of a dissemination barrier; empty in a whole case.
     pub meetings: Vec<Meeting>,
 }
 
@@ -232,9 +237,9 @@ pub struct NicName {
 /// One round of a dissemination barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meeting {
-    /// Who is told.
+    /// The rank that it notifies.
     pub tell: Rank,
-    /// Of whom it is heard.
+    /// The rank that notifies it.
     pub hear: Rank,
 }
 
@@ -266,6 +271,29 @@ pub struct Case {
 }
 
 impl Case {
+    /// A copy along `flows` with nothing special to it.
+    pub(super) const fn copy(
+        transport: TransportKind,
+        pattern: Pattern,
+        flows: Vec<Flow>,
+        engine: Engine,
+        size: Bytes,
+    ) -> Self {
+        Self {
+            transport,
+            pattern,
+            flows,
+            operation: Operation::Copy,
+            engine,
+            issuer: None,
+            handle: None,
+            size,
+            slot: None,
+            fabric: None,
+            nccl: None,
+        }
+    }
+
     /// Where `rank`'s first buffer lies in this case, if it sends or receives.
     pub fn endpoint(&self, rank: Rank) -> Option<Endpoint> {
         self.ends().find(|end| end.rank == rank)
@@ -278,48 +306,51 @@ impl Case {
 
     /// The ranks with a part in it, each once, in ascending order.
     pub fn members(&self) -> Vec<Rank> {
-        let mut ranks: Vec<Rank> = self.ends().map(|end| end.rank).collect();
-        ranks.sort_unstable();
-        ranks.dedup();
-        ranks
+        let ranks: BTreeSet<Rank> = self.ends().map(|end| end.rank).collect();
+        ranks.into_iter().collect()
     }
 
     /// What each rank with a part in a case between all ranks must know of it: its own flows, and
-    /// of RDMA its own interfaces and whom it meets. So what all ranks are told grows with the
-    /// flows, and not with their square.
+    /// for RDMA its own interfaces and meetings. So the messages to all ranks grow with the number
+    /// of flows, not with its square.
     pub fn parts(&self) -> BTreeMap<Rank, Self> {
         let members = self.members();
-        if let Some(nccl) = self.nccl {
-            return members.iter().map(|&m| (m, self.part_of_collective(nccl, m))).collect();
+        let bare = self.without_flows();
+        let mut parts: BTreeMap<Rank, Self> =
+            members.iter().map(|&rank| (rank, bare.clone())).collect();
+        for (place, part) in parts.values_mut().enumerate() {
+            if let Some(fabric) = &mut part.fabric {
+                fabric.meetings = meetings(&members, place);
+            }
         }
-        let Some(fabric) = &self.fabric else { return BTreeMap::new() };
-        let nics: BTreeMap<Rank, &Vec<NicName>> =
-            fabric.nics.iter().map(|(rank, nics)| (*rank, nics)).collect();
-        let part = |(place, &rank): (usize, &Rank)| {
-            let own = nics.get(&rank).map(|&nics| (rank, nics.clone()));
-            let fabric = Fabric {
-                nics: own.into_iter().collect(),
-                meetings: meetings(&members, place),
-                ..fabric.clone_without_ranks()
-            };
-            (rank, Self { flows: Vec::new(), fabric: Some(fabric), ..self.clone_without_flows() })
-        };
-        let mut parts: BTreeMap<Rank, Self> = members.iter().enumerate().map(part).collect();
-        for flow in &self.flows {
-            for rank in [flow.source.rank, flow.target.rank] {
+        for (rank, nics) in self.fabric.iter().flat_map(|fabric| &fabric.nics) {
+            let fabric = parts.get_mut(rank).and_then(|part| part.fabric.as_mut());
+            fabric.into_iter().for_each(|fabric| fabric.nics.push((*rank, nics.clone())));
+        }
+        for (number, flow) in (0..).zip(&self.flows) {
+            // A rank of a communicator knows the flows that begin at its own GPUs.
+            let target = flow.target.rank;
+            let ranks = [Some(flow.source.rank), Some(target).filter(|_| self.nccl.is_none())];
+            for rank in ranks.into_iter().flatten() {
                 let of_rank = parts.get_mut(&rank).filter(|part| part.flows.last() != Some(flow));
-                if let Some(part) = of_rank {
-                    part.flows.push(*flow);
+                let Some(part) = of_rank else { continue };
+                if let Some(nccl) = part.nccl.as_mut().filter(|_| part.flows.is_empty()) {
+                    nccl.first = number;
                 }
+                part.flows.push(*flow);
             }
         }
         parts
     }
 
-    /// The same case without its flows: what a rank without a part must know of it.
-    pub fn clone_without_flows(&self) -> Self {
-        let fabric = self.fabric.as_ref().map(Fabric::clone_without_ranks);
-        Self { flows: Vec::new(), fabric, pattern: self.pattern, ..*self }
+    /// The case without its flows, for a rank without a part in it.
+    pub fn without_flows(&self) -> Self {
+        let fabric = self.fabric.clone().map(|fabric| Fabric {
+            nics: Vec::new(),
+            meetings: Vec::new(),
+            ..fabric
+        });
+        Self { flows: Vec::new(), fabric, ..self.clone() }
     }
 
     /// The same, with the ranks numbered as `ranks` has them: the case counts them from 0.
@@ -334,11 +365,9 @@ impl Case {
     pub fn partners(&self, rank: Rank) -> Vec<Rank> {
         let meetings = self.fabric.iter().flat_map(|fabric| &fabric.meetings);
         let met = meetings.flat_map(|meeting| [meeting.tell, meeting.hear]);
-        let mut ranks: Vec<Rank> = self.ends().map(|end| end.rank).chain(met).collect();
-        ranks.retain(|&other| other != rank);
-        ranks.sort_unstable();
-        ranks.dedup();
-        ranks
+        let mut ranks: BTreeSet<Rank> = self.ends().map(|end| end.rank).chain(met).collect();
+        ranks.remove(&rank);
+        ranks.into_iter().collect()
     }
 
     /// The rank that times `flow`: whose GPU or interface does the work, or whose CPU begins it.
@@ -363,20 +392,6 @@ impl Case {
     pub fn collective(&self) -> Option<(Collective, Nccl, Layout)> {
         let (collective, nccl) = (self.operation.collective()?, self.nccl?);
         Some((collective, nccl, collective.layout(self.size, nccl.data_type, nccl.ranks)))
-    }
-}
-
-impl Fabric {
-    fn clone_without_ranks(&self) -> Self {
-        Self {
-            provider: self.provider.clone(),
-            nics: Vec::new(),
-            rails: self.rails,
-            window: self.window,
-            is_window_given: self.is_window_given,
-            is_staged: self.is_staged,
-            meetings: Vec::new(),
-        }
     }
 }
 

@@ -181,13 +181,13 @@ impl Collective {
         }
     }
 
-    /// Whether one rank has another part in it than the others.
+    /// Whether it has a root rank.
     pub fn has_root(self) -> bool {
         let Shape { gives, gets, .. } = self.shape();
         gives == Ranks::Root || gets == Ranks::Root
     }
 
-    /// Whether one buffer can be what is given and what is received.
+    /// Whether the send buffer can be the receive buffer.
     pub fn can_be_in_place(self) -> bool {
         let Shape { gives, sent, received, .. } = self.shape();
         gives != Ranks::Peers && (sent != Share::Parts || received != Share::Parts)

@@ -10,7 +10,7 @@ use super::{
 pub(super) fn between_ranks(
     pattern: Pattern,
     ranks: u32,
-    (source, target): (NumaNode, NumaNode),
+    [source, target]: [NumaNode; 2],
     topology: &Topology,
 ) -> Vec<Flow> {
     let pairs = if pattern == Pattern::Pairs { ranks / 2 } else { 1 };
@@ -33,8 +33,8 @@ pub(super) fn between_ranks(
     flows
 }
 
-/// The sets of flows of a pattern between `gpus`, one for each case. GPU number i of them belongs
-/// to rank i modulo `ranks`.
+/// The sets of flows of a pattern between `gpus`, one for each case. The GPUs belong to the ranks
+/// in turn.
 pub(super) fn between_gpus(pattern: Pattern, gpus: &[Gpu], ranks: u32) -> Vec<Vec<Flow>> {
     let ends: Vec<Endpoint> = (0..)
         .zip(gpus)
@@ -46,31 +46,30 @@ pub(super) fn between_gpus(pattern: Pattern, gpus: &[Gpu], ranks: u32) -> Vec<Ve
 /// The sets of flows of a pattern between `ends`, one for each case.
 pub(super) fn between(pattern: Pattern, ends: &[Endpoint]) -> Vec<Vec<Flow>> {
     let count = ends.len();
-    let ordered: Vec<Flow> = ends
-        .iter()
-        .flat_map(|&source| ends.iter().map(move |&target| Flow { source, target }))
-        .filter(|flow| flow.source != flow.target)
-        .collect();
-    let of = |keep: &dyn Fn(&Flow) -> bool| -> Vec<Flow> {
-        ordered.iter().copied().filter(keep).collect()
+    let ordered = || {
+        let from = |&source: &Endpoint| ends.iter().map(move |&target| Flow { source, target });
+        ends.iter().flat_map(from).filter(|flow| flow.source != flow.target)
     };
     match pattern {
-        Pattern::OneWay => ordered.iter().map(|&flow| vec![flow]).collect(),
+        Pattern::OneWay => ordered().map(|flow| vec![flow]).collect(),
         Pattern::BothWays => {
-            let first = |index: usize| (index + 1..count).map(move |other| (index, other));
-            let pairs = (0..count).flat_map(first);
-            pairs
-                .map(|(source, target)| Flow { source: ends[source], target: ends[target] })
-                .map(|flow| vec![flow, flow.reversed()])
-                .collect()
+            let to_later = |(place, &source): (usize, &Endpoint)| {
+                ends[place + 1..].iter().map(move |&target| Flow { source, target })
+            };
+            let flows = ends.iter().enumerate().flat_map(to_later);
+            flows.map(|flow| vec![flow, flow.reversed()]).collect()
         }
         Pattern::Pairs => {
             let pairs = ends.chunks_exact(2);
             vec![pairs.map(|pair| Flow { source: pair[0], target: pair[1] }).collect()]
         }
-        Pattern::OneToAll => ends.iter().map(|end| of(&|flow| flow.source == *end)).collect(),
-        Pattern::AllToOne => ends.iter().map(|end| of(&|flow| flow.target == *end)).collect(),
-        Pattern::AllPairs => vec![ordered],
+        Pattern::OneToAll => {
+            ends.iter().map(|end| ordered().filter(|flow| flow.source == *end).collect()).collect()
+        }
+        Pattern::AllToOne => {
+            ends.iter().map(|end| ordered().filter(|flow| flow.target == *end).collect()).collect()
+        }
+        Pattern::AllPairs => vec![ordered().collect()],
         Pattern::Bisection | Pattern::Neighbours => {
             let steps = if pattern == Pattern::Bisection { count / 2 } else { 1 };
             let to = |index: usize| ends[(index + steps) % count];

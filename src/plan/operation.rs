@@ -53,17 +53,7 @@ impl Operation {
 
     /// Which of NCCL's collectives it is.
     pub const fn collective(self) -> Option<Collective> {
-        match self {
-            Self::Collective(collective) => Some(collective),
-            Self::Copy
-            | Self::ReadOnly
-            | Self::WriteOnly
-            | Self::Chase
-            | Self::Write
-            | Self::Read
-            | Self::Send
-            | Self::PingPong => None,
-        }
+        if let Self::Collective(collective) = self { Some(collective) } else { None }
     }
 
     /// The only issuer that it can have; `None`: it can have either, or both ends take part.

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BadRequest, Case, Endpoint, Engine, Fabric, Flow, Gpu, Operation, Pattern, Place, Rank,
-    Request, TransportKind,
+    Case, Endpoint, Engine, Fabric, Flow, Gpu, Operation, Pattern, Place, Rank, Request,
+    TransportKind,
+    flows::between,
     topology::{Host, NicNode, NumaNode},
 };
 use crate::units::Bytes;
@@ -28,21 +29,44 @@ const SOFTWARE: [&str; 2] = ["tcp", "shm"];
 /// The provider between processes of one host.
 const OF_ONE_HOST: &str = "shm";
 
-/// With more ranks than these not every pair is measured by itself unless it is asked for.
+/// With more ranks than these, pairs are not measured one by one by default.
 const RANKS_FOR_PAIRS: usize = 4;
 
-/// What the user asks of RDMA.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// No provider has more operations in flight.
+const WINDOW_MAX: i64 = 1 << 16;
+
+/// What the user asks of RDMA: flags, with their help.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "RDMA")]
 pub struct FabricRequest {
-    /// Providers by their whole name or its first part; empty: all that apply.
+    /// libfabric providers, such as efa, verbs, tcp or shm; comma-separated [default: efa and verbs
+    /// where available, otherwise tcp, and shm within a host]
+    #[arg(long = "provider", value_name = "PROVIDER", value_delimiter = ',')]
     pub providers: Vec<String>,
-    /// Which interfaces a rank uses.
+
+    /// Network interfaces of a rank: those nearest to its GPU over PCIe, all of its host in turn,
+    /// or one by the name of its libfabric domain
+    #[arg(long, value_name = "nearest|all|NAME", default_value = "nearest", value_parser = nic)]
     pub nic: NicChoice,
-    /// Where the data lies, each once; empty: on GPUs both ways if every host has some, otherwise
-    /// in host memory.
+
+    /// Where the data is; staged: on a GPU, copied through host memory at both ends;
+    /// comma-separated [default: gpu,staged where there are GPUs, otherwise host]
+    #[arg(long, value_name = "MEMORY", value_delimiter = ',')]
     pub memory: Vec<Memory>,
-    /// Operations of a flow under way at once; `None`: 64.
+
+    /// Operations of a flow in flight at once, 1 to 65536; fewer if the provider allows fewer
+    /// [default: 64]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
     pub window: Option<u32>,
+}
+
+fn nic(text: &str) -> Result<NicChoice, String> {
+    Ok(match text {
+        "" => return Err("write nearest, all, or the name of a domain".to_owned()),
+        "nearest" => NicChoice::Nearest,
+        "all" => NicChoice::All,
+        name => NicChoice::Named(name.to_owned()),
+    })
 }
 
 /// Which interfaces of its host a rank uses.
@@ -72,7 +96,7 @@ pub enum Memory {
 }
 
 /// The cases of RDMA that answer `request` over `hosts`, in the order of the rows.
-pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadRequest> {
+pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, String> {
     let ranks: usize = hosts.iter().map(|host| host.ranks.len()).sum();
     if ranks < 2 {
         return Ok(Vec::new());
@@ -81,22 +105,16 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
     for provider in providers(request, hosts)? {
         for memory in memories(request, hosts)? {
             let ends = Ends::new(request, hosts, &provider, memory)?;
-            for (pattern, flows) in all_flows(request, &ends) {
-                for &operation in &ends.operations(request, pattern)? {
-                    let of_size = |&size: &Bytes| Case {
-                        transport: TransportKind::Rdma,
-                        pattern,
-                        flows: flows.clone(),
+            for (pattern, flows) in ends.all_flows() {
+                for operation in ends.operations(pattern)? {
+                    let case = |&size: &Bytes| Case {
                         operation,
-                        engine: Engine::Nic,
                         issuer: operation.issuer(),
-                        handle: None,
-                        size,
                         slot: request.slot.filter(|_| memory == Memory::Staged),
-                        fabric: Some(ends.fabric(request, &flows)),
-                        nccl: None,
+                        fabric: Some(ends.fabric(&flows)),
+                        ..Case::copy(TransportKind::Rdma, pattern, flows.clone(), Engine::Nic, size)
                     };
-                    cases.extend(ends.sizes.iter().map(of_size));
+                    cases.extend(ends.sizes.iter().map(case));
                 }
             }
         }
@@ -110,7 +128,7 @@ fn base(provider: &str) -> &str {
 }
 
 /// The providers to measure, by their whole names.
-fn providers(request: &Request, hosts: &[Host]) -> Result<Vec<String>, BadRequest> {
+fn providers(request: &Request, hosts: &[Host]) -> Result<Vec<String>, String> {
     let mut here: Vec<&str> = Vec::new();
     for nic in hosts.iter().flat_map(|host| &host.topology.nics) {
         let everywhere =
@@ -134,10 +152,19 @@ fn providers(request: &Request, hosts: &[Host]) -> Result<Vec<String>, BadReques
         return Ok(if hardware.is_empty() { found(&SOFTWARE) } else { hardware });
     }
     let named = request.fabric.providers.iter().map(|wanted| {
-        let unknown = || BadRequest::Provider(wanted.clone(), here.join(" "));
+        let unknown = || {
+            let here = here.join(" ");
+            format!(
+                "--provider {wanted}: libfabric does not offer it here (on every host); here are: \
+                 {here}"
+            )
+        };
         let provider = find(wanted).ok_or_else(unknown)?;
         match base(provider) {
-            OF_ONE_HOST if hosts.len() > 1 => Err(BadRequest::ProviderOfOneHost(hosts.len())),
+            OF_ONE_HOST if hosts.len() > 1 => Err(format!(
+                "--provider shm joins ranks of one host, and there are {}",
+                hosts.len()
+            )),
             _ => Ok(provider.to_owned()),
         }
     });
@@ -145,12 +172,12 @@ fn providers(request: &Request, hosts: &[Host]) -> Result<Vec<String>, BadReques
 }
 
 /// The kinds of memory to measure.
-fn memories(request: &Request, hosts: &[Host]) -> Result<Vec<Memory>, BadRequest> {
+fn memories(request: &Request, hosts: &[Host]) -> Result<Vec<Memory>, String> {
     let without_gpu = hosts.iter().find(|host| host.topology.gpus.is_empty());
     let wanted = &request.fabric.memory;
     match (without_gpu, wanted.iter().find(|memory| **memory != Memory::Host)) {
         (Some(host), Some(memory)) => {
-            Err(BadRequest::MemoryWithoutGpu { memory: *memory, host: host.name.clone() })
+            Err(format!("--memory {memory}: no GPU is on {}: give --memory host", host.name))
         }
         _ if !wanted.is_empty() => Ok(wanted.clone()),
         (Some(_), None) => Ok(vec![Memory::Host]),
@@ -160,6 +187,7 @@ fn memories(request: &Request, hosts: &[Host]) -> Result<Vec<Memory>, BadRequest
 
 /// Where the data lies on each rank, and which interfaces it takes.
 struct Ends<'a> {
+    request: &'a Request,
     provider: &'a str,
     memory: Memory,
     /// The ends of ranks with the same place on their hosts, host by host; on one host, of all.
@@ -171,17 +199,21 @@ struct Ends<'a> {
 
 impl<'a> Ends<'a> {
     fn new(
-        request: &Request,
+        request: &'a Request,
         hosts: &'a [Host],
         provider: &'a str,
         memory: Memory,
-    ) -> Result<Self, BadRequest> {
+    ) -> Result<Self, String> {
         let mut rings: Vec<Vec<Endpoint>> = Vec::new();
         let mut all_nics = Vec::new();
         for host in hosts {
+            let usable = usable_nics(request, hosts, host, provider)?;
             for (place, &rank) in host.ranks.iter().enumerate() {
                 let gpu = gpu_of(request, host, place).filter(|_| memory != Memory::Host);
-                let nics = nics(request, hosts, host, provider, (place, gpu))?;
+                let nics = match request.fabric.nic {
+                    NicChoice::Nearest => nearest_nics(&usable, host, place, gpu),
+                    NicChoice::All | NicChoice::Named(_) => usable.clone(),
+                };
                 let numa_node = nics.first().and_then(|nic| nic.numa_node);
                 let near = host.topology.nearest_and_farthest(numa_node).first().copied();
                 let host_memory = Place::Host { numa_node: near.unwrap_or(NumaNode(0)), cpu: None };
@@ -196,17 +228,14 @@ impl<'a> Ends<'a> {
         let sizes = request.sizes.clone().unwrap_or_else(sizes);
         let most = all_nics.iter().flat_map(|(_, nics)| nics).map(|nic| nic.message_max).min();
         if let Some(most) = most
-            && let Some(&size) = sizes.iter().find(|&&size| size > most)
+            && let Some(size) = sizes.iter().find(|&&size| size > most)
         {
-            let provider = provider.to_owned();
-            return Err(BadRequest::Message { size, provider, most });
+            let most = most.rounded();
+            return Err(format!(
+                "--sizes {size}: one operation of provider {provider} moves {most} at most"
+            ));
         }
-        Ok(Self { provider, memory, rings, nics: all_nics, sizes, hosts })
-    }
-
-    /// All ends: the first rank of each host, then the second ones, and so on.
-    fn all(&self) -> Vec<Endpoint> {
-        self.rings.concat()
+        Ok(Self { request, provider, memory, rings, nics: all_nics, sizes, hosts })
     }
 
     /// Which of the hosts `rank` runs on.
@@ -214,11 +243,9 @@ impl<'a> Ends<'a> {
         self.hosts.iter().position(|host| host.ranks.contains(&rank))
     }
 
-    fn operations(
-        &self,
-        request: &Request,
-        pattern: Pattern,
-    ) -> Result<Vec<Operation>, BadRequest> {
+    /// The operations to measure of `pattern`.
+    fn operations(&self, pattern: Pattern) -> Result<Vec<Operation>, String> {
+        let request = self.request;
         let has_rma = self.nics.iter().flat_map(|(_, nics)| nics).all(|nic| nic.has_rma);
         let takes_rma =
             |operation: Operation| matches!(operation, Operation::Write | Operation::Read);
@@ -228,8 +255,10 @@ impl<'a> Ends<'a> {
             && named
             && !has_rma
         {
-            let provider = self.provider.to_owned();
-            return Err(BadRequest::ProviderWithoutRma { provider, operation: *operation });
+            let provider = self.provider;
+            return Err(format!(
+                "--provider {provider}: it has no RMA, which --operation {operation} takes"
+            ));
         }
         let fits = |operation: &Operation| {
             Operation::OF_RDMA.contains(operation)
@@ -240,7 +269,9 @@ impl<'a> Ends<'a> {
         Ok(asked.iter().copied().filter(fits).collect())
     }
 
-    fn fabric(&self, request: &Request, flows: &[Flow]) -> Fabric {
+    /// What the ranks of these flows ask of libfabric.
+    fn fabric(&self, flows: &[Flow]) -> Fabric {
+        let window = self.request.fabric.window;
         let takes_part = |rank: Rank| {
             flows.iter().any(|flow| [flow.source.rank, flow.target.rank].contains(&rank))
         };
@@ -252,15 +283,55 @@ impl<'a> Ends<'a> {
             provider: self.provider.to_owned(),
             rails: u32::try_from(rails.unwrap_or(1)).unwrap_or(u32::MAX),
             nics,
-            window: request.fabric.window.unwrap_or(WINDOW),
-            is_window_given: request.fabric.window.is_some(),
+            window: window.unwrap_or(WINDOW),
+            is_window_given: window.is_some(),
             is_staged: self.memory == Memory::Staged,
             meetings: Vec::new(),
         }
     }
+
+    /// The flows of each wanted pattern, a set for each case.
+    fn all_flows(&self) -> Vec<(Pattern, Vec<Flow>)> {
+        // The first rank of each host, then the second ones, and so on.
+        let all = self.rings.concat();
+        let default: &[Pattern] = match all.len() {
+            0..=2 => &[Pattern::OneWay, Pattern::BothWays],
+            3..=RANKS_FOR_PAIRS => &[Pattern::OneWay],
+            _ => &[Pattern::Neighbours, Pattern::Bisection],
+        };
+        let wanted = self.request.patterns_or(default).iter();
+        let possible = wanted.filter(|pattern| pattern.ends_min() as usize <= all.len());
+        let sets = possible.flat_map(|&pattern| {
+            self.flows(pattern, &all).into_iter().map(move |flows| (pattern, flows))
+        });
+        sets.filter(|(_, flows)| !flows.is_empty()).collect()
+    }
+
+    fn flows(&self, pattern: Pattern, all: &[Endpoint]) -> Vec<Vec<Flow>> {
+        match pattern {
+            Pattern::Neighbours | Pattern::Bisection => {
+                // A rank whose host alone has so many has nobody across.
+                let rings = self.rings.iter().filter(|ring| ring.len() > 1);
+                vec![rings.flat_map(|ring| between(pattern, ring).concat()).collect()]
+            }
+            Pattern::OneWay | Pattern::BothWays => {
+                let is_one_host = self.hosts.len() == 1;
+                let is_apart = |flow: &Flow| {
+                    is_one_host || self.host_of(flow.source.rank) != self.host_of(flow.target.rank)
+                };
+                // Within a host the way back is the same way.
+                let both = !is_one_host || pattern == Pattern::BothWays;
+                let is_wanted = |set: &Vec<Flow>| {
+                    is_apart(&set[0]) && (both || set[0].source.rank < set[0].target.rank)
+                };
+                between(pattern, all).into_iter().filter(is_wanted).collect()
+            }
+            _ => between(pattern, all),
+        }
+    }
 }
 
-/// The GPU of the rank at `place` of its host: in turn, of those asked for.
+/// The GPU of the rank at `place` of its host: the requested GPUs in turn.
 fn gpu_of(request: &Request, host: &Host, place: usize) -> Option<Gpu> {
     let is_wanted = |gpu: &Gpu| request.gpus.as_ref().is_none_or(|gpus| gpus.contains(gpu));
     let gpus = host.topology.gpus.iter().map(|node| node.gpu).filter(is_wanted);
@@ -268,25 +339,25 @@ fn gpu_of(request: &Request, host: &Host, place: usize) -> Option<Gpu> {
     (!gpus.is_empty()).then(|| gpus[place % gpus.len()])
 }
 
-/// The interfaces that the rank at `place` of `host` uses with `provider`, one at least.
-fn nics<'a>(
+/// The interfaces of `host` that ranks can use with `provider`, one at least.
+fn usable_nics<'a>(
     request: &Request,
     hosts: &[Host],
     host: &'a Host,
     provider: &str,
-    (place, gpu): (usize, Option<Gpu>),
-) -> Result<Vec<&'a NicNode>, BadRequest> {
+) -> Result<Vec<&'a NicNode>, String> {
     let all: Vec<&NicNode> =
         host.topology.nics.iter().filter(|nic| nic.provider == provider).collect();
     if let NicChoice::Named(wanted) = &request.fabric.nic {
         let named = all.iter().copied().find(|nic| nic.name.domain == *wanted);
         let mut names: Vec<&str> = all.iter().map(|nic| nic.name.domain.as_str()).collect();
         names.dedup();
-        let absent = || BadRequest::Nic {
-            nic: wanted.clone(),
-            provider: provider.to_owned(),
-            host: host.name.clone(),
-            here: names.join(" "),
+        let absent = || {
+            let (host, here) = (&host.name, names.join(" "));
+            format!(
+                "--nic {wanted}: provider {provider} has no such interface on {host}; here are: \
+                 {here}"
+            )
         };
         return Ok(vec![named.ok_or_else(absent)?]);
     }
@@ -320,69 +391,30 @@ fn nics<'a>(
         seen.push(&nic.name.domain);
         is_new
     });
-    if request.fabric.nic == NicChoice::All {
-        return Ok(usable);
-    }
+    Ok(usable)
+}
+
+/// Those of the `usable` interfaces of `host` with the shortest way over PCIe to `gpu`; for host
+/// memory one, by the rank's `place` on the host.
+fn nearest_nics<'a>(
+    usable: &[&'a NicNode],
+    host: &Host,
+    place: usize,
+    gpu: Option<Gpu>,
+) -> Vec<&'a NicNode> {
     let of_gpu = |gpu: Gpu| host.topology.gpus.iter().find(|node| node.gpu == gpu);
     let path = gpu.and_then(of_gpu).map_or(&[][..], |gpu| &gpu.pcie_path);
     let shared = |nic: &NicNode| {
         path.iter().zip(&nic.pcie_path).take_while(|(ours, theirs)| ours == theirs).count()
     };
     let nearest = usable.iter().map(|nic| shared(nic)).max().unwrap_or(0);
-    if nearest == 0 {
-        let fabric = usable.first().map(|nic| &nic.name.fabric);
-        usable.retain(|nic| Some(&nic.name.fabric) == fabric);
-        return Ok(vec![usable[place % usable.len()]]);
+    if nearest > 0 {
+        return usable.iter().copied().filter(|nic| shared(nic) == nearest).collect();
     }
-    Ok(usable.into_iter().filter(|nic| shared(nic) == nearest).collect())
-}
-
-/// Each wanted pattern's flows, a set for each case.
-fn all_flows(request: &Request, ends: &Ends<'_>) -> Vec<(Pattern, Vec<Flow>)> {
-    let all = ends.all();
-    let default: &[Pattern] = match all.len() {
-        0..=2 => &[Pattern::OneWay, Pattern::BothWays],
-        3..=RANKS_FOR_PAIRS => &[Pattern::OneWay],
-        _ => &[Pattern::Neighbours, Pattern::Bisection],
-    };
-    let wanted = if request.patterns.is_empty() { default } else { &request.patterns };
-    let possible = wanted.iter().filter(|pattern| pattern.ends_min() as usize <= all.len());
-    let sets = possible.flat_map(|&pattern| {
-        flows(pattern, &all, ends).into_iter().map(move |flows| (pattern, flows))
-    });
-    sets.filter(|(_, flows)| !flows.is_empty()).collect()
-}
-
-fn flows(pattern: Pattern, all: &[Endpoint], ends: &Ends<'_>) -> Vec<Vec<Flow>> {
-    let around = |steps: &dyn Fn(usize) -> usize| {
-        let ring = |ring: &Vec<Endpoint>| {
-            let (ring, count) = (ring.clone(), ring.len());
-            let to = move |from: usize, by: usize| ring[(from + by) % ring.len()];
-            let by = steps(count);
-            let flows = (0..count).map(|from| Flow { source: to(from, 0), target: to(from, by) });
-            // A rank whose host alone has so many has nobody across.
-            if count > 1 { flows.collect() } else { Vec::new() }
-        };
-        vec![ends.rings.iter().flat_map(ring).collect()]
-    };
-    match pattern {
-        Pattern::Neighbours => around(&|_| 1),
-        Pattern::Bisection => around(&|count| count / 2),
-        Pattern::OneWay | Pattern::BothWays => {
-            let is_one_host = ends.hosts.len() == 1;
-            let is_apart = |flow: &Flow| {
-                is_one_host || ends.host_of(flow.source.rank) != ends.host_of(flow.target.rank)
-            };
-            // Within a host the way back is the same way.
-            let both = !is_one_host || pattern == Pattern::BothWays;
-            let sets = super::flows::between(pattern, all).into_iter();
-            let wanted = |set: &Vec<Flow>| {
-                is_apart(&set[0]) && (both || set[0].source.rank < set[0].target.rank)
-            };
-            sets.filter(wanted).collect()
-        }
-        _ => super::flows::between(pattern, all),
-    }
+    let fabric = usable.first().map(|nic| &nic.name.fabric);
+    let of_fabric = usable.iter().copied().filter(|nic| Some(&nic.name.fabric) == fabric);
+    let of_fabric: Vec<&NicNode> = of_fabric.collect();
+    vec![of_fabric[place % of_fabric.len()]]
 }
 
 #[cfg(test)]

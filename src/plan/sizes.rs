@@ -1,65 +1,38 @@
 //! The sizes of a sweep: `64`, `4K..64M`, `1K,1M,3M`, or a mixture of them.
 
-use std::str::FromStr;
-
 use crate::units::{BadSize, Bytes};
 
-/// A list of sizes, none of them zero, each once, in the order in which they were written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sizes(pub Vec<Bytes>);
-
-/// A list of sizes that could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadSizes {
-    /// One of them is no size.
-    #[error(transparent)]
-    Size(#[from] BadSize),
-    /// A transfer of nothing.
-    #[error("a size of 0 moves nothing: the smallest is 1")]
-    Zero,
-    /// A range that ends before it begins.
-    #[error("`{from}..{to}` is empty: the first size of a range is the smaller one")]
-    Backwards {
-        /// As it was written.
-        from: String,
-        /// As it was written.
-        to: String,
-    },
+/// What is measured of host memory unless the user says otherwise: 64 bytes, a line of the caches,
+/// to 64 MiB, doubling.
+pub(super) fn of_host() -> Vec<Bytes> {
+    (0..21).map(|doubled| Bytes::new(64 << doubled)).collect()
 }
 
-impl Sizes {
-    /// What is measured of host memory unless the user says otherwise: 64 bytes, a line of the
-    /// caches, to 64 MiB, doubling.
-    pub fn of_host() -> Self {
-        Self((0..21).map(|doubled| Bytes::new(64 << doubled)).collect())
-    }
-}
-
-impl FromStr for Sizes {
-    type Err = BadSizes;
-
-    fn from_str(text: &str) -> Result<Self, BadSizes> {
-        let mut sizes = Vec::new();
-        for part in text.split(',') {
-            let part_sizes = match part.split_once("..") {
-                Some((from, to)) => doubling(from, to)?,
-                None => vec![positive(part)?],
-            };
-            for size in part_sizes {
-                if !sizes.contains(&size) {
-                    sizes.push(size);
-                }
+/// Reads a list of sizes. None is zero, and each is there once, in the order in which they were
+/// written.
+pub(super) fn list(text: &str) -> Result<Vec<Bytes>, String> {
+    let mut sizes = Vec::new();
+    for part in text.split(',') {
+        let part_sizes = match part.split_once("..") {
+            Some((from, to)) => doubling(from, to)?,
+            None => vec![positive(part)?],
+        };
+        for size in part_sizes {
+            if !sizes.contains(&size) {
+                sizes.push(size);
             }
         }
-        Ok(Self(sizes))
     }
+    Ok(sizes)
 }
 
 /// From the first to the last, doubling; the last is always among them.
-fn doubling(from: &str, to: &str) -> Result<Vec<Bytes>, BadSizes> {
+fn doubling(from: &str, to: &str) -> Result<Vec<Bytes>, String> {
     let (first, last) = (positive(from)?, positive(to)?);
     if first > last {
-        return Err(BadSizes::Backwards { from: from.to_owned(), to: to.to_owned() });
+        return Err(format!(
+            "`{from}..{to}` is empty: the first size of a range is the smaller one"
+        ));
     }
     let next = |size: &Bytes| Some(size.times(2)).filter(|&next| next < last && next > *size);
     let mut sizes: Vec<Bytes> = std::iter::successors(Some(first), next).collect();
@@ -69,9 +42,12 @@ fn doubling(from: &str, to: &str) -> Result<Vec<Bytes>, BadSizes> {
     Ok(sizes)
 }
 
-fn positive(text: &str) -> Result<Bytes, BadSizes> {
-    let size: Bytes = text.parse()?;
-    if size == Bytes::new(0) { Err(BadSizes::Zero) } else { Ok(size) }
+fn positive(text: &str) -> Result<Bytes, String> {
+    let size: Bytes = text.parse().map_err(|err: BadSize| err.to_string())?;
+    if size == Bytes::new(0) {
+        return Err("a size of 0 moves nothing: the smallest is 1".to_owned());
+    }
+    Ok(size)
 }
 
 /// From one size to the next one, as nccl-tests tells it.
@@ -88,7 +64,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Vec<u64> {
-        text.parse::<Sizes>().unwrap().0.into_iter().map(Bytes::get).collect()
+        list(text).unwrap().into_iter().map(Bytes::get).collect()
     }
 
     #[test]
@@ -112,7 +88,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_its_reason() {
-        let refuse = |text: &str| text.parse::<Sizes>().unwrap_err().to_string();
+        let refuse = |text: &str| list(text).unwrap_err();
         assert_eq!(refuse("0"), "a size of 0 moves nothing: the smallest is 1");
         assert_eq!(refuse("0..4K"), "a size of 0 moves nothing: the smallest is 1");
         assert!(refuse("8K..4K").starts_with("`8K..4K` is empty"));

@@ -117,8 +117,8 @@ impl Topology {
         nodes.iter().map(|&node| (nodes[0], node)).collect()
     }
 
-    /// The node `of` if g2g may use it, otherwise the first; and, where there are more, the
-    /// farthest from it.
+    /// The node `of` if g2g may use it, otherwise the first usable node; and the node farthest from
+    /// it, if there are several.
     pub fn nearest_and_farthest(&self, of: Option<NumaNode>) -> Vec<NumaNode> {
         let named = self.usable().find(|node| Some(node.id) == of);
         let Some(first) = named.or_else(|| self.usable().next()) else { return Vec::new() };
@@ -127,7 +127,7 @@ impl Topology {
             place.and_then(|place| first.distances.get(place).copied()).unwrap_or(0)
         };
         let others = self.usable().filter(|node| node.id != first.id);
-        // Of several at the same distance the first, so that a plan is the same in every run.
+        // The first of several at the same distance, so that plans are reproducible.
         let far = others.rev().max_by_key(|node| distance(node));
         let mut nodes = vec![first.id];
         nodes.extend(far.map(|far| far.id));

@@ -35,15 +35,16 @@ pub(super) fn follow(
         Err(err) => return Failure::of_rank(rank, err).map_or(Ok(true), Err),
     };
     let mut worker = Worker::new(ranks, transports, topology, 0, &job);
+    let is_told = |err: &transport::Error| match err {
+        transport::Error::World(err) => Failure::is_told(err),
+        _ => false,
+    };
     for step in &job.steps {
         match worker.measure(step) {
             Ok(result) if result.lost.is_none() => {}
             // Rank 0 says why.
             Ok(_) => return Ok(true),
-            Err(Failed { source, .. }) if matches!(&*source, transport::Error::World(err) if Failure::is_told(err)) =>
-            {
-                return Ok(true);
-            }
+            Err(Failed { source, .. }) if is_told(&source) => return Ok(true),
             Err(err) => return Err(Failure::Middle(format!("rank {}: {err}", rank.0))),
         }
     }

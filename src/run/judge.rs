@@ -27,11 +27,11 @@ pub(crate) fn catalogue(file: Option<&Path>) -> Result<Cow<'static, Catalogue>, 
     whole.map(Cow::Owned).map_err(|bad| Failure::Start(format!("--catalogue {name}: {bad}")))
 }
 
-/// What is known of a host that its rates follow from.
+/// What the expected rates of a host follow from.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Judged {
     machine: Machine,
-    /// Where it differs from what it should be.
+    /// Where it differs from its type in the catalogue.
     differences: Vec<Difference>,
     /// Why nothing is known of it.
     untold: Option<String>,
@@ -39,11 +39,12 @@ pub(super) struct Judged {
 
 /// What rank 0 needs to judge rows.
 pub(super) struct Judge {
-    catalogue: Cow<'static, Catalogue>,
-    hosts: Vec<Judged>,
+    pub(super) catalogue: Cow<'static, Catalogue>,
+    /// In the order of the run's hosts.
+    pub(super) hosts: Vec<Judged>,
 }
 
-/// Looks at this host. What cannot be read makes verdicts unknown; the run goes on.
+/// Surveys this host. If it cannot, verdicts are unknown and the run continues.
 pub(super) fn look(options: &Options, topology: &Topology) -> Result<Judged, String> {
     let catalogue = catalogue(options.catalogue.as_deref()).map_err(|err| err.to_string())?;
     let survey = match survey::survey(topology) {
@@ -56,11 +57,6 @@ pub(super) fn look(options: &Options, topology: &Topology) -> Result<Judged, Str
 }
 
 impl Judge {
-    /// For these hosts, in the order of the run's list.
-    pub(super) fn of(options: &Options, hosts: Vec<Judged>) -> Result<Self, Failure> {
-        Ok(Self { catalogue: catalogue(options.catalogue.as_deref())?, hosts })
-    }
-
     /// Adds to the row what is expected of it.
     pub(super) fn judged(&self, row: Row, case: &Case, hosts: &[Host]) -> Row {
         if row.status != Status::Ok {

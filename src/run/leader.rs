@@ -1,36 +1,141 @@
-//! Rank 0 from the first case to the last: it measures, judges and records.
+//! Rank 0 from the plan to the last row: it plans, measures with the others, judges and records.
 
 use super::{
-    Failure, Run,
-    lookout::Notes,
+    END, Failure, Options, free_folder,
+    judge::{Judge, catalogue},
+    notes::Notes,
     proof::Proof,
+    ranks::{Here, Ranks, Task, Told},
     remedy,
-    steps::{Rest, Step},
-    worker::{CaseResult, StepResult, Worker},
+    results::is_well,
+    resume,
+    sites::Site,
+    steps::{self, Job, Rest, Step},
+    worker::{CaseResult, Leave, StepResult, Transports, Worker},
 };
 use crate::{
     interrupt,
     machine::survey,
     measure::{Latency, Outcome},
-    plan::{Case, Rank},
-    record::{self, Recorder, Row},
-    show::progress::{Left, Progress},
+    plan::{Case, Rank, Request, topology::Host},
+    record::{self, Recorder, Row, provenance::Provenance},
+    show::{
+        self,
+        progress::{Left, Progress},
+    },
     stderr::say,
-    transport::nccl_env,
-    world,
 };
 
+/// Plans, measures with the other ranks, records and prints; whether all went well.
+pub(super) fn lead(
+    options: &Options,
+    request: &Request,
+    transports: Transports,
+    mut sites: Vec<Site>,
+    ranks: &mut Ranks,
+) -> Result<bool, Failure> {
+    let is_launched = ranks.launcher.is_some();
+    let steps = steps::plan(request, &mut sites, is_launched).map_err(Failure::Start)?;
+    let simulation = sites[0].simulation.take();
+    let (hosts, judged) = sites.into_iter().map(|site| (site.host, site.judged)).unzip();
+    let judge = Judge { catalogue: catalogue(options.catalogue.as_deref())?, hosts: judged };
+    let run = Run { options, hosts, simulation, judge, steps, is_launched };
+    if options.dry_run {
+        show::print(&steps::listing(&run.steps)).map_err(Failure::start)?;
+        return Ok(true);
+    }
+    let mut recorder = run.open(ranks)?;
+    let rest = Rest::of(&run.steps, recorder.rows().len());
+    let measured = if rest.steps.is_empty() {
+        ranks.dismiss();
+        if !options.quiet {
+            say(&format!("all rows are there in {}", recorder.folder().display()));
+        }
+        Ok(())
+    } else {
+        let (effort, seed) = (options.effort(), options.seed);
+        let job = Job { steps: Vec::new(), first: rest.measured, effort, seed };
+        if let Err(failure) = run.begin(&rest, &job, ranks) {
+            recorder.discard();
+            return Err(failure);
+        }
+        let host = run.hosts.iter().position(|host| host.ranks.contains(&Rank(0))).unwrap_or(0);
+        let topology = run.hosts[host].topology.clone();
+        let worker = Worker::new(ranks, transports, topology, host, &job);
+        Leader::new(&run, worker, &mut recorder, &rest).measure_all(rest.steps)
+    };
+    let shown = run.show_results(&recorder);
+    measured?;
+    shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
+    Ok(is_well(&recorder))
+}
+
+/// A planned run, as rank 0 knows it.
+pub(super) struct Run<'a> {
+    pub(super) options: &'a Options,
+    pub(super) hosts: Vec<Host>,
+    /// Where the simulated machine is, if it is one: for ranks that this process starts.
+    simulation: Option<String>,
+    pub(super) judge: Judge,
+    pub(super) steps: Vec<Step>,
+    is_launched: bool,
+}
+
+impl Run<'_> {
+    /// Opens the files of a new run, or of the run to resume.
+    fn open(&self, ranks: &Ranks) -> Result<Recorder, Failure> {
+        let options = self.options;
+        let provenance = Provenance::collect(
+            options.seed,
+            options.effort(),
+            options.simulate.clone(),
+            ranks.world.library(),
+            &self.hosts,
+        );
+        let given = options.resume.as_deref().or(options.output.as_deref());
+        let folder = free_folder(given, &provenance.folder_name());
+        interrupt::has_to_lose(END, remedy(&folder));
+        match options.resume {
+            Some(_) => resume::take_up(&folder, options, &provenance, &self.steps),
+            None => Recorder::create(&folder, &provenance).map_err(Failure::start),
+        }
+    }
+
+    /// Starts the other ranks unless a launcher has, and sends each rank its job. Returns when all
+    /// ranks have it.
+    fn begin(&self, rest: &Rest<'_>, job: &Job, ranks: &mut Ranks) -> Result<(), Failure> {
+        let fail = |err| if self.is_launched { Failure::middle(err) } else { Failure::start(err) };
+        let Options { asked, deadline, fabric_lib, nccl, .. } = self.options;
+        if !self.is_launched {
+            let Host { ranks: own, topology, .. } = &self.hosts[0];
+            let here = Here {
+                topology: topology.clone(),
+                fabric_lib: fabric_lib.clone(),
+                nccl_lib: nccl.nccl_lib.clone(),
+            };
+            let told = Told { simulation: self.simulation.clone(), task: Task::Measure(here) };
+            let count = u32::try_from(own.len()).unwrap_or(u32::MAX);
+            let variables = |rank| asked.nccl.of_rank(rank).variables;
+            ranks.start(count, *deadline, variables, told).map_err(fail)?;
+        }
+        let parts = steps::parts(rest.steps, &self.hosts, ranks.world.members());
+        let jobs = parts.into_iter().map(|steps| Some(Job { steps, ..job.clone() }));
+        ranks.tell(jobs.collect()).map_err(fail)?;
+        ranks.world.barrier().map_err(fail)
+    }
+}
+
 /// What rank 0 needs to measure and record.
-pub(super) struct Leader<'a> {
+struct Leader<'a> {
     run: &'a Run<'a>,
     recorder: &'a mut Recorder,
     worker: Worker<'a>,
     progress: Progress,
-    /// Which way NCCL's data went.
+    /// Finds the path of NCCL's data.
     proof: Proof,
-    /// What has been reported of GPUs.
+    /// What has been reported about GPUs.
     notes: Notes,
-    /// How many rows the run has in the end.
+    /// The number of rows of the whole run.
     rows: usize,
     /// Number of the next row. In a resumed run the first ones may be recorded already.
     next: usize,
@@ -38,7 +143,7 @@ pub(super) struct Leader<'a> {
 
 impl<'a> Leader<'a> {
     /// For a run of which `rest` is left to measure.
-    pub(super) fn new(
+    fn new(
         run: &'a Run<'_>,
         worker: Worker<'a>,
         recorder: &'a mut Recorder,
@@ -60,8 +165,21 @@ impl<'a> Leader<'a> {
         Self { run, recorder, worker, progress, proof, notes, rows, next: rest.row }
     }
 
+    /// Measures and records all steps, then the end of the run. After a failure the other ranks are
+    /// out of reach, so only this rank's own logs and health are recorded.
+    fn measure_all(mut self, steps: &[Step]) -> Result<(), Failure> {
+        let measured = self.measure(steps).and_then(|()| self.take_leave());
+        if measured.is_err() {
+            // The first failure is the one to report.
+            let own = self.worker.own_leave();
+            let _ = self.conclude(vec![own]);
+        }
+        self.progress.finish();
+        measured
+    }
+
     /// Measures and records each step. Ends early if a row cannot be recorded or a rank is lost.
-    pub(super) fn measure(&mut self, steps: &[Step]) -> Result<(), Failure> {
+    fn measure(&mut self, steps: &[Step]) -> Result<(), Failure> {
         for step in steps {
             self.may_go_on()?;
             if let Step::Absent { transport, reason } = step {
@@ -74,13 +192,13 @@ impl<'a> Leader<'a> {
             let measured = self.worker.measure(step);
             self.progress.end();
             let StepResult { cases, lost } = measured.unwrap_or_else(|err| StepResult {
-                cases: Vec::new(),
                 lost: Some(err.to_string()),
+                ..StepResult::default()
             });
             let before = self.recorder.rows().len();
-            for (case, result) in step.of_hosts().into_iter().zip(cases) {
-                if let Some(case) = case {
-                    self.take(case, &result)?;
+            for (host, result) in cases.iter().enumerate() {
+                if let Some(case) = step.case(host) {
+                    self.take(case, result)?;
                 }
             }
             if let Some(reason) = lost {
@@ -103,7 +221,7 @@ impl<'a> Leader<'a> {
                 (self.proven(row, case, outcome)?, outcome.latencies())
             }
             Some(Err(reason)) => {
-                // After a signal the case is not to blame: the run ends without this row.
+                // After a signal the failure is not the case's: the run ends without this row.
                 self.may_go_on()?;
                 (Row::failed(self.next, case, reason), Vec::new())
             }
@@ -111,7 +229,7 @@ impl<'a> Leader<'a> {
         };
         let hosts = &self.run.hosts;
         let row = self.notes.row(row, case, result).on(hosts);
-        let row = row.with_nccl_env(&self.run.options.nccl.nccl_env);
+        let row = row.with_nccl_env(&self.run.options.asked.nccl.variables);
         self.record(self.run.judge.judged(row, case, hosts), &latencies)
     }
 
@@ -123,7 +241,7 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// The end of the run before its last row.
+    /// The failure of a run that ends before its last row.
     fn end(&self, reason: String) -> Failure {
         let remedy = remedy(self.recorder.folder());
         Failure::Middle(match self.rows - self.recorder.rows().len() {
@@ -133,42 +251,27 @@ impl<'a> Leader<'a> {
         })
     }
 
-    /// Ends the run in order. After a failure the other ranks are out of reach, and only what this
-    /// rank knows is recorded.
-    pub(super) fn finish(mut self, measured: Result<(), Failure>) -> Result<(), Failure> {
-        let measured = measured.and_then(|()| self.take_leave());
-        if measured.is_err() {
-            // The first failure is the one to report.
-            let _ = self.break_off();
-        }
-        self.progress.finish();
-        measured
+    /// Ends the run with the other ranks after the last step.
+    fn take_leave(&mut self) -> Result<(), Failure> {
+        let leaves = self.worker.take_leave().map_err(Failure::middle)?;
+        self.conclude(leaves.unwrap_or_default())?;
+        self.worker.ranks.world.barrier().map_err(Failure::middle)
     }
 
     /// Records the end of each rank's NCCL log and the health of its GPUs.
-    fn take_leave(&mut self) -> Result<(), Failure> {
-        let middle = |err: world::Error| Failure::Middle(err.to_string());
-        let gathered = self.worker.take_leave().map_err(middle)?;
+    fn conclude(&mut self, leaves: Vec<Leave>) -> Result<(), Failure> {
         let mut health = Vec::new();
-        for (rank, text, of_host) in gathered.into_iter().flatten() {
+        for (rank, text, of_host) in leaves {
             self.record_log(rank, text)?;
             health.extend(of_host);
         }
-        self.recorder.conclude(health).map_err(|err| Failure::Middle(err.to_string()))?;
-        self.worker.ranks.world.barrier().map_err(middle)
-    }
-
-    /// Records the end of this rank's NCCL log and the health of this host's GPUs.
-    fn break_off(&mut self) -> Result<(), Failure> {
-        self.record_log(Rank(0), nccl_env::take_log())?;
-        let health = self.worker.bench.lookout.health().into_iter().collect();
-        self.recorder.conclude(health).map_err(|err| Failure::Middle(err.to_string()))
+        self.recorder.conclude(health).map_err(Failure::middle)
     }
 
     fn record_log(&self, rank: Rank, text: Option<String>) -> Result<(), Failure> {
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(()) };
         let written = self.recorder.append_nccl_log(rank, &text);
-        written.map_err(|err| Failure::Middle(err.to_string()))
+        written.map_err(Failure::middle)
     }
 
     /// Adds to the row of a collective the path of its data, according to NCCL's log.

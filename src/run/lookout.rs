@@ -2,24 +2,19 @@
 
 use std::{collections::BTreeSet, time::Instant};
 
-use super::{ranks::Ranks, worker::CaseResult};
+use super::ranks::Ranks;
 use crate::{
-    judge::{
-        counters::{self, Moved, Seen},
-        health,
-    },
+    judge::counters::Seen,
     machine::{
         counters::{Reader, Reading},
         health::{GpuHealth, HostHealth, Xid},
     },
-    measure::{Outcome, Witness},
-    plan::{Case, Engine, Gpu, Rank, TransportKind, topology::Topology},
-    record::Row,
-    stderr::say,
+    measure::Witness,
+    plan::{Case, Gpu, Rank, topology::Topology},
     world,
 };
 
-/// Reads the counters of this host, on its first rank; on other ranks it does nothing.
+/// Reads the counters of this host. Only the first rank of a host does so.
 pub(super) struct Lookout(Option<Post>);
 
 /// What the first rank of a host reads.
@@ -29,7 +24,7 @@ struct Post {
     ranks: Vec<Rank>,
     /// The health of the GPUs when the run began.
     start: Vec<GpuHealth>,
-    /// Errors that the driver has reported so far.
+    /// Xids that the driver has reported so far.
     xids: Vec<Xid>,
 }
 
@@ -67,7 +62,7 @@ impl Lookout {
             }
             None => Vec::new(),
         };
-        let with_network = case.transport == TransportKind::Rdma || case.engine == Engine::Cpu;
+        let with_network = !case.engine.is_of_gpu();
         Look { post, gpus, with_network, before: None, seen: None }
     }
 
@@ -91,15 +86,12 @@ impl Lookout {
 
 fn healths(reader: &Reader) -> Vec<GpuHealth> {
     let reading = reader.read(&reader.gpus(), false);
-    let of = |(gpu, of): (Gpu, Result<_, String>)| GpuHealth {
-        gpu,
-        health: of.ok().map(|of: crate::machine::counters::OfGpu| of.health),
-    };
-    reading.gpus.into_iter().map(of).collect()
+    let gpus = reading.gpus.into_iter();
+    gpus.map(|(gpu, of)| GpuHealth { gpu, health: of.ok().map(|of| of.health) }).collect()
 }
 
 impl Look<'_> {
-    /// What was read, if this rank reads counters and data has moved, even if the case failed.
+    /// The readings, if this rank reads counters and data has moved, even if the case failed.
     pub(super) fn seen(mut self) -> Vec<Seen> {
         self.look_after();
         self.seen.into_iter().collect()
@@ -128,57 +120,5 @@ impl Witness for Look<'_> {
             nvlinked: post.reader.nvlinked.clone(),
             xids,
         });
-    }
-}
-
-/// What has been reported of GPUs, so that each is reported once.
-#[derive(Default)]
-pub(super) struct Notes(BTreeSet<(Option<Rank>, Gpu, &'static str)>);
-
-impl Notes {
-    /// Adds to the row what the counters say about its path and its GPUs.
-    pub(super) fn row(&mut self, row: Row, case: &Case, result: &CaseResult) -> Row {
-        let CaseResult { outcome, seen } = result;
-        let row = match outcome {
-            Some(Ok(Outcome::Measured(measured))) => {
-                let bytes = measured.network.as_ref().map(|network| network.moved);
-                let moved = Moved { operations: measured.operations, bytes };
-                match counters::path(case, moved, seen) {
-                    Some(path) => row.counted(path),
-                    None => row.with_nvlink_bytes(counters::nvlink_bytes_per_byte(
-                        case,
-                        measured.operations,
-                        seen,
-                    )),
-                }
-            }
-            _ => row,
-        };
-        let mut doubts = Vec::new();
-        for host in seen {
-            let of_host = case.ends().filter(|end| host.ranks.contains(&end.rank));
-            let gpus: BTreeSet<Gpu> = of_host.filter_map(|end| end.gpu()).collect();
-            let mut new = health::doubts(&host.before, &host.after, host.between, &host.xids);
-            // An Xid may also be from the time since the previous case.
-            new.retain(|doubt| gpus.contains(&doubt.gpu) || doubt.flag == "xid");
-            for doubt in &new {
-                self.say(row.case, seen.len(), host, doubt);
-            }
-            doubts.extend(new);
-        }
-        row.with_flags(&health::flags(&doubts))
-    }
-
-    fn say(&mut self, case: usize, hosts: usize, host: &Seen, doubt: &health::Doubt) {
-        let first = host.ranks.first().copied();
-        if !self.0.insert((first, doubt.gpu, doubt.flag)) {
-            return;
-        }
-        let gpu = doubt.gpu.0;
-        let place = match (hosts, first) {
-            (2.., Some(rank)) => format!(" on the host of rank {}", rank.0),
-            _ => String::new(),
-        };
-        say(&format!("note: GPU {gpu}{place}, case {case}: {} ({})", doubt.what, doubt.flag));
     }
 }

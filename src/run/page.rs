@@ -1,4 +1,4 @@
-//! The page of the results of runs and sweeps.
+//! The report page of runs and sweeps.
 
 use std::path::{Path, PathBuf};
 
@@ -11,14 +11,14 @@ use crate::{
 /// The page's name in the folder of a run or a sweep.
 const PAGE: &str = "report.html";
 
-/// Writes the page of a run or a sweep that has just ended. Failure is only a warning.
+/// Writes the page of a run or a sweep that has just ended. A failure is only a warning.
 pub(crate) fn write_own(folder: &Path) {
     if let Err(err) = write_page(&[folder.to_owned()], None) {
         say(&format!("warning: no page of the results: {err}"));
     }
 }
 
-/// Writes the page of the runs and sweeps in `folders`, whole or not at all; where it is.
+/// Writes the page of the runs and sweeps in `folders` atomically, and returns its path.
 pub(crate) fn write_page(
     folders: &[PathBuf],
     output: Option<&Path>,

@@ -8,7 +8,7 @@ use crate::{
     transport::nccl_env::LOG_MARK,
 };
 
-/// What every rank's NCCL has written so far.
+/// The NCCL logs of all ranks so far.
 #[derive(Debug, Default)]
 pub(super) struct Proof {
     logs: BTreeMap<Rank, String>,

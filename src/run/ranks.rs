@@ -10,31 +10,34 @@ use std::{
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::{Failure, steps::Job};
+use super::{Failure, steps::Job, watch};
 use crate::{
-    interrupt, machine,
+    machine,
     plan::{Rank, topology::Topology},
     transport::nccl_env,
     world::{self, Launcher, Local, World},
 };
 
-/// The ranks of this run, as one of them sees them.
+/// The ranks of this run, as seen by one of them.
 pub struct Ranks {
     pub(crate) world: World,
-    /// Those of this host, where there are several hosts.
+    /// The ranks of this host, if there are several hosts.
     pub(super) part: Option<World>,
-    launcher: Option<Launcher>,
+    /// The launcher that has started this process as one of several ranks.
+    pub(crate) launcher: Option<Launcher>,
+    /// Whether rank 0 has sent the others their jobs.
+    are_told: bool,
 }
 
-/// What rank 0 tells a rank that it has started.
+/// What rank 0 sends to a rank that it has started.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Told {
-    /// Where the simulated machine is, if it is one.
+    /// The simulated machine to join, if any.
     pub(crate) simulation: Option<String>,
     pub(crate) task: Task,
 }
 
-/// What a rank that rank 0 has started is to do.
+/// The task of a rank that rank 0 has started.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// Measure with the others.
@@ -43,13 +46,13 @@ pub(crate) enum Task {
     Examine(Option<PathBuf>),
 }
 
-/// The machine of ranks that measure, which rank 0 has looked at.
+/// What rank 0 has found on the machine of ranks that measure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Here {
     pub(super) topology: Topology,
-    /// The libfabric to use, where the user names one.
+    /// The libfabric to load, if the user names one.
     pub(super) fabric_lib: Option<PathBuf>,
-    /// The NCCL to use, where the user names one.
+    /// The NCCL to load, if the user names one.
     pub(super) nccl_lib: Option<PathBuf>,
 }
 
@@ -57,20 +60,15 @@ impl Ranks {
     /// This process, not yet connected to any other rank.
     pub(crate) fn of_process() -> Self {
         let launcher = world::launcher(|name| env::var(name).ok());
-        Self { world: World::single(), part: None, launcher }
+        Self { world: World::single(), part: None, launcher, are_told: false }
     }
 
-    /// The launcher that has started this process as one of several ranks.
-    pub(crate) const fn launcher(&self) -> Option<&Launcher> {
-        self.launcher.as_ref()
-    }
-
-    /// Whether this process answers: it is the only one, or the first of a launcher's ranks.
+    /// Whether this process prints answers: it is the only one, or the first of a launcher's ranks.
     pub(crate) fn is_first(&self) -> bool {
         self.own_number() == Rank(0)
     }
 
-    /// The number of this rank, which a launcher tells before the ranks are connected.
+    /// The number of this rank. A launcher tells it before the ranks are connected.
     pub(super) fn own_number(&self) -> Rank {
         Rank(self.launcher.as_ref().map_or(0, |launcher| launcher.rank))
     }
@@ -80,8 +78,8 @@ impl Ranks {
         self.part.as_mut().unwrap_or(&mut self.world)
     }
 
-    /// Connects to the other ranks of the launcher, if there is one; `count` is what `--ranks` says.
-    /// From here on a call of the driver has the limit that follows from `deadline`.
+    /// Connects to the other ranks of the launcher, if there is one; `count` is `--ranks`. From
+    /// here on the time of each driver call is limited, by `deadline`.
     pub(crate) fn meet(
         &mut self,
         count: Option<u32>,
@@ -103,8 +101,8 @@ impl Ranks {
         Ok(())
     }
 
-    /// Finds the ranks of this host, in the order of their places there, and makes a part of the
-    /// world of them where there are several hosts. Every rank calls it.
+    /// Finds the ranks of this host, in the order of their local ranks. With several hosts they
+    /// become a part of the world. Every rank calls it.
     pub(crate) fn find_host(&mut self) -> Result<Vec<Rank>, world::Error> {
         let local_rank = self.launcher.as_ref().and_then(|launcher| launcher.local_rank);
         let own = (world::host(), self.world.rank(), local_rank);
@@ -121,8 +119,8 @@ impl Ranks {
         Ok(members)
     }
 
-    /// Enters the simulated machine `machine`, one for each host, which all its ranks are on; where
-    /// it is, or why there is none. Every rank calls it.
+    /// Enters the simulated machine `machine`, which all ranks of a host share. Returns how to join
+    /// it, or why there is none. Every rank calls it.
     pub(crate) fn simulate(
         &mut self,
         machine: Option<&str>,
@@ -140,7 +138,7 @@ impl Ranks {
     }
 
     /// Starts the other ranks on this machine, so that there are `count`, each with its own
-    /// `variables`, and tells them what to do.
+    /// `variables`, and sends them their task.
     pub(crate) fn start(
         &mut self,
         count: u32,
@@ -148,6 +146,7 @@ impl Ranks {
         variables: impl Fn(Rank) -> Vec<(String, String)>,
         told: Told,
     ) -> Result<(), world::Error> {
+        self.are_told = true;
         if count < 2 {
             self.world.set_deadline(deadline);
             return Ok(());
@@ -160,16 +159,21 @@ impl Ranks {
         self.world.broadcast(Some(told)).map(drop)
     }
 
-    /// Tells ranks that wait for their part that there is nothing to do, if this is rank 0.
+    /// Sends each rank its job. Rank 0 calls it once.
+    pub(super) fn tell(&mut self, jobs: Vec<Option<Job>>) -> Result<(), world::Error> {
+        self.are_told = true;
+        self.world.scatter(Some(jobs)).map(drop)
+    }
+
+    /// Tells ranks that still wait for a job that there is none, if this is rank 0.
     pub(super) fn dismiss(&mut self) {
-        if self.world.is_root() {
-            let nothing = vec![None::<Job>; self.world.members().len()];
-            // A rank that cannot be told will see the connection end.
-            let _ = self.world.scatter(Some(nothing));
+        if self.world.is_root() && !self.are_told {
+            // A rank that is out of reach sees the connection end.
+            let _ = self.tell(vec![None; self.world.members().len()]);
         }
     }
 
-    /// Ends in order, after the last message: a launcher kills all ranks if one leaves otherwise.
+    /// Leaves the world after the last message: a launcher kills all ranks if one leaves otherwise.
     /// With ranks out of reach no orderly end is possible.
     pub(crate) fn leave(self, is_out_of_reach: bool) -> Result<(), world::Error> {
         let Self { world, part, .. } = self;
@@ -182,7 +186,7 @@ impl Ranks {
     }
 }
 
-/// For each rank those on its host, in the order of their places there.
+/// For each rank the ranks on its host, in the order of their local ranks.
 fn members(places: &[(world::Host, Rank, Option<u32>)]) -> Vec<Vec<Rank>> {
     let mut hosts: HashMap<&world::Host, Vec<(Option<u32>, Rank)>> = HashMap::new();
     for (host, rank, local_rank) in places {
@@ -207,14 +211,14 @@ pub struct Join {
 }
 
 impl Join {
-    /// Joins rank 0; the task, or `None` if rank 0 has ended already.
+    /// Connects to rank 0 and returns the task; `None` if rank 0 has ended already.
     pub(crate) fn run(self, ranks: &mut Ranks) -> Result<Option<Task>, Failure> {
         nccl_env::set_of_rank().map_err(Failure::Start)?;
-        interrupt::leave_to_first_rank().map_err(Failure::unwatched)?;
+        watch(false)?;
         let deadline = Duration::from_millis(self.deadline_ms);
         machine::limit_calls(deadline);
         let world = Local::started(Rank(self.rank), self.size, deadline).and_then(World::local);
-        ranks.world = world.map_err(|err| Failure::Start(err.to_string()))?;
+        ranks.world = world.map_err(Failure::start)?;
         let told: Told = match ranks.world.broadcast(None) {
             Ok(told) => told,
             Err(err) => return Failure::of_rank(ranks.world.rank(), err).map_or(Ok(None), Err),

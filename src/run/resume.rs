@@ -1,4 +1,4 @@
-//! `--resume`: what must be as it was before a run goes on, and what is left of it.
+//! `--resume`: what must be unchanged before a run continues, and what is left of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,27 +11,26 @@ use super::{
     steps::Step,
 };
 use crate::{
-    plan::{Effort, Request, topology::Host},
+    plan::topology::Host,
     record::{
         COLUMNS, Cell, Held, Recorder, Row,
         provenance::{Machine, Provenance, Resumption},
     },
 };
 
-/// What to do if nothing else helps.
+/// The remedy if nothing else helps.
 const ANEW: &str = "begin anew with --output";
 
-/// Opens the files of the run in `folder` for the rows that are missing; this run is `now`. Refuses
-/// what would mix two different runs.
+/// Opens the files of the run in `folder` for the missing rows; this process is `now`. Refuses to
+/// mix two different runs.
 pub(super) fn take_up(
     folder: &Path,
     options: &Options,
     now: &Provenance,
     steps: &[Step],
 ) -> Result<Recorder, Failure> {
-    let start = |err: crate::record::Error| Failure::Start(err.to_string());
-    let held = Held::of(folder).map_err(start)?;
-    let Some(past) = held.past() else { return held.open(now, None).map_err(start) };
+    let held = Held::of(folder).map_err(Failure::start)?;
+    let Some(past) = held.past() else { return held.open(now, None).map_err(Failure::start) };
     let refuse =
         |reason: String| Failure::Start(format!("cannot go on in {}: {reason}", folder.display()));
     if let Some(reason) = other_request(&past.provenance, options, now) {
@@ -50,16 +49,22 @@ pub(super) fn take_up(
     let time = now.started.clone();
     let resumption =
         Resumption { time, command: now.command.clone(), rows, changed, health: Vec::new() };
-    held.open(now, (!is_done).then_some(resumption)).map_err(start)
+    held.open(now, (!is_done).then_some(resumption)).map_err(Failure::start)
 }
 
-/// Why this is not what was asked for when the run began, if it is not.
+/// Why this is another request than the run began with, if it is.
 fn other_request(then: &Provenance, options: &Options, now: &Provenance) -> Option<String> {
     let before = Measure::read(&then.command);
-    if before.is_none_or(|before| Asked::of(&before) != Asked::of(options)) {
+    // What decides the numbers.
+    let asked = |of: &Options| {
+        let simulate = of.simulate.as_ref().map(PathBuf::from);
+        (of.request(), of.effort(), of.seed, simulate, of.catalogue.clone())
+    };
+    if before.is_none_or(|before| asked(&before) != asked(options)) {
         let words = then.command.get(1..).unwrap_or_default().join(" ");
         return Some(format!(
-            "it was begun with other words: give `{words}` again, with --resume in place of --output"
+            "it was begun with other words: give `{words}` again, with --resume in place of \
+             --output"
         ));
     }
     if then.ranks != now.ranks {
@@ -67,31 +72,8 @@ fn other_request(then: &Provenance, options: &Options, now: &Provenance) -> Opti
         return Some(format!("it has {was} ranks, and there are {is}: start as many as it has"));
     }
     let variables = |of: &Provenance| of.environment.iter().cloned().collect();
-    let reason =
-        of_names("the variable", "not set", variables(then), variables(now)).into_iter().next()?;
-    Some(format!("{reason}: set it as it was"))
-}
-
-/// What decides the numbers.
-#[derive(PartialEq)]
-struct Asked {
-    request: Result<Request, String>,
-    effort: Effort,
-    seed: u64,
-    simulate: Option<PathBuf>,
-    catalogue: Option<PathBuf>,
-}
-
-impl Asked {
-    fn of(options: &Options) -> Self {
-        Self {
-            request: options.request(),
-            effort: options.effort(),
-            seed: options.seed,
-            simulate: options.simulate.as_ref().map(PathBuf::from),
-            catalogue: options.catalogue.clone(),
-        }
-    }
+    let changed = differences("the variable", "not set", variables(then), variables(now));
+    changed.first().map(|reason| format!("{reason}: set it as it was"))
 }
 
 /// What has changed in the program and the machine.
@@ -104,7 +86,7 @@ fn changes(then: &Provenance, now: &Provenance) -> Vec<String> {
             huge_pages,
             shared_huge_pages,
             cpu_governor,
-            // The first may change at a stop, the others from hour to hour.
+            // The host name may change when the host restarts, the others from hour to hour.
             hostname: _,
             memory_bytes: _,
             shared_memory_free_bytes: _,
@@ -135,13 +117,13 @@ fn changes(then: &Provenance, now: &Provenance) -> Vec<String> {
     let libraries = |of: &Provenance| {
         of.libraries.iter().map(|of| (of.name.clone(), of.version.clone())).collect()
     };
-    let mut changes = of_names("the", "unknown", told(then), told(now));
-    changes.extend(of_names("the version of", "unknown", libraries(then), libraries(now)));
+    let mut changes = differences("the", "unknown", told(then), told(now));
+    changes.extend(differences("the version of", "unknown", libraries(then), libraries(now)));
     changes
 }
 
-/// A sentence for each name whose value is another.
-fn of_names(
+/// A sentence for each name whose value has changed.
+pub(crate) fn differences(
     what: &str,
     none: &str,
     was: BTreeMap<String, String>,

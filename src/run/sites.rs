@@ -1,6 +1,6 @@
-//! The hosts that take part, and what is there.
+//! The hosts of a run, and what each of them has.
 
-use std::path::Path;
+use std::{collections::HashMap, path::Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -22,24 +22,17 @@ use crate::{
     world,
 };
 
-/// What is known of a host before anything is planned.
+/// A host before planning.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Site {
-    /// Without a launcher its ranks follow from the plan.
+    /// Without a launcher the plan sets its ranks.
     pub(super) host: Host,
-    /// The transports that cannot be used there.
-    pub(super) absent: Vec<Absent>,
-    /// Where its simulated machine is, if it is one.
+    /// The transports that cannot be used there, each with the reason.
+    pub(super) absent: HashMap<TransportKind, String>,
+    /// How to join its simulated machine, if it is one.
     pub(super) simulation: Option<String>,
-    /// What is expected of it.
+    /// What its rates are compared with.
     pub(super) judged: Judged,
-}
-
-/// A transport that cannot be used on a host.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Absent {
-    pub(super) transport: TransportKind,
-    pub(super) reason: String,
 }
 
 /// What one rank sees of its host.
@@ -49,38 +42,38 @@ struct View {
     simulation: Option<String>,
 }
 
-/// All that the ranks have found.
+/// What the ranks have found.
 pub(super) struct Found {
     /// What is on this rank's host.
     pub(super) topology: Topology,
-    /// All hosts; rank 0's alone.
+    /// All hosts; only rank 0 has them.
     pub(super) sites: Option<Vec<Site>>,
 }
 
-/// Looks at the hosts of all ranks. Every rank calls it.
+/// Surveys the hosts of all ranks. Every rank calls it.
 pub(super) fn find(
     ranks: &mut Ranks,
     options: &Options,
     transports: &mut Transports,
 ) -> Result<Found, Failure> {
-    let start = |err: world::Error| Failure::Start(err.to_string());
-    let members = ranks.find_host().map_err(start)?;
-    let simulation = ranks.simulate(options.simulate.as_deref(), options.seed).map_err(start)?;
+    let members = ranks.find_host().map_err(Failure::start)?;
+    let simulation =
+        ranks.simulate(options.simulate.as_deref(), options.seed).map_err(Failure::start)?;
     let name = world::host().name;
-    let place = match ranks.launcher() {
+    let place = match &ranks.launcher {
         Some(launcher) => format!("rank {} on {name}: ", launcher.rank),
         None => String::new(),
     };
     let view = simulation
         .and_then(|simulation| Ok(View { topology: topology(options)?, simulation }))
         .map_err(|reason| format!("{place}{reason}"));
-    let views = ranks.on_this_host().gather(view.clone()).map_err(start)?;
-    let place = if ranks.launcher().is_some() { format!("{name}: ") } else { String::new() };
+    let views = ranks.on_this_host().gather(view.clone()).map_err(Failure::start)?;
+    let place = if ranks.launcher.is_some() { format!("{name}: ") } else { String::new() };
     let site = views.map(|views| {
         let host = Host { name, ranks: members, topology: Topology::default() };
         site(host, views, options, transports, &place)
     });
-    let sites = ranks.world.gather(site).map_err(start)?;
+    let sites = ranks.world.gather(site).map_err(Failure::start)?;
     let sites =
         sites.map(|sites| sites.into_iter().flatten().collect::<Result<Vec<Site>, String>>());
     // A rank that fails here tells only rank 0, which ends the run for all.
@@ -88,7 +81,7 @@ pub(super) fn find(
     Ok(Found { topology: view.unwrap_or_default().topology, sites })
 }
 
-/// What the first rank of a host makes of what its ranks see; `place` names the host.
+/// Combines the views of a host's ranks, on its first rank; `place` names the host.
 fn site(
     host: Host,
     views: Vec<Result<View, String>>,
@@ -108,14 +101,8 @@ fn site(
     }
     check_nccl(options, place)?;
     let why_not = |&transport: &TransportKind| {
-        let takes_gpus_by_number = match transport {
-            TransportKind::Local
-            | TransportKind::P2p
-            | TransportKind::Shm
-            | TransportKind::Nccl => true,
-            TransportKind::Rdma => false,
-        };
-        let reason = if takes_gpus_by_number && !sees_alike {
+        // Ranks name GPUs by their numbers, unless they name each other.
+        let reason = if !transport.is_between_ranks() && !sees_alike {
             format!(
                 "the ranks on {} see different GPUs: let each see all (CUDA_VISIBLE_DEVICES, \
                  --gpus-per-task), and each takes one by itself",
@@ -124,20 +111,20 @@ fn site(
         } else {
             transports.get(transport, &topology).err()?.to_owned()
         };
-        Some(Absent { transport, reason })
+        Some((transport, reason))
     };
-    let absent = options.transports.iter().filter_map(why_not).collect();
+    let absent = options.asked.transports.iter().filter_map(why_not).collect();
     let judged = judge::look(options, &topology).map_err(|reason| format!("{place}{reason}"))?;
     Ok(Site { host: Host { topology, ..host }, absent, simulation, judged })
 }
 
-/// What is on this machine, with its network interfaces and NCCL where they are asked for.
+/// The topology of this machine. Loads libfabric and NCCL if the run measures them.
 fn topology(options: &Options) -> Result<Topology, String> {
     let mut topology = machine::topology().map_err(|err| err.to_string())?;
-    if options.transports.contains(&TransportKind::Rdma) {
-        topology.nics = machine::offered_nics(options.fabric.fabric_lib.as_deref().map(Path::new));
+    if options.asked.transports.contains(&TransportKind::Rdma) {
+        topology.nics = machine::offered_nics(options.fabric_lib.as_deref().map(Path::new));
     }
-    if options.transports.contains(&TransportKind::Nccl) {
+    if options.asked.transports.contains(&TransportKind::Nccl) {
         machine::nccl(options.nccl.nccl_lib.as_deref());
     }
     Ok(topology)
@@ -145,11 +132,11 @@ fn topology(options: &Options) -> Result<Topology, String> {
 
 /// If NCCL is measured: checks its variables on the host that `place` names.
 fn check_nccl(options: &Options, place: &str) -> Result<(), String> {
-    if !options.transports.contains(&TransportKind::Nccl) {
+    if !options.asked.transports.contains(&TransportKind::Nccl) {
         return Ok(());
     }
-    let request = options.nccl.request();
-    let warnings = nccl_env::check(&request).map_err(|reason| format!("{place}{reason}"))?;
+    let warnings =
+        nccl_env::check(&options.asked.nccl).map_err(|reason| format!("{place}{reason}"))?;
     for warning in warnings.iter().filter(|_| !options.quiet) {
         say(&format!("warning: {place}{warning}"));
     }

@@ -1,18 +1,17 @@
-//! The steps of a run: what is to be measured, one after the other, and what each rank must know
-//! of it.
+//! The steps of a run, one after the other, and what each rank must know of them.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::sites::{Absent, Site};
+use super::sites::Site;
 use crate::{
-    plan::{self, BadRequest, Case, Effort, Engine, Rank, Request, TransportKind, topology::Host},
+    plan::{self, BadRequest, Case, Effort, Rank, Request, TransportKind, topology::Host},
     record::{Naming, Row},
     show::progress::Weight,
 };
 
-/// What is to be measured at the same time. Each case is a row.
+/// Cases that run at the same time. Each case is a row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Step {
     /// A transport that cannot be measured: a row that says why.
@@ -23,32 +22,29 @@ pub(super) enum Step {
     AcrossHosts(Box<Case>),
 }
 
-/// What a rank must know of the run: its own part of it.
+/// What a rank must know of the run: its part of the steps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Job {
     pub(super) steps: Vec<Step>,
-    /// The number of the first of them, by which its data differs from that of others.
+    /// The number of the first step, from which the seed of its data derives.
     pub(super) first: u64,
     pub(super) effort: Effort,
     pub(super) seed: u64,
 }
 
 impl Step {
-    /// How many rows come of it.
+    /// The number of its rows.
     pub(super) fn rows(&self) -> usize {
-        match self {
-            Self::Absent { .. } => 1,
-            Self::OnEachHost(_) | Self::AcrossHosts(_) => self.cases().count(),
-        }
+        self.cases().count().max(1)
     }
 
-    /// What its time depends on; `None`: it takes no time.
+    /// What its duration depends on; `None`: it takes no time.
     pub(super) fn weight(&self) -> Option<Weight> {
         let case = self.cases().max_by_key(|case| case.size)?;
         Some(Weight { transport: case.transport, size: case.size })
     }
 
-    /// Its rows, with the columns that the plan fills.
+    /// Its rows, with the columns that are known from the plan.
     pub(super) fn planned(&self) -> Vec<Row> {
         match self {
             Self::Absent { transport, reason } => vec![Row::absent(0, *transport, reason)],
@@ -58,21 +54,17 @@ impl Step {
         }
     }
 
-    /// Its cases, host by host.
-    pub(super) fn of_hosts(&self) -> Vec<Option<&Case>> {
-        match self {
-            Self::Absent { .. } => Vec::new(),
-            Self::OnEachHost(cases) => cases.iter().map(Option::as_ref).collect(),
-            Self::AcrossHosts(case) => vec![Some(case)],
-        }
-    }
-
-    /// Those that there are.
+    /// Its cases, in the order of their rows.
     pub(super) fn cases(&self) -> impl Iterator<Item = &Case> {
-        self.of_hosts().into_iter().flatten()
+        let (of_hosts, of_all) = match self {
+            Self::Absent { .. } => (&[][..], None),
+            Self::OnEachHost(cases) => (&cases[..], None),
+            Self::AcrossHosts(case) => (&[][..], Some(&**case)),
+        };
+        of_hosts.iter().flatten().chain(of_all)
     }
 
-    /// What ranks on host number `host` measure.
+    /// The case of the ranks on host number `host`.
     pub(super) fn case(&self, host: usize) -> Option<&Case> {
         match self {
             Self::Absent { .. } => None,
@@ -82,9 +74,9 @@ impl Step {
     }
 }
 
-/// What is left of a run of which some rows are there.
+/// What is left of a run that has some rows already.
 pub(super) struct Rest<'a> {
-    /// The steps that are left; rows of the first may be there too.
+    /// The steps that are left; the first may have rows already.
     pub(super) steps: &'a [Step],
     /// The number of its first row.
     pub(super) row: usize,
@@ -93,7 +85,7 @@ pub(super) struct Rest<'a> {
 }
 
 impl<'a> Rest<'a> {
-    /// What is left of `steps` when `finished` rows are there.
+    /// What is left of `steps` after `finished` rows.
     pub(super) fn of(steps: &'a [Step], finished: usize) -> Self {
         let mut rest = Self { steps, row: 1, measured: 0 };
         while let [step, others @ ..] = rest.steps
@@ -108,44 +100,35 @@ impl<'a> Rest<'a> {
 }
 
 /// The steps of a run, in the order of their rows. If this process starts the ranks, `--ranks` or
-/// the cases decide how many, and `sites` gets them.
+/// the cases decide how many, and `sites` is updated.
 pub(super) fn plan(
     request: &Request,
     sites: &mut [Site],
     is_launched: bool,
 ) -> Result<Vec<Step>, String> {
     let is_simulated = sites[0].simulation.is_some();
+    let mut planner = Planner { request, is_simulated, is_launched, ranks: 1 };
     if !is_launched && request.ranks.is_none() {
-        no_gpus(request, &sites[0]).map_or(Ok(()), Err)?;
-        plan::check_gpus(request, &sites[0].host.topology).map_err(|err| err.to_string())?;
+        check_named_gpus(request, &sites[0])?;
+        plan::check_gpus(request, &sites[0].host.topology)?;
     }
     let mut steps = Vec::new();
-    let is_across_hosts = |transport: &&TransportKind| transport.is_across_hosts();
-    let (across_hosts, on_each_host): (Vec<_>, Vec<_>) =
-        request.transports.iter().partition(is_across_hosts);
-    let mut named = 1;
-    for &transport in on_each_host {
-        let request = Request { transports: vec![transport], ..request.clone() };
-        let planner = Planner { request, transport, is_simulated, is_launched };
-        let of_hosts = sites.iter().map(|site| planner.on_host(site));
-        let of_hosts = of_hosts.collect::<Result<Vec<OfHost>, String>>()?;
-        named = of_hosts.iter().map(|of_host| of_host.ranks).fold(named, u32::max);
-        steps.extend(planner.on_each_host(of_hosts, sites));
+    let transports = || request.transports.iter().copied();
+    for transport in transports().filter(|transport| !transport.is_across_hosts()) {
+        steps.extend(planner.on_each_host(transport, sites)?);
     }
     if !is_launched {
-        let is_absent = absence(&sites[0], TransportKind::Rdma).is_some();
+        let is_absent = sites[0].absent.contains_key(&TransportKind::Rdma);
         if request.transports.contains(&TransportKind::Rdma) && !is_absent {
-            named = named.max(2);
+            planner.ranks = planner.ranks.max(2);
         }
-        sites[0].host.ranks = (0..request.ranks.unwrap_or(named)).map(Rank).collect();
+        sites[0].host.ranks = (0..request.ranks.unwrap_or(planner.ranks)).map(Rank).collect();
     }
-    for &transport in across_hosts {
-        let request = Request { transports: vec![transport], ..request.clone() };
-        let planner = Planner { request, transport, is_simulated, is_launched };
-        steps.extend(planner.across_hosts(sites)?);
+    for transport in transports().filter(|transport| transport.is_across_hosts()) {
+        steps.extend(planner.across_hosts(transport, sites)?);
     }
     match (&request.transports[..], &steps[..]) {
-        // A transport that was asked for by name must have a row that can be measured.
+        // A transport that is requested by name must have a row that can be measured.
         ([_], [Step::Absent { reason, .. }]) => Err(format!("nothing can be measured: {reason}")),
         _ => Ok(steps),
     }
@@ -154,108 +137,105 @@ pub(super) fn plan(
 const NOT_SIMULATED: &str = "between processes it would be this machine's own memory and network \
                              that is measured, which is not simulated: leave out --simulate";
 
-/// What is planned of one transport.
-struct Planner {
-    transport: TransportKind,
-    /// What is asked of it, and of no other.
-    request: Request,
+/// Plans transport by transport.
+struct Planner<'a> {
+    request: &'a Request,
     is_simulated: bool,
     is_launched: bool,
-}
-
-/// What a host has of a transport, and why not all of it.
-struct OfHost {
-    cases: Vec<Case>,
-    reason: Option<String>,
-    /// How many ranks they take, those that cannot be simulated too.
+    /// The number of ranks that cases within a host need, including cases that cannot be simulated.
     ranks: u32,
 }
 
-impl Planner {
-    /// The row of a transport that cannot be measured.
-    fn absent(&self, reason: String) -> Step {
-        Step::Absent { transport: self.transport, reason }
+impl Planner<'_> {
+    /// The request for one transport and this number of ranks.
+    fn request_of(&self, transport: TransportKind, ranks: Option<u32>) -> Request {
+        Request { transports: vec![transport], ranks, ..self.request.clone() }
     }
 
-    /// The steps that all ranks of all hosts take together.
-    fn across_hosts(&self, sites: &[Site]) -> Result<Vec<Step>, String> {
+    /// The steps of a transport that all hosts measure together.
+    fn across_hosts(&self, transport: TransportKind, sites: &[Site]) -> Result<Vec<Step>, String> {
+        let absent = |reason| Ok(vec![Step::Absent { transport, reason }]);
         for site in sites {
-            if let Some(reason) = absence(site, self.transport) {
-                return Ok(vec![self.absent(on(site, sites, reason))]);
+            if let Some(reason) = site.absent.get(&transport) {
+                return absent(on(site, sites, reason));
             }
         }
         let hosts: Vec<Host> = sites.iter().map(|site| site.host.clone()).collect();
-        let cases =
-            plan::cases_across_hosts(&self.request, &hosts).map_err(|err| err.to_string())?;
+        let ranks = hosts.iter().map(|host| host.ranks.len()).sum::<usize>();
+        let request = self.request_of(transport, u32::try_from(ranks).ok());
+        let cases = plan::cases_across_hosts(&request, &hosts)?;
         if cases.is_empty() {
-            let ranks = hosts.iter().map(|host| host.ranks.len()).sum::<usize>();
-            let request = Request { ranks: u32::try_from(ranks).ok(), ..self.request.clone() };
-            let reason = plan::why_none(self.transport, &request, &hosts[0].topology);
-            return Ok(vec![self.absent(reason)]);
+            return absent(plan::why_none(transport, &request, &hosts[0].topology));
         }
-        if self.is_simulated && self.transport == TransportKind::Rdma {
-            return Ok(vec![self.absent(NOT_SIMULATED.to_owned())]);
+        if self.is_simulated && cases.iter().any(|case| !case.engine.is_of_gpu()) {
+            return absent(NOT_SIMULATED.to_owned());
         }
         Ok(cases.into_iter().map(|case| Step::AcrossHosts(Box::new(case))).collect())
     }
 
-    /// The steps on each host, side by side.
-    fn on_each_host(&self, of_hosts: Vec<OfHost>, sites: &[Site]) -> Vec<Step> {
-        let reasons = of_hosts.iter().zip(sites).filter_map(|(of_host, site)| {
-            of_host.reason.as_ref().map(|reason| on(site, sites, reason))
-        });
-        let mut reasons: Vec<String> = reasons.collect();
+    /// The steps of a transport that each host measures by itself.
+    fn on_each_host(
+        &mut self,
+        transport: TransportKind,
+        sites: &[Site],
+    ) -> Result<Vec<Step>, String> {
+        let (mut hosts, mut reasons) = (Vec::new(), Vec::new());
+        for site in sites {
+            let (cases, reason) = self.on_host(transport, site)?;
+            hosts.push(cases.into_iter());
+            reasons.extend(reason.map(|reason| on(site, sites, &reason)));
+        }
         reasons.dedup();
-        let mut steps: Vec<Step> = reasons.into_iter().map(|reason| self.absent(reason)).collect();
-        let most = of_hosts.iter().map(|of_host| of_host.cases.len()).max().unwrap_or(0);
-        let mut hosts: Vec<_> =
-            of_hosts.into_iter().map(|of_host| of_host.cases.into_iter()).collect();
-        steps.extend(
-            (0..most).map(|_| Step::OnEachHost(hosts.iter_mut().map(Iterator::next).collect())),
-        );
-        steps
+        let absent = |reason| Step::Absent { transport, reason };
+        let mut steps: Vec<Step> = reasons.into_iter().map(absent).collect();
+        let most = hosts.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+        let mut next = || hosts.iter_mut().map(Iterator::next).collect();
+        steps.extend((0..most).map(|_| Step::OnEachHost(next())));
+        Ok(steps)
     }
 
-    fn on_host(&self, site: &Site) -> Result<OfHost, String> {
+    /// The cases of one host, and why there are none or not all of them.
+    fn on_host(
+        &mut self,
+        transport: TransportKind,
+        site: &Site,
+    ) -> Result<(Vec<Case>, Option<String>), String> {
         let Host { topology, ranks, .. } = &site.host;
-        no_gpus(&self.request, site).map_or(Ok(()), Err)?;
-        if let Some(reason) = absence(site, self.transport) {
-            return Ok(OfHost { cases: Vec::new(), reason: Some(reason.to_owned()), ranks: 1 });
+        check_named_gpus(self.request, site)?;
+        if let Some(reason) = site.absent.get(&transport) {
+            return Ok((Vec::new(), Some(reason.clone())));
         }
         let count = u32::try_from(ranks.len()).ok().filter(|_| self.is_launched);
-        let request = Request { ranks: count.or(self.request.ranks), ..self.request.clone() };
+        let request = self.request_of(transport, count.or(self.request.ranks));
         let mut cases = plan::cases(&request, topology).or_else(|err| match err {
             // One host may have too few ranks for a pattern that others have enough for.
             BadRequest::TooFewRanks(_) if self.is_launched => Ok(Vec::new()),
             err => Err(err.to_string()),
         })?;
-        let named = cases.iter().flat_map(Case::ends).map(|end| end.rank.0 + 1).max().unwrap_or(1);
+        let numbers = cases.iter().flat_map(Case::ends).map(|end| end.rank.0 + 1);
+        self.ranks = numbers.fold(self.ranks, u32::max);
         let mut reason = None;
-        if self.is_simulated && cases.iter().any(|case| case.engine == Engine::Cpu) {
-            cases.retain(|case| case.engine != Engine::Cpu);
+        if self.is_simulated && cases.iter().any(|case| !case.engine.is_of_gpu()) {
+            cases.retain(|case| case.engine.is_of_gpu());
             reason = Some(NOT_SIMULATED.to_owned());
         } else if cases.is_empty() {
-            reason = Some(plan::why_none(self.transport, &request, topology));
+            reason = Some(plan::why_none(transport, &request, topology));
         }
         if self.is_launched {
             cases = cases.into_iter().map(|case| case.on(ranks)).collect();
         }
-        Ok(OfHost { cases, reason, ranks: named })
+        Ok((cases, reason))
     }
 }
 
-/// Why GPUs that were named are not there, if there are none at all.
-fn no_gpus(request: &Request, site: &Site) -> Option<String> {
+/// Refuses named GPUs on a host that has none at all, for the reason that it has none.
+fn check_named_gpus(request: &Request, site: &Site) -> Result<(), String> {
     let is_named = request.gpus.is_some() && site.host.topology.gpus.is_empty();
     let kinds = [TransportKind::Local, TransportKind::P2p];
-    let reason = kinds.into_iter().find_map(|kind| absence(site, kind)).filter(|_| is_named)?;
-    Some(format!("--gpus: {reason}"))
-}
-
-/// Why `transport` cannot be used on a host, if it cannot.
-fn absence(site: &Site, transport: TransportKind) -> Option<&str> {
-    let absent = site.absent.iter().find(|absent: &&Absent| absent.transport == transport)?;
-    Some(&absent.reason)
+    match kinds.iter().find_map(|kind| site.absent.get(kind)).filter(|_| is_named) {
+        Some(reason) => Err(format!("--gpus: {reason}")),
+        None => Ok(()),
+    }
 }
 
 /// `reason`, with the host that has it where there are several.
@@ -263,32 +243,29 @@ fn on(site: &Site, sites: &[Site], reason: &str) -> String {
     if sites.len() > 1 { format!("{}: {reason}", site.host.name) } else { reason.to_owned() }
 }
 
-/// What each of `members` does, one after the other.
+/// The steps as each of `members` must know them.
 pub(super) fn parts(steps: &[Step], hosts: &[Host], members: &[Rank]) -> Vec<Vec<Step>> {
     let host_of: BTreeMap<Rank, usize> = (0..)
         .zip(hosts)
         .flat_map(|(number, host)| host.ranks.iter().map(move |&rank| (rank, number)))
         .collect();
-    let mut all: Vec<Vec<Step>> = members.iter().map(|_| Vec::new()).collect();
+    let mut all: Vec<Vec<Step>> = vec![Vec::new(); members.len()];
     for step in steps {
-        let parts = match step {
-            Step::AcrossHosts(case) => case.parts(),
-            Step::Absent { .. } | Step::OnEachHost(_) => BTreeMap::new(),
-        };
-        for (rank, own) in members.iter().zip(&mut all) {
-            let host = host_of.get(rank).copied().unwrap_or(0);
-            own.extend(match step {
-                Step::Absent { .. } => None,
-                Step::OnEachHost(_) => Some(Step::OnEachHost(vec![step.case(host).cloned()])),
-                // Rank 0 keeps the case whole.
-                Step::AcrossHosts(_) if members.first() == Some(rank) => Some(step.clone()),
-                Step::AcrossHosts(case) => {
-                    let part = parts.get(rank).cloned();
-                    Some(Step::AcrossHosts(Box::new(
-                        part.unwrap_or_else(|| case.clone_without_flows()),
-                    )))
+        match step {
+            Step::Absent { .. } => {}
+            Step::OnEachHost(cases) => {
+                for (rank, own) in members.iter().zip(&mut all) {
+                    let host = host_of.get(rank).copied().unwrap_or(0);
+                    own.push(Step::OnEachHost(vec![cases.get(host).cloned().flatten()]));
                 }
-            });
+            }
+            Step::AcrossHosts(case) => {
+                let (mut parts, bare) = (case.parts(), case.without_flows());
+                for (rank, own) in members.iter().zip(&mut all) {
+                    let part = parts.remove(rank).unwrap_or_else(|| bare.clone());
+                    own.push(Step::AcrossHosts(Box::new(part)));
+                }
+            }
         }
     }
     all
@@ -298,9 +275,7 @@ pub(super) fn parts(steps: &[Step], hosts: &[Host], members: &[Rank]) -> Vec<Vec
 pub(super) fn listing(steps: &[Step]) -> String {
     let listed = |row: &Row| row.title(&Naming::default()) + "\n";
     let lines = steps.iter().flat_map(|step| match step {
-        Step::Absent { transport, reason } => {
-            vec![format!("{transport} skipped: {reason}\n")]
-        }
+        Step::Absent { transport, reason } => vec![format!("{transport} skipped: {reason}\n")],
         Step::OnEachHost(_) | Step::AcrossHosts(_) => step.planned().iter().map(listed).collect(),
     });
     (1..).zip(lines).map(|(number, line)| format!("{number} {line}")).collect()

@@ -1,6 +1,6 @@
 //! One rank at work: it measures its part of each step, and rank 0 hears what came of it.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,7 @@ pub(super) struct CaseResult {
 }
 
 /// What came of a step, as rank 0 hears it.
+#[derive(Default)]
 pub(super) struct StepResult {
     /// Host by host, or of all together.
     pub(super) cases: Vec<CaseResult>,
@@ -41,7 +42,7 @@ pub(super) struct StepResult {
 /// One rank at work.
 pub(super) struct Worker<'a> {
     pub(super) ranks: &'a mut Ranks,
-    pub(super) bench: Bench,
+    bench: Bench,
     /// Which of the hosts of a step this rank is on.
     host: usize,
     seed: u64,
@@ -51,13 +52,13 @@ pub(super) struct Worker<'a> {
 
 /// What a rank reports after the last step: its number, the end of its NCCL log, and the health of
 /// its host's GPUs.
-type Leave = (Rank, Option<String>, Option<HostHealth>);
+pub(super) type Leave = (Rank, Option<String>, Option<HostHealth>);
 
 /// What a rank measures cases with.
-pub(super) struct Bench {
+struct Bench {
     transports: Transports,
     topology: Topology,
-    pub(super) lookout: Lookout,
+    lookout: Lookout,
     effort: Effort,
 }
 
@@ -83,7 +84,7 @@ impl<'a> Worker<'a> {
         if matches!(step, Step::OnEachHost(_)) && self.ranks.part.is_some() {
             return self.measure_on_each_host(case, seed);
         }
-        let Some(case) = case else { return Ok(StepResult { cases: Vec::new(), lost: None }) };
+        let Some(case) = case else { return Ok(StepResult::default()) };
         let world = &mut self.ranks.world;
         let (mut result, mut lost) = self.bench.measure(world, case, seed);
         if lost.is_none() && self.ranks.part.is_some() {
@@ -112,7 +113,7 @@ impl<'a> Worker<'a> {
         seed: u64,
     ) -> Result<StepResult, Failed> {
         let Ranks { world, part: Some(part), .. } = &mut *self.ranks else {
-            return Ok(StepResult { cases: Vec::new(), lost: None });
+            return Ok(StepResult::default());
         };
         let (result, lost) = match case {
             Some(case) => self.bench.measure(part, case, seed),
@@ -154,9 +155,14 @@ impl<'a> Worker<'a> {
     /// After the last step: sends rank 0 the end of the NCCL log and the health of the GPUs. A
     /// barrier must follow, because a rank that leaves while rank 0 is busy looks dead.
     pub(super) fn take_leave(&mut self) -> Result<Option<Vec<Leave>>, world::Error> {
-        let world = &mut self.ranks.world;
-        world.next_round();
-        world.gather((world.rank(), nccl_env::take_log(), self.bench.lookout.health()))
+        self.ranks.world.next_round();
+        let leave = self.own_leave();
+        self.ranks.world.gather(leave)
+    }
+
+    /// The end of this rank's own NCCL log, and the health of this host's GPUs.
+    pub(super) fn own_leave(&mut self) -> Leave {
+        (self.ranks.world.rank(), nccl_env::take_log(), self.bench.lookout.health())
     }
 }
 
@@ -198,17 +204,12 @@ impl CaseResult {
 /// The transports of this rank, each opened once and kept, so that GPUs stay ready.
 pub(super) struct Transports {
     open: Open,
-    opened: Vec<Opened>,
-}
-
-struct Opened {
-    kind: TransportKind,
-    transport: Result<Box<dyn Transport>, String>,
+    opened: HashMap<TransportKind, Result<Box<dyn Transport>, String>>,
 }
 
 impl Transports {
-    pub(super) const fn new(open: Open) -> Self {
-        Self { open, opened: Vec::new() }
+    pub(super) fn new(open: Open) -> Self {
+        Self { open, opened: HashMap::new() }
     }
 
     /// The transport, or why it cannot be used here.
@@ -217,14 +218,8 @@ impl Transports {
         kind: TransportKind,
         topology: &Topology,
     ) -> Result<&dyn Transport, &str> {
-        let place = match self.opened.iter().position(|opened| opened.kind == kind) {
-            Some(place) => place,
-            None => {
-                self.opened.push(Opened { kind, transport: (self.open)(kind, topology) });
-                self.opened.len() - 1
-            }
-        };
-        self.opened[place].transport.as_deref().map_err(String::as_str)
+        let opened = self.opened.entry(kind).or_insert_with(|| (self.open)(kind, topology));
+        opened.as_deref().map_err(String::as_str)
     }
 }
 
@@ -250,7 +245,7 @@ fn tell(world: &mut World, mut err: Failed) -> Result<Failed, Failed> {
             return Ok(err);
         }
         let Heard { cause, gone, silent } = world.abandon_after(&err.to_string());
-        // What a rank has shared goes away with it.
+        // Memory that a rank has shared disappears with the rank.
         if let (transport::Error::Open(_), None, Some(rank)) = (&*err.source, &cause, gone) {
             let source = Box::new(world::Error::Gone(rank.0).into());
             return Err(Failed { source, ..err });
@@ -264,8 +259,8 @@ fn tell(world: &mut World, mut err: Failed) -> Result<Failed, Failed> {
     }
 }
 
-/// Has each rank say whom it has lost. Rank 0's own words end the run, and all ranks with it: it
-/// gives the others time, whose patience ends when its own does.
+/// Lets each rank report whom it has lost. The run ends with rank 0's report, so rank 0 gives the
+/// others a moment for theirs: their deadlines end when its own does.
 fn say(world: &World, err: &Failed) {
     const GRACE: Duration = Duration::from_secs(1);
     if world.is_root() {

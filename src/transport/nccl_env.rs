@@ -8,7 +8,7 @@ use crate::{
     ffi::{nccl, process},
     plan::{
         NcclRequest, Rank,
-        nccl_env::{Known, Origin, Setting, findings, settings},
+        nccl_env::{Known, Origin, Setting, Version, findings, settings},
     },
 };
 
@@ -71,7 +71,8 @@ pub fn known() -> Option<Known> {
     let library = nccl::Library::loaded()?;
     let nccl::Version { major, minor, patch } = library.version();
     // Without readable names, the library counts as absent.
-    Some(Known { version: [major, minor, patch], names: library.variables().ok()? })
+    let version = Version([major, minor, patch]);
+    Some(Known { version, names: library.variables().ok()? })
 }
 
 /// The files that NCCL reads, in its order, with their texts ("NVIDIA/nccl", `src/misc/param.cc`,

@@ -90,9 +90,8 @@ fn a_users_file_adds_machines_and_is_refused_with_line_and_key() {
     assert!(shown.starts_with("instance type lab box, added by the user\n"), "{shown}");
     fs::write(&file, "schema = 1\n[instance.box]\ngpu = \"l4\"\ngpu_counts = 2\n").unwrap();
     let said = refusal(&["--catalogue", path]);
-    let wanted = format!(
-        "error: --catalogue {path}: line 4, key `instance.box`: unknown field `gpu_counts`"
-    );
+    let wanted =
+        format!("error: --catalogue {path}: line 4, `instance.box`: unknown field `gpu_counts`");
     assert!(said.starts_with(&wanted) && said.lines().count() == 1, "{said}");
     let absent = Path::new("/nowhere/mine.toml");
     let said = refusal(&["--catalogue", absent.to_str().unwrap()]);

@@ -252,7 +252,7 @@ fn only_the_same_sweep_goes_on() {
     let here = place.json()["provenance"]["machine"]["hostname"].as_str().unwrap().to_owned();
     fs::write(&json, text.replace(&format!("\"hostname\": \"{here}\""), "\"hostname\": \"x\""))
         .unwrap();
-    refused("--resume out", &format!("the host was x and is {here}"));
+    refused("--resume out", &format!("the host was `x` and is `{here}`"));
     fs::write(&json, "{").unwrap();
     refused("--resume out", "sweep.json is not as g2g writes it");
     fs::write(&json, text).unwrap();

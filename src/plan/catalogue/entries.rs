@@ -347,47 +347,17 @@ pub struct Published {
     pub outside: Option<String>,
 }
 
-/// Where a machine says which one it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Dmi {
-    /// The file with the name of its type.
-    pub product_name_path: String,
-    /// What is in it.
-    pub product_name_is: String,
-    /// The file with the name of the instance.
-    pub instance_id_path: String,
-    /// The variable that aws-ofi-nccl reads in its place.
-    pub override_env_for_tests: String,
-    /// The types with GPUs that have no hypervisor.
-    pub gpu_bare_metal_types: Vec<String>,
-    /// Where this is from.
-    pub src: Vec<String>,
-}
-
 /// Collectives: what their rates mean, what bounds them, and what others measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Collectives {
     /// Bus bandwidth over algorithm bandwidth among `n` ranks, as a formula.
     pub busbw_factor: BTreeMap<String, String>,
-    /// What bounds the bus bandwidth.
-    pub bound: CollectiveBound,
+    /// What bounds the bus bandwidth of an all-reduce: formulas of a GPU's rate `B` in one
+    /// direction and of `n` ranks.
+    pub bound: toml::Table,
     /// What is known of one machine.
     pub reference: BTreeMap<String, CollectiveReference>,
-}
-
-/// What bounds the bus bandwidth of an all-reduce, as formulas of a GPU's rate `B` in one direction
-/// and of `n` ranks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CollectiveBound {
-    /// Around a ring.
-    pub ring_all_reduce_busbw: String,
-    /// By switches that reduce.
-    pub nvls_all_reduce_busbw_derived: String,
-    /// Where this is from.
-    pub src: Vec<String>,
 }
 
 /// What is known of collectives on one machine, in GB/s of bus bandwidth.

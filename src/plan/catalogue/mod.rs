@@ -15,14 +15,19 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 use toml::Spanned;
 
 pub use entries::{
-    Attainable, CollectiveBound, CollectiveReference, Collectives, Dmi, Gpu, HostLink,
-    HostLinkFacts, Instance, NvLink, Pcie, PcieGeneration, PeerAccess, Positive, Published,
+    Attainable, CollectiveReference, Collectives, Gpu, HostLink, HostLinkFacts, Instance, NvLink,
+    Pcie, PcieGeneration, PeerAccess, Positive, Published,
 };
 
-/// The only form of the file that there is.
+use super::{
+    bad_file::{BadFile, Problem},
+    nccl_env::{Nonexistent, OtherVariable, Variable},
+};
+
+/// The only version of the file's format.
 const SCHEMA: u32 = 1;
 
-/// Names that are offered in the place of one that there is not.
+/// The number of names suggested for an unknown one.
 const NAMES_OFFERED: usize = 3;
 
 /// The catalogue, as it was when this program was built.
@@ -49,7 +54,7 @@ pub struct Catalogue {
     /// Instance types, by name.
     pub instance: BTreeMap<String, Instance>,
     /// Where a machine says which one it is.
-    pub dmi: Dmi,
+    pub dmi: toml::Table,
     /// Collectives.
     pub collective: Collectives,
     /// What transfers reach of each way.
@@ -59,23 +64,21 @@ pub struct Catalogue {
     /// The names of the entries that the user has added.
     #[serde(skip)]
     added: BTreeSet<String>,
-    #[serde(flatten, skip_serializing)]
-    _of_nccl: OfNccl,
-}
-
-/// What the same file says of NCCL, and others read: [`super::nccl_env`] its variables.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct OfNccl {
-    #[serde(rename = "nccl_env")]
-    _variables: IgnoredAny,
-    #[serde(rename = "nccl_env_other")]
-    _others: IgnoredAny,
-    #[serde(rename = "nccl_env_nonexistent")]
-    _nonexistent: IgnoredAny,
-    /// The forms of NCCL's log lines.
-    #[serde(rename = "nccl_log")]
-    _log: IgnoredAny,
+    /// Names of settings, by what they begin with.
+    #[serde(skip_serializing)]
+    pub(super) setting: BTreeMap<String, String>,
+    /// NCCL's variables whose values are known.
+    #[serde(skip_serializing)]
+    pub(super) nccl_env: BTreeMap<String, Variable>,
+    /// NCCL's variables of which little is known.
+    #[serde(skip_serializing)]
+    pub(super) nccl_env_other: BTreeMap<String, OtherVariable>,
+    /// Names of variables that circulate although no NCCL reads them.
+    #[serde(skip_serializing)]
+    pub(super) nccl_env_nonexistent: Nonexistent,
+    /// The forms of NCCL's log lines, which others read.
+    #[serde(skip_serializing, rename = "nccl_log")]
+    _nccl_log: IgnoredAny,
 }
 
 /// What a user's file may add.
@@ -100,48 +103,24 @@ pub enum Entry<'a> {
     Instance(&'a Instance),
 }
 
-/// What is wrong with a user's file, and where.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}{}: {problem}", in_key(.key))]
-pub struct BadCatalogue {
-    /// Counted from 1.
-    pub line: usize,
-    /// The key, with the tables it is in; empty if the line is no TOML.
-    pub key: String,
-    /// What is wrong: a sentence.
-    pub problem: String,
-}
-
-fn in_key(key: &str) -> String {
-    if key.is_empty() { String::new() } else { format!(", key `{key}`") }
-}
-
 impl Catalogue {
     /// What was known when this program was built.
     pub fn built_in() -> &'static Self {
         &BUILT_IN
     }
 
-    /// The same with what the text of a user's file adds: an entry of a name that is there takes
-    /// its place.
-    pub fn with(&self, text: &str) -> Result<Self, BadCatalogue> {
-        let bad = |at: usize, key: String, problem: String| {
-            let line = 1 + text.bytes().take(at).filter(|&byte| byte == b'\n').count();
-            BadCatalogue { line, key, problem: problem.replace('\n', " ") }
-        };
-        let addition: Addition = toml::from_str(text).map_err(|mut error: toml::de::Error| {
-            let at = error.span().map_or(0, |span| span.start);
-            // Only without the text to show does the error tell the key, behind its message.
-            error.set_input(None);
-            let shown = error.to_string();
-            let key =
-                shown.rsplit_once("in `").and_then(|(_, key)| key.trim_end().strip_suffix('`'));
-            bad(at, key.unwrap_or_default().to_owned(), problem_of(error.message()))
-        })?;
-        if *addition.schema.get_ref() != SCHEMA {
-            let problem =
-                format!("{} is not {SCHEMA}, the only one there is", addition.schema.get_ref());
-            return Err(bad(addition.schema.span().start, "schema".to_owned(), problem));
+    /// The catalogue with the entries of a user's file, which replace those of the same name.
+    pub fn with(&self, text: &str) -> Result<Self, BadFile> {
+        self.extended(text).map_err(|problem| problem.in_file(text))
+    }
+
+    fn extended(&self, text: &str) -> Result<Self, Problem> {
+        let addition: Addition =
+            toml::from_str(text).map_err(|err| Problem::from(err).told(with_nearest_key))?;
+        let schema = *addition.schema.get_ref();
+        if schema != SCHEMA {
+            let text = format!("{schema} is not {SCHEMA}, the only one there is");
+            return Err(Problem::new(&addition.schema, "schema", text));
         }
         let mut whole = self.clone();
         whole.source.extend(addition.source);
@@ -153,10 +132,11 @@ impl Catalogue {
             let gpu = &instance.get_ref().gpu;
             if !whole.gpu.contains_key(gpu) {
                 let near = nearest(gpu, whole.gpu.keys()).join(", ");
-                let problem = format!(
-                    "there is no GPU `{gpu}`: describe it as [gpu.{gpu}], or name one that is known, such as {near}"
+                let text = format!(
+                    "there is no GPU `{gpu}`: describe it as [gpu.{gpu}], or name one that is \
+                     known, such as {near}"
                 );
-                return Err(bad(instance.span().start, format!("instance.{name}.gpu"), problem));
+                return Err(Problem::new(&instance, &format!("instance.{name}.gpu"), text));
             }
             whole.added.insert(name.clone());
             whole.instance.insert(name, instance.into_inner());
@@ -180,7 +160,7 @@ impl Catalogue {
         nearest(name, self.instance.keys().chain(self.gpu.keys()))
     }
 
-    /// The words for a source; a name that the catalogue does not explain is words itself.
+    /// The description of a source; a name without one is its own description.
     pub fn words_of<'a>(&'a self, source: &'a str) -> &'a str {
         self.source.get(source).map_or(source, String::as_str)
     }
@@ -206,20 +186,13 @@ impl Catalogue {
 }
 
 impl Pcie {
-    /// Data in one packet, in bytes: what most roots and guests have; it is not told to programs
-    /// without privileges.
+    /// Bytes of data in one packet, as on most machines; unprivileged programs cannot read it.
     pub const PACKET_BYTES: f64 = 256.0;
 
     /// A generation.
-    pub const fn generation(&self, generation: u32) -> Option<&PcieGeneration> {
-        Some(match generation {
-            1 => &self.gen1,
-            2 => &self.gen2,
-            3 => &self.gen3,
-            4 => &self.gen4,
-            5 => &self.gen5,
-            _ => return None,
-        })
+    pub fn generation(&self, generation: u32) -> Option<&PcieGeneration> {
+        let all = [&self.gen1, &self.gen2, &self.gen3, &self.gen4, &self.gen5];
+        (1..).zip(all).find(|(number, _)| *number == generation).map(|(_, found)| found)
     }
 
     /// The share of the raw rate that is data, in packets of [`Pcie::PACKET_BYTES`] with headers of
@@ -229,16 +202,14 @@ impl Pcie {
     }
 }
 
-/// What the reader of TOML says, with the nearest key in the place of a list of all.
-fn problem_of(message: &str) -> String {
-    let Some((unknown, list)) = message.split_once(", expected one of ") else {
-        return message.to_owned();
-    };
-    let Some(name) = unknown.split('`').nth(1) else { return message.to_owned() };
+/// The message of the TOML parser, with the nearest key instead of a list of all keys.
+fn with_nearest_key(message: String) -> String {
+    let Some((unknown, list)) = message.split_once(", expected one of ") else { return message };
+    let name = unknown.split('`').nth(1).unwrap_or_default();
     let keys: Vec<String> = list.split('`').skip(1).step_by(2).map(str::to_owned).collect();
     match nearest(name, keys.iter()).first() {
         Some(key) => format!("{unknown}; the nearest that there is is `{key}`"),
-        None => message.to_owned(),
+        None => message,
     }
 }
 

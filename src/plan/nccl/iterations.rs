@@ -1,21 +1,45 @@
 //! How operations follow each other, as nccl-tests has it.
 
+use clap::{ArgAction, Args, builder::TypedValueParser, value_parser};
 use serde::{Deserialize, Serialize};
 
-/// How operations follow each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// More operations than this in a sample are a mistake.
+const ITERATIONS_MAX: u64 = 1_000_000;
+
+/// The most operations that fit into the driver's channel to a GPU.
+const GROUP_MAX: u64 = 64;
+
+/// How operations follow each other: flags, with their help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, Args)]
 pub struct Iterations {
-    /// Operations before anything else, beside those that find out how many a sample takes.
+    /// Warm-up operations before anything is timed, 0 to 1000000; g2g runs some more to find the
+    /// number of operations in a sample
+    #[arg(short = 'w', long = "warmup-iters", alias = "warmup_iters", value_name = "N",
+          default_value_t = 0, value_parser = value_parser!(u64).range(0..=ITERATIONS_MAX))]
     pub warm_up: u64,
-    /// Groups of operations in one bandwidth sample, or in the graph that it launches; `None`: as
-    /// many as last long enough.
+
+    /// Operations in one bandwidth sample, 1 to 1000000; in-place reductions have one [default: as
+    /// many as last 1 ms]
+    #[arg(short = 'n', long = "iters", value_name = "N",
+          value_parser = value_parser!(u64).range(1..=ITERATIONS_MAX))]
     pub groups: Option<u64>,
-    /// Operations that are handed to NCCL together.
+
+    /// Operations in one NCCL group call, 1 to 64; --iters counts groups
+    #[arg(short = 'm', long = "agg-iters", alias = "agg_iters", value_name = "N",
+          default_value_t = 1, value_parser = value_parser!(u64).range(1..=GROUP_MAX))]
     pub operations_per_group: u64,
-    /// Whether the CPU waits for each group before it begins the next one.
+
+    /// Whether the CPU waits for each group before it starts the next one: 0 or 1. With 0, all
+    /// groups are queued before the first starts
+    #[arg(short = 'z', long = "blocking", value_name = "0|1", default_value = "0",
+          action = ArgAction::Set,
+          value_parser = value_parser!(u8).range(0..=1).map(|number| number == 1))]
     pub is_blocking: bool,
-    /// How often a graph of the operations of a bandwidth sample is launched; 0: they are queued
-    /// one by one.
+
+    /// Capture the operations of a sample in a CUDA graph and launch it this many times, 0 to 64; 0
+    /// queues them one by one
+    #[arg(short = 'G', long, alias = "cudagraph", value_name = "LAUNCHES", default_value_t = 0,
+          value_parser = value_parser!(u32).range(0..=64))]
     pub graph: u32,
 }
 
@@ -26,19 +50,14 @@ impl Default for Iterations {
 }
 
 impl Iterations {
-    /// Operations of one bandwidth sample, where that was asked for.
-    pub const fn operations(&self) -> Option<u64> {
-        match self.groups {
-            Some(groups) => {
-                let operations = groups.saturating_mul(self.operations_per_group);
-                Some(operations.saturating_mul(self.launches()))
-            }
-            None => None,
-        }
+    /// Operations of one bandwidth sample, if the user sets their number.
+    pub fn operations(&self) -> Option<u64> {
+        let of_group = self.operations_per_group.saturating_mul(self.launches());
+        self.groups.map(|groups| groups.saturating_mul(of_group))
     }
 
-    /// How often what is captured, or queued once, is done in a bandwidth sample.
-    pub const fn launches(&self) -> u64 {
-        if self.graph > 1 { self.graph as u64 } else { 1 }
+    /// How often a bandwidth sample launches its operations.
+    pub fn launches(&self) -> u64 {
+        u64::from(self.graph.max(1))
     }
 }

@@ -4,18 +4,22 @@ mod iterations;
 mod memory;
 mod split;
 
-use std::collections::BTreeMap;
-
+use clap::{
+    ValueEnum,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 use serde::{Deserialize, Serialize};
 use strum::VariantArray as _;
 
 use super::{
-    BadRequest, Case, Collective, DataType, Endpoint, Engine, Flow, Gpu, Operation, Pattern, Place,
-    Rank, Reduction, Request, SIZE_OF_GPU, TransportKind, topology::Host,
+    Case, Collective, DataType, Endpoint, Engine, Flow, Operation, Pattern, Place, Reduction,
+    Request, SIZE_OF_GPU, TransportKind, flows, topology::Host,
 };
 pub use iterations::Iterations;
 pub use memory::{Allocator, Registration};
 pub use split::Split;
+
+use crate::units::Bytes;
 
 /// What a collective of NCCL works on. Its flows are the ways from each member, in the order of
 /// their numbers, to the next one, around.
@@ -51,7 +55,7 @@ pub struct Nccl {
     pub first: u32,
 }
 
-/// Of messages: whom a rank of a communicator sends to, and whom it receives from.
+/// The peers of a rank that sends and receives messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peers {
     /// It sends to this rank.
@@ -60,26 +64,89 @@ pub struct Peers {
     pub from: Option<u32>,
 }
 
-/// What the user asks of NCCL's collectives.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What the user asks of NCCL's collectives: flags, with their help.
+#[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "NCCL")]
 pub struct CollectiveRequest {
-    /// What the elements are, each once.
-    pub data_types: Vec<DataType>,
-    /// What becomes of the elements of all ranks, each once.
-    pub reductions: Vec<Reduction>,
-    /// The ranks with another part than the others, by their numbers in the communicator, each
-    /// once; empty: every rank in turn.
-    pub roots: Vec<u32>,
-    /// Whether what is received takes the place of what was given, each once.
+    /// Data types; comma-separated, or all
+    #[arg(short = 'd', long = "data-type", alias = "datatype", value_name = "TYPE",
+          default_value = "float", value_parser = list_or_all::<DataType>)]
+    pub data_types: std::vec::Vec<DataType>,
+
+    /// Reduction operations; comma-separated, or all
+    #[arg(short = 'o', long = "reduction", alias = "op", value_name = "REDUCTION",
+          default_value = "sum", value_parser = list_or_all::<Reduction>)]
+    pub reductions: std::vec::Vec<Reduction>,
+
+    // An empty list stands for all in turn.
+    /// Root rank, by its number in the communicator, or all in turn
+    #[arg(short = 'r', long = "root", value_name = "RANK|all", default_value = "0",
+          value_parser = roots)]
+    pub roots: std::vec::Vec<u32>,
+
+    /// Whether the receive buffer is the send buffer; comma-separated
+    #[arg(long = "place", value_name = "PLACE", value_delimiter = ',', value_parser = place(),
+          default_value = "out-of-place,in-place")]
     pub in_place: Vec<bool>,
-    /// Where memory comes from, each once; empty: from the driver, or from NCCL where it must.
+
+    /// Who allocates memory: the driver, or NCCL (ncclMemAlloc, as nccl-tests does);
+    /// comma-separated [default: cuda, and nccl where --registration requires it]
+    #[arg(long = "buffer", value_name = "ALLOCATOR", value_delimiter = ',')]
     pub buffers: Vec<Allocator>,
-    /// What NCCL is told of it, each once.
+
+    /// How memory is registered with NCCL; comma-separated
+    #[arg(short = 'R', long = "registration", alias = "local_register",
+          value_name = "REGISTRATION", value_delimiter = ',',
+          default_values_t = [Registration::None])]
     pub registrations: Vec<Registration>,
+
     /// How operations follow each other.
+    #[command(flatten)]
     pub iterations: Iterations,
-    /// How the ranks are divided.
+
+    /// Split the ranks into communicators that all do the same at once. Ranks with the same color
+    /// are together: the rank's number AND, OR, MOD or DIV this one, as nccl-tests'
+    /// NCCL_TESTS_SPLIT [default: one communicator of all]
+    #[arg(long, value_name = "OPERATION:N")]
     pub split: Option<Split>,
+}
+
+/// Values with commas between them, each once, among them `all`.
+fn list_or_all<T: ValueEnum + PartialEq>(text: &str) -> Result<Vec<T>, String> {
+    let all = T::value_variants();
+    let mut list = Vec::new();
+    for word in text.split(',') {
+        let values = match (word, T::from_str(word, false)) {
+            ("all", _) => all.to_vec(),
+            (_, Ok(value)) => vec![value],
+            (_, Err(_)) => {
+                let names = all.iter().filter_map(ValueEnum::to_possible_value);
+                let names: Vec<String> = names.map(|of| of.get_name().to_owned()).collect();
+                return Err(format!("there are {} and all", names.join(", ")));
+            }
+        };
+        for value in values {
+            if !list.contains(&value) {
+                list.push(value);
+            }
+        }
+    }
+    Ok(list)
+}
+
+fn place() -> impl TypedValueParser<Value = bool> {
+    let apart = PossibleValue::new("out-of-place").help("In a separate buffer");
+    let in_place = PossibleValue::new("in-place").help("In the send buffer");
+    PossibleValuesParser::new([apart, in_place]).map(|place| place == "in-place")
+}
+
+fn roots(text: &str) -> Result<Vec<u32>, String> {
+    // nccl-tests has -1 for all of them.
+    if ["all", "-1"].contains(&text) {
+        return Ok(Vec::new());
+    }
+    let root = text.parse().map(|root| vec![root]);
+    root.map_err(|_| "write the number of a rank, from 0 on, or all".to_owned())
 }
 
 impl Default for CollectiveRequest {
@@ -101,30 +168,33 @@ impl Default for CollectiveRequest {
 ///
 /// A communicator's ranks are counted host by host, on each host rank by rank, and of each rank GPU
 /// by GPU, as nccl-tests counts them.
-pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadRequest> {
-    let members = members(request, hosts)?;
+pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, String> {
+    let (members, sharers) = members(request, hosts)?;
     let Ok(count) = u32::try_from(members.len()) else { return Ok(Vec::new()) };
     if count == 0 {
         return Ok(Vec::new());
     }
     let wanted = &request.collectives;
     let ranks = wanted.ranks_of_one(count)?;
-    if let Some(&root) = wanted.roots.iter().find(|&&root| root >= ranks) {
-        return Err(BadRequest::Root(root, ranks));
-    }
-    if wanted.iterations.graph > 0 && wanted.iterations.is_blocking {
-        return Err(BadRequest::BlockingGraph);
-    }
-    let is_pair = |pattern: &&Pattern| matches!(pattern, Pattern::OneWay | Pattern::BothWays);
-    if let (Some(_), Some(&pattern)) = (wanted.split, request.patterns.iter().find(is_pair)) {
-        return Err(BadRequest::PairOfPart(pattern));
-    }
-    let flows = ring(&members);
-    let sharers = sharers(&members, hosts);
-    let sizes = request.sizes.clone().unwrap_or_else(|| vec![SIZE_OF_GPU]);
-    let all_roots: Vec<u32> = (0..ranks).collect();
-    let roots = if wanted.roots.is_empty() { &all_roots } else { &wanted.roots };
+    wanted.check(ranks, &request.patterns)?;
+    let flows = flows::between(Pattern::Neighbours, &members).concat();
+    let sizes = request.sizes.as_deref().unwrap_or(&[SIZE_OF_GPU]);
     let memories = wanted.memories()?;
+    let plain = Nccl {
+        data_type: DataType::Float,
+        reduction: None,
+        root: None,
+        pair: None,
+        is_in_place: false,
+        buffer: Allocator::Cuda,
+        registration: Registration::None,
+        iterations: wanted.iterations,
+        split: wanted.split,
+        ranks,
+        members: count,
+        sharers: u32::try_from(sharers).unwrap_or(u32::MAX),
+        first: 0,
+    };
     let mut cases = Vec::new();
     let asked: Vec<Collective> =
         request.operations.iter().filter_map(|operation| operation.collective()).collect();
@@ -132,22 +202,14 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
     for &collective in collectives {
         for (pattern, pair) in messages(request, collective, ranks) {
             for &(buffer, registration) in &memories {
-                for nccl in wanted.elements(collective, roots) {
-                    let members = count;
-                    let nccl = Nccl { pair, buffer, registration, ranks, members, sharers, ..nccl };
-                    cases.extend(sizes.iter().map(|&size| Case {
-                        transport: TransportKind::Nccl,
-                        pattern,
-                        flows: flows.clone(),
+                let plain = Nccl { pair, buffer, registration, ..plain };
+                for nccl in wanted.elements(collective, plain) {
+                    let case = |&size: &Bytes| Case {
                         operation: Operation::Collective(collective),
-                        engine: Engine::Sm,
-                        issuer: None,
-                        handle: None,
-                        size,
-                        slot: None,
-                        fabric: None,
                         nccl: Some(nccl),
-                    }));
+                        ..Case::copy(TransportKind::Nccl, pattern, flows.clone(), Engine::Sm, size)
+                    };
+                    cases.extend(sizes.iter().map(case));
                 }
             }
         }
@@ -156,45 +218,74 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, BadR
 }
 
 impl CollectiveRequest {
+    /// Refuses what makes no sense together, in communicators of `ranks`.
+    fn check(&self, ranks: u32, patterns: &[Pattern]) -> Result<(), String> {
+        if let Some(root) = self.roots.iter().find(|&&root| root >= ranks) {
+            return Err(format!(
+                "--root {root}: there are {ranks} GPUs, whose ranks are counted from 0"
+            ));
+        }
+        if self.iterations.graph > 0 && self.iterations.is_blocking {
+            let reason = "--blocking 1 waits for each operation, and --graph has them launched \
+                          together: leave out one";
+            return Err(reason.to_owned());
+        }
+        let is_pair = |pattern: &&Pattern| matches!(pattern, Pattern::OneWay | Pattern::BothWays);
+        match patterns.iter().find(is_pair).filter(|_| self.split.is_some()) {
+            Some(pattern) => Err(format!(
+                "--pattern {pattern}: pairs are of the communicator of all ranks: leave out --split"
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// How many ranks each communicator has, of `members` in all.
-    fn ranks_of_one(&self, members: u32) -> Result<u32, BadRequest> {
+    fn ranks_of_one(&self, members: u32) -> Result<u32, String> {
         let Some(split) = self.split else { return Ok(members) };
         let mut sizes: Vec<usize> = split.parts(members).iter().map(Vec::len).collect();
         sizes.sort_unstable();
         sizes.dedup();
         match sizes[..] {
             [size] => Ok(u32::try_from(size).unwrap_or(members)),
-            _ => Err(BadRequest::UnequalParts { split, members, sizes }),
+            _ => {
+                let sizes: Vec<String> = sizes.iter().map(usize::to_string).collect();
+                Err(format!(
+                    "--split {split}: {members} GPUs would be in communicators of {} ranks: take \
+                     one that makes equal ones",
+                    sizes.join(" and ")
+                ))
+            }
         }
     }
 
     /// Where memory comes from, and what NCCL is told of it, in the order of the rows.
-    fn memories(&self) -> Result<Vec<(Allocator, Registration)>, BadRequest> {
+    fn memories(&self) -> Result<Vec<(Allocator, Registration)>, String> {
         let mut memories = Vec::new();
         for &registration in &self.registrations {
             let default = [Allocator::Cuda, Allocator::Nccl];
-            let suits = |buffer: &&Allocator| registration.suits(**buffer);
-            if self.buffers.is_empty() {
-                memories.extend(default.iter().find(suits).map(|&buffer| (buffer, registration)));
-            } else if !self.buffers.iter().any(|buffer| suits(&buffer)) {
-                return Err(BadRequest::Window);
-            } else {
-                let suitable = self.buffers.iter().filter(suits);
-                memories.extend(suitable.map(|&buffer| (buffer, registration)));
+            let buffers = if self.buffers.is_empty() { &default } else { &self.buffers[..] };
+            let suitable = buffers.iter().filter(|&&buffer| registration.suits(buffer));
+            let most = if self.buffers.is_empty() { 1 } else { buffers.len() };
+            let before = memories.len();
+            memories.extend(suitable.take(most).map(|&buffer| (buffer, registration)));
+            if memories.len() == before {
+                let reason = "--registration symmetric takes memory of NCCL's own: give --buffer \
+                              nccl, or leave --buffer out";
+                return Err(reason.to_owned());
             }
         }
         Ok(memories)
     }
 
-    /// What `collective` works on, in the order of the rows; with what is left to the caller as in
-    /// the plainest case.
-    fn elements(&self, collective: Collective, roots: &[u32]) -> Vec<Nccl> {
+    /// What `collective` works on, in the order of the rows; all else is that of `plain`.
+    fn elements(&self, collective: Collective, plain: Nccl) -> Vec<Nccl> {
         let reductions: Vec<Option<Reduction>> = match collective.shape().reduces {
             true => self.reductions.iter().copied().map(Some).collect(),
             false => vec![None],
         };
         let roots: Vec<Option<u32>> = match collective.has_root() {
-            true => roots.iter().copied().map(Some).collect(),
+            true if self.roots.is_empty() => (0..plain.ranks).map(Some).collect(),
+            true => self.roots.iter().copied().map(Some).collect(),
             false => vec![None],
         };
         let mut elements = Vec::new();
@@ -203,21 +294,9 @@ impl CollectiveRequest {
                 for &root in &roots {
                     let places = self.in_place.iter().copied();
                     let places = places.filter(|&place| !place || collective.can_be_in_place());
-                    elements.extend(places.map(|is_in_place| Nccl {
-                        data_type,
-                        reduction,
-                        root,
-                        pair: None,
-                        is_in_place,
-                        buffer: Allocator::Cuda,
-                        registration: Registration::None,
-                        iterations: self.iterations,
-                        split: self.split,
-                        ranks: 1,
-                        members: 1,
-                        sharers: 1,
-                        first: 0,
-                    }));
+                    let with_place =
+                        |is_in_place| Nccl { data_type, reduction, root, is_in_place, ..plain };
+                    elements.extend(places.map(with_place));
                 }
             }
         }
@@ -237,96 +316,60 @@ fn messages(
         return vec![around];
     }
     let all = || (0..ranks).flat_map(|source| (0..ranks).map(move |target| (source, target)));
-    let of_pattern = |&pattern: &Pattern| match pattern {
-        Pattern::Neighbours => vec![around],
-        Pattern::OneWay => {
-            let pairs = all().filter(|(source, target)| source != target);
-            pairs.map(|pair| (pattern, Some(pair))).collect()
-        }
-        Pattern::BothWays => {
-            let pairs = all().filter(|(source, target)| source < target);
-            pairs.map(|pair| (pattern, Some(pair))).collect()
-        }
-        _ => Vec::new(),
+    let of_pattern = |&pattern: &Pattern| {
+        let is_pair = move |&(source, target): &(u32, u32)| match pattern {
+            Pattern::OneWay => source != target,
+            Pattern::BothWays => source < target,
+            _ => false,
+        };
+        let around = Some(around).filter(|_| pattern == Pattern::Neighbours);
+        around.into_iter().chain(all().filter(is_pair).map(move |pair| (pattern, Some(pair))))
     };
     request.patterns.iter().flat_map(of_pattern).collect()
 }
 
-/// The GPUs that take part, in the order of a communicator's ranks.
-fn members(request: &Request, hosts: &[Host]) -> Result<Vec<Endpoint>, BadRequest> {
-    let mut members = Vec::new();
+/// The GPUs that take part, in the order of a communicator's ranks, and the most ranks that have
+/// one GPU.
+fn members(request: &Request, hosts: &[Host]) -> Result<(Vec<Endpoint>, usize), String> {
+    let (mut members, mut sharers) = (Vec::new(), 1);
     for host in hosts {
-        let gpus: Vec<Gpu> =
-            super::gpus(request, &host.topology)?.iter().map(|node| node.gpu).collect();
+        let gpus = super::gpus(request, &host.topology)?;
         for (place, &rank) in host.ranks.iter().enumerate() {
             let own = gpus.iter().skip(place).step_by(host.ranks.len());
-            let own = own.map(|&gpu| Endpoint { rank, place: Place::Gpu(gpu) });
-            let before = members.len();
-            members.extend(own);
+            members.extend(own.map(|node| Endpoint { rank, place: Place::Gpu(node.gpu) }));
             // More ranks than GPUs: those without one take turns, where NCCL is told to let them.
-            if members.len() == before && request.nccl.shares_gpus() && !gpus.is_empty() {
-                let gpu = gpus[place % gpus.len()];
+            if place >= gpus.len() && request.nccl.shares_gpus() && !gpus.is_empty() {
+                let gpu = gpus[place % gpus.len()].gpu;
                 members.push(Endpoint { rank, place: Place::Gpu(gpu) });
+                sharers = sharers.max(1 + place / gpus.len());
             }
         }
     }
-    Ok(members)
-}
-
-/// The most ranks that have one GPU.
-fn sharers(members: &[Endpoint], hosts: &[Host]) -> u32 {
-    let ranks = |(host, of): (usize, &Host)| of.ranks.clone().into_iter().map(move |r| (r, host));
-    let host_of: BTreeMap<Rank, usize> = hosts.iter().enumerate().flat_map(ranks).collect();
-    let mut counts = BTreeMap::new();
-    for member in members {
-        *counts.entry((host_of.get(&member.rank), member.gpu())).or_insert(0) += 1;
-    }
-    counts.into_values().max().unwrap_or(1)
-}
-
-/// From each member to the next one, around.
-fn ring(members: &[Endpoint]) -> Vec<Flow> {
-    let next = members.iter().cycle().skip(1);
-    members.iter().zip(next).map(|(&source, &target)| Flow { source, target }).collect()
+    Ok((members, sharers))
 }
 
 impl Case {
-    /// The part of `rank` in a collective: the ways that begin at its own GPUs, and which numbers
-    /// they have in the communicator.
-    pub(super) fn part_of_collective(&self, nccl: Nccl, rank: Rank) -> Self {
-        let is_own = |flow: &&Flow| flow.source.rank == rank;
-        let first = self.flows.iter().position(|flow| flow.source.rank == rank).unwrap_or(0);
-        let nccl = Nccl { first: u32::try_from(first).unwrap_or(0), ..nccl };
-        let flows = self.flows.iter().filter(is_own).copied().collect();
-        Self { flows, nccl: Some(nccl), ..self.clone_without_flows() }
-    }
-
-    /// Of messages: whom the rank with this `number` in its communicator sends to, and whom it
-    /// receives from.
+    /// The peers of the rank with this `number` in its communicator.
     pub fn peers(&self, number: u32) -> Peers {
         let Some(Nccl { pair, ranks, .. }) = self.nccl else { return Peers::default() };
-        let peers = |to, from| Peers { to, from };
-        match (pair, self.pattern) {
-            (None, _) => peers(Some((number + 1) % ranks), Some((number + ranks - 1) % ranks)),
-            (Some((source, target)), Pattern::BothWays) if number == target => {
-                peers(Some(source), Some(source))
-            }
-            (Some((source, target)), Pattern::BothWays) if number == source => {
-                peers(Some(target), Some(target))
-            }
-            (Some((source, target)), _) => peers(
-                Some(target).filter(|_| number == source),
-                Some(source).filter(|_| number == target),
-            ),
+        let Some((source, target)) = pair else {
+            let (next, last) = ((number + 1) % ranks, (number + ranks - 1) % ranks);
+            return Peers { to: Some(next), from: Some(last) };
+        };
+        let is_both_ways = self.pattern == Pattern::BothWays;
+        let other = match number {
+            _ if number == source => Some(target),
+            _ if number == target => Some(source),
+            _ => None,
+        };
+        Peers {
+            to: other.filter(|_| is_both_ways || number == source),
+            from: other.filter(|_| is_both_ways || number == target),
         }
     }
 
-    /// The ways from each rank of the communicator to the next one, if it is one of NCCL.
-    pub fn communicator(&self) -> Option<Vec<Flow>> {
-        self.nccl.map(|_| self.flows.clone())
-    }
-
-    /// The ways of messages that go at the same time, in a case as a whole; `None`: it has none.
+    /// The flows of messages that run at the same time, in a whole case; `None`: it has no
+    /// messages.
     pub fn messages(&self) -> Option<Vec<Flow>> {
         let (collective, nccl, _) = self.collective()?;
         if collective != Collective::SendRecv {
@@ -335,9 +378,11 @@ impl Case {
         let member = |number: u32| self.flows.get(number as usize).map(|flow| flow.source);
         let Some((source, target)) = nccl.pair else {
             let parts = nccl.parts();
-            let members = |part: &Vec<u32>| part.iter().filter_map(|&n| member(n)).collect();
-            let members = parts.iter().map(members);
-            return Some(members.flat_map(|members: Vec<Endpoint>| ring(&members)).collect());
+            let ring = |part: &Vec<u32>| {
+                let members: Vec<Endpoint> = part.iter().filter_map(|&n| member(n)).collect();
+                flows::between(Pattern::Neighbours, &members).concat()
+            };
+            return Some(parts.iter().flat_map(ring).collect());
         };
         let flow = Flow { source: member(source)?, target: member(target)? };
         match self.pattern {
@@ -356,13 +401,13 @@ impl Nccl {
         }
     }
 
-    /// The how manieth communicator the member with this `number` is in, and its number there.
+    /// The number of the communicator of the member with this `number`, and its number there.
     pub fn place_of(&self, number: u32) -> (u32, u32) {
-        for (part, members) in (0..).zip(self.parts()) {
-            if let Some((own, _)) = (0..).zip(members).find(|(_, member)| *member == number) {
-                return (part, own);
-            }
-        }
-        (0, number)
+        let mut parts = (0..).zip(self.parts());
+        let found = parts.find_map(|(part, members)| {
+            let own = members.iter().position(|&member| member == number)?;
+            Some((part, u32::try_from(own).unwrap_or(number)))
+        });
+        found.unwrap_or((0, number))
     }
 }

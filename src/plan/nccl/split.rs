@@ -18,14 +18,6 @@ pub enum Split {
     Div(NonZeroU32),
 }
 
-/// A way to divide that could not be read.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` does not divide ranks: write AND:N, OR:N, MOD:N or DIV:N, or a mask such as 0x7, which \
-     is AND:0x7; a number may begin with 0x or 0b, and to divide by it is above 0"
-)]
-pub struct BadSplit(String);
-
 impl Split {
     /// The numbers of the ranks of each communicator, of `ranks` in all; both in ascending order,
     /// of the colors and of the numbers.
@@ -61,9 +53,9 @@ impl fmt::Display for Split {
 }
 
 impl FromStr for Split {
-    type Err = BadSplit;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, BadSplit> {
+    fn from_str(text: &str) -> Result<Self, String> {
         let upper = text.trim().to_ascii_uppercase();
         let behind = |words: [&str; 2]| {
             let rest = words.into_iter().find_map(|word| upper.strip_prefix(word))?;
@@ -76,7 +68,13 @@ impl FromStr for Split {
             .or_else(|| by(behind(["MOD", "%"])).map(Self::Mod))
             .or_else(|| by(behind(["DIV", "/"])).map(Self::Div))
             .or_else(|| mask(&upper).map(Self::And));
-        split.ok_or_else(|| BadSplit(text.to_owned()))
+        split.ok_or_else(|| {
+            format!(
+                "`{text}` does not divide ranks: write AND:N, OR:N, MOD:N or DIV:N, or a mask such \
+                 as 0x7, which is AND:0x7; a number may begin with 0x or 0b, and to divide by it \
+                 is above 0"
+            )
+        })
     }
 }
 

@@ -1,9 +1,9 @@
 //! The variables that steer NCCL: which of them are set, what NCCL makes of them, and what was
 //! probably meant.
 //!
-//! NCCL says nothing of a variable that it does not know, and little of a value that it cannot
-//! read: it takes it for 0, or ignores it. So each is held against the names that the loaded
-//! library knows and against the catalogue of what NCCL's source does with their values.
+//! NCCL silently ignores a variable that it does not know, and reads a bad value as 0 or ignores
+//! it. So g2g checks each variable: its name against those in the loaded library, its value against
+//! the catalogue, which says how NCCL's source reads it.
 
 mod catalogue;
 mod recorded;
@@ -14,18 +14,36 @@ mod value;
 
 use std::fmt;
 
-use super::Rank;
-use catalogue::{CATALOGUE, Variable};
+use super::{Rank, catalogue::Catalogue};
+use catalogue::Lifetime;
+pub use catalogue::Version;
+pub(super) use catalogue::{Nonexistent, OtherVariable, Variable};
 pub use recorded::is_setting;
-pub use settings::{Origin, Setting, settings};
+pub use settings::{BEGINNINGS, Origin, Setting, settings};
 
-/// What the user asks of NCCL.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What the user asks of NCCL: flags, with their help.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "NCCL")]
 pub struct NcclRequest {
-    /// Variables to be set for it, in the order in which they were given.
+    /// Set a variable of NCCL, of its plugin for EFA or of libfabric, overriding the environment;
+    /// repeat for each. {rank} in a value stands for the rank's number. g2g refuses a variable that
+    /// NCCL does not know, and a value that NCCL does not read as written
+    #[arg(long = "nccl-env", value_name = "NAME=VALUE", value_parser = assignment)]
     pub variables: Vec<(String, String)>,
-    /// Whether variables that are not known are no reason to refuse.
+
+    /// Also set variables that this NCCL does not know, such as those that only a plugin reads
+    #[arg(long = "allow-unknown-env")]
     pub allows_unknown: bool,
+}
+
+fn assignment(text: &str) -> Result<(String, String), String> {
+    let Some((name, value)) = text.split_once('=') else {
+        return Err("write a name and a value, such as NCCL_P2P_LEVEL=NVL".to_owned());
+    };
+    if !BEGINNINGS.iter().any(|beginning| name.starts_with(beginning)) {
+        return Err("only names that begin with NCCL_, OFI_NCCL_ or FI_ can be set".to_owned());
+    }
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 impl NcclRequest {
@@ -36,10 +54,10 @@ impl NcclRequest {
         self.variables.iter().any(is_it)
     }
 
-    /// What stands in a value for the number of the rank that sets it.
+    /// The placeholder for the rank's number in a value.
     const RANK: &'static str = "{rank}";
 
-    /// As rank `rank` has it.
+    /// The same with the number of `rank` in the values.
     pub fn of_rank(&self, rank: Rank) -> Self {
         let number = rank.0.to_string();
         let own = |value: &String| value.replace(Self::RANK, &number);
@@ -48,11 +66,11 @@ impl NcclRequest {
     }
 }
 
-/// What is known of a library of NCCL.
+/// What is known about the loaded NCCL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// Its version: major, minor, patch.
-    pub version: [u32; 3],
+    /// Its version.
+    pub version: Version,
     /// The names of the variables that it knows.
     pub names: Vec<String>,
 }
@@ -78,7 +96,7 @@ pub enum Gravity {
 }
 
 impl Finding {
-    /// Whether it is a reason not to run, if it is of a variable that the user has given.
+    /// Whether it refuses the run, if the variable is from the command line.
     pub fn is_refused(&self, request: &NcclRequest) -> bool {
         match self.gravity {
             Gravity::Doubtful => false,
@@ -88,8 +106,8 @@ impl Finding {
     }
 }
 
-/// What is wrong with `settings`, for a library of which this much is `known`; without one, for
-/// any that the catalogue knows. Each finding is with the setting that it is of.
+/// What is wrong with `settings`, for the loaded library, or else for any version in the catalogue.
+/// Each finding comes with its setting.
 pub fn findings<'a>(settings: &'a [Setting], known: Option<&Known>) -> Vec<(&'a Setting, Finding)> {
     let of_setting = |setting| Some((setting, finding(setting, known)?));
     settings.iter().filter_map(of_setting).collect()
@@ -98,10 +116,11 @@ pub fn findings<'a>(settings: &'a [Setting], known: Option<&Known>) -> Vec<(&'a 
 fn finding(setting: &Setting, known: Option<&Known>) -> Option<Finding> {
     let name = setting.name.as_str();
     let is_of_nccl = name.contains("NCCL_") && !name.starts_with("OFI_");
-    let variable = CATALOGUE.nccl_env.get(name);
+    let catalogue = Catalogue::built_in();
+    let variable = catalogue.nccl_env.get(name);
     let found = absence(name, known).filter(|_| is_of_nccl).or_else(|| match variable {
         Some(variable) => judged(variable, setting),
-        None if CATALOGUE.nccl_env_other.get(name).is_some_and(|other| other.integer) => {
+        None if catalogue.nccl_env_other.get(name).is_some_and(|other| other.integer) => {
             let takes = value::Takes::integer();
             takes.objection(&setting.value, None).map(|text| (Gravity::Wrong, text))
         }
@@ -113,40 +132,37 @@ fn finding(setting: &Setting, known: Option<&Known>) -> Option<Finding> {
 
 /// Why this variable does nothing: the library does not know it.
 fn absence(name: &str, known: Option<&Known>) -> Option<(Gravity, String)> {
-    let in_catalogue = CATALOGUE.lifetime(name);
-    match known {
-        Some(known) if known.names.iter().any(|known| known == name) => None,
-        None if in_catalogue.is_some() => None,
-        Some(known) if in_catalogue.is_some() => {
-            let here = Dotted(known.version);
-            let (since, until) = in_catalogue.unwrap_or_default();
-            let text = match (since, until) {
-                (_, Some(until)) if known.version > until => format!(
-                    "NCCL {here} does not read it any more, {} was the last: leave it out",
-                    Dotted(until)
-                ),
-                (Some(since), _) if known.version < since => format!(
-                    "NCCL {here} does not read it yet, {} was the first: leave it out, or take a \
-                     newer NCCL",
-                    Dotted(since)
-                ),
-                _ => format!("this NCCL {here} does not read it: leave it out"),
-            };
-            Some((Gravity::Wrong, text))
+    let lifetime = Catalogue::built_in().lifetime(name);
+    let known = match (known, lifetime) {
+        (Some(known), _) if known.names.iter().any(|known| known == name) => return None,
+        (None, Some(_)) => return None,
+        (Some(known), Some(_)) => known,
+        (known, None) => return Some(unknown(name, known)),
+    };
+    let Lifetime { since, until } = lifetime.unwrap_or_default();
+    let here = known.version;
+    let text = match (since, until) {
+        (_, Some(until)) if here > until => {
+            format!("NCCL {here} does not read it any more, {until} was the last: leave it out")
         }
-        _ => Some(unknown(name, known)),
-    }
+        (Some(since), _) if here < since => format!(
+            "NCCL {here} does not read it yet, {since} was the first: leave it out, or take a \
+             newer NCCL"
+        ),
+        _ => format!("this NCCL {here} does not read it: leave it out"),
+    };
+    Some((Gravity::Wrong, text))
 }
 
 fn unknown(name: &str, known: Option<&Known>) -> (Gravity, String) {
-    let nonexistent = &CATALOGUE.nccl_env_nonexistent;
+    let nonexistent = &Catalogue::built_in().nccl_env_nonexistent;
     if nonexistent.names.iter().any(|other| other == name) {
         let text = format!("no NCCL reads such a variable: {}", nonexistent.instead);
         return (Gravity::Unknown, text);
     }
     let of_whom = known.map_or_else(
         || "no NCCL that g2g knows reads it".to_owned(),
-        |known| format!("NCCL {} does not know it", Dotted(known.version)),
+        |known| format!("NCCL {} does not know it", known.version),
     );
     let remedy = nearest(name, known)
         .map_or_else(|| "leave it out".to_owned(), |nearest| format!("was {nearest} meant?"));
@@ -158,7 +174,8 @@ fn nearest(name: &str, known: Option<&Known>) -> Option<String> {
     let trimmed = name.trim();
     let most = (trimmed.len() / 4).max(2);
     let of_library = known.map(|known| known.names.iter().map(String::as_str).collect());
-    let names: Vec<&str> = of_library.unwrap_or_else(|| CATALOGUE.names().collect());
+    let names: Vec<&str> =
+        of_library.unwrap_or_else(|| Catalogue::built_in().variables().collect());
     let distance = |other: &&str| strsim::damerau_levenshtein(trimmed, other);
     let nearest = names.into_iter().min_by_key(distance)?;
     (distance(&nearest) <= most).then(|| nearest.to_owned())
@@ -171,7 +188,9 @@ fn judged(variable: &Variable, setting: &Setting) -> Option<(Gravity, String)> {
     }
     let objection = variable.takes.objection(&setting.value, variable.otherwise.as_deref());
     if let Some(text) = objection {
-        return Some((Gravity::Wrong, format!("{text} ({})", variable.explained())));
+        let default = variable.default.as_ref().map(|default| format!("; default: {default}"));
+        let text = format!("{text} ({}{})", variable.what, default.unwrap_or_default());
+        return Some((Gravity::Wrong, text));
     }
     if let Some(danger) = &variable.danger
         && variable.takes.holds(&setting.value, &danger.word)
@@ -191,15 +210,5 @@ impl fmt::Display for Setting {
             }
             _ => write!(f, "{}={} ({})", self.name, self.value, self.origin),
         }
-    }
-}
-
-/// A version as a person writes it.
-struct Dotted([u32; 3]);
-
-impl fmt::Display for Dotted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [major, minor, patch] = self.0;
-        write!(f, "{major}.{minor}.{patch}")
     }
 }

@@ -2,8 +2,8 @@
 
 use std::{fmt, path::PathBuf};
 
-/// What NCCL and the libraries below it read begins like this.
-const BEGINNINGS: [&str; 3] = ["NCCL_", "OFI_NCCL_", "FI_"];
+/// The prefixes of the variables that NCCL and the libraries below it read.
+pub const BEGINNINGS: [&str; 3] = ["NCCL_", "OFI_NCCL_", "FI_"];
 
 /// The longest name or value that NCCL takes from a file ("NVIDIA/nccl", `src/misc/param.cc`).
 const LENGTH_MAX: usize = 1023;

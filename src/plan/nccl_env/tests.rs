@@ -8,11 +8,12 @@ fn given(name: &str, value: &str) -> Setting {
 
 /// A library of this version that knows all that the catalogue has for it.
 fn library(version: [u32; 3]) -> Known {
+    let version = Version(version);
     let lives = |name: &&str| {
-        let (since, until) = CATALOGUE.lifetime(name).unwrap();
+        let Lifetime { since, until } = Catalogue::built_in().lifetime(name).unwrap();
         since.is_none_or(|since| since <= version) && until.is_none_or(|until| version <= until)
     };
-    let names = CATALOGUE.names().filter(lives).map(str::to_owned).collect();
+    let names = Catalogue::built_in().variables().filter(lives).map(str::to_owned).collect();
     Known { version, names }
 }
 
@@ -30,10 +31,11 @@ fn a_value_can_hold_the_number_of_the_rank() {
 
 #[test]
 fn every_entry_of_the_catalogue_is_read_and_names_its_source() {
-    assert!(CATALOGUE.nccl_env.len() > 60 && CATALOGUE.nccl_env_other.len() > 150);
-    for (name, variable) in &CATALOGUE.nccl_env {
+    let Catalogue { nccl_env, nccl_env_other, .. } = Catalogue::built_in();
+    assert!(nccl_env.len() > 60 && nccl_env_other.len() > 150);
+    for (name, variable) in nccl_env {
         assert!(!variable.src.is_empty(), "{name}");
-        assert!(!CATALOGUE.nccl_env_other.contains_key(name), "{name} is there twice");
+        assert!(!nccl_env_other.contains_key(name), "{name} is there twice");
     }
 }
 
@@ -127,7 +129,7 @@ fn versions_decide_what_is_read() {
     assert_eq!(finding(&given("NCCL_SHM_USE_CUDA_MEMCPY", "1"), None), None);
     // What the library knows is known, whatever the catalogue says.
     let names = vec!["NCCL_OF_TOMORROW".to_owned()];
-    let tomorrow = Known { version: [3, 0, 0], names };
+    let tomorrow = Known { version: Version([3, 0, 0]), names };
     assert_eq!(finding(&given("NCCL_OF_TOMORROW", "x"), Some(&tomorrow)), None);
     let gone = finding(&given("NCCL_DEBUG", "INFO"), Some(&tomorrow)).unwrap();
     assert!(gone.sentence.contains("this NCCL 3.0.0 does not read it"), "{}", gone.sentence);

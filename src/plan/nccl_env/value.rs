@@ -2,17 +2,16 @@
 
 use serde::Deserialize;
 
-/// Kinds of paths between devices, from the shortest to the longest that can be asked for, as NCCL
-/// writes them.
+/// Kinds of paths between devices, from the shortest to the longest, as NCCL writes them.
 const LEVELS: [&str; 10] = ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS"];
 
 /// The words of a switch.
 const BOOLEANS: [&str; 6] = ["0", "1", "F", "T", "FALSE", "TRUE"];
 
 /// How a value is read.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub(super) enum Takes {
+pub(in crate::plan) enum Takes {
     /// A number, by `strtoll` with base 0.
     Integer {
         /// Those that are told apart; empty: all.
@@ -57,33 +56,28 @@ impl Takes {
         Self::Integer { counts: Vec::new(), min: None, max: None }
     }
 
-    /// Why `value` does not do what it says, and what to write; `None`: it does. `otherwise` is
-    /// what becomes of values that are not taken, where that is special.
+    /// Why NCCL does not read `value` as written, and what to write; `None`: it does. `otherwise`
+    /// says what happens to a bad value, if it is not simply ignored.
     pub(super) fn objection(&self, value: &str, otherwise: Option<&str>) -> Option<String> {
         let ignores = otherwise.unwrap_or("ignores it");
-        match self {
+        let write = match self {
             // An empty value is none.
-            Self::Integer { .. } if value.is_empty() => None,
+            Self::Integer { .. } if value.is_empty() => return None,
             Self::Integer { counts, min, max } => {
-                integer_objection(value, counts, (min.as_ref(), max.as_ref()))
+                return integer_objection(value, counts, *min, *max);
             }
             Self::Word { words, exact: true } if !words.iter().any(|word| word == value) => {
-                Some(format!("NCCL {ignores}: write {}, in capitals", listed(words)))
+                format!("{}, in capitals", listed(words))
             }
-            Self::Word { words, exact: false } if !contains(words, value) => {
-                Some(format!("NCCL {ignores}: write {}", listed(words)))
-            }
+            Self::Word { words, exact: false } if !contains(words, value) => listed(words),
             Self::List { words, functions, separator } => {
-                list_objection(value, (words, functions, *separator), ignores)
+                return list_objection(value, words, functions, *separator, ignores);
             }
-            Self::Level if !is_level(value) => {
-                Some(format!("NCCL {ignores}: write {}, in capitals", listed(&LEVELS)))
-            }
-            Self::Boolean if !contains(&BOOLEANS, value) => {
-                Some(format!("NCCL {ignores}: write 0 or 1"))
-            }
-            Self::Word { .. } | Self::Level | Self::Boolean | Self::Text => None,
-        }
+            Self::Level if !is_level(value) => format!("{}, in capitals", listed(&LEVELS)),
+            Self::Boolean if !contains(&BOOLEANS, value) => "0 or 1".to_owned(),
+            Self::Word { .. } | Self::Level | Self::Boolean | Self::Text => return None,
+        };
+        Some(format!("NCCL {ignores}: write {write}"))
     }
 
     /// Whether `value` asks for `word`, alone or among others.
@@ -99,7 +93,8 @@ impl Takes {
 fn integer_objection(
     value: &str,
     counts: &[i64],
-    (min, max): (Option<&i64>, Option<&i64>),
+    min: Option<i64>,
+    max: Option<i64>,
 ) -> Option<String> {
     let write = match (counts, min, max) {
         ([], Some(min), Some(max)) => format!("a number from {min} to {max}"),
@@ -113,7 +108,7 @@ fn integer_objection(
     if !rest.is_empty() {
         return Some(format!("NCCL reads it as {number}: write {write}"));
     }
-    let is_inside = min.is_none_or(|min| *min <= number) && max.is_none_or(|max| number <= *max);
+    let is_inside = min.is_none_or(|min| min <= number) && max.is_none_or(|max| number <= max);
     if is_inside && (counts.is_empty() || counts.contains(&number)) {
         return None;
     }
@@ -142,13 +137,15 @@ fn strtoll(text: &str) -> Option<(i64, &str)> {
 }
 
 fn is_level(value: &str) -> bool {
-    // NCCL reads an old number up to what is none, and takes all above 5 for 5.
+    // NCCL reads the digits of an old number, and takes all above 5 for 5.
     LEVELS.contains(&value) || value.starts_with(|c: char| c.is_ascii_digit())
 }
 
 fn list_objection(
     value: &str,
-    (words, functions, separator): (&[String], &[String], char),
+    words: &[String],
+    functions: &[String],
+    separator: char,
     otherwise: &str,
 ) -> Option<String> {
     let write = |of_functions: bool| {

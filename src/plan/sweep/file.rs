@@ -1,20 +1,18 @@
 //! The file of a plan: what its keys are and what values they take.
 
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
 
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error, MapAccess, SeqAccess, Visitor, value::MapAccessDeserializer},
-};
+use serde::Deserialize;
 use toml::Spanned;
 
 use super::{Axis, Combination, Plan};
+use crate::plan::{
+    bad_file::{BadFile, Problem},
+    nccl_env::BEGINNINGS,
+};
 
 /// The axis whose values are g2g's commands.
 const COMMAND: &str = "command";
-
-/// What the variables begin with that `--nccl-env` takes.
-const VARIABLES: [&str; 3] = ["NCCL_", "OFI_NCCL_", "FI_"];
 
 /// The commands that measure.
 const COMMANDS: [&str; 6] = ["run", "local", "p2p", "shm", "nccl", "rdma"];
@@ -22,24 +20,8 @@ const COMMANDS: [&str; 6] = ["run", "local", "p2p", "shm", "nccl", "rdma"];
 const REPETITIONS_DEFAULT: usize = 5;
 const REPETITIONS_MAX: i64 = 1000;
 
-/// More would take days, and is most often a mistake in a list of axes.
+/// More would take days, and are most likely a mistake in a list of axes.
 const RUNS_MAX: usize = 10_000;
-
-/// What is wrong with a plan, and where.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}{}: {problem}", in_key(.key))]
-pub struct BadPlan {
-    /// Counted from 1.
-    pub line: usize,
-    /// The key, with the tables it is in; empty if the line is no TOML.
-    pub key: String,
-    /// What is wrong with it, and what to write.
-    pub problem: String,
-}
-
-fn in_key(key: &str) -> String {
-    if key.is_empty() { String::new() } else { format!(", `{key}`") }
-}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,7 +47,8 @@ struct AxisKeys {
 }
 
 /// A value of an axis: a scalar, whose meaning follows from the axis's name, or what it adds.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "toml::Value")]
 enum Value {
     Plain(String),
     Keys(ValueKeys),
@@ -82,140 +65,86 @@ struct ValueKeys {
 }
 
 /// Words as one text with blanks between them, or as a list.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(try_from = "toml::Value")]
 struct Words(Vec<String>);
 
 /// A text or a whole number, as a text.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "toml::Value")]
 struct Scalar(String);
 
-impl<'de> Deserialize<'de> for Words {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
+impl TryFrom<toml::Value> for Words {
+    type Error = String;
 
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Words;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("words: one text with blanks between them, or a list of texts")
+    fn try_from(value: toml::Value) -> Result<Self, String> {
+        let word = |word: toml::Value| match word {
+            toml::Value::String(word) => Ok(word),
+            other => Err(not(&other, "a text")),
+        };
+        match value {
+            toml::Value::String(text) => {
+                Ok(Self(text.split_whitespace().map(str::to_owned).collect()))
             }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Words, E> {
-                Ok(Words(text.split_whitespace().map(str::to_owned).collect()))
+            toml::Value::Array(words) => {
+                words.into_iter().map(word).collect::<Result<_, _>>().map(Self)
             }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Words, A::Error> {
-                let mut words = Vec::new();
-                while let Some(word) = list.next_element()? {
-                    words.push(word);
-                }
-                Ok(Words(words))
+            other => {
+                Err(not(&other, "words: one text with blanks between them, or a list of texts"))
             }
         }
-
-        deserializer.deserialize_any(Reader)
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
+impl TryFrom<toml::Value> for Value {
+    type Error = String;
 
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Value;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text, a whole number, or { label, flags, env }")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
-                Ok(Value::Plain(text.to_owned()))
-            }
-
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Value, E> {
-                Ok(Value::Plain(number.to_string()))
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Value, A::Error> {
-                ValueKeys::deserialize(MapAccessDeserializer::new(map)).map(Value::Keys)
+    fn try_from(value: toml::Value) -> Result<Self, String> {
+        match value {
+            toml::Value::Table(keys) => keys
+                .try_into()
+                .map(Self::Keys)
+                .map_err(|err: toml::de::Error| err.message().to_owned()),
+            plain => {
+                scalar(plain, "a text, a whole number, or { label, flags, env }").map(Self::Plain)
             }
         }
-
-        deserializer.deserialize_any(Reader)
     }
 }
 
-impl<'de> Deserialize<'de> for Scalar {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
+impl TryFrom<toml::Value> for Scalar {
+    type Error = String;
 
-        impl Visitor<'_> for Reader {
-            type Value = Scalar;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text or a whole number")
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Scalar, E> {
-                Ok(Scalar(text.to_owned()))
-            }
-
-            fn visit_i64<E: Error>(self, number: i64) -> Result<Scalar, E> {
-                Ok(Scalar(number.to_string()))
-            }
-        }
-
-        deserializer.deserialize_any(Reader)
+    fn try_from(value: toml::Value) -> Result<Self, String> {
+        scalar(value, "a text or a whole number").map(Self)
     }
 }
 
-/// What is wrong, and how many bytes are before it.
-struct Problem {
-    at: usize,
-    key: String,
-    text: String,
-}
-
-impl Problem {
-    fn new<T>(value: &Spanned<T>, key: &str, text: impl Into<String>) -> Self {
-        let line = |text: &str| text.replace('\n', " ");
-        Self { at: value.span().start, key: line(key), text: line(&text.into()) }
+fn scalar(value: toml::Value, expected: &str) -> Result<String, String> {
+    match value {
+        toml::Value::String(text) => Ok(text),
+        toml::Value::Integer(number) => Ok(number.to_string()),
+        other => Err(not(&other, expected)),
     }
 }
 
-impl From<toml::de::Error> for Problem {
-    fn from(mut error: toml::de::Error) -> Self {
-        // Only without the text to show does the error tell the key, behind its message.
-        error.set_input(None);
-        let shown = error.to_string();
-        let key = shown.rsplit_once("in `").and_then(|(_, key)| key.trim_end().strip_suffix('`'));
-        let at = error.span().map_or(0, |span| span.start);
-        // A value or a key that is quoted in it may have line breaks.
-        let line = |text: &str| text.replace('\n', " ");
-        Self { at, key: line(key.unwrap_or_default()), text: line(error.message()) }
+fn not(value: &toml::Value, expected: &str) -> String {
+    format!("invalid type: {} `{value}`, expected {expected}", value.type_str())
+}
+
+impl Plan {
+    /// The plan that a file's text describes.
+    pub fn read(text: &str) -> Result<Self, BadFile> {
+        let file = toml::from_str(text).map_err(Problem::from);
+        file.and_then(plan).map_err(|problem| problem.in_file(text))
     }
-}
-
-/// The plan that a file's text describes.
-pub(super) fn read(text: &str) -> Result<Plan, BadPlan> {
-    let file = toml::from_str(text).map_err(Problem::from);
-    file.and_then(plan).map_err(|Problem { at, key, text: problem }| {
-        let line = 1 + text.bytes().take(at).filter(|&byte| byte == b'\n').count();
-        BadPlan { line, key, problem: problem.replace('\n', " ") }
-    })
-}
-
-/// What a value adds to the words of a run.
-struct Addition {
-    command: Option<String>,
-    words: Vec<String>,
 }
 
 fn plan(file: File) -> Result<Plan, Problem> {
-    let (mut axes, mut additions) = (Vec::<Axis>::new(), Vec::new());
     if file.axis.get_ref().is_empty() {
         return Err(Problem::new(&file.axis, "axis", "there is none: write at least one"));
     }
+    let (mut axes, mut words) = (Vec::<Axis>::new(), Vec::new());
     for keys in file.axis.get_ref() {
         if axes.iter().any(|axis| axis.name == *keys.name.get_ref()) {
             let text = format!("`{}` is there twice", keys.name.get_ref());
@@ -223,53 +152,61 @@ fn plan(file: File) -> Result<Plan, Problem> {
         }
         let (axis, of_values) = axis(keys)?;
         axes.push(axis);
-        additions.push(of_values);
+        words.push(of_values);
     }
-    let of_axis = axes.iter().any(|axis| axis.name == COMMAND);
+    let command = command(&file, &axes)?;
+    let repetitions = repetitions(file.repetitions.as_ref())?;
+    let chosen = chosen(&file, &axes, repetitions)?;
+    let combinations = chosen.into_iter().map(|values| {
+        let of_axis = axes.iter().zip(&values).find(|(axis, _)| axis.name == COMMAND);
+        let of_axis = of_axis.map(|(axis, &value)| &axis.values[value]);
+        let mut all: Vec<String> = command.or(of_axis).into_iter().cloned().collect();
+        all.extend(file.flags.0.iter().cloned());
+        all.extend(variables(&file.env));
+        all.extend(words.iter().zip(&values).flat_map(|(axis, &value)| axis[value].clone()));
+        Combination { values, words: all }
+    });
+    let combinations = combinations.collect();
+    Ok(Plan { launcher: file.launcher.0, axes, combinations, repetitions })
+}
+
+/// The command of all runs; `None`: it is an axis.
+fn command<'a>(file: &'a File, axes: &[Axis]) -> Result<Option<&'a String>, Problem> {
+    let is_axis = axes.iter().any(|axis| axis.name == COMMAND);
     match &file.command {
-        Some(command) if of_axis => {
+        Some(command) if is_axis => {
             let text = "`command` is an axis: leave it out here";
-            return Err(Problem::new(command, "command", text));
+            Err(Problem::new(command, COMMAND, text))
         }
-        Some(command) => {
-            is_command(command.get_ref()).map_err(|text| Problem::new(command, "command", text))?
-        }
-        None if of_axis => {}
+        Some(command) => match is_command(command.get_ref()) {
+            Ok(()) => Ok(Some(command.get_ref())),
+            Err(text) => Err(Problem::new(command, COMMAND, text)),
+        },
+        None if is_axis => Ok(None),
         None => {
             let text = format!("there is no `command` above: write one of {}", COMMANDS.join(", "));
-            return Err(Problem::new(&file.axis, "", text));
+            Err(Problem::new(&file.axis, "", text))
         }
     }
-    let repetitions = repetitions(file.repetitions.as_ref())?;
+}
+
+/// For each combination that is run, the number of its value of each axis.
+fn chosen(file: &File, axes: &[Axis], repetitions: usize) -> Result<Vec<Vec<usize>>, Problem> {
     let chosen = match file.combination.as_slice() {
-        [] => cartesian(&axes),
-        listed => Some(listed.iter().map(|each| choice(each, &axes)).collect::<Result<_, _>>()?),
+        [] => cartesian(axes),
+        listed => Some(listed.iter().map(|each| choice(each, axes)).collect::<Result<_, _>>()?),
     };
     let chosen = chosen.filter(|chosen: &Vec<Vec<usize>>| chosen.len() * repetitions <= RUNS_MAX);
     let Some(chosen) = chosen else {
         let text = format!("there are more than {RUNS_MAX} runs: take values or repetitions away");
         return Err(Problem::new(&file.axis, "axis", text));
     };
-    for (place, values) in chosen.iter().enumerate() {
-        if let Some(listed) =
-            file.combination.get(place).filter(|_| chosen[..place].contains(values))
-        {
+    for (place, listed) in file.combination.iter().enumerate() {
+        if chosen[..place].contains(&chosen[place]) {
             return Err(Problem::new(listed, "combination", "the same is there already"));
         }
     }
-    let combinations = chosen.into_iter().map(|values| {
-        let of_values: Vec<&Addition> =
-            additions.iter().zip(&values).map(|(axis, &value)| &axis[value]).collect();
-        let command = of_values.iter().find_map(|addition| addition.command.as_ref());
-        let command = command.or(file.command.as_ref().map(Spanned::get_ref));
-        let mut words: Vec<String> = command.into_iter().cloned().collect();
-        words.extend(file.flags.0.iter().cloned());
-        words.extend(variables(&file.env));
-        words.extend(of_values.iter().flat_map(|addition| addition.words.clone()));
-        Combination { values, words }
-    });
-    let combinations = combinations.collect();
-    Ok(Plan { launcher: file.launcher.0, axes, combinations, repetitions })
+    Ok(chosen)
 }
 
 fn repetitions(wanted: Option<&Spanned<i64>>) -> Result<usize, Problem> {
@@ -281,8 +218,8 @@ fn repetitions(wanted: Option<&Spanned<i64>>) -> Result<usize, Problem> {
     })
 }
 
-/// An axis, and what each of its values adds.
-fn axis(keys: &AxisKeys) -> Result<(Axis, Vec<Addition>), Problem> {
+/// An axis, and the words that each of its values adds to those of a run.
+fn axis(keys: &AxisKeys) -> Result<(Axis, Vec<Vec<String>>), Problem> {
     let name = keys.name.get_ref();
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     if name.is_empty() || !name.chars().all(is_plain) {
@@ -293,10 +230,10 @@ fn axis(keys: &AxisKeys) -> Result<(Axis, Vec<Addition>), Problem> {
         let text = format!("`{name}` has no value: write at least one");
         return Err(Problem::new(&keys.values, "axis.values", text));
     }
-    let (mut labels, mut additions) = (Vec::<String>::new(), Vec::new());
+    let (mut labels, mut all_words) = (Vec::<String>::new(), Vec::new());
     for value in keys.values.get_ref() {
         let problem = |text: String| Problem::new(value, "axis.values", text);
-        let (label, addition) = addition(name, value.get_ref()).map_err(problem)?;
+        let (label, words) = label_and_words(name, value.get_ref()).map_err(problem)?;
         let is_cell = |letter: char| !letter.is_control() && !",\"".contains(letter);
         if label.is_empty() || !label.chars().all(is_cell) {
             let text =
@@ -307,9 +244,9 @@ fn axis(keys: &AxisKeys) -> Result<(Axis, Vec<Addition>), Problem> {
             return Err(problem(format!("`{label}` is there twice")));
         }
         labels.push(label);
-        additions.push(addition);
+        all_words.push(words);
     }
-    Ok((Axis { name: name.clone(), values: labels }, additions))
+    Ok((Axis { name: name.clone(), values: labels }, all_words))
 }
 
 /// Refuses what is no command that measures.
@@ -321,34 +258,24 @@ fn is_command(text: &str) -> Result<(), String> {
 }
 
 /// What a value of the axis `name` is called and adds, or why it cannot be understood.
-fn addition(name: &str, value: &Value) -> Result<(String, Addition), String> {
-    let is_variable = VARIABLES.iter().any(|beginning| name.starts_with(beginning));
-    match value {
-        Value::Plain(text) if name == COMMAND => {
-            is_command(text)?;
-            let addition = Addition { command: Some(text.clone()), words: Vec::new() };
-            Ok((text.clone(), addition))
+fn label_and_words(name: &str, value: &Value) -> Result<(String, Vec<String>), String> {
+    let words = match value {
+        Value::Plain(text) if name == COMMAND => is_command(text).map(|()| Vec::new())?,
+        Value::Keys(_) if name == COMMAND => return Err("a command is a text".to_owned()),
+        Value::Plain(text) if name.starts_with("--") => vec![name.to_owned(), text.clone()],
+        Value::Plain(text) if BEGINNINGS.iter().any(|beginning| name.starts_with(beginning)) => {
+            vec!["--nccl-env".to_owned(), format!("{name}={text}")]
         }
-        Value::Keys(_) if name == COMMAND => Err("a command is a text".to_owned()),
         Value::Plain(text) => {
-            let words = match (name.starts_with("--"), is_variable) {
-                (true, _) => vec![name.to_owned(), text.clone()],
-                (_, true) => vec!["--nccl-env".to_owned(), format!("{name}={text}")],
-                (false, false) => {
-                    return Err(format!(
-                        "`{name}` is neither a flag (`--ranks`) nor a variable of NCCL \
-                         (`NCCL_ALGO`): say what `{text}` means, as {{ label = \"{text}\", flags = \
-                         \"…\" }}"
-                    ));
-                }
-            };
-            Ok((text.clone(), Addition { command: None, words }))
+            return Err(format!(
+                "`{name}` is neither a flag (`--ranks`) nor a variable of NCCL (`NCCL_ALGO`): say \
+                 what `{text}` means, as {{ label = \"{text}\", flags = \"…\" }}"
+            ));
         }
-        Value::Keys(keys) => {
-            let words = keys.flags.0.iter().cloned().chain(variables(&keys.env)).collect();
-            Ok((keys.label.clone(), Addition { command: None, words }))
-        }
-    }
+        Value::Keys(keys) => keys.flags.0.iter().cloned().chain(variables(&keys.env)).collect(),
+    };
+    let (Value::Plain(label) | Value::Keys(ValueKeys { label, .. })) = value;
+    Ok((label.clone(), words))
 }
 
 fn variables(env: &BTreeMap<String, Scalar>) -> impl Iterator<Item = String> + '_ {

@@ -1,11 +1,8 @@
-//! A sweep: many runs that differ in what a plan varies. What a plan's file says, and in which order
-//! its runs come.
+//! A sweep: many runs that differ in what a plan varies. Reads the plan's file and orders its runs.
 
 mod file;
 
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
-
-pub use file::BadPlan;
 
 /// What is to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,14 +47,9 @@ pub struct Run {
 }
 
 impl Plan {
-    /// The plan that a file's text describes.
-    pub fn read(text: &str) -> Result<Self, BadPlan> {
-        file::read(text)
-    }
-
-    /// All runs in their order: every combination once, then every one again, so that what changes
-    /// with time hits all alike; each time in another order, so that none always comes first or
-    /// behind the same other one. The order is the same whenever it is asked for.
+    /// All runs in their order. Each repetition runs every combination once, so that drift over
+    /// time affects all alike, and in another random order, so that no combination always comes
+    /// first or follows the same one. The order is reproducible.
     pub fn runs(&self) -> Vec<Run> {
         let mut runs = Vec::new();
         for repetition in 1..=self.repetitions {

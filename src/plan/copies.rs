@@ -1,0 +1,152 @@
+//! Cases within one host: copies by its CPUs and by its GPUs.
+
+use strum::VariantArray as _;
+
+use super::{
+    BadRequest, Case, Endpoint, Engine, Flow, Gpu, Issuer, Operation, Pattern, Place, Rank,
+    Request, SIZE_OF_CHASE, SIZE_OF_GPU, TransportKind, flows, sizes,
+    topology::{GpuNode, Topology},
+};
+
+/// Copies between processes by their CPUs. `is_alone`: there are no GPUs to copy instead.
+pub(super) fn shm_of_host(
+    request: &Request,
+    topology: &Topology,
+    is_alone: bool,
+) -> Result<Vec<Case>, BadRequest> {
+    let ranks = request.ranks.unwrap_or(2);
+    let too_wide = request.patterns.iter().find(|pattern| pattern.ends_min() > ranks);
+    if let Some(&pattern) = too_wide.filter(|pattern| is_alone && pattern.is_for_host()) {
+        return Err(BadRequest::TooFewRanks(pattern));
+    }
+    let named = request.numa.iter().flat_map(|&(source, target)| [source, target]);
+    if let Some(node) = named.into_iter().find(|&node| topology.cpus(node).is_empty()) {
+        let (node, here) = (node.0, topology.usable_nodes());
+        return Err(BadRequest::Other(format!(
+            "--numa {node}: there is no NUMA node {node} with a CPU that g2g may use; here are: \
+             {here}"
+        )));
+    }
+    let near_and_far = topology.near_and_far();
+    let node_pairs = if request.numa.is_empty() { &near_and_far } else { &request.numa };
+    let sizes = request.sizes.clone().unwrap_or_else(sizes::of_host);
+    let is_possible = |pattern: &&Pattern| pattern.is_for_host() && pattern.ends_min() <= ranks;
+    let mut cases = Vec::new();
+    for &(source, target) in node_pairs {
+        for &pattern in request.patterns_or(Pattern::VARIANTS).iter().filter(is_possible) {
+            let flows = flows::between_ranks(pattern, ranks, [source, target], topology);
+            cases.extend(sizes.iter().map(|&size| Case {
+                slot: request.slot,
+                ..Case::copy(TransportKind::Shm, pattern, flows.clone(), Engine::Cpu, size)
+            }));
+        }
+    }
+    Ok(cases)
+}
+
+/// Copies from one GPU to another through host memory.
+pub(super) fn shm_of_gpus(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (pattern, flows) in flows_of_gpus(request, gpus) {
+        let copies = by_gpus(request, TransportKind::Shm, pattern, flows, &[Operation::Copy]);
+        cases.extend(copies.into_iter().map(|case| Case { slot: request.slot, ..case }));
+    }
+    cases
+}
+
+/// Transfers from one GPU's memory to another's.
+pub(super) fn p2p(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (pattern, flows) in flows_of_gpus(request, gpus) {
+        let mut possible = vec![Operation::Copy, Operation::ReadOnly, Operation::WriteOnly];
+        possible.extend((pattern == Pattern::OneWay).then_some(Operation::Chase));
+        cases.extend(by_gpus(request, TransportKind::P2p, pattern, flows, &possible));
+    }
+    cases
+}
+
+/// Transfers within a GPU, and between it and host memory on the nearest and the farthest NUMA
+/// node.
+pub(super) fn local(request: &Request, topology: &Topology, gpus: &[&GpuNode]) -> Vec<Case> {
+    use Operation::{Chase, Copy, ReadOnly, WriteOnly};
+    let ranks = request.ranks.unwrap_or(1);
+    let mut cases = Vec::new();
+    for (index, gpu) in (0..).zip(gpus) {
+        let end = |place| Endpoint { rank: Rank(index % ranks), place };
+        let own = end(Place::Gpu(gpu.gpu));
+        let from_hosts = topology
+            .nearest_and_farthest(gpu.numa_node)
+            .into_iter()
+            .map(|numa_node| Flow { source: end(Place::Pinned { numa_node }), target: own });
+        for &pattern in request.patterns_or(&[Pattern::OneWay, Pattern::BothWays]) {
+            let mut add = |flows: Vec<Flow>, possible: &[Operation]| {
+                cases.extend(by_gpus(request, TransportKind::Local, pattern, flows, possible));
+            };
+            match pattern {
+                Pattern::OneWay => {
+                    let within = Flow { source: own, target: own };
+                    add(vec![within], &[Copy, ReadOnly, WriteOnly, Chase]);
+                    for flow in from_hosts.clone() {
+                        add(vec![flow], &[Copy, ReadOnly, Chase]);
+                        add(vec![flow.reversed()], &[Copy, WriteOnly]);
+                    }
+                }
+                Pattern::BothWays => {
+                    from_hosts.clone().for_each(|flow| add(vec![flow, flow.reversed()], &[Copy]));
+                }
+                _ => {}
+            }
+        }
+    }
+    cases
+}
+
+/// Each wanted pattern's flows between the GPUs.
+fn flows_of_gpus(request: &Request, gpus: &[&GpuNode]) -> Vec<(Pattern, Vec<Flow>)> {
+    let gpus: Vec<Gpu> = gpus.iter().map(|gpu| gpu.gpu).collect();
+    let patterns = request.patterns_or(&[Pattern::OneWay]).iter();
+    let possible = patterns.filter(|pattern| pattern.ends_min() as usize <= gpus.len());
+    let sets = possible.flat_map(|&pattern| {
+        let sets = flows::between_gpus(pattern, &gpus, request.ranks.unwrap_or(1));
+        sets.into_iter().map(move |flows| (pattern, flows))
+    });
+    sets.collect()
+}
+
+/// What GPUs do along `flows`: a case for each wanted operation of those that are `possible`,
+/// issuer, engine and size.
+fn by_gpus(
+    request: &Request,
+    transport: TransportKind,
+    pattern: Pattern,
+    flows: Vec<Flow>,
+    possible: &[Operation],
+) -> Vec<Case> {
+    let is_between_ranks = flows.iter().any(|flow| flow.source.rank != flow.target.rank);
+    let plain = Case {
+        handle: (transport.has_issuer() && is_between_ranks).then_some(request.handle),
+        ..Case::copy(transport, pattern, flows, Engine::Sm, SIZE_OF_GPU)
+    };
+    let sizes = request.sizes.as_deref().unwrap_or(&[SIZE_OF_GPU]);
+    let wanted = request.operations_or(&Operation::OF_GPU).iter();
+    let mut cases = Vec::new();
+    for &operation in wanted.filter(|operation| possible.contains(operation)) {
+        let sizes = if operation == Operation::Chase { &[SIZE_OF_CHASE] } else { sizes };
+        let is_wanted = |issuer: &&Issuer| operation.issuer().is_none_or(|only| only == **issuer);
+        let issuers = request.issuers.iter().filter(is_wanted).copied().map(Some);
+        let issuers: Vec<Option<Issuer>> = match transport.has_issuer() {
+            true => issuers.collect(),
+            // A chase is a read, also where nobody else could ask for it.
+            false if operation == Operation::Chase => issuers.map(|_| None).collect(),
+            false => vec![None],
+        };
+        for issuer in issuers {
+            let can = |engine: &&Engine| operation == Operation::Copy || **engine == Engine::Sm;
+            for &engine in request.engines.iter().filter(can) {
+                let plain = Case { operation, engine, issuer, ..plain.clone() };
+                cases.extend(sizes.iter().map(|&size| Case { size, ..plain.clone() }));
+            }
+        }
+    }
+    cases
+}
