@@ -57,7 +57,7 @@ impl Run {
         let mut file = File::open(&path).map_err(read)?;
         let unknown = |why: &dyn Display| content(format!("no run of this version of g2g: {why}"));
         let beginning = Lines::of(&file).beginning().map_err(read)?;
-        let beginning = beginning.ok_or_else(|| unknown(&"it has no rows"))?;
+        let beginning = beginning.ok_or_else(|| unknown(&"it ends before its rows"))?;
         let Beginning { provenance, resumed } = beginning.map_err(|err| unknown(&err))?;
         let ending = ending(&mut file).map_err(read)?;
         let Ending { health } = match serde_json::from_str(&ending) {

@@ -267,7 +267,11 @@ impl Arena {
     fn give_back(&mut self) -> Vec<Range<u64>> {
         let mut cleared = Vec::new();
         for (&start, &bytes) in self.free.range(..self.used_end) {
-            let end = (start + bytes).min(self.used_end).next_multiple_of(PAGE);
+            // Behind the last use a page is free as a whole; elsewhere its rest is somebody's.
+            let end = match start + bytes {
+                end if end < self.used_end => end,
+                end => end.min(self.used_end.next_multiple_of(PAGE)),
+            };
             cleared.extend(self.mapping.give_back(&self.file, start, end - start));
         }
         let last = self.free.range(..self.used_end).next_back();
@@ -432,4 +436,24 @@ pub(crate) fn warn_of_lack(bytes: u64, what: &str) {
         bytes >> 20
     );
     let _ = writeln!(io::stderr(), "{sentence}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_are_given_back_are_nobody_elses() {
+        let mut arena = Arena::new(2 * KEPT_BYTES).unwrap();
+        let large = arena.allocate(KEPT_BYTES + ALIGNMENT).unwrap();
+        let own = arena.allocate(ALIGNMENT).unwrap();
+        let last = arena.allocate(ALIGNMENT).unwrap();
+        let pages = vec![Range { start: large, end: large + KEPT_BYTES }];
+        let cleared = arena.free(large, KEPT_BYTES + ALIGNMENT);
+        assert_eq!(cleared, pages, "{own} is in the page behind");
+        arena.free(last, ALIGNMENT);
+        let again = arena.allocate(KEPT_BYTES + ALIGNMENT).unwrap();
+        assert_eq!(again, large);
+        assert_eq!(arena.free(again, KEPT_BYTES + ALIGNMENT), pages);
+    }
 }

@@ -1,6 +1,6 @@
 //! A communicator: one rank of several that work together, on one GPU.
 
-use std::{cell::Cell, ffi::c_int, io, ptr, time::Duration};
+use std::{cell::Cell, cmp, ffi::c_int, io, ptr, time::Duration};
 
 use super::{
     Library, UniqueId,
@@ -11,6 +11,9 @@ use crate::ffi::{CallError, Cause, clock, cuda::Context, watchdog::Watchdog};
 
 /// How long NCCL may take to give up what it was told to: longer than its own timeouts of sockets.
 const ABORT_PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a call that must not block has beyond its patience at least: the machine may be busy.
+const SLACK: Duration = Duration::from_millis(500);
 
 /// A setting that is left to NCCL (`NCCL_CONFIG_UNDEF_INT`).
 const UNDEFINED: c_int = c_int::MIN;
@@ -290,7 +293,7 @@ impl Communicator {
     /// Watches over calls that must not block.
     pub(super) fn watched(&self, what: &str) -> Result<Watchdog, CallError> {
         // Calls that must not block are given up first.
-        let limit = self.patience.saturating_add(self.patience / 4);
+        let limit = self.patience.saturating_add(cmp::max(self.patience / 4, SLACK));
         let sentence =
             format!("{self} {what} within {} s: is a rank missing?", limit.as_secs_f64());
         Watchdog::start(limit, sentence)

@@ -57,13 +57,16 @@ pub(super) fn asked(case: &Case, seen: &[Seen]) -> &'static str {
         host.map_or(Carrier::Pcie, |host| carrier(case, flow, host))
     });
     let carriers: Vec<Carrier> = carriers.collect();
-    match (case.transport, carriers.contains(&Carrier::NvLink), carriers.contains(&Carrier::Pcie)) {
-        (TransportKind::Local, ..) if uses_c2c(case, seen) => "nvlink-c2c",
-        (TransportKind::Shm, ..) => HOST_MEMORY,
-        (_, true, true) => "nvlink + pcie",
-        (_, true, false) => "nvlink",
-        (_, false, true) => "pcie",
-        (_, false, false) => "gpu-memory",
+    match case.transport {
+        TransportKind::Local if uses_c2c(case, seen) => return "nvlink-c2c",
+        TransportKind::Shm => return HOST_MEMORY,
+        TransportKind::Local | TransportKind::P2p | TransportKind::Nccl | TransportKind::Rdma => {}
+    }
+    match (carriers.contains(&Carrier::NvLink), carriers.contains(&Carrier::Pcie)) {
+        (true, true) => "nvlink + pcie",
+        (true, false) => "nvlink",
+        (false, true) => "pcie",
+        (false, false) => "gpu-memory",
     }
 }
 

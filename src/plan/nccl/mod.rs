@@ -13,7 +13,7 @@ use strum::VariantArray as _;
 
 use super::{
     Case, Collective, DataType, Endpoint, Engine, Flow, Operation, Pattern, Place, Reduction,
-    Request, SIZE_OF_GPU, TransportKind, flows, topology::Host,
+    Request, SIZE_OF_GPU, TransportKind, collective::Ranks, flows, topology::Host,
 };
 pub use iterations::Iterations;
 pub use memory::{Allocator, Registration};
@@ -312,7 +312,7 @@ fn messages(
     ranks: u32,
 ) -> Vec<(Pattern, Option<(u32, u32)>)> {
     let around = (Pattern::Neighbours, None);
-    if collective != Collective::SendRecv || request.patterns.is_empty() {
+    if collective.shape().gives != Ranks::Peers || request.patterns.is_empty() {
         return vec![around];
     }
     let all = || (0..ranks).flat_map(|source| (0..ranks).map(move |target| (source, target)));
@@ -372,7 +372,7 @@ impl Case {
     /// messages.
     pub fn messages(&self) -> Option<Vec<Flow>> {
         let (collective, nccl, _) = self.collective()?;
-        if collective != Collective::SendRecv {
+        if collective.shape().gives != Ranks::Peers {
             return None;
         }
         let member = |number: u32| self.flows.get(number as usize).map(|flow| flow.source);

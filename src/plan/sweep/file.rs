@@ -1,21 +1,20 @@
 //! The file of a plan: what its keys are and what values they take.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, iter};
 
 use serde::Deserialize;
+use strum::VariantArray as _;
 use toml::Spanned;
 
 use super::{Axis, Combination, Plan};
 use crate::plan::{
+    TransportKind,
     bad_file::{BadFile, Problem},
     nccl_env::BEGINNINGS,
 };
 
 /// The axis whose values are g2g's commands.
 const COMMAND: &str = "command";
-
-/// The commands that measure.
-const COMMANDS: [&str; 6] = ["run", "local", "p2p", "shm", "nccl", "rdma"];
 
 const REPETITIONS_DEFAULT: usize = 5;
 const REPETITIONS_MAX: i64 = 1000;
@@ -184,7 +183,8 @@ fn command<'a>(file: &'a File, axes: &[Axis]) -> Result<Option<&'a String>, Prob
         },
         None if is_axis => Ok(None),
         None => {
-            let text = format!("there is no `command` above: write one of {}", COMMANDS.join(", "));
+            let text =
+                format!("there is no `command` above: write one of {}", commands().join(", "));
             Err(Problem::new(&file.axis, "", text))
         }
     }
@@ -249,11 +249,16 @@ fn axis(keys: &AxisKeys) -> Result<(Axis, Vec<Vec<String>>), Problem> {
     Ok((Axis { name: name.clone(), values: labels }, all_words))
 }
 
+/// The commands that measure.
+fn commands() -> Vec<&'static str> {
+    iter::once("run").chain(TransportKind::VARIANTS.iter().map(Into::into)).collect()
+}
+
 /// Refuses what is no command that measures.
 fn is_command(text: &str) -> Result<(), String> {
-    match COMMANDS.contains(&text) {
+    match commands().contains(&text) {
         true => Ok(()),
-        false => Err(format!("`{text}` measures nothing: write one of {}", COMMANDS.join(", "))),
+        false => Err(format!("`{text}` measures nothing: write one of {}", commands().join(", "))),
     }
 }
 

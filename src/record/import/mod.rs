@@ -43,8 +43,8 @@ struct Program {
 }
 
 /// All of them.
-const PROGRAMS: [&Program; 4] =
-    [&nccl_tests::PROGRAM, &nvbandwidth::PROGRAM, &osu::PROGRAM, &fabtests::PROGRAM];
+const PROGRAMS: &[&Program] =
+    &[&nccl_tests::PROGRAM, &nvbandwidth::PROGRAM, &osu::PROGRAM, &fabtests::PROGRAM];
 
 /// What was read beside the rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -171,7 +171,8 @@ fn reader(line: &str) -> Option<(&'static str, Box<dyn Reader>)> {
 
 /// What can be read: `nccl-tests (text, or -J), …`.
 fn known() -> String {
-    PROGRAMS.map(|program| program.described).join(", ")
+    let described: Vec<&str> = PROGRAMS.iter().map(|program| program.described).collect();
+    described.join(", ")
 }
 
 fn lines(bytes: &[u8]) -> impl Iterator<Item = Cow<'_, str>> {
