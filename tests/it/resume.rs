@@ -340,8 +340,8 @@ fn a_changed_machine_or_version_goes_on_with_leave_only_and_run_json_says_so() {
 #[test]
 fn two_runs_do_not_work_in_one_folder() {
     let place = Place::simulated();
-    let line = place.line("--output").replace("--samples 2", "--precision 0.0001");
-    let mut run = start(&line.replace("64K,4K", "64M").replace("1ms", "1m"));
+    let line = place.line("--output").replace("--samples 2", "--samples 1000000");
+    let mut run = start(&line.replace("64K,4K", "64M").replace("1ms", "10m"));
     assert!(eventually(SOON, || place.whole_lines().lines().count() == 1), "it does not begin");
     for (flag, part) in [
         ("--resume", "another g2g works in it: wait until it has ended, or name another"),
