@@ -12,6 +12,10 @@ const MISS: f64 = 0.05;
 /// With fewer samples no two of them bound a 95 % interval of the median.
 pub const SAMPLES_FOR_INTERVAL: usize = 6;
 
+/// With more samples the number of those below the median is normally distributed. Quantiles of the
+/// binomial distribution take long there, and statrs panics in some.
+const MANY: usize = 1_000_000;
+
 /// The samples of a stream are divided into at least this many parts. The means of the parts give
 /// the interval.
 const PARTS: usize = 20;
@@ -105,7 +109,10 @@ impl Scale {
             return None;
         }
         let place = interval_place(count);
-        let below = Binomial::new(0.5, count as u64).ok()?.cdf(place as u64);
+        let below = match count {
+            0..=MANY => Binomial::new(0.5, count as u64).ok()?.cdf(place as u64),
+            _ => MISS / 2.0,
+        };
         let errors = Normal::standard().inverse_cdf(1.0 - below);
         Some(Self { errors, freedom: (count - 1 - 2 * place) as f64 })
     }
@@ -156,6 +163,13 @@ pub(super) fn interval_place(count: usize) -> usize {
 type Known<T> = RefCell<HashMap<usize, T>>;
 
 fn place(count: usize) -> usize {
+    if count > MANY {
+        // The normal distribution with a correction of half a sample (Conover, section 3.2).
+        let deviation = (count as f64).sqrt() / 2.0;
+        let k = count as f64 / 2.0 - 0.5 + Normal::standard().inverse_cdf(MISS / 2.0) * deviation;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is whole")]
+        return k.ceil() as usize - 1;
+    }
     let Ok(below) = Binomial::new(0.5, count as u64) else { return 0 };
     // The smallest k for which k or fewer samples lie below the median with a probability of 2.5 %
     // or more. For k - 1 it is less, so the k-th smallest sample is the end.
@@ -174,6 +188,18 @@ mod tests {
         // Order-statistic intervals for the median, e.g. Conover's table A3 with p = 0.5.
         for (count, place) in [(1, 0), (5, 0), (6, 0), (9, 1), (20, 5), (25, 7), (100, 39)] {
             assert_eq!(interval_place(count), place, "{count} samples");
+        }
+    }
+
+    #[test]
+    fn intervals_of_very_many_samples_are_those_of_the_normal_distribution() {
+        // 500 000 - 979.98: the binomial distribution's, and the normal one's of one sample more.
+        assert_eq!(interval_place(MANY), 499_019);
+        assert_eq!(interval_place(MANY + 1), 499_020);
+        let [below, above] = [MANY, MANY + 1].map(|count| Scale::of_median(count).unwrap().errors);
+        assert!((below - above).abs() < 0.002, "{below} {above}");
+        for count in [usize::MAX >> 11, usize::MAX] {
+            assert!(Scale::of_median(count).is_some_and(|scale| scale.errors == above));
         }
     }
 

@@ -13,7 +13,7 @@ use crate::common::{
 };
 
 /// A short run.
-const QUICK: &str = "--samples 20 --time-limit 5ms";
+const QUICK: &str = "--samples 6 --time-limit 1ms";
 
 /// All files below a folder.
 fn below(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -25,7 +25,7 @@ const CUDA: Kind = Kind {
 };
 const FABRIC: Kind = Kind {
     name: "libfabric.so.1",
-    words: "rdma --provider tcp --memory host --sizes 64",
+    words: "rdma --provider tcp --memory host --sizes 64 --samples 6 --time-limit 2ms",
     needs: "this needs libfabric",
 };
 
