@@ -115,10 +115,14 @@ impl Started {
         self.child.id()
     }
 
-    /// Waits for a row.
+    /// Waits for a row, or for the end, after which there must be one.
     pub(crate) fn wait_for_a_row(&self, output: &Path) {
         let lines = || fs::read_to_string(output.join("run.csv")).unwrap_or_default();
-        assert!(eventually(SOON, || lines().lines().count() > 1), "{}: no row", self.what);
+        let has_row = || lines().lines().count() > 1;
+        let stat = format!("/proc/{}/stat", self.launcher());
+        let has_ended = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "));
+        eventually(SOON, || has_row() || has_ended());
+        assert!(has_row(), "{}: no row", self.what);
     }
 
     /// Waits for a row, then sends a signal to a rank.
