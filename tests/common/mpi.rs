@@ -116,19 +116,21 @@ impl Started {
     }
 
     /// Waits for a row, or for the end, after which there must be one.
-    pub(crate) fn wait_for_a_row(&self, output: &Path) {
+    pub(crate) fn wait_for_a_row(self, output: &Path) -> Self {
         let lines = || fs::read_to_string(output.join("run.csv")).unwrap_or_default();
         let has_row = || lines().lines().count() > 1;
         let stat = format!("/proc/{}/stat", self.launcher());
         let has_ended = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") Z "));
-        eventually(SOON, || has_row() || has_ended());
-        assert!(has_row(), "{}: no row", self.what);
+        let is_over = eventually(SOON, || has_row() || has_ended());
+        assert!(is_over, "{} has no row and goes on", self.what);
+        if has_row() { self } else { panic!("no row: {}", self.wait().1) }
     }
 
     /// Waits for a row, then sends a signal to a rank.
-    pub(crate) fn signal_after_a_row(&self, output: &Path, name: &str, rank: u32) {
-        self.wait_for_a_row(output);
-        signal(name, self.rank(rank).unwrap());
+    pub(crate) fn signal_after_a_row(self, output: &Path, name: &str, rank: u32) -> Self {
+        let started = self.wait_for_a_row(output);
+        signal(name, started.rank(rank).unwrap());
+        started
     }
 
     /// Waits for the end, which must come, and for that of every process.

@@ -64,8 +64,8 @@ fn a_rank_that_is_killed_ends_the_run_and_the_rows_before_it_are_kept() {
         for victim in [0, 2] {
             let folder = tempfile::tempdir().unwrap();
             let output = folder.path().join("run");
-            let started = mpi.g2g(3, &long_run(&output, "60s"));
-            started.signal_after_a_row(&output, "KILL", victim);
+            let started =
+                mpi.g2g(3, &long_run(&output, "60s")).signal_after_a_row(&output, "KILL", victim);
             let (result, said) = started.wait();
             assert_ne!(result.status.code(), Some(0), "{said}");
             assert_eq!(Rows::read(&output).cell(0, "status"), "ok", "{said}");
@@ -78,8 +78,7 @@ fn a_rank_that_stops_is_named_and_does_not_stay() {
     for mpi in every_launcher() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("run");
-        let started = mpi.g2g(2, &long_run(&output, "4s"));
-        started.signal_after_a_row(&output, "STOP", 1);
+        let started = mpi.g2g(2, &long_run(&output, "4s")).signal_after_a_row(&output, "STOP", 1);
         let (result, said) = started.wait();
         assert_eq!(result.status.code(), Some(1), "{said}");
         assert!(is_error(&result, "rank 1"), "{said}");
@@ -95,8 +94,7 @@ fn every_rank_says_that_rank_0_has_stopped_before_all_end() {
     for mpi in every_launcher() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("run");
-        let started = mpi.g2g(3, &long_run(&output, "6s"));
-        started.signal_after_a_row(&output, "STOP", 0);
+        let started = mpi.g2g(3, &long_run(&output, "6s")).signal_after_a_row(&output, "STOP", 0);
         let (result, said) = started.wait();
         assert_eq!(result.status.code(), Some(1), "{said}");
         assert!(is_error(&result, "rank 1: "), "{said}");
@@ -111,8 +109,7 @@ fn a_launcher_that_is_told_to_end_ends_all_ranks_and_the_rows_are_kept() {
         for (name, code) in [("INT", 130), ("TERM", 143)] {
             let folder = tempfile::tempdir().unwrap();
             let output = folder.path().join("run");
-            let started = mpi.g2g(3, &two_rows(&output));
-            started.wait_for_a_row(&output);
+            let started = mpi.g2g(3, &two_rows(&output)).wait_for_a_row(&output);
             signal(name, started.launcher());
             let (result, said) = started.wait();
             // Open MPI has a code of its own for it, and passes SIGTERM on whatever it was told.
@@ -128,8 +125,7 @@ fn rank_0_that_is_told_to_end_ends_all_ranks_with_its_exit_code() {
     for mpi in every_launcher() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("run");
-        let started = mpi.g2g(3, &two_rows(&output));
-        started.signal_after_a_row(&output, "TERM", 0);
+        let started = mpi.g2g(3, &two_rows(&output)).signal_after_a_row(&output, "TERM", 0);
         let (result, said) = started.wait();
         assert_eq!(result.status.code(), Some(143), "{said}");
         assert!(is_error(&result, "interrupted by SIGTERM; "), "{said}");

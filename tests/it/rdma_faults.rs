@@ -78,8 +78,7 @@ fn every_launchers_ranks_end_when_one_is_killed_or_stops() {
         for name in ["KILL", "STOP"] {
             let folder = tempfile::tempdir().unwrap();
             let output = folder.path().join("run");
-            let started = mpi.g2g(3, &line(&output));
-            started.signal_after_a_row(&output, name, 2);
+            let started = mpi.g2g(3, &line(&output)).signal_after_a_row(&output, name, 2);
             let (result, said) = started.wait();
             assert_ne!(result.status.code(), Some(0), "{said}");
             assert_eq!(Rows::read(&output).cell(0, "status"), "ok", "{said}");
