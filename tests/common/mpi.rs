@@ -68,7 +68,9 @@ impl Mpi {
         static STARTS: AtomicU32 = AtomicU32::new(0);
         let start = STARTS.fetch_add(1, Ordering::Relaxed);
         let mark = format!("{}-{start}", std::process::id());
-        let mut command = Command::new(&self.launcher);
+        // MPICH's launcher may die of SIGPIPE where a rank ends early, with what the rank has said.
+        let mut command = Command::new("env");
+        command.arg("--ignore-signal=PIPE").arg(&self.launcher);
         // Open MPI refuses more ranks than CPUs, and root, if it is not told otherwise.
         for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
             command.env(name, "1").env(format!("{name}_CONFIRM"), "1");
@@ -78,12 +80,8 @@ impl Mpi {
         }
         command.args(["-np", &ranks.to_string()]).arg(program).args(line.split_whitespace());
         command.env(MARK, &mark).stdin(Stdio::null());
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let child = child.unwrap_or_else(|err| {
-            panic!("{}: {err}: scripts/test installs it", self.launcher.display())
-        });
         Started {
-            child,
+            child: command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(),
             mark: Mark(mark),
             what: format!("{} {ranks} {line}", self.launcher.display()),
         }
@@ -142,7 +140,8 @@ impl Started {
         let output = output.unwrap_or_else(|_| panic!("{what} does not end"));
         let is_gone = eventually(SOON, || mark.processes().is_empty());
         assert!(is_gone, "{what} leaves {:?}", mark.processes());
-        let said = format!("{what}: {}{}", text(&output.stdout), text(&output.stderr));
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        let said = format!("{what}: {}: {out}{err}", output.status);
         (output, said)
     }
 }

@@ -200,7 +200,8 @@ fn held() -> (usize, BTreeSet<String>) {
     let files = fs::read_dir("/dev/shm").unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
     let descriptors = fs::read_dir("/proc/self/fd").unwrap().count();
-    (descriptors, names.filter(|name| name.contains(&own)).collect())
+    let is_own = |name: &String| name.split(|c: char| !c.is_alphanumeric()).any(|word| word == own);
+    (descriptors, names.filter(is_own).collect())
 }
 
 #[test]
