@@ -3,7 +3,7 @@
 use crate::common::{QUICK, mpi::every_launcher, verified};
 
 #[test]
-fn every_launchers_ranks_verify_every_operation_from_8_bytes_to_64_mib() {
+fn every_launchers_ranks_verify_every_operation_from_8_bytes_to_4_mib() {
     for mpi in every_launcher() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("run");
@@ -11,7 +11,7 @@ fn every_launchers_ranks_verify_every_operation_from_8_bytes_to_64_mib() {
             .g2g(
                 2,
                 &format!(
-                    "rdma --memory host --provider tcp,shm --pattern one-way --sizes 8,64M \
+                    "rdma --memory host --provider tcp,shm --pattern one-way --sizes 8,4M \
                      --operation write,read,send {QUICK} --no-report --output {}",
                     output.display()
                 ),
