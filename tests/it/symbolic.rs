@@ -110,25 +110,46 @@ fn processes_have_the_same_rows() {
     }
 }
 
+const COLLECTIVES: &str = "nccl --operation all_reduce,all_gather,reduce_scatter,broadcast,reduce,\
+                           alltoall,gather,scatter,sendrecv --sizes 64K";
+const TYPES: &str = "nccl --operation all_reduce,reduce_scatter --sizes 4K -n 2 \
+                     --place out-of-place -d int8,uint64,half,f8e4m3 -o sum,avg,mulsum";
+
+fn assert_all_ok(line: &str) {
+    let states = assert_same(line, "");
+    assert_eq!(count(&states, "ok"), states.len(), "{line}: {states:?}");
+}
+
+/// With a rank that does not do its part right.
+fn assert_corrupt(line: &str, rest: &str) {
+    let wrong = format!("\n[[fault.rank]]\nrank = 2\nwhat = \"wrong\"\n{rest}\nalways = true\n");
+    let states = assert_same(line, &wrong);
+    assert!(count(&states, "corrupt") > 5, "{line}: {states:?}");
+}
+
 #[test]
 fn collectives_have_the_same_rows() {
-    let all = "nccl --operation all_reduce,all_gather,reduce_scatter,broadcast,reduce,alltoall,\
-               gather,scatter,sendrecv --sizes 64K";
-    let types = "nccl --operation all_reduce,reduce_scatter --sizes 4K -n 2 --place out-of-place \
-                 -d int8,uint64,half,f8e4m3 -o sum,avg,mulsum";
-    let wrong = |rest: &str| {
-        format!("\n[[fault.rank]]\nrank = 2\nwhat = \"wrong\"\n{rest}\nalways = true\n")
-    };
-    for line in [all, types, &format!("{all} --ranks 2"), &format!("{all} --buffer nccl")] {
-        let states = assert_same(line, "");
-        assert_eq!(count(&states, "ok"), states.len(), "{line}: {states:?}");
-    }
-    for (line, rest) in [
-        (all.to_owned(), "element = 1000"),
-        (format!("{all} --ranks 2"), "element = 0"),
-        (types.to_owned(), "element = 77\nname = \"ncclAllReduce\"\nafter = 4"),
-    ] {
-        let states = assert_same(&line, &wrong(rest));
-        assert!(count(&states, "corrupt") > 5, "{line}: {states:?}");
-    }
+    assert_all_ok(COLLECTIVES);
+    assert_all_ok(&format!("{COLLECTIVES} --buffer nccl"));
+}
+
+#[test]
+fn collectives_of_all_types_have_the_same_rows() {
+    assert_all_ok(TYPES);
+}
+
+#[test]
+fn collectives_between_processes_have_the_same_rows() {
+    assert_all_ok(&format!("{COLLECTIVES} --ranks 2"));
+}
+
+#[test]
+fn wrong_collectives_have_the_same_rows() {
+    assert_corrupt(COLLECTIVES, "element = 1000");
+    assert_corrupt(&format!("{COLLECTIVES} --ranks 2"), "element = 0");
+}
+
+#[test]
+fn wrong_collectives_of_all_types_have_the_same_rows() {
+    assert_corrupt(TYPES, "element = 77\nname = \"ncclAllReduce\"\nafter = 4");
 }
