@@ -6,6 +6,8 @@ use std::{
         Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    thread,
+    time::Duration,
 };
 
 use crate::{
@@ -15,6 +17,10 @@ use crate::{
     nccl, nvml, state,
     timing::cost::Place,
 };
+
+/// How much longer a call lasts in which its process was stopped: threads that handle the signals
+/// that came meanwhile have their turn before it returns.
+const AFTER_A_STOP: Duration = Duration::from_millis(300);
 
 /// The calls of one name.
 #[derive(Debug)]
@@ -62,9 +68,12 @@ impl Calls {
         match self.failing.iter().find(hit)?.what {
             CallFault::Refused { code } => return Some(code),
             CallFault::Killed => state::raise(libc::SIGKILL),
-            CallFault::Stopped => state::raise(libc::SIGSTOP),
+            CallFault::Stopped => {
+                state::raise(libc::SIGSTOP);
+                thread::sleep(AFTER_A_STOP);
+            }
             CallFault::Hung => loop {
-                std::thread::park();
+                thread::park();
             },
         }
         None
