@@ -42,6 +42,8 @@ class Page:
         self.context = browser.new_context(
             viewport=viewport, color_scheme=scheme, offline=True, accept_downloads=True
         )
+        # The usual 30 s are too few for a page of some MB on a busy machine.
+        self.context.set_default_timeout(120_000)
         self.page = self.context.new_page()
         self.wrong, self.asked = [], []
         self.page.on("console", lambda said: self.wrong.append(f"{said.type}: {said.text}"))

@@ -11,7 +11,7 @@ use crate::common::{
 
 /// Three rows between two ranks, over memory that one has of the other.
 const LINE: &str = "p2p --gpus 0,1 --ranks 2 --engine ce --operation copy --handle ipc --issuer read \
-                    --pattern one-way --sizes 64K,128K --samples 20 --time-limit 1ms --deadline 2s";
+                    --pattern one-way --sizes 64K,128K --samples 20 --time-limit 1ms --deadline 5s";
 
 /// What a run on a simulated machine has left.
 struct Ended {
