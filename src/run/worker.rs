@@ -1,6 +1,6 @@
 //! One rank at work: it measures its part of each step, and rank 0 hears what came of it.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -233,12 +233,18 @@ fn tell(world: &mut World, mut err: Failed) -> Result<Failed, Failed> {
             !world.is_root() && Some(&Rank(*rank)) != world.members().first()
         }
         transport::Error::World(_) => false,
-        transport::Error::Stalled { .. } => !world.is_root(),
+        // The run ends with the root's report. Before, the others report whom they miss, and the
+        // one that did not answer may have told why.
+        transport::Error::Stalled { .. } if world.is_root() => {
+            let Heard { cause, .. } = world.abandon_after(&err.to_string());
+            return Err(cause.map_or(err, Failed::from));
+        }
+        transport::Error::Stalled { .. } => {
+            stderr::say(&format!("error: rank {}: {err}", world.rank().0));
+            true
+        }
         _ => true,
     };
-    if let transport::Error::Stalled { .. } = *err.source {
-        say(world, &err);
-    }
     if own_links_hold {
         if !err.source.may_be_a_consequence() {
             world.abandon(&err.to_string());
@@ -256,16 +262,5 @@ fn tell(world: &mut World, mut err: Failed) -> Result<Failed, Failed> {
         Ok(cause.map_or(err, Failed::from))
     } else {
         Err(err)
-    }
-}
-
-/// Lets each rank report whom it has lost. The run ends with rank 0's report, so rank 0 gives the
-/// others a moment for theirs: their deadlines end when its own does.
-fn say(world: &World, err: &Failed) {
-    const GRACE: Duration = Duration::from_secs(1);
-    if world.is_root() {
-        std::thread::sleep(GRACE);
-    } else {
-        stderr::say(&format!("error: rank {}: {err}", world.rank().0));
     }
 }

@@ -108,7 +108,8 @@ impl Error {
 
     /// Whether another rank's failure may be the cause. That rank's error then says more.
     pub const fn may_be_a_consequence(&self) -> bool {
-        matches!(self, Self::Open(_) | Self::Abandoned(_) | Self::Unfinished { .. })
+        use Error::{Abandoned, Open, Stalled, Unfinished};
+        matches!(self, Open(_) | Abandoned(_) | Unfinished { .. } | Stalled { .. })
     }
 }
 
