@@ -6,6 +6,7 @@
 use std::{
     ffi::{CStr, c_void},
     io,
+    marker::PhantomData,
     ops::{Deref, DerefMut},
     ptr,
 };
@@ -142,12 +143,36 @@ const WORD_BITS: u32 = libc::c_ulong::BITS;
 
 const CPU_WORDS: usize = (CPUS / WORD_BITS) as usize;
 
+/// While this lives, the thread that made it runs on chosen CPUs; afterwards on those that it had
+/// before. Libraries start threads, which inherit the CPUs of the thread that calls them.
+#[derive(Debug)]
+#[must_use = "the thread gets its CPUs back when this is dropped"]
+pub struct BoundThread {
+    before: Vec<u32>,
+    /// It stays in its thread.
+    _thread: PhantomData<*const ()>,
+}
+
 /// Lets the calling thread run on `cpus` only.
 ///
 /// # Errors
 ///
 /// The kernel's refusal: none of `cpus` exists or is allowed here.
-pub fn bind_thread(cpus: &[u32]) -> Result<(), CallError> {
+pub fn bind_thread(cpus: &[u32]) -> Result<BoundThread, CallError> {
+    let before = allowed_cpus()?;
+    set_cpus(cpus)?;
+    Ok(BoundThread { before, _thread: PhantomData })
+}
+
+impl Drop for BoundThread {
+    fn drop(&mut self) {
+        if let Err(err) = set_cpus(&self.before) {
+            super::warn(&err);
+        }
+    }
+}
+
+fn set_cpus(cpus: &[u32]) -> Result<(), CallError> {
     let mut set: CpuSet = [0; CPU_WORDS];
     for cpu in cpus {
         if let Some(word) = set.get_mut((cpu / WORD_BITS) as usize) {
@@ -229,14 +254,13 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_can_be_bound_to_one_of_its_cpus() {
-        std::thread::spawn(|| {
-            let last = *allowed_cpus().unwrap().last().unwrap();
-            bind_thread(&[last]).unwrap();
-            assert_eq!(allowed_cpus().unwrap(), [last]);
-            assert!(bind_thread(&[]).is_err());
-        })
-        .join()
-        .unwrap();
+    fn a_bound_thread_gets_its_cpus_back() {
+        let all = allowed_cpus().unwrap();
+        let last = *all.last().unwrap();
+        let bound = bind_thread(&[last]).unwrap();
+        assert_eq!(allowed_cpus().unwrap(), [last]);
+        assert!(bind_thread(&[]).is_err());
+        drop(bound);
+        assert_eq!(allowed_cpus().unwrap(), all);
     }
 }

@@ -68,6 +68,7 @@ macro_rules! on_both_machines {
     };
 }
 
+mod cpus;
 mod faults;
 mod kernels;
 mod memory;

@@ -25,10 +25,10 @@ on_both_machines! {
 /// More than one chunk, and no whole number of them.
 const SIZE: Bytes = Bytes::new((3 << 19) + 4099);
 
-const QUICK: Effort =
+pub(super) const QUICK: Effort =
     Effort { precision: 0.01, time_limit: Duration::from_millis(50), samples: Some(3) };
 
-struct Nobody;
+pub(super) struct Nobody;
 
 impl Witness for Nobody {
     fn look_before(&mut self) {}

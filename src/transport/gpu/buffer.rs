@@ -76,7 +76,7 @@ impl Buffer {
             }
             // Host memory is reached by its own rank only.
             Place::Pinned { numa_node } | Place::Host { numa_node, .. } => {
-                host::bind_thread(gpus.topology.cpus(numa_node))
+                let _bound = host::bind_thread(gpus.topology.cpus(numa_node))
                     .trying_to("run on the NUMA node of the case")?;
                 let memory = HostMemory::new(&gpus.any()?.context, size);
                 (Owned::Host(memory.trying_to("allocate a buffer")?), None)

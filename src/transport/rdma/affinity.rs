@@ -5,59 +5,28 @@ use std::collections::BTreeSet;
 use crate::{
     ffi::host,
     plan::topology::{NumaNode, Topology},
-    transport::{Error, TryingTo, Wait},
+    transport::{Error, TryingTo},
     world::{self, World},
 };
-
-/// The CPUs on which a rank runs.
-#[derive(Debug)]
-pub(super) struct Affinity {
-    /// The CPUs that the user or a launcher allows.
-    allowed: Vec<u32>,
-    /// One of them, for this rank alone.
-    own: Option<u32>,
-}
 
 /// A rank's host and the CPUs that it accepts, the best first; none if it has no part in the case.
 type Claim = (String, Vec<u32>);
 
-impl Affinity {
-    /// Assigns a CPU of `allowed` to each rank that `needs` one, preferably on the node `near`.
-    /// Every rank calls it.
-    pub(super) fn agree(
-        allowed: &[u32],
-        topology: &Topology,
-        needs: bool,
-        near: Option<NumaNode>,
-        world: &mut World,
-    ) -> Result<Self, Error> {
-        let mut nodes: Vec<_> = topology.nodes.iter().collect();
-        nodes.sort_by_key(|node| Some(node.id) != near);
-        let known = nodes.iter().flat_map(|node| &node.cpus).copied();
-        let own = known.filter(|cpu| needs && allowed.contains(cpu)).collect();
-        let claims = world.gather::<Claim>((world::host().boot, own))?;
-        let own = world.scatter(claims.map(|claims| assign(&claims)))?;
-        Ok(Self { allowed: allowed.to_vec(), own })
-    }
-
-    /// Lets the calling thread run on all allowed CPUs, and so the threads that it starts from now
-    /// on.
-    pub(super) fn release(&self) -> Result<(), Error> {
-        host::bind_thread(&self.allowed).trying_to("run on all CPUs that are allowed")
-    }
-
-    /// Binds the calling thread to its own CPU, if it has one.
-    pub(super) fn bind(&self) -> Result<(), Error> {
-        match self.own {
-            Some(cpu) => host::bind_thread(&[cpu]).trying_to("take a CPU"),
-            None => Ok(()),
-        }
-    }
-
-    /// How it waits: a rank with a CPU of its own spins.
-    pub(super) fn wait(&self) -> Wait {
-        if self.own.is_some() { Wait::Spin } else { Wait::Yield }
-    }
+/// A CPU for this rank alone, if it `needs` one and there are enough: among those that the user or
+/// a launcher allows it, preferably on the node `near`. Every rank calls it.
+pub(super) fn own_cpu(
+    topology: &Topology,
+    needs: bool,
+    near: Option<NumaNode>,
+    world: &mut World,
+) -> Result<Option<u32>, Error> {
+    let allowed = host::allowed_cpus().trying_to("ask for the CPUs of this rank")?;
+    let mut nodes: Vec<_> = topology.nodes.iter().collect();
+    nodes.sort_by_key(|node| Some(node.id) != near);
+    let known = nodes.iter().flat_map(|node| &node.cpus).copied();
+    let own = known.filter(|cpu| needs && allowed.contains(cpu)).collect();
+    let claims = world.gather::<Claim>((world::host().boot, own))?;
+    Ok(world.scatter(claims.map(|claims| assign(&claims)))?)
 }
 
 /// Assigns a CPU to each claim, none twice. If a machine has too few, none of its ranks gets one.
@@ -109,26 +78,11 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_takes_one_of_its_cpus_and_leaves_it_again() {
-        let run = || {
-            let allowed = host::allowed_cpus().unwrap();
-            let topology = machine(&[&[], &allowed]);
-            let agree = |needs| {
-                let (near, mut world) = (Some(NumaNode(1)), World::single());
-                Affinity::agree(&allowed, &topology, needs, near, &mut world).unwrap()
-            };
-            let affinity = agree(true);
-            affinity.bind().unwrap();
-            assert_eq!(
-                (host::allowed_cpus().unwrap(), affinity.wait()),
-                (vec![allowed[0]], Wait::Spin)
-            );
-            affinity.release().unwrap();
-            assert_eq!(host::allowed_cpus().unwrap(), allowed);
-            let none = agree(false);
-            none.bind().unwrap();
-            assert_eq!((host::allowed_cpus().unwrap(), none.wait()), (allowed, Wait::Yield));
-        };
-        std::thread::spawn(run).join().unwrap();
+    fn a_rank_that_needs_a_cpu_takes_one_of_its_own() {
+        let allowed = host::allowed_cpus().unwrap();
+        let topology = machine(&[&[], &allowed]);
+        let cpu = |needs| own_cpu(&topology, needs, Some(NumaNode(1)), &mut World::single());
+        assert_eq!(cpu(true).unwrap(), Some(allowed[0]));
+        assert_eq!(cpu(false).unwrap(), None);
     }
 }

@@ -4,7 +4,6 @@ use std::{collections::VecDeque, rc::Rc};
 
 use super::{
     Card, Rdma, Report, SIGNALS,
-    affinity::Affinity,
     channel::{self, Channel, Memories, Peer, Target},
     chunk,
     counters::Counters,
@@ -20,9 +19,12 @@ use super::{
     window,
 };
 use crate::{
-    ffi::fabric::Facts,
+    ffi::{
+        fabric::Facts,
+        host::{self, BoundThread},
+    },
     plan::{Case, Fabric, Flow, Rank},
-    transport::{Error, GpuPath, Network, Registration, Wait, gpu::Ready},
+    transport::{Error, GpuPath, Network, Registration, TryingTo, Wait, gpu::Ready},
     world::World,
 };
 
@@ -42,6 +44,7 @@ pub(super) struct Builder<'a> {
     /// How an operation is divided, and the number of slots of a target or of a ring.
     chunks: Chunks,
     wait: Wait,
+    bound: Option<BoundThread>,
 }
 
 /// Another rank of the case, as this rank reaches it.
@@ -57,13 +60,11 @@ impl<'a> Builder<'a> {
         rdma: &Rdma,
         case: &'a Case,
         rank: Rank,
-        affinity: &Affinity,
+        cpu: Option<u32>,
     ) -> Result<Self, Error> {
         let missing = || Error::Disagreement("a rank of the case has no interface");
         let (fabric, nics) = own_nics(case, rank).ok_or_else(missing)?;
         let has_gpu = is_direct(case, rank);
-        // A provider's threads must not wait for the CPU on which this one never sleeps.
-        affinity.release()?;
         let mut ports = Vec::new();
         let mut facts = None;
         for nic in nics {
@@ -71,7 +72,9 @@ impl<'a> Builder<'a> {
             facts.get_or_insert_with(|| domain.info().facts().clone());
             ports.push(Port::open(&domain)?);
         }
-        affinity.bind()?;
+        // A provider's threads, which it has started by now, must not wait for the CPU on which this
+        // thread never sleeps.
+        let bound = cpu.map(|cpu| host::bind_thread(&[cpu])).transpose().trying_to("take a CPU")?;
         let facts = facts.ok_or_else(missing)?;
         let flows = own_flows(case, rank);
         let room = ports.iter().map(|port| port.endpoint.operations_max()).min().unwrap_or(0);
@@ -92,7 +95,8 @@ impl<'a> Builder<'a> {
             inbox: None,
             window,
             chunks,
-            wait: affinity.wait(),
+            wait: if bound.is_some() { Wait::Spin } else { Wait::Yield },
+            bound,
         };
         builder.allocate(rdma)?;
         Ok(builder)
@@ -257,6 +261,7 @@ impl<'a> Builder<'a> {
             inbox: self.inbox,
             barrier: Barrier::new(meetings),
             wait: self.wait,
+            _bound: self.bound,
             ..Streams::idle(self.case, self.verb, world, network)
         };
         let Streams { inbox, ports, .. } = &mut streams;

@@ -18,7 +18,7 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use affinity::Affinity;
+use affinity::own_cpu;
 use builder::Builder;
 use data::Data;
 use port::{Port, PortCard};
@@ -31,10 +31,7 @@ use super::{
     TryingTo, gpu::Gpus, lack_of_memory,
 };
 use crate::{
-    ffi::{
-        fabric::{Domain, Facts, Info, Library, Query, RemoteRegion},
-        host,
-    },
+    ffi::fabric::{Domain, Facts, Info, Library, Query, RemoteRegion},
     machine,
     plan::{Case, Fabric, Flow, Gpu, NicName, Operation, Rank, topology::Topology},
     units::Bytes,
@@ -72,8 +69,6 @@ const SIGNAL_SIZE: Bytes = Bytes::new(4);
 pub(super) struct Rdma {
     library: &'static Library,
     topology: Topology,
-    /// The CPUs on which this rank may run.
-    cpus: Vec<u32>,
     gpus: Result<Gpus, String>,
     /// Interfaces stay open: by provider, interface, and whether they reach memory of GPUs.
     domains: RefCell<BTreeMap<(String, NicName, bool), Rc<Domain>>>,
@@ -107,7 +102,6 @@ impl Rdma {
         Ok(Self {
             library: machine::fabric()?,
             topology: topology.clone(),
-            cpus: host::allowed_cpus().map_err(|err| err.to_string())?,
             gpus: Gpus::new(topology),
             domains: RefCell::default(),
         })
@@ -229,9 +223,9 @@ impl Transport for Rdma {
         let end = case.endpoint(rank);
         let of_gpu = |gpu| self.topology.gpus.iter().find(|node| node.gpu == gpu)?.numa_node;
         let near = end.and_then(|end| end.numa_node().or_else(|| of_gpu(end.gpu()?)));
-        let affinity = Affinity::agree(&self.cpus, &self.topology, end.is_some(), near, world)?;
+        let cpu = own_cpu(&self.topology, end.is_some(), near, world)?;
         let builder = match own {
-            Some(own) if !own.flows.is_empty() => Some(Builder::new(self, own, rank, &affinity)?),
+            Some(own) if !own.flows.is_empty() => Some(Builder::new(self, own, rank, cpu)?),
             _ => None,
         };
         let card = builder.as_ref().map(Builder::card).transpose()?;

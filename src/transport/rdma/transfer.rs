@@ -23,6 +23,7 @@ use crate::{
     ffi::{
         CallError, clock,
         fabric::{Completion, Failure, Flags, Posted},
+        host::BoundThread,
         watchdog::Watchdog,
     },
     plan::{Case, Rank},
@@ -83,6 +84,8 @@ pub(super) struct Streams {
     /// The completions fetched last.
     pub(super) completions: [Completion; COMPLETIONS],
     pub(super) wait: Wait,
+    /// On its own CPU, if it has one.
+    pub(super) _bound: Option<BoundThread>,
     pub(super) deadline: Duration,
     /// The other end of a flow that made no progress while others did.
     pub(super) standing: Option<Rank>,
@@ -130,6 +133,7 @@ impl Streams {
             signals_under_way: 0,
             completions: [Completion::default(); COMPLETIONS],
             wait: Wait::Yield,
+            _bound: None,
             deadline: world.deadline(),
             standing: None,
             watchdog: None,

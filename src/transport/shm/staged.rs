@@ -11,7 +11,7 @@ use crate::{
     ffi::{
         CallError,
         cuda::{Event, Feature, HostMemory, Memory, Registered, Slice},
-        host,
+        host::{self, BoundThread},
         shm::{Address, Segment},
     },
     plan::{Case, Gpu, Rank, topology::Topology},
@@ -343,7 +343,7 @@ fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<R
     let mut made = BTreeMap::new();
     for (flow, ends) in case.flows.iter().enumerate() {
         if ends.target.rank == rank && ends.source.rank != rank {
-            run_near(ends.target.gpu(), &gpus.topology)?;
+            let _bound = run_near(ends.target.gpu(), &gpus.topology)?;
             made.insert(flow, pinned(Segment::create(size).trying_to("share memory")?)?);
         }
     }
@@ -358,7 +358,7 @@ fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<R
             continue;
         }
         let ring = if source == target {
-            run_near(ends.target.gpu(), &gpus.topology)?;
+            let _bound = run_near(ends.target.gpu(), &gpus.topology)?;
             Ring::Own(HostMemory::new(&gpus.any()?.context, size).trying_to(PIN)?)
         } else if let Some(ring) = made.remove(&flow) {
             Ring::Shared(ring)
@@ -372,7 +372,7 @@ fn rings(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Vec<(usize, Rc<R
 }
 
 /// Binds this thread to the NUMA node next to `gpu`, so that its allocations lie there.
-fn run_near(gpu: Option<Gpu>, topology: &Topology) -> Result<(), Error> {
+fn run_near(gpu: Option<Gpu>, topology: &Topology) -> Result<BoundThread, Error> {
     let node = topology.gpus.iter().find(|node| Some(node.gpu) == gpu);
     let nodes = topology.nearest_and_farthest(node.and_then(|node| node.numa_node));
     let cpus = nodes.first().map_or(&[][..], |&node| topology.cpus(node));

@@ -15,7 +15,8 @@ use ring_end::RingEnd;
 
 use crate::{
     ffi::{
-        clock, host,
+        clock,
+        host::{self, BoundThread},
         shm::{Address, Segment},
     },
     plan::{Case, Rank, topology::Topology},
@@ -68,6 +69,8 @@ struct ShmTransfer {
     clock_resolution: Duration,
     /// Whether memory of any rank lies on another NUMA node than the case wants.
     is_misplaced: bool,
+    /// On the CPUs of the case.
+    _bound: Option<BoundThread>,
 }
 
 impl ShmTransfer {
@@ -75,10 +78,11 @@ impl ShmTransfer {
     fn new(case: &Case, world: &mut World, topology: &Topology) -> Result<Self, Error> {
         let rank = world.rank();
         let own_node = case.endpoint(rank).and_then(|end| end.numa_node());
-        if let (Some(end), Some(node)) = (case.endpoint(rank), own_node) {
+        let bound = case.endpoint(rank).zip(own_node).map(|(end, node)| {
             let cpus = end.cpu().map_or_else(|| topology.cpus(node).to_vec(), |cpu| vec![cpu]);
-            host::bind_thread(&cpus).trying_to("take a CPU of the case")?;
-        }
+            host::bind_thread(&cpus)
+        });
+        let bound = bound.transpose().trying_to("take a CPU of the case")?;
         let size = ring_size(case);
         // The target creates the ring, because pages lie on the NUMA node of the thread that
         // allocates them.
@@ -117,6 +121,7 @@ impl ShmTransfer {
             wait,
             clock_resolution: clock::resolution(),
             is_misplaced,
+            _bound: bound,
         })
     }
 
