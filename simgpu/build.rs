@@ -1,10 +1,6 @@
-//! Names the library for those that look for the driver by name, and compiles the kernels for
-//! this CPU.
+//! Compiles the kernels for this CPU.
 
 fn main() {
-    // The file is never called libcuda, so no search by name finds it; but once it is loaded by
-    // its path, a request for `libcuda.so` is answered with it.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so");
     println!("cargo:rerun-if-changed=build.rs");
     for path in ["../kernels", "src/kernels/cpu.h", "src/kernels/host.cpp"] {
         println!("cargo:rerun-if-changed={path}");

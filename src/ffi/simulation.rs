@@ -1,8 +1,7 @@
 //! The simulated machine: finds simgpu's library and gives this process its place on a machine.
 //!
 //! The library's file is never called libcuda, so no search for the driver finds it by chance; it
-//! is loaded by its path and only on request. Its soname is `libcuda.so`, so that the dynamic
-//! loader finds it for whoever loads the driver afterwards.
+//! is loaded by its path and only on request.
 
 use std::{
     ffi::{CString, c_char, c_int},

@@ -92,7 +92,7 @@ fn a_simulated_driver_that_nobody_asked_for_is_refused() {
     simulated_gpus();
     let folder = tempfile::tempdir().unwrap();
     let library = simulation::library().unwrap();
-    std::os::unix::fs::symlink(library, folder.path().join("libcuda.so")).unwrap();
+    std::os::unix::fs::symlink(library, folder.path().join("libcuda.so.1")).unwrap();
     let output = run("the_process_that_finds_a_driver", "go", folder.path());
     let said = String::from_utf8(output.stdout).unwrap();
     let text = "the driver that was found is the simulated one, which was not asked for: ";

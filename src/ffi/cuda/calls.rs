@@ -11,15 +11,17 @@ use std::{
 };
 
 use cudarc::driver::sys::{
-    self, CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUevent,
+    CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUevent,
     CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUipcMemHandle, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemRangeHandleType, CUmodule, CUresult, CUstream, CUuuid,
 };
 
+use libloading::os::unix::Library;
+
 use super::Feature;
 use crate::ffi::{
-    library::{Missing, path_of},
+    library::{Missing, find, path_of},
     watchdog::Call,
 };
 
@@ -65,10 +67,10 @@ macro_rules! calls {
 
         #[allow(non_snake_case, reason = "as above")]
         impl Calls {
-            /// Looks all of them up in the driver, which is loaded.
-            pub(super) fn load() -> Self {
+            /// Looks all of them up in the driver, which stays loaded.
+            pub(super) fn load(driver: &Library) -> Self {
                 // SAFETY: each name has the signature that NVIDIA's `cuda.h` declares for it.
-                Self { $($($name: unsafe { find(stringify!($name)) },)*)* }
+                Self { $($($name: unsafe { find(driver, stringify!($name)) }.ok(),)*)* }
             }
 
             /// The first function that is missing for `feature`.
@@ -204,16 +206,4 @@ impl Calls {
     pub(super) fn library(&self) -> PathBuf {
         path_of(self.cuInit.map_or(std::ptr::null(), |init| init as *const ()))
     }
-}
-
-/// The function `name`; `None` where the driver has none.
-///
-/// # Safety
-///
-/// `F` is a pointer to a function with the signature that the driver's `name` has.
-unsafe fn find<F: Copy>(name: &'static str) -> Option<F> {
-    // SAFETY: the driver has been found, so this loads it for good, or answers with it.
-    let library = unsafe { sys::culib() };
-    // SAFETY: the caller vouches for the signature.
-    unsafe { library.get::<F>(name.as_bytes()) }.ok().map(|symbol| *symbol)
 }

@@ -28,7 +28,7 @@ mod stream;
 
 use std::{
     ffi::c_char,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Mutex, OnceLock, Weak},
 };
 
@@ -50,6 +50,10 @@ pub use kernel::{Chase, Hold, Kernels, Reduced};
 pub use memory::{Buffer, HostMemory, Memory, Registered, Slice};
 pub use sharing::{IpcHandle, SharedBuffer};
 pub use stream::{Event, Stream};
+
+/// The driver by the name under which every driver installs it. `libcuda.so` is for linkers, and
+/// may be a toolkit's stub.
+const LIBRARY: &str = "libcuda.so.1";
 
 /// What a driver may be able to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,31 +95,17 @@ pub fn driver() -> Result<&'static Driver, Absent> {
 
 impl Driver {
     fn load() -> Result<Self, Absent> {
-        let loading = library::Loading::of("libcuda.so.1");
-        // SAFETY: loading the driver, or trying to, runs only the initialisers of a library that
-        // is made to be loaded like this.
-        if !unsafe { sys::is_culib_present() } {
-            let reason = library::can_load("libcuda.so.1").err().unwrap_or_default();
-            return Err(Absent::new(format!("{reason}: this needs an NVIDIA GPU and its driver")));
+        let place = simulation::library().unwrap_or(Path::new(LIBRARY));
+        let (_, loaded) = library::load_first([place]).map_err(|reason| {
+            Absent::new(format!("{reason}: this needs an NVIDIA GPU and its driver"))
+        })?;
+        let is_simulated = library::is_simulated(&loaded);
+        if is_simulated && simulation::library().is_none() {
+            let reason = "the driver that was found is the simulated one, which was not asked \
+                          for: take its folder off the library path";
+            return Err(Absent::new(reason));
         }
-        // SAFETY: the driver has just been found, so this loads it and does not panic.
-        let loaded = unsafe { sys::culib() };
-        drop(loading);
-        // SAFETY: the symbol is only asked about, never called or read.
-        let is_simulated = unsafe { loaded.get::<*const ()>(b"simgpu_state") }.is_ok();
-        match (is_simulated, simulation::library().is_some()) {
-            (true, false) => {
-                let reason = "the driver that was found is the simulated one, which was not asked \
-                              for: take its folder off the library path";
-                return Err(Absent::new(reason));
-            }
-            (false, true) => {
-                let reason = "a simulated machine was asked for after the real driver was loaded";
-                return Err(Absent::new(reason));
-            }
-            (true, true) | (false, false) => {}
-        }
-        let calls = Calls::load();
+        let calls = Calls::load(&loaded);
         if let Some(missing) = calls.missing(Feature::Basics) {
             return Err(Absent::new(missing.to_string()));
         }

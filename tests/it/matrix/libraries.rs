@@ -6,6 +6,7 @@ use std::{
     process::{Command, Output},
 };
 
+use g2g::ffi::cuda::CALLS;
 use tempfile::TempDir;
 
 use crate::common::{g2g, mpi::environment, text};
@@ -80,6 +81,35 @@ fn a_driver_of_the_wrong_kind_is_refused_with_the_reason() {
 #[test]
 fn a_libfabric_of_the_wrong_kind_is_refused_with_the_reason() {
     every_wrong_kind(&FABRIC);
+}
+
+/// Builds a driver of which every function answers `code`.
+fn driver_of_one_answer(file: &Path, code: u32) {
+    let source = file.with_extension("c");
+    let functions =
+        CALLS.concat().into_iter().map(|name| format!("int {name}() {{ return {code}; }}\n"));
+    fs::write(&source, functions.collect::<String>()).unwrap();
+    let name = format!("-Wl,-soname,{}", CUDA.name);
+    let cc =
+        Command::new("cc").args(["-w", "-shared", &name, "-o"]).arg(file).arg(&source).status();
+    assert!(cc.unwrap().success());
+}
+
+#[test]
+fn a_toolkits_stub_is_passed_over_for_the_driver_and_named_where_there_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let (stubs, real) = (folder.path().join("stubs"), folder.path().join("real"));
+    for (folder, file, code) in [(&stubs, "libcuda.so", 34), (&real, CUDA.name, 100)] {
+        fs::create_dir(folder).unwrap();
+        driver_of_one_answer(&folder.join(file), code);
+    }
+    let both = format!("{}:{}", stubs.display(), real.display());
+    let (result, output) = with_libraries(Path::new(&both), CUDA.words);
+    assert_refused(&result, &output, &["cuInit", "`nvidia-smi -L`"], "a driver and no GPU");
+    // Some toolkits have the stub by the driver's own name too.
+    fs::rename(stubs.join("libcuda.so"), stubs.join(CUDA.name)).unwrap();
+    let (result, output) = with_libraries(&stubs, CUDA.words);
+    assert_refused(&result, &output, &["cuInit", "a toolkit's stub"], "a stub");
 }
 
 fn every_wrong_kind(kind: &Kind) {
