@@ -49,7 +49,7 @@ fn lose(
 ) -> Option<(Output, String)> {
     let line = format!(
         "rdma --provider tcp --nic eth0 --pattern one-way --operation {operation} --sizes 4K,16M \
-         --time-limit 5s --precision 0.0001 --deadline 3s --no-report --output {}",
+         --time-limit 5s --precision 0.0001 --deadline 8s --no-report --output {}",
         output.display()
     );
     let mut started = lab.start(1, &line);
