@@ -174,7 +174,9 @@ fn every_driver_call_may_fail_at_its_first_at_a_later_and_at_its_last_use() {
             if count > 1 {
                 assert!(assert_failing_call(&line, &call, (count / 4).clamp(1, 10)));
             }
-            if count > 2 && assert_failing_call(&line, &call, count - 1) {
+            // The last of many queries may be one that waits for a release, which tells nobody.
+            let is_polled = call == "cuStreamQuery";
+            if count > 2 && !is_polled && assert_failing_call(&line, &call, count - 1) {
                 last += 1;
             }
             seen.push(call);
