@@ -68,6 +68,8 @@ pub struct Measurement {
     pub clock: Clock,
     /// Whether host memory lies on another NUMA node than the case says.
     pub is_misplaced: bool,
+    /// Whether the work of a GPU began while it was queued.
+    pub is_unheld: bool,
     /// What the library logged on each rank, if it has a log.
     pub log: Option<Vec<(Rank, String)>>,
     /// Operations of each flow in all, with those of the warm-up and of the proof.
@@ -259,6 +261,7 @@ fn phases(
         network,
         clock,
         is_misplaced: transfer.is_misplaced(),
+        is_unheld: transfer.is_unheld(),
         log,
         operations,
     }))

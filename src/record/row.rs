@@ -284,6 +284,7 @@ fn flags(measured: &Measurement) -> String {
         (latency.count() < SAMPLES_FOR_P999, "few_latency_samples"),
         (staging.is_some_and(|staging| staging.wait == Some(Wait::Yield)), "shared_cpus"),
         (measured.is_misplaced, "numa_misplaced"),
+        (measured.is_unheld, "unheld"),
     ];
     raised(&flags).join(" ")
 }

@@ -4,6 +4,7 @@
 //! a case is measured, nor of how a row is written.
 
 mod control;
+pub mod cuda_env;
 mod gpu;
 mod nccl;
 pub mod nccl_env;
@@ -190,6 +191,11 @@ pub trait Transfer {
 
     /// Whether host memory of any rank lies on another NUMA node than the case says.
     fn is_misplaced(&self) -> bool {
+        false
+    }
+
+    /// Whether the work of a GPU begins while it is queued, so that the time of queueing counts.
+    fn is_unheld(&self) -> bool {
         false
     }
 

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    Copier, Gpus, PATIENCE, Side, Start, agree_on_clock, elapsed,
+    Copier, ENTRIES_MAX, Gpus, OPERATIONS_MAX, PATIENCE, Side, Start, agree_on_clock, elapsed,
     endpoints::{Endpoints, FlowBuffer, sides},
 };
 use crate::{
@@ -14,11 +14,6 @@ use crate::{
     units::Bytes,
     world::World,
 };
-
-/// Spans queued behind one hold: of one flow, and of several flows, where each span takes more
-/// places in the queues.
-const SPANS_OF_ONE: usize = 128;
-const SPANS_OF_SEVERAL: usize = 16;
 
 /// The shortest sample of several flows. Flows do not begin and end together, and ranks that watch
 /// one flag begin up to about a microsecond apart.
@@ -70,11 +65,15 @@ impl Copies {
         let ready = streams.first().map(|first| &*first.copier.ready);
         let executors: BTreeSet<Rank> = case.flows.iter().map(executor).collect();
         let start = Start::together(&executors, ready, world)?;
-        let boundaries = ready.map(|ready| ready.events(spans_behind_a_hold(streams.len()) + 1));
+        let lanes = streams.len();
+        let boundaries = ready.map(|ready| ready.events(spans_together(1, lanes) + 1));
         let sample_time_min =
             if case.flows.len() > 1 { SAMPLE_TIME_OF_SEVERAL } else { Duration::ZERO };
-        let clock = ready.map(|ready| ready.clock(sample_time_min));
-        Ok(Self {
+        let clock = ready.map(|ready| Clock {
+            operations_max: room_for_operations(lanes).unwrap_or(OPERATIONS_MAX),
+            ..ready.clock(sample_time_min)
+        });
+        let mut made = Self {
             rank,
             endpoints,
             boundaries: boundaries.transpose()?.unwrap_or_default(),
@@ -82,21 +81,45 @@ impl Copies {
             start,
             has_several_executors: executors.len() > 1,
             clock: agree_on_clock(clock, world)?,
+        };
+        // What the driver does at the first use of a kernel, or of a kind of copy, waits until the
+        // GPU is at rest. Behind a hold that would be when the hold times out.
+        made.run_if_member(1, &mut [Span::default()], false)?;
+        Ok(made)
+    }
+
+    fn run_if_member(
+        &mut self,
+        operations: u64,
+        spans: &mut [Span],
+        is_held: bool,
+    ) -> Result<(), Error> {
+        if !self.endpoints.is_member {
+            return Ok(());
+        }
+        self.run_as_member(operations, spans, is_held).inspect_err(|_| {
+            // Held work would keep its GPU busy until the hold times out.
+            self.start.release();
+            self.endpoints.give_up();
         })
     }
 
-    /// Runs the spans in groups that are queued together. If several ranks execute flows, a group
-    /// is one span.
-    fn run_as_member(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
+    /// Runs the spans in groups that are queued together, each behind a hold if `is_held`. If
+    /// several ranks execute flows, a group is one span.
+    fn run_as_member(
+        &mut self,
+        operations: u64,
+        spans: &mut [Span],
+        is_held: bool,
+    ) -> Result<(), Error> {
         self.endpoints.meet("fill its buffers")?;
         let group = if self.has_several_executors {
             1
         } else {
-            let fitting = usize::try_from(super::OPERATIONS_MAX / operations).unwrap_or(1);
-            fitting.min(self.boundaries.len().saturating_sub(1)).max(1)
+            spans_together(operations, self.streams.len())
         };
         for spans in spans.chunks_mut(group) {
-            self.queue(operations, spans.len()).trying_to("queue the work")?;
+            self.queue(operations, spans.len(), is_held).trying_to("queue the work")?;
             if self.has_several_executors {
                 self.endpoints.meet("queue its flows")?;
             }
@@ -114,12 +137,12 @@ impl Copies {
         self.endpoints.meet("finish its flows")
     }
 
-    /// Queues `spans` times `operations` of every flow behind a hold. Each span begins for all
-    /// flows when the one before has ended for all.
-    fn queue(&mut self, operations: u64, spans: usize) -> Result<(), CallError> {
+    /// Queues `spans` times `operations` of every flow, behind a hold if `is_held`. Each span
+    /// begins for all flows when the one before has ended for all.
+    fn queue(&mut self, operations: u64, spans: usize, is_held: bool) -> Result<(), CallError> {
         let Self { streams, boundaries, endpoints, start, .. } = self;
         let Some((first, others)) = streams.split_first_mut() else { return Ok(()) };
-        start.hold(&first.copier.ready, &first.copier.stream, &boundaries[0])?;
+        start.begin(&first.copier.ready, &first.copier.stream, &boundaries[0], is_held)?;
         for span in 0..spans {
             for other in &*others {
                 other.copier.stream.wait(&boundaries[span])?;
@@ -158,14 +181,11 @@ impl Transfer for Copies {
     }
 
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
-        if !self.endpoints.is_member {
-            return Ok(());
-        }
-        self.run_as_member(operations, spans).inspect_err(|_| {
-            // Held work would keep its GPU busy until the hold times out.
-            self.start.release();
-            self.endpoints.give_up();
-        })
+        self.run_if_member(operations, spans, !self.is_unheld())
+    }
+
+    fn is_unheld(&self) -> bool {
+        room_for_operations(self.streams.len()).is_none()
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
@@ -200,7 +220,7 @@ impl FlowStream {
         let has_source = sides.contains(&Side::Source);
         Ok(Self {
             flow,
-            finished: ready.events(spans_behind_a_hold(streams))?,
+            finished: ready.events(spans_together(1, streams))?,
             copier: Copier::new(ready, case.engine, reads, of_gpu.count())?,
             size: case.size,
             source: has_source.then(|| reach(Side::Source)).transpose()?,
@@ -228,6 +248,36 @@ impl FlowStream {
     }
 }
 
-fn spans_behind_a_hold(streams: usize) -> usize {
-    if streams > 1 { SPANS_OF_SEVERAL } else { SPANS_OF_ONE }
+/// How many operations of each of `lanes` are queued behind a hold at most; `None`: not even one
+/// fits. Beside them the first stream takes the hold, the beginning and the end of a span, and a
+/// wait for each other stream.
+fn room_for_operations(lanes: usize) -> Option<u64> {
+    let room = ENTRIES_MAX.checked_sub(lanes.max(1) as u64 + 2)?;
+    (room > 0).then_some(room.min(OPERATIONS_MAX))
+}
+
+/// How many spans of so many `operations` of each of `lanes` are queued together; one at least.
+fn spans_together(operations: u64, lanes: usize) -> usize {
+    let fitting = ENTRIES_MAX.saturating_sub(2) / (operations + lanes.max(1) as u64);
+    usize::try_from(fitting).unwrap_or(1).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_queued_behind_a_hold_fits_into_a_queue() {
+        for lanes in [1, 2, 7, 56, 240, 253] {
+            let room = room_for_operations(lanes).unwrap();
+            for operations in [1, 2, 3, 8, 64, 100, 128].map(|count: u64| count.min(room)) {
+                let spans = spans_together(operations, lanes) as u64;
+                // The hold and the beginning; of each span operations, waits and the end.
+                let entries = 2 + spans * (operations + lanes as u64);
+                assert!(spans > 0 && entries <= ENTRIES_MAX, "{lanes} {operations}: {entries}");
+            }
+        }
+        assert_eq!((spans_together(1, 1), spans_together(128, 1)), (127, 1));
+        assert_eq!([240, 56, 254].map(room_for_operations), [Some(14), Some(128), None]);
+    }
 }

@@ -30,9 +30,12 @@ use crate::{
 /// The longest that queued work may take. After that the GPU counts as hung.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The most operations of one sample on each stream. More behind a hold can fill the channel
-/// through which the driver feeds a GPU. The host would then wait for a GPU that waits for the
-/// host.
+/// The most entries that are queued on a stream behind a hold: copies, kernels, and records of
+/// and waits for events. A stream holds about 1024 (forum of NVIDIA's developers, topic 220629).
+/// When it is full, the next call waits for room, and would wait for a GPU that waits for the host.
+pub(super) const ENTRIES_MAX: u64 = 256;
+
+/// The most operations of one sample on each stream.
 const OPERATIONS_MAX: u64 = 128;
 
 /// The shortest sample: an event costs about a microsecond of its stream's time.
@@ -134,12 +137,16 @@ impl Gpus {
     }
 }
 
-/// The clock of a case: the coarsest of the ranks' clocks. Every rank calls it, so every rank also
-/// learns here if another one could not prepare its part.
+/// The clock of a case: the coarsest of the ranks' clocks, for as many operations as all allow.
+/// Every rank calls it, so every rank also learns here if another one could not prepare its part.
 pub(super) fn agree_on_clock(own: Option<Clock>, world: &mut World) -> Result<Clock, Error> {
-    let coarsest =
-        |all: Vec<Option<Clock>>| all.into_iter().flatten().max_by_key(|clock| clock.resolution);
-    let clock = world.agree(own, coarsest)?;
+    let coarser = |one: Clock, other: Clock| Clock {
+        resolution: one.resolution.max(other.resolution),
+        sample_time_min: one.sample_time_min.max(other.sample_time_min),
+        operations_max: one.operations_max.min(other.operations_max),
+        ..one
+    };
+    let clock = world.agree(own, |all| all.into_iter().flatten().reduce(coarser))?;
     clock.ok_or(Error::Disagreement("no rank does the work of the case"))
 }
 

@@ -67,15 +67,16 @@ impl Start {
         })
     }
 
-    /// Queues a hold on a stream of `ready`, and records `began` behind it. Work queued after it
-    /// begins with the next [`Start::release`].
-    pub(in crate::transport) fn hold(
+    /// Records `began` on a stream of `ready`, behind a hold if `is_held`: work queued after it
+    /// then begins with the next [`Start::release`].
+    pub(in crate::transport) fn begin(
         &mut self,
         ready: &Ready,
         stream: &Stream,
         began: &Event,
+        is_held: bool,
     ) -> Result<(), CallError> {
-        let Some(own) = &self.own else { return Ok(()) };
+        let Some(own) = self.own.as_ref().filter(|_| is_held) else { return stream.record(began) };
         self.ticket = self.ticket.wrapping_add(1);
         let word = Bytes::new(4);
         let flag = match &self.shared {

@@ -7,6 +7,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeSet,
     ops::Range,
     rc::Rc,
     time::Duration,
@@ -52,6 +53,8 @@ pub(super) struct Collectives {
     deadline: Duration,
     /// Operations since the buffers were filled. Those of a graph count once.
     done: Cell<u64>,
+    /// Numbers of operations of which a group was run.
+    connected: BTreeSet<u64>,
 }
 
 /// What a span does.
@@ -92,18 +95,29 @@ impl Collectives {
             clock,
             deadline,
             done: Cell::new(0),
+            connected: BTreeSet::new(),
         };
         if !made.ranks.is_empty() {
-            made.connect().inspect_err(|_| made.give_up())?;
+            made.connect(1).inspect_err(|_| made.give_up())?;
         }
         Ok(made)
     }
 
-    /// Connects the ranks by a first operation. Nothing may be queued before it.
-    fn connect(&mut self) -> Result<(), Error> {
+    /// Runs a group of each size that a span of `operations` has, where none was run before. NCCL
+    /// chooses an algorithm by the data of a whole group, and connects it when it is first chosen
+    /// (`ncclPrepareTasks`, `ncclCollPreconnect` in its `enqueue.cc` and `group.cc`), which waits
+    /// for the GPU. Behind a hold that would be when the hold times out.
+    fn connect(&mut self, operations: u64) -> Result<(), Error> {
         self.make_events(1)?;
-        let factors = self.factors()?;
-        self.run_group(&Work::Queued(1, &factors), &mut [Span::default()], false)
+        let each = self.iterations.operations_per_group;
+        let sizes = [each.min(operations), operations % each].into_iter().filter(|size| *size > 0);
+        for size in sizes.filter(|size| !self.connected.contains(size)).collect::<Vec<u64>>() {
+            let factors = self.factors()?;
+            self.run_group(&Work::Queued(size, &factors), &mut [Span::default()], false)?;
+            drop(factors);
+            self.connected.insert(size);
+        }
+        Ok(())
     }
 
     /// Makes the events that `spans` spans need.
@@ -120,9 +134,14 @@ impl Collectives {
     fn run_spans(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
         // Each span also queues a meeting, two events, and perhaps a copy.
         let together = usize::try_from(OPERATIONS_MAX / (operations + 4)).unwrap_or(1).max(1);
+        self.connect(operations)?;
         self.make_events(together.min(spans.len()))?;
         let factors = self.factors()?;
         let work = self.queued(self.work(operations, &factors))?;
+        if let Work::Launched { .. } = work {
+            // The first launch of a graph brings it to the GPU.
+            self.run_group(&work, &mut [Span::default()], false)?;
+        }
         // Nothing is held if the CPU waits between operations.
         let is_held = !self.iterations.is_blocking;
         spans.chunks_mut(together).try_for_each(|spans| self.run_group(&work, spans, is_held))
@@ -196,7 +215,7 @@ impl Collectives {
     fn hold(&self) -> Result<(), CallError> {
         let Some((first, others)) = self.ranks.split_first() else { return Ok(()) };
         let began = &first.begins[0];
-        self.start.borrow_mut().hold(&first.device.ready, &first.stream, began)?;
+        self.start.borrow_mut().begin(&first.device.ready, &first.stream, began, true)?;
         others.iter().try_for_each(|rank| rank.stream.wait(began))
     }
 
