@@ -20,8 +20,14 @@ use crate::{
 };
 
 /// Variables of CUDA and of containers that checks look at.
-const VARIABLES: [&str; 3] =
-    ["CUDA_LAUNCH_BLOCKING", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
+const VARIABLES: [&str; 6] = [
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_INJECTION64_PATH",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVTX_INJECTION64_PATH",
+];
 
 /// The flags of `g2g doctor`.
 ///

@@ -35,7 +35,8 @@ use worker::Transports;
 use crate::{
     interrupt,
     plan::{Rank, TransportKind, topology::Topology},
-    transport::{Transport, nccl_env},
+    stderr,
+    transport::{Transport, cuda_env, nccl_env},
     world,
 };
 
@@ -93,7 +94,11 @@ impl Measure {
         let options = self.options();
         let request = options.request().map_err(Failure::Words)?;
         let keeps_log = request.transports.contains(&TransportKind::Nccl);
+        let notes = cuda_env::set().map_err(Failure::Start)?;
         nccl_env::set(&request.nccl, ranks.own_number(), keeps_log).map_err(Failure::Start)?;
+        if ranks.is_first() {
+            notes.iter().for_each(|note| stderr::say(&format!("note: {note}")));
+        }
         watch(ranks.is_first())?;
         ranks.meet(request.ranks, options.mpi_lib.as_deref(), options.deadline)?;
         let mut transports = Transports::new(open);

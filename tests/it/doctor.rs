@@ -265,6 +265,9 @@ fn variables_that_switch_paths_off_or_do_nothing_are_named() {
         ("p5.48xlarge", ("NCCL_NET", "Socket"), "problem", "paths-switched-off", "TCP"),
         ("p5.48xlarge", ("NCCL_P2P_DIRECT_READ", "1"), "note", "nccl-variables", "no NCCL"),
         ("p5.48xlarge", ("CUDA_LAUNCH_BLOCKING", "1"), "problem", "cuda-variables", "launched"),
+        ("p5.48xlarge", ("CUDA_DEVICE_MAX_CONNECTIONS", "1"), "problem", "cuda-variables", "queue"),
+        ("p5.48xlarge", ("CUDA_INJECTION64_PATH", "/x.so"), "problem", "cuda-variables", "refuses"),
+        ("p5.48xlarge", ("NVTX_INJECTION64_PATH", "/x.so"), "problem", "cuda-variables", "refuses"),
         ("p5.48xlarge", ("CUDA_VISIBLE_DEVICES", "0,1,2"), "note", "visible-gpus", "3 of 8"),
     ] {
         let answer = Answer::on(machine, "--json", &[(name, value)]);

@@ -190,7 +190,12 @@ fn a_good_variable_is_set_and_one_of_a_plugin_can_be_allowed() {
     run(program(folder.path()), &format!("{line} {}", output.display()));
     let json = fs::read_to_string(output.join("run.json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let expected = serde_json::json!([["NCCL_P2P_LEVEL", "NVL"]]);
+    let expected = serde_json::json!([
+        ["CUDA_DEVICE_MAX_CONNECTIONS", "32"],
+        ["CUDA_LAUNCH_BLOCKING", "0"],
+        ["CUDA_MODULE_LOADING", "EAGER"],
+        ["NCCL_P2P_LEVEL", "NVL"]
+    ]);
     assert_eq!(json["provenance"]["environment"], expected);
 }
 

@@ -96,7 +96,14 @@ fn the_environment_is_recorded_by_an_allow_list() {
     let json = fs::read_to_string(output.join("run.json")).unwrap();
     assert!(!json.contains("hidden-word") && !json.contains("AWS_SECRET"), "{json}");
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let expected = serde_json::json!([["FI_PROVIDER", "efa"], ["NCCL_P2P_LEVEL", "NVL"]]);
+    // What g2g sets for itself, too.
+    let expected = serde_json::json!([
+        ["CUDA_DEVICE_MAX_CONNECTIONS", "32"],
+        ["CUDA_LAUNCH_BLOCKING", "0"],
+        ["CUDA_MODULE_LOADING", "EAGER"],
+        ["FI_PROVIDER", "efa"],
+        ["NCCL_P2P_LEVEL", "NVL"]
+    ]);
     assert_eq!(json["provenance"]["environment"], expected);
 }
 

@@ -57,5 +57,5 @@ pub(super) const ALL: &[(&str, Check)] = &[
     ("libfabric", Several(network::libfabric)),
     ("nccl-variables", Several(variables::lint)),
     ("paths-switched-off", Several(variables::paths)),
-    ("cuda-variables", One(variables::cuda)),
+    ("cuda-variables", Several(variables::cuda)),
 ];

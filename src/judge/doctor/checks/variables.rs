@@ -248,17 +248,59 @@ pub(super) fn lint(facts: &Facts) -> Vec<Finding> {
     found
 }
 
-pub(super) fn cuda(facts: &Facts) -> Option<Finding> {
+/// A variable of CUDA, the values that do harm, and what they do.
+struct Harm {
+    names: &'static [&'static str],
+    is_harmful: fn(&str) -> bool,
+    advice: Advice,
+}
+
+const ENVIRONMENT: &str = "CUDA programming guide, environment variables";
+
+const HARMS: [Harm; 3] = [
+    Harm {
+        names: &["CUDA_LAUNCH_BLOCKING"],
+        is_harmful: |value| value != "0",
+        advice: Advice {
+            means: "every kernel is waited for when it is launched: nothing overlaps, all is slow",
+            remedy: "unset CUDA_LAUNCH_BLOCKING",
+            source: ENVIRONMENT,
+        },
+    },
+    Harm {
+        names: &["CUDA_DEVICE_MAX_CONNECTIONS"],
+        is_harmful: |value| value == "1",
+        advice: Advice {
+            means: "all streams of a GPU share one queue: work of one can wait for another",
+            remedy: "unset it, unless the program asks for it, as Megatron does",
+            source: ENVIRONMENT,
+        },
+    },
+    Harm {
+        names: &["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"],
+        is_harmful: |_| true,
+        advice: Advice {
+            means: "a profiler's library is loaded into each program and can make launches wait \
+                    for their kernels; g2g refuses to measure",
+            remedy: "run without the profiler",
+            source: "CUPTI documentation",
+        },
+    },
+];
+
+pub(super) fn cuda(facts: &Facts) -> Vec<Finding> {
     if facts.gpu_count() == 0 {
-        return None;
+        return Vec::new();
     }
-    let value = facts.variables.get("CUDA_LAUNCH_BLOCKING");
-    if value.is_none_or(|value| value.trim() != "1") {
-        return Some(Finding::ok("no variable of CUDA slows it down"));
+    let value = |name: &str| Some(facts.variables.get(name)?.trim()).filter(|v| !v.is_empty());
+    let harms = HARMS.iter().flat_map(|harm| harm.names.iter().map(move |name| (*name, harm)));
+    let found = harms.filter_map(|(name, harm)| {
+        let value = value(name).filter(|value| (harm.is_harmful)(value))?;
+        Some(Finding::problem(format!("{name}={value} is set")).with(harm.advice))
+    });
+    let found: Vec<Finding> = found.collect();
+    if found.is_empty() {
+        return vec![Finding::ok("no variable of CUDA slows it down")];
     }
-    Some(Finding::problem("CUDA_LAUNCH_BLOCKING=1 is set").with(Advice {
-        means: "every kernel is waited for when it is launched: nothing overlaps, all is slow",
-        remedy: "unset CUDA_LAUNCH_BLOCKING",
-        source: "CUDA programming guide, environment variables",
-    }))
+    found
 }
