@@ -110,6 +110,11 @@ impl CallSite {
         Self { name, calls: OnceLock::new() }
     }
 
+    /// Its name.
+    pub(crate) const fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// As [`check`], without looking the name up each time.
     pub(crate) fn check(&self) -> Option<u32> {
         if let Some(calls) = self.calls.get() {

@@ -107,8 +107,25 @@ fn gpus() -> &'static [Context] {
     static GPUS: OnceLock<Vec<Context>> = OnceLock::new();
     GPUS.get_or_init(|| {
         let devices = cuda::driver().unwrap().devices().unwrap();
-        devices.into_iter().map(|device| Context::retain(device).unwrap()).collect()
+        let contexts = devices.into_iter().map(|device| Context::retain(device).unwrap());
+        contexts.inspect(use_all).collect()
     })
+}
+
+/// What a driver loads at the first use waits until the GPU is at rest, and tests queue it behind
+/// holds.
+fn use_all(context: &Context) {
+    let gpu = Gpu::new(context);
+    let memory = buffer(context, 1 << 20);
+    gpu.stream.set(memory.all(), 0).unwrap();
+    for size in [64, 65, 1 << 17, (1 << 17) + 1].map(Bytes::new) {
+        let source = memory.slice(Bytes::default(), size);
+        gpu.stream.copy(gpu.host.slice(PAGE, size), source).unwrap();
+    }
+    let word = gpu.host.slice(FLAG, Bytes::new(4));
+    gpu.stream.write_value(word, 1).unwrap();
+    gpu.stream.wait_value(word, 1).unwrap();
+    gpu.finish();
 }
 
 /// A stream of a GPU with what it takes to look into its memory.

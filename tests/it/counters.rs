@@ -222,8 +222,8 @@ fn each_defect_has_its_flag_and_nothing_else_in_the_row_in_which_it_came() {
 #[test]
 fn what_happens_to_gpus_in_a_case_whose_data_is_wrong_is_told_there() {
     let file = "from = 'p4d.24xlarge'\n[[fault.flip]]\nsource = 0\ntarget = 1\noffset = 5\nalways = true\n\
-                [[fault.health]]\ngpu = 1\nwhat = 'ecc-uncorrected'\nafter_mib = 1\n\
-                [[fault.health]]\ngpu = 1\nwhat = 'xid'\nxid = 94\nafter_mib = 1";
+                [[fault.health]]\ngpu = 1\nwhat = 'ecc-uncorrected'\nafter_mib = 2\n\
+                [[fault.health]]\ngpu = 1\nwhat = 'xid'\nxid = 94\nafter_mib = 2";
     let run = Simulated::run(&machine(file), COPIES);
     let rows = run.rows_whatever_happened();
     let of = |row| (rows.cell(row, "status"), rows.cell(row, "flags"));

@@ -44,6 +44,7 @@ mod resume;
 mod scripts;
 mod security;
 mod signals;
+mod strict;
 mod sweep;
 mod symbolic;
 mod terminal;

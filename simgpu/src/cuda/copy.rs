@@ -4,6 +4,7 @@ use super::{
     Code, Local, driver, graph,
     queue::Queueing,
     reach::{is_enabled, way},
+    rest::{First, at_first},
 };
 use crate::{
     execute::{Action, Copy},
@@ -166,6 +167,7 @@ fn copy(world: &World, wanted: Wanted, stream: u64, wait: bool) -> Result<(), Co
     if capture(world, stream, move |world, stream| copy(world, wanted, stream, false)) {
         return Ok(());
     }
+    at_first(world, stream, First::copy(target, source, bytes))?;
     let mut queueing = Queueing::on(world, stream)?;
     if bytes == 0 {
         return Ok(());
@@ -247,6 +249,7 @@ fn set(
     if capture(world, stream, move |world, to| set(world, to, target, (value, width), count)) {
         return Ok(());
     }
+    at_first(world, stream, First::Memset(width))?;
     let mut queueing = Queueing::on(world, stream)?;
     if count == 0 {
         return Ok(());

@@ -22,6 +22,14 @@ driver! {
         }
         let mut local = world.local();
         local.initialised = true;
+        let is_set = |name: &str| {
+            std::env::var(name).is_ok_and(|value| !value.is_empty() && value != "0")
+        };
+        local.is_eager = std::env::var("CUDA_MODULE_LOADING").is_ok_and(|mode| mode == "EAGER");
+        local.is_launch_blocking =
+            ["CUDA_LAUNCH_BLOCKING", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"]
+                .into_iter()
+                .any(is_set);
         local.visible = visible;
         Ok(())
     }

@@ -2,7 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{Code, Local, Out, driver, queue::Queueing};
+use super::{
+    Code, Local, Out, driver,
+    queue::Queueing,
+    rest::{First, at_first},
+};
 use crate::state::World;
 
 /// What one call does on a stream.
@@ -81,7 +85,14 @@ driver! {
         if Queueing::find(world, stream)?.gpu != graph.gpu {
             return Err(Code::INVALID_CONTEXT);
         }
+        at_first(world, stream, First::GraphLaunch)?;
+        at_first(world, stream, First::Graph(executable))?;
         graph.calls.iter().try_for_each(|call| call(world, stream))
+    }
+
+    fn cuGraphUpload(executable: u64, stream: u64) |world| {
+        world.local().executables.get(executable).ok_or(Code::INVALID_HANDLE)?;
+        at_first(world, stream, First::Graph(executable))
     }
 
     fn cuGraphExecDestroy(executable: u64) |world| {

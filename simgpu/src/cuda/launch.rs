@@ -7,6 +7,7 @@ use super::{
     local::Function,
     queue::Queueing,
     reach::{Access, may},
+    rest::{First, at_first},
 };
 use crate::{
     execute::{Action, Kernel, Watched},
@@ -40,7 +41,8 @@ driver! {
         check_size(grid, block, shared_bytes)?;
         let mut local = world.local();
         local.initialised()?;
-        let function = *local.functions.get(function).ok_or(Code::INVALID_HANDLE)?;
+        let handle = function;
+        let function = *local.functions.get(handle).ok_or(Code::INVALID_HANDLE)?;
         // Parameters as one buffer, which g2g does not use.
         if parameters.is_null() && !extra.is_null() {
             return Err(Code::NOT_SUPPORTED);
@@ -52,7 +54,11 @@ driver! {
             graph::capture_call(&mut local, stream, again);
             return Ok(());
         }
+        let is_loaded = local.is_eager;
         drop(local);
+        if !is_loaded {
+            at_first(world, stream, First::Function(handle))?;
+        }
         queue(world, stream, function.gpu, launch)
     }
 }
@@ -64,7 +70,7 @@ fn queue(world: &World, stream: u64, gpu: u32, launch: Launch) -> Result<(), Cod
     }
     let (work, action) = planned(world, &queueing.local, gpu, launch);
     queueing.push(work, Some(action));
-    Ok(())
+    if queueing.local.is_launch_blocking { queueing.synchronize() } else { Ok(()) }
 }
 
 /// Refuses a launch that is larger than a GPU's limits.

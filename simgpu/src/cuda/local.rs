@@ -1,10 +1,14 @@
 //! What this process has: contexts, streams, events, modules, memory.
 
-use std::{cell::RefCell, collections::HashMap};
+use std::{
+    cell::RefCell,
+    collections::{HashMap, HashSet},
+};
 
 use super::{
     Code,
     graph::{Capture, Graph},
+    rest::First,
     table::Table,
 };
 use crate::{
@@ -19,6 +23,11 @@ use crate::{
 pub(crate) struct Local {
     /// Whether `cuInit` has been called.
     pub initialised: bool,
+    /// Whether all kernels of a module are loaded with it (`CUDA_MODULE_LOADING`).
+    pub is_eager: bool,
+    /// Whether a launch returns only when its kernel has ended (`CUDA_LAUNCH_BLOCKING`, tools that
+    /// inject a library).
+    pub is_launch_blocking: bool,
     /// The GPUs that this process may use, in the order in which it counts them.
     pub visible: Vec<u32>,
     /// The primary context of each GPU.
@@ -56,6 +65,8 @@ pub(crate) struct Context {
     pub flags: u32,
     /// GPUs whose memory it may reach, a bit each.
     pub peers: u128,
+    /// What was used in it, of that which waits at its first use.
+    pub used: HashSet<First>,
     /// The stream 0, once there is one.
     pub legacy: Option<Stream>,
 }
@@ -139,6 +150,8 @@ impl Local {
     pub(crate) fn new(gpus: usize) -> Self {
         Self {
             initialised: false,
+            is_eager: false,
+            is_launch_blocking: false,
             visible: Vec::new(),
             contexts: vec![Context::default(); gpus],
             streams: Table::new(tag::STREAM),

@@ -16,6 +16,7 @@ mod memory;
 mod module;
 pub(crate) mod queue;
 mod reach;
+pub(crate) mod rest;
 mod stream;
 pub(crate) mod table;
 mod virtual_memory;
@@ -137,6 +138,9 @@ fn call(site: &CallSite, body: impl FnOnce(&'static World) -> Result<(), Code>) 
     }
     if world.is_forked() {
         return Code::NOT_INITIALIZED.0;
+    }
+    if rest::waits(site.name()) {
+        rest::current_context(world);
     }
     match catch_unwind(AssertUnwindSafe(|| body(world))) {
         Ok(Ok(())) => Code::SUCCESS.0,

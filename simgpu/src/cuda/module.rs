@@ -5,6 +5,8 @@ use std::ffi::{CStr, c_char, c_void};
 use super::{
     Code, In, Out, driver,
     local::{Function, Module},
+    queue::synchronize_all,
+    rest::First,
 };
 use crate::{
     kernels::{self, BadModule},
@@ -50,14 +52,20 @@ driver! {
     }
 
     fn cuModuleGetLoadingMode(mode: Out<u32>) |world| {
-        world.local().initialised()?;
-        // CU_MODULE_EAGER_LOADING
-        mode.set(1)
+        let local = world.local();
+        local.initialised()?;
+        // CU_MODULE_EAGER_LOADING or CU_MODULE_LAZY_LOADING
+        mode.set(if local.is_eager { 1 } else { 2 })
     }
 
     fn cuFuncLoad(function: u64) |world| {
-        let local = world.local();
-        local.functions.get(function).map(|_| ()).ok_or(Code::INVALID_HANDLE)
+        let mut local = world.local();
+        let gpu = local.functions.get(function).ok_or(Code::INVALID_HANDLE)?.gpu;
+        if !local.is_eager && local.context(gpu).used.insert(First::Function(function)) {
+            drop(local);
+            synchronize_all(world, Some(gpu));
+        }
+        Ok(())
     }
 
     fn cuFuncGetAttribute(value: Out<i32>, attribute: i32, function: u64) |world| {

@@ -1,10 +1,6 @@
 //! Queueing operations on streams, and waiting for them.
 
-use std::{
-    sync::MutexGuard,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::MutexGuard, thread, time::Duration};
 
 use super::{
     Code, graph,
@@ -14,15 +10,12 @@ use crate::{
     execute::Action,
     state::World,
     timing::{
-        Gate, GateKind, Guard, Operation, QUEUE, RING, STREAMS, Work,
+        Gate, GateKind, Guard, Operation, RING, STREAMS, Work,
         event::{self, Latest},
         meeting::{Post, Posted, Refusal},
         words::{Condition, Key, Test},
     },
 };
-
-/// How long a caller waits for room in a stream that makes no progress.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A stream on which this thread may queue now; other threads wait.
 pub(crate) struct Queueing<'w> {
@@ -35,7 +28,8 @@ pub(crate) struct Queueing<'w> {
 }
 
 impl<'w> Queueing<'w> {
-    /// On the stream of a handle, or on stream 0 of the current context; there is room.
+    /// On the stream of a handle, or on stream 0 of the current context. Waits until there is room,
+    /// however long that takes.
     pub(crate) fn on(world: &'w World, handle: u64) -> Result<Self, Code> {
         loop {
             let mut queueing = Self::find(world, handle)?;
@@ -43,21 +37,18 @@ impl<'w> Queueing<'w> {
             let executed = world.executor.executed(slot);
             let all = queueing.local.queued - world.executor.executed_in_all();
             // The operation itself, and waits that are added before it.
-            let places = 1 + queueing.followed().max(1);
-            let room = queued - executed + places <= QUEUE as u64;
+            let places = 1 + queueing.followed();
+            let room = queued - executed + places <= world.machine.driver.queue_entries;
             // A gate can be in the ring twice.
             let room_in_all = all + places + STREAMS as u64 <= RING as u64;
             if room && room_in_all {
                 return Ok(queueing);
             }
             drop(queueing);
-            let progress = if room {
-                await_any(world, PATIENCE)
+            if room {
+                await_any(world);
             } else {
-                world.await_executed(slot, executed + 1, Some(Instant::now() + PATIENCE))
-            };
-            if !progress {
-                return Err(Code::LAUNCH_TIMEOUT);
+                synchronize(world, slot, executed + 1);
             }
         }
     }
@@ -209,7 +200,7 @@ impl<'w> Queueing<'w> {
         let blocking = |stream: &Stream| stream.blocking && stream.gpu == gpu;
         match self.handle {
             0 => self.local.streams.all().filter(|(_, stream)| blocking(stream)).count() as u64,
-            _ => 1,
+            _ => u64::from(self.stream().blocking),
         }
     }
 
@@ -257,17 +248,13 @@ fn after(plane: &mut Guard<'_>, slot: usize, other: usize, waits: &mut u64) -> u
     0
 }
 
-/// Waits until anything has been executed, or for `limit`; whether it has. So many operations are
-/// queued then that a sleep between two looks costs nothing.
-fn await_any(world: &World, limit: Duration) -> bool {
-    let (began, before) = (Instant::now(), world.executor.executed_in_all());
+/// Waits until anything has been executed. So many operations are queued then that a sleep between
+/// two looks costs nothing.
+fn await_any(world: &World) {
+    let before = world.executor.executed_in_all();
     while world.executor.executed_in_all() == before {
-        if began.elapsed() >= limit {
-            return false;
-        }
         thread::sleep(Duration::from_micros(100));
     }
-    true
 }
 
 /// Stream 0 of a GPU's context, made when it is first needed.

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use super::{
     Code, Out, driver,
     queue::{Queueing, close_drained, open},
+    rest::{First, at_first},
 };
 use crate::{
     execute::{Action, Function, Watched, load},
@@ -136,6 +137,7 @@ fn wait_value(
     operand: u64,
     flags: u32,
 ) -> Result<(), Code> {
+    at_first(world, stream, First::WaitValue)?;
     let mut queueing = Queueing::on(world, stream)?;
     // CU_STREAM_WAIT_VALUE_FLUSH is for writes by other devices, of which there are none.
     let test = match flags & !(1 << 30) {
@@ -176,6 +178,7 @@ fn write_value(
     value: u64,
     flags: u32,
 ) -> Result<(), Code> {
+    at_first(world, stream, First::WriteValue)?;
     let mut queueing = Queueing::on(world, stream)?;
     // CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER allows less order than there is here.
     if flags > 1 {

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use toml::Spanned;
 
 use super::{
-    CallFault, FailingCall, FailingRank, Faults, Flip, GPUS_MAX, Gpu, Health, Host, Jitter, Link,
-    Machine, Nccl, NvLinks, Pair, RankFault, Rate, Rates, apply_host,
+    CallFault, Driver, FailingCall, FailingRank, Faults, Flip, GPUS_MAX, Gpu, Health, Host, Jitter,
+    Link, Machine, Nccl, NvLinks, Pair, RankFault, Rate, Rates, apply_host,
     file::{
         CallKeys, CallWhat, Count, FaultKeys, File, GpuKeys, Latency, Limit, PairKeys, RankKeys,
         RankWhat, RateKeys, Share, SlowKeys, Whole,
@@ -57,6 +57,9 @@ pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
         let ends = ends_apart(&machine, [&keys.source, &keys.target], "fault.detour")?;
         pairs_between(&mut machine, ends, keys.both_ways).for_each(|pair| pair.detour = true);
     }
+    if let Some(keys) = &file.driver {
+        set(&mut machine.driver.queue_entries, keys.queue_entries.map(|entries| entries.get()));
+    }
     if let Some(keys) = &file.nccl {
         set(&mut machine.nccl.nvls, keys.nvls.map(Some));
         set(&mut machine.nccl.nvls_efficiency, keys.nvls_efficiency.map(|share| Some(share.get())));
@@ -102,6 +105,7 @@ fn plain(gpus: u32) -> Machine {
         driver_version: instance::DRIVER_VERSION,
         confidential_computing: false,
         symbolic_memory: true,
+        driver: Driver::STRICT,
         gpus: (0..gpus).map(plain_gpu).collect(),
         pairs: pairs_of(gpus, |pair| {
             (pair.read_allowed, pair.write_allowed) = (true, true);

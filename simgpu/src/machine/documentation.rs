@@ -61,13 +61,13 @@ fn taken(table: &str) -> BTreeSet<String> {
 /// How a table begins: some are there once.
 fn head(table: &str) -> String {
     match table {
-        "nccl" | "host" => format!("[{table}]"),
+        "driver" | "nccl" | "host" => format!("[{table}]"),
         _ => format!("[[{table}]]"),
     }
 }
 
 /// Each table of keys: its heading, the table, and what it must have to be a table at all.
-const TABLES: [(&str, &str, &str); 15] = [
+const TABLES: [(&str, &str, &str); 16] = [
     ("### Top level", "", ""),
     ("### `[[gpu]]`", "gpu", ""),
     ("### `[[pair]]`", "pair", ""),
@@ -75,6 +75,7 @@ const TABLES: [(&str, &str, &str); 15] = [
     ("### `[[nic]]`", "nic", ""),
     ("### `[host]`", "host", ""),
     ("### `[[host.file]]`", "host.file", "path = '/proc/cmdline'\ndenied = true\n"),
+    ("### `[driver]`", "driver", ""),
     ("### `[nccl]`", "nccl", ""),
     ("### `[[fault.slow]]`", "fault.slow", "fraction = 0.5\n"),
     ("### `[[fault.jitter]]`", "fault.jitter", "share = 0.5\nextra_ns = 1\n"),
@@ -91,7 +92,9 @@ fn the_documented_keys_are_those_that_files_take() {
         let mut documented: BTreeSet<String> =
             keys(heading).into_iter().map(|key| key.name).collect();
         if table.is_empty() {
-            documented.extend(["gpu", "pair", "nic", "host", "fault", "nccl"].map(str::to_owned));
+            documented.extend(
+                ["gpu", "pair", "nic", "host", "fault", "driver", "nccl"].map(str::to_owned),
+            );
         }
         if table == "host" {
             documented.insert("file".to_owned());

@@ -10,6 +10,7 @@ use super::{
     BadMachine, FabricState, GPUS_MAX, Machine, NVLINKS_MAX, Rate, Throttle, apply,
     nics::PortState, problem::Problem,
 };
+use crate::timing::QUEUE;
 
 /// A machine file.
 #[derive(Debug, Deserialize)]
@@ -35,6 +36,7 @@ pub(super) struct File {
     pub nic: Vec<NicKeys>,
     #[serde(default)]
     pub host: HostKeys,
+    pub driver: Option<DriverKeys>,
     pub nccl: Option<NcclKeys>,
     #[serde(default)]
     pub fault: FaultKeys,
@@ -92,6 +94,13 @@ pub(super) struct FileKeys {
     #[serde(default)]
     pub denied: bool,
     pub process: Option<Whole<0, 255>>,
+}
+
+/// `[driver]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DriverKeys {
+    pub queue_entries: Option<Whole<16, { QUEUE as u64 }>>,
 }
 
 /// `[nccl]`

@@ -2,7 +2,7 @@
 //! [`super::rates`] and in [`super::models`]; `docs/machines.md`, "Instances", lists it.
 
 use super::{
-    Faults, Gpu, Health, Link, Machine, Nccl, NvLinks, Pair,
+    Driver, Faults, Gpu, Health, Link, Machine, Nccl, NvLinks, Pair,
     catalogue::{self, CATALOGUE, HostLink, Instance, PeerAccess},
     models::{MODELS, Model},
     rates,
@@ -65,6 +65,7 @@ pub(super) fn machine(name: &str) -> Option<Machine> {
         driver_version: DRIVER_VERSION,
         confidential_computing: false,
         symbolic_memory: true,
+        driver: Driver::STRICT,
         pairs: super::pairs_of(instance.gpu_count, |pair| builder.connect(&gpus, pair)),
         nics: builder.nics(&gpus),
         host: builder.host_of(name),

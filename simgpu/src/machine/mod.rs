@@ -27,6 +27,8 @@ pub use health::{
 pub(crate) use host::Host;
 pub(crate) use nics::Nic;
 
+use crate::timing::QUEUE;
+
 /// Most GPUs that a machine has: those of the largest NVLink domain that is sold.
 pub const GPUS_MAX: u32 = 72;
 
@@ -101,6 +103,18 @@ fn nearest_instance(name: &str) -> String {
     nearest.unwrap_or_default().to_owned()
 }
 
+/// What a driver's calls and queues are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Driver {
+    /// Entries of a stream's queue.
+    pub queue_entries: u64,
+}
+
+impl Driver {
+    /// The strictest that there is.
+    pub(crate) const STRICT: Self = Self { queue_entries: QUEUE as u64 };
+}
+
 /// A machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
@@ -114,6 +128,8 @@ pub struct Machine {
     pub confidential_computing: bool,
     /// Whether what GPUs' memory holds is described where that is enough, instead of stored.
     pub symbolic_memory: bool,
+    /// What the driver's calls and queues are like.
+    pub driver: Driver,
     /// The GPUs, in the order of their ordinals; at least one.
     pub gpus: Vec<Gpu>,
     /// Every ordered pair of two different GPUs, sorted by source, then target.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    communicator::{Communicator, Handle, find, ready},
+    communicator::{Communicator, Connection, Handle, find, ready},
     environment::environment,
     model::{Model, Way},
     report,
@@ -39,6 +39,8 @@ pub(super) struct Wanted {
     pub send: u64,
     pub receive: u64,
     pub count: u64,
+    /// The sum of the counts of its group for the same function, type and operation.
+    pub together: u64,
     pub data_type: u32,
     pub operation: u32,
     pub root: i32,
@@ -157,6 +159,36 @@ fn queueing<'w>(world: &'w World, gpu: u32, stream: u64) -> Result<Queueing<'w>,
     Ok(queueing)
 }
 
+/// Connects what a rank needs for the first time: `what` says that of its model. Returns the GPU
+/// that must be at rest for it.
+fn connect(
+    world: &World,
+    communicator: u64,
+    what: impl FnOnce(&Model) -> Option<Connection>,
+) -> Option<u32> {
+    let (handle, model) = ready(world, communicator).ok()?;
+    let connection = what(&model).filter(|_| model.ranks.len() > 1)?;
+    let mut own = lock(&handle);
+    own.connections.insert(connection).then_some(own.gpu)
+}
+
+/// The same for a collective.
+pub(super) fn connect_algorithm(world: &World, wanted: &Wanted) -> Option<u32> {
+    let size = DataType::of(wanted.data_type)?.bytes();
+    let bytes = |count: u64| count.saturating_mul(size);
+    connect(world, wanted.communicator, |model| {
+        let (one, all) = (bytes(wanted.count), bytes(wanted.together));
+        let choice = model.choose(environment(), wanted.function, one, all).ok()?;
+        Some(Connection::Algorithm(choice.algorithm))
+    })
+}
+
+/// The same for a message.
+pub(super) fn connect_peer(world: &World, message: &Message) -> Option<u32> {
+    let peer = u32::try_from(message.peer).ok()?;
+    connect(world, message.communicator, |_| Some(Connection::Peer(peer)))
+}
+
 /// Queues a collective of a rank, or puts it into the graph of a stream that is captured.
 pub(super) fn post_or_capture(world: &World, wanted: Wanted) -> Result<(), Refused> {
     let mut local = world.local();
@@ -203,7 +235,8 @@ fn post(world: &World, wanted: &Wanted) -> Result<(), Refused> {
     if count == 0 {
         return Ok(());
     }
-    let choice = model.choose(environment, function, bytes)?;
+    let choice =
+        model.choose(environment, function, bytes, wanted.together.saturating_mul(size))?;
     if !own.connected {
         own.connected = true;
         report::tell_of_channels(world, &own, &model, choice);

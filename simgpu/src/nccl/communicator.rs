@@ -1,7 +1,7 @@
 //! Communicators of this process: joining, splitting, leaving.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard},
     thread,
     time::{Duration, Instant},
@@ -10,7 +10,7 @@ use std::{
 use super::{
     environment::environment,
     log::{self, Subsystem},
-    model::{Model, Rank},
+    model::{Algorithm, Model, Rank},
     types::{Code, DataType, Refused},
 };
 use crate::{
@@ -60,6 +60,8 @@ pub(super) struct Communicator {
     pub calls: HashMap<&'static str, u64>,
     /// Whether the log has told of its channels.
     pub connected: bool,
+    /// What it has connected.
+    pub connections: HashSet<Connection>,
     /// The last operation on each stream: its place and number.
     pub last: HashMap<usize, u64>,
     /// The code that the program is to be told of.
@@ -68,6 +70,14 @@ pub(super) struct Communicator {
     pub number: u64,
     /// The call that began it.
     pub made_by: &'static str,
+}
+
+/// What a rank connects when it first needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Connection {
+    Algorithm(Algorithm),
+    /// Messages with a rank.
+    Peer(u32),
 }
 
 /// How far a rank is.
@@ -163,6 +173,7 @@ pub(super) fn add(wanted: Wanted) -> u64 {
         registered: Table::new(0x63),
         calls: HashMap::new(),
         connected: false,
+        connections: HashSet::new(),
         last: HashMap::new(),
         error: None,
         number: 0,

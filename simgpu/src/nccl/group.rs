@@ -1,13 +1,13 @@
 //! Groups: what a thread calls between a start and its end begins together at the end.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, collections::HashMap};
 
 use super::{
     collective::{self, Message, Wanted},
     communicator::{self, Pending},
     types::{Code, Refused},
 };
-use crate::{execute::lock, state::World};
+use crate::{cuda::queue::synchronize_all, execute::lock, state::World};
 
 /// What waits for the end of a group.
 #[derive(Clone, Debug)]
@@ -79,8 +79,39 @@ pub(super) fn end(world: &World) -> Result<(), Refused> {
     }
 }
 
+/// Adds up what collectives of one kind have in a group: by the sum an algorithm is chosen.
+fn add_up(jobs: &mut [Job]) {
+    let kind = |wanted: &Wanted| {
+        (wanted.communicator, wanted.function as u32, wanted.data_type, wanted.operation)
+    };
+    let mut sums = HashMap::new();
+    for job in &*jobs {
+        if let Job::Collective(wanted) = job {
+            let sum: &mut u64 = sums.entry(kind(wanted)).or_default();
+            *sum = sum.saturating_add(wanted.count);
+        }
+    }
+    for job in jobs {
+        if let Job::Collective(wanted) = job {
+            wanted.together = sums[&kind(wanted)];
+        }
+    }
+}
+
+/// Connects all ranks before any begins. A new connection waits until its GPU is at rest.
+fn connect(world: &World, jobs: &[Job]) {
+    let waiting = jobs.iter().filter_map(|job| match job {
+        Job::Collective(wanted) => collective::connect_algorithm(world, wanted),
+        Job::Message(message) => collective::connect_peer(world, message),
+        Job::Join { .. } | Job::Together { .. } => None,
+    });
+    waiting.for_each(|gpu| synchronize_all(world, Some(gpu)));
+}
+
 /// Does all jobs: all ranks join before any is waited for, and messages of a rank begin together.
-fn run(world: &World, jobs: Vec<Job>) -> Result<(), Refused> {
+fn run(world: &World, mut jobs: Vec<Job>) -> Result<(), Refused> {
+    add_up(&mut jobs);
+    connect(world, &jobs);
     let mut in_progress = false;
     let joining: Vec<(u64, &'static str)> = jobs
         .iter()

@@ -89,6 +89,7 @@ macro_rules! wanted {
             send: $send,
             receive: $receive,
             count: $count as u64,
+            together: $count as u64,
             data_type: $data_type,
             operation: $operation,
             root: $root,

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// How a collective is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Algorithm {
     Tree,
     Ring,
@@ -226,14 +226,17 @@ impl Model {
         }
     }
 
-    /// How a collective of `bytes` (count times size) is done.
+    /// How a collective of `bytes` (count times size) is done, in a group that has `together` for
+    /// the same function.
     pub(crate) fn choose(
         &self,
         environment: &Environment,
         function: Function,
         bytes: u64,
+        together: u64,
     ) -> Result<Choice, Refused> {
         let total = self.total_bytes(function, bytes);
+        let all = self.total_bytes(function, together);
         let channels = total.div_ceil(CHANNEL_BYTES).clamp(1, u64::from(self.channels)) as u32;
         let simple =
             |ns| Choice { algorithm: Algorithm::Ring, protocol: Protocol::Simple, ns, channels };
@@ -243,20 +246,23 @@ impl Model {
         if let Some(transfers) = self.transfers(function, bytes) {
             return Ok(simple(self.exchange_ns(&transfers)));
         }
-        let mut best: Option<Choice> = None;
+        // The choice, and how long all of the group would last.
+        let mut best: Option<(Choice, f64)> = None;
         for algorithm in [Algorithm::Tree, Algorithm::Ring, Algorithm::Nvls] {
             for protocol in [Protocol::Ll, Protocol::Ll128, Protocol::Simple] {
                 if !environment.allows(function, algorithm, protocol)? {
                     continue;
                 }
                 let Some(gb_s) = self.gb_s(function, algorithm, protocol) else { continue };
-                let ns = self.latency_ns(function, algorithm, protocol) + total as f64 / gb_s;
-                if best.is_none_or(|best| ns < best.ns) {
-                    best = Some(Choice { algorithm, protocol, ns, channels });
+                let latency_ns = self.latency_ns(function, algorithm, protocol);
+                let ns_of = |bytes: u64| latency_ns + bytes as f64 / gb_s;
+                if best.is_none_or(|(_, ns)| ns_of(all) < ns) {
+                    let choice = Choice { algorithm, protocol, ns: ns_of(total), channels };
+                    best = Some((choice, ns_of(all)));
                 }
             }
         }
-        best.ok_or_else(|| {
+        best.map(|(choice, _)| choice).ok_or_else(|| {
             let given = |name: &str, list: &Option<String>| {
                 list.as_ref().map_or(String::new(), |list| format!(" {name} was set to {list}."))
             };

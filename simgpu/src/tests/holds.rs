@@ -1,7 +1,7 @@
 //! Gates: kernels that hold, waits for values, functions of the host.
 
 use std::{
-    sync::atomic::Ordering,
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -9,7 +9,7 @@ use std::{
 use super::*;
 use crate::{
     cuda::abi::*,
-    timing::{RING, STREAMS},
+    timing::{QUEUE, RING, STREAMS},
 };
 
 /// Longer than any test takes, in nanoseconds.
@@ -57,23 +57,24 @@ fn streams_that_one_word_holds_begin_at_one_time() {
     alone(|| {
         let contexts = begin(machine());
         let flag = pinned(64);
-        let hold = |context, ticket: u64| {
+        let made = [0, 1, 2].map(|gpu| {
+            on(contexts[gpu]);
+            (contexts[gpu], kernel(c"hold"), stream(), allocate(64))
+        });
+        let [near, far, _] = made.map(|(.., memory)| memory);
+        let hold = |(context, hold, stream, _), ticket: u64| {
             on(context);
-            let stream = stream();
-            ok(launch(kernel(c"hold"), stream, &[flag, ticket, LONG, flag + 8]));
+            ok(launch(hold, stream, &[flag, ticket, LONG, flag + 8]));
             (stream, mark(stream))
         };
-        let (_, early) = hold(contexts[0], 1);
-        // The host goes on to 2000.01 while the first one holds.
-        let near = allocate(64);
-        on(contexts[1]);
-        let far = allocate(64);
         on(contexts[0]);
         let busy = stream();
+        let (_, early) = hold(made[0], 1);
+        // The host goes on to 2000.01 while the first one holds.
         ok(cuMemcpyAsync(far, near, 1, busy));
         ok(cuStreamSynchronize(busy));
-        let (_, late) = hold(contexts[1], 1);
-        let (waiting, _) = hold(contexts[2], 2);
+        let (_, late) = hold(made[1], 1);
+        let (waiting, _) = hold(made[2], 2);
         settle();
         word(flag).store(1, Ordering::Release);
         ok(cuEventSynchronize(early));
@@ -93,10 +94,10 @@ fn of_streams_that_are_ready_together_the_older_one_comes_first() {
         on(contexts[1]);
         let far = allocate(100_000);
         on(contexts[0]);
-        let streams = [stream(), stream()];
+        let (hold, streams) = (kernel(c"hold"), [stream(), stream()]);
         // Queued the other way round.
         let ends = [streams[1], streams[0]].map(|stream| {
-            ok(launch(kernel(c"hold"), stream, &[flag, 1, LONG, flag + 8]));
+            ok(launch(hold, stream, &[flag, 1, LONG, flag + 8]));
             ok(cuMemcpyAsync(far, near, 100_000, stream));
             mark(stream)
         });
@@ -170,11 +171,10 @@ fn a_wait_for_a_value_ends_when_a_stream_writes_it() {
         put(source, &bytes(1_000_000, 7));
         let writer = stream();
         on(contexts[0]);
-        let reader = stream();
+        let (reader, back) = (stream(), pinned(1_000_000));
         let start = mark(reader);
         ok(cuStreamWaitValue32_v2(reader, flag, 3, 0));
         let released = mark(reader);
-        let back = pinned(1_000_000);
         ok(cuMemcpyAsync(back, target, 1_000_000, reader));
         settle();
         assert_eq!(cuStreamQuery(reader), 600);
@@ -286,43 +286,168 @@ fn a_function_of_the_host_is_called_in_its_turn_and_keeps_no_other_stream() {
     });
 }
 
+/// Fills the queue of a stream behind a hold; how many entries it takes without waiting.
+fn entries_behind_a_hold(flag: u64, stream: u64, queue: impl Fn() + Send + Sync) -> usize {
+    ok(launch(kernel(c"hold"), stream, &[flag, 1, LONG, flag + 8]));
+    let entries = AtomicUsize::new(1);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut seen = 0;
+            while seen != entries.load(Ordering::Acquire) {
+                seen = entries.load(Ordering::Acquire);
+                thread::sleep(Duration::from_millis(100));
+            }
+            word(flag).store(1, Ordering::Release);
+        });
+        while word(flag).load(Ordering::Acquire) == 0 {
+            queue();
+            entries.fetch_add(1, Ordering::AcqRel);
+        }
+    });
+    // The last one came when there was room again.
+    entries.into_inner() - 1
+}
+
 #[test]
-fn a_stream_takes_4096_operations_behind_a_hold_and_more_as_it_goes_on() {
+fn a_call_waits_while_its_stream_has_1024_entries_of_any_kind() {
     alone(|| {
-        begin(machine());
-        let (flag, there, stream) = (pinned(64), allocate(64), stream());
-        ok(launch(kernel(c"hold"), stream, &[flag, 1, LONG, flag + 8]));
-        for _ in 0..4095 {
-            ok(cuMemsetD8Async(there, 9, 64, stream));
-        }
-        assert_eq!(cuStreamQuery(stream), 600);
-        word(flag).store(1, Ordering::Release);
-        // Room comes as the queue goes on.
-        for _ in 0..20_000 {
-            ok(cuMemsetD8Async(there, 8, 64, stream));
-        }
+        let contexts = begin(machine());
+        let (flag, there, stream, other) = (pinned(64), allocate(64), stream(), stream());
+        let (event, turn) = (event(), AtomicUsize::new(0));
+        let queue = || {
+            on(contexts[0]);
+            match turn.fetch_add(1, Ordering::Relaxed) % 5 {
+                0 => ok(cuMemsetD8Async(there, 9, 64, stream)),
+                1 => ok(cuEventRecord(event, stream)),
+                2 => ok(cuStreamWaitEvent(stream, event, 0)),
+                3 => ok(cuStreamWriteValue32_v2(stream, flag + 32, 7, 0)),
+                _ => ok(cuStreamWaitValue32_v2(stream, flag + 32, 7, 0)),
+            }
+        };
+        assert_eq!(entries_behind_a_hold(flag, stream, queue), 1024);
         ok(cuStreamSynchronize(stream));
+        // Room comes as the queue goes on; another stream has a queue of its own.
+        for _ in 0..20_000 {
+            ok(cuMemsetD8Async(there, 8, 64, other));
+        }
+        ok(cuStreamSynchronize(other));
         assert_eq!(fetch(there, 64), [8; 64]);
     });
 }
 
 #[test]
-fn a_full_queue_behind_a_hold_is_an_error_after_ten_seconds() {
+fn a_machine_can_have_shorter_queues() {
+    alone(|| {
+        let contexts = begin(Machine { driver: Driver { queue_entries: 100 }, ..machine() });
+        let (flag, event, stream) = (pinned(64), event(), stream());
+        let queue = || {
+            on(contexts[0]);
+            ok(cuEventRecord(event, stream));
+        };
+        assert_eq!(entries_behind_a_hold(flag, stream, queue), 100);
+    });
+}
+
+/// Whether a call waits for the end of a hold of 50 ms, which it comes behind.
+fn waits_for_a_hold(hold: (u64, u64), flag: u64, call: impl FnOnce()) -> bool {
+    let (kernel, stream) = hold;
+    word(flag).store(0, Ordering::Release);
+    ok(launch(kernel, stream, &[flag, 1, LONG, flag + 8]));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(50));
+            word(flag).store(1, Ordering::Release);
+        });
+        call();
+        let waited = word(flag).load(Ordering::Acquire) == 1;
+        ok(cuStreamSynchronize(stream));
+        waited
+    })
+}
+
+#[test]
+fn what_changes_a_context_waits_for_the_kernels_that_run_in_it() {
+    alone(|| {
+        let contexts = begin(machine());
+        on(contexts[1]);
+        // The flag is of another context, which is at rest.
+        let flag = pinned(64);
+        on(contexts[0]);
+        let hold = (kernel(c"hold"), stream());
+        let own = vec![0_u8; 4096];
+        let address = own.as_ptr() as u64;
+        let waits = |call: &dyn Fn()| waits_for_a_hold(hold, flag, call);
+        assert!(waits(&|| _ = stream()));
+        assert!(waits(&|| ok(cuMemFree_v2(allocate(64)))));
+        assert!(waits(&|| ok(cuMemFreeHost(pinned(64)))));
+        assert!(waits(&|| ok(cuMemHostRegister_v2(address, 4096, 0))));
+        assert!(waits(&|| ok(cuMemHostUnregister(address))));
+        assert!(waits(&|| _ = kernel(c"fill")));
+        // Of which CUDA's documentation says that they return at once, or that make nothing.
+        let (other, event) = (stream(), event());
+        assert!(!waits(&|| _ = super::event()));
+        assert!(!waits(&|| ok(cuEventDestroy_v2(event))));
+        assert!(!waits(&|| ok(cuStreamDestroy_v2(other))));
+        assert!(!waits(&|| _ = get(|free| cuMemGetInfo_v2(free, Out::to(&mut 0)))));
+        on(contexts[1]);
+        assert!(!waits(&|| _ = allocate(64)), "another GPU's context is at rest");
+    });
+}
+
+#[test]
+fn the_first_work_of_each_kind_waits_for_the_kernels_that_run_in_its_context() {
     alone(|| {
         begin(machine());
-        let (flag, there, stream) = (pinned(64), allocate(64), stream());
-        ok(launch(kernel(c"hold"), stream, &[flag, 1, LONG, flag + 8]));
-        let began = Instant::now();
-        let code =
-            (0..10_000).map(|_| cuMemsetD8Async(there, 9, 64, stream)).find(|code| *code != 0);
-        assert_eq!(code, Some(702));
-        assert!(began.elapsed() >= Duration::from_secs(10));
-        let began = Instant::now();
-        assert_eq!(cuStreamQuery(stream), 600, "asking needs no room");
-        assert!(began.elapsed() < Duration::from_secs(5));
-        word(flag).store(1, Ordering::Release);
-        ok(cuStreamSynchronize(stream));
-        ok(cuMemsetD8Async(there, 9, 64, stream));
+        let (hold, fill) = (kernel(c"hold"), kernel(c"fill"));
+        let (flag, there, held, stream) = (pinned(64), allocate(1 << 20), stream(), stream());
+        use_nothing();
+        // The hold itself is used first where nothing runs.
+        ok(launch(hold, held, &[flag, 0, LONG, flag + 8]));
+        ok(cuStreamSynchronize(held));
+        let queued: [&dyn Fn(); 10] = [
+            &|| ok(cuMemsetD8Async(there, 1, 64, stream)),
+            &|| ok(cuMemsetD16Async(there, 1, 32, stream)),
+            &|| ok(cuMemsetD32Async(there, 1, 16, stream)),
+            &|| ok(cuMemcpyAsync(there, there + (1 << 19), 64, stream)),
+            &|| ok(cuMemcpyAsync(there, there + (1 << 19), 65, stream)),
+            &|| ok(cuMemcpyAsync(there, there + (1 << 19), 1 << 17, stream)),
+            &|| ok(cuMemcpyAsync(there + 1, there + (1 << 19), 1 << 17, stream)),
+            &|| ok(cuStreamWriteValue32_v2(stream, there, 1, 0)),
+            &|| ok(cuStreamWaitValue32_v2(stream, there, 1, 0)),
+            &|| ok(launch(fill, stream, &[there, 64, 1, 0])),
+        ];
+        for (at, queue) in queued.into_iter().enumerate() {
+            assert!(waits_for_a_hold((hold, held), flag, queue), "{at}");
+            assert!(!waits_for_a_hold((hold, held), flag, queue), "{at} again");
+            ok(cuStreamSynchronize(stream));
+        }
+        use_nothing();
+        ok(launch(hold, held, &[flag, 0, LONG, flag + 8]));
+        ok(cuStreamSynchronize(held));
+        ok(cuFuncLoad(fill));
+        let filled = || ok(launch(fill, stream, &[there, 64, 1, 0]));
+        assert!(!waits_for_a_hold((hold, held), flag, filled), "it was loaded before");
+    });
+}
+
+#[test]
+fn a_graph_that_was_not_uploaded_is_at_its_first_launch() {
+    alone(|| {
+        begin(machine());
+        let (hold, flag, there) = (kernel(c"hold"), pinned(64), allocate(64));
+        let (held, stream) = (stream(), stream());
+        let graph = || {
+            ok(cuStreamBeginCapture_v2(stream, 0));
+            ok(cuMemsetD8Async(there, 1, 64, stream));
+            let graph = get(|graph| cuStreamEndCapture(stream, graph));
+            get(|made| cuGraphInstantiateWithFlags(made, graph, 0))
+        };
+        let (one, other) = (graph(), graph());
+        let launched = |graph| move || ok(cuGraphLaunch(graph, stream));
+        assert!(waits_for_a_hold((hold, held), flag, launched(one)));
+        assert!(!waits_for_a_hold((hold, held), flag, launched(one)));
+        ok(cuGraphUpload(other, stream));
+        assert!(!waits_for_a_hold((hold, held), flag, launched(other)));
     });
 }
 
@@ -330,17 +455,17 @@ fn a_full_queue_behind_a_hold_is_an_error_after_ten_seconds() {
 fn where_all_streams_together_have_too_much_to_do_a_caller_waits_for_any_of_them() {
     alone(|| {
         begin(machine());
-        let (flag, there) = (pinned(64), allocate(64));
-        let mut held = 0;
-        for number in 0..RING - STREAMS - 1 {
-            if number % 4000 == 0 {
-                held = stream();
+        let (flag, there, idle) = (pinned(64), allocate(64), stream());
+        // A queue is left for each stream 0.
+        let streams: Vec<u64> = (0..(RING - STREAMS).div_ceil(QUEUE)).map(|_| stream()).collect();
+        for number in 0..RING - STREAMS {
+            let held = streams[number / QUEUE];
+            if number % QUEUE == 0 {
                 ok(cuStreamWaitValue32_v2(held, flag, 1, 0));
             } else {
                 ok(cuMemsetD8Async(there, 9, 1, held));
             }
         }
-        let idle = stream();
         thread::scope(|scope| {
             scope.spawn(|| {
                 settle();

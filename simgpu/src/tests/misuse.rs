@@ -514,7 +514,7 @@ fn functions_are_found_by_name() {
         };
         assert_eq!(find(c"cuMemAlloc"), (0, cuMemAlloc_v2 as *const () as usize, 0));
         assert_eq!(find(c"cuStreamQuery"), (0, cuStreamQuery as *const () as usize, 0));
-        assert_eq!(find(c"cuGraphUpload"), (500, 0, 1));
+        assert_eq!(find(c"cuGraphClone"), (500, 0, 1));
     });
 }
 

@@ -9,6 +9,7 @@ mod processes;
 mod time;
 
 use std::{
+    collections::HashSet,
     ffi::{CStr, c_void},
     io::{BufRead, BufReader, Write},
     os::unix::process::ExitStatusExt,
@@ -18,8 +19,11 @@ use std::{
 
 use crate::{
     attach::simgpu_state,
-    cuda::abi::{self, In, Out},
-    machine::{Faults, Gpu, Health, Link, Machine, Nccl, NvLinks, Pair, Rate, Rates},
+    cuda::{
+        abi::{self, In, Out},
+        rest::First,
+    },
+    machine::{Driver, Faults, Gpu, Health, Link, Machine, Nccl, NvLinks, Pair, Rate, Rates},
     timing::event::{Latest, latest},
 };
 
@@ -158,6 +162,7 @@ pub(super) fn machine() -> Machine {
         driver_version: 12080,
         confidential_computing: false,
         symbolic_memory: std::env::var(SYMBOLIC).is_ok_and(|symbolic| symbolic == "true"),
+        driver: Driver::STRICT,
         gpus: (0..4).map(gpu).collect(),
         pairs: pairs.collect(),
         nics: vec![],
@@ -237,7 +242,27 @@ pub(super) fn contexts(gpus: usize) -> Vec<u64> {
         }
     }
     ok(abi::cuCtxSetCurrent(contexts[0]));
+    use_all();
     contexts
+}
+
+/// As if all that waits at its first use had been used in every context, but for graphs.
+fn use_all() {
+    let bools = [false, true];
+    let copies = bools.map(|is_small| bools.map(|is_odd| First::Copy { is_small, is_odd }));
+    let others = [First::WaitValue, First::WriteValue, First::GraphLaunch];
+    let all = [1, 2, 4].map(First::Memset).into_iter().chain(copies.concat()).chain(others);
+    let all: HashSet<First> = all.collect();
+    let mut local = crate::state::world().unwrap().local();
+    local.is_eager = true;
+    local.contexts.iter_mut().for_each(|context| context.used.clone_from(&all));
+}
+
+/// As if nothing had been used in any context.
+pub(super) fn use_nothing() {
+    let mut local = crate::state::world().unwrap().local();
+    local.is_eager = false;
+    local.contexts.iter_mut().for_each(|context| context.used.clear());
 }
 
 #[track_caller]

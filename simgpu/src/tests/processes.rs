@@ -247,8 +247,7 @@ fn ranks_that_one_word_holds_begin_at_one_time_and_share_a_link() {
             let far = allocate(100_000);
             other.send(&handle_text(&export(far)));
             gpu(0);
-            let stream = stream();
-            let timed_out = pinned(64);
+            let (stream, timed_out) = (stream(), pinned(64));
             ok(launch(kernel(c"hold"), stream, &[flag, 1, LONG, timed_out]));
             let start = mark(stream);
             ok(cuMemcpyAsync(far, near, 100_000, stream));

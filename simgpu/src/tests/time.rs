@@ -94,9 +94,10 @@ fn the_two_directions_of_a_pair_do_not_disturb_each_other() {
     alone(|| {
         let contexts = begin(machine());
         let memory = everywhere(&contexts, MB);
-        let there = copy(memory[1], memory[0], MB, stream());
+        let streams = [stream(), stream()];
+        let there = copy(memory[1], memory[0], MB, streams[0]);
         // This stream's GPU is the target: 2500 + 1000000 / 80.
-        let back = copy(memory[0], memory[1], MB, stream());
+        let back = copy(memory[0], memory[1], MB, streams[1]);
         synchronize();
         assert_eq!([there, back].map(time_ps), [12_000_000, 15_000_000]);
     });
@@ -110,8 +111,10 @@ fn what_leaves_a_gpu_shares_its_egress_and_what_arrives_its_ingress() {
         machine.gpus[3].ingress_gb_s = Some(60.0);
         let contexts = begin(machine);
         let memory = everywhere(&contexts, 3 * MB);
-        let ends: Vec<u64> =
-            memory[1..].iter().map(|target| copy(*target, memory[0], 3 * MB, stream())).collect();
+        let streams = memory.clone().into_iter().map(|_| stream()).collect::<Vec<u64>>();
+        let ends = memory[1..].iter().zip(streams);
+        let ends = ends.map(|(target, stream)| copy(*target, memory[0], 3 * MB, stream));
+        let ends: Vec<u64> = ends.collect();
         synchronize();
         // Each takes 2000 + 3000000 / 100 and occupies the egress for 3000000 / 150; the last
         // one goes at the ingress's rate: 2000 + 3000000 / 60.
@@ -128,8 +131,10 @@ fn each_direction_of_pcie_takes_one_transfer_after_the_other() {
         let contexts = begin(machine);
         let memory = everywhere(&contexts, MB);
         let host = pinned(4 * MB);
-        let down = [0, 1].map(|part| copy(memory[0], host + part * MB as u64, MB, stream()));
-        let up = [2, 3].map(|part| copy(host + part * MB as u64, memory[0], MB, stream()));
+        let streams = [0; 4].map(|_| stream());
+        let part = |part: usize| host + (part * MB) as u64;
+        let down = [0, 1].map(|at| copy(memory[0], part(at), MB, streams[at]));
+        let up = [2, 3].map(|at| copy(part(at), memory[0], MB, streams[at]));
         synchronize();
         // 3000 + 1000000 / 20, busy for 1000000 / 40 only.
         assert_eq!(down.map(time_ps), [53_000_000, 25_000_000 + 53_000_000]);

@@ -22,9 +22,8 @@ pub(crate) const GPUS: usize = 72;
 pub(crate) const PROCESSES: usize = 64;
 /// Streams of all processes together.
 pub(crate) const STREAMS: usize = 1024;
-/// Places in a stream's queue. A caller gets 4096 of them at least, and the driver the others for
-/// waits that it adds itself.
-pub(crate) const QUEUE: usize = 4096 + 64;
+/// Entries that a stream's queue can have.
+pub(crate) const QUEUE: usize = 1024;
 /// Events of all processes together.
 pub(crate) const EVENTS: usize = 65536;
 /// Operations of one process that are timed and not yet executed; above this callers wait.

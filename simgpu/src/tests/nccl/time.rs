@@ -1,6 +1,8 @@
 //! How long collectives last, against the formulas of `docs/simulation.md`, with numbers written
 //! out.
 
+use std::sync::atomic::Ordering;
+
 use super::*;
 
 /// Four GPUs of which each pair stores 90 GB/s: see [`super::super::machine`].
@@ -302,5 +304,41 @@ fn jitter_and_the_counters_of_links_see_collectives() {
         );
         let traffic = crate::state::traffic(2);
         assert_eq!((traffic.nvlink_tx_bytes, traffic.nvlink_rx_bytes), (1_800_000, 1_800_000));
+    });
+}
+
+#[test]
+fn an_algorithm_is_chosen_for_a_whole_group_and_connected_when_the_gpu_is_at_rest() {
+    alone(|| {
+        let all = Ranks::begin(machine());
+        let places = all.allocate(1 << 20);
+        let (flag, hold, held) = (pinned(64), kernel(c"hold"), stream());
+        let call = |rank: usize| {
+            let (place, communicator) = (places[rank], all.communicators[rank]);
+            let float = DataType::Float32 as u32;
+            nccl::ncclAllReduce(place, place, 1 << 16, float, 0, communicator, all.streams[rank])
+        };
+        // Whether a group of so many for each rank waits for a hold on the first GPU.
+        let waits = |count: usize| {
+            word(flag).store(0, Ordering::Release);
+            ok(launch(hold, held, &[flag, 1, u64::MAX, flag + 8]));
+            let waited = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    word(flag).store(1, Ordering::Release);
+                });
+                good(all.group(|rank| (0..count).map(|_| call(rank)).max().unwrap()));
+                word(flag).load(Ordering::Acquire) == 1
+            });
+            ok(cuStreamSynchronize(held));
+            all.synchronize();
+            waited
+        };
+        // 256 KiB go by a tree or a ring, 64 times as much by the NVSwitch.
+        assert!(waits(1));
+        assert!(!waits(1));
+        assert!(waits(64), "another algorithm");
+        assert!(!waits(64));
+        assert!(!waits(1));
     });
 }
