@@ -27,7 +27,10 @@ use crate::{
         watchdog::Watchdog,
     },
     plan::{Case, Rank},
-    transport::{Clock, Error, Network, Span, Staging, Wait, patience::Patience},
+    transport::{
+        Clock, Error, Network, Span, Staging, Wait,
+        patience::{Patience, SPINS_PER_YIELD},
+    },
     units::Bytes,
     world::World,
 };
@@ -42,6 +45,12 @@ const REST: Duration = Duration::from_micros(1);
 /// In libfabric 2's shm provider the target's poll returns only when nothing is left to take, so an
 /// initiator that always sends more would never receive a confirmation.
 const GROUPS_AHEAD: u64 = 4;
+
+/// Looks in vain before an operation that was refused is tried again, if ranks share CPUs: each of
+/// the others has its turn meanwhile. What refuses an operation of libfabric's shm provider is the
+/// queue of the target, which is full. If the initiator filled it again as soon as the target has
+/// emptied it, the signals of all other ranks would be refused for ever.
+const REST_REFUSED: u32 = 2 * SPINS_PER_YIELD;
 
 /// Completions fetched by one poll.
 const COMPLETIONS: usize = 32;
@@ -81,6 +90,8 @@ pub(super) struct Streams {
     /// Signals that the provider has not accepted yet.
     pub(super) outbox: VecDeque<(Rank, Signal)>,
     pub(super) signals_under_way: u64,
+    /// Looks in vain before operations are started again.
+    pub(super) rest: u32,
     /// The completions fetched last.
     pub(super) completions: [Completion; COMPLETIONS],
     pub(super) wait: Wait,
@@ -131,6 +142,7 @@ impl Streams {
             ways: Vec::new(),
             outbox: VecDeque::new(),
             signals_under_way: 0,
+            rest: 0,
             completions: [Completion::default(); COMPLETIONS],
             wait: Wait::Yield,
             _bound: None,
@@ -361,6 +373,9 @@ impl Streams {
     fn post(&mut self, goal: Goal) -> Result<bool, Error> {
         let (size, verb) = (self.size, self.verb);
         let mut moved = false;
+        if self.rest > 0 {
+            return Ok(false);
+        }
         for own in 0..self.channels.len() {
             let channel = &mut self.channels[own];
             let window = if goal.group.is_none() { self.chunks } else { self.window };
@@ -402,6 +417,9 @@ impl Streams {
                 let posted = channel.post(&mut self.ports, request);
                 let posted = posted.map_err(|source| with(channel.peer.rank, source))?;
                 if posted == Posted::Again {
+                    if self.wait == Wait::Yield {
+                        self.rest = REST_REFUSED;
+                    }
                     break;
                 }
                 channel.note_posted();
@@ -511,7 +529,7 @@ impl Streams {
     /// Waits between polls, and fails if nothing has moved for too long.
     #[inline]
     pub(super) fn wait_on(
-        &self,
+        &mut self,
         patience: &mut Patience,
         moved: bool,
         waiting_for: &'static str,
@@ -520,6 +538,7 @@ impl Streams {
             patience.renew();
             return Ok(());
         }
+        self.rest = self.rest.saturating_sub(1);
         if !patience.spin() {
             return Ok(());
         }
