@@ -65,6 +65,13 @@ pub fn traffic(gpu: u32) -> Traffic {
     Traffic { nvlink_tx_bytes, nvlink_rx_bytes, pcie_tx_bytes, pcie_rx_bytes }
 }
 
+/// A GPU's clocks now, as a share of the highest.
+pub fn clock_share(gpu: u32) -> f64 {
+    world().map_or(1.0, |world| {
+        world.shared.load(gpu).share(world.machine.driver, world.shared.host_ps())
+    })
+}
+
 /// Bytes of a GPU's memory that are allocated, by all processes.
 pub fn memory_used(gpu: u32) -> u64 {
     world().map_or(0, |world| world.shared.memory_used(gpu))
@@ -106,7 +113,7 @@ fn attach(machine: Machine, state: State) -> Result<&'static World, String> {
         return Err("this process is attached already".to_owned());
     }
     let shared = state.shared;
-    let place = shared.lock(&machine.faults.jitter).join();
+    let place = shared.lock(&machine).join();
     let place = place.ok_or("the machine has as many processes as it can have")?;
     let executor = Executor::new(Flips::new(&machine.faults.flips));
     let local = Mutex::new(Local::new(machine.gpus.len()));
@@ -137,7 +144,7 @@ extern "C" fn at_exit() {
 impl World {
     /// The plane of time, for this thread alone.
     pub(crate) fn plane(&self) -> Guard<'_> {
-        self.shared.lock(&self.machine.faults.jitter)
+        self.shared.lock(&self.machine)
     }
 
     /// What this process has, for this thread alone.

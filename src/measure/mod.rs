@@ -20,8 +20,8 @@ use crate::{
     interrupt,
     plan::{Case, Effort, Operation, Rank},
     transport::{
-        self, Clock, Conclusion, Error, Mismatch, Network, Span, Staging, Support, Transfer,
-        Transport, pattern::part_seed,
+        self, Clock, Clocks, Conclusion, Error, Mismatch, Network, Span, Staging, Support,
+        Transfer, Transport, pattern::part_seed,
     },
     units::{Bytes, gb_s},
     world::{self, World},
@@ -70,6 +70,8 @@ pub struct Measurement {
     pub is_misplaced: bool,
     /// Whether the work of a GPU began while it was queued.
     pub is_unheld: bool,
+    /// Whether a GPU's clock rose while a batch was timed.
+    pub clock_rose: bool,
     /// What the library logged on each rank, if it has a log.
     pub log: Option<Vec<(Rank, String)>>,
     /// Operations of each flow in all, with those of the warm-up and of the proof.
@@ -228,8 +230,19 @@ fn phases(
     let iterations = case.collective().map(|(_, nccl, _)| nccl.iterations).unwrap_or_default();
     let mut stop = sampling::Stop::new(effort, transfer.clock(), iterations.operations());
     stop.has_bandwidth = !case.operation.is_latency_only();
-    let (each, count) = (Duration::ZERO, 0);
-    let mut passes = Passes { world, transfer: transfer.as_mut(), case, seed, each, count };
+    let mut passes = Passes {
+        transport,
+        transfer: transfer.as_mut(),
+        case,
+        seed,
+        each: Duration::ZERO,
+        count: 0,
+        // Other ranks know only their parts of the case.
+        has_gpus: world.agree((), |_| case.ends().any(|end| end.gpu().is_some()))?,
+        clock_rose: false,
+        world,
+    };
+    passes.clocks_rise()?;
     if iterations.warm_up > 0 {
         passes.run(Some(iterations.warm_up), 1)?;
     }
@@ -247,7 +260,7 @@ fn phases(
     *phase = Phase::Latency;
     let times = passes.latency(stop, operations)?;
     *phase = Phase::Conclusion;
-    let operations = passes.count;
+    let Passes { count: operations, clock_rose, .. } = passes;
     witness.look_after();
     let Conclusion { network, log } = transfer.conclude(world)?;
     let clock = transfer.clock();
@@ -262,6 +275,7 @@ fn phases(
         clock,
         is_misplaced: transfer.is_misplaced(),
         is_unheld: transfer.is_unheld(),
+        clock_rose,
         log,
         operations,
     }))
@@ -295,6 +309,7 @@ fn typical(samples: &[Duration], clock: Clock) -> Duration {
 /// anew and is verified.
 struct Passes<'a> {
     world: &'a mut World,
+    transport: &'a dyn Transport,
     transfer: &'a mut dyn Transfer,
     case: &'a Case,
     seed: u64,
@@ -302,6 +317,10 @@ struct Passes<'a> {
     each: Duration,
     /// Operations of each flow so far.
     count: u64,
+    /// Whether GPUs have a part in the case.
+    has_gpus: bool,
+    /// Whether a GPU's clock rose while a batch was timed.
+    clock_rose: bool,
 }
 
 /// What rank 0 decides after a batch: how many samples follow, if any, or that data is wrong.
@@ -317,6 +336,14 @@ impl Passes<'_> {
             None => self.transfer.run_singly(&mut spans)?,
         }
         Ok(spans)
+    }
+
+    /// Loads the GPUs, if there are any, until their clocks have risen.
+    fn clocks_rise(&mut self) -> Result<(), Error> {
+        if !self.has_gpus {
+            return Ok(());
+        }
+        transport::warm(self.transport, self.case, self.world)
     }
 
     /// Runs until a sample is long enough, and returns how many operations it then has.
@@ -419,14 +446,22 @@ impl Passes<'_> {
             };
             let seed = part_seed(part_seed(self.seed, number), batch);
             self.transfer.fill(seed)?;
+            let rank = self.world.rank();
+            // A proof is not timed.
+            let is_timed = number > 0;
+            if is_timed {
+                self.clocks_rise()?;
+            }
             let spans = self.run(operations, count)?;
             transport::check_clock()?;
+            let rose = is_timed && self.transport.spin(self.case, rank, Clocks::LOOK)?.have_risen;
             let mismatch = self.transfer.verify(seed)?;
             decision = Ok(None);
-            let own = ((self.world.rank(), spans), mismatch);
+            let own = ((rank, spans), (mismatch, rose));
             if let Some(ranks) = self.world.gather(own)? {
-                let (spans, mismatches): (Vec<_>, Vec<Option<Mismatch>>) =
+                let (spans, (mismatches, rose)): (Vec<_>, (Vec<Option<Mismatch>>, Vec<bool>)) =
                     ranks.into_iter().unzip();
+                self.clock_rose |= rose.contains(&true);
                 times.extend(Times::of(self.case, self.transfer.clock(), &spans)?);
                 let all = &times.all;
                 let each = all.iter().sum::<Duration>().div_f64(all.len().max(1) as f64);

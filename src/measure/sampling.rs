@@ -33,6 +33,10 @@ pub(super) const PROOFS: usize = 16;
 /// The proof stops after this time, with at least one operation.
 pub(super) const PROOF_TIME: Duration = Duration::from_millis(50);
 
+/// Samples whose interval ends a pass last at least this long together: what changes more slowly
+/// than that is not in the interval of fewer.
+const PASS_TIME_MIN: Duration = Duration::from_millis(20);
+
 /// A batch lasts about this long. The first transfers after filling find the data in other caches
 /// than later ones do, so they must be few.
 const BATCH_TIME: Duration = Duration::from_millis(250);
@@ -165,7 +169,8 @@ impl Stop {
         if look > count {
             return Some(batch.min(look - count));
         }
-        if summary().is_some_and(|summary| self.is_converged(&summary)) {
+        let is_long = each.mul_f64(count as f64) >= PASS_TIME_MIN;
+        if is_long && summary().is_some_and(|summary| self.is_converged(&summary)) {
             return None;
         }
         Some(batch.min(count))
@@ -263,6 +268,9 @@ mod tests {
         let wide: Vec<f64> = (0..40).map(|n| 10.0 + f64::from(n % 7)).collect();
         assert_eq!(bandwidth(stop(None), &wide, MS, 40 * MS), Some(40));
         assert_eq!(bandwidth(stop(None), &wide, MS, 2000 * MS), None);
+        // Samples that are short together do not end it.
+        assert_eq!(bandwidth(stop(None), &[10.0; 40], MS / 10, 4 * MS), Some(40));
+        assert_eq!(bandwidth(stop(None), &[10.0; 320], MS / 10, 32 * MS), None);
         // Between two looks nothing is decided, however narrow the interval.
         assert_eq!(bandwidth(stop(None), &[10.0; 50], MS, 50 * MS), Some(30));
     }

@@ -285,6 +285,7 @@ fn flags(measured: &Measurement) -> String {
         (staging.is_some_and(|staging| staging.wait == Some(Wait::Yield)), "shared_cpus"),
         (measured.is_misplaced, "numa_misplaced"),
         (measured.is_unheld, "unheld"),
+        (measured.clock_rose, "clock_rose"),
     ];
     raised(&flags).join(" ")
 }

@@ -147,7 +147,7 @@ fn a_rank_that_is_told_alone_ends_and_is_named() {
 const MOMENTS: [(&str, u64, &str); 6] = [
     ("cuMemAlloc", 0, "while it was prepared"),
     ("cuMemcpyAsync", 200, "in the warm-up"),
-    ("cuMemcpyAsync", 754, "in the proof of single operations"),
+    ("cuMemcpyAsync", 830, "in the proof of single operations"),
     ("cuMemcpyAsync", 1300, "in the bandwidth pass"),
     ("cuMemcpyAsync", 2000, "in the latency pass"),
     ("cuMemcpyAsync", 2400, "in the warm-up"),

@@ -1,7 +1,7 @@
 //! What the driver and its variables make wait, on the simulated driver, which waits wherever any
 //! driver does.
 
-use std::{fs, time::Instant};
+use std::{fs, path::Path, time::Instant};
 
 use crate::common::{Rows, g2g, text};
 
@@ -107,4 +107,46 @@ fn nothing_is_measured_under_a_profiler() {
         assert!(words.iter().all(|word| said.contains(*word)), "{said}");
         assert!(began.elapsed().as_secs() < 15, "{:?}", began.elapsed());
     }
+}
+
+/// Words that measure on GPUs whose driver has these keys, at sizes that last long and short.
+fn on_driver(folder: &Path, from: &str, keys: &str, words: &str) -> (Rows, String) {
+    let machine = folder.join(format!("{from}.toml"));
+    fs::write(&machine, format!("schema = 1\nfrom = \"{from}\"\n[driver]\n{keys}\n")).unwrap();
+    measured(&format!("{words} --simulate {}", machine.display()), &[])
+}
+
+/// What can be measured on GPUs, each with its machine.
+const WORDS: [(&str, &str); 4] = [
+    ("p5.48xlarge", "local --gpus 0 --operation copy --sizes 64K,64M"),
+    ("p4d.24xlarge", "p2p --gpus 0,1 --operation copy --issuer write --sizes 64K,64M"),
+    ("g5.12xlarge", "shm --gpus 0,1 --pattern one-way --sizes 64K,64M"),
+    ("p4d.24xlarge", "nccl --operation all_reduce --sizes 64K,64M"),
+];
+
+#[test]
+fn clocks_have_risen_before_anything_is_timed() {
+    let folder = tempfile::tempdir().unwrap();
+    for (from, words) in WORDS {
+        let (expected, _) = on_driver(folder.path(), from, "clock_rise_ms = 0", words);
+        // With pauses of seconds between cases, in which clocks fall again.
+        let keys = "idle_clock_percent = 15\nclock_rise_ms = 400\ncall_ms = 1500";
+        let (rows, _) = on_driver(folder.path(), from, keys, words);
+        assert_eq!(rows.len(), expected.len());
+        for row in (0..rows.len()).filter(|&row| expected.cell(row, "status") == "ok") {
+            assert!(!rows.cell(row, "flags").contains("clock_rose"), "{words}, row {row}");
+            for column in ["bandwidth_gb_s", "latency_ns_p50"] {
+                let of = rows.number(row, column) / expected.number(row, column);
+                assert!((of - 1.0).abs() < 0.005, "{words}, row {row}: {column} is {of}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_rises_while_it_is_measured_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = "local --gpus 0 --operation copy --engine ce --sizes 64M --samples 500";
+    let (rows, _) = on_driver(folder.path(), "p5.48xlarge", "clock_rise_ms = 5000", words);
+    assert!(rows.cell(0, "flags").contains("clock_rose"), "{}", rows.cell(0, "flags"));
 }

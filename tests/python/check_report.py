@@ -199,7 +199,7 @@ def check_lines(page, rows):
                 if len(own) == 1:
                     scale = float(middle[column]) / float(middle["bandwidth_gb_s"])
                     names = "bandwidth_gb_s_low", "bandwidth_gb_s_high"
-                    ends = [float(middle[name] or middle[column]) * scale for name in names]
+                    ends = [float(middle[name] or middle["bandwidth_gb_s"]) * scale for name in names]
                 require(same(low, ends[0]) and same(high, ends[1]), f"{where}: {low} to {high}")
                 count = told[line["name"], text_of(size)][-1]
                 require(int(count) == len(own), f"{where}: the table has {count} rows")

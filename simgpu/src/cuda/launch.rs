@@ -126,6 +126,7 @@ fn planned(world: &World, local: &Local, gpu: u32, launch: Launch) -> (Work, Act
         Effect::Chase { list, hops, .. } => {
             ((place(list), own), cost::chase(machine, gpu, place(list), hops))
         }
+        Effect::Spin { duration_ns, .. } => ((own, own), cost::spin(machine, gpu, duration_ns)),
         Effect::Hold { flag, .. } => ((place(flag), own), Cost::default()),
     };
     let private = match effect {
@@ -161,6 +162,7 @@ fn touched(effect: Effect) -> Vec<(u64, u64, Access)> {
         Effect::Chase { list, hops, cycles, result } => {
             vec![(list, 8, Load), (cycles, hops.saturating_mul(4), Store), (result, 24, Store)]
         }
+        Effect::Spin { result, .. } => vec![(result, 16, Store)],
     }
 }
 

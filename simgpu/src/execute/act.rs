@@ -143,7 +143,18 @@ pub(super) fn launch(world: &World, kernel: &Kernel, run: impl FnOnce()) {
                 writing(world, result, 24, run);
             });
         }
+        Effect::Spin { duration_ns, result } => spin(world, kernel.gpu, duration_ns, result),
     }
+}
+
+/// Writes how many cycles of its GPU's clock a kernel has spun for, and for how long.
+fn spin(world: &World, gpu: u32, duration_ns: u64, result: u64) {
+    let highest = f64::from(world.machine.gpus[gpu as usize].sm_clock_mhz) / 1000.0;
+    let cycles = duration_ns as f64 * highest * world.shared.load(gpu).spun_share();
+    writing(world, result, 16, || {
+        write(result, cycles.round() as u64, true);
+        write(result + 8, duration_ns, true);
+    });
 }
 
 /// Adds what a kernel reads to its result.

@@ -39,6 +39,8 @@ pub enum Effect {
     /// Follows `hops` pointers in `list`, of which nothing is known but its beginning; writes
     /// `hops` 32-bit words at `cycles` and three 64-bit words at `result`; `chase`.
     Chase { list: u64, hops: u64, cycles: u64, result: u64 },
+    /// Lasts for `duration_ns`, and writes two 64-bit words at `result`; `spin`.
+    Spin { duration_ns: u64, result: u64 },
 }
 
 /// What a kernel stores.
@@ -90,7 +92,7 @@ pub enum BadModule {
     Unknown,
 }
 
-static KERNELS: [Kernel; 10] = [
+static KERNELS: [Kernel; 11] = [
     Kernel { name: "copy_by_read", parameters: &[8, 8, 8], effect: copy },
     Kernel { name: "copy_by_write", parameters: &[8, 8, 8], effect: copy },
     Kernel { name: "read_only", parameters: &[8, 8, 8], effect: read },
@@ -101,6 +103,7 @@ static KERNELS: [Kernel; 10] = [
     Kernel { name: "compare_reduced", parameters: &[8, 8, 8, 8, 8, 8], effect: compare_reduced },
     Kernel { name: "hold", parameters: &[8, 4, 8, 8], effect: hold },
     Kernel { name: "chase", parameters: &[8, 8, 8, 8, 8, 8], effect: chase },
+    Kernel { name: "spin", parameters: &[8, 8], effect: spin },
 ];
 
 /// Bytes from which a launch is worth a second thread: starting one takes some 50 µs.
@@ -215,6 +218,11 @@ fn chase(launch: &Launch) -> Effect {
     Effect::Chase { list, hops, cycles, result }
 }
 
+fn spin(launch: &Launch) -> Effect {
+    let [duration_ns, result] = launch.integers();
+    Effect::Spin { duration_ns, result }
+}
+
 impl Launch {
     /// What it does.
     ///
@@ -243,7 +251,7 @@ impl Launch {
             | Effect::Read { bytes, .. }
             | Effect::Write { bytes, .. }
             | Effect::Compare { bytes, .. } => bytes,
-            Effect::Hold { .. } | Effect::Chase { .. } => 0,
+            Effect::Hold { .. } | Effect::Chase { .. } | Effect::Spin { .. } => 0,
         };
         let [blocks, y, z] = self.grid;
         let middle = if bytes < SHARED_BYTES { 0 } else { blocks / 2 };

@@ -58,7 +58,12 @@ pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
         pairs_between(&mut machine, ends, keys.both_ways).for_each(|pair| pair.detour = true);
     }
     if let Some(keys) = &file.driver {
-        set(&mut machine.driver.queue_entries, keys.queue_entries.map(|entries| entries.get()));
+        let driver = &mut machine.driver;
+        set(&mut driver.queue_entries, keys.queue_entries.map(|entries| entries.get()));
+        set(&mut driver.call_ms, keys.call_ms.map(|ms| ms.get()));
+        set(&mut driver.idle_clock_percent, keys.idle_clock_percent.map(|share| share.get()));
+        set(&mut driver.clock_rise_ms, keys.clock_rise_ms.map(|ms| ms.get()));
+        set(&mut driver.clock_fall_ms, keys.clock_fall_ms.map(|ms| ms.get()));
     }
     if let Some(keys) = &file.nccl {
         set(&mut machine.nccl.nvls, keys.nvls.map(Some));

@@ -101,6 +101,10 @@ pub(super) struct FileKeys {
 #[serde(deny_unknown_fields)]
 pub(super) struct DriverKeys {
     pub queue_entries: Option<Whole<16, { QUEUE as u64 }>>,
+    pub call_ms: Option<Whole<0, 60_000>>,
+    pub idle_clock_percent: Option<Whole<1, 100>>,
+    pub clock_rise_ms: Option<Whole<0, 60_000>>,
+    pub clock_fall_ms: Option<Whole<0, 60_000>>,
 }
 
 /// `[nccl]`

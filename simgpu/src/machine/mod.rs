@@ -108,11 +108,25 @@ fn nearest_instance(name: &str) -> String {
 pub struct Driver {
     /// Entries of a stream's queue.
     pub queue_entries: u64,
+    /// What each call takes that waits for a context at rest, in milliseconds.
+    pub call_ms: u64,
+    /// A GPU's clocks without load, as a share of the highest, in percent.
+    pub idle_clock_percent: u64,
+    /// How long a GPU must be under load until its clocks are the highest, in milliseconds.
+    pub clock_rise_ms: u64,
+    /// How long a GPU is without load until its clocks have fallen, in milliseconds.
+    pub clock_fall_ms: u64,
 }
 
 impl Driver {
     /// The strictest that there is.
-    pub(crate) const STRICT: Self = Self { queue_entries: QUEUE as u64 };
+    pub(crate) const STRICT: Self = Self {
+        queue_entries: QUEUE as u64,
+        call_ms: 1,
+        idle_clock_percent: 25,
+        clock_rise_ms: 400,
+        clock_fall_ms: 500,
+    };
 }
 
 /// A machine.

@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings::{
 };
 
 use super::{
-    Answer, answer,
+    Answer, answer, clock_share,
     codes::{INVALID_ARGUMENT, NOT_SUPPORTED},
     device::{Device, clock_max},
     exported,
@@ -39,11 +39,15 @@ impl Device {
         self.throttle().into_iter().map(bit).fold(0, |all, bit| all | c_ulonglong::from(bit))
     }
 
-    /// The clock of this kind now: what holds a GPU down halves the clock of its multiprocessors.
+    /// The clock of this kind now, after the load so far. What holds a GPU down halves the clock of
+    /// its multiprocessors.
     fn clock(&self, kind: nvmlClockType_t) -> Answer<c_uint> {
         let most = clock_max(self.gpu, kind)?;
         let is_memory = kind == nvml::nvmlClockType_enum_NVML_CLOCK_MEM;
-        Ok(if is_memory || self.throttle().is_empty() { most } else { most / 2 })
+        let most = if is_memory || self.throttle().is_empty() { most } else { most / 2 };
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most MHz")]
+        let mhz = (f64::from(most) * clock_share(self.ordinal)).round() as c_uint;
+        Ok(mhz)
     }
 }
 

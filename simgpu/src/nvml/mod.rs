@@ -34,7 +34,7 @@ use crate::{
 #[cfg(not(test))]
 use crate::{
     faults::check,
-    state::{machine, memory_used, traffic},
+    state::{clock_share, machine, memory_used, traffic},
 };
 use codes::{DRIVER_NOT_LOADED, SUCCESS, UNINITIALIZED, UNKNOWN};
 pub(crate) use device::uuid;
@@ -42,7 +42,7 @@ use given::Argument;
 #[cfg(test)]
 pub(crate) use links::common_ancestor;
 #[cfg(test)]
-use tests::simulated::{check, machine, memory_used, traffic};
+use tests::simulated::{check, clock_share, machine, memory_used, traffic};
 
 /// What a call answers: nothing, or the code of its refusal.
 type Answer<T = ()> = Result<T, nvmlReturn_t>;

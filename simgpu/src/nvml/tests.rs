@@ -25,6 +25,7 @@ pub(super) mod simulated {
         pub machine: Option<&'static Machine>,
         pub traffic: Traffic,
         pub memory_used: u64,
+        pub clock_share: f64,
         pub failing: Option<(&'static str, u32)>,
     }
 
@@ -37,6 +38,7 @@ pub(super) mod simulated {
             pcie_rx_bytes: 0,
         },
         memory_used: 0,
+        clock_share: 1.0,
         failing: None,
     };
 
@@ -52,6 +54,10 @@ pub(super) mod simulated {
 
     pub(in crate::nvml) fn memory_used(_gpu: u32) -> u64 {
         TOLD.lock().unwrap().memory_used
+    }
+
+    pub(in crate::nvml) fn clock_share(_gpu: u32) -> f64 {
+        TOLD.lock().unwrap().clock_share
     }
 
     pub(in crate::nvml) fn check(name: &str) -> Option<u32> {
@@ -296,7 +302,7 @@ fn a_pcie_link_below_what_it_could_be_is_told() {
 
 #[test]
 fn what_holds_clocks_down_is_told_and_halves_them() {
-    let _session = Session::on_changed("p5.48xlarge", |machine| {
+    let session = Session::on_changed("p5.48xlarge", |machine| {
         machine.gpus[2].throttle = vec![Throttle::HwSlowdown, Throttle::HwPowerBrake];
     });
     for (ordinal, reasons, sm_mhz) in [(1, 0, 1980), (2, 8 | 128, 990)] {
@@ -311,6 +317,9 @@ fn what_holds_clocks_down_is_told_and_halves_them() {
         assert_eq!((most(sm), most(memory)), (Ok(1980), Ok(2619)));
         assert_eq!(now(video), Err(NOT_SUPPORTED));
     }
+    session.tell(|told| told.clock_share = 0.25);
+    let now = |kind| asked(|at| nvml!(nvmlDeviceGetClockInfo(gpu(0), kind, at)));
+    assert_eq!([now(1), now(2)], [Ok(495), Ok(655)]);
 }
 
 #[test]

@@ -338,7 +338,10 @@ fn a_call_waits_while_its_stream_has_1024_entries_of_any_kind() {
 #[test]
 fn a_machine_can_have_shorter_queues() {
     alone(|| {
-        let contexts = begin(Machine { driver: Driver { queue_entries: 100 }, ..machine() });
+        let contexts = begin(Machine {
+            driver: Driver { queue_entries: 100, ..machine().driver },
+            ..machine()
+        });
         let (flag, event, stream) = (pinned(64), event(), stream());
         let queue = || {
             on(contexts[0]);

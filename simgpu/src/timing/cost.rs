@@ -93,6 +93,8 @@ pub(crate) struct Cost {
     pub source: u16,
     /// Where the data goes.
     pub target: u16,
+    /// Whether it lasts as long as it was told to, however fast the clocks are.
+    pub spins: bool,
 }
 
 /// How two GPUs' memories can be reached from each other in a copy.
@@ -169,6 +171,15 @@ pub(crate) fn chase(machine: &Machine, gpu: u32, list: Place, hops: u64) -> Cost
     let fixed_ns = machine.gpus[gpu as usize].launch_ns;
     let mut cost = Sum::new(machine, 0).finish(fixed_ns, (list, Place::Gpu(gpu)));
     cost.duration_ps += ps_of_ns(hops as f64 * load_latency_ns(machine, gpu, list));
+    cost
+}
+
+/// A kernel on `gpu` that spins for `duration_ns`.
+pub(crate) fn spin(machine: &Machine, gpu: u32, duration_ns: u64) -> Cost {
+    let own = (Place::Gpu(gpu), Place::Gpu(gpu));
+    let mut cost = Sum::new(machine, 0).finish(machine.gpus[gpu as usize].launch_ns, own);
+    cost.duration_ps += duration_ns.saturating_mul(1000);
+    cost.spins = true;
     cost
 }
 

@@ -7,7 +7,7 @@ use super::{
     GPUS, Guard, STREAMS, Work,
     cost::{Leg, Medium},
     plane::GateKind,
-    settle::{After, Turns},
+    settle::{After, Turns, slower},
 };
 
 /// Communicators of all processes together.
@@ -426,7 +426,7 @@ impl Guard<'_> {
         let arrived = posts.iter().map(|post| self.streams[post.stream as usize].end_ps);
         let start_ps = arrived.max().unwrap_or(0);
         let legs: Vec<(Leg, u64)> = posts.iter().map(|post| (post.leg, post.leg_bytes)).collect();
-        let end_ps = start_ps + self.count(&legs, start_ps, posts[0].duration_ps);
+        let end_ps = self.count(&legs, start_ps, posts[0].duration_ps);
         let mover = self.last_step(last.place);
         for &at in &parts {
             let until = self.shared.board(self.meetings.posts[at].place as usize).timed();
@@ -439,7 +439,7 @@ impl Guard<'_> {
         }
     }
 
-    /// Counts traffic; how long what makes it lasts by chance.
+    /// Counts traffic; when what makes it ends.
     fn count(&mut self, legs: &[(Leg, u64)], start_ps: u64, duration_ps: u64) -> u64 {
         for (leg, bytes) in legs {
             if leg.medium != Medium::None {
@@ -447,7 +447,8 @@ impl Guard<'_> {
             }
         }
         let ends: Vec<(u16, u16)> = legs.iter().map(|(leg, _)| (leg.source, leg.target)).collect();
-        self.jittered_ps(&ends, start_ps, duration_ps)
+        let clock = self.clock_share(&ends, start_ps);
+        self.end_ps(&ends, start_ps, slower(duration_ps, clock))
     }
 
     /// A rank's messages are there: those whose other end is there too can be moved.
@@ -496,7 +497,7 @@ impl Guard<'_> {
         let sent = messages.iter().filter(|(_, end)| *end == 0);
         let legs: Vec<(Leg, u64)> =
             sent.map(|(message, _)| (message.ends[0].leg, message.ends[0].window.bytes)).collect();
-        let end_ps = start_ps + self.count(&legs, start_ps, post.duration_ps);
+        let end_ps = self.count(&legs, start_ps, post.duration_ps);
         let post = &mut self.meetings.posts[at];
         (post.end_ps, post.complete) = (end_ps, true);
         let stream = post.stream as usize;

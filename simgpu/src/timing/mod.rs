@@ -3,6 +3,7 @@
 //! Owns the shared state and the queues in it; knows nothing of handles, memory or bytes.
 //! `docs/simulation.md`, section Time, has the formulas.
 
+mod clocks;
 pub(crate) mod cost;
 pub(crate) mod meeting;
 mod plane;

@@ -210,27 +210,47 @@ impl Guard<'_> {
         let resources = &cost.resources[..cost.count as usize];
         let free = resources.iter().map(|&at| self.free_ps[usize::from(at)]);
         let start_ps = free.fold(ready_ps, u64::max);
+        let ends = [(cost.source, cost.target)];
+        let clock = if cost.spins { 1.0 } else { self.clock_share(&ends, start_ps) };
         for (&at, busy_ps) in resources.iter().zip(cost.busy_ps) {
-            self.free_ps[usize::from(at)] = start_ps + busy_ps;
+            self.free_ps[usize::from(at)] = start_ps + slower(busy_ps, clock);
         }
         for leg in cost.legs.iter().filter(|leg| leg.medium != Medium::None) {
             self.shared.count_traffic(*leg, cost.bytes);
         }
-        let ends = [(cost.source, cost.target)];
-        start_ps + self.jittered_ps(&ends, start_ps, cost.duration_ps)
+        if cost.spins {
+            let end_ps = start_ps + cost.duration_ps;
+            self.shared.load(u32::from(cost.source)).note_spin(
+                self.machine.driver,
+                start_ps,
+                end_ps,
+            );
+        }
+        self.end_ps(&ends, start_ps, slower(cost.duration_ps, clock))
+    }
+
+    /// The smallest clock of the GPUs at these ends, as a share of the highest.
+    pub(super) fn clock_share(&self, ends: &[(u16, u16)], at_ps: u64) -> f64 {
+        let shares = gpus(ends).map(|gpu| self.shared.load(gpu).share(self.machine.driver, at_ps));
+        shares.fold(1.0, f64::min)
+    }
+
+    /// When a transfer ends that begins at `start_ps` and should last `duration_ps`, from end to end
+    /// or over several such ways at once. The GPUs are under load until then.
+    pub(super) fn end_ps(&mut self, ends: &[(u16, u16)], start_ps: u64, duration_ps: u64) -> u64 {
+        let end_ps = start_ps + self.jittered_ps(ends, start_ps, duration_ps);
+        gpus(ends).for_each(|gpu| {
+            self.shared.load(gpu).add(self.machine.driver, start_ps, end_ps);
+        });
+        end_ps
     }
 
     /// Counts a transfer, from end to end or over several such ways at once, that begins at
     /// `start_ps` and should last `duration_ps`; how long it lasts by chance.
-    pub(super) fn jittered_ps(
-        &mut self,
-        ends: &[(u16, u16)],
-        start_ps: u64,
-        duration_ps: u64,
-    ) -> u64 {
+    fn jittered_ps(&mut self, ends: &[(u16, u16)], start_ps: u64, duration_ps: u64) -> u64 {
         let number = self.transfers;
         self.transfers += 1;
-        duration_ps + jitter_ps(self.jitter, ends, number, (start_ps, duration_ps))
+        duration_ps + jitter_ps(&self.machine.faults.jitter, ends, number, (start_ps, duration_ps))
     }
 
     /// The stream writes the word now: notes it and opens what waits for it.
@@ -340,6 +360,22 @@ impl Guard<'_> {
             waiter = waiting.next_waiter;
         }
     }
+}
+
+/// The GPUs among these ends; one may come several times.
+fn gpus(ends: &[(u16, u16)]) -> impl Iterator<Item = u32> {
+    let all = ends.iter().flat_map(|(source, target)| [*source, *target]);
+    all.filter(|end| *end != HOST).map(u32::from)
+}
+
+/// A duration at a share of the highest clock.
+pub(super) fn slower(duration_ps: u64, clock: f64) -> u64 {
+    if clock >= 1.0 {
+        return duration_ps;
+    }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+    let slower_ps = (duration_ps as f64 / clock).round() as u64;
+    slower_ps
 }
 
 impl Write {

@@ -15,10 +15,11 @@ use std::{
 
 use super::{
     GPUS, PROCESSES, Plane, RING,
+    clocks::Load,
     cost::{HOST, Leg, Medium},
     settle::{After, Step, What},
 };
-use crate::machine::Jitter;
+use crate::machine::{Driver, Machine};
 
 /// What only this version of the library writes at the beginning of a state.
 const MAGIC: u64 = 0x6732_675f_7369_6d01;
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     host_ps: AtomicU64,
     /// Bytes of each GPU: NVLink out and in, PCIe out and in.
     traffic: [[AtomicU64; 4]; GPUS],
+    /// What each GPU's clocks depend on.
+    loads: [Load; GPUS],
     /// Device memory that each process has on each GPU.
     memory: [[AtomicU64; GPUS]; PROCESSES],
     /// Beginnings and ends of writes to device memory that several processes see.
@@ -162,10 +165,10 @@ impl Shared {
     }
 
     /// The plane, for this thread alone; repairs what a process left that died with the lock.
-    pub(crate) fn lock<'a>(&'a self, jitter: &'a [Jitter]) -> Guard<'a> {
+    pub(crate) fn lock<'a>(&'a self, machine: &'a Machine) -> Guard<'a> {
         // SAFETY: `make_lock` has made it before anybody could get here.
         let code = unsafe { libc::pthread_mutex_lock(self.lock.get()) };
-        let mut guard = Guard { shared: self, jitter, woken: 0 };
+        let mut guard = Guard { shared: self, machine, woken: 0 };
         if code == libc::EOWNERDEAD {
             guard.repair();
             // SAFETY: this thread has the lock, whose last owner died.
@@ -209,6 +212,16 @@ impl Shared {
         self.writes[at].fetch_add(1, Ordering::SeqCst);
     }
 
+    /// What a GPU's clocks depend on.
+    pub(crate) fn load(&self, gpu: u32) -> &Load {
+        &self.loads[gpu as usize]
+    }
+
+    /// The host takes `driver`'s time for a call that changes a context.
+    pub(crate) fn take_call(&self, driver: Driver) {
+        self.reach(self.host_ps() + driver.call_ms * 1_000_000_000);
+    }
+
     /// Bytes of a GPU: NVLink out and in, PCIe out and in.
     pub(crate) fn traffic(&self, gpu: usize) -> [u64; 4] {
         std::array::from_fn(|at| self.traffic[gpu][at].load(Ordering::Relaxed))
@@ -228,7 +241,7 @@ impl Shared {
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
     pub(super) shared: &'a Shared,
-    pub(super) jitter: &'a [Jitter],
+    pub(super) machine: &'a Machine,
     /// Processes that have got something to execute, a bit each.
     pub(super) woken: u64,
 }

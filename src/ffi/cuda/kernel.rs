@@ -32,6 +32,7 @@ const PATTERN: &CStr = ptx(concat!(include_str!("../../../kernels/pattern.ptx"),
 const HOLD: &CStr = ptx(concat!(include_str!("../../../kernels/hold.ptx"), "\0"));
 const VALUES: &CStr = ptx(concat!(include_str!("../../../kernels/values.ptx"), "\0"));
 const CHASE: &CStr = ptx(concat!(include_str!("../../../kernels/chase.ptx"), "\0"));
+const SPIN: &CStr = ptx(concat!(include_str!("../../../kernels/spin.ptx"), "\0"));
 
 const fn ptx(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
@@ -55,10 +56,11 @@ pub struct Kernels {
     compare: Function,
     hold: Function,
     chase: Function,
+    spin: Function,
     give: Function,
     compare_reduced: Function,
     /// What the functions are in.
-    _modules: [Module; 5],
+    _modules: [Module; 6],
 }
 
 /// What [`Kernels::hold`] waits for, and how it reports a timeout.
@@ -129,6 +131,7 @@ impl Kernels {
         let pattern = Module::load(context, PATTERN)?;
         let hold = Module::load(context, HOLD)?;
         let chase = Module::load(context, CHASE)?;
+        let spin = Module::load(context, SPIN)?;
         let values = Module::load(context, VALUES)?;
         Ok(Self {
             blocks_max: context.device().multiprocessors()? * BLOCKS,
@@ -140,9 +143,10 @@ impl Kernels {
             compare: pattern.function(c"compare")?,
             hold: hold.function(c"hold")?,
             chase: chase.function(c"chase")?,
+            spin: spin.function(c"spin")?,
             give: values.function(c"give")?,
             compare_reduced: values.function(c"compare_reduced")?,
-            _modules: [copy, pattern, hold, chase, values],
+            _modules: [copy, pattern, hold, chase, spin, values],
             context: context.clone(),
         })
     }
@@ -281,6 +285,23 @@ impl Kernels {
             chase.list.size().get() - 8,
         ];
         self.launch(&self.chase, stream, Grid { blocks: 1, threads: 1 }, &parameters)
+    }
+
+    /// Queues spinning on all multiprocessors for `duration`. `result` becomes how long that was,
+    /// in two 64-bit words: in cycles of a multiprocessor's clock, and in nanoseconds.
+    ///
+    /// # Panics
+    ///
+    /// `result` has no room for two aligned words.
+    pub fn spin(
+        &self,
+        stream: &Stream,
+        duration: Duration,
+        result: Slice<'_>,
+    ) -> Result<(), CallError> {
+        let parameters = [units::nanoseconds(duration), result.value(16)];
+        let grid = Grid { blocks: self.blocks_max, threads: THREADS };
+        self.launch(&self.spin, stream, grid, &parameters)
     }
 
     /// Queues storing what `rank` gives to a reduction, element by element into `target`.

@@ -8,6 +8,7 @@ mod copy;
 mod direct;
 mod endpoints;
 mod start;
+mod warmth;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
@@ -62,6 +63,7 @@ pub(super) struct Ready {
     copied: RefCell<HostMemory>,
     /// The resolution of its events.
     pub(super) resolution: Duration,
+    warmth: warmth::Warmth,
 }
 
 impl Gpus {
@@ -160,14 +162,19 @@ impl Ready {
         let context = Context::retain(device)?;
         let stream = Stream::new(&context)?;
         let resolution = resolution(&context, &stream)?;
-        Ok(Self {
+        let ready = Self {
             kernels: Kernels::load(&context)?,
             answers: cuda::Buffer::new(&context, Bytes::kib(4))?,
             copied: RefCell::new(HostMemory::new(&context, Bytes::kib(4))?),
             stream,
             resolution,
             context,
-        })
+            warmth: warmth::Warmth::default(),
+        };
+        // While nothing else is under way: a first use waits until the GPU is at rest.
+        ready.spin(Duration::ZERO)?;
+        ready.stream.synchronize(PATIENCE)?;
+        Ok(ready)
     }
 
     /// The clock of its events, for samples of at least `sample_time_min`.

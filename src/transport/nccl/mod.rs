@@ -9,6 +9,7 @@ mod transfer;
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
+    time::Duration,
 };
 
 use buffers::{Buffers, RankDevice, footprint, registered};
@@ -16,7 +17,7 @@ use data::Part;
 use rank_stream::RankStream;
 use transfer::Collectives;
 
-use super::{Error, Support, Transfer, Transport, TryingTo, gpu::Gpus};
+use super::{Clocks, Error, Support, Transfer, Transport, TryingTo, gpu::Gpus};
 use crate::{
     ffi::{
         self, cuda,
@@ -240,6 +241,14 @@ impl Transport for Nccl {
         let ranks = ranks.map(|(device, buffers)| RankStream::new(device, buffers));
         let ranks = ranks.collect::<Result<Vec<RankStream>, Error>>()?;
         Ok(Box::new(Collectives::new(case, self.library, Rc::clone(&self.is_sound), ranks, world)?))
+    }
+
+    fn spin(&self, case: &Case, rank: Rank, duration: Duration) -> Result<Clocks, Error> {
+        self.gpus.spin(case, rank, duration)
+    }
+
+    fn note_full(&self, case: &Case, rank: Rank) -> Result<(), Error> {
+        self.gpus.note_full(case, rank)
     }
 }
 

@@ -27,8 +27,8 @@ use transfer::Streams;
 use verb::Verb;
 
 use super::{
-    Completion, Error, GpuPath, Network, Registration, Staging, Support, Transfer, Transport,
-    TryingTo, gpu::Gpus, lack_of_memory,
+    Clocks, Completion, Error, GpuPath, Network, Registration, Staging, Support, Transfer,
+    Transport, TryingTo, gpu::Gpus, lack_of_memory,
 };
 use crate::{
     ffi::fabric::{Domain, Facts, Info, Library, Query, RemoteRegion},
@@ -242,6 +242,15 @@ impl Transport for Rdma {
         // A rank that could not connect reports it here, before others wait for it.
         world.barrier()?;
         Ok(Box::new(streams))
+    }
+
+    fn spin(&self, case: &Case, rank: Rank, duration: Duration) -> Result<Clocks, Error> {
+        let spin = |gpus: &Gpus| gpus.spin(case, rank, duration);
+        self.gpus.as_ref().map_or(Ok(Clocks::default()), spin)
+    }
+
+    fn note_full(&self, case: &Case, rank: Rank) -> Result<(), Error> {
+        self.gpus.as_ref().map_or(Ok(()), |gpus| gpus.note_full(case, rank))
     }
 }
 

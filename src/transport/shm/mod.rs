@@ -4,10 +4,12 @@
 mod host;
 mod staged;
 
-use super::{Error, Span, Support, Transfer, Transport, durations, gpu::Gpus};
+use std::time::Duration;
+
+use super::{Clocks, Error, Span, Support, Transfer, Transport, durations, gpu::Gpus};
 use crate::{
     machine,
-    plan::{Case, Engine, topology::Topology},
+    plan::{Case, Engine, Rank, topology::Topology},
     units::Bytes,
     world::World,
 };
@@ -43,6 +45,15 @@ impl Transport for Shm {
                 Err(Error::Unavailable(reason.clone()))
             }
         }
+    }
+
+    fn spin(&self, case: &Case, rank: Rank, duration: Duration) -> Result<Clocks, Error> {
+        let spin = |gpus: &Gpus| gpus.spin(case, rank, duration);
+        self.gpus.as_ref().map_or(Ok(Clocks::default()), spin)
+    }
+
+    fn note_full(&self, case: &Case, rank: Rank) -> Result<(), Error> {
+        self.gpus.as_ref().map_or(Ok(()), |gpus| gpus.note_full(case, rank))
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
         first_mismatch,
         gpu::{self, Copier, Endpoints, Gpus, PATIENCE, Side, Start},
         shm::{lack_of_slots, slot_sizes, tune},
+        warm,
     },
     units::Bytes,
     world::World,
@@ -79,6 +80,8 @@ pub(super) fn prepare(
     gpus: &Gpus,
 ) -> Result<Box<dyn Transfer>, Error> {
     let mut transfer = Staged::new(case, world, gpus)?;
+    // The best slot of an idle GPU is another one.
+    warm(gpus, case, world)?;
     transfer.tune(case, world)?;
     // Its last chunk may be of a kind that tuning did not have.
     transfer.run_if_member(1, &mut [Span::default()], false)?;

@@ -111,7 +111,7 @@ const MOMENTS: [(&str, u64); 16] = [
     ("cuMemcpyAsync", 7),
     ("cuMemcpyAsync", 60),
     ("cuMemcpyAsync", 200),
-    ("cuMemcpyAsync", 600),
+    ("cuMemcpyAsync", 2000),
     ("cuMemcpyAsync", 1200),
     ("cuMemcpyAsync", 2400),
     ("cuIpcCloseMemHandle", 0),
