@@ -65,7 +65,10 @@ fn name_at_the_end(string: &[u8]) -> Option<String> {
     // A number may end in what looks like a letter or two.
     let (letters, name) = last.split_at(place);
     let is_in_word = letters.len() > 2 || letters.contains(&b'_');
-    let is_in_text = letters.is_empty() && before.last().is_some_and(|b| IN_TEXT.contains(b));
+    // Spaces alone are no sentence, but a constant of sixteen of them.
+    let has_text = before.iter().any(|byte| *byte != b' ');
+    let ends_in_text = before.last().is_some_and(|byte| IN_TEXT.contains(byte));
+    let is_in_text = letters.is_empty() && has_text && ends_in_text;
     let is_name = !is_in_word && !is_in_text && name.len() > BEGINNING.len();
     is_name.then(|| String::from_utf8_lossy(name).into_owned())
 }
@@ -78,9 +81,15 @@ mod tests {
     fn names_are_strings_of_their_own() {
         let constants = b"\0NCCL_DEBUG\0set NCCL_ALGO\0NCCL_\0NCCL_algo\0NCCL_BUFFSIZE\0\0\
             NCCL_DEBUG\0OFI_NCCL_RAILS\0\xd9?NCCL_PROTO\0linksNCCL_NET\0NCCL_TYPE is bad\0\
-            0:00.0NCCL_SOCKET_MAGIC\0see (NCCL_CONFIG\0 by X_NCCL_X\0";
-        let expected =
-            ["NCCL_BUFFSIZE", "NCCL_DEBUG", "NCCL_NET", "NCCL_PROTO", "NCCL_SOCKET_MAGIC"];
+            0:00.0NCCL_SOCKET_MAGIC\0see (NCCL_CONFIG\0 by X_NCCL_X\0    NCCL_NTHREADS\0";
+        let expected = [
+            "NCCL_BUFFSIZE",
+            "NCCL_DEBUG",
+            "NCCL_NET",
+            "NCCL_NTHREADS",
+            "NCCL_PROTO",
+            "NCCL_SOCKET_MAGIC",
+        ];
         assert_eq!(names(constants), expected);
     }
 
