@@ -39,10 +39,23 @@ impl Absent {
 
 /// A function that a library does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{library} has no {name}: install a newer one")]
+#[error("{library} has no {name}: install {since} or newer")]
 pub struct Missing {
-    pub(super) library: &'static str,
-    pub(super) name: &'static str,
+    library: &'static str,
+    name: &'static str,
+    /// The first version of the library that has it.
+    since: &'static str,
+}
+
+/// The functions of a library in groups, each with the first version that has all of it.
+pub(super) type Groups = &'static [(&'static str, &'static [&'static str])];
+
+impl Missing {
+    /// Without the function `name`, which is in one of `groups`.
+    pub(super) fn new(library: &'static str, groups: Groups, name: &'static str) -> Self {
+        let group = groups.iter().find(|(_, names)| names.contains(&name));
+        Self { library, name, since: group.map_or("", |(since, _)| since) }
+    }
 }
 
 impl From<Missing> for CallError {

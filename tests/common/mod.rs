@@ -7,12 +7,18 @@ pub(crate) mod mpi;
 pub(crate) mod simulation;
 
 use std::{
+    collections::BTreeSet,
     fs,
     ops::{Deref, DerefMut},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
+};
+
+use object::{
+    Endianness, Object, ObjectSymbol,
+    read::{ReadCache, elf::ElfFile64},
 };
 
 /// A bound on what ends by itself within seconds, on a machine that is busy elsewhere.
@@ -40,6 +46,20 @@ pub(crate) fn example(name: &str) -> Command {
 pub(crate) fn install(from: &Path, to: &Path) {
     let status = Command::new("install").arg("--mode=755").args([from, to]).status();
     assert!(status.unwrap().success(), "{}", to.display());
+}
+
+/// Whether NVIDIA's driver is loaded. `/dev/nvidiactl` is no sign of it: `libcuda` makes that for
+/// root.
+pub(crate) fn kernel_has_driver() -> bool {
+    Path::new("/proc/driver/nvidia/version").exists()
+}
+
+/// The names that a library exports.
+pub(crate) fn exports(library: &Path) -> BTreeSet<String> {
+    let data = ReadCache::new(fs::File::open(library).unwrap());
+    let file = ElfFile64::<Endianness, _>::parse(&data).unwrap();
+    let exports = file.dynamic_symbols().filter(|symbol| !symbol.is_undefined());
+    exports.map(|symbol| symbol.name().unwrap().to_owned()).collect()
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {

@@ -39,6 +39,7 @@ mod rdma_mpi;
 mod rdma_nics;
 mod rdma_patterns;
 mod rdma_scale;
+mod real_drivers;
 mod report;
 mod resume;
 mod scripts;

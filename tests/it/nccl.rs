@@ -10,7 +10,7 @@ use std::{
 
 use g2g::ffi::nccl::{Feature, Library};
 
-use crate::common::{Rows, alone, g2g, run, text};
+use crate::common::{Rows, alone, g2g, kernel_has_driver, run, text};
 
 /// The Python environment that holds NVIDIA's wheel.
 fn environment() -> PathBuf {
@@ -46,7 +46,7 @@ fn check(words: &str) -> Output {
 
 /// Whether there is a GPU; then says that a test is left out which is about machines without one.
 fn has_gpu() -> bool {
-    let is_here = Path::new("/dev/nvidiactl").exists();
+    let is_here = kernel_has_driver();
     if is_here {
         let test = std::thread::current().name().unwrap_or_default().to_owned();
         let said = format!("SKIPPED {test}: a GPU is here\n");

@@ -6,6 +6,8 @@ use std::{
     process::{Command, Output},
 };
 
+use g2g::ffi::cuda::CALLS;
+
 use crate::common::{Rows, install, run, simulation::four_gpus, text};
 
 /// g2g beside a simulated driver in which nobody finds `function`.
@@ -65,7 +67,8 @@ fn hide(library: &mut [u8], function: &str) {
 }
 
 fn lack(function: &str) -> String {
-    format!("the driver has no {function}: install a newer one")
+    let group = CALLS.iter().find(|(_, names)| names.contains(&function)).unwrap();
+    format!("the driver has no {function}: install {} or newer", group.0)
 }
 
 #[test]
@@ -113,13 +116,13 @@ fn without_one_way_of_sharing_memory_there_is_the_other() {
 
 #[test]
 fn without_a_function_of_nccl_what_takes_it_is_skipped_and_says_so() {
-    for (function, flags, count) in [
-        ("ncclCommRegister", "-R 0,1", 1),
-        ("ncclCommDeregister", "-R 0,1", 1),
-        ("ncclCommWindowRegister", "-R 0,2", 1),
-        ("ncclCommSplit", "--split DIV:2", 0),
-        ("ncclMemAlloc", "--buffer cuda,nccl", 1),
-        ("ncclMemFree", "--buffer cuda,nccl -R 0,1", 2),
+    for (function, since, flags, count) in [
+        ("ncclCommRegister", "2.19", "-R 0,1", 1),
+        ("ncclCommDeregister", "2.19", "-R 0,1", 1),
+        ("ncclCommWindowRegister", "2.27", "-R 0,2", 1),
+        ("ncclCommSplit", "2.18", "--split DIV:2", 0),
+        ("ncclMemAlloc", "2.19", "--buffer cuda,nccl", 1),
+        ("ncclMemFree", "2.19", "--buffer cuda,nccl -R 0,1", 2),
     ] {
         let older = Older::without(function);
         let output = older.0.path().join("run");
@@ -134,7 +137,7 @@ fn without_a_function_of_nccl_what_takes_it_is_skipped_and_says_so() {
         let of = |status: &str| -> Vec<usize> {
             (0..rows.len()).filter(|&row| rows.cell(row, "status") == status).collect()
         };
-        let reason = format!("NCCL 2.32.3: this NCCL has no {function}: install a newer one");
+        let reason = format!("NCCL 2.32.3: this NCCL has no {function}: install {since} or newer");
         assert_eq!((of("ok").len(), of("skipped").len()), (count, count.max(1)), "{function}");
         assert!(
             of("skipped").into_iter().all(|row| rows.cell(row, "reason") == reason),

@@ -25,9 +25,6 @@ use crate::ffi::{
     watchdog::Call,
 };
 
-/// What the library is called in a sentence.
-const DRIVER: &str = "the driver";
-
 /// What a function has answered.
 #[must_use = "the code may be an error's"]
 pub(super) struct Answer {
@@ -43,7 +40,7 @@ impl Answer {
 
     /// The code; else what is missing.
     pub(super) fn code(&self) -> Result<u32, Missing> {
-        self.code.ok_or(Missing { library: DRIVER, name: self.name })
+        self.code.ok_or_else(|| missing(self.name))
     }
 
     /// Whether it is this code.
@@ -52,11 +49,17 @@ impl Answer {
     }
 }
 
+/// What is said of a driver that does not have the function `name`.
+fn missing(name: &'static str) -> Missing {
+    Missing::new("the driver", CALLS, name)
+}
+
 macro_rules! calls {
-    ($($feature:ident { $($name:ident($($argument:ty),*);)* })*) => {
-        /// The functions that g2g calls, by the names under which a driver exports them; the first
-        /// are those that it cannot do without.
-        pub const CALLS: &[&[&str]] = &[$(&[$(stringify!($name)),*]),*];
+    ($($feature:ident since $driver:literal { $($name:ident($($argument:ty),*);)* })*) => {
+        /// The functions that g2g calls, by the names under which a driver exports them, each group
+        /// with the oldest driver that has all of it (450 where older ones may too). The first
+        /// group is what g2g cannot do without.
+        pub const CALLS: &[(&str, &[&str])] = &[$(($driver, &[$(stringify!($name)),*])),*];
 
         /// The driver's functions; `None` is one that it does not have.
         #[allow(non_snake_case, reason = "the driver's own names")]
@@ -79,7 +82,7 @@ macro_rules! calls {
                     $(Feature::$feature => vec![$((stringify!($name), self.$name.is_some())),*],)*
                 };
                 let (name, _) = found.into_iter().find(|(_, is_there)| !is_there)?;
-                Some(Missing { library: DRIVER, name })
+                Some(missing(name))
             }
 
             $($(watched! { $name [a b c d e f g h i j k] [] $($argument,)* })*)*
@@ -109,7 +112,7 @@ macro_rules! watched {
 }
 
 calls! {
-    Basics {
+    Basics since "470" {
         cuInit(c_uint);
         cuDriverGetVersion(*mut c_int);
         cuGetErrorName(u32, *mut *const c_char);
@@ -154,14 +157,14 @@ calls! {
             *mut *mut c_void, *mut *mut c_void
         );
     }
-    NativeAtomics {
+    NativeAtomics since "450" {
         cuDeviceGetP2PAttribute(*mut c_int, CUdevice_P2PAttribute, CUdevice, CUdevice);
     }
-    StreamValues {
+    StreamValues since "515" {
         cuStreamWaitValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
         cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
     }
-    Graphs {
+    Graphs since "470" {
         cuStreamBeginCapture_v2(CUstream, c_uint);
         cuStreamEndCapture(CUstream, *mut CUgraph);
         cuGraphInstantiateWithFlags(*mut CUgraphExec, CUgraph, c_ulonglong);
@@ -169,12 +172,12 @@ calls! {
         cuGraphExecDestroy(CUgraphExec);
         cuGraphDestroy(CUgraph);
     }
-    Ipc {
+    Ipc since "450" {
         cuIpcGetMemHandle(*mut CUipcMemHandle, CUdeviceptr);
         cuIpcOpenMemHandle_v2(*mut CUdeviceptr, CUipcMemHandle, c_uint);
         cuIpcCloseMemHandle(CUdeviceptr);
     }
-    Descriptors {
+    Descriptors since "450" {
         cuMemGetAllocationGranularity(
             *mut usize, *const CUmemAllocationProp, CUmemAllocationGranularity_flags
         );
@@ -194,7 +197,7 @@ calls! {
             *mut CUmemGenericAllocationHandle, *mut c_void, CUmemAllocationHandleType
         );
     }
-    DmaBufs {
+    DmaBufs since "515" {
         cuMemGetHandleForAddressRange(
             *mut c_void, CUdeviceptr, usize, CUmemRangeHandleType, c_ulonglong
         );

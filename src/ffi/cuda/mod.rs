@@ -55,6 +55,9 @@ pub use stream::{Event, Stream};
 /// may be a toolkit's stub.
 const LIBRARY: &str = "libcuda.so.1";
 
+/// There as long as the part of the driver that belongs to the kernel is loaded.
+const KERNELS_PART: &str = "/proc/driver/nvidia/version";
+
 /// What a driver may be able to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
@@ -115,9 +118,10 @@ impl Driver {
         if let Err(err) = watchdog::watch_calls() {
             crate::stderr::say(&format!("warning: nobody watches over the driver's calls: {err}"));
         }
-        driver
-            .initialise()
-            .map_err(|err| Absent::refused(err.to_string() + remedy(&err.source), err.code()))?;
+        driver.initialise().map_err(|err| {
+            let remedy = remedy(&err.source, is_simulated || Path::new(KERNELS_PART).exists());
+            Absent::refused(err.to_string() + remedy, err.code())
+        })?;
         Ok(driver)
     }
 
@@ -181,12 +185,19 @@ fn describe(ask: impl FnOnce(*mut *const c_char) -> Answer) -> String {
     unsafe { text_of(text) }.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// What a person can do about a driver that does not initialise; CUDA's error codes.
-fn remedy(cause: &Cause) -> &'static str {
+/// What a person can do about a driver that does not initialise, whose part in the kernel is there
+/// or not; CUDA's error codes.
+fn remedy(cause: &Cause, is_in_kernel: bool) -> &'static str {
     let Cause::Library { code, .. } = cause else { return "" };
     match code {
         34 => "; this is a toolkit's stub: take its folder off the library path",
-        100 => "; `nvidia-smi -L` lists what the system has, CUDA_VISIBLE_DEVICES may hide it",
+        100 if !is_in_kernel => {
+            "; the kernel has no NVIDIA driver loaded, which `modprobe nvidia` may change"
+        }
+        100 => {
+            "; `nvidia-smi -L` lists what this system or container has, CUDA_VISIBLE_DEVICES may \
+             hide it, and a container must be given GPUs (`docker run --gpus all`)"
+        }
         304 | 999 => "; `nvidia-modprobe -u -c 0` loads what may be missing",
         802 => {
             "; GPUs behind an NVSwitch need Fabric Manager: `systemctl status nvidia-fabricmanager`"

@@ -1,7 +1,7 @@
 //! NCCL's functions, looked up by name once.
 //!
-//! Functions that every library since 2.14 has are required; others may be missing. Each type is
-//! the header's own.
+//! Functions that every library since 2.14 has are required; others may be missing, and are here
+//! with the first version that has them. Each type is the header's own.
 
 use libloading::os::unix::Library;
 
@@ -23,13 +23,25 @@ impl<F> Nullable for Option<F> {
 type Pointer<F> = <F as Nullable>::Pointer;
 
 macro_rules! calls {
-    ($(#[$text:meta])* required { $($name:ident)* } optional { $($later:ident)* }) => {
+    (
+        $(#[$text:meta])*
+        since $oldest:literal { $($name:ident)* }
+        $(since $version:literal { $($later:ident)* })*
+    ) => {
+        /// The functions that g2g calls, by the names under which the library exports them, each
+        /// group with the first version that has all of it (2.14 where older ones may too). The
+        /// first group is what g2g cannot do without.
+        pub const CALLS: &[(&str, &[&str])] = &[
+            ($oldest, &[$(stringify!($name)),*]),
+            $(($version, &[$(stringify!($later)),*])),*
+        ];
+
         $(#[$text])*
         #[allow(non_snake_case, reason = "the library's own names")]
         #[derive(Debug)]
         pub(super) struct Calls {
             $(pub(super) $name: Pointer<bindings::$name>,)*
-            $(pub(super) $later: bindings::$later,)*
+            $($(pub(super) $later: bindings::$later,)*)*
         }
 
         impl Calls {
@@ -39,13 +51,13 @@ macro_rules! calls {
                     // SAFETY: the signature is that of the header.
                     $($name: unsafe { find(library, stringify!($name)) }?,)*
                     // SAFETY: as above.
-                    $($later: unsafe { find(library, stringify!($later)) }.ok(),)*
+                    $($($later: unsafe { find(library, stringify!($later)) }.ok(),)*)*
                 })
             }
 
             /// Whether this library lacks the function `name`.
             pub(super) fn lacks(&self, name: &str) -> bool {
-                $((name == stringify!($later) && self.$later.is_none()))||*
+                $($((name == stringify!($later) && self.$later.is_none()) ||)*)* false
             }
         }
     };
@@ -53,7 +65,7 @@ macro_rules! calls {
 
 calls! {
     /// The functions that the library exports.
-    required {
+    since "2.14" {
         ncclGetVersion
         ncclGetUniqueId
         ncclGetErrorString
@@ -74,17 +86,25 @@ calls! {
         ncclSend
         ncclRecv
     }
-    optional {
+    since "2.14" {
         ncclGetLastError
-        ncclCommSplit
-        ncclCommRegister
-        ncclCommDeregister
-        ncclCommWindowRegister
-        ncclCommWindowDeregister
-        ncclMemAlloc
-        ncclMemFree
         ncclRedOpCreatePreMulSum
         ncclRedOpDestroy
+    }
+    since "2.18" {
+        ncclCommSplit
+    }
+    since "2.19" {
+        ncclCommRegister
+        ncclCommDeregister
+        ncclMemAlloc
+        ncclMemFree
+    }
+    since "2.27" {
+        ncclCommWindowRegister
+        ncclCommWindowDeregister
+    }
+    since "2.28" {
         ncclAlltoAll
         ncclGather
         ncclScatter
@@ -93,7 +113,7 @@ calls! {
 
 /// A function that not every library has.
 pub(super) fn required<F>(name: &'static str, function: Option<F>) -> Result<F, Missing> {
-    function.ok_or(Missing { library: "this NCCL", name })
+    function.ok_or_else(|| Missing::new("this NCCL", CALLS, name))
 }
 
 /// NCCL's function of a collective, by what it takes: source, target, count and type of the

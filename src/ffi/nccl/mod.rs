@@ -31,6 +31,7 @@ mod library;
 mod memory;
 mod names;
 
+pub use calls::CALLS;
 pub use communicator::Communicator;
 pub use element::Factor;
 pub use graph::Graph;
