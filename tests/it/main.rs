@@ -27,6 +27,7 @@ mod known_answers;
 mod matrix;
 mod mpi;
 mod nccl;
+mod nccl_versions;
 mod older_drivers;
 mod program;
 mod prose;
