@@ -114,7 +114,7 @@ impl Change {
     pub(crate) fn between(a: Estimate, b: Estimate) -> Self {
         let difference = (b.value / a.value).ln();
         let known = a.spread.zip(b.spread).and_then(|(a, b)| {
-            let error = a.error.hypot(b.error);
+            let error = (a.error.powi(2) + b.error.powi(2)).sqrt();
             // Welch and Satterthwaite: unequal variances with their own degrees of freedom.
             let parts = a.error.powi(4) / a.freedom + b.error.powi(4) / b.freedom;
             Known::of(difference, Spread { error, freedom: error.powi(4) / parts })

@@ -281,8 +281,8 @@ impl Ratio {
         };
         let both = limits(over, over_median).zip(limits(under, under_median));
         let interval = both.map(|((low, high), (under_low, under_high))| {
-            let down = low.hypot(under_high);
-            let up = high.hypot(under_low);
+            let down = (low.powi(2) + under_high.powi(2)).sqrt();
+            let up = (high.powi(2) + under_low.powi(2)).sqrt();
             (median * (-down).exp(), median * up.exp())
         });
         Some(Self { median, interval })
