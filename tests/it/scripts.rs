@@ -411,3 +411,42 @@ fn the_job_for_kubernetes_has_what_rdma_and_shared_memory_need() {
     let measured = (0..rows.len()).filter(|&row| rows.cell(row, "status") == "ok").count();
     assert_eq!(measured, 4, "{said}");
 }
+
+#[test]
+fn what_is_built_here_runs_with_glibc_2_34_and_what_needs_a_newer_one_is_refused() {
+    let program = env!("CARGO_BIN_EXE_g2g");
+    let library = Path::new(program).with_file_name("libsimgpu.so");
+    let check = |version: &str| {
+        let mut command = script("package", "--check");
+        command.arg(version).arg(program).arg(&library);
+        finish(command)
+    };
+    // That of Amazon Linux 2023.
+    let (result, said) = check("2.34");
+    assert_eq!(result.status.code(), Some(0), "{said}");
+    let (result, said) = check("2.3");
+    assert_eq!(result.status.code(), Some(1), "{said}");
+    let error = text(&result.stderr);
+    assert!(error.starts_with(&format!("scripts/package: {program} needs glibc 2.")), "{said}");
+    assert!(error.ends_with(", which is newer than 2.3\n"), "{said}");
+}
+
+#[test]
+fn package_refuses_bad_input_in_one_sentence() {
+    for (line, part) in [
+        ("x86-64", "unknown argument x86-64: there are x86_64, aarch64 and --check"),
+        ("x86_64 --check", "unknown argument --check"),
+        ("--check", "'' is no version of glibc"),
+        ("--check 2 /bin/sh", "'2' is no version of glibc"),
+        ("--check 2.17", "--check needs the files to look at"),
+        ("--check 2.17 /absent", "/absent is no program or library"),
+        ("--check 2.17 Cargo.toml", "Cargo.toml is no program or library"),
+    ] {
+        let mut command = script("package", line);
+        command.current_dir(root());
+        let (result, said) = finish(command);
+        assert_eq!(result.status.code(), Some(2), "{said}");
+        let error = text(&result.stderr);
+        assert!(error.contains(part) && error.lines().count() == 1, "{part}: {said}");
+    }
+}
