@@ -151,8 +151,10 @@ pub(super) fn launch(world: &World, kernel: &Kernel, run: impl FnOnce()) {
 fn spin(world: &World, gpu: u32, duration_ns: u64, result: u64) {
     let highest = f64::from(world.machine.gpus[gpu as usize].sm_clock_mhz) / 1000.0;
     let cycles = duration_ns as f64 * highest * world.shared.load(gpu).spun_share();
+    #[allow(clippy::cast_sign_loss, reason = "no factor is below 0")]
+    let cycles = cycles.round() as u64;
     writing(world, result, 16, || {
-        write(result, cycles.round() as u64, true);
+        write(result, cycles, true);
         write(result + 8, duration_ns, true);
     });
 }
