@@ -14,8 +14,8 @@ use super::{
     Address, Completion, Domain, Failure, Flags, Library, Memory, Posted, Region, Remote,
     SharedMemory, Slice,
     bindings::{
-        FI_COMPLETION, FI_EAGAIN, FI_EAVAIL, FI_ENABLE, FI_ETOOSMALL, FI_HMEM, FI_MR_ENDPOINT,
-        FI_PROTO_SHM, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t, fi_context2,
+        FI_COMPLETION, FI_EAGAIN, FI_EAVAIL, FI_EBUSY, FI_ENABLE, FI_ETOOSMALL, FI_HMEM,
+        FI_MR_ENDPOINT, FI_PROTO_SHM, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t, fi_context2,
         fi_cq_data_entry, fi_msg, fi_msg_rma, fi_rma_iov, fid_av, fid_cq, fid_ep, fid_mr, iovec,
     },
     grown::fi_cq_err_entry,
@@ -79,6 +79,9 @@ struct Slot {
     context: Cell<u64>,
 }
 
+/// Names of endpoints that are tried when one is taken.
+const NAMES_MAX: u32 = 8;
+
 impl Endpoint {
     /// Opens an endpoint of `domain` and enables it. If the domain was asked for GPU memory, the
     /// interface must reach it by itself (`FI_HMEM_P2P_REQUIRED`), as far as the provider knows
@@ -94,12 +97,26 @@ impl Endpoint {
         // Peers' writes add completions to those of this side's operations.
         let queue = opened::queue(domain, 2 * operations)?;
         let peers = opened::peers(domain)?;
-        let object = opened::endpoint(domain)?;
-        object.bind("fi_ep_bind", &queue, FI_SEND | FI_RECV)?;
-        object.bind("fi_ep_bind", &peers, 0)?;
-        let must_reach_gpus_itself = parts.info.caps & FI_HMEM != 0
-            && option::require_peer_to_peer(domain.info().library(), &object)?;
-        object.control("fi_enable", FI_ENABLE.cast_signed())?;
+        let open = || {
+            let object = opened::endpoint(domain)?;
+            object.bind("fi_ep_bind", &queue, FI_SEND | FI_RECV)?;
+            object.bind("fi_ep_bind", &peers, 0)?;
+            let must_reach_gpus_itself = parts.info.caps & FI_HMEM != 0
+                && option::require_peer_to_peer(domain.info().library(), &object)?;
+            let enabled = object.control("fi_enable", FI_ENABLE.cast_signed());
+            enabled.map(|_| (object, must_reach_gpus_itself))
+        };
+        // The shm provider names an endpoint's file by the process and a count of its endpoints. One
+        // that was killed leaves its files, and another may get its number: then the name is taken.
+        let is_taken = |err: &CallError| matches!(err.source, Cause::Library { code, .. } if code == FI_EBUSY.cast_unsigned());
+        let mut opened = open();
+        for _ in 0..NAMES_MAX {
+            match &opened {
+                Err(err) if is_taken(err) => opened = open(),
+                _ => break,
+            }
+        }
+        let (object, must_reach_gpus_itself) = opened?;
         let calls = Calls::of(&object, &queue)?;
         Ok(Self {
             object,
