@@ -79,7 +79,7 @@ struct Slot {
     context: Cell<u64>,
 }
 
-/// Names of endpoints that are tried when one is taken.
+/// Endpoints that are tried while their names are taken.
 const NAMES_MAX: u32 = 8;
 
 impl Endpoint {
@@ -108,13 +108,15 @@ impl Endpoint {
         };
         // The shm provider names an endpoint's file by the process and a count of its endpoints. One
         // that was killed leaves its files, and another may get its number: then the name is taken.
-        let is_taken = |err: &CallError| matches!(err.source, Cause::Library { code, .. } if code == FI_EBUSY.cast_unsigned());
+        let code = FI_EBUSY.cast_unsigned();
+        let is_taken =
+            |err: &CallError| matches!(&err.source, Cause::Library { code: of, .. } if *of == code);
         let mut opened = open();
-        for _ in 0..NAMES_MAX {
-            match &opened {
-                Err(err) if is_taken(err) => opened = open(),
-                _ => break,
+        for _ in 1..NAMES_MAX {
+            if !opened.as_ref().is_err_and(is_taken) {
+                break;
             }
+            opened = open();
         }
         let (object, must_reach_gpus_itself) = opened?;
         let calls = Calls::of(&object, &queue)?;
