@@ -20,8 +20,8 @@ use crate::{
     interrupt,
     plan::{Case, Effort, Operation, Rank},
     transport::{
-        self, Clock, Clocks, Conclusion, Error, Mismatch, Network, Span, Staging, Support,
-        Transfer, Transport, pattern::part_seed,
+        self, Clock, Conclusion, Error, Mismatch, Network, Span, Staging, Support, Transfer,
+        Transport, pattern::part_seed,
     },
     units::{Bytes, gb_s},
     world::{self, World},
@@ -343,7 +343,7 @@ impl Passes<'_> {
         if !self.has_gpus {
             return Ok(());
         }
-        transport::warm(self.transport, self.case, self.world)
+        transport::warm(self.transport.gpus(), self.case, self.world)
     }
 
     /// Runs until a sample is long enough, and returns how many operations it then has.
@@ -454,7 +454,8 @@ impl Passes<'_> {
             }
             let spans = self.run(operations, count)?;
             transport::check_clock()?;
-            let rose = is_timed && self.transport.spin(self.case, rank, Clocks::LOOK)?.have_risen;
+            let gpus = self.transport.gpus();
+            let rose = is_timed && transport::clock_rose(gpus, self.case, rank)?;
             let mismatch = self.transfer.verify(seed)?;
             decision = Ok(None);
             let own = ((rank, spans), (mismatch, rose));

@@ -26,6 +26,7 @@ use crate::{
 };
 
 pub use crate::ffi::shm::Store as StoreKind;
+pub use gpu::{Gpus, clock_rose, warm};
 pub use pattern::Mismatch;
 
 /// Why a case that can run here failed.
@@ -178,70 +179,10 @@ pub trait Transport {
     /// calls it, also those without a part in the case.
     fn prepare(&self, case: &Case, world: &mut World) -> Result<Box<dyn Transfer>, Error>;
 
-    /// Lets the GPUs that `rank` has in `case` spin for `duration`, all at once; their clocks then.
-    fn spin(&self, _case: &Case, _rank: Rank, _duration: Duration) -> Result<Clocks, Error> {
-        Ok(Clocks::default())
+    /// The GPUs of this process, if it moves data of GPUs.
+    fn gpus(&self) -> Option<&Gpus> {
+        None
     }
-
-    /// From now on these GPUs' clocks count as risen when they are what they are now.
-    fn note_full(&self, _case: &Case, _rank: Rank) -> Result<(), Error> {
-        Ok(())
-    }
-}
-
-/// What the clocks of GPUs are like. Where there is no GPU, there is nothing to rise.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Clocks {
-    /// Whether all are as high as they were when they did not rise any more.
-    pub are_full: bool,
-    /// Whether one is higher than at the last look.
-    pub have_risen: bool,
-}
-
-impl Default for Clocks {
-    fn default() -> Self {
-        Self { are_full: true, have_risen: false }
-    }
-}
-
-impl Clocks {
-    /// How long a look at them takes. The coarsest global timer, of a microsecond, tells a clock to
-    /// a two-thousandth then.
-    pub const LOOK: Duration = Duration::from_millis(2);
-
-    /// How long GPUs spin between two looks at clocks that rise.
-    const STEP: Duration = Duration::from_millis(20);
-
-    /// The load before clocks that do not rise any more are believed, unless they are as high as
-    /// they were.
-    const LOAD_MIN: Duration = Duration::from_millis(500);
-
-    /// The load after which clocks that still rise are left alone.
-    const LOAD_MAX: Duration = Duration::from_secs(2);
-}
-
-/// Loads the GPUs of `case` until the clocks of all have risen. Where they are high already, that
-/// takes a look. Every rank calls it: one whose GPUs have risen loads them until the others have.
-///
-/// An idle GPU runs at a fraction of its clocks, and takes tens to hundreds of milliseconds to rise.
-/// Until then everything it does is slow, and evenly so.
-pub fn warm(transport: &dyn Transport, case: &Case, world: &mut World) -> Result<(), Error> {
-    let rank = world.rank();
-    let (mut spun, mut load) = (Clocks::LOOK, Duration::ZERO);
-    loop {
-        let own = transport.spin(case, rank, spun)?;
-        let all = world.agree(own, |all| Clocks {
-            are_full: all.iter().all(|clocks| clocks.are_full),
-            have_risen: all.iter().any(|clocks| clocks.have_risen),
-        })?;
-        let is_steady = load >= Clocks::LOAD_MIN && !all.have_risen;
-        if all.are_full || is_steady || load >= Clocks::LOAD_MAX {
-            break;
-        }
-        spun = Clocks::STEP;
-        load += spun;
-    }
-    if load.is_zero() { Ok(()) } else { transport.note_full(case, rank) }
 }
 
 /// This rank's part of a transfer that is ready to run. Dropping it releases everything.

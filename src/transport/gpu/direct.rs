@@ -1,12 +1,10 @@
 //! Within one GPU, between it and pinned host memory, and from one GPU's memory to another's.
 
-use std::time::Duration;
-
 use super::{Gpus, chase::Pointers, copy::Copies};
 use crate::{
     ffi::cuda::Feature,
-    plan::{Case, Flow, Gpu, Handle, Operation, Rank},
-    transport::{Clocks, Error, Support, Transfer, Transport, TryingTo},
+    plan::{Case, Flow, Gpu, Handle, Operation},
+    transport::{Error, Support, Transfer, Transport, TryingTo},
     world::World,
 };
 
@@ -65,11 +63,7 @@ impl Transport for Gpus {
         Ok(Box::new(Copies::new(case, world, self)?))
     }
 
-    fn spin(&self, case: &Case, rank: Rank, duration: Duration) -> Result<Clocks, Error> {
-        Gpus::spin(self, case, rank, duration)
-    }
-
-    fn note_full(&self, case: &Case, rank: Rank) -> Result<(), Error> {
-        Gpus::note_full(self, case, rank)
+    fn gpus(&self) -> Option<&Gpus> {
+        Some(self)
     }
 }

@@ -16,6 +16,7 @@ pub(super) use buffer::{Buffer, Side};
 pub(super) use copier::Copier;
 pub(super) use endpoints::{Endpoints, end};
 pub(super) use start::Start;
+pub use warmth::{clock_rose, warm};
 
 use super::{Clock, Error, Mismatch, RESOLUTIONS_MIN, Support, TryingTo, pattern, values::Values};
 use crate::{
@@ -44,7 +45,7 @@ const SAMPLE_TIME_MIN: Duration = Duration::from_micros(100);
 
 /// The GPUs of this process. Each is made ready at its first use, and kept.
 #[derive(Debug)]
-pub(super) struct Gpus {
+pub struct Gpus {
     devices: Vec<Device>,
     pub(super) topology: Topology,
     ready: RefCell<BTreeMap<Gpu, Rc<Ready>>>,

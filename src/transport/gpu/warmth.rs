@@ -1,14 +1,17 @@
 //! The clocks of GPUs, told by a kernel that spins: reading them by NVML would need rights that not
 //! every user has, and takes longer.
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::{cell::Cell, collections::BTreeSet, rc::Rc, time::Duration};
+
+use serde::{Deserialize, Serialize};
 
 use super::{Gpus, PATIENCE, Ready};
 use crate::{
     ffi::{CallError, cuda::Memory},
     plan::{Case, Gpu, Rank},
-    transport::{Clocks, Error, TryingTo},
+    transport::{Error, TryingTo},
     units::Bytes,
+    world::World,
 };
 
 /// A clock that is lower by more than this share has fallen; one that is higher has risen. Clocks
@@ -24,41 +27,81 @@ pub(super) struct Warmth {
     now: Cell<f64>,
 }
 
-impl Gpus {
-    /// Lets the GPUs that `rank` has in `case` spin for `duration`, all at once; their clocks then.
-    pub(in crate::transport) fn spin(
-        &self,
-        case: &Case,
-        rank: Rank,
-        duration: Duration,
-    ) -> Result<Clocks, Error> {
-        const DOING: &str = "look at a GPU's clock";
-        let gpus = self.of(case, rank)?;
-        gpus.iter().try_for_each(|gpu| gpu.spin(duration)).trying_to(DOING)?;
-        let mut clocks = Clocks::default();
-        for gpu in gpus {
-            let (full, before) = (gpu.warmth.full.get(), gpu.warmth.now.get());
-            let now = gpu.spun_clock().trying_to(DOING)?;
-            gpu.warmth.now.set(now);
-            clocks.are_full &= full > 0.0 && now >= full * (1.0 - NOISE);
-            clocks.have_risen |= now > before * (1.0 + NOISE);
+/// What the clocks of a rank's GPUs are like. Where it has none, there is nothing to rise.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Clocks {
+    /// Whether all are as high as they were when they did not rise any more.
+    are_full: bool,
+    /// Whether one is higher than at the last look.
+    have_risen: bool,
+}
+
+/// How long a look at clocks takes. The coarsest global timer, of a microsecond, tells them to a
+/// two-thousandth then.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// How long GPUs spin between two looks at clocks that rise.
+const STEP: Duration = Duration::from_millis(20);
+
+/// The load before clocks that do not rise any more are believed, unless they are as high as they
+/// were.
+const LOAD_MIN: Duration = Duration::from_millis(500);
+
+/// The load after which clocks that still rise are left alone.
+const LOAD_MAX: Duration = Duration::from_secs(2);
+
+/// Loads the GPUs of `case` until the clocks of all have risen. Where they are high already, that
+/// takes a look. Every rank calls it: one whose GPUs have risen loads them until the others have.
+///
+/// An idle GPU runs at a fraction of its clocks, and takes tens to hundreds of milliseconds to rise.
+/// Until then everything it does is slow, and evenly so.
+pub fn warm(gpus: Option<&Gpus>, case: &Case, world: &mut World) -> Result<(), Error> {
+    let own = of(gpus, case, world.rank())?;
+    let (mut spun, mut load) = (LOOK, Duration::ZERO);
+    loop {
+        let all = world.agree(look(&own, spun)?, |all| Clocks {
+            are_full: all.iter().all(|clocks| clocks.are_full),
+            have_risen: all.iter().any(|clocks| clocks.have_risen),
+        })?;
+        let is_steady = load >= LOAD_MIN && !all.have_risen;
+        if all.are_full || is_steady || load >= LOAD_MAX {
+            break;
         }
-        Ok(clocks)
+        spun = STEP;
+        load += spun;
     }
+    if !load.is_zero() {
+        own.iter().for_each(|gpu| gpu.warmth.full.set(gpu.warmth.now.get()));
+    }
+    Ok(())
+}
 
-    /// From now on these GPUs' clocks count as risen when they are what they are now.
-    pub(in crate::transport) fn note_full(&self, case: &Case, rank: Rank) -> Result<(), Error> {
-        self.of(case, rank)?.iter().for_each(|gpu| gpu.warmth.full.set(gpu.warmth.now.get()));
-        Ok(())
-    }
+/// Whether the clock of a GPU that `rank` has in `case` has risen since the last look: what was
+/// timed meanwhile is too slow.
+pub fn clock_rose(gpus: Option<&Gpus>, case: &Case, rank: Rank) -> Result<bool, Error> {
+    Ok(look(&of(gpus, case, rank)?, LOOK)?.have_risen)
+}
 
-    fn of(&self, case: &Case, rank: Rank) -> Result<Vec<Rc<Ready>>, Error> {
-        let own = case.ends().filter(|end| end.rank == rank).filter_map(|end| end.gpu());
-        let mut gpus: Vec<Gpu> = own.collect();
-        gpus.sort_unstable();
-        gpus.dedup();
-        gpus.into_iter().map(|gpu| self.ready(gpu)).collect()
+/// The GPUs that `rank` has in `case`.
+fn of(gpus: Option<&Gpus>, case: &Case, rank: Rank) -> Result<Vec<Rc<Ready>>, Error> {
+    let own = case.ends().filter(|end| end.rank == rank).filter_map(|end| end.gpu());
+    let own: BTreeSet<Gpu> = own.collect();
+    gpus.iter().flat_map(|gpus| own.iter().map(|&gpu| gpus.ready(gpu))).collect()
+}
+
+/// Lets these GPUs spin for `duration`, all at once; their clocks then.
+fn look(gpus: &[Rc<Ready>], duration: Duration) -> Result<Clocks, Error> {
+    const DOING: &str = "look at a GPU's clock";
+    gpus.iter().try_for_each(|gpu| gpu.spin(duration)).trying_to(DOING)?;
+    let mut clocks = Clocks { are_full: true, have_risen: false };
+    for gpu in gpus {
+        let (full, before) = (gpu.warmth.full.get(), gpu.warmth.now.get());
+        let now = gpu.spun_clock().trying_to(DOING)?;
+        gpu.warmth.now.set(now);
+        clocks.are_full &= full > 0.0 && now >= full * (1.0 - NOISE);
+        clocks.have_risen |= now > before * (1.0 + NOISE);
     }
+    Ok(clocks)
 }
 
 impl Ready {

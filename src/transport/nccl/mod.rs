@@ -9,7 +9,6 @@ mod transfer;
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
-    time::Duration,
 };
 
 use buffers::{Buffers, RankDevice, footprint, registered};
@@ -17,7 +16,7 @@ use data::Part;
 use rank_stream::RankStream;
 use transfer::Collectives;
 
-use super::{Clocks, Error, Support, Transfer, Transport, TryingTo, gpu::Gpus};
+use super::{Error, Support, Transfer, Transport, TryingTo, gpu::Gpus};
 use crate::{
     ffi::{
         self, cuda,
@@ -243,12 +242,8 @@ impl Transport for Nccl {
         Ok(Box::new(Collectives::new(case, self.library, Rc::clone(&self.is_sound), ranks, world)?))
     }
 
-    fn spin(&self, case: &Case, rank: Rank, duration: Duration) -> Result<Clocks, Error> {
-        self.gpus.spin(case, rank, duration)
-    }
-
-    fn note_full(&self, case: &Case, rank: Rank) -> Result<(), Error> {
-        self.gpus.note_full(case, rank)
+    fn gpus(&self) -> Option<&Gpus> {
+        Some(&self.gpus)
     }
 }
 

@@ -150,7 +150,7 @@ impl<'a> Builder<'a> {
     /// The GPU at this rank's end of a flow, if the flow ends in one.
     fn ready(&self, rdma: &Rdma, flow: &Flow) -> Result<Option<Rc<Ready>>, Error> {
         let end = if flow.source.rank == self.rank { flow.source } else { flow.target };
-        end.gpu().map(|gpu| rdma.gpus()?.ready(gpu)).transpose()
+        end.gpu().map(|gpu| rdma.needed_gpus()?.ready(gpu)).transpose()
     }
 
     /// The memory of a staged end. Messages arrive in the inbox, so their receiver needs no ring.

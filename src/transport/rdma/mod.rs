@@ -27,8 +27,8 @@ use transfer::Streams;
 use verb::Verb;
 
 use super::{
-    Clocks, Completion, Error, GpuPath, Network, Registration, Staging, Support, Transfer,
-    Transport, TryingTo, gpu::Gpus, lack_of_memory,
+    Completion, Error, GpuPath, Network, Registration, Staging, Support, Transfer, Transport,
+    TryingTo, gpu::Gpus, lack_of_memory,
 };
 use crate::{
     ffi::fabric::{Domain, Facts, Info, Library, Query, RemoteRegion},
@@ -136,7 +136,7 @@ impl Rdma {
     /// Tries whether the provider accepts memory of `gpu` on the interface `nic`.
     fn reach(&self, fabric: &Fabric, nic: &NicName, gpu: Gpu) -> Result<(), Error> {
         let mut port = [Port::open(&self.domain(fabric, nic, true)?)?];
-        let memory = Data::of_gpu(&mut port, &self.gpus()?.ready(gpu)?, Bytes::kib(4))?;
+        let memory = Data::of_gpu(&mut port, &self.needed_gpus()?.ready(gpu)?, Bytes::kib(4))?;
         // The endpoint, which keeps the memory, is closed first.
         drop(port);
         drop(memory);
@@ -161,12 +161,12 @@ impl Rdma {
         let lack = lack_of_memory("sources and targets need", of_host.times(flows), remedy);
         match lack {
             Some(reason) => Ok(Support::No(reason)),
-            None if on_gpu => self.gpus()?.room(case, rank, of_gpu),
+            None if on_gpu => self.needed_gpus()?.room(case, rank, of_gpu),
             None => Ok(Support::Yes),
         }
     }
 
-    fn gpus(&self) -> Result<&Gpus, Error> {
+    fn needed_gpus(&self) -> Result<&Gpus, Error> {
         self.gpus.as_ref().map_err(|reason| Error::Unavailable(reason.clone()))
     }
 }
@@ -244,13 +244,8 @@ impl Transport for Rdma {
         Ok(Box::new(streams))
     }
 
-    fn spin(&self, case: &Case, rank: Rank, duration: Duration) -> Result<Clocks, Error> {
-        let spin = |gpus: &Gpus| gpus.spin(case, rank, duration);
-        self.gpus.as_ref().map_or(Ok(Clocks::default()), spin)
-    }
-
-    fn note_full(&self, case: &Case, rank: Rank) -> Result<(), Error> {
-        self.gpus.as_ref().map_or(Ok(()), |gpus| gpus.note_full(case, rank))
+    fn gpus(&self) -> Option<&Gpus> {
+        self.gpus.as_ref().ok()
     }
 }
 

@@ -4,12 +4,10 @@
 mod host;
 mod staged;
 
-use std::time::Duration;
-
-use super::{Clocks, Error, Span, Support, Transfer, Transport, durations, gpu::Gpus};
+use super::{Error, Span, Support, Transfer, Transport, durations, gpu::Gpus};
 use crate::{
     machine,
-    plan::{Case, Engine, Rank, topology::Topology},
+    plan::{Case, Engine, topology::Topology},
     units::Bytes,
     world::World,
 };
@@ -47,13 +45,8 @@ impl Transport for Shm {
         }
     }
 
-    fn spin(&self, case: &Case, rank: Rank, duration: Duration) -> Result<Clocks, Error> {
-        let spin = |gpus: &Gpus| gpus.spin(case, rank, duration);
-        self.gpus.as_ref().map_or(Ok(Clocks::default()), spin)
-    }
-
-    fn note_full(&self, case: &Case, rank: Rank) -> Result<(), Error> {
-        self.gpus.as_ref().map_or(Ok(()), |gpus| gpus.note_full(case, rank))
+    fn gpus(&self) -> Option<&Gpus> {
+        self.gpus.as_ref().ok()
     }
 }
 

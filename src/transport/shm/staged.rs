@@ -20,7 +20,6 @@ use crate::{
         first_mismatch,
         gpu::{self, Copier, Endpoints, Gpus, PATIENCE, Side, Start},
         shm::{lack_of_slots, slot_sizes, tune},
-        warm,
     },
     units::Bytes,
     world::World,
@@ -81,7 +80,7 @@ pub(super) fn prepare(
 ) -> Result<Box<dyn Transfer>, Error> {
     let mut transfer = Staged::new(case, world, gpus)?;
     // The best slot of an idle GPU is another one.
-    warm(gpus, case, world)?;
+    gpu::warm(Some(gpus), case, world)?;
     transfer.tune(case, world)?;
     // Its last chunk may be of a kind that tuning did not have.
     transfer.run_if_member(1, &mut [Span::default()], false)?;
