@@ -5,7 +5,7 @@ use std::{
     os::fd::AsRawFd,
 };
 
-use crate::{machine, state, system};
+use crate::{machine, memory::Kind, state, system};
 
 /// Attaches this process to a machine: to a new one, by its name or file (`machine`), or to that of
 /// another process, by what [`simgpu_state`] gave there (`state`); the other pointer is null. What
@@ -69,6 +69,16 @@ pub unsafe extern "C" fn simgpu_system(text: *mut c_char, length: usize) -> usiz
     // SAFETY: the caller promises that much room, or null.
     unsafe { put_text(&described, text, length) };
     described.len()
+}
+
+/// Whether the page at `address` is one of which the kernel does not say where it lies: of memory
+/// that the driver has allocated, whose pages are not the process's own. 0 or 1.
+#[unsafe(no_mangle)]
+pub extern "C" fn simgpu_hides(address: u64) -> c_int {
+    let Some(world) = state::world() else { return 0 };
+    let local = world.local();
+    let region = local.memory.find(address, 1);
+    c_int::from(region.is_some_and(|region| matches!(region.kind, Kind::Pinned { .. })))
 }
 
 fn attach(machine: Option<&str>, state: Option<&str>, seed: u64) -> Result<(), String> {

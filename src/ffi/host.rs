@@ -17,7 +17,7 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-use super::CallError;
+use super::{CallError, simulation};
 use crate::units::Bytes;
 
 /// Zeroed memory of this process, page-aligned, in place before the call returns; unmapped on
@@ -96,6 +96,9 @@ pub fn numa_node(memory: &[u8], place: usize) -> Option<u32> {
 
 /// The NUMA node of the page that holds `address`; the address is asked about, not read.
 pub(super) fn numa_node_at(address: *const u8) -> Option<u32> {
+    if simulation::hides(address) {
+        return None;
+    }
     let page = address.cast::<libc::c_void>().cast_mut();
     // The call takes the beginnings of pages.
     let page = page.map_addr(|address| address & !(PAGE - 1));

@@ -29,6 +29,9 @@ type State = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
 /// `simgpu_system`: room for the text, its length; how long the text is.
 type Describe = unsafe extern "C" fn(*mut c_char, usize) -> usize;
 
+/// `simgpu_hides`: an address.
+type Hides = unsafe extern "C" fn(u64) -> c_int;
+
 static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
 
 /// The loaded library.
@@ -81,6 +84,16 @@ pub fn system() -> Option<String> {
     unsafe { describe(text.as_mut_ptr().cast(), text.len()) };
     text.truncate(length);
     String::from_utf8(text).ok()
+}
+
+/// Whether the simulated kernel does not say where the page at `address` lies: it is memory of the
+/// simulated driver. `move_pages` answers EFAULT for that of a real one.
+pub(super) fn hides(address: *const u8) -> bool {
+    let Some(library) = LOADED.get() else { return false };
+    // SAFETY: simgpu declares the function with this signature.
+    let Ok(hides) = (unsafe { library.get::<Hides>(b"simgpu_hides") }) else { return false };
+    // SAFETY: the call looks for the address in a table, and does not read there.
+    unsafe { hides(address.addr() as u64) != 0 }
 }
 
 /// Loads the library for the life of the process, and attaches.

@@ -20,7 +20,7 @@ use crate::{
     interrupt,
     plan::{Case, Effort, Operation, Rank},
     transport::{
-        self, Clock, Conclusion, Error, Mismatch, Network, Span, Staging, Support, Transfer,
+        self, Clock, Conclusion, Empty, Error, Mismatch, Network, Span, Staging, Support, Transfer,
         Transport, pattern::part_seed,
     },
     units::{Bytes, gb_s},
@@ -66,6 +66,8 @@ pub struct Measurement {
     pub network: Option<Network>,
     /// The properties of the clock.
     pub clock: Clock,
+    /// What a span of GPU work takes without operations, if events time it.
+    pub empty: Option<EmptySpans>,
     /// Whether host memory lies on another NUMA node than the case says.
     pub is_misplaced: bool,
     /// Whether the work of a GPU began while it was queued.
@@ -76,6 +78,16 @@ pub struct Measurement {
     pub log: Option<Vec<(Rank, String)>>,
     /// Operations of each flow in all, with those of the warm-up and of the proof.
     pub operations: u64,
+}
+
+/// What spans of GPU work take in which nothing moves: medians. Each time that events tell holds
+/// such a span beside the operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EmptySpans {
+    /// Nothing but the events, and the waits of streams for each other.
+    pub span: Duration,
+    /// The same with a kernel that does nothing.
+    pub kernel: Duration,
 }
 
 /// A case, and how it is measured.
@@ -228,10 +240,9 @@ fn phases(
     world.barrier()?;
     *phase = Phase::WarmUp;
     let iterations = case.collective().map(|(_, nccl, _)| nccl.iterations).unwrap_or_default();
-    let mut stop = sampling::Stop::new(effort, transfer.clock(), iterations.operations());
-    stop.has_bandwidth = !case.operation.is_latency_only();
     let mut passes = Passes {
         transport,
+        clock: transfer.clock(),
         transfer: transfer.as_mut(),
         case,
         seed,
@@ -243,6 +254,14 @@ fn phases(
         world,
     };
     passes.clocks_rise()?;
+    let empty = passes.empty_spans()?;
+    if let Some(EmptySpans { span, .. }) = empty {
+        let least = &mut passes.clock.sample_time_min;
+        *least = span.saturating_mul(sampling::EMPTY_SPANS_MIN).max(*least);
+    }
+    let clock = passes.clock;
+    let mut stop = sampling::Stop::new(effort, clock, iterations.operations());
+    stop.has_bandwidth = !case.operation.is_latency_only();
     if iterations.warm_up > 0 {
         passes.run(Some(iterations.warm_up), 1)?;
     }
@@ -263,7 +282,6 @@ fn phases(
     let Passes { count: operations, clock_rose, .. } = passes;
     witness.look_after();
     let Conclusion { network, log } = transfer.conclude(world)?;
-    let clock = transfer.clock();
     let of_rank = |(rank, times): &(Rank, Vec<Duration>)| (*rank, Latency::of(times));
     let is_one = times.ranks.len() < 2;
     Ok(world.is_root().then(|| Measurement {
@@ -273,6 +291,7 @@ fn phases(
         staging: transfer.staging(),
         network,
         clock,
+        empty,
         is_misplaced: transfer.is_misplaced(),
         is_unheld: transfer.is_unheld(),
         clock_rose,
@@ -311,6 +330,8 @@ struct Passes<'a> {
     world: &'a mut World,
     transport: &'a dyn Transport,
     transfer: &'a mut dyn Transfer,
+    /// What times the spans.
+    clock: Clock,
     case: &'a Case,
     seed: u64,
     /// About how long a sample lasts: of the warm-up, then of the next pass.
@@ -346,9 +367,34 @@ impl Passes<'_> {
         transport::warm(self.transport.gpus(), self.case, self.world)
     }
 
+    /// What spans take in which nothing moves, if events of a GPU time them.
+    fn empty_spans(&mut self) -> Result<Option<EmptySpans>, Error> {
+        if !self.has_gpus {
+            return Ok(None);
+        }
+        let [span, kernel] = [Empty::Span, Empty::Kernel].map(|empty| self.empty_span(empty));
+        Ok(span?.zip(kernel?).map(|(span, kernel)| EmptySpans { span, kernel }))
+    }
+
+    /// The median time of such a span, over all ranks.
+    fn empty_span(&mut self, empty: Empty) -> Result<Option<Duration>, Error> {
+        let mut spans = [Span::default(); sampling::EMPTY_SPANS].to_vec();
+        self.transfer.run_empty(empty, &mut spans)?;
+        let median = |ranks: Vec<Vec<Span>>| -> Result<Option<Duration>, Error> {
+            if ranks.iter().flatten().all(|span| span.end_ns.is_none()) {
+                return Ok(None);
+            }
+            let mut times = transport::durations(&ranks)?;
+            times.sort_unstable();
+            Ok(times.get(times.len() / 2).copied())
+        };
+        let all = self.world.gather(spans)?.map(median).transpose()?;
+        Ok(self.world.broadcast(all)?)
+    }
+
     /// Runs until a sample is long enough, and returns how many operations it then has.
     fn warm_up(&mut self, stop: sampling::Stop) -> Result<u64, Error> {
-        let clock = self.transfer.clock();
+        let clock = self.clock;
         let mut trial = stop.first_trial();
         loop {
             may_go_on()?;
@@ -381,7 +427,7 @@ impl Passes<'_> {
     fn bulk(&mut self, stop: sampling::Stop, operations: u64) -> Result<Option<Bulk>, Ended> {
         let case = self.case;
         let bytes = case.bytes_per_operation().times(operations);
-        let clock = self.transfer.clock();
+        let clock = self.clock;
         // A sample that took no time has no rate, and the other samples alone are too slow.
         let is_timed = |times: &[Duration]| !times.contains(&Duration::ZERO);
         let next = |times: &[Duration], each, elapsed| match is_timed(times) {
@@ -463,7 +509,7 @@ impl Passes<'_> {
                 let (spans, (mismatches, rose)): (Vec<_>, (Vec<Option<Mismatch>>, Vec<bool>)) =
                     ranks.into_iter().unzip();
                 self.clock_rose |= rose.contains(&true);
-                times.extend(Times::of(self.case, self.transfer.clock(), &spans)?);
+                times.extend(Times::of(self.case, self.clock, &spans)?);
                 let all = &times.all;
                 let each = all.iter().sum::<Duration>().div_f64(all.len().max(1) as f64);
                 decision = match mismatches.into_iter().flatten().next() {

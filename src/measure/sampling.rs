@@ -27,6 +27,12 @@ const CONFIRMING_SPANS: usize = 12;
 /// Samples of at least this length need no confirmation.
 const CONFIRMED_TIME: Duration = Duration::from_millis(50);
 
+/// Spans without operations, for the median of their times.
+pub(super) const EMPTY_SPANS: usize = 21;
+
+/// A sample lasts at least this many times a span without operations: 0.4 % of error.
+pub(super) const EMPTY_SPANS_MIN: u32 = 250;
+
 /// Single operations that are verified one by one before the bandwidth pass.
 pub(super) const PROOFS: usize = 16;
 

@@ -250,6 +250,7 @@ fn a_clock_that_often_stands_still_gives_no_number() {
     // Four operations last 400 µs: by this clock 1 ms in two samples of five, and nothing in the
     // others. The median of those that have a rate would be 2.5 times too low.
     let clock = Clock {
+        accuracy: Duration::ZERO,
         resolution: Duration::from_millis(1),
         sample_time_min: Duration::from_millis(100),
         operations_max: 4,

@@ -493,6 +493,14 @@ columns! {
     latency_ns_max: Option<u64>, Measured, "ns";
     /// The resolution of the clock.
     clock_resolution_ns: Option<u64>, Measured, "ns";
+    /// By how much a time of the clock may be wrong, however fine its resolution is: of CUDA's
+    /// events, by their documentation.
+    clock_accuracy_ns: Option<u64>, Measured, "ns";
+    /// What a latency of GPU work holds beside the operation: the median of spans between the same
+    /// events without any. It is never subtracted.
+    empty_span_ns: Option<u64>, Measured, "ns";
+    /// The same with a kernel that does nothing: what a launch costs.
+    empty_kernel_ns: Option<u64>, Measured, "ns";
     /// Wrong data: from the beginning of the target to the first wrong byte.
     corrupt_offset_bytes: Option<u64>, Measured, "bytes";
     /// Wrong data: what the first wrong byte must be.

@@ -53,6 +53,10 @@ impl Row {
                     latency_ns_p999: Some(latency.quantile_ns(0.999)),
                     latency_ns_max: Some(latency.max_ns()),
                     clock_resolution_ns: Some(nanoseconds(measured.clock.resolution)),
+                    clock_accuracy_ns: Some(nanoseconds(measured.clock.accuracy))
+                        .filter(|accuracy| *accuracy > 0),
+                    empty_span_ns: measured.empty.map(|empty| nanoseconds(empty.span)),
+                    empty_kernel_ns: measured.empty.map(|empty| nanoseconds(empty.kernel)),
                     flags: flags(measured),
                     ..Self::of_case(number, case, "").staged(measured.staging)
                 }

@@ -185,6 +185,15 @@ pub trait Transport {
     }
 }
 
+/// A span of a GPU's work without operations: what its times hold beside those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Empty {
+    /// Nothing but the events, and the waits of streams for each other.
+    Span,
+    /// The same with a kernel that does nothing.
+    Kernel,
+}
+
 /// This rank's part of a transfer that is ready to run. Dropping it releases everything.
 pub trait Transfer {
     /// How the data is staged, if it is.
@@ -218,6 +227,11 @@ pub trait Transfer {
     /// one has ended.
     fn run_singly(&mut self, spans: &mut [Span]) -> Result<(), Error> {
         self.run(1, spans)
+    }
+
+    /// Times spans without operations, where events of a GPU time. Else it leaves them as they are.
+    fn run_empty(&mut self, _empty: Empty, _spans: &mut [Span]) -> Result<(), Error> {
+        Ok(())
     }
 
     /// Compares every byte of this rank's targets with the pattern of `seed`. A mismatch is an
@@ -327,6 +341,8 @@ impl Span {
 pub struct Clock {
     /// Its resolution.
     pub resolution: Duration,
+    /// By how much a time may be wrong however fine the resolution is; zero if nothing is known.
+    pub accuracy: Duration,
     /// The shortest time of a bandwidth sample.
     pub sample_time_min: Duration,
     /// The most operations of one sample: a multiple of [`Clock::operations_step`].
@@ -338,7 +354,8 @@ pub struct Clock {
     pub is_streaming: bool,
 }
 
-/// A sample lasts at least this many times the clock's resolution: less than 1 % of error.
+/// A sample lasts at least this many times the clock's resolution, and its accuracy: less than 1 %
+/// of error.
 const RESOLUTIONS_MIN: u32 = 100;
 
 /// The shortest sample of CPUs. A transfer between processes takes some microseconds until its
@@ -353,6 +370,7 @@ impl Clock {
     pub fn of_host(resolution: Duration) -> Self {
         Self {
             resolution,
+            accuracy: Duration::ZERO,
             sample_time_min: SAMPLE_TIME_OF_HOST.max(resolution.saturating_mul(RESOLUTIONS_MIN)),
             operations_max: OPERATIONS_OF_HOST,
             operations_step: 1,

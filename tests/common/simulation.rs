@@ -74,6 +74,15 @@ pub(crate) const GPUS: u32 = 4;
 /// What a kernel costs on them beside its traffic.
 pub(crate) const LAUNCH_NS: f64 = 700.0;
 
+/// What recording an event takes on all machines that do not say otherwise.
+pub(crate) const EVENT_NS: f64 = 1000.0;
+
+/// For a machine file: events tell no wrong times.
+pub(crate) const EXACT_EVENTS: &str = "\n[driver]\nevent_error_ns = 0\n";
+
+/// The same, and they take no time: the first sample tells how many operations a sample has.
+pub(crate) const FREE_EVENTS: &str = "\n[driver]\nevent_ns = 0\nevent_error_ns = 0\n";
+
 /// Granularity of their event times.
 pub(crate) const RESOLUTION_NS: f64 = 32.0;
 
@@ -183,4 +192,12 @@ pub(crate) fn four_plain_gpus(rest: &str) -> String {
 pub(crate) fn assert_near(found: f64, expected: f64, share: f64, what: &str) {
     let distance = (found - expected).abs() / expected;
     assert!(distance <= share, "{what}: {found}, not {expected} ({:.2} % off)", 100.0 * distance);
+}
+
+/// Fails unless `found` is the median latency of operations of `operation_ns`: those, and the event
+/// at their end. A median of times that are wrong by half a microsecond is wrong by less.
+pub(crate) fn assert_latency(found: f64, operation_ns: f64, what: &str) {
+    let expected = operation_ns + EVENT_NS;
+    let tolerance = f64::max(0.002 * expected, 200.0);
+    assert!((found - expected).abs() <= tolerance, "{what}: {found}, not {expected} ns");
 }

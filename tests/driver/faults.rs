@@ -17,10 +17,9 @@ const LEFT_OUT: [&str; 4] =
     ["cuGetErrorName", "cuGetErrorString", "cuIpcOpenMemHandle", "cuIpcCloseMemHandle"];
 
 /// What gives something back: if it fails, that may stay.
-const GIVING_BACK: [&str; 12] = [
+const GIVING_BACK: [&str; 11] = [
     "cuDevicePrimaryCtxRelease",
     "cuMemFree",
-    "cuMemFreeHost",
     "cuMemHostUnregister",
     "cuStreamDestroy",
     "cuEventDestroy",

@@ -1,11 +1,14 @@
 //! Memory of GPUs and of the host, and copies by the copy engines.
 
+use g2g::ffi::host::{self, HostBuffer};
+
 use super::*;
 
 on_both_machines! {
     one GPU: [
         a_gpu_says_what_it_is
         memory_in_use_is_not_given_back
+        it_is_known_where_host_memory_lies
         the_bytes_of_host_memory_are_shown_when_nothing_writes_them
         more_memory_than_there_is_is_refused
         what_is_given_back_can_be_had_again
@@ -63,6 +66,17 @@ fn is_kept_while_in_use(context: &Context, memory: impl Memory + Send) {
         gpu.release(1);
     });
     gpu.finish();
+}
+
+fn it_is_known_where_host_memory_lies(gpus: &[Context]) {
+    let mut pinned = HostMemory::new(&gpus[0], Bytes::mib(1)).unwrap();
+    let own = HostBuffer::new(Bytes::mib(1)).unwrap();
+    // Where the kernel tells it of any memory.
+    let is_told = host::numa_node(&own, 0).is_some();
+    let bytes = pinned.bytes(PATIENCE).unwrap();
+    for place in [0, bytes.len() / 2, bytes.len() - 1] {
+        assert_eq!(host::numa_node(bytes, place).is_some(), is_told);
+    }
 }
 
 fn the_bytes_of_host_memory_are_shown_when_nothing_writes_them(gpus: &[Context]) {

@@ -7,7 +7,7 @@ use crate::common::{
     Rows, g2g,
     mpi::{mpich, open_mpi},
     run,
-    simulation::{Simulated, assert_near},
+    simulation::{EVENT_NS, EXACT_EVENTS, Simulated, assert_latency, assert_near},
     text,
 };
 
@@ -127,7 +127,7 @@ impl Machine {
             };
             let busbw = rows.number(row, "bandwidth_gb_s_bus");
             assert_near(busbw, bus * bytes / ns, 0.005, &what);
-            assert_near(rows.number(row, "latency_ns_p50"), ns, 0.005, &what);
+            assert_latency(rows.number(row, "latency_ns_p50"), ns, &what);
             assert_eq!(rows.cell(row, "path_verdict"), "proven", "{what}");
             assert_eq!(rows.cell(row, "path"), path(rows.cell(row, "algorithm")), "{what}");
         }
@@ -236,8 +236,9 @@ fn latencies_are_distributed_as_they_were_made() {
     let jitter = "\n[[fault.jitter]]\nshare = 0.05\nextra_ns = 50000\n";
     let line =
         "nccl --operation all_gather --sizes 64K --place out-of-place --time-limit 3s --quiet";
-    let rows = Simulated::run(&pcie_machine(jitter), line).rows();
-    let ns = PCIE.ns("all_gather", rows.number(0, "size_bytes"));
+    let machine = pcie_machine(&format!("{jitter}{EXACT_EVENTS}"));
+    let rows = Simulated::run(&machine, line).rows();
+    let ns = PCIE.ns("all_gather", rows.number(0, "size_bytes")) + EVENT_NS;
     assert!(rows.number(0, "latency_samples") >= 1000.0);
     for (column, expected) in [
         ("latency_ns_min", ns),

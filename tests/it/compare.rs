@@ -27,7 +27,8 @@ fn machine(rest: &str) -> String {
     format!(
         "schema = 1\nname = \"four\"\ngpu_count = 4\n[[gpu]]\nmemory_mib = 1024\n[[pair]]\n\
          ce_read = {{ gb_s = 0.025, latency_ns = 2000 }}\n\
-         ce_write = {{ gb_s = 0.025, latency_ns = 2000 }}\n{rest}"
+         ce_write = {{ gb_s = 0.025, latency_ns = 2000 }}\n\
+         [driver]\nevent_ns = 0\nevent_error_ns = 0\n{rest}"
     )
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use crate::common::{
     Rows, Running, SOON, assert_nothing_stays, children, eventually, g2g, shared_memory_names,
-    signal, start, text, wait,
+    signal, simulation::FREE_EVENTS, start, text, wait,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -147,10 +147,10 @@ fn a_rank_that_is_told_alone_ends_and_is_named() {
 const MOMENTS: [(&str, u64, &str); 6] = [
     ("cuMemAlloc", 0, "while it was prepared"),
     ("cuMemcpyAsync", 200, "in the warm-up"),
-    ("cuMemcpyAsync", 830, "in the proof of single operations"),
-    ("cuMemcpyAsync", 1300, "in the bandwidth pass"),
-    ("cuMemcpyAsync", 2000, "in the latency pass"),
-    ("cuMemcpyAsync", 2400, "in the warm-up"),
+    ("cuMemcpyAsync", 460, "in the proof of single operations"),
+    ("cuMemcpyAsync", 700, "in the bandwidth pass"),
+    ("cuMemcpyAsync", 1200, "in the latency pass"),
+    ("cuMemcpyAsync", 1550, "in the warm-up"),
 ];
 
 /// What becomes of a run of one process in a call.
@@ -159,7 +159,7 @@ fn in_call((call, after, _): (&str, u64, &str), what: &str) -> (Run, TempDir) {
     let file = machine.path().join("machine.toml");
     let fault = format!(
         "schema = 1\nfrom = \"p4d.24xlarge\"\nname = \"test\"\n[[fault.call]]\nname = \"{call}\"\n\
-         after = {after}\nwhat = {what}\n"
+         after = {after}\nwhat = {what}\n{FREE_EVENTS}"
     );
     fs::write(&file, fault).unwrap();
     let words = "p2p --gpus 0,1 --engine ce --operation copy --issuer read --pattern one-way \

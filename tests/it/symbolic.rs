@@ -2,7 +2,7 @@
 
 use crate::common::{
     Rows,
-    simulation::{RESOLUTION_NS, Simulated, four_gpus},
+    simulation::{EXACT_EVENTS, RESOLUTION_NS, Simulated, four_gpus},
 };
 
 /// Columns that depend on how many samples fit into real time.
@@ -21,7 +21,7 @@ const TOLERANCE: f64 = 0.02;
 /// Runs g2g on a machine of four GPUs with `faults`, described and stored.
 fn both(line: &str, faults: &str) -> [Rows; 2] {
     [true, false].map(|symbolic| {
-        let machine = four_gpus("", faults);
+        let machine = four_gpus("", &format!("{faults}{EXACT_EVENTS}"));
         let machine =
             machine.replace("schema = 1\n", &format!("schema = 1\nsymbolic_memory = {symbolic}\n"));
         let line = format!("{line} --seed 20261123 --samples 2 --time-limit 20ms");
@@ -32,13 +32,13 @@ fn both(line: &str, faults: &str) -> [Rows; 2] {
 }
 
 fn is_the_same(column: &str, described: &str, stored: &str) -> bool {
-    let times = ["bandwidth", "latency", "expected", "slowest"];
+    let times = ["bandwidth", "latency", "empty", "expected", "slowest"];
     if !times.iter().any(|prefix| column.starts_with(prefix)) {
         return described == stored;
     }
     match (described.parse::<f64>(), stored.parse::<f64>()) {
         (Ok(described), Ok(stored)) => {
-            let step = if column.starts_with("latency_ns") { RESOLUTION_NS } else { 0.0 };
+            let step = if column.contains("_ns") { RESOLUTION_NS } else { 0.0 };
             (described - stored).abs() <= f64::max(TOLERANCE * stored.abs(), step)
         }
         _ => described == stored,

@@ -3,8 +3,12 @@
 use super::{Code, Local, Out, driver, local::Event, queue::Queueing};
 use crate::{
     execute::Executor,
+    machine::Machine,
     state::World,
-    timing::event::{self, Latest},
+    timing::{
+        event::{self, Latest},
+        split_mix,
+    },
 };
 
 /// Flags of `cuEventCreate`.
@@ -141,11 +145,21 @@ fn elapsed(world: &World, milliseconds: &Out<f32>, start: u64, end: u64) -> Resu
     if !latest.iter().all(|latest| is_done(&world.executor, latest)) {
         return Err(Code::NOT_READY);
     }
-    let resolution_ps = world.machine.event_resolution_ns.max(1) * 1000;
     let [start_ps, end_ps] = latest.map(|latest| match latest {
-        Latest::Timed { time_ps, .. } => time_ps / resolution_ps * resolution_ps,
+        Latest::Timed { time_ps, .. } => stamp(&world.machine, time_ps),
         _ => 0,
     });
     let difference_ps = end_ps as f64 - start_ps as f64;
     milliseconds.set((difference_ps / 1e9) as f32)
+}
+
+/// What an event says of a time. Of two times the later one is never said to be earlier.
+fn stamp(machine: &Machine, time_ps: u64) -> u64 {
+    // Two times are wrong by less than that each.
+    let step_ps = machine.driver.event_error_ns * 500;
+    let said_ps = time_ps
+        .checked_div(step_ps)
+        .map_or(time_ps, |step| step * step_ps + split_mix(step) % step_ps);
+    let resolution_ps = machine.event_resolution_ns.max(1) * 1000;
+    said_ps / resolution_ps * resolution_ps
 }

@@ -148,10 +148,10 @@ impl<'w> Queueing<'w> {
         let queued_ps = self.follow(&mut plane, self.world.shared.host_ps());
         match latest {
             Latest::Queued { stream, sequence } => {
-                plane.enqueue_wait(slot, queued_ps, (stream, sequence));
+                plane.enqueue_wait(slot, queued_ps, true, (stream, sequence));
             }
             Latest::Timed { time_ps: until_ps, .. } => {
-                let work = Work::Wait { known: true, until_ps };
+                let work = Work::Wait { by_event: true, known: true, until_ps };
                 plane.enqueue(slot, Operation::new(queued_ps, work, false));
             }
             Latest::Never => {}
@@ -243,7 +243,7 @@ fn after(plane: &mut Guard<'_>, slot: usize, other: usize, waits: &mut u64) -> u
     if last.timed == last.queued {
         return last.end_ps;
     }
-    plane.enqueue_wait(slot, 0, (other, last.queued - 1));
+    plane.enqueue_wait(slot, 0, false, (other, last.queued - 1));
     *waits += 1;
     0
 }

@@ -110,6 +110,10 @@ pub struct Driver {
     pub queue_entries: u64,
     /// What each call takes that waits for a context at rest, in milliseconds.
     pub call_ms: u64,
+    /// What recording an event takes, and waiting for one, of the stream's time, in nanoseconds.
+    pub event_ns: u64,
+    /// By how much the time between two events may be wrong, in nanoseconds.
+    pub event_error_ns: u64,
     /// A GPU's clocks without load, as a share of the highest, in percent.
     pub idle_clock_percent: u64,
     /// How long a GPU must be under load until its clocks are the highest, in milliseconds.
@@ -123,6 +127,8 @@ impl Driver {
     pub(crate) const STRICT: Self = Self {
         queue_entries: QUEUE as u64,
         call_ms: 1,
+        event_ns: 1000,
+        event_error_ns: 500,
         idle_clock_percent: 25,
         clock_rise_ms: 400,
         clock_fall_ms: 500,
@@ -263,11 +269,19 @@ pub struct Nccl {
     pub net_gb_s: f64,
     /// The network's name in the log.
     pub net_name: String,
+    /// The size of the queue in which each rank has the descriptions of its work.
+    pub work_fifo_bytes: u64,
 }
 
 impl Default for Nccl {
     fn default() -> Self {
-        Self { nvls: None, nvls_efficiency: None, net_gb_s: 12.5, net_name: "Socket".to_owned() }
+        Self {
+            nvls: None,
+            nvls_efficiency: None,
+            net_gb_s: 12.5,
+            net_name: "Socket".to_owned(),
+            work_fifo_bytes: 1 << 20,
+        }
     }
 }
 

@@ -465,6 +465,7 @@ fn what_collectives_find_is_carried_over() {
         nvls_efficiency: Some(0.5),
         net_gb_s: 50.0,
         net_name: "Libfabric".to_owned(),
+        ..Nccl::default()
     };
     assert_eq!(machine.nccl, nccl);
     let fault = |rank, name: Option<&str>, after, what, always| {

@@ -8,11 +8,11 @@ use std::{
 };
 
 use super::{
-    communicator::{Communicator, Connection, Handle, find, ready},
+    communicator::{Communicator, Connection, Handle, QueuedWork, find, ready},
     environment::environment,
     model::{Model, Way},
     report,
-    types::{Amount, Code, DataType, Function, OPERATIONS, Refused},
+    types::{Amount, Code, Course, DataType, Function, OPERATIONS, Refused},
 };
 use crate::{
     cuda::{graph, local::with_current, queue::Queueing},
@@ -278,7 +278,8 @@ fn post(world: &World, wanted: &Wanted) -> Result<(), Refused> {
         own.error = Some(Code(code.cast_signed()));
     }
     drop(own);
-    let queued = with_room((wanted.communicator, &handle), || {
+    let peers = if shape.course == Course::Direct { ranks } else { 1 };
+    let queued = with_room(world, (wanted.communicator, &handle), peers, || {
         let mut queueing = queueing(world, gpu, stream)?;
         post.send = window(&queueing, wanted.send, sends * size, (called, "sendbuff"))?;
         post.receive = window(&queueing, wanted.receive, receives * size, (called, "recvbuff"))?;
@@ -318,17 +319,46 @@ fn push(queueing: &mut Queueing<'_>, post: Post, messages: &[Posted], called: &s
     }
 }
 
-/// Queues as soon as there is room.
-fn with_room(
+/// What the description of an operation takes for each rank that it has to do with.
+const WORK_OF_A_PEER: u64 = 512;
+
+/// Waits until the queue of a rank's work has room for `bytes` more, however long that takes.
+fn await_room_for_work(
+    world: &World,
     (number, handle): (u64, &Handle),
+    bytes: u64,
+) -> Result<(), Refused> {
+    loop {
+        // Another thread may have aborted it meanwhile.
+        find(number)?;
+        let mut own = lock(handle);
+        own.work.retain(|work| world.executor.executed(work.stream) < work.count);
+        let queued: u64 = own.work.iter().map(|work| work.bytes).sum();
+        if queued == 0 || queued + bytes <= world.machine.nccl.work_fifo_bytes {
+            return Ok(());
+        }
+        drop(own);
+        thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Queues as soon as there is room, also for the description, which is of `peers` ranks.
+fn with_room(
+    world: &World,
+    (number, handle): (u64, &Handle),
+    peers: u64,
     mut attempt: impl FnMut() -> Queued,
 ) -> Result<(), Refused> {
+    let bytes = peers * WORK_OF_A_PEER;
+    await_room_for_work(world, (number, handle), bytes)?;
     let began = Instant::now();
     loop {
         // Another thread may have aborted it meanwhile.
         find(number)?;
         if let Some((stream, count)) = attempt()? {
-            lock(handle).last.insert(stream, count);
+            let mut own = lock(handle);
+            own.last.insert(stream, count);
+            own.work.push(QueuedWork { stream, count, bytes });
             return Ok(());
         }
         if began.elapsed() > PATIENCE {
@@ -429,7 +459,7 @@ fn post_messages(world: &World, messages: &[Message]) -> Result<(), Refused> {
     };
     let (gpu, stream) = (own.gpu, first.stream);
     drop(own);
-    with_room((first.communicator, &handle), || {
+    with_room(world, (first.communicator, &handle), posted.len() as u64, || {
         let mut queueing = queueing(world, gpu, stream)?;
         let mut ends = Vec::new();
         for (message, source, target, number, bytes) in &posted {

@@ -64,12 +64,23 @@ pub(super) struct Communicator {
     pub connections: HashSet<Connection>,
     /// The last operation on each stream: its place and number.
     pub last: HashMap<usize, u64>,
+    /// What lies in the queue of its work.
+    pub work: Vec<QueuedWork>,
     /// The code that the program is to be told of.
     pub error: Option<Code>,
     /// Its handle.
     pub number: u64,
     /// The call that began it.
     pub made_by: &'static str,
+}
+
+/// An operation whose description lies in the queue of a rank's work until its kernel has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueuedWork {
+    pub stream: usize,
+    /// How many operations the stream has executed then.
+    pub count: u64,
+    pub bytes: u64,
 }
 
 /// What a rank connects when it first needs it.
@@ -175,6 +186,7 @@ pub(super) fn add(wanted: Wanted) -> u64 {
         connected: false,
         connections: HashSet::new(),
         last: HashMap::new(),
+        work: Vec::new(),
         error: None,
         number: 0,
         made_by: "",

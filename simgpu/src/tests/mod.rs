@@ -163,7 +163,13 @@ pub(super) fn machine() -> Machine {
         confidential_computing: false,
         symbolic_memory: std::env::var(SYMBOLIC).is_ok_and(|symbolic| symbolic == "true"),
         // So that durations are those of the fields.
-        driver: Driver { call_ms: 0, clock_rise_ms: 0, ..Driver::STRICT },
+        driver: Driver {
+            call_ms: 0,
+            event_ns: 0,
+            event_error_ns: 0,
+            clock_rise_ms: 0,
+            ..Driver::STRICT
+        },
         gpus: (0..4).map(gpu).collect(),
         pairs: pairs.collect(),
         nics: vec![],

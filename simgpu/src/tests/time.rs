@@ -305,6 +305,51 @@ fn times_are_rounded_down_to_the_resolution() {
     });
 }
 
+#[test]
+fn recording_an_event_and_waiting_for_one_take_the_streams_time() {
+    alone(|| {
+        let mut machine = machine();
+        machine.driver.event_ns = 1000;
+        let contexts = begin(machine);
+        let memory = everywhere(&contexts, 1 << 20);
+        let streams = [stream(), stream()];
+        let start = mark(streams[0]);
+        let end = copy(memory[1], memory[0], MB, streams[0]);
+        ok(cuStreamWaitEvent(streams[1], end, 0));
+        let (after, again) = (mark(streams[1]), mark(streams[1]));
+        synchronize();
+        assert_eq!([start, end].map(time_ps), [1_000_000, 14_000_000]);
+        // The wait, the record; a span without anything.
+        assert_eq!([ns(end, after), ns(after, again)].map(f64::round), [2000.0, 1000.0]);
+    });
+}
+
+#[test]
+fn the_time_between_two_events_is_wrong_by_no_more_than_is_said() {
+    alone(|| {
+        let mut machine = machine();
+        machine.driver.event_error_ns = 500;
+        let contexts = begin(machine);
+        let memory = everywhere(&contexts, 1 << 20);
+        let stream = stream();
+        let events: Vec<u64> =
+            (0..500).map(|at| copy(memory[1], memory[0], 1 + 777 * at, stream)).collect();
+        synchronize();
+        let errors = events.windows(2).map(|pair| {
+            let is_ns = (time_ps(pair[1]) - time_ps(pair[0])) as f64 / 1000.0;
+            let said_ns = ns(pair[0], pair[1]);
+            assert!(said_ns >= 0.0);
+            said_ns - is_ns
+        });
+        let errors: Vec<f64> = errors.collect();
+        assert!(errors.iter().all(|error| error.abs() <= 501.0), "{errors:?}");
+        assert!(errors.iter().any(|error| *error > 200.0), "{errors:?}");
+        assert!(errors.iter().any(|error| *error < -200.0), "{errors:?}");
+        let mean = errors.iter().sum::<f64>() / errors.len() as f64;
+        assert!(mean.abs() < 5.0, "{mean}");
+    });
+}
+
 /// Jitter that hits nothing.
 const NO_JITTER: Jitter = Jitter {
     source: None,

@@ -148,10 +148,12 @@ pub(crate) fn kernel_copy(
     bytes: u64,
 ) -> Cost {
     let mut sum = Sum::new(machine, bytes);
-    sum.load(gpu, source);
-    sum.store(gpu, target);
-    if sum.count == 0 {
-        sum.local(gpu, machine.gpus[gpu as usize].local.sm);
+    if bytes > 0 {
+        sum.load(gpu, source);
+        sum.store(gpu, target);
+        if sum.count == 0 {
+            sum.local(gpu, machine.gpus[gpu as usize].local.sm);
+        }
     }
     sum.finish(machine.gpus[gpu as usize].launch_ns, (source, target))
 }

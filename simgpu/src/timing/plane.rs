@@ -119,8 +119,8 @@ pub(crate) enum Work {
     Transfer(Cost),
     /// Notes the time in an event.
     Record { event: u32, version: u64 },
-    /// Waits for an operation of another stream.
-    Wait { known: bool, until_ps: u64 },
+    /// Waits for an operation of another stream; `by_event`: the program has asked for it.
+    Wait { by_event: bool, known: bool, until_ps: u64 },
     /// Writes a word.
     Write { key: Key, value: u64 },
     /// Waits for something in the world outside.

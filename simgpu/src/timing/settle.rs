@@ -76,9 +76,16 @@ impl Guard<'_> {
     }
 
     /// Queues a wait for the operation `on` of another stream, which has not been overwritten.
-    pub(crate) fn enqueue_wait(&mut self, stream: usize, queued_ps: u64, on: (usize, u64)) -> u64 {
+    pub(crate) fn enqueue_wait(
+        &mut self,
+        stream: usize,
+        queued_ps: u64,
+        by_event: bool,
+        on: (usize, u64),
+    ) -> u64 {
         let sequence = self.streams[stream].queued;
-        let mut wait = Operation::new(queued_ps, Work::Wait { known: false, until_ps: 0 }, false);
+        let work = Work::Wait { by_event, known: false, until_ps: 0 };
+        let mut wait = Operation::new(queued_ps, work, false);
         let awaited = self.operation(on.0, on.1);
         wait.next_waiter = awaited.first_waiter;
         awaited.first_waiter = link(stream, sequence);
@@ -170,7 +177,11 @@ impl Guard<'_> {
                 let end_ps = self.transfer(ready_ps, &cost);
                 self.step(stream, done, end_ps, None);
             }
-            Work::Record { .. } | Work::Wait { .. } => self.step(stream, done, ready_ps, None),
+            Work::Record { .. } | Work::Wait { by_event: true, .. } => {
+                let event_ps = self.machine.driver.event_ns * 1000;
+                self.step(stream, done, ready_ps + event_ps, None);
+            }
+            Work::Wait { .. } => self.step(stream, done, ready_ps, None),
             Work::Write { key, value } => {
                 self.step(stream, done, ready_ps, None);
                 self.written(key, value, turns);
@@ -356,7 +367,9 @@ impl Guard<'_> {
         let mut waiter = operation.first_waiter;
         while let Some((stream, slot)) = linked(waiter) {
             let waiting = &mut self.queues[stream][slot];
-            waiting.work = Work::Wait { known: true, until_ps: end_ps };
+            if let Work::Wait { known, until_ps, .. } = &mut waiting.work {
+                (*known, *until_ps) = (true, end_ps);
+            }
             waiter = waiting.next_waiter;
         }
     }

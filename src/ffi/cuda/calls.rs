@@ -132,8 +132,6 @@ calls! {
         cuMemGetInfo_v2(*mut usize, *mut usize);
         cuMemAlloc_v2(*mut CUdeviceptr, usize);
         cuMemFree_v2(CUdeviceptr);
-        cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
-        cuMemFreeHost(*mut c_void);
         cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
         cuMemHostRegister_v2(*mut c_void, usize, c_uint);
         cuMemHostUnregister(*mut c_void);

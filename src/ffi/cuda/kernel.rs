@@ -304,6 +304,11 @@ impl Kernels {
         self.launch(&self.spin, stream, grid, &parameters)
     }
 
+    /// Queues a kernel that does nothing: what launching one costs.
+    pub fn nothing(&self, stream: &Stream) -> Result<(), CallError> {
+        self.launch(&self.fill, stream, Grid { blocks: 1, threads: THREADS }, &[0; 4])
+    }
+
     /// Queues storing what `rank` gives to a reduction, element by element into `target`.
     ///
     /// # Panics

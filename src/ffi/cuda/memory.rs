@@ -1,11 +1,7 @@
 //! Memory that GPUs reach: their own, and the host's where it is pinned.
 
 use std::{
-    ffi::{c_uint, c_void},
-    marker::PhantomData,
-    mem::ManuallyDrop,
-    ops::Deref,
-    sync::atomic::AtomicU32,
+    ffi::c_uint, marker::PhantomData, mem::ManuallyDrop, ops::Deref, sync::atomic::AtomicU32,
     time::Duration,
 };
 
@@ -16,7 +12,7 @@ use super::{
     calls::{Answer, Calls},
 };
 use crate::{
-    ffi::{CallError, shm::Segment},
+    ffi::{CallError, host::HostBuffer, shm::Segment},
     units::Bytes,
 };
 
@@ -184,19 +180,16 @@ impl Drop for Buffer {
     }
 }
 
-/// Pinned host memory that every GPU of this process reaches; zeroed at first, freed on drop.
+/// Pinned host memory that every GPU of this process reaches; zeroed at first, given back on drop.
+///
+/// It is memory of this process that is then registered. Of memory that the driver allocates
+/// (`cuMemHostAlloc`) the kernel does not say on which NUMA node it lies.
 #[derive(Debug)]
 pub struct HostMemory {
     context: Context,
-    pointer: *mut u8,
     address: u64,
-    size: Bytes,
+    buffer: ManuallyDrop<HostBuffer>,
 }
-
-// SAFETY: the memory belongs to this value alone and has no tie to the thread that made it.
-unsafe impl Send for HostMemory {}
-// SAFETY: what `&self` gives away are slices, which only the driver looks into, and atomics.
-unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
     /// Allocates `size` and touches all of it, so that it lies on the NUMA node of the calling
@@ -204,22 +197,15 @@ impl HostMemory {
     ///
     /// # Errors
     ///
-    /// The driver's refusal, most often for want of memory that can be pinned, and of no bytes at
-    /// all.
+    /// `mmap`'s or the driver's refusal, most often for want of memory that can be pinned, and of
+    /// no bytes at all.
     pub fn new(context: &Context, size: Bytes) -> Result<Self, CallError> {
-        const FLAGS: c_uint = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
-        let driver = context.current()?;
-        let object = || format!("{size} of pinned host memory");
-        let mut pointer: *mut c_void = std::ptr::null_mut();
-        // SAFETY: `pointer` is a live local that the call only writes.
-        let answer = unsafe { driver.calls.cuMemHostAlloc(&raw mut pointer, length(size), FLAGS) };
-        driver.check(answer, object)?;
-        // From here on a failure frees it.
-        let pointer = pointer.cast::<u8>();
-        let mut memory = Self { context: context.clone(), pointer, address: 0, size };
-        // SAFETY: the driver has just made this memory, and nobody else knows it.
-        unsafe { pointer.write_bytes(0, length(size)) };
-        memory.address = device_address(context, pointer)?;
+        let buffer = HostBuffer::new(size)?;
+        register(context, buffer.memory(), "pinned host memory")?;
+        // From here on a failure unregisters it.
+        let buffer = ManuallyDrop::new(buffer);
+        let mut memory = Self { context: context.clone(), address: 0, buffer };
+        memory.address = device_address(context, memory.memory().0)?;
         Ok(memory)
     }
 
@@ -231,9 +217,9 @@ impl HostMemory {
     /// A stream is still busy after `patience`.
     pub fn bytes(&mut self, patience: Duration) -> Result<&mut [u8], CallError> {
         self.context.current()?.settle(|stream| stream.settle(patience))?;
-        // SAFETY: the memory is initialised and lives as long as `self`; no stream works on it,
-        // and what could queue more or reach its words would have to borrow `self`.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.pointer, length(self.size)) })
+        // No stream works on it, and what could queue more or reach its words would have to borrow
+        // `self`.
+        Ok(&mut self.buffer)
     }
 
     /// The 32-bit word at `offset`, which GPUs may watch or write meanwhile.
@@ -245,7 +231,7 @@ impl HostMemory {
         let inside = self.slice(offset, Bytes::new(4));
         assert!(inside.address().is_multiple_of(4), "word at {} is not aligned", offset.get());
         // SAFETY: the word is inside the memory, as the slice has checked.
-        let word = unsafe { self.pointer.add(length(offset)) }.cast();
+        let word = unsafe { self.memory().0.add(length(offset)) }.cast();
         // SAFETY: the memory begins at a page for the host as for GPUs, so the word is aligned;
         // while `self` is borrowed it is reached from here as an atomic only.
         unsafe { AtomicU32::from_ptr(word) }
@@ -253,24 +239,22 @@ impl HostMemory {
 
     /// Where this process has it, for a library that registers memory.
     pub(in crate::ffi) fn memory(&self) -> (*mut u8, usize) {
-        (self.pointer, length(self.size))
+        self.buffer.memory()
     }
 }
 
 impl Memory for HostMemory {
     fn all(&self) -> Slice<'_> {
-        Slice::new(self.address, self.size)
+        Slice::new(self.address, Bytes::of_len(self.memory().1))
     }
 }
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        self.context.give_back(|driver| {
-            // SAFETY: the memory came from `cuMemHostAlloc`, no stream uses it any more, and it is
-            // freed only here.
-            let answer = unsafe { driver.calls.cuMemFreeHost(self.pointer.cast()) };
-            driver.check(answer, || format!("{} of pinned host memory", self.size))
-        });
+        if unregister(&self.context, self.memory(), "pinned host memory") {
+            // SAFETY: this is the only drop of the buffer, and nothing uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.buffer) };
+        }
     }
 }
 
@@ -290,17 +274,11 @@ impl Registered {
     /// The driver's refusal, most often for want of memory that can be pinned
     /// (`ulimit -l`, or the container's limit).
     pub fn new(context: &Context, segment: Segment) -> Result<Self, CallError> {
-        const FLAGS: c_uint = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        let driver = context.current()?;
-        let (pointer, length) = segment.memory();
-        // SAFETY: the range is the segment's mapping, which outlives its registration.
-        let answer = unsafe { driver.calls.cuMemHostRegister_v2(pointer.cast(), length, FLAGS) };
-        let object = || format!("a shared segment of {}", Bytes::of_len(length));
-        driver.check(answer, object)?;
+        register(context, segment.memory(), "a shared segment")?;
         // From here on a failure unregisters it.
         let segment = ManuallyDrop::new(segment);
         let mut memory = Self { context: context.clone(), address: 0, segment };
-        memory.address = device_address(context, pointer)?;
+        memory.address = device_address(context, memory.segment.memory().0)?;
         Ok(memory)
     }
 }
@@ -321,19 +299,34 @@ impl Deref for Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        let (pointer, length) = self.segment.memory();
-        let unregistered = self.context.give_back(|driver| {
-            // SAFETY: the range was registered in `new`, no stream uses it any more, and it is
-            // unregistered only here.
-            let answer = unsafe { driver.calls.cuMemHostUnregister(pointer.cast()) };
-            let object = || format!("a shared segment of {}", Bytes::of_len(length));
-            driver.check(answer, object)
-        });
-        if unregistered {
+        if unregister(&self.context, self.segment.memory(), "a shared segment") {
             // SAFETY: this is the only drop of the segment, and nothing uses it afterwards.
             unsafe { ManuallyDrop::drop(&mut self.segment) };
         }
     }
+}
+
+/// Pins memory of this process, which outlives its registration; errors call it `what`.
+fn register(
+    context: &Context,
+    (pointer, length): (*mut u8, usize),
+    what: &str,
+) -> Result<(), CallError> {
+    const FLAGS: c_uint = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+    let driver = context.current()?;
+    // SAFETY: the range is memory of this process, which the caller keeps until it is unregistered.
+    let answer = unsafe { driver.calls.cuMemHostRegister_v2(pointer.cast(), length, FLAGS) };
+    driver.check(answer, || format!("{} of {what}", Bytes::of_len(length)))
+}
+
+/// Undoes [`register`], once no stream uses the memory any more; whether that went well.
+fn unregister(context: &Context, (pointer, length): (*mut u8, usize), what: &str) -> bool {
+    context.give_back(|driver| {
+        // SAFETY: the range was registered, no stream uses it any more, and it is unregistered only
+        // here.
+        let answer = unsafe { driver.calls.cuMemHostUnregister(pointer.cast()) };
+        driver.check(answer, || format!("{} of {what}", Bytes::of_len(length)))
+    })
 }
 
 /// Where GPUs have the pinned memory at `pointer`.

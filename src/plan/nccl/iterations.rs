@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 /// More operations than this in a sample are a mistake.
 const ITERATIONS_MAX: u64 = 1_000_000;
 
-/// The most operations that fit into the driver's channel to a GPU.
-const GROUP_MAX: u64 = 64;
+/// More operations than this in a group are a mistake.
+const GROUP_MAX: u64 = 1024;
 
 /// How operations follow each other: flags, with their help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, Args)]
@@ -24,7 +24,7 @@ pub struct Iterations {
           value_parser = value_parser!(u64).range(1..=ITERATIONS_MAX))]
     pub groups: Option<u64>,
 
-    /// Operations in one NCCL group call, 1 to 64; --iters counts groups
+    /// Operations in one NCCL group call, 1 to 1024; --iters counts groups
     #[arg(short = 'm', long = "agg-iters", alias = "agg_iters", value_name = "N",
           default_value_t = 1, value_parser = value_parser!(u64).range(1..=GROUP_MAX))]
     pub operations_per_group: u64,

@@ -4,13 +4,14 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    Copier, ENTRIES_MAX, Gpus, OPERATIONS_MAX, PATIENCE, Side, Start, agree_on_clock, elapsed,
+    Content, Copier, ENTRIES_MAX, Gpus, PATIENCE, Side, Start, agree_on_clock, elapsed,
     endpoints::{Endpoints, FlowBuffer, sides},
+    join,
 };
 use crate::{
     ffi::{CallError, cuda::Event},
     plan::{Case, Flow, Issuer, Rank},
-    transport::{Clock, Error, Mismatch, Span, Transfer, TryingTo, first_mismatch, pattern},
+    transport::{Clock, Empty, Error, Mismatch, Span, Transfer, TryingTo, first_mismatch, pattern},
     units::Bytes,
     world::World,
 };
@@ -65,14 +66,10 @@ impl Copies {
         let ready = streams.first().map(|first| &*first.copier.ready);
         let executors: BTreeSet<Rank> = case.flows.iter().map(executor).collect();
         let start = Start::together(&executors, ready, world)?;
-        let lanes = streams.len();
-        let boundaries = ready.map(|ready| ready.events(spans_together(1, lanes) + 1));
+        let boundaries = ready.map(|ready| ready.events(spans_together(1, streams.len()) + 1));
         let sample_time_min =
             if case.flows.len() > 1 { SAMPLE_TIME_OF_SEVERAL } else { Duration::ZERO };
-        let clock = ready.map(|ready| Clock {
-            operations_max: room_for_operations(lanes).unwrap_or(OPERATIONS_MAX),
-            ..ready.clock(sample_time_min)
-        });
+        let clock = ready.map(|ready| ready.clock(sample_time_min));
         let mut made = Self {
             rank,
             endpoints,
@@ -84,20 +81,20 @@ impl Copies {
         };
         // What the driver does at the first use of a kernel, or of a kind of copy, waits until the
         // GPU is at rest. Behind a hold that would be when the hold times out.
-        made.run_if_member(1, &mut [Span::default()], false)?;
+        made.run_if_member(Content::Operations(1), &mut [Span::default()], false)?;
         Ok(made)
     }
 
     fn run_if_member(
         &mut self,
-        operations: u64,
+        content: Content,
         spans: &mut [Span],
         is_held: bool,
     ) -> Result<(), Error> {
         if !self.endpoints.is_member {
             return Ok(());
         }
-        self.run_as_member(operations, spans, is_held).inspect_err(|_| {
+        self.run_as_member(content, spans, is_held).inspect_err(|_| {
             // Held work would keep its GPU busy until the hold times out.
             self.start.release();
             self.endpoints.give_up();
@@ -108,7 +105,7 @@ impl Copies {
     /// several ranks execute flows, a group is one span.
     fn run_as_member(
         &mut self,
-        operations: u64,
+        content: Content,
         spans: &mut [Span],
         is_held: bool,
     ) -> Result<(), Error> {
@@ -116,10 +113,10 @@ impl Copies {
         let group = if self.has_several_executors {
             1
         } else {
-            spans_together(operations, self.streams.len())
+            spans_together(content.entries(), self.streams.len())
         };
         for spans in spans.chunks_mut(group) {
-            self.queue(operations, spans.len(), is_held).trying_to("queue the work")?;
+            self.queue(content, spans.len(), is_held).trying_to("queue the work")?;
             if self.has_several_executors {
                 self.endpoints.meet("queue its flows")?;
             }
@@ -137,27 +134,32 @@ impl Copies {
         self.endpoints.meet("finish its flows")
     }
 
-    /// Queues `spans` times `operations` of every flow, behind a hold if `is_held`. Each span
-    /// begins for all flows when the one before has ended for all.
-    fn queue(&mut self, operations: u64, spans: usize, is_held: bool) -> Result<(), CallError> {
+    /// Queues `spans` times the `content`, behind a hold if `is_held`. Each span begins for all
+    /// flows when the one before has ended for all.
+    fn queue(&mut self, content: Content, spans: usize, is_held: bool) -> Result<(), CallError> {
         let Self { streams, boundaries, endpoints, start, .. } = self;
-        let Some((first, others)) = streams.split_first_mut() else { return Ok(()) };
+        let Some(first) = streams.first() else { return Ok(()) };
         start.begin(&first.copier.ready, &first.copier.stream, &boundaries[0], is_held)?;
         for span in 0..spans {
-            for other in &*others {
+            for other in &streams[1..] {
                 other.copier.stream.wait(&boundaries[span])?;
             }
-            for _ in 0..operations {
-                first.queue(endpoints)?;
-                for other in &mut *others {
-                    other.queue(endpoints)?;
+            match content {
+                Content::Operations(operations) => {
+                    for _ in 0..operations {
+                        streams.iter_mut().try_for_each(|stream| stream.queue(endpoints))?;
+                    }
+                }
+                Content::Empty(Empty::Span) => {}
+                Content::Empty(Empty::Kernel) => {
+                    let Copier { ready, stream, .. } = &streams[0].copier;
+                    ready.kernels.nothing(stream)?;
                 }
             }
-            for other in &*others {
-                other.copier.stream.record(&other.finished[span])?;
-                first.copier.stream.wait(&other.finished[span])?;
-            }
-            first.copier.stream.record(&boundaries[span + 1])?;
+            join(streams.len(), |place| match place {
+                0 => (&streams[0].copier.stream, &boundaries[span + 1]),
+                _ => (&streams[place].copier.stream, &streams[place].finished[span]),
+            })?;
         }
         Ok(())
     }
@@ -181,11 +183,11 @@ impl Transfer for Copies {
     }
 
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
-        self.run_if_member(operations, spans, !self.is_unheld())
+        self.run_if_member(Content::Operations(operations), spans, true)
     }
 
-    fn is_unheld(&self) -> bool {
-        room_for_operations(self.streams.len()).is_none()
+    fn run_empty(&mut self, empty: Empty, spans: &mut [Span]) -> Result<(), Error> {
+        self.run_if_member(Content::Empty(empty), spans, true)
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
@@ -248,36 +250,41 @@ impl FlowStream {
     }
 }
 
-/// How many operations of each of `lanes` are queued behind a hold at most; `None`: not even one
-/// fits. Beside them the first stream takes the hold, the beginning and the end of a span, and a
-/// wait for each other stream.
-fn room_for_operations(lanes: usize) -> Option<u64> {
-    let room = ENTRIES_MAX.checked_sub(lanes.max(1) as u64 + 2)?;
-    (room > 0).then_some(room.min(OPERATIONS_MAX))
+impl Content {
+    /// What it takes of each stream's queue.
+    fn entries(self) -> u64 {
+        match self {
+            Self::Operations(operations) => operations,
+            Self::Empty(_) => 1,
+        }
+    }
 }
 
-/// How many spans of so many `operations` of each of `lanes` are queued together; one at least.
-fn spans_together(operations: u64, lanes: usize) -> usize {
-    let fitting = ENTRIES_MAX.saturating_sub(2) / (operations + lanes.max(1) as u64);
+/// What a span takes of a stream's queue beside its content: of one stream the record of its end,
+/// of several also a wait for its beginning, and for two other streams.
+const fn entries_of_a_span(streams: usize) -> u64 {
+    if streams > 1 { 4 } else { 1 }
+}
+
+/// How many spans of so many `entries` of each of `streams` are queued together; one at least.
+/// Beside them the first stream takes the hold and the beginning.
+fn spans_together(entries: u64, streams: usize) -> usize {
+    let fitting = (ENTRIES_MAX - 2) / (entries + entries_of_a_span(streams));
     usize::try_from(fitting).unwrap_or(1).max(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::gpu::OPERATIONS_MAX;
 
     #[test]
     fn what_is_queued_behind_a_hold_fits_into_a_queue() {
-        for lanes in [1, 2, 7, 56, 240, 253] {
-            let room = room_for_operations(lanes).unwrap();
-            for operations in [1, 2, 3, 8, 64, 100, 128].map(|count: u64| count.min(room)) {
-                let spans = spans_together(operations, lanes) as u64;
-                // The hold and the beginning; of each span operations, waits and the end.
-                let entries = 2 + spans * (operations + lanes as u64);
-                assert!(spans > 0 && entries <= ENTRIES_MAX, "{lanes} {operations}: {entries}");
-            }
+        for (operations, streams) in [(1, 1), (1, 240), (3, 56), (100, 2), (OPERATIONS_MAX, 7)] {
+            let spans = spans_together(operations, streams) as u64;
+            let entries = 2 + spans * (operations + entries_of_a_span(streams));
+            assert!(spans > 0 && entries <= ENTRIES_MAX, "{operations}: {entries}");
         }
-        assert_eq!((spans_together(1, 1), spans_together(128, 1)), (127, 1));
-        assert_eq!([240, 56, 254].map(room_for_operations), [Some(14), Some(128), None]);
+        assert_eq!([1, OPERATIONS_MAX].map(|count| spans_together(count, 1)), [127, 1]);
     }
 }

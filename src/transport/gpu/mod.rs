@@ -8,6 +8,7 @@ mod copy;
 mod direct;
 mod endpoints;
 mod start;
+mod timing;
 mod warmth;
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
@@ -16,6 +17,7 @@ pub(super) use buffer::{Buffer, Side};
 pub(super) use copier::Copier;
 pub(super) use endpoints::{Endpoints, end};
 pub(super) use start::Start;
+pub(super) use timing::{Content, elapsed, join};
 pub use warmth::{clock_rose, warm};
 
 use super::{Clock, Error, Mismatch, RESOLUTIONS_MIN, Support, TryingTo, pattern, values::Values};
@@ -39,9 +41,6 @@ pub(super) const ENTRIES_MAX: u64 = 256;
 
 /// The most operations of one sample on each stream.
 const OPERATIONS_MAX: u64 = 128;
-
-/// The shortest sample: an event costs about a microsecond of its stream's time.
-const SAMPLE_TIME_MIN: Duration = Duration::from_micros(100);
 
 /// The GPUs of this process. Each is made ready at its first use, and kept.
 #[derive(Debug)]
@@ -153,16 +152,11 @@ pub(super) fn agree_on_clock(own: Option<Clock>, world: &mut World) -> Result<Cl
     clock.ok_or(Error::Disagreement("no rank does the work of the case"))
 }
 
-/// The time between two events that the GPU has come to.
-pub(super) fn elapsed(began: &Event, ended: &Event) -> Result<Duration, Error> {
-    ended.elapsed_since(began).trying_to("read the time")
-}
-
 impl Ready {
     fn new(device: Device) -> Result<Self, CallError> {
         let context = Context::retain(device)?;
         let stream = Stream::new(&context)?;
-        let resolution = resolution(&context, &stream)?;
+        let resolution = timing::resolution(&context, &stream)?;
         let ready = Self {
             kernels: Kernels::load(&context)?,
             answers: cuda::Buffer::new(&context, Bytes::kib(4))?,
@@ -174,17 +168,23 @@ impl Ready {
         };
         // While nothing else is under way: a first use waits until the GPU is at rest.
         ready.spin(Duration::ZERO)?;
+        ready.kernels.nothing(&ready.stream)?;
         ready.stream.synchronize(PATIENCE)?;
         Ok(ready)
     }
 
     /// The clock of its events, for samples of at least `sample_time_min`.
     pub(super) fn clock(&self, sample_time_min: Duration) -> Clock {
-        let sample_time_min = sample_time_min
-            .max(SAMPLE_TIME_MIN)
-            .max(self.resolution.saturating_mul(RESOLUTIONS_MIN));
-        let operations_max = OPERATIONS_MAX;
-        Clock { sample_time_min, operations_max, ..Clock::of_host(self.resolution) }
+        let (resolution, accuracy) = (self.resolution, timing::ACCURACY);
+        let finest = resolution.max(accuracy).saturating_mul(RESOLUTIONS_MIN);
+        Clock {
+            resolution,
+            accuracy,
+            sample_time_min: sample_time_min.max(finest),
+            operations_max: OPERATIONS_MAX,
+            operations_step: 1,
+            is_streaming: false,
+        }
     }
 
     /// A stream of this GPU, for what is timed.
@@ -294,27 +294,4 @@ struct Wrong {
     index: u64,
     /// What it holds.
     found: [u8; 8],
-}
-
-/// The resolution of events: the smallest difference between the times of writes that grow by a
-/// little. The times are multiples of the resolution, and vary enough to show it.
-fn resolution(context: &Context, stream: &Stream) -> Result<Duration, CallError> {
-    const WRITES: u64 = 64;
-    let buffer = cuda::Buffer::new(context, Bytes::kib(4 * WRITES))?;
-    let mut times = Vec::new();
-    let mut before = Event::new(context)?;
-    stream.record(&before)?;
-    for write in 1..=WRITES {
-        stream.set(buffer.slice(Bytes::default(), Bytes::kib(4 * write)), 0)?;
-        let after = Event::new(context)?;
-        stream.record(&after)?;
-        stream.synchronize(PATIENCE)?;
-        times.push(after.elapsed_since(&before)?);
-        before = after;
-    }
-    times.push(Duration::ZERO);
-    times.sort_unstable();
-    let steps = times.windows(2).map(|pair| pair[1] - pair[0]);
-    // A clock that never advances is coarser than all of them.
-    Ok(steps.filter(|step| !step.is_zero()).min().unwrap_or(Duration::from_millis(1)))
 }

@@ -21,17 +21,26 @@ use crate::{
         nccl::{Factor, Graph, Group, Library},
         watchdog::Watchdog,
     },
-    plan::{Case, Iterations, Operation, Rank},
+    plan::{Case, Collective, Iterations, Operation, Rank},
     transport::{
-        Clock, Conclusion, Error, Mismatch, Span, Transfer, TryingTo, first_mismatch,
-        gpu::{Start, agree_on_clock, elapsed},
+        Clock, Conclusion, Empty, Error, Mismatch, Span, Transfer, TryingTo, first_mismatch,
+        gpu::{ENTRIES_MAX, Start, agree_on_clock, elapsed},
     },
     world::World,
 };
 
-/// The most operations queued behind one hold. A collective can take several places in the channel
-/// through which the driver feeds a GPU.
-const OPERATIONS_MAX: u64 = 64;
+/// The most operations queued behind one hold: each can take several entries of a stream, the
+/// kernel and events before and behind it.
+const OPERATIONS_MAX: u64 = ENTRIES_MAX / 4;
+
+/// The most that operations behind a hold take of the queue in which NCCL describes its work. That
+/// holds 1 MiB by default (`NCCL_WORK_FIFO_BYTES`), and the call for which it lacks room waits until
+/// kernels have ended (`waitWorkFifoAvailable` in NCCL's `enqueue.cc`).
+const WORK_MAX: u64 = 512 << 10;
+
+/// What an operation takes there for each rank that it has to do with, or less
+/// (`ncclDevWorkCollReg`, `ncclDevWorkP2p` in NCCL's `device.h`).
+const WORK_OF_A_PEER: u64 = 512;
 
 /// The shortest sample. Ranks leave the reduction before a span some microseconds apart, which is
 /// below 1 % of this.
@@ -50,6 +59,10 @@ pub(super) struct Collectives {
     ranks: Vec<RankStream>,
     start: RefCell<Start>,
     clock: Clock,
+    /// The most operations that are queued behind a hold.
+    held_max: u64,
+    /// Whether a span had more.
+    is_unheld: bool,
     deadline: Duration,
     /// Operations since the buffers were filled. Those of a graph count once.
     done: Cell<u64>,
@@ -61,6 +74,8 @@ pub(super) struct Collectives {
 enum Work<'a> {
     /// Queues this many operations one by one; with the factor of each GPU.
     Queued(u64, &'a [Option<Factor<'a>>]),
+    /// Nothing, or a kernel that does nothing.
+    Empty(Empty),
     /// Launches a graph of this many operations.
     Launched { launches: u64, operations: u64, graph: Graph<'a> },
 }
@@ -78,10 +93,11 @@ impl Collectives {
         let deadline = world.deadline();
         let first = ranks.first().map(|rank| &rank.device);
         let start = Start::new(first.map(|device| &*device.ready), None)?;
-        let step = iterations.launches();
+        let held_max = held_max(case);
+        let step = iterations.operations_per_group.saturating_mul(iterations.launches());
         let clock = first.map(|RankDevice { part, ready, .. }| {
             let (operations_max, operations_step) =
-                if part.consumes() { (1, 1) } else { (OPERATIONS_MAX / step * step, step) };
+                if part.consumes() { (1, 1) } else { ((held_max / step).max(1) * step, step) };
             Clock { operations_max, operations_step, ..ready.clock(SAMPLE_TIME_MIN) }
         });
         let clock = agree_on_clock(clock, world)?;
@@ -93,6 +109,8 @@ impl Collectives {
             ranks,
             start: RefCell::new(start),
             clock,
+            held_max,
+            is_unheld: false,
             deadline,
             done: Cell::new(0),
             connected: BTreeSet::new(),
@@ -132,8 +150,8 @@ impl Collectives {
 
     /// Runs spans of `operations` each, in groups that are queued together.
     fn run_spans(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
-        // Each span also queues a meeting, two events, and perhaps a copy.
-        let together = usize::try_from(OPERATIONS_MAX / (operations + 4)).unwrap_or(1).max(1);
+        let together = self.spans_together(operations);
+        self.is_unheld |= operations > self.held_max;
         self.connect(operations)?;
         self.make_events(together.min(spans.len()))?;
         let factors = self.factors()?;
@@ -142,9 +160,20 @@ impl Collectives {
             // The first launch of a graph brings it to the GPU.
             self.run_group(&work, &mut [Span::default()], false)?;
         }
-        // Nothing is held if the CPU waits between operations.
-        let is_held = !self.iterations.is_blocking;
+        let is_held = self.can_hold(self.iterations.operations_per_group.min(operations));
         spans.chunks_mut(together).try_for_each(|spans| self.run_group(&work, spans, is_held))
+    }
+
+    /// How many spans of so many operations are queued together; one at least. Each also queues a
+    /// meeting, two events, and perhaps a copy.
+    fn spans_together(&self, operations: u64) -> usize {
+        usize::try_from(self.held_max / (operations + 4)).unwrap_or(1).max(1)
+    }
+
+    /// Whether spans can be queued behind a hold whose groups have so many operations. Nothing is
+    /// held if the CPU waits between groups.
+    fn can_hold(&self, operations: u64) -> bool {
+        !self.iterations.is_blocking && operations <= self.held_max
     }
 
     /// The work of a span of `operations`. Captures a graph if the case wants one.
@@ -223,10 +252,15 @@ impl Collectives {
         self.queued(self.begin_span(span))?;
         match work {
             Work::Queued(operations, factors) => self.queue_groups(*operations, factors)?,
+            Work::Empty(Empty::Span) => {}
+            Work::Empty(Empty::Kernel) => {
+                let nothing = |rank: &RankStream| rank.device.ready.kernels.nothing(&rank.stream);
+                self.queued(self.ranks.iter().try_for_each(nothing))?;
+            }
             Work::Launched { launches, operations, graph } => {
                 for launch in 1..=*launches {
                     // No more fits behind a hold.
-                    if launch * operations > OPERATIONS_MAX {
+                    if launch * operations > self.held_max {
                         self.start.borrow().release();
                     }
                     self.queued(graph.launch())?;
@@ -250,7 +284,7 @@ impl Collectives {
             self.queued(group)?;
             if self.iterations.is_blocking {
                 self.wait()?;
-            } else if next - begin >= OPERATIONS_MAX {
+            } else if next - begin >= self.held_max {
                 // No more fits behind a hold.
                 self.start.borrow().release();
             }
@@ -340,6 +374,24 @@ impl Transfer for Collectives {
         self.run_spans(operations, spans).inspect_err(|_| self.give_up())
     }
 
+    fn is_unheld(&self) -> bool {
+        self.is_unheld
+    }
+
+    fn run_empty(&mut self, empty: Empty, spans: &mut [Span]) -> Result<(), Error> {
+        if self.ranks.is_empty() {
+            return Ok(());
+        }
+        let together = self.spans_together(1);
+        let is_held = self.can_hold(1);
+        let mut run = || {
+            self.make_events(together)?;
+            let mut groups = spans.chunks_mut(together);
+            groups.try_for_each(|spans| self.run_group(&Work::Empty(empty), spans, is_held))
+        };
+        run().inspect_err(|_| self.give_up())
+    }
+
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
         let done = self.done.get();
         // The data of the last operations, each in its own place.
@@ -356,4 +408,14 @@ impl Transfer for Collectives {
         self.is_sound.set(true);
         Ok(Conclusion { log, ..Conclusion::default() })
     }
+}
+
+/// The most operations of `case` that are queued behind a hold.
+fn held_max(case: &Case) -> u64 {
+    let ranks = case.collective().map_or(1, |(_, nccl, _)| u64::from(nccl.ranks));
+    let peers = match case.operation.collective() {
+        Some(Collective::AllToAll | Collective::Gather | Collective::Scatter) => ranks,
+        _ => 2,
+    };
+    (WORK_MAX / (WORK_OF_A_PEER * peers)).clamp(1, OPERATIONS_MAX)
 }

@@ -16,9 +16,9 @@ use crate::{
     },
     plan::{Case, Gpu, Rank, topology::Topology},
     transport::{
-        Clock, Error, Mismatch, Span, Staging, Support, Transfer, TryingTo, control,
+        Clock, Empty, Error, Mismatch, Span, Staging, Support, Transfer, TryingTo, control,
         first_mismatch,
-        gpu::{self, Copier, Endpoints, Gpus, PATIENCE, Side, Start},
+        gpu::{self, Content, Copier, Endpoints, Gpus, PATIENCE, Side, Start},
         shm::{lack_of_slots, slot_sizes, tune},
     },
     units::Bytes,
@@ -83,7 +83,7 @@ pub(super) fn prepare(
     gpu::warm(Some(gpus), case, world)?;
     transfer.tune(case, world)?;
     // Its last chunk may be of a kind that tuning did not have.
-    transfer.run_if_member(1, &mut [Span::default()], false)?;
+    transfer.run_if_member(Content::Operations(1), &mut [Span::default()], false)?;
     Ok(Box::new(transfer))
 }
 
@@ -179,8 +179,8 @@ impl Staged {
         let best = tune(slots.len(), TUNING_SPANS, world, |choice, spans| {
             self.slot = slots[choice];
             let (first, others) = spans.split_at_mut(1);
-            self.run_if_member(1, first, false)?;
-            self.run_if_member(1, others, true)
+            self.run_if_member(Content::Operations(1), first, false)?;
+            self.run_if_member(Content::Operations(1), others, true)
         })?;
         self.length = case.size;
         self.slot = slots[best];
@@ -189,14 +189,14 @@ impl Staged {
 
     fn run_if_member(
         &mut self,
-        operations: u64,
+        content: Content,
         spans: &mut [Span],
         is_held: bool,
     ) -> Result<(), Error> {
         if !self.endpoints.is_member {
             return Ok(());
         }
-        self.run_as_member(operations, spans, is_held).inspect_err(|_| {
+        self.run_as_member(content, spans, is_held).inspect_err(|_| {
             // Work that is held or waits for the other end would keep its GPU busy.
             self.start.release();
             self.ring_ends.iter().for_each(RingEnd::let_go);
@@ -209,14 +209,18 @@ impl Staged {
     /// hold that would be when the hold times out.
     fn run_as_member(
         &mut self,
-        operations: u64,
+        content: Content,
         spans: &mut [Span],
         is_held: bool,
     ) -> Result<(), Error> {
         const QUEUE: &str = "queue the work";
+        let operations = if let Content::Operations(operations) = content { operations } else { 0 };
         let chunks = self.length.get().div_ceil(self.slot.get()) * operations;
         for span in spans {
             self.begin(is_held).trying_to(QUEUE)?;
+            if let (Content::Empty(Empty::Kernel), Some(first)) = (content, self.first_source()) {
+                first.ready.kernels.nothing(&first.stream).trying_to(QUEUE)?;
+            }
             let first = chunks.min(CHUNKS_BEHIND_A_HOLD);
             self.queue(0..first).trying_to(QUEUE)?;
             self.endpoints.meet("queue its flows")?;
@@ -235,6 +239,11 @@ impl Staged {
             };
         }
         self.endpoints.meet("finish its flows")
+    }
+
+    /// What the first source's data goes through.
+    fn first_source(&self) -> Option<&Copier> {
+        self.ring_ends[..self.sources].first().map(|source| &source.copier)
     }
 
     /// Begins on the first source's stream, behind a hold if `is_held`; the other sources wait for
@@ -268,12 +277,10 @@ impl Staged {
         for RingEnd { copier, ring, queued, .. } in sources {
             copier.stream.wait_value(ring.word(TAIL), *queued)?;
         }
-        let Some((first, others)) = sources.split_first() else { return Ok(()) };
-        for other in others {
-            other.copier.stream.record(&other.end)?;
-            first.copier.stream.wait(&other.end)?;
-        }
-        first.copier.stream.record(&self.boundaries[1])
+        gpu::join(sources.len(), |place| match place {
+            0 => (&sources[0].copier.stream, &self.boundaries[1]),
+            _ => (&sources[place].copier.stream, &sources[place].end),
+        })
     }
 }
 
@@ -291,7 +298,11 @@ impl Transfer for Staged {
     }
 
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {
-        self.run_if_member(operations, spans, true)
+        self.run_if_member(Content::Operations(operations), spans, true)
+    }
+
+    fn run_empty(&mut self, empty: Empty, spans: &mut [Span]) -> Result<(), Error> {
+        self.run_if_member(Content::Empty(empty), spans, true)
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {

@@ -6,7 +6,8 @@ use tempfile::TempDir;
 
 use crate::common::{
     Rows, Running, SOON, assert_nothing_stays, eventually, group_members, shared_memory_names,
-    simulation::four_gpus, start, text, wait,
+    simulation::{FREE_EVENTS, four_gpus},
+    start, text, wait,
 };
 
 /// Three rows between two ranks, over memory that one has of the other.
@@ -89,7 +90,7 @@ impl Ended {
 fn begin(fault: &str) -> (Running, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let report: PathBuf = folder.path().join("report.jsonl");
-    let machine = four_gpus("", &format!("\n[[fault.call]]\n{fault}\n"));
+    let machine = four_gpus("", &format!("\n[[fault.call]]\n{fault}\n{FREE_EVENTS}"));
     let file = folder.path().join("machine.toml");
     fs::write(&file, machine.replace("report.jsonl", report.to_str().unwrap())).unwrap();
     let output = folder.path().join("run");
@@ -111,7 +112,7 @@ const MOMENTS: [(&str, u64); 16] = [
     ("cuMemcpyAsync", 7),
     ("cuMemcpyAsync", 60),
     ("cuMemcpyAsync", 200),
-    ("cuMemcpyAsync", 2000),
+    ("cuMemcpyAsync", 700),
     ("cuMemcpyAsync", 1200),
     ("cuMemcpyAsync", 2400),
     ("cuIpcCloseMemHandle", 0),
