@@ -7,7 +7,7 @@ use crate::{
     attach::put_text,
     machine::{Gpu, Link, Machine},
     state::World,
-    timing::cost::pair,
+    timing::{CONNECTIONS, cost::pair},
 };
 
 driver! {
@@ -30,6 +30,9 @@ driver! {
             ["CUDA_LAUNCH_BLOCKING", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"]
                 .into_iter()
                 .any(is_set);
+        let connections = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok();
+        let connections = connections.and_then(|count| count.parse().ok());
+        local.connections = connections.unwrap_or(8).clamp(1, CONNECTIONS);
         local.visible = visible;
         Ok(())
     }

@@ -28,6 +28,9 @@ pub(crate) struct Local {
     /// Whether a launch returns only when its kernel has ended (`CUDA_LAUNCH_BLOCKING`, tools that
     /// inject a library).
     pub is_launch_blocking: bool,
+    /// Connections to each GPU, among which its streams are divided
+    /// (`CUDA_DEVICE_MAX_CONNECTIONS`).
+    pub connections: usize,
     /// The GPUs that this process may use, in the order in which it counts them.
     pub visible: Vec<u32>,
     /// The primary context of each GPU.
@@ -67,6 +70,8 @@ pub(crate) struct Context {
     pub peers: u128,
     /// What was used in it, of that which waits at its first use.
     pub used: HashSet<First>,
+    /// Streams that were ever created in it.
+    pub stream_count: usize,
     /// The stream 0, once there is one.
     pub legacy: Option<Stream>,
 }
@@ -152,6 +157,7 @@ impl Local {
             initialised: false,
             is_eager: false,
             is_launch_blocking: false,
+            connections: 1,
             visible: Vec::new(),
             contexts: vec![Context::default(); gpus],
             streams: Table::new(tag::STREAM),

@@ -10,7 +10,7 @@ use crate::{
     execute::Action,
     state::World,
     timing::{
-        Gate, GateKind, Guard, Operation, RING, STREAMS, Work,
+        CONNECTIONS, GPUS, Gate, GateKind, Guard, Operation, RING, STREAMS, Work,
         event::{self, Latest},
         meeting::{Post, Posted, Refusal},
         words::{Condition, Key, Test},
@@ -277,10 +277,15 @@ pub(crate) fn open(
 ) -> Result<Stream, Code> {
     close_drained(world, local);
     local.stream_count += 1;
+    let connections = local.connections;
+    let context = local.context(gpu);
+    let connection = context.stream_count % connections;
+    context.stream_count += 1;
+    let connection = (world.place * GPUS + gpu as usize) * CONNECTIONS + connection;
     let mut plane = world.plane();
-    let taken = plane.take_stream(world.place, local.stream_count).or_else(|| {
+    let taken = plane.take_stream(world.place, local.stream_count, connection).or_else(|| {
         plane.bury_the_dead();
-        plane.take_stream(world.place, local.stream_count)
+        plane.take_stream(world.place, local.stream_count, connection)
     });
     let slot = taken.ok_or(Code::OUT_OF_MEMORY)?;
     let queued = plane.streams[slot].queued;

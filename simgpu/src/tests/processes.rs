@@ -374,11 +374,13 @@ fn a_process_that_dies_with_the_lock_stops_nobody() {
             let theirs = |stream: &Stream| stream.gate && stream.place as usize != own;
             let stream = plane.streams.iter().position(theirs).unwrap();
             let place = plane.streams[stream].place;
+            let connection = plane.connections[plane.streams[stream].connection as usize];
             plane.step = Step {
                 armed: true,
                 what: What::Opened,
                 stream: u32::try_from(stream).unwrap(),
                 sequence: plane.streams[stream].timed,
+                begun: Some((connection.begun, plane.streams[stream].end_ps)),
                 end_ps: plane.streams[stream].end_ps,
                 place,
                 index: world().unwrap().shared.board(place as usize).timed(),

@@ -324,6 +324,33 @@ fn recording_an_event_and_waiting_for_one_take_the_streams_time() {
     });
 }
 
+/// When copies end of which the second waits for the first, and the third for nothing, in streams
+/// of their own through so many connections.
+fn through(connections: &str) -> [u64; 3] {
+    // SAFETY: this process runs one test, and no other thread of it reads variables yet.
+    unsafe { std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", connections) };
+    let contexts = begin(machine());
+    let memory = everywhere(&contexts, MB);
+    let streams = [stream(), stream(), stream()];
+    let first = copy(memory[1], memory[0], MB, streams[0]);
+    ok(cuStreamWaitEvent(streams[1], first, 0));
+    let ends = [(2, streams[1]), (3, streams[2])];
+    let [second, third] = ends.map(|(target, stream)| copy(memory[target], memory[0], MB, stream));
+    synchronize();
+    [first, second, third].map(time_ps)
+}
+
+#[test]
+fn streams_of_one_connection_begin_in_the_order_in_which_they_were_given_work() {
+    // The third begins behind the event that waits for the second.
+    alone(|| assert_eq!(through("1"), [12_000_000, 24_000_000, 36_000_000]));
+}
+
+#[test]
+fn streams_of_different_connections_do_not_wait_for_each_other() {
+    alone(|| assert_eq!(through("3"), [12_000_000, 24_000_000, 12_000_000]));
+}
+
 #[test]
 fn the_time_between_two_events_is_wrong_by_no_more_than_is_said() {
     alone(|| {

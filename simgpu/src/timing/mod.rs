@@ -21,6 +21,8 @@ pub(crate) use {plane::Stream, settle::Step};
 pub(crate) const GPUS: usize = 72;
 /// Processes that may be attached to a machine at once.
 pub(crate) const PROCESSES: usize = 64;
+/// Connections that a process has to a GPU at most.
+pub(crate) const CONNECTIONS: usize = 32;
 /// Streams of all processes together.
 pub(crate) const STREAMS: usize = 1024;
 /// Entries that a stream's queue can have.

@@ -3,7 +3,7 @@
 //! All of it is integers and starts as zeroes, since it lies in a file that all processes map.
 
 use super::{
-    EVENTS, QUEUE, STREAMS,
+    CONNECTIONS, EVENTS, GPUS, PROCESSES, QUEUE, STREAMS,
     cost::{Cost, RESOURCES},
     meeting::Meetings,
     settle::Step,
@@ -21,6 +21,8 @@ pub(crate) struct Plane {
     pub free_ps: [u64; RESOURCES],
     /// All streams.
     pub streams: [Stream; STREAMS],
+    /// All connections: of each process to each GPU.
+    pub connections: [Connection; PROCESSES * GPUS * CONNECTIONS],
     /// Which streams have a closed gate at their head, a bit each.
     pub gated: [u64; STREAMS / 64],
     /// All events.
@@ -49,12 +51,27 @@ pub(crate) struct Stream {
     pub place: u32,
     /// The how manieth of its process.
     pub number: u64,
+    /// Its place among all connections.
+    pub connection: u32,
     /// Operations that were ever queued.
     pub queued: u64,
     /// Operations that were ever timed: the place of the head.
     pub timed: u64,
     /// When the last one that was timed ends; with a gate, when the gate was reached.
     pub end_ps: u64,
+}
+
+/// What carries a process's work to a GPU, of one stream or of several: what was queued first
+/// begins first.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Connection {
+    /// Operations that were ever queued on its streams.
+    pub queued: u64,
+    /// How many of them have begun.
+    pub begun: u64,
+    /// When the last of those began.
+    pub begun_ps: u64,
 }
 
 /// An event.
@@ -105,6 +122,8 @@ pub(crate) struct Operation {
     pub work: Work,
     /// Whether the executor has something to do for it.
     pub acts: bool,
+    /// The how manieth of its connection.
+    pub number: u64,
     /// The first of the operations that wait for this one, and the next that waits for the same;
     /// [`link`]s, 0: none.
     pub first_waiter: u32,
@@ -154,7 +173,7 @@ pub(crate) enum GateKind {
 impl Operation {
     /// With nobody waiting for it.
     pub(crate) fn new(queued_ps: u64, work: Work, acts: bool) -> Self {
-        Self { queued_ps, work, acts, first_waiter: 0, next_waiter: 0 }
+        Self { queued_ps, work, acts, number: 0, first_waiter: 0, next_waiter: 0 }
     }
 }
 
@@ -165,11 +184,17 @@ impl Plane {
     }
 
     /// Takes a stream that nobody owns.
-    pub(crate) fn take_stream(&mut self, place: usize, number: u64) -> Option<usize> {
+    pub(crate) fn take_stream(
+        &mut self,
+        place: usize,
+        number: u64,
+        connection: usize,
+    ) -> Option<usize> {
         let free = self.streams.iter().position(|stream| !stream.used)?;
         let stream = &mut self.streams[free];
         stream.place = place as u32;
         stream.number = number;
+        stream.connection = connection as u32;
         stream.end_ps = 0;
         stream.used = true;
         Some(free)
@@ -202,6 +227,8 @@ impl Plane {
                 *stream = Stream { used: false, gate: false, timed: stream.queued, ..*stream };
             }
         }
+        let own = place * GPUS * CONNECTIONS;
+        self.connections[own..own + GPUS * CONNECTIONS].fill(Connection::default());
         for event in self.events.iter_mut().filter(|event| event.place as usize == place) {
             event.used = false;
         }

@@ -9,7 +9,7 @@ use std::{
 use super::{
     Guard, STREAMS,
     cost::{Cost, HOST, Medium},
-    plane::{Gate, GateKind, Operation, Work, link, linked, slot},
+    plane::{Connection, Gate, GateKind, Operation, Work, link, linked, slot},
     ps_of_ns,
     words::{Key, Write},
 };
@@ -46,6 +46,8 @@ pub(crate) struct Step {
     pub what: What,
     pub stream: u32,
     pub sequence: u64,
+    /// The operation's place in its connection, and when it begins; `None`: it has not begun.
+    pub begun: Option<(u64, u64)>,
     pub end_ps: u64,
     /// The process that executes it, and the number in its order.
     pub place: u32,
@@ -66,9 +68,12 @@ impl Guard<'_> {
     /// Queues an operation and times what can be timed; its number in its stream.
     pub(crate) fn enqueue(&mut self, stream: usize, operation: Operation) -> u64 {
         let sequence = self.streams[stream].queued;
-        *self.operation(stream, sequence) = operation;
+        let connection = self.streams[stream].connection as usize;
+        let number = self.connections[connection].queued;
+        *self.operation(stream, sequence) = Operation { number, ..operation };
         // Whoever finishes the work of a process that died must see the operation before the count.
         compiler_fence(Ordering::SeqCst);
+        self.connections[connection].queued = number + 1;
         self.streams[stream].queued = sequence + 1;
         let turn = self.turn(stream);
         self.settle(turn, BinaryHeap::new());
@@ -159,7 +164,11 @@ impl Guard<'_> {
             return None;
         }
         let head = &self.queues[at][slot(stream.timed)];
-        let ready_ps = stream.end_ps.max(head.queued_ps);
+        let connection = &self.connections[stream.connection as usize];
+        if head.number != connection.begun {
+            return None;
+        }
+        let ready_ps = stream.end_ps.max(head.queued_ps).max(connection.begun_ps);
         let ready_ps = match head.work {
             Work::Wait { known: false, .. } => return None,
             Work::Wait { until_ps, .. } => ready_ps.max(until_ps),
@@ -175,19 +184,19 @@ impl Guard<'_> {
         match head.work {
             Work::Transfer(cost) => {
                 let end_ps = self.transfer(ready_ps, &cost);
-                self.step(stream, done, end_ps, None);
+                self.step(stream, done, Some(ready_ps), end_ps, None);
             }
             Work::Record { .. } | Work::Wait { by_event: true, .. } => {
                 let event_ps = self.machine.driver.event_ns * 1000;
-                self.step(stream, done, ready_ps + event_ps, None);
+                self.step(stream, done, Some(ready_ps), ready_ps + event_ps, None);
             }
-            Work::Wait { .. } => self.step(stream, done, ready_ps, None),
+            Work::Wait { .. } => self.step(stream, done, Some(ready_ps), ready_ps, None),
             Work::Write { key, value } => {
-                self.step(stream, done, ready_ps, None);
+                self.step(stream, done, Some(ready_ps), ready_ps, None);
                 self.written(key, value, turns);
             }
             Work::Gate(gate) if gate.kind == GateKind::Meet => {
-                self.step(stream, What::Reached, ready_ps, None);
+                self.step(stream, What::Reached, Some(ready_ps), ready_ps, None);
                 self.arrive(gate.key.offset as usize, turns);
             }
             Work::Gate(gate) => {
@@ -195,16 +204,32 @@ impl Guard<'_> {
                 let write = (gate.kind == GateKind::Value)
                     .then(|| self.words.satisfied(gate.key, ready_ps, holds))
                     .flatten();
+                // A kernel that holds has begun; what the driver waits for keeps the connection.
+                let begun_ps = (gate.kind == GateKind::Hold).then_some(ready_ps);
                 match write {
                     Some(write) => {
                         let end_ps = ready_ps.max(write.time_ps);
-                        self.step(stream, What::Execute, end_ps, Some(write.after()));
+                        self.step(stream, What::Execute, Some(end_ps), end_ps, Some(write.after()));
                     }
-                    None => self.step(stream, What::Reached, ready_ps, None),
+                    None => self.step(stream, What::Reached, begun_ps, ready_ps, None),
                 }
             }
         }
         self.tell_waiters(&head, turns);
+        self.tell_connection(stream, turns);
+    }
+
+    /// Adds to `turns` the stream whose operation was kept from beginning by the one that has just
+    /// begun on `stream`, through the same connection.
+    fn tell_connection(&self, stream: usize, turns: &mut Turns) {
+        let connection = self.streams[stream].connection;
+        let Connection { queued, begun, .. } = self.connections[connection as usize];
+        if begun == queued || self.head(stream).number == begun {
+            return;
+        }
+        let others = self.streams.iter().enumerate();
+        let others = others.filter(|(_, other)| other.used && other.connection == connection);
+        turns.extend(others.filter_map(|(at, _)| self.turn(at)));
     }
 
     /// Tells those that wait for `operation`, which has just been timed.
@@ -302,9 +327,10 @@ impl Guard<'_> {
     ) {
         let head = self.head(stream);
         let end_ps = self.streams[stream].end_ps.max(at_ps);
-        self.step(stream, What::Opened, end_ps, after);
+        self.step(stream, What::Opened, Some(end_ps), end_ps, after);
         turns.extend(self.turn(stream));
         self.tell_waiters(&head, turns);
+        self.tell_connection(stream, turns);
     }
 
     pub(super) fn head(&self, stream: usize) -> Operation {
@@ -312,13 +338,22 @@ impl Guard<'_> {
     }
 
     /// Changes the state of the head of `stream`, for good.
-    fn step(&mut self, stream: usize, what: What, end_ps: u64, after: Option<After>) {
+    fn step(
+        &mut self,
+        stream: usize,
+        what: What,
+        begun_ps: Option<u64>,
+        end_ps: u64,
+        after: Option<After>,
+    ) {
+        let number = self.head(stream).number;
         let place = self.streams[stream].place;
         self.step = Step {
             armed: false,
             what,
             stream: stream as u32,
             sequence: self.streams[stream].timed,
+            begun: begun_ps.map(|begun_ps| (number, begun_ps)),
             end_ps,
             place,
             index: self.shared.board(place as usize).timed(),
@@ -345,6 +380,14 @@ impl Guard<'_> {
                 }
             }
             self.tell_time(&operation, step.end_ps);
+        }
+        let connection = self.streams[at].connection as usize;
+        let connection = &mut self.connections[connection];
+        // Of a gate that opens it is known already.
+        if let Some((number, begun_ps)) = step.begun
+            && number == connection.begun
+        {
+            (connection.begun, connection.begun_ps) = (number + 1, begun_ps);
         }
         let stream = &mut self.streams[at];
         stream.end_ps = step.end_ps;
