@@ -64,6 +64,22 @@ pub(crate) struct After {
     pub index: u64,
 }
 
+/// What becomes of the head of a stream.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    what: What,
+    /// When it begins; `None`: it has not begun.
+    begun_ps: Option<u64>,
+    end_ps: u64,
+    after: Option<After>,
+}
+
+impl Change {
+    fn of(what: What, begun_ps: u64, end_ps: u64) -> Self {
+        Self { what, begun_ps: Some(begun_ps), end_ps, after: None }
+    }
+}
+
 impl Guard<'_> {
     /// Queues an operation and times what can be timed; its number in its stream.
     pub(crate) fn enqueue(&mut self, stream: usize, operation: Operation) -> u64 {
@@ -184,19 +200,19 @@ impl Guard<'_> {
         match head.work {
             Work::Transfer(cost) => {
                 let end_ps = self.transfer(ready_ps, &cost);
-                self.step(stream, done, Some(ready_ps), end_ps, None);
+                self.step(stream, Change::of(done, ready_ps, end_ps));
             }
             Work::Record { .. } | Work::Wait { by_event: true, .. } => {
                 let event_ps = self.machine.driver.event_ns * 1000;
-                self.step(stream, done, Some(ready_ps), ready_ps + event_ps, None);
+                self.step(stream, Change::of(done, ready_ps, ready_ps + event_ps));
             }
-            Work::Wait { .. } => self.step(stream, done, Some(ready_ps), ready_ps, None),
+            Work::Wait { .. } => self.step(stream, Change::of(done, ready_ps, ready_ps)),
             Work::Write { key, value } => {
-                self.step(stream, done, Some(ready_ps), ready_ps, None);
+                self.step(stream, Change::of(done, ready_ps, ready_ps));
                 self.written(key, value, turns);
             }
             Work::Gate(gate) if gate.kind == GateKind::Meet => {
-                self.step(stream, What::Reached, Some(ready_ps), ready_ps, None);
+                self.step(stream, Change::of(What::Reached, ready_ps, ready_ps));
                 self.arrive(gate.key.offset as usize, turns);
             }
             Work::Gate(gate) => {
@@ -209,9 +225,13 @@ impl Guard<'_> {
                 match write {
                     Some(write) => {
                         let end_ps = ready_ps.max(write.time_ps);
-                        self.step(stream, What::Execute, Some(end_ps), end_ps, Some(write.after()));
+                        let change = Change::of(What::Execute, end_ps, end_ps);
+                        self.step(stream, Change { after: Some(write.after()), ..change });
                     }
-                    None => self.step(stream, What::Reached, begun_ps, ready_ps, None),
+                    None => {
+                        let change = Change::of(What::Reached, ready_ps, ready_ps);
+                        self.step(stream, Change { begun_ps, ..change });
+                    }
                 }
             }
         }
@@ -327,7 +347,7 @@ impl Guard<'_> {
     ) {
         let head = self.head(stream);
         let end_ps = self.streams[stream].end_ps.max(at_ps);
-        self.step(stream, What::Opened, Some(end_ps), end_ps, after);
+        self.step(stream, Change { after, ..Change::of(What::Opened, end_ps, end_ps) });
         turns.extend(self.turn(stream));
         self.tell_waiters(&head, turns);
         self.tell_connection(stream, turns);
@@ -338,14 +358,7 @@ impl Guard<'_> {
     }
 
     /// Changes the state of the head of `stream`, for good.
-    fn step(
-        &mut self,
-        stream: usize,
-        what: What,
-        begun_ps: Option<u64>,
-        end_ps: u64,
-        after: Option<After>,
-    ) {
+    fn step(&mut self, stream: usize, Change { what, begun_ps, end_ps, after }: Change) {
         let number = self.head(stream).number;
         let place = self.streams[stream].place;
         self.step = Step {
