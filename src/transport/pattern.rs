@@ -178,8 +178,9 @@ mod tests {
             let state = (state ^ (state >> 32)).wrapping_mul(inverse);
             state ^ (state >> 32)
         };
-        for index in (0..1000).chain((0..64).map(|bit| 1 << bit)) {
-            assert_eq!(undone(word(SEED, index)), advanced(SEED, 8).wrapping_add(index * STEP));
+        for index in (0..1000_u64).chain((0..64).map(|bit| 1 << bit)) {
+            let state = SEED.wrapping_add(index.wrapping_add(1).wrapping_mul(STEP));
+            assert_eq!(undone(word(SEED, index)), state);
         }
     }
 
@@ -237,8 +238,8 @@ mod tests {
         let mut sum = 0_u64;
         for (place, &byte) in (0..).zip(buffer) {
             let (index, shift) = (place / 8, 8 * (place % 8));
-            let key = index * 0x9E37_79B9_7F4A_7C15_u128 >> shift & 0xFF;
-            sum = sum.wrapping_add((u64::from(byte) ^ key as u64) << shift);
+            let key = 0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(index) >> shift & 0xFF;
+            sum = sum.wrapping_add((u64::from(byte) ^ key) << shift);
         }
         sum
     }
