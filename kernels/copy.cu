@@ -101,39 +101,37 @@ extern "C" __global__ BOUNDS void copy_by_write(uint8_t* target, const uint8_t* 
     copy<false>(target, source, Split(target, bytes));
 }
 
-// Loads everything and adds it to `*checksum`, in the GPU's own memory: the sum of word i times
-// 2 i + 1, so that no load can be left out and the place of a word counts. Words are 64-bit,
-// little-endian; a tail is padded with zeros.
+// Loads everything and adds it to `*checksum`, in the GPU's own memory: the sum of word i xor its
+// key, so that no load can be left out and the place of a word counts. Words are 64-bit,
+// little-endian; of a last word that is not whole, only its bytes count, each with its own of the
+// key. `checksum` of `src/transport/pattern.rs` says what this sum finds.
 extern "C" __global__ BOUNDS void read_only(const uint8_t* source, uint64_t bytes,
                                             uint64_t* checksum) {
     const Split split(source, bytes);
-    // A loaded word has the upper bytes of one word and, below them once it is rotated, the lower
-    // bytes of the next one, which weighs 2 more.
-    const uint64_t bits = 8 * (split.head % 8);
-    const uint64_t next = (uint64_t(1) << bits) - 1;
-    const auto weighted = [=](uint64_t loaded, uint64_t offset) {
-        const uint64_t rotated = loaded << bits | loaded >> (-bits % 64);
-        return rotated * (2 * (offset / 8) + 1) + 2 * (rotated & next);
-    };
+    const uint8_t* const from = source + split.head;
     uint64_t sum = 0;
-    for_each_batch(split.vectors, [&](auto batch) {
-        Vector values[DEPTH] = {};
+    with_phase(split.head, [&](auto phase) {
+        for_each_batch(split.vectors, [&](auto batch) {
+            Vector values[DEPTH] = {};
 #pragma unroll
-        for (int place = 0; place < DEPTH; place++) {
-            if (batch.has(place)) {
-                values[place] = load_vector(source + split.head + 16 * batch.at(place));
+            for (int place = 0; place < DEPTH; place++) {
+                if (batch.has(place)) {
+                    values[place] = load_vector(from + 16 * batch.at(place));
+                }
             }
-        }
+            uint64_t first = key(phase.words + 2 * batch.first);
 #pragma unroll
-        for (int place = 0; place < DEPTH; place++) {
-            // What a batch lacks is zero.
-            const uint64_t offset = split.head + 16 * batch.at(place);
-            sum += weighted(values[place].low, offset);
-            sum += weighted(values[place].high, offset + 8);
-        }
+            for (int place = 0; place < DEPTH; place++) {
+                const uint64_t both = phase.summand(values[place].low, first) +
+                    phase.summand(values[place].high, first + STEP);
+                sum += batch.has(place) ? both : 0;
+                first += 2 * batch.stride * STEP;
+            }
+        });
     });
     for_each_edge(split, [&](uint64_t offset) {
-        sum += (uint64_t(source[offset]) << (8 * (offset % 8))) * (2 * (offset / 8) + 1);
+        const uint64_t place = 8 * (offset % 8);
+        sum += (source[offset] ^ (key(offset / 8) >> place & 0xFF)) << place;
     });
     add_from_all(checksum, sum);
 }

@@ -29,40 +29,34 @@ struct Wrong {
     }
 };
 
-template <bool on_word>
-__device__ void compare_vectors(const uint8_t* found, const Split& split, uint64_t seed,
-                                Wrong& wrong) {
-    for_each_batch(split.vectors, [&](auto batch) {
-        Vector values[DEPTH] = {};
-#pragma unroll
-        for (int place = 0; place < DEPTH; place++) {
-            if (batch.has(place)) {
-                values[place] = load_vector(found + split.head + 16 * batch.at(place));
-            }
-        }
-#pragma unroll
-        for (int place = 0; place < DEPTH; place++) {
-            if (batch.has(place)) {
-                const uint64_t offset = split.head + 16 * batch.at(place);
-                const Vector expected = pattern_vector<on_word>(seed, offset);
-                wrong.note(values[place].low ^ expected.low, offset);
-                wrong.note(values[place].high ^ expected.high, offset + 8);
-            }
-        }
-    });
-}
-
 // Compares with the pattern of `seed`: adds the number of wrong bytes to `result[0]`, and lowers
 // `result[1]` to the offset of the first one. `result` is in the GPU's own memory.
 extern "C" __global__ void compare(const uint8_t* found, uint64_t bytes, uint64_t seed,
                                    uint64_t* result) {
     const Split split(found, bytes);
     Wrong wrong = {0, ~uint64_t(0)};
-    if (split.head % 8 == 0) {
-        compare_vectors<true>(found, split, seed, wrong);
-    } else {
-        compare_vectors<false>(found, split, seed, wrong);
-    }
+    with_phase(split.head, [&](auto phase) {
+        for_each_batch(split.vectors, [&](auto batch) {
+            Vector values[DEPTH] = {};
+#pragma unroll
+            for (int place = 0; place < DEPTH; place++) {
+                if (batch.has(place)) {
+                    values[place] = load_vector(found + split.head + 16 * batch.at(place));
+                }
+            }
+            uint64_t state = pattern_state(seed, phase.words + 2 * batch.first);
+#pragma unroll
+            for (int place = 0; place < DEPTH; place++) {
+                if (batch.has(place)) {
+                    const uint64_t offset = split.head + 16 * batch.at(place);
+                    const Vector expected = phase.pattern(state);
+                    wrong.note(values[place].low ^ expected.low, offset);
+                    wrong.note(values[place].high ^ expected.high, offset + 8);
+                }
+                state += 2 * batch.stride * STEP;
+            }
+        });
+    });
     for_each_edge(split, [&](uint64_t offset) {
         wrong.note(found[offset] ^ pattern_byte(seed, offset), offset);
     });

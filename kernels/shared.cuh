@@ -148,50 +148,113 @@ __device__ inline void store_vector(uint8_t* target, Vector value) {
     *reinterpret_cast<Vector*>(target) = value;
 }
 
-// Output number `index` of SplitMix64 for `seed`: word `index` of the pattern (Steele, Lea and
-// Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+// By how much the state of the pattern, and the key of the checksum, grow from word to word: 2^64
+// divided by the golden ratio (Steele, Lea and Flood, "Fast splittable pseudorandom number
+// generators", OOPSLA 2014).
+enum : uint64_t { STEP = 0x9E3779B97F4A7C15 };
+
+// Of word `index` of the pattern.
+__device__ inline uint64_t pattern_state(uint64_t seed, uint64_t index) {
+    return seed + (index + 1) * STEP;
+}
+
+// The word of a state, by Doug Lea's mixing function (`RandomSupport.mixLea64` of OpenJDK 17;
+// Steele and Vigna, "LXM: better splittable pseudorandom number generators (and almost as fast)",
+// OOPSLA 2021). A shift by 32 is none for a GPU: its registers have 32 bits.
+__device__ inline uint64_t mixed(uint64_t state) {
+    state = (state ^ (state >> 32)) * 0xDABA0B6EB09322E3;
+    state = (state ^ (state >> 32)) * 0xDABA0B6EB09322E3;
+    return state ^ (state >> 32);
+}
+
 __device__ inline uint64_t pattern_word(uint64_t seed, uint64_t index) {
-    const uint64_t state = seed + (index + 1) * 0x9E3779B97F4A7C15;
-    uint64_t mixed = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9;
-    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB;
-    return mixed ^ (mixed >> 31);
+    return mixed(pattern_state(seed, index));
 }
 
 __device__ inline uint8_t pattern_byte(uint64_t seed, uint64_t offset) {
     return static_cast<uint8_t>(pattern_word(seed, offset / 8) >> (8 * (offset % 8)));
 }
 
-// The 16 bytes of the pattern at `offset`. `on_word`: the offset is that of a word.
-template <bool on_word>
-__device__ Vector pattern_vector(uint64_t seed, uint64_t offset) {
-    const uint64_t index = offset / 8;
-    const uint64_t first = pattern_word(seed, index);
-    const uint64_t second = pattern_word(seed, index + 1);
-    if (on_word) {
-        return {first, second};
-    }
-    const uint64_t third = pattern_word(seed, index + 2);
-    const uint64_t bits = 8 * (offset % 8);
-    return {first >> bits | second << (64 - bits), second >> bits | third << (64 - bits)};
+// What a word that is summed is xored with; of a part of a word, the same part. So the sum of the
+// parts is that of the whole, and what is not there adds nothing.
+__device__ inline uint64_t key(uint64_t index) {
+    return index * STEP;
 }
 
-// `flip` begins with the byte that the first vector needs.
-template <bool on_word>
-__device__ void store_pattern_vectors(uint8_t* target, const Split& split, uint64_t seed,
-                                      uint64_t flip) {
-    const uint64_t head = split.head;
-    for_each_batch(split.vectors, [=](auto batch) {
-#pragma unroll
-        for (int place = 0; place < DEPTH; place++) {
-            if (batch.has(place)) {
-                const uint64_t offset = head + 16 * batch.at(place);
-                Vector value = pattern_vector<on_word>(seed, offset);
-                value.low ^= flip;
-                value.high ^= flip;
-                store_vector(target + offset, value);
-            }
+__device__ inline uint32_t low_half(uint64_t word) {
+    return static_cast<uint32_t>(word);
+}
+
+__device__ inline uint32_t high_half(uint64_t word) {
+    return static_cast<uint32_t>(word >> 32);
+}
+
+__device__ inline uint64_t joined(uint32_t low, uint32_t high) {
+    return uint64_t(high) << 32 | low;
+}
+
+// Where vectors begin in a word.
+enum class Part { BEGINNING, LOW_HALF, HIGH_HALF };
+
+// How vectors lie to words. With a constant for the half of the word in which they begin, moving
+// bytes is one shift for each 32 bits.
+template <Part part>
+struct Phase {
+    // Of the words that lie before the first vector.
+    uint64_t words;
+    // And further: of the half of the word in which it begins, the bits that lie before it.
+    uint32_t bits;
+
+    // The vector with this state of the word in which it begins.
+    __device__ Vector pattern(uint64_t state) const {
+        const uint64_t first = mixed(state);
+        const uint64_t second = mixed(state + STEP);
+        if (part == Part::BEGINNING) {
+            return {first, second};
         }
-    });
+        const uint64_t third = mixed(state + 2 * STEP);
+        const uint32_t halves[] = {low_half(first),   high_half(first), low_half(second),
+                                   high_half(second), low_half(third),  high_half(third)};
+        const uint32_t* from = halves + (part == Part::HIGH_HALF);
+        const auto shifted = [=](int place) {
+            return static_cast<uint32_t>(joined(from[place], from[place + 1]) >> bits);
+        };
+        return {joined(shifted(0), shifted(1)), joined(shifted(2), shifted(3))};
+    }
+
+    // What 8 loaded bytes add to the checksum; `key` is that of the word in which they begin. They
+    // are the upper bytes of this word and, below those once they are rotated, the lower bytes of
+    // the next one.
+    __device__ uint64_t summand(uint64_t loaded, uint64_t key) const {
+        if (part == Part::BEGINNING) {
+            return loaded ^ key;
+        }
+        const bool is_high = part == Part::HIGH_HALF;
+        const uint32_t low = is_high ? high_half(loaded) : low_half(loaded);
+        const uint32_t high = is_high ? low_half(loaded) : high_half(loaded);
+        const uint32_t rotated_low = static_cast<uint32_t>(joined(high, low) >> (32 - bits));
+        const uint32_t rotated_high = static_cast<uint32_t>(joined(low, high) >> (32 - bits));
+        const uint64_t next = key + STEP;
+        const uint32_t mask = (uint32_t(1) << bits) - 1;
+        const uint32_t key_low =
+            is_high ? low_half(next) : (low_half(key) & ~mask) | (low_half(next) & mask);
+        const uint32_t key_high =
+            is_high ? (high_half(key) & ~mask) | (high_half(next) & mask) : high_half(key);
+        return joined(rotated_low ^ key_low, rotated_high ^ key_high);
+    }
+};
+
+// Calls `body` with the phase of vectors of which the first lies behind `head` bytes.
+template <typename Body>
+__device__ void with_phase(uint64_t head, Body body) {
+    const uint32_t bits = 8 * (head % 4);
+    if (head % 8 == 0) {
+        body(Phase<Part::BEGINNING>{head / 8, bits});
+    } else if (head % 8 < 4) {
+        body(Phase<Part::LOW_HALF>{head / 8, bits});
+    } else {
+        body(Phase<Part::HIGH_HALF>{head / 8, bits});
+    }
 }
 
 // Stores the pattern of `seed`, each word xor `flip`.
@@ -199,12 +262,23 @@ __device__ inline void store_pattern(uint8_t* target, uint64_t bytes, uint64_t s
                                      uint64_t flip) {
     const Split split(target, bytes);
     const uint64_t bits = 8 * (split.head % 8);
-    if (bits == 0) {
-        store_pattern_vectors<true>(target, split, seed, flip);
-    } else {
-        const uint64_t rotated = flip >> bits | flip << (64 - bits);
-        store_pattern_vectors<false>(target, split, seed, rotated);
-    }
+    // Begins with the byte that the first vector needs.
+    const uint64_t rotated = flip >> bits | flip << (-bits % 64);
+    with_phase(split.head, [=](auto phase) {
+        for_each_batch(split.vectors, [=](auto batch) {
+            uint64_t state = pattern_state(seed, phase.words + 2 * batch.first);
+#pragma unroll
+            for (int place = 0; place < DEPTH; place++) {
+                if (batch.has(place)) {
+                    Vector value = phase.pattern(state);
+                    value.low ^= rotated;
+                    value.high ^= rotated;
+                    store_vector(target + split.head + 16 * batch.at(place), value);
+                }
+                state += 2 * batch.stride * STEP;
+            }
+        });
+    });
     for_each_edge(split, [=](uint64_t offset) {
         const uint64_t byte_flip = flip >> (8 * (offset % 8));
         target[offset] = static_cast<uint8_t>(pattern_byte(seed, offset) ^ byte_flip);

@@ -14,8 +14,9 @@ use crate::{
     },
 };
 
-/// By how much SplitMix64's state grows from word to word.
-const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+/// By how much the state of the pattern, and the key of the checksum, grow from word to word, as in
+/// `kernels/shared.cuh`.
+pub(super) const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// How many levels a reduction of reductions has at most. One finds the results of the case before
 /// in memory that has been given out again, and nobody looks at what it makes of them.

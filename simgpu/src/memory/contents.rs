@@ -9,7 +9,7 @@ use std::{borrow::Cow, collections::VecDeque, ops::Range};
 use rangemap::{RangeMap, RangeSet};
 
 use super::{
-    content::{Content, Right},
+    content::{Content, Right, STEP},
     host_lacks,
     repeats::Repeats,
     warn_of_lack,
@@ -269,8 +269,8 @@ impl Contents {
         wrong
     }
 
-    /// What all words of a range add up to, each times twice its number and one; `None`: some of it
-    /// is not described.
+    /// What all words of a range add up to, each xor its key, as `read_only` of `kernels/copy.cu` has
+    /// it; `None`: some of it is not described.
     pub(crate) fn sum(&mut self, range: &Range<u64>) -> Option<u64> {
         let segments = self.segments(range);
         if segments.iter().any(|segment| segment.content.is_none()) {
@@ -282,14 +282,17 @@ impl Contents {
         }
         let mut sum = 0_u64;
         let mut block = vec![0; BLOCK as usize];
-        let mut weight = 1_u64;
+        let mut key = 0_u64;
         for begin in (range.start..range.end).step_by(BLOCK as usize) {
             let bytes = (range.end - begin).min(BLOCK) as usize;
-            block[bytes..].fill(0);
             self.read(begin, &mut block[..bytes]);
-            for word in block[..bytes.next_multiple_of(8)].as_chunks().0 {
-                sum = sum.wrapping_add(u64::from_le_bytes(*word).wrapping_mul(weight));
-                weight = weight.wrapping_add(2);
+            let (words, tail) = block[..bytes].as_chunks();
+            for word in words {
+                sum = sum.wrapping_add(u64::from_le_bytes(*word) ^ key);
+                key = key.wrapping_add(STEP);
+            }
+            for (shift, byte) in (0..).step_by(8).zip(tail) {
+                sum = sum.wrapping_add((u64::from(*byte) ^ (key >> shift & 0xFF)) << shift);
             }
         }
         if self.sums.len() == SUMS {
@@ -468,15 +471,16 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_is_that_of_the_words_each_with_its_weight() {
+    fn a_sum_is_that_of_the_words_each_xor_its_key() {
         let mut described = Described::new();
         described.fill(0, 3, 0);
         let part = described.half(0).start + 8..described.half(0).end - 5;
         let mut bytes = described.bytes(&part);
+        let keys = (0..).flat_map(|index| STEP.wrapping_mul(index).to_le_bytes());
+        bytes.iter_mut().zip(keys).for_each(|(byte, key)| *byte ^= key);
         bytes.resize(bytes.len().next_multiple_of(8), 0);
         let words = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
-        let terms = words.zip(0_u64..).map(|(word, at)| word.wrapping_mul(2 * at + 1));
-        let sum = terms.fold(0, u64::wrapping_add);
+        let sum = words.fold(0, u64::wrapping_add);
         assert_eq!(described.contents.sum(&part), Some(sum));
         assert_eq!(described.contents.sum(&part), Some(sum), "once more");
         described.contents.put_bytes(part.start, &[0]);

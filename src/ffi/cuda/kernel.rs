@@ -192,7 +192,7 @@ impl Kernels {
     }
 
     /// Queues loading all of `source`. Adds to the 64-bit word at the beginning of `checksum`
-    /// each word of `source` times twice its number plus one, wrapping. `at_once` as in
+    /// each word of `source` xor its key, wrapping, as `pattern::checksum` does. `at_once` as in
     /// [`Kernels::copy_by_read`].
     ///
     /// # Panics
