@@ -21,7 +21,6 @@ mod explain;
 mod faults;
 mod formats;
 mod fuzz;
-mod gpu;
 mod hosts;
 mod known_answers;
 mod matrix;

@@ -11,7 +11,7 @@ use std::{
 use crate::common::{
     Rows, eventually, install,
     lab::{Lab, lab},
-    text,
+    program, text,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -26,7 +26,7 @@ fn root() -> &'static Path {
 /// A script of the repository with the words of `line`, for the g2g under test.
 fn script(name: &str, line: &str) -> Command {
     let mut command = Command::new(root().join("scripts").join(name));
-    command.args(line.split_whitespace()).env("G2G", env!("CARGO_BIN_EXE_g2g"));
+    command.args(line.split_whitespace()).env("G2G", program());
     command
 }
 
@@ -77,7 +77,7 @@ impl Cluster {
     /// `scripts/run-cluster` beside the hosts, by `mpirun`, with a host file in which `0`, `1`, …
     /// stand for the hosts.
     fn run(&self, mpirun: &str, hosts: &str, line: &str) -> (Output, String) {
-        self.run_with(&[("G2G", env!("CARGO_BIN_EXE_g2g"))], mpirun, hosts, line)
+        self.run_with(&[("G2G", program())], mpirun, hosts, line)
     }
 
     fn run_with(
@@ -202,13 +202,13 @@ fn what_hosts_lack_is_said_in_one_sentence_before_anything_starts_and_copied_on_
     let folder = cluster.folder.path().join("program");
     fs::create_dir(&folder).unwrap();
     let program = folder.join("g2g");
-    install(Path::new(env!("CARGO_BIN_EXE_g2g")), &program);
+    install(Path::new(crate::common::program()), &program);
     // Two hosts have a folder of their own there: one with nothing in it, one with another program.
     let mount = format!("mount -t tmpfs tmpfs {}", folder.display());
     cluster.lab.on(1, &mount);
     cluster.lab.on(2, &format!("{mount} && cp /bin/true {}", program.display()));
     // The fourth has the program, but not the folder beside it in which all is started.
-    let (program, real) = (program.to_str().unwrap(), env!("CARGO_BIN_EXE_g2g"));
+    let (program, real) = (program.to_str().unwrap(), crate::common::program());
     let above = cluster.folder.path().display();
     let own = format!(
         "mount -t tmpfs tmpfs {above} && mkdir {} && cp {real} {program}",
@@ -313,7 +313,7 @@ fn a_bad_case_in_one_part_of_run_node_leaves_the_others() {
     let folder = tempfile::tempdir().unwrap();
     // The parts end as the first word of each is told to, before g2g's answer to `topo` comes.
     let program = folder.path().join("g2g");
-    let real = env!("CARGO_BIN_EXE_g2g");
+    let real = crate::common::program();
     write_program(
         &program,
         &format!("case \"$*\" in topo*) exec {real} \"$@\" ;; *$FAILS*) exit $CODE ;; esac"),
@@ -414,7 +414,7 @@ fn the_job_for_kubernetes_has_what_rdma_and_shared_memory_need() {
 
 #[test]
 fn what_is_built_here_runs_with_glibc_2_34_and_what_needs_a_newer_one_is_refused() {
-    let program = env!("CARGO_BIN_EXE_g2g");
+    let program = program();
     let library = Path::new(program).with_file_name("libsimgpu.so");
     let check = |version: &str| {
         let mut command = script("package", "--check");
@@ -434,8 +434,9 @@ fn what_is_built_here_runs_with_glibc_2_34_and_what_needs_a_newer_one_is_refused
 #[test]
 fn package_refuses_bad_input_in_one_sentence() {
     for (line, part) in [
-        ("x86-64", "unknown argument x86-64: there are x86_64, aarch64 and --check"),
+        ("x86-64", "unknown argument x86-64: there are x86_64, aarch64, --hardware and --check"),
         ("x86_64 --check", "unknown argument --check"),
+        ("--hardware arm", "unknown argument arm"),
         ("--check", "'' is no version of glibc"),
         ("--check 2 /bin/sh", "'2' is no version of glibc"),
         ("--check 2.17", "--check needs the files to look at"),
