@@ -21,6 +21,7 @@ mod explain;
 mod faults;
 mod formats;
 mod fuzz;
+mod hardware;
 mod hosts;
 mod known_answers;
 mod matrix;

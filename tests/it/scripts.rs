@@ -24,19 +24,19 @@ fn root() -> &'static Path {
 }
 
 /// A script of the repository with the words of `line`, for the g2g under test.
-fn script(name: &str, line: &str) -> Command {
+pub(crate) fn script(name: &str, line: &str) -> Command {
     let mut command = Command::new(root().join("scripts").join(name));
     command.args(line.split_whitespace()).env("G2G", program());
     command
 }
 
-fn finish(mut command: Command) -> (Output, String) {
+pub(crate) fn finish(command: &mut Command) -> (Output, String) {
     let result = command.output().unwrap();
     let said = format!("{command:?}: {}{}", text(&result.stdout), text(&result.stderr));
     (result, said)
 }
 
-fn write_program(path: &Path, lines: &str) {
+pub(crate) fn write_program(path: &Path, lines: &str) {
     let source = path.with_extension("sh");
     fs::write(&source, format!("#!/bin/sh\n{lines}\n")).unwrap();
     install(&source, path);
@@ -102,7 +102,7 @@ impl Cluster {
         // The link on which the head is too.
         command.env("OMPI_MCA_btl_tcp_if_include", "eth1").env("HYDRA_IFACE", "eth1");
         command.envs(variables.iter().copied());
-        let (result, said) = finish(command);
+        let (result, said) = finish(&mut command);
         let is_gone = eventually(Duration::from_secs(20), || self.lab.processes().is_empty());
         assert!(is_gone, "{said} leaves {}", self.lab.processes());
         (result, said)
@@ -262,7 +262,7 @@ fn run_cluster_refuses_bad_input_in_one_sentence() {
         let name = file.display().to_string();
         let mut command = script("run-cluster", &options.replace("FILE", &name));
         command.env("G2G_RSH", "/absent/rsh");
-        let (result, said) = finish(command);
+        let (result, said) = finish(&mut command);
         assert_eq!(result.status.code(), Some(2), "{said}");
         let error = text(&result.stderr);
         let part = part.replace("FILE", if part == "HOSTFILE" { "FILE" } else { &name });
@@ -278,7 +278,7 @@ fn run_node_leaves_a_folder_with_every_part() {
                 --time-limit 20ms --quiet --output";
     let mut command = script("run-node", line);
     command.arg(&output).current_dir(&folder);
-    let (result, said) = finish(command);
+    let (result, said) = finish(&mut command);
     assert_eq!(result.status.code(), Some(0), "{said}");
     assert!(said.contains(&format!("results: {}", output.display())), "{said}");
     let topology = fs::read_to_string(output.join("topo.json")).unwrap();
@@ -303,7 +303,7 @@ fn run_node_leaves_a_folder_with_every_part() {
     // What is there is not mixed with what comes.
     let mut command = script("run-node", line);
     command.arg(&output);
-    let (result, said) = finish(command);
+    let (result, said) = finish(&mut command);
     assert_eq!(result.status.code(), Some(2), "{said}");
     assert!(said.contains("is there already"), "{said}");
 }
@@ -322,7 +322,7 @@ fn a_bad_case_in_one_part_of_run_node_leaves_the_others() {
         let output = folder.path().join(format!("{}-{code}", fails.trim_matches(['/', ' '])));
         let mut command = script("run-node", "--simulate p4d.24xlarge --sizes 1M --output");
         command.arg(&output).env("G2G", &program).env("FAILS", fails).env("CODE", code);
-        let (result, said) = finish(command);
+        let (result, said) = finish(&mut command);
         assert_eq!(result.status.code(), Some(code.parse().unwrap()), "{said}");
         assert_eq!(said.matches("== ").count(), parts, "{said}");
     }
@@ -360,7 +360,7 @@ fn the_job_for_slurm_hands_over_what_srun_needs() {
     let mut command = script("cluster.sbatch", line);
     command.arg(&output).current_dir(&folder).env("PATH", path);
     command.env("G2G_SRUN_MPI", "pmi2").env("SLURM_SUBMIT_DIR", root());
-    let (result, said) = finish(command);
+    let (result, said) = finish(&mut command);
     assert_eq!(result.status.code(), Some(0), "{said}");
     let rows = Rows::read(&output);
     assert_eq!((rows.len(), rows.cell(0, "status")), (2, "ok"), "{said}");
@@ -405,7 +405,7 @@ fn the_job_for_kubernetes_has_what_rdma_and_shared_memory_need() {
     command.args(options).args("--numa 0:0 --provider tcp --operation copy,write".split(' '));
     command.args("--sizes 64 --samples 2 --time-limit 20ms --output".split(' '));
     command.arg(folder.path().join("run"));
-    let (result, said) = finish(command);
+    let (result, said) = finish(&mut command);
     assert_eq!(result.status.code(), Some(0), "{said}");
     let rows = Rows::parse(&text(&result.stdout));
     let measured = (0..rows.len()).filter(|&row| rows.cell(row, "status") == "ok").count();
@@ -419,7 +419,7 @@ fn what_is_built_here_runs_with_glibc_2_34_and_what_needs_a_newer_one_is_refused
     let check = |version: &str| {
         let mut command = script("package", "--check");
         command.arg(version).arg(program).arg(&library);
-        finish(command)
+        finish(&mut command)
     };
     // That of Amazon Linux 2023.
     let (result, said) = check("2.34");
@@ -445,7 +445,7 @@ fn package_refuses_bad_input_in_one_sentence() {
     ] {
         let mut command = script("package", line);
         command.current_dir(root());
-        let (result, said) = finish(command);
+        let (result, said) = finish(&mut command);
         assert_eq!(result.status.code(), Some(2), "{said}");
         let error = text(&result.stderr);
         assert!(error.contains(part) && error.lines().count() == 1, "{part}: {said}");
