@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use super::{Rows, SOON, eventually, text};
+use super::{Rows, SOON, eventually, program, text};
 
 /// One lab at a time: their ranks spin, and would take each other's CPUs.
 static TURN: Mutex<()> = Mutex::new(());
@@ -79,7 +79,7 @@ impl Lab {
         // What ranks say through MPI has a link of its own, as beside the fabric of a cluster.
         command.args("--mca oob_tcp_if_include eth1 --mca btl_tcp_if_include eth1".split(' '));
         command.args("--mca btl tcp,vader,self --oversubscribe --bind-to none -H".split(' '));
-        command.arg(slots.join(",")).arg(env!("CARGO_BIN_EXE_g2g")).args(line.split_whitespace());
+        command.arg(slots.join(",")).arg(program()).args(line.split_whitespace());
         for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
             command.env(name, "1");
         }

@@ -13,6 +13,7 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
@@ -24,9 +25,18 @@ use object::{
 /// A bound on what ends by itself within seconds, on a machine that is busy elsewhere.
 pub(crate) const SOON: Duration = Duration::from_secs(300);
 
+/// Where the program is: that which was built with this one, or, where that one is elsewhere than at
+/// its build, what the variable `G2G_TEST_PROGRAM` names.
+pub(crate) fn program() -> &'static str {
+    static PROGRAM: LazyLock<String> = LazyLock::new(|| {
+        std::env::var("G2G_TEST_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_g2g").to_owned())
+    });
+    &PROGRAM
+}
+
 /// The program.
 pub(crate) fn g2g() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_g2g"))
+    Command::new(program())
 }
 
 /// The program with transports that fail.
@@ -36,7 +46,7 @@ pub(crate) fn faulty() -> Command {
 
 /// A program with transports of its own, built from `tests/programs`.
 pub(crate) fn example(name: &str) -> Command {
-    let program = Path::new(env!("CARGO_BIN_EXE_g2g")).with_file_name("examples").join(name);
+    let program = Path::new(program()).with_file_name("examples").join(name);
     assert!(program.exists(), "`cargo test` builds it, and so does `cargo build --examples`");
     Command::new(program)
 }

@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use super::{SOON, eventually, signal, text};
+use super::{SOON, eventually, program, signal, text};
 
 /// By this variable the processes of one start are found, whatever group a launcher puts them in.
 const MARK: &str = "G2G_TEST_START";
@@ -91,7 +91,7 @@ impl Mpi {
         let library = self.library.as_ref();
         let library = library.map(|path| format!(" --mpi-lib {}", path.display()));
         let line = format!("{line}{}", library.unwrap_or_default());
-        self.start(ranks, Path::new(env!("CARGO_BIN_EXE_g2g")), &line)
+        self.start(ranks, Path::new(program()), &line)
     }
 
     pub(crate) fn is_mpich(&self) -> bool {

@@ -61,9 +61,12 @@ macro_rules! on_both_machines {
             $(#[test] #[ignore = "needs an NVIDIA GPU"] fn $one() {
                 super::$one(crate::real_gpus(1));
             })*
-            $(#[test] #[ignore = "needs two NVIDIA GPUs"] fn $two() {
-                super::$two(crate::real_gpus(2));
-            })*
+
+            mod two_gpus {
+                $(#[test] #[ignore = "needs two NVIDIA GPUs"] fn $two() {
+                    super::super::$two(crate::real_gpus(2));
+                })*
+            }
         }
     };
 }
@@ -74,14 +77,19 @@ mod kernels;
 mod memory;
 mod nccl;
 mod nvml;
+mod probes;
 mod processes;
 mod rdma;
 mod streams;
 
-/// The state of the simulated machine that this process is the first of.
+/// The state of the simulated machine that this process is the first of: [`MACHINE`], or what the
+/// variable `G2G_TEST_MACHINE` names.
 fn state() -> &'static str {
     static STATE: OnceLock<String> = OnceLock::new();
     STATE.get_or_init(|| {
+        if let Ok(machine) = std::env::var("G2G_TEST_MACHINE") {
+            return simulation::attach(&machine, 0).unwrap();
+        }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("machine.toml");
         std::fs::write(&path, MACHINE).unwrap();

@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use crate::common::{QUICK, Rows, simulation::Simulated, text, verified};
+use crate::common::{QUICK, Rows, program, simulation::Simulated, text, verified};
 
 /// Two GPUs that copy 1 MiB each way by their engines.
 const COPIES: &str =
@@ -342,7 +342,7 @@ fn the_real_network_of_this_host_is_counted() {
         );
         let mut command = apart();
         command.args(["sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
-        command.arg(env!("CARGO_BIN_EXE_g2g")).args(line.split_whitespace());
+        command.arg(program()).args(line.split_whitespace());
         let result = command.output().unwrap();
         let said = format!("{}{}", text(&result.stdout), text(&result.stderr));
         let rows = verified(&result, &output, &said);

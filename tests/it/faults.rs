@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use serde_json::Value;
 
 use crate::common::{
-    Rows, g2g, run,
+    Rows, g2g, program, run,
     simulation::{FREE_EVENTS, Simulated, four_gpus, four_plain_gpus},
     text,
 };
@@ -303,7 +303,7 @@ fn a_simulated_run_says_so_everywhere() {
 
 #[test]
 fn nothing_brings_the_simulated_machine_in_but_the_flag() {
-    let build = Path::new(env!("CARGO_BIN_EXE_g2g")).parent().unwrap();
+    let build = Path::new(program()).parent().unwrap();
     assert!(build.join("libsimgpu.so").exists(), "`cargo build --workspace` makes it");
     let names = |folder: &Path| -> Vec<String> {
         let entries = fs::read_dir(folder).unwrap();

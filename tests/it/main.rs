@@ -21,7 +21,7 @@ mod explain;
 mod faults;
 mod formats;
 mod fuzz;
-mod gpu;
+mod hardware;
 mod hosts;
 mod known_answers;
 mod matrix;

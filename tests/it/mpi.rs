@@ -9,7 +9,7 @@ use std::{
 use crate::common::{
     Rows,
     mpi::{environment, every_launcher, every_mpi, mpich, open_mpi},
-    signal, text,
+    program, signal, text,
 };
 
 fn count(said: &str, sentence: &str) -> usize {
@@ -45,7 +45,7 @@ fn every_mpi_measures_between_two_and_between_three_ranks() {
 
 #[test]
 fn every_message_of_every_mpi_arrives_where_it_belongs() {
-    let program = Path::new(env!("CARGO_BIN_EXE_g2g")).with_file_name("examples").join("messages");
+    let program = Path::new(program()).with_file_name("examples").join("messages");
     assert!(program.exists(), "`cargo test` builds it, and so does `cargo build --examples`");
     for mpi in every_mpi() {
         for line in ["all", "late"] {
@@ -249,7 +249,7 @@ fn eight_ranks_on_a_simulated_machine_find_what_one_process_finds() {
     let line = "p2p --simulate p4d.24xlarge --pattern one-way,bisection --issuer read --sizes 1M \
                 --operation copy --time-limit 50ms --quiet --output";
     let alone = folder.path().join("alone");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_g2g"));
+    let mut command = Command::new(program());
     let result = command.args(line.split_whitespace()).arg(&alone).output().unwrap();
     assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
     let alone = Rows::read(&alone);

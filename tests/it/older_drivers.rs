@@ -8,7 +8,7 @@ use std::{
 
 use g2g::ffi::cuda::CALLS;
 
-use crate::common::{Rows, install, run, simulation::four_gpus, text};
+use crate::common::{Rows, install, program, run, simulation::four_gpus, text};
 
 /// g2g beside a simulated driver in which nobody finds `function`.
 struct Older(tempfile::TempDir);
@@ -16,7 +16,7 @@ struct Older(tempfile::TempDir);
 impl Older {
     fn without(function: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let program = Path::new(env!("CARGO_BIN_EXE_g2g"));
+        let program = Path::new(program());
         install(program, &folder.path().join("g2g"));
         let mut library = fs::read(program.with_file_name("libsimgpu.so")).unwrap();
         hide(&mut library, function);

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use crate::common::{Rows, g2g, run, text};
+use crate::common::{Rows, g2g, program, run, text};
 
 /// A run that ends soon, with its folder.
 fn quick(folder: &Path, more: &str) -> std::process::Output {
@@ -19,7 +19,7 @@ fn measured(command: &str, folder: &Path, more: &str) -> std::process::Output {
 
 #[test]
 fn the_binary_needs_nothing_but_libc_and_its_companions() {
-    let ldd = Command::new("ldd").arg(env!("CARGO_BIN_EXE_g2g")).output().unwrap();
+    let ldd = Command::new("ldd").arg(program()).output().unwrap();
     for line in text(&ldd.stdout).lines() {
         let name = line.trim();
         let known = [
@@ -249,7 +249,7 @@ fn a_full_disk_in_the_middle_keeps_the_rows_before_it() {
         exit $code"#;
     fs::create_dir(folder.path().join("small")).unwrap();
     let status = Command::new("unshare")
-        .args(["--map-root-user", "--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_g2g")])
+        .args(["--map-root-user", "--mount", "sh", "-c", script, program()])
         .arg(folder.path())
         .status()
         .unwrap();
@@ -318,8 +318,7 @@ fn ranks_that_cannot_be_started_leave_no_folder() {
         "ulimit -n 40; exec \"$0\" shm --numa 0:0 --ranks 64 --output {}",
         output.display()
     );
-    let result =
-        Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_g2g")]).output().unwrap();
+    let result = Command::new("sh").args(["-c", &script, program()]).output().unwrap();
     let said = text(&result.stderr);
     assert_eq!(result.status.code(), Some(2), "{said}");
     assert!(said.contains("cannot start rank"), "{said}");

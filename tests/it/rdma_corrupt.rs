@@ -7,7 +7,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::common::{QUICK, Rows, g2g, run, text, verified};
+use crate::common::{QUICK, Rows, g2g, program, run, text, verified};
 use tempfile::TempDir;
 
 /// A size whose end is no whole word of the pattern.
@@ -146,7 +146,7 @@ fn what_is_reported_before_it_is_there_is_found_in_single_operations_and_in_bulk
 #[test]
 fn a_limit_of_locked_memory_is_told_with_the_need_and_the_remedy() {
     let mut limited = Command::new("prlimit");
-    limited.args(["--memlock=1048576:1048576", env!("CARGO_BIN_EXE_g2g")]);
+    limited.args(["--memlock=1048576:1048576", program()]);
     let options = format!("--provider tcp --operation write --sizes 64K,4M,4K {QUICK}");
     let run = Run::of(limited, "memlock", "bulk", &options);
     assert_eq!(run.result.status.code(), Some(1), "{}", run.said);

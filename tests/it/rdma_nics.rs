@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use crate::common::{QUICK, text, verified};
+use crate::common::{QUICK, program, text, verified};
 
 /// A command in namespaces where this user may make networks.
 fn apart() -> Command {
@@ -31,7 +31,7 @@ fn all_interfaces_carry_their_share_and_the_row_names_them() {
     );
     let mut command = apart();
     command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/two-networks"));
-    command.arg(env!("CARGO_BIN_EXE_g2g")).args(line.split_whitespace());
+    command.arg(program()).args(line.split_whitespace());
     for name in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
         command.env(name, "1");
     }

@@ -13,7 +13,7 @@ use g2g::ffi::{cuda::CALLS, nccl};
 use regex::bytes::Regex;
 
 use super::architecture::sources;
-use crate::common::{exports, install, kernel_has_driver, run, text};
+use crate::common::{exports, install, kernel_has_driver, program, run, text};
 
 /// What NVML has only from some driver on: the name, and the oldest of these drivers that has it.
 /// Without it g2g does not report what it tells of; all other functions are in every driver.
@@ -75,7 +75,7 @@ fn the_documents_name_the_versions_that_the_tables_have() {
 fn called() -> BTreeSet<String> {
     let folder = tempfile::tempdir().unwrap();
     let (program, log) = (folder.path().join("g2g"), folder.path().join("called"));
-    let built = Path::new(env!("CARGO_BIN_EXE_g2g"));
+    let built = Path::new(crate::common::program());
     install(built, &program);
     let simulated = folder.path().join("libreal.so");
     install(&built.with_file_name("libsimgpu.so"), &simulated);
@@ -139,7 +139,7 @@ fn each_nvml_has_the_functions_that_are_called() {
 /// name space of users do not reach.
 fn with_driver(folder: &Path, line: &str) -> Output {
     let mut command = Command::new("unshare");
-    command.arg("--map-root-user").arg(env!("CARGO_BIN_EXE_g2g"));
+    command.arg("--map-root-user").arg(program());
     command.env("LD_LIBRARY_PATH", folder).env_remove("CUDA_VISIBLE_DEVICES");
     run(command, line)
 }

@@ -11,7 +11,7 @@ use std::{
 use crate::common::{
     Rows, eventually, install,
     lab::{Lab, lab},
-    text,
+    program, text,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -24,19 +24,19 @@ fn root() -> &'static Path {
 }
 
 /// A script of the repository with the words of `line`, for the g2g under test.
-fn script(name: &str, line: &str) -> Command {
+pub(crate) fn script(name: &str, line: &str) -> Command {
     let mut command = Command::new(root().join("scripts").join(name));
-    command.args(line.split_whitespace()).env("G2G", env!("CARGO_BIN_EXE_g2g"));
+    command.args(line.split_whitespace()).env("G2G", program());
     command
 }
 
-fn finish(mut command: Command) -> (Output, String) {
+pub(crate) fn finish(command: &mut Command) -> (Output, String) {
     let result = command.output().unwrap();
     let said = format!("{command:?}: {}{}", text(&result.stdout), text(&result.stderr));
     (result, said)
 }
 
-fn write_program(path: &Path, lines: &str) {
+pub(crate) fn write_program(path: &Path, lines: &str) {
     let source = path.with_extension("sh");
     fs::write(&source, format!("#!/bin/sh\n{lines}\n")).unwrap();
     install(&source, path);
@@ -77,7 +77,7 @@ impl Cluster {
     /// `scripts/run-cluster` beside the hosts, by `mpirun`, with a host file in which `0`, `1`, …
     /// stand for the hosts.
     fn run(&self, mpirun: &str, hosts: &str, line: &str) -> (Output, String) {
-        self.run_with(&[("G2G", env!("CARGO_BIN_EXE_g2g"))], mpirun, hosts, line)
+        self.run_with(&[("G2G", program())], mpirun, hosts, line)
     }
 
     fn run_with(
@@ -102,7 +102,7 @@ impl Cluster {
         // The link on which the head is too.
         command.env("OMPI_MCA_btl_tcp_if_include", "eth1").env("HYDRA_IFACE", "eth1");
         command.envs(variables.iter().copied());
-        let (result, said) = finish(command);
+        let (result, said) = finish(&mut command);
         let is_gone = eventually(Duration::from_secs(20), || self.lab.processes().is_empty());
         assert!(is_gone, "{said} leaves {}", self.lab.processes());
         (result, said)
@@ -202,13 +202,13 @@ fn what_hosts_lack_is_said_in_one_sentence_before_anything_starts_and_copied_on_
     let folder = cluster.folder.path().join("program");
     fs::create_dir(&folder).unwrap();
     let program = folder.join("g2g");
-    install(Path::new(env!("CARGO_BIN_EXE_g2g")), &program);
+    install(Path::new(crate::common::program()), &program);
     // Two hosts have a folder of their own there: one with nothing in it, one with another program.
     let mount = format!("mount -t tmpfs tmpfs {}", folder.display());
     cluster.lab.on(1, &mount);
     cluster.lab.on(2, &format!("{mount} && cp /bin/true {}", program.display()));
     // The fourth has the program, but not the folder beside it in which all is started.
-    let (program, real) = (program.to_str().unwrap(), env!("CARGO_BIN_EXE_g2g"));
+    let (program, real) = (program.to_str().unwrap(), crate::common::program());
     let above = cluster.folder.path().display();
     let own = format!(
         "mount -t tmpfs tmpfs {above} && mkdir {} && cp {real} {program}",
@@ -262,7 +262,7 @@ fn run_cluster_refuses_bad_input_in_one_sentence() {
         let name = file.display().to_string();
         let mut command = script("run-cluster", &options.replace("FILE", &name));
         command.env("G2G_RSH", "/absent/rsh");
-        let (result, said) = finish(command);
+        let (result, said) = finish(&mut command);
         assert_eq!(result.status.code(), Some(2), "{said}");
         let error = text(&result.stderr);
         let part = part.replace("FILE", if part == "HOSTFILE" { "FILE" } else { &name });
@@ -278,7 +278,7 @@ fn run_node_leaves_a_folder_with_every_part() {
                 --time-limit 20ms --quiet --output";
     let mut command = script("run-node", line);
     command.arg(&output).current_dir(&folder);
-    let (result, said) = finish(command);
+    let (result, said) = finish(&mut command);
     assert_eq!(result.status.code(), Some(0), "{said}");
     assert!(said.contains(&format!("results: {}", output.display())), "{said}");
     let topology = fs::read_to_string(output.join("topo.json")).unwrap();
@@ -303,7 +303,7 @@ fn run_node_leaves_a_folder_with_every_part() {
     // What is there is not mixed with what comes.
     let mut command = script("run-node", line);
     command.arg(&output);
-    let (result, said) = finish(command);
+    let (result, said) = finish(&mut command);
     assert_eq!(result.status.code(), Some(2), "{said}");
     assert!(said.contains("is there already"), "{said}");
 }
@@ -313,7 +313,7 @@ fn a_bad_case_in_one_part_of_run_node_leaves_the_others() {
     let folder = tempfile::tempdir().unwrap();
     // The parts end as the first word of each is told to, before g2g's answer to `topo` comes.
     let program = folder.path().join("g2g");
-    let real = env!("CARGO_BIN_EXE_g2g");
+    let real = crate::common::program();
     write_program(
         &program,
         &format!("case \"$*\" in topo*) exec {real} \"$@\" ;; *$FAILS*) exit $CODE ;; esac"),
@@ -322,7 +322,7 @@ fn a_bad_case_in_one_part_of_run_node_leaves_the_others() {
         let output = folder.path().join(format!("{}-{code}", fails.trim_matches(['/', ' '])));
         let mut command = script("run-node", "--simulate p4d.24xlarge --sizes 1M --output");
         command.arg(&output).env("G2G", &program).env("FAILS", fails).env("CODE", code);
-        let (result, said) = finish(command);
+        let (result, said) = finish(&mut command);
         assert_eq!(result.status.code(), Some(code.parse().unwrap()), "{said}");
         assert_eq!(said.matches("== ").count(), parts, "{said}");
     }
@@ -360,7 +360,7 @@ fn the_job_for_slurm_hands_over_what_srun_needs() {
     let mut command = script("cluster.sbatch", line);
     command.arg(&output).current_dir(&folder).env("PATH", path);
     command.env("G2G_SRUN_MPI", "pmi2").env("SLURM_SUBMIT_DIR", root());
-    let (result, said) = finish(command);
+    let (result, said) = finish(&mut command);
     assert_eq!(result.status.code(), Some(0), "{said}");
     let rows = Rows::read(&output);
     assert_eq!((rows.len(), rows.cell(0, "status")), (2, "ok"), "{said}");
@@ -405,7 +405,7 @@ fn the_job_for_kubernetes_has_what_rdma_and_shared_memory_need() {
     command.args(options).args("--numa 0:0 --provider tcp --operation copy,write".split(' '));
     command.args("--sizes 64 --samples 2 --time-limit 20ms --output".split(' '));
     command.arg(folder.path().join("run"));
-    let (result, said) = finish(command);
+    let (result, said) = finish(&mut command);
     assert_eq!(result.status.code(), Some(0), "{said}");
     let rows = Rows::parse(&text(&result.stdout));
     let measured = (0..rows.len()).filter(|&row| rows.cell(row, "status") == "ok").count();
@@ -414,12 +414,12 @@ fn the_job_for_kubernetes_has_what_rdma_and_shared_memory_need() {
 
 #[test]
 fn what_is_built_here_runs_with_glibc_2_34_and_what_needs_a_newer_one_is_refused() {
-    let program = env!("CARGO_BIN_EXE_g2g");
+    let program = program();
     let library = Path::new(program).with_file_name("libsimgpu.so");
     let check = |version: &str| {
         let mut command = script("package", "--check");
         command.arg(version).arg(program).arg(&library);
-        finish(command)
+        finish(&mut command)
     };
     // That of Amazon Linux 2023.
     let (result, said) = check("2.34");
@@ -434,8 +434,9 @@ fn what_is_built_here_runs_with_glibc_2_34_and_what_needs_a_newer_one_is_refused
 #[test]
 fn package_refuses_bad_input_in_one_sentence() {
     for (line, part) in [
-        ("x86-64", "unknown argument x86-64: there are x86_64, aarch64 and --check"),
+        ("x86-64", "unknown argument x86-64: there are x86_64, aarch64, --hardware and --check"),
         ("x86_64 --check", "unknown argument --check"),
+        ("--hardware arm", "unknown argument arm"),
         ("--check", "'' is no version of glibc"),
         ("--check 2 /bin/sh", "'2' is no version of glibc"),
         ("--check 2.17", "--check needs the files to look at"),
@@ -444,7 +445,7 @@ fn package_refuses_bad_input_in_one_sentence() {
     ] {
         let mut command = script("package", line);
         command.current_dir(root());
-        let (result, said) = finish(command);
+        let (result, said) = finish(&mut command);
         assert_eq!(result.status.code(), Some(2), "{said}");
         let error = text(&result.stderr);
         assert!(error.contains(part) && error.lines().count() == 1, "{part}: {said}");

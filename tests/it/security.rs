@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::common::{
-    SOON, children, eventually, g2g, shared_memory_names, signal, start, text, wait,
+    SOON, children, eventually, g2g, program, shared_memory_names, signal, start, text, wait,
 };
 
 /// A short run.
@@ -217,7 +217,7 @@ fn a_planted_link_is_not_written_through() {
 #[test]
 fn nothing_that_is_made_can_be_written_by_all() {
     let folder = tempfile::tempdir().unwrap();
-    let program = env!("CARGO_BIN_EXE_g2g");
+    let program = program();
     let line = format!(
         "umask 0; exec {program} nccl --simulate p4d.24xlarge --gpus 0,1 --sizes 8K {QUICK} --quiet --output made/run"
     );

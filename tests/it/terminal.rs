@@ -2,7 +2,7 @@
 
 use std::{path::Path, process::Command};
 
-use crate::common::{g2g, text};
+use crate::common::{g2g, program, text};
 use regex::Regex;
 
 /// Eight rows.
@@ -11,7 +11,7 @@ const RUN: &str = "p2p --simulate p4d.24xlarge --gpus 0,1 --operation copy --eng
 
 /// What g2g writes to a terminal when it is called with the words of `line`.
 fn on_terminal(line: &str, variables: &[(&str, &str)]) -> String {
-    let program = env!("CARGO_BIN_EXE_g2g");
+    let program = program();
     let mut command = Command::new("script");
     command.args(["--quiet", "--return", "--command", &format!("{program} {line}"), "/dev/null"]);
     command.env_remove("NO_COLOR").env("TERM", "xterm-256color").envs(variables.iter().copied());

@@ -222,7 +222,7 @@ fn results_with_numbers_that_nothing_measures_are_shown_or_refused() {
             fs::write(run.join("run.csv"), changed).unwrap();
             // What has no end takes all memory: 4 GiB are enough for any page.
             let mut command = Command::new("prlimit");
-            command.args(["--as=4294967296", env!("CARGO_BIN_EXE_g2g"), "report"]).arg(&run);
+            command.args(["--as=4294967296", crate::common::program(), "report"]).arg(&run);
             let result = command.arg("-o").arg(folder.path().join("page.html")).output().unwrap();
             let said = text(&result.stdout) + &text(&result.stderr);
             assert!(matches!(result.status.code(), Some(0 | 2)), "{name} {number}: {said}");

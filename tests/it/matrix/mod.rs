@@ -12,5 +12,5 @@ use std::process::{Command, Output};
 fn in_own_mounts(words: &str) -> Output {
     let mut command = Command::new("unshare");
     command.args(["--map-root-user", "--mount", "sh", "-c", words]);
-    command.env("g2g", env!("CARGO_BIN_EXE_g2g")).output().unwrap()
+    command.env("g2g", crate::common::program()).output().unwrap()
 }

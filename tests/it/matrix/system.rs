@@ -75,7 +75,7 @@ fn a_clock_of_the_measurement_that_goes_back_gives_no_number() {
 /// The program, its library and a folder, for whoever may read them.
 fn public(folder: &Path) -> PathBuf {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
-    let built = Path::new(env!("CARGO_BIN_EXE_g2g"));
+    let built = Path::new(crate::common::program());
     for name in ["g2g", "libsimgpu.so"] {
         install(&built.with_file_name(name), &folder.join(name));
     }

@@ -1,7 +1,11 @@
 //! What needs a real GPU. Ignored where there is none; `scripts/test --gpu` runs it, and it fails
 //! there if the GPU is absent.
 
-use crate::common::{Rows, g2g, run, text};
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use common::{Rows, g2g, run, text};
 
 /// Runs g2g on the real machine; its rows, all of which must be measured and verified.
 fn rows(line: &str) -> Rows {
@@ -74,51 +78,64 @@ fn what_counters_say_of_a_real_gpus_copies_does_not_contradict_them() {
     }
 }
 
-#[test]
-#[ignore = "needs two NVIDIA GPUs"]
-fn two_real_gpus_reach_each_other_through_the_host_and_directly_if_they_can() {
-    rows("shm --gpus 0,1 --ranks 1 --sizes 1M,64M");
-    // A machine whose GPUs do not reach each other ends well too, with reasons instead of numbers.
-    let folder = tempfile::tempdir().unwrap();
-    let output = folder.path().join("run");
-    let line = format!("p2p --gpus 0,1 --sizes 1M,64M --output {}", output.display());
-    let result = run(g2g(), &line);
-    assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
-    let rows = Rows::read(&output);
-    assert_eq!(rows.len(), 2 * (2 * 2 * 2 + 1));
-    let is_told = |row| match rows.cell(row, "status") {
-        "ok" => rows.cell(row, "reason").is_empty(),
-        "skipped" => rows.cell(row, "reason").contains("cannot reach"),
-        _ => false,
-    };
-    assert!((0..rows.len()).all(is_told));
-}
+mod two_gpus {
+    use super::*;
 
-#[test]
-#[ignore = "needs an NVIDIA GPU and NCCL"]
-fn a_real_communicator_of_one_rank_does_every_collective() {
-    let rows = rows(
-        "nccl --gpus 0 --operation all_reduce,all_gather,reduce_scatter,broadcast,reduce,alltoall,\
-         gather,scatter,sendrecv -d all -o all --sizes 4K,1000001,16M --time-limit 20ms",
-    );
-    for row in 0..rows.len() {
-        assert_eq!(rows.cell(row, "communicator_ranks"), "1");
-        assert_eq!(rows.cell(row, "bandwidth_gb_s_bus"), "");
+    #[test]
+    #[ignore = "needs two NVIDIA GPUs"]
+    fn two_real_gpus_reach_each_other_through_the_host_and_directly_if_they_can() {
+        rows("shm --gpus 0,1 --ranks 1 --sizes 1M,64M");
+        // A machine whose GPUs do not reach each other ends well too, with reasons instead of numbers.
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("run");
+        let line = format!("p2p --gpus 0,1 --sizes 1M,64M --output {}", output.display());
+        let result = run(g2g(), &line);
+        assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
+        let rows = Rows::read(&output);
+        assert_eq!(rows.len(), 2 * (2 * 2 * 2 + 1));
+        let is_told = |row| match rows.cell(row, "status") {
+            "ok" => rows.cell(row, "reason").is_empty(),
+            "skipped" => rows.cell(row, "reason").contains("cannot reach"),
+            _ => false,
+        };
+        assert!((0..rows.len()).all(is_told));
     }
-    assert!(rows.len() > 9 * 3);
 }
 
-#[test]
-#[ignore = "needs an NVIDIA GPU and NCCL 2.30.3 or newer"]
-fn several_ranks_on_one_real_gpu_do_every_collective() {
-    let rows = rows(
-        "nccl --gpus 0 --ranks 4 --nccl-env NCCL_MULTI_RANK_GPU_ENABLE=1 --operation all_reduce,\
-         all_gather,reduce_scatter,broadcast,reduce,alltoall,gather,scatter,sendrecv \
-         --sizes 4K,1M,16M --time-limit 100ms",
-    );
-    for row in 0..rows.len() {
-        assert_eq!(rows.cell(row, "communicator_ranks"), "4");
-        assert!(rows.number(row, "bandwidth_gb_s_bus") > 0.0);
-        assert_eq!(rows.cell(row, "path_verdict"), "proven", "{}", rows.cell(row, "path_reason"));
+mod nccl {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU and NCCL"]
+    fn a_real_communicator_of_one_rank_does_every_collective() {
+        let rows = rows(
+            "nccl --gpus 0 --operation all_reduce,all_gather,reduce_scatter,broadcast,reduce,alltoall,\
+             gather,scatter,sendrecv -d all -o all --sizes 4K,1000001,16M --time-limit 20ms",
+        );
+        for row in 0..rows.len() {
+            assert_eq!(rows.cell(row, "communicator_ranks"), "1");
+            assert_eq!(rows.cell(row, "bandwidth_gb_s_bus"), "");
+        }
+        assert!(rows.len() > 9 * 3);
+    }
+
+    #[test]
+    #[ignore = "needs an NVIDIA GPU and NCCL 2.30.3 or newer"]
+    fn several_ranks_on_one_real_gpu_do_every_collective() {
+        let rows = rows(
+            "nccl --gpus 0 --ranks 4 --nccl-env NCCL_MULTI_RANK_GPU_ENABLE=1 --operation all_reduce,\
+             all_gather,reduce_scatter,broadcast,reduce,alltoall,gather,scatter,sendrecv \
+             --sizes 4K,1M,16M --time-limit 100ms",
+        );
+        for row in 0..rows.len() {
+            assert_eq!(rows.cell(row, "communicator_ranks"), "4");
+            assert!(rows.number(row, "bandwidth_gb_s_bus") > 0.0);
+            assert_eq!(
+                rows.cell(row, "path_verdict"),
+                "proven",
+                "{}",
+                rows.cell(row, "path_reason")
+            );
+        }
     }
 }
