@@ -86,14 +86,18 @@ fn sizes(rows: &[&Row]) -> Grid {
     if is_judged {
         columns.push(("of expected", verdicts::percent));
     }
-    columns.extend::<[Column<&Row>; 6]>([
+    columns.extend::<[Column<&Row>; 5]>([
         ("p50", |row| time(row.latency_ns_p50)),
         ("p90", |row| time(row.latency_ns_p90)),
         ("p99", |row| time(row.latency_ns_p99)),
         ("p99.9", |row| time(row.latency_ns_p999)),
         ("max", |row| time(row.latency_ns_max)),
-        ("status", status),
     ]);
+    if rows.iter().any(|row| row.empty_span_ns.is_some()) {
+        columns.push(("empty span", |row| time(row.empty_span_ns)));
+        columns.push(("empty kernel", |row| time(row.empty_kernel_ns)));
+    }
+    columns.push(("status", status));
     Grid::of(&columns, rows.iter().copied()).words(&["status"])
 }
 

@@ -105,6 +105,8 @@ fn groups_and_graphs_of_nccl_are_connected_before_they_are_held() {
         "-m 64 --sizes 64K",
         "-G 4 --sizes 4K,1M",
         "-G 4 -m 16 --sizes 64K",
+        "--split MOD:2 --sizes 64K",
+        "--registration symmetric --sizes 64K",
     ] {
         for machine in ["p4d.24xlarge", "p5.48xlarge"] {
             measured(

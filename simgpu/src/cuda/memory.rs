@@ -101,6 +101,7 @@ driver! {
             return Err(Code::HOST_MEMORY_ALREADY_REGISTERED);
         }
         let key = mapped_key(address, bytes).ok_or(Code::INVALID_VALUE)?;
+        pin(world, bytes);
         let (kind, place) = (Kind::Registered, Place::Host);
         local.memory.add(Region { start: address, bytes, kind, gpu, place, key });
         Ok(())
@@ -174,7 +175,14 @@ fn host_alloc(
         place: Place::Host,
         key: private_key(start),
     });
+    pin(world, bytes as u64);
     address.set(start as *mut c_void)
+}
+
+/// The host's time for pinning memory.
+fn pin(world: &World, bytes: u64) {
+    let gib = bytes as f64 / f64::from(1 << 30);
+    world.shared.take_ms(gib * world.machine.driver.pin_ms_per_gib as f64);
 }
 
 /// Lets go of the region that begins at `address`, if it is of the right kind, once nothing is

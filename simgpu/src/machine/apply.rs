@@ -61,6 +61,8 @@ pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
         let driver = &mut machine.driver;
         set(&mut driver.queue_entries, keys.queue_entries.map(|entries| entries.get()));
         set(&mut driver.call_ms, keys.call_ms.map(|ms| ms.get()));
+        set(&mut driver.context_ms, keys.context_ms.map(|ms| ms.get()));
+        set(&mut driver.pin_ms_per_gib, keys.pin_ms_per_gib.map(|ms| ms.get()));
         set(&mut driver.event_ns, keys.event_ns.map(|ns| ns.get()));
         set(&mut driver.event_error_ns, keys.event_error_ns.map(|ns| ns.get()));
         set(&mut driver.idle_clock_percent, keys.idle_clock_percent.map(|share| share.get()));
@@ -71,6 +73,7 @@ pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
         set(&mut machine.nccl.nvls, keys.nvls.map(Some));
         set(&mut machine.nccl.nvls_efficiency, keys.nvls_efficiency.map(|share| Some(share.get())));
         set(&mut machine.nccl.net_gb_s, keys.net_gb_s.map(|speed| speed.get()));
+        set(&mut machine.nccl.init_ms, keys.init_ms.map(|ms| ms.get()));
         set(&mut machine.nccl.work_fifo_bytes, keys.work_fifo_bytes.map(|bytes| bytes.get()));
         set(&mut machine.nccl.net_name, keys.net_name.clone());
     }

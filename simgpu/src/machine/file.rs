@@ -102,6 +102,8 @@ pub(super) struct FileKeys {
 pub(super) struct DriverKeys {
     pub queue_entries: Option<Whole<16, { QUEUE as u64 }>>,
     pub call_ms: Option<Whole<0, 60_000>>,
+    pub context_ms: Option<Whole<0, 60_000>>,
+    pub pin_ms_per_gib: Option<Whole<0, 60_000>>,
     pub event_ns: Option<Whole<0, 1_000_000>>,
     pub event_error_ns: Option<Whole<0, 1_000_000>>,
     pub idle_clock_percent: Option<Whole<1, 100>>,
@@ -116,6 +118,7 @@ pub(super) struct NcclKeys {
     pub nvls: Option<bool>,
     pub nvls_efficiency: Option<Fraction>,
     pub net_gb_s: Option<Speed>,
+    pub init_ms: Option<Whole<0, 60_000>>,
     pub work_fifo_bytes: Option<Whole<512, { 1 << 30 }>>,
     pub net_name: Option<String>,
 }

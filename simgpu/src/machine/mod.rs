@@ -110,6 +110,10 @@ pub struct Driver {
     pub queue_entries: u64,
     /// What each call takes that waits for a context at rest, in milliseconds.
     pub call_ms: u64,
+    /// What making a context takes, in milliseconds.
+    pub context_ms: u64,
+    /// What pinning host memory takes, in milliseconds for each GiB.
+    pub pin_ms_per_gib: u64,
     /// What recording an event takes, and waiting for one, of the stream's time, in nanoseconds.
     pub event_ns: u64,
     /// By how much the time between two events may be wrong, in nanoseconds.
@@ -127,6 +131,8 @@ impl Driver {
     pub(crate) const STRICT: Self = Self {
         queue_entries: QUEUE as u64,
         call_ms: 1,
+        context_ms: 300,
+        pin_ms_per_gib: 250,
         event_ns: 1000,
         event_error_ns: 500,
         idle_clock_percent: 25,
@@ -269,6 +275,8 @@ pub struct Nccl {
     pub net_gb_s: f64,
     /// The network's name in the log.
     pub net_name: String,
+    /// What making a communicator takes, in milliseconds.
+    pub init_ms: u64,
     /// The size of the queue in which each rank has the descriptions of its work.
     pub work_fifo_bytes: u64,
 }
@@ -280,6 +288,7 @@ impl Default for Nccl {
             nvls_efficiency: None,
             net_gb_s: 12.5,
             net_name: "Socket".to_owned(),
+            init_ms: 500,
             work_fifo_bytes: 1 << 20,
         }
     }

@@ -279,6 +279,10 @@ pub(super) fn progress(world: &World, handle: &Handle) -> State {
         if let State::Ready(model) = &own.state {
             super::report::tell_of_layout(world, &own, model);
             tell_of_init(world, &own, "Init COMPLETE");
+            // All ranks do it at the same time.
+            if own.rank == 0 {
+                world.shared.take_ms(world.machine.nccl.init_ms as f64);
+            }
         }
     }
     own.state.clone()

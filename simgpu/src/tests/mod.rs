@@ -165,6 +165,8 @@ pub(super) fn machine() -> Machine {
         // So that durations are those of the fields.
         driver: Driver {
             call_ms: 0,
+            context_ms: 0,
+            pin_ms_per_gib: 0,
             event_ns: 0,
             event_error_ns: 0,
             clock_rise_ms: 0,
@@ -174,7 +176,7 @@ pub(super) fn machine() -> Machine {
         pairs: pairs.collect(),
         nics: vec![],
         host: crate::machine::load("g5.12xlarge").unwrap().host,
-        nccl: Nccl::default(),
+        nccl: Nccl { init_ms: 0, ..Nccl::default() },
         faults: Faults::default(),
         report: None,
     }

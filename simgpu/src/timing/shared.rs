@@ -17,9 +17,10 @@ use super::{
     GPUS, PROCESSES, Plane, RING,
     clocks::Load,
     cost::{HOST, Leg, Medium},
+    ps_of_ns,
     settle::{After, Step, What},
 };
-use crate::machine::{Driver, Machine};
+use crate::machine::Machine;
 
 /// What only this version of the library writes at the beginning of a state.
 const MAGIC: u64 = 0x6732_675f_7369_6d01;
@@ -217,9 +218,9 @@ impl Shared {
         &self.loads[gpu as usize]
     }
 
-    /// The host takes `driver`'s time for a call that changes a context.
-    pub(crate) fn take_call(&self, driver: Driver) {
-        self.reach(self.host_ps() + driver.call_ms * 1_000_000_000);
+    /// The host is busy for so many milliseconds.
+    pub(crate) fn take_ms(&self, ms: f64) {
+        self.reach(self.host_ps() + ps_of_ns(ms * 1e6));
     }
 
     /// Bytes of a GPU: NVLink out and in, PCIe out and in.

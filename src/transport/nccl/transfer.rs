@@ -412,10 +412,13 @@ impl Transfer for Collectives {
 
 /// The most operations of `case` that are queued behind a hold.
 fn held_max(case: &Case) -> u64 {
-    let ranks = case.collective().map_or(1, |(_, nccl, _)| u64::from(nccl.ranks));
-    let peers = match case.operation.collective() {
-        Some(Collective::AllToAll | Collective::Gather | Collective::Scatter) => ranks,
-        _ => 2,
+    use Collective::{
+        AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter, SendRecv,
+    };
+    let Some((of, nccl, _)) = case.collective() else { return OPERATIONS_MAX };
+    let peers = match of {
+        AllToAll | Gather | Scatter => u64::from(nccl.ranks),
+        AllReduce | AllGather | ReduceScatter | Broadcast | Reduce | SendRecv => 2,
     };
     (WORK_MAX / (WORK_OF_A_PEER * peers)).clamp(1, OPERATIONS_MAX)
 }
