@@ -102,15 +102,15 @@ struct Generator(u64);
 impl Generator {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(STEP);
-        let (mut low, mut high) = (self.0 as u32, (self.0 >> 32) as u32);
+        let (mut low, mut high) = (self.0 & 0xFFFF_FFFF, self.0 >> 32);
         for _ in 0..2 {
             low ^= high;
-            let product = u64::from(low) * 0xB093_22E3;
-            high = high.wrapping_mul(0xB093_22E3).wrapping_add(low.wrapping_mul(0xDABA_0B6E));
-            high = high.wrapping_add((product >> 32) as u32);
-            low = product as u32;
+            let product = low * 0xB093_22E3;
+            high = (high * 0xB093_22E3).wrapping_add(low * 0xDABA_0B6E);
+            high = high.wrapping_add(product >> 32) & 0xFFFF_FFFF;
+            low = product & 0xFFFF_FFFF;
         }
-        u64::from(high) << 32 | u64::from(low ^ high)
+        high << 32 | (low ^ high)
     }
 }
 
