@@ -3,6 +3,8 @@
 //!
 //! A probe wants its GPU to itself, so each runs in a process of its own.
 
+#![allow(clippy::print_stdout, reason = "what a probe finds is printed")]
+
 use std::{
     process::Command,
     sync::atomic::AtomicU32,

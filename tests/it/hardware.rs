@@ -100,35 +100,6 @@ const ALWAYS_LEFT_OUT: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn a_rehearsal_with_eight_gpus_is_complete_and_agrees_with_itself() {
-    let folder = tempfile::tempdir().unwrap();
-    let programs = folder.path().join("bin");
-    fs::create_dir(&programs).unwrap();
-    write_program(&programs.join("nvidia-smi"), "echo \"$@\"");
-    write_program(&programs.join("nvbandwidth"), "echo SUM device_local_copy 1234.5");
-    let line = "echo ' 4096 1024 float sum -1 12.5 0.33 0.57 0 12.5 0.33 0.57 0'";
-    write_program(&programs.join("all_reduce_perf"), line);
-    let path = format!("{}:{PATH}", programs.display());
-    let output = folder.path().join("output");
-    rehearse("p5.48xlarge", &output, &path, &ALWAYS_LEFT_OUT);
-    assert_eq!(verdicts(&output).len(), 37);
-    let read = |name: &str| fs::read_to_string(output.join(name)).unwrap();
-    assert!(read("copies/peers.csv").contains("1,nvbandwidth,device_local_copy,1234.5"));
-    assert!(read("copies/peers.csv").contains("1,g2g,transport=local"));
-    assert!(read("nccl-tests/peers.csv").contains("1,nccl-tests,4096,0.57"));
-    assert_eq!(read("nvidia-smi/topom.out"), "topo -m\n");
-    let ratios = ratios(&output);
-    for wanted in ["queue-depth:", "clock-ramp:", "copies: rate", "nccl: rate", "p2p-ipc: latency"]
-    {
-        assert!(ratios.iter().any(|(name, _)| name.starts_with(wanted)), "{wanted}: {ratios:?}");
-    }
-    for (name, ratio) in ratios {
-        // The way through host memory takes real time.
-        assert!(name.starts_with("shm") || (ratio - 1.0).abs() < 0.02, "{name}: {ratio}");
-    }
-}
-
-#[test]
 fn a_rehearsal_with_one_gpu_is_complete_and_shows_how_it_differs_from_what_is_assumed() {
     let folder = tempfile::tempdir().unwrap();
     let machine = one_h200(
@@ -312,4 +283,45 @@ fn an_unpacked_package_needs_nothing_of_the_repository() {
     // Without the tests.
     assert_eq!(verdicts["queue-depth"].0, "skipped", "{said}");
     assert!(verdicts["queue-depth"].1.contains("no test program driver is beside g2g"), "{said}");
+}
+
+/// What `scripts/test --long` runs.
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "takes a minute"]
+    fn a_rehearsal_with_eight_gpus_is_complete_and_agrees_with_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let programs = folder.path().join("bin");
+        fs::create_dir(&programs).unwrap();
+        write_program(&programs.join("nvidia-smi"), "echo \"$@\"");
+        write_program(&programs.join("nvbandwidth"), "echo SUM device_local_copy 1234.5");
+        let line = "echo ' 4096 1024 float sum -1 12.5 0.33 0.57 0 12.5 0.33 0.57 0'";
+        write_program(&programs.join("all_reduce_perf"), line);
+        let path = format!("{}:{PATH}", programs.display());
+        let output = folder.path().join("output");
+        rehearse("p5.48xlarge", &output, &path, &ALWAYS_LEFT_OUT);
+        assert_eq!(verdicts(&output).len(), 37);
+        let read = |name: &str| fs::read_to_string(output.join(name)).unwrap();
+        assert!(read("copies/peers.csv").contains("1,nvbandwidth,device_local_copy,1234.5"));
+        assert!(read("copies/peers.csv").contains("1,g2g,transport=local"));
+        assert!(read("nccl-tests/peers.csv").contains("1,nccl-tests,4096,0.57"));
+        assert_eq!(read("nvidia-smi/topom.out"), "topo -m\n");
+        let ratios = ratios(&output);
+        for wanted in
+            ["queue-depth:", "clock-ramp:", "copies: rate", "nccl: rate", "p2p-ipc: latency"]
+        {
+            assert!(
+                ratios.iter().any(|(name, _)| name.starts_with(wanted)),
+                "{wanted}: {ratios:?}"
+            );
+        }
+        for (name, ratio) in ratios {
+            // The way through host memory takes real time; an empty span lasts a microsecond, and
+            // events are wrong by half of that.
+            let share = if name.contains(": empty") { 0.2 } else { 0.02 };
+            assert!(name.starts_with("shm") || (ratio - 1.0).abs() < share, "{name}: {ratio}");
+        }
+    }
 }
