@@ -57,7 +57,8 @@ fn a_pair_that_is_slow_both_ways_is_no_slow_gpu() {
 
 #[test]
 fn healthy_machines_have_nothing_that_is_slow() {
-    let jitter = "[[fault.jitter]]\nshare = 0.02\nextra_ns = 20000\n";
+    // It hits a tenth of the samples of some 15 copies.
+    let jitter = "[[fault.jitter]]\nshare = 0.008\nextra_ns = 20000\n";
     for instance in ["p3dn.24xlarge", "p4d.24xlarge", "g7e.24xlarge"] {
         assert_eq!(slow(instance, ""), [""; 0], "{instance}");
         assert_eq!(slow(instance, jitter), [""; 0], "{instance} with jitter");
