@@ -147,7 +147,7 @@ fn a_rank_that_is_told_alone_ends_and_is_named() {
 const MOMENTS: [(&str, u64, &str); 6] = [
     ("cuMemAlloc", 0, "while it was prepared"),
     ("cuMemcpyAsync", 200, "in the warm-up"),
-    ("cuMemcpyAsync", 460, "in the proof of single operations"),
+    ("cuMemcpyAsync", 435, "in the proof of single operations"),
     ("cuMemcpyAsync", 700, "in the bandwidth pass"),
     ("cuMemcpyAsync", 1200, "in the latency pass"),
     ("cuMemcpyAsync", 1550, "in the warm-up"),
