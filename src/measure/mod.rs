@@ -372,13 +372,14 @@ impl Passes<'_> {
         if !self.has_gpus {
             return Ok(None);
         }
-        let [span, kernel] = [Empty::Span, Empty::Kernel].map(|empty| self.empty_span(empty));
-        Ok(span?.zip(kernel?).map(|(span, kernel)| EmptySpans { span, kernel }))
+        let span = self.empty_span(Empty::Span)?;
+        let kernel = self.empty_span(Empty::Kernel)?;
+        Ok(span.zip(kernel).map(|(span, kernel)| EmptySpans { span, kernel }))
     }
 
     /// The median time of such a span, over all ranks.
     fn empty_span(&mut self, empty: Empty) -> Result<Option<Duration>, Error> {
-        let mut spans = [Span::default(); sampling::EMPTY_SPANS].to_vec();
+        let mut spans = vec![Span::default(); sampling::EMPTY_SPANS];
         self.transfer.run_empty(empty, &mut spans)?;
         let median = |ranks: Vec<Vec<Span>>| -> Result<Option<Duration>, Error> {
             if ranks.iter().flatten().all(|span| span.end_ns.is_none()) {

@@ -9,7 +9,7 @@ use std::{
 use super::{
     Guard, STREAMS,
     cost::{Cost, HOST, Medium},
-    plane::{Connection, Gate, GateKind, Operation, Work, link, linked, slot},
+    plane::{Connection, Gate, GateKind, Operation, Stream, Work, link, linked, slot},
     ps_of_ns,
     words::{Key, Write},
 };
@@ -242,9 +242,10 @@ impl Guard<'_> {
     /// Adds to `turns` the stream whose operation was kept from beginning by the one that has just
     /// begun on `stream`, through the same connection.
     fn tell_connection(&self, stream: usize, turns: &mut Turns) {
-        let connection = self.streams[stream].connection;
-        let Connection { queued, begun, .. } = self.connections[connection as usize];
-        if begun == queued || self.head(stream).number == begun {
+        let Stream { connection, timed, queued, .. } = self.streams[stream];
+        let Connection { queued: all, begun, .. } = self.connections[connection as usize];
+        let is_own = timed < queued && self.head(stream).number == begun;
+        if begun == all || is_own {
             return;
         }
         let others = self.streams.iter().enumerate();

@@ -180,15 +180,95 @@ impl Drop for Buffer {
     }
 }
 
-/// Pinned host memory that every GPU of this process reaches; zeroed at first, given back on drop.
-///
-/// It is memory of this process that is then registered. Of memory that the driver allocates
-/// (`cuMemHostAlloc`) the kernel does not say on which NUMA node it lies.
+/// Memory of this process, pinned so that every GPU of it reaches it; given back on drop.
 #[derive(Debug)]
-pub struct HostMemory {
+pub struct Pinned<M: Mapped> {
     context: Context,
     address: u64,
-    buffer: ManuallyDrop<HostBuffer>,
+    memory: ManuallyDrop<M>,
+}
+
+/// Memory that can be pinned.
+///
+/// # Safety
+///
+/// It stays mapped, readable and writable, at the place that it tells for as long as it lives.
+pub unsafe trait Mapped {
+    /// What errors call it.
+    const NAME: &str;
+
+    /// Where it begins, and its length.
+    fn memory(&self) -> (*mut u8, usize);
+}
+
+/// Pinned host memory of this process alone, zeroed at first.
+///
+/// The driver registers it. Of memory that the driver allocates (`cuMemHostAlloc`) the kernel does
+/// not say on which NUMA node it lies.
+pub type HostMemory = Pinned<HostBuffer>;
+
+// SAFETY: the mapping is made with the buffer and ends with it.
+unsafe impl Mapped for HostBuffer {
+    const NAME: &str = "pinned host memory";
+
+    fn memory(&self) -> (*mut u8, usize) {
+        self.memory()
+    }
+}
+
+/// A shared-memory segment, pinned.
+pub type Registered = Pinned<Segment>;
+
+// SAFETY: the mapping is made with the segment and ends with it.
+unsafe impl Mapped for Segment {
+    const NAME: &str = "a shared segment";
+
+    fn memory(&self) -> (*mut u8, usize) {
+        self.memory()
+    }
+}
+
+impl<M: Mapped> Pinned<M> {
+    fn pin(context: &Context, memory: M) -> Result<Self, CallError> {
+        const FLAGS: c_uint = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        let driver = context.current()?;
+        let (pointer, length) = Mapped::memory(&memory);
+        // SAFETY: the range stays mapped until the memory is dropped, behind its registration.
+        let answer = unsafe { driver.calls.cuMemHostRegister_v2(pointer.cast(), length, FLAGS) };
+        driver.check(answer, || object::<M>(length))?;
+        // From here on a failure unregisters it.
+        let memory = ManuallyDrop::new(memory);
+        let mut pinned = Self { context: context.clone(), address: 0, memory };
+        pinned.address = device_address(context, pointer)?;
+        Ok(pinned)
+    }
+}
+
+/// What the driver is asked about, in errors.
+fn object<M: Mapped>(length: usize) -> String {
+    format!("{} of {}", Bytes::of_len(length), M::NAME)
+}
+
+impl<M: Mapped> Drop for Pinned<M> {
+    fn drop(&mut self) {
+        let (pointer, length) = Mapped::memory(&*self.memory);
+        let unregistered = self.context.give_back(|driver| {
+            // SAFETY: the range was registered in `pin`, no stream uses it any more, and it is
+            // unregistered only here.
+            let answer = unsafe { driver.calls.cuMemHostUnregister(pointer.cast()) };
+            driver.check(answer, || object::<M>(length))
+        });
+        if unregistered {
+            // SAFETY: this is the only drop of the memory, and nothing uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
+    }
+}
+
+impl<M: Mapped + std::fmt::Debug> Memory for Pinned<M> {
+    fn all(&self) -> Slice<'_> {
+        Slice::new(self.address, Bytes::of_len(Mapped::memory(&*self.memory).1))
+    }
 }
 
 impl HostMemory {
@@ -200,13 +280,7 @@ impl HostMemory {
     /// `mmap`'s or the driver's refusal, most often for want of memory that can be pinned, and of
     /// no bytes at all.
     pub fn new(context: &Context, size: Bytes) -> Result<Self, CallError> {
-        let buffer = HostBuffer::new(size)?;
-        register(context, buffer.memory(), "pinned host memory")?;
-        // From here on a failure unregisters it.
-        let buffer = ManuallyDrop::new(buffer);
-        let mut memory = Self { context: context.clone(), address: 0, buffer };
-        memory.address = device_address(context, memory.memory().0)?;
-        Ok(memory)
+        Self::pin(context, HostBuffer::new(size)?)
     }
 
     /// Its bytes, once all streams of this process are idle: nothing queued writes them any more,
@@ -219,7 +293,7 @@ impl HostMemory {
         self.context.current()?.settle(|stream| stream.settle(patience))?;
         // No stream works on it, and what could queue more or reach its words would have to borrow
         // `self`.
-        Ok(&mut self.buffer)
+        Ok(&mut self.memory)
     }
 
     /// The 32-bit word at `offset`, which GPUs may watch or write meanwhile.
@@ -239,31 +313,8 @@ impl HostMemory {
 
     /// Where this process has it, for a library that registers memory.
     pub(in crate::ffi) fn memory(&self) -> (*mut u8, usize) {
-        self.buffer.memory()
+        self.memory.memory()
     }
-}
-
-impl Memory for HostMemory {
-    fn all(&self) -> Slice<'_> {
-        Slice::new(self.address, Bytes::of_len(self.memory().1))
-    }
-}
-
-impl Drop for HostMemory {
-    fn drop(&mut self) {
-        if unregister(&self.context, self.memory(), "pinned host memory") {
-            // SAFETY: this is the only drop of the buffer, and nothing uses it afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.buffer) };
-        }
-    }
-}
-
-/// A shared-memory segment, pinned so that every GPU of this process reaches it.
-#[derive(Debug)]
-pub struct Registered {
-    context: Context,
-    address: u64,
-    segment: ManuallyDrop<Segment>,
 }
 
 impl Registered {
@@ -274,18 +325,7 @@ impl Registered {
     /// The driver's refusal, most often for want of memory that can be pinned
     /// (`ulimit -l`, or the container's limit).
     pub fn new(context: &Context, segment: Segment) -> Result<Self, CallError> {
-        register(context, segment.memory(), "a shared segment")?;
-        // From here on a failure unregisters it.
-        let segment = ManuallyDrop::new(segment);
-        let mut memory = Self { context: context.clone(), address: 0, segment };
-        memory.address = device_address(context, memory.segment.memory().0)?;
-        Ok(memory)
-    }
-}
-
-impl Memory for Registered {
-    fn all(&self) -> Slice<'_> {
-        Slice::new(self.address, Bytes::of_len(self.segment.memory().1))
+        Self::pin(context, segment)
     }
 }
 
@@ -293,40 +333,8 @@ impl Deref for Registered {
     type Target = Segment;
 
     fn deref(&self) -> &Segment {
-        &self.segment
+        &self.memory
     }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        if unregister(&self.context, self.segment.memory(), "a shared segment") {
-            // SAFETY: this is the only drop of the segment, and nothing uses it afterwards.
-            unsafe { ManuallyDrop::drop(&mut self.segment) };
-        }
-    }
-}
-
-/// Pins memory of this process, which outlives its registration; errors call it `what`.
-fn register(
-    context: &Context,
-    (pointer, length): (*mut u8, usize),
-    what: &str,
-) -> Result<(), CallError> {
-    const FLAGS: c_uint = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-    let driver = context.current()?;
-    // SAFETY: the range is memory of this process, which the caller keeps until it is unregistered.
-    let answer = unsafe { driver.calls.cuMemHostRegister_v2(pointer.cast(), length, FLAGS) };
-    driver.check(answer, || format!("{} of {what}", Bytes::of_len(length)))
-}
-
-/// Undoes [`register`], once no stream uses the memory any more; whether that went well.
-fn unregister(context: &Context, (pointer, length): (*mut u8, usize), what: &str) -> bool {
-    context.give_back(|driver| {
-        // SAFETY: the range was registered, no stream uses it any more, and it is unregistered only
-        // here.
-        let answer = unsafe { driver.calls.cuMemHostUnregister(pointer.cast()) };
-        driver.check(answer, || format!("{} of {what}", Bytes::of_len(length)))
-    })
 }
 
 /// Where GPUs have the pinned memory at `pointer`.
