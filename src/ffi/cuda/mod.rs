@@ -47,7 +47,7 @@ pub use context::Context;
 pub use device::Device;
 pub(in crate::ffi) use graph::{Capture, Graph};
 pub use kernel::{Chase, Hold, Kernels, Reduced};
-pub use memory::{Buffer, HostMemory, Memory, Registered, Slice};
+pub use memory::{Buffer, HostMemory, Mapped, Memory, Pinned, Registered, Slice};
 pub use sharing::{IpcHandle, SharedBuffer};
 pub use stream::{Event, Stream};
 
