@@ -82,11 +82,11 @@ impl Place {
         assert_eq!(before, self.file("run.json"));
     }
 
-    /// The lines of run.csv that are whole.
-    fn whole_lines(&self) -> String {
+    /// The rows of run.csv that are whole. Its header is none: a run without rows begins again.
+    fn whole_rows(&self) -> String {
         let csv = fs::read_to_string(self.output().join("run.csv")).unwrap_or_default();
         let end = csv.rfind('\n').map_or(0, |end| end + 1);
-        csv[..end].to_owned()
+        csv[..end].split_once('\n').map_or("", |(_, rows)| rows).to_owned()
     }
 
     /// A run that ended behind `rows` rows.
@@ -158,18 +158,18 @@ fn kill_at(moments: usize, rows: usize, place: impl Fn() -> Place) {
         let mut flag = "--output";
         loop {
             let mut run = start(&place.line(flag));
-            let before = place.whole_lines();
+            let before = place.whole_rows();
             // Some while it starts; the others behind a row of their own, so that neither a fast
             // nor a slow machine makes all moments alike.
             let target = before.lines().count() + random.random_range(0..rows);
-            let has_come = || place.whole_lines().lines().count() >= target;
+            let has_come = || place.whole_rows().lines().count() >= target;
             let mut is_over = || has_come() || run.try_wait().unwrap().is_some();
             assert!(eventually(SOON, &mut is_over), "kill {kills}: no row {target}");
             std::thread::sleep(Duration::from_micros(random.random_range(0..30_000)));
             run.kill().unwrap();
             let status = run.wait().unwrap();
             assert_nothing_stays(run.id(), &names);
-            let after = place.whole_lines();
+            let after = place.whole_rows();
             assert!(after.starts_with(&before), "kill {kills}: a finished row has changed");
             if place.output().join("run.csv").exists() {
                 flag = "--resume";
@@ -182,10 +182,10 @@ fn kill_at(moments: usize, rows: usize, place: impl Fn() -> Place) {
                 break;
             }
         }
-        let before = place.whole_lines();
+        let before = place.whole_rows();
         let result = place.run(flag, "");
         assert_eq!(result.status.code(), Some(0), "kill {kills}: {}", text(&result.stderr));
-        let after = place.whole_lines();
+        let after = place.whole_rows();
         assert!(after.starts_with(&before), "kill {kills}: a finished row has changed");
         assert_whole(&place.output(), rows);
     }
@@ -236,7 +236,7 @@ fn a_run_that_was_concluded_goes_on_and_what_it_knew_of_gpus_stays() {
     let place = Place::simulated();
     let line = place.line("--output").replace("64K,4K", "64K..64M").replace("1ms", "1s");
     let run = start(&line.replace("--samples 2", "--precision 0.0001"));
-    assert!(eventually(SOON, || place.whole_lines().lines().count() > 2), "no row");
+    assert!(eventually(SOON, || place.whole_rows().lines().count() > 1), "no row");
     crate::common::signal("TERM", run.id());
     let result = crate::common::wait(run);
     assert_eq!(result.status.code(), Some(143), "{}", text(&result.stderr));
@@ -247,7 +247,7 @@ fn a_run_that_was_concluded_goes_on_and_what_it_knew_of_gpus_stays() {
     let words = line.replace("--samples 2", "--precision 0.0001").replace("--output", "--resume");
     // One more row is enough.
     let mut run = start(&words);
-    let is_there = || place.whole_lines().lines().count() > rows + 2;
+    let is_there = || place.whole_rows().lines().count() > rows;
     assert!(eventually(SOON, is_there), "no row");
     run.kill().unwrap();
     run.wait().unwrap();
@@ -364,17 +364,17 @@ fn a_run_that_has_lost_a_rank_goes_on_behind_the_row_that_failed() {
          --time-limit 1s --ranks 2",
     );
     let run = start(&place.line("--output"));
-    assert!(eventually(SOON, || place.whole_lines().lines().count() == 2), "no row");
+    assert!(eventually(SOON, || place.whole_rows().lines().count() == 1), "no row");
     crate::common::signal("KILL", crate::common::children(&run)[0]);
     let result = crate::common::wait(run);
     let said = text(&result.stderr);
     assert_eq!(result.status.code(), Some(1), "{said}");
     assert!(said.contains("1 row was not measured: the same command with --resume"), "{said}");
-    let before = place.whole_lines();
+    let before = place.whole_rows();
     let result = place.run("--resume", "");
     // The row that failed is a row, and the exit code says so.
     assert_eq!(result.status.code(), Some(1), "{}", text(&result.stderr));
-    assert!(place.whole_lines().starts_with(&before));
+    assert!(place.whole_rows().starts_with(&before));
     assert_whole(&place.output(), 3);
     let rows = Rows::read(&place.output());
     assert_eq!([0, 1, 2].map(|row| rows.cell(row, "status")), ["ok", "failed", "ok"]);
