@@ -33,8 +33,8 @@ pub enum System {
     Described(Files),
 }
 
-/// What is at each path.
-type Files = BTreeMap<PathBuf, Entry>;
+/// What is at each path. As text, paths compare many times as fast as by their components.
+type Files = BTreeMap<String, Entry>;
 
 /// What is at a path. Folders follow from the paths of their contents.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -172,14 +172,11 @@ impl System {
             }
             Self::Described(files) => {
                 let folder = self.resolve(path)?;
-                if let Some(Entry::Text(_) | Entry::Denied) = files.get(&folder) {
+                if let Some(Entry::Text(_) | Entry::Denied) = entry(files, &folder) {
                     return Err(malformed(path, "is no folder"));
                 }
-                let name = |entry: &PathBuf| {
-                    let first = entry.strip_prefix(&folder).ok()?.components().next()?;
-                    first.as_os_str().to_str().map(str::to_owned)
-                };
-                files.keys().filter_map(name).collect()
+                let first = |below: &str| below.split('/').next().unwrap_or_default().to_owned();
+                below(files, &folder).map(first).collect()
             }
         };
         Ok(names.into_iter().collect())
@@ -205,7 +202,7 @@ impl System {
                 continue;
             }
             let next = place.join(&part);
-            match files.get(&next) {
+            match entry(files, &next) {
                 Some(Entry::Link(target)) => {
                     links += 1;
                     if links > LINKS_MAX {
@@ -216,7 +213,9 @@ impl System {
                     }
                     rest.extend(parts(target));
                 }
-                None if !is_folder(files, &next) => return Err(Unread::Absent(path.to_owned())),
+                None if below(files, &next).next().is_none() => {
+                    return Err(Unread::Absent(path.to_owned()));
+                }
                 _ => place = next,
             }
         }
@@ -231,7 +230,7 @@ impl System {
             Self::Described(files) => {
                 let absent = || Unread::Absent(path.to_owned());
                 let (folder, name) = path.parent().zip(path.file_name()).ok_or_else(absent)?;
-                match files.get(&self.resolve(folder)?.join(name)) {
+                match entry(files, &self.resolve(folder)?.join(name)) {
                     Some(Entry::Link(target)) => target.clone(),
                     Some(Entry::Denied) => return Err(Unread::Denied(path.to_owned())),
                     Some(_) => return Err(malformed(path, "is no link")),
@@ -250,7 +249,7 @@ impl System {
 
 /// The text of the file at `place`, to which `path` resolves.
 fn described<'a>(files: &'a Files, path: &Path, place: &Path) -> Result<&'a str, Unread> {
-    match files.get(place) {
+    match entry(files, place) {
         Some(Entry::Text(text)) => Ok(text),
         Some(Entry::Denied) => Err(Unread::Denied(path.to_owned())),
         Some(Entry::Link(_) | Entry::Folder) | None => Err(malformed(path, "is a folder")),
@@ -264,9 +263,16 @@ fn parts(path: &Path) -> Vec<PathBuf> {
     parts.map(|part| PathBuf::from(part.as_os_str())).rev().collect()
 }
 
-/// Whether something is below a path.
-fn is_folder(files: &Files, path: &Path) -> bool {
-    files.range(path.to_owned()..).next().is_some_and(|(next, _)| next.starts_with(path))
+/// What is at a path without links, `.` and `..`.
+fn entry<'a>(files: &'a Files, path: &Path) -> Option<&'a Entry> {
+    files.get(path.to_str()?)
+}
+
+/// The paths of all that is below such a path, from there on.
+fn below<'a>(files: &'a Files, path: &Path) -> impl Iterator<Item = &'a str> {
+    let folder = path.join("").to_string_lossy().into_owned();
+    let paths = files.range(folder.clone()..).map(|(path, _)| path.as_str());
+    paths.map_while(move |path| path.strip_prefix(&folder))
 }
 
 fn refused(path: &Path, err: &io::Error) -> Unread {

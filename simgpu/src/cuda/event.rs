@@ -73,7 +73,9 @@ driver! {
 
     fn cuEventQuery(event: u64) |world| {
         let event = find(&world.local(), event)?;
-        let latest = event::latest(&world.plane().events[event.slot]);
+        let latest = || event::latest(&world.plane().events[event.slot]);
+        world.help(|| is_done(&world.executor, &latest()));
+        let latest = latest();
         if !is_done(&world.executor, &latest) {
             return Err(Code::NOT_READY);
         }

@@ -175,11 +175,15 @@ impl<'w> Queueing<'w> {
     /// Whether all that is queued on the stream has been executed; if so, the host has waited.
     pub(crate) fn query(mut self) -> Result<(), Code> {
         let Stream { slot, queued, .. } = *self.stream();
-        if self.world.executor.executed(slot) < queued {
+        let (world, gpu) = (self.world, self.gpu);
+        drop(self);
+        let is_done = || world.executor.executed(slot) >= queued;
+        world.help(is_done);
+        if !is_done() {
             return Err(Code::NOT_READY);
         }
-        self.world.shared.reach(self.world.executor.end_ps(slot));
-        match self.world.executor.error(self.gpu) {
+        world.shared.reach(world.executor.end_ps(slot));
+        match world.executor.error(gpu) {
             0 => Ok(()),
             code => Err(Code(code)),
         }
@@ -252,8 +256,11 @@ fn after(plane: &mut Guard<'_>, slot: usize, other: usize, waits: &mut u64) -> u
 /// two looks costs nothing.
 fn await_any(world: &World) {
     let before = world.executor.executed_in_all();
-    while world.executor.executed_in_all() == before {
+    let is_there = || world.executor.executed_in_all() > before;
+    world.help(is_there);
+    while !is_there() {
         thread::sleep(Duration::from_micros(100));
+        world.help(is_there);
     }
 }
 

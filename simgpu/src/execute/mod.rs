@@ -1,4 +1,7 @@
-//! Doing what has been timed: one thread moves the bytes of all streams, in the order of time.
+//! Doing what has been timed: moving the bytes of all streams, in the order of time.
+//!
+//! A thread that waits for a stream does it itself, so that no other has to be woken for it. A
+//! thread of this module does what nobody waits for, and what has to wait for other processes.
 
 mod act;
 
@@ -7,7 +10,7 @@ use std::{
     ffi::c_void,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
         atomic::{AtomicU32, AtomicU64, Ordering, fence},
     },
     thread::{self, JoinHandle},
@@ -19,12 +22,12 @@ use act::{act, launch};
 
 use crate::{
     faults::Flips,
-    kernels::{Effect, Launch},
+    kernels::{self, Effect, Launch},
     memory::contents::{Contents, range},
     nccl,
-    state::World,
+    state::{World, world},
     timing::{
-        GPUS, STREAMS, What,
+        After, GPUS, STREAMS, Task, What,
         cost::Place,
         wait, wake,
         words::{Condition, Key},
@@ -90,6 +93,13 @@ pub(crate) struct Watched {
     pub operand: u64,
 }
 
+impl Watched {
+    /// Whether the word has its value now.
+    fn is_found(&self) -> bool {
+        self.condition.holds(load(self.address, self.key.bits), self.operand)
+    }
+}
+
 /// A function of the program, as `cuLaunchHostFunc` takes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Function {
@@ -104,6 +114,8 @@ unsafe impl Send for Function {}
 /// What this process has to do, and how far it is.
 #[derive(Debug)]
 pub(crate) struct Executor {
+    /// Of the thread that executes.
+    hand: Mutex<Hand>,
     /// Operations of all streams that were ever executed.
     total: AtomicU64,
     /// What is queued for each stream.
@@ -116,6 +128,15 @@ pub(crate) struct Executor {
     /// Words that streams wait for: stream, number of the operation, word.
     watched: Mutex<Vec<(usize, u64, Watched)>>,
     something_to_watch: Condvar,
+}
+
+/// What one thread at a time has, to execute.
+#[derive(Debug, Default)]
+struct Hand {
+    /// Entries of this process's board that were ever executed.
+    executed: u64,
+    /// The threads of gates that were begun, by stream.
+    helpers: HashMap<usize, JoinHandle<()>>,
 }
 
 /// How far a stream is.
@@ -141,6 +162,7 @@ impl Executor {
     /// With nothing to do.
     pub(crate) fn new(flips: Flips) -> Self {
         Self {
+            hand: Mutex::default(),
             total: AtomicU64::new(0),
             actions: Mutex::new((0..STREAMS).map(|_| VecDeque::new()).collect()),
             progress: (0..STREAMS).map(|_| Progress::default()).collect(),
@@ -155,6 +177,8 @@ impl Executor {
     /// Starts the threads.
     pub(crate) fn start(world: &'static World) -> std::io::Result<()> {
         let named = |name: &str| thread::Builder::new().name(name.to_owned());
+        // Not what has been timed: the first operations may be quicker than the start of threads.
+        lock(&world.executor.hand).executed = world.shared.board(world.place).executed();
         named("simgpu-execute").spawn(move || run(world))?;
         named("simgpu-watch").spawn(move || watch(world))?;
         Ok(())
@@ -213,8 +237,8 @@ impl Executor {
     }
 }
 
-/// How often a thread that waits for a stream looks before it sleeps: some microseconds.
-const SPINS: u32 = 500;
+/// The longest that a thread which only asks executes, but for the operation that it is at.
+const HELP: Duration = Duration::from_millis(1);
 
 impl Progress {
     fn advance(&self, executed: u64, end_ps: u64) {
@@ -233,17 +257,13 @@ impl World {
     /// Waits until a stream has executed `count` operations, or until `limit`; whether it has.
     pub(crate) fn await_executed(&self, stream: usize, count: u64, limit: Option<Instant>) -> bool {
         let progress = &self.executor.progress[stream];
-        for _ in 0..SPINS {
-            if progress.executed.load(Ordering::Acquire) >= count {
-                return true;
-            }
-            std::hint::spin_loop();
-        }
+        let is_there = || progress.executed.load(Ordering::Acquire) >= count;
         loop {
             let seen = progress.bell.load(Ordering::Acquire);
             progress.wanted.fetch_min(count, Ordering::SeqCst);
             fence(Ordering::SeqCst);
-            if progress.executed.load(Ordering::Acquire) >= count {
+            self.help(is_there);
+            if is_there() {
                 return true;
             }
             if limit.is_some_and(|limit| Instant::now() >= limit) {
@@ -256,19 +276,49 @@ impl World {
             }
         }
     }
-}
 
-/// Executes for ever.
-fn run(world: &'static World) {
-    let executor = &world.executor;
-    let board = world.shared.board(world.place);
-    // Not what has been timed: the first operations may be quicker than the start of this thread.
-    let mut executed = board.executed();
-    let mut helpers = HashMap::new();
-    loop {
-        let task = board.next(executed);
+    /// Executes on this thread what can be at once, until it `is_enough`; the executor's thread
+    /// does the rest. Of no use while another thread executes.
+    pub(crate) fn help(&self, is_enough: impl Fn() -> bool) {
+        kernels::nudge();
+        let board = self.shared.board(self.place);
+        let begin = Instant::now();
+        while !is_enough() {
+            let mut hand = match self.executor.hand.try_lock() {
+                Ok(hand) => hand,
+                Err(TryLockError::Poisoned(hand)) => hand.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            match board.next(hand.executed) {
+                Some(task) if self.is_at_once(&task) && begin.elapsed() < HELP => {
+                    self.execute(&mut hand, task);
+                }
+                Some(_) => return board.hurry(),
+                None => return,
+            }
+        }
+    }
+
+    /// Whether nothing of another process has to be waited for.
+    fn is_at_once(&self, task: &Task) -> bool {
+        let is_over =
+            |after: After| self.shared.board(after.place as usize).has_executed(after.index + 1);
+        let post = match lock(&self.executor.actions)[task.stream].front() {
+            Some(Action::Meet(post)) => Some(*post),
+            _ => None,
+        };
+        let is_alone = |post: usize| {
+            let meetings = &self.plane().meetings;
+            meetings.is_alone(&meetings.posts[post], self.place)
+        };
+        task.after.is_none_or(is_over) && post.is_none_or(is_alone)
+    }
+
+    /// Executes the next entry of the board.
+    fn execute(&self, hand: &mut Hand, task: Task) {
+        let executor = &self.executor;
         if let Some(after) = task.after {
-            world.shared.board(after.place as usize).await_executed(after.index + 1);
+            self.shared.board(after.place as usize).await_executed(after.index + 1);
         }
         match task.what {
             What::Done => {}
@@ -276,25 +326,25 @@ fn run(world: &'static World) {
                 let gate = lock(&executor.actions)[task.stream].front().and_then(Action::gate);
                 let helper = match gate {
                     Some(Gate::Meet(post)) => {
-                        nccl::movement::begin(world, post, executed);
+                        nccl::movement::begin(self, post, hand.executed);
                         None
                     }
-                    Some(gate) => begin(world, gate, task.stream, task.sequence),
+                    Some(gate) => begin(gate, task.stream, task.sequence),
                     None => None,
                 };
-                helpers.extend(helper.map(|helper| (task.stream, helper)));
+                hand.helpers.extend(helper.map(|helper| (task.stream, helper)));
             }
             What::Opened => {
                 let action = executor.pop(task.stream);
                 lock(&executor.watched).retain(|watched| watched.0 != task.stream);
-                if let Some(helper) = helpers.remove(&task.stream) {
+                if let Some(helper) = hand.helpers.remove(&task.stream) {
                     // Its end is what the program counts on: what it wrote is there then.
                     let _ = helper.join();
                 }
                 match action {
                     // It has written what it has; everybody is to know.
-                    Some(Action::Hold(kernel, _)) => launch(world, &kernel, || ()),
-                    Some(Action::Meet(post)) => nccl::movement::finish(world, post),
+                    Some(Action::Hold(kernel, _)) => launch(self, &kernel, || ()),
+                    Some(Action::Meet(post)) => nccl::movement::finish(self, post),
                     _ => {}
                 }
             }
@@ -303,7 +353,7 @@ fn run(world: &'static World) {
                 // Nothing more is done in a context that has failed.
                 let action = executor.pop(task.stream).filter(|_| executor.error(gpu) == 0);
                 if let Some(action) = action {
-                    let done = catch_unwind(AssertUnwindSafe(|| act(world, &action)));
+                    let done = catch_unwind(AssertUnwindSafe(|| act(self, &action)));
                     if done.is_err() || executor.contents().is_starved {
                         // No context can be trusted then. No operation is known that panics.
                         executor.fail_all();
@@ -311,12 +361,24 @@ fn run(world: &'static World) {
                 }
             }
         }
-        executed += 1;
+        hand.executed += 1;
         if task.what != What::Reached {
             executor.total.fetch_add(1, Ordering::Release);
             executor.progress[task.stream].advance(task.sequence + 1, task.end_ps);
         }
-        board.finish(executed);
+        self.shared.board(self.place).finish(hand.executed);
+    }
+}
+
+/// Executes for ever what no thread of the program does.
+fn run(world: &'static World) {
+    let board = world.shared.board(world.place);
+    loop {
+        board.await_left();
+        let mut hand = lock(&world.executor.hand);
+        while let Some(task) = board.next(hand.executed) {
+            world.execute(&mut hand, task);
+        }
     }
 }
 
@@ -341,12 +403,8 @@ impl Action {
 }
 
 /// Begins with a gate that has been reached; the thread that does it, if it is one.
-fn begin(
-    world: &'static World,
-    gate: Gate,
-    stream: usize,
-    sequence: u64,
-) -> Option<JoinHandle<()>> {
+fn begin(gate: Gate, stream: usize, sequence: u64) -> Option<JoinHandle<()>> {
+    let world = world().expect("what is executed was queued by a process that is attached");
     let helper = thread::Builder::new().name("simgpu-hold".to_owned()).stack_size(256 << 10);
     if let Gate::Hold(launch, _) = &gate
         && let Effect::Hold { flag, timed_out, .. } = launch.effect()
@@ -356,16 +414,22 @@ fn begin(
             contents.close(range(word, 4));
         }
     }
+    let hold = move |launch: Launch, watched: Watched| {
+        // SAFETY: the memory was looked up when the kernel was launched, and is let go of only
+        // after its stream has been waited for.
+        unsafe { launch.run(&|_| 0.0) };
+        let value = load(watched.address, watched.key.bits);
+        let mut plane = world.plane();
+        plane.open(watched.key, value);
+        plane.open_one(stream, sequence);
+    };
     let begun = match gate {
-        Gate::Hold(launch, watched) => helper.spawn(move || {
-            // SAFETY: the memory was looked up when the kernel was launched, and is let go of
-            // only after its stream has been waited for.
-            unsafe { launch.run(&|_| 0.0) };
-            let value = load(watched.address, watched.key.bits);
-            let mut plane = world.plane();
-            plane.open(watched.key, value);
-            plane.open_one(stream, sequence);
-        }),
+        // It has been let go of already.
+        Gate::Hold(launch, watched) if watched.is_found() => {
+            hold(launch, watched);
+            return None;
+        }
+        Gate::Hold(launch, watched) => helper.spawn(move || hold(launch, watched)),
         Gate::Call(function) => helper.spawn(move || {
             // All of it has to move here, not only its parts.
             let function = function;

@@ -13,7 +13,7 @@ pub(crate) mod words;
 
 pub(crate) use plane::{Export, Gate, GateKind, Operation, Plane, Work, event};
 pub(crate) use settle::{After, What, split_mix};
-pub(crate) use shared::{Guard, Shared, State, WRITE_COUNTERS, memory_file, wait, wake};
+pub(crate) use shared::{Guard, Shared, State, Task, WRITE_COUNTERS, memory_file, wait, wake};
 #[cfg(test)]
 pub(crate) use {plane::Stream, settle::Step};
 

@@ -321,9 +321,11 @@ impl Guard<'_> {
 pub(crate) struct Board {
     /// 0: nobody has this place.
     pid: AtomicU32,
-    /// Whether the executor sleeps, or is about to.
+    /// Whether the executor sleeps until somebody wakes it, or is about to.
     sleeping: AtomicU32,
-    /// Changes when a sleeping executor has something to do.
+    /// Whether somebody waits for what is there to be executed.
+    hurried: AtomicU32,
+    /// Changes when the executor has something to do.
     bell: AtomicU32,
     /// When the process started, as the kernel counts it: processes' numbers come again.
     started: AtomicU64,
@@ -392,26 +394,42 @@ impl Board {
         self.timed.store(step.index + 1, Ordering::Release);
     }
 
-    /// The entry after the first `executed`, once there is one; waits for it.
-    pub(crate) fn next(&self, executed: u64) -> Task {
-        for _ in 0..SPINS {
-            if self.timed() > executed {
-                return self.task(executed);
-            }
-            std::hint::spin_loop();
-        }
+    /// The entry after the first `executed`, if there is one.
+    pub(crate) fn next(&self, executed: u64) -> Option<Task> {
+        (self.timed() > executed).then(|| self.task(executed))
+    }
+
+    /// Waits for an entry that nobody executes: it has been there for [`DOZE`], or somebody has
+    /// called [`Board::hurry`].
+    pub(crate) fn await_left(&self) {
+        let mut last = self.executed();
+        let mut dozed = 0;
         loop {
-            // The bell before the word that it answers: who takes that word back rings later, so
-            // this wakes and says again that it sleeps.
+            // The bell before the words that it answers: who changes one of those rings later.
             let seen = self.bell.load(Ordering::Acquire);
-            self.sleeping.store(1, Ordering::Relaxed);
+            // While there is something to do now and then, this looks by itself, and nobody has to
+            // wake it.
+            let sleeps = dozed >= DOZES;
+            self.sleeping.store(sleeps.into(), Ordering::Relaxed);
             // Either this sees the entry, or who pushes it sees that this sleeps.
             fence(Ordering::SeqCst);
-            if self.timed() > executed {
-                self.sleeping.store(0, Ordering::Relaxed);
-                return self.task(executed);
+            let (executed, is_left) = (self.executed(), self.timed() > self.executed());
+            let is_hurried = self.hurried.swap(0, Ordering::SeqCst) == 1;
+            if is_left && (is_hurried || dozed > 0 && executed == last) {
+                break;
             }
-            wait(&self.bell, seen, Duration::from_secs(1));
+            dozed = if executed == last && !is_left { dozed + 1 } else { 1 };
+            last = executed;
+            wait(&self.bell, seen, if sleeps { Duration::from_secs(1) } else { DOZE });
+        }
+        self.sleeping.store(0, Ordering::Relaxed);
+    }
+
+    /// Has the executor do at once what is there.
+    pub(crate) fn hurry(&self) {
+        if self.hurried.swap(1, Ordering::SeqCst) == 0 {
+            self.bell.fetch_add(1, Ordering::Release);
+            wake(&self.bell);
         }
     }
 
@@ -427,12 +445,10 @@ impl Board {
 
     /// Waits until the first `count` entries have been executed, or their process has died.
     pub(crate) fn await_executed(&self, count: u64) {
-        for _ in 0..SPINS {
-            if self.has_executed(count) {
-                return;
-            }
-            std::hint::spin_loop();
+        if self.has_executed(count) {
+            return;
         }
+        self.hurry();
         self.done.watchers.fetch_add(1, Ordering::SeqCst);
         loop {
             let seen = self.done.progress.load(Ordering::Acquire);
@@ -487,8 +503,11 @@ impl Board {
     }
 }
 
-/// How often an end that waits looks before it sleeps: some microseconds.
-const SPINS: u32 = 200;
+/// How long the executor leaves what there is to those that wait for it.
+const DOZE: Duration = Duration::from_micros(200);
+
+/// So often it looks without finding anything before it sleeps until somebody wakes it.
+const DOZES: u32 = 25;
 
 /// When a process started, in the kernel's ticks; `None` if it is gone or only a zombie.
 fn start_of(pid: u32) -> Option<u64> {
