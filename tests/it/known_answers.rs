@@ -87,7 +87,7 @@ fn every_way_between_four_gpus_is_measured_by_both_engines_and_issuers() {
 #[test]
 fn four_ranks_measure_the_same_by_ipc_and_by_cumem() {
     for handle in ["ipc", "cumem"] {
-        let line = format!("p2p --ranks 4 --handle {handle} --sizes 1M,64M --time-limit 10ms");
+        let line = format!("p2p --ranks 4 --handle {handle} --sizes 1M,8M --time-limit 10ms");
         let run = Simulated::run(&four_gpus("", ""), &line);
         assert_pairs(&run, 2);
         let rows = run.rows();

@@ -85,7 +85,7 @@ fn more_operations_than_a_queue_holds_run_without_a_hold_and_say_so() {
 fn nccl_has_room_for_what_it_writes_of_held_operations() {
     let folder = tempfile::tempdir().unwrap();
     let machine = folder.path().join("many.toml");
-    fs::write(&machine, "schema = 1\ngpu_count = 64\nnvswitch = true\n[[gpu]]\nnvlinks = 12\n")
+    fs::write(&machine, "schema = 1\ngpu_count = 40\nnvswitch = true\n[[gpu]]\nnvlinks = 12\n")
         .unwrap();
     for (flags, is_unheld) in [("-m 64", true), ("", false)] {
         let words = format!(

@@ -24,7 +24,7 @@ fn both(line: &str, faults: &str) -> [Rows; 2] {
         let machine = four_gpus("", &format!("{faults}{EXACT_EVENTS}"));
         let machine =
             machine.replace("schema = 1\n", &format!("schema = 1\nsymbolic_memory = {symbolic}\n"));
-        let line = format!("{line} --seed 20261123 --samples 2 --time-limit 20ms");
+        let line = format!("{line} --seed 20261123 --samples 2 --time-limit 2ms");
         let run = Simulated::run(&machine, &line);
         assert!((0..=1).contains(&run.code), "{line}: {}{}", run.stdout, run.stderr);
         run.rows_whatever_happened()
