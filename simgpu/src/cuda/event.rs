@@ -65,7 +65,7 @@ driver! {
         drop(local);
         let latest = || event::latest(&world.plane().events[event.slot]);
         if let Latest::Queued { stream, sequence } | Latest::Timed { stream, sequence, .. } = latest() {
-            world.await_executed(stream, sequence + 1, None);
+            world.await_executed(stream, sequence + 1);
             reach(world, &latest());
         }
         failed(&world.executor, event.gpu)

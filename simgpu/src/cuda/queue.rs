@@ -257,10 +257,12 @@ fn after(plane: &mut Guard<'_>, slot: usize, other: usize, waits: &mut u64) -> u
 fn await_any(world: &World) {
     let before = world.executor.executed_in_all();
     let is_there = || world.executor.executed_in_all() > before;
-    world.help(is_there);
-    while !is_there() {
-        thread::sleep(Duration::from_micros(100));
+    loop {
         world.help(is_there);
+        if is_there() {
+            return;
+        }
+        thread::sleep(Duration::from_micros(100));
     }
 }
 
@@ -316,7 +318,7 @@ pub(crate) fn close_drained(world: &World, local: &mut Local) {
 
 /// Waits until a stream has executed `count` operations; the host's time goes on to then.
 pub(crate) fn synchronize(world: &World, slot: usize, count: u64) {
-    world.await_executed(slot, count, None);
+    world.await_executed(slot, count);
     world.shared.reach(world.executor.end_ps(slot));
 }
 

@@ -22,7 +22,7 @@ use act::{act, launch};
 
 use crate::{
     faults::Flips,
-    kernels::{self, Effect, Launch},
+    kernels::{Effect, Launch},
     memory::contents::{Contents, range},
     nccl,
     state::{World, world},
@@ -254,8 +254,8 @@ impl Progress {
 }
 
 impl World {
-    /// Waits until a stream has executed `count` operations, or until `limit`; whether it has.
-    pub(crate) fn await_executed(&self, stream: usize, count: u64, limit: Option<Instant>) -> bool {
+    /// Waits until a stream has executed `count` operations, however long that takes.
+    pub(crate) fn await_executed(&self, stream: usize, count: u64) {
         let progress = &self.executor.progress[stream];
         let is_there = || progress.executed.load(Ordering::Acquire) >= count;
         loop {
@@ -264,10 +264,7 @@ impl World {
             fence(Ordering::SeqCst);
             self.help(is_there);
             if is_there() {
-                return true;
-            }
-            if limit.is_some_and(|limit| Instant::now() >= limit) {
-                return false;
+                return;
             }
             wait(&progress.bell, seen, Duration::from_millis(100));
             if progress.bell.load(Ordering::Acquire) == seen {
@@ -280,7 +277,6 @@ impl World {
     /// Executes on this thread what can be at once, until it `is_enough`; the executor's thread
     /// does the rest. Of no use while another thread executes.
     pub(crate) fn help(&self, is_enough: impl Fn() -> bool) {
-        kernels::nudge();
         let board = self.shared.board(self.place);
         let begin = Instant::now();
         while !is_enough() {

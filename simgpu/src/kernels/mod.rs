@@ -5,15 +5,9 @@
 
 mod part;
 
-use std::{
-    ffi::{CString, c_char, c_int, c_void},
-    sync::atomic::{AtomicU32, Ordering},
-    time::Duration,
-};
+use std::ffi::{CString, c_char, c_int, c_void};
 
 pub(crate) use part::{Wrong, compare as compare_part, write};
-
-use crate::timing::{wait, wake};
 
 /// A launch: the kernel's grid, its block, and its parameters as the driver takes them.
 #[derive(Clone, Debug)]
@@ -327,26 +321,6 @@ struct CpuLaunch {
 unsafe extern "C" {
     /// host.cpp: runs the blocks from `first` up to, but not, `last`; 1 if the kernel is unknown.
     fn simgpu_run_blocks(launch: *const CpuLaunch, first: u32, last: u32) -> c_int;
-}
-
-/// How many kernels rest between two looks at memory, and what changes to end that.
-static RESTING: AtomicU32 = AtomicU32::new(0);
-static BELL: AtomicU32 = AtomicU32::new(0);
-
-/// What a kernel does between two looks at memory that the host may have written.
-#[unsafe(no_mangle)]
-extern "C" fn simgpu_rest() {
-    let seen = BELL.load(Ordering::Relaxed);
-    RESTING.fetch_add(1, Ordering::SeqCst);
-    wait(&BELL, seen, Duration::from_micros(50));
-}
-
-/// Makes kernels that rest look again. Who waits for them has written what they wait for.
-pub(crate) fn nudge() {
-    if RESTING.load(Ordering::Relaxed) > 0 && RESTING.swap(0, Ordering::SeqCst) > 0 {
-        BELL.fetch_add(1, Ordering::Relaxed);
-        wake(&BELL);
-    }
 }
 
 /// Asks the closure behind `context`, which is the `hop_ns` of [`Launch::run_blocks`].

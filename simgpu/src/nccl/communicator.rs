@@ -540,7 +540,7 @@ pub(super) fn destroy(world: &World, handle: u64) -> Result<(), Refused> {
     let (slot, rank, nonce) = (own.slot, own.rank as usize, own.nonce);
     drop(own);
     for (stream, count) in last {
-        world.await_executed(stream, count, None);
+        world.await_executed(stream, count);
     }
     with_open(|open| open.remove(handle));
     leave(&mut world.plane(), (slot, rank, nonce));

@@ -145,6 +145,26 @@ fn what_waits_for_a_whole_context_waits_for_each_of_its_streams() {
 }
 
 #[test]
+fn what_nobody_waits_for_is_done_all_the_same() {
+    alone(|| {
+        begin(machine());
+        let (flag, stream) = (pinned(64), stream());
+        for value in 1..=20 {
+            let began = Instant::now();
+            ok(cuStreamWriteValue32_v2(stream, flag, value, 0));
+            while word(flag).load(Ordering::Acquire) != value {
+                assert!(began.elapsed() < Duration::from_secs(10), "{value}");
+                thread::yield_now();
+            }
+            // Now and then so long that nothing in the driver is awake any more.
+            if value % 4 == 0 {
+                settle();
+            }
+        }
+    });
+}
+
+#[test]
 fn a_hold_takes_no_time() {
     alone(|| {
         begin(machine());

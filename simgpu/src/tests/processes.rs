@@ -8,7 +8,7 @@ use std::{
     },
     sync::atomic::Ordering,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::*;
@@ -317,6 +317,58 @@ fn a_value_written_by_one_process_releases_the_other_at_its_time_with_its_bytes(
                 ok(cuStreamSynchronize(stream));
                 line.send(&time_ps(written).to_string());
             }
+        },
+    );
+}
+
+#[test]
+fn a_query_does_not_wait_for_a_process_that_is_stopped() {
+    const BYTES: usize = 32 << 20;
+    two(
+        machine,
+        |other| {
+            let there = allocate(4096);
+            ok(cuMemsetD8_v2(there, 0, 4096));
+            ok(cuCtxSynchronize());
+            other.send(&handle_text(&export(there)));
+            let (stream, mine) = (stream(), allocate(64));
+            other.send("go");
+            let pid = i32::try_from(other.child.id()).unwrap();
+            let stat = format!("/proc/{pid}/stat");
+            let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
+            while !is_stopped() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let go_on = move || {
+                // SAFETY: the call takes two numbers and touches no memory.
+                unsafe { libc::kill(pid, libc::SIGCONT) };
+            };
+            // Else the test that fails would last for ever.
+            let late = thread::spawn(move || {
+                thread::sleep(Duration::from_secs(3));
+                go_on();
+            });
+            ok(cuStreamWaitValue32_v2(stream, there, 1, 0));
+            ok(cuMemsetD8Async(mine, 7, 64, stream));
+            let began = Instant::now();
+            assert_eq!(cuStreamQuery(stream), 600);
+            assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+            go_on();
+            ok(cuStreamSynchronize(stream));
+            assert_eq!(fetch(mine, 64), [7; 64]);
+            late.join().unwrap();
+        },
+        |line| {
+            let there = open(handle_of(&line.receive()));
+            let (stream, from, to) = (stream(), pinned(BYTES), allocate(BYTES));
+            line.receive();
+            // Timed at once; to do these takes far longer than to get to the stop.
+            for _ in 0..8 {
+                ok(cuMemcpyAsync(to, from, BYTES, stream));
+            }
+            ok(cuStreamWriteValue32_v2(stream, there, 1, 0));
+            crate::state::raise(libc::SIGSTOP);
+            ok(cuStreamSynchronize(stream));
         },
     );
 }

@@ -402,25 +402,29 @@ impl Board {
     /// Waits for an entry that nobody executes: it has been there for [`DOZE`], or somebody has
     /// called [`Board::hurry`].
     pub(crate) fn await_left(&self) {
-        let mut last = self.executed();
-        let mut dozed = 0;
+        // How often this has looked since anything was executed.
+        let (mut last, mut looks) = (self.executed(), 0);
         loop {
             // The bell before the words that it answers: who changes one of those rings later.
             let seen = self.bell.load(Ordering::Acquire);
             // While there is something to do now and then, this looks by itself, and nobody has to
             // wake it.
-            let sleeps = dozed >= DOZES;
+            let sleeps = looks > DOZES;
             self.sleeping.store(sleeps.into(), Ordering::Relaxed);
             // Either this sees the entry, or who pushes it sees that this sleeps.
             fence(Ordering::SeqCst);
-            let (executed, is_left) = (self.executed(), self.timed() > self.executed());
+            let executed = self.executed();
+            let is_left = self.timed() > executed;
+            if executed != last {
+                (last, looks) = (executed, 0);
+                continue;
+            }
             let is_hurried = self.hurried.swap(0, Ordering::SeqCst) == 1;
-            if is_left && (is_hurried || dozed > 0 && executed == last) {
+            if is_left && (is_hurried || looks > 0) {
                 break;
             }
-            dozed = if executed == last && !is_left { dozed + 1 } else { 1 };
-            last = executed;
             wait(&self.bell, seen, if sleeps { Duration::from_secs(1) } else { DOZE });
+            looks += 1;
         }
         self.sleeping.store(0, Ordering::Relaxed);
     }
