@@ -174,7 +174,7 @@ fn on_eight_a100_ranks_of_a_launcher_find_the_same() {
              --sizes 1M {QUICK} --no-report --output {}",
             output.display()
         );
-        let (result, said) = mpi.g2g(8, &line).wait();
+        let (result, said) = mpi.outcome(8, &line);
         assert_eq!(result.status.code(), Some(0), "{said}");
         assert_logs(&output);
         P4D.assert_rows(&Rows::read(&output), 3, &|_| "P2P/CUMEM/read x24");

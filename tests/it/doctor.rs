@@ -342,14 +342,14 @@ fn ranks_that_cannot_reach_each_other_are_named() {
 fn ranks_of_a_launcher_are_held_against_each_other() {
     for mpi in every_launcher() {
         let line = "doctor --json --simulate p5.48xlarge";
-        let (output, said) = mpi.g2g(2, line).wait();
+        let (output, said) = mpi.outcome(2, line);
         assert_eq!(output.status.code(), Some(0), "{said}");
         let json: Value = serde_json::from_str(&text(&output.stdout)).expect(&said);
         assert_eq!(json["hosts"].as_array().unwrap().len(), 1, "{said}");
-        let (output, said) = mpi.g2g(2, &format!("{line} --ranks 3")).wait();
+        let (output, said) = mpi.outcome(2, &format!("{line} --ranks 3"));
         assert_ne!(output.status.code(), Some(0), "{said}");
         assert!(said.contains("leave out --ranks 3"), "{said}");
-        let (output, said) = mpi.g2g(2, &format!("{line} --catalogue nowhere.toml")).wait();
+        let (output, said) = mpi.outcome(2, &format!("{line} --catalogue nowhere.toml"));
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains("nowhere.toml"), "{said}");
     }

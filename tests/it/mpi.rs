@@ -191,13 +191,13 @@ fn what_cannot_start_is_said_once_and_leaves_nothing() {
             // The other ranks have joined by now.
             (&taken, "it already holds run.csv"),
         ] {
-            let (result, said) = mpi.g2g(3, line).wait();
+            let (result, said) = mpi.outcome(3, line);
             assert_eq!(result.status.code(), Some(2), "{said}");
             assert_eq!(count(&said, part), 1, "{said}");
             assert_eq!(count(&said, "error: "), 1, "{said}");
         }
         for (line, part) in [("--version", "g2g 0"), ("shm --sizes 64 --dry-run", "1 shm copy")] {
-            let (result, said) = mpi.g2g(2, line).wait();
+            let (result, said) = mpi.outcome(2, line);
             assert_eq!(result.status.code(), Some(0), "{said}");
             assert_eq!(count(&text(&result.stdout), part), 1, "{said}");
         }
@@ -218,7 +218,7 @@ fn a_library_that_does_not_fit_the_launcher_is_refused_before_it_is_started() {
         (&mpich_5, "libc.so.6".into(), "it is no MPI library"),
     ] {
         let line = format!("shm --sizes 64 --samples 2 --mpi-lib {}", library.display());
-        let (result, said) = mpi.g2g(2, &line).wait();
+        let (result, said) = mpi.outcome(2, &line);
         assert_eq!(result.status.code(), Some(2), "{said}");
         assert!(said.contains(part), "{said}");
         assert!(said.contains("or leave it out"), "{said}");
@@ -257,7 +257,7 @@ fn eight_ranks_on_a_simulated_machine_find_what_one_process_finds() {
     assert_eq!(alone.len(), 2 * 57);
     for mpi in [&open_mpi()[0], &mpich()[1]] {
         let output = folder.path().join(format!("mpich-{}", mpi.is_mpich()));
-        let (result, said) = mpi.g2g(8, &format!("{line} {}", output.display())).wait();
+        let (result, said) = mpi.outcome(8, &format!("{line} {}", output.display()));
         assert_eq!(result.status.code(), Some(0), "{said}");
         let rows = Rows::read(&output);
         assert_eq!(rows.len(), alone.len(), "{said}");

@@ -23,7 +23,7 @@ fn sixty_four_ranks_of_a_launcher_measure_and_verify() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
     let line = format!("rdma {LINE} {QUICK} --no-report --output {}", output.display());
-    let (result, said) = mpich()[0].g2g(64, &line).wait();
+    let (result, said) = mpich()[0].outcome(64, &line);
     assert_all_have_measured(&verified(&result, &output, &said));
     assert_eq!(ranks_of(&output), 64, "{said}");
 }

@@ -18,7 +18,7 @@ fn measure(folder: &Path, faults: &str, words: &str) -> PathBuf {
         .unwrap();
     let output = folder.join("run");
     let line = format!(
-        "{words} --simulate {} --gpus 0-3 --time-limit 10ms --quiet --output {}",
+        "{words} --simulate {} --gpus 0-3 --time-limit 3ms --quiet --output {}",
         machine.display(),
         output.display()
     );
