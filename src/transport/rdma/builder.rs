@@ -1,6 +1,6 @@
 //! Builds a rank's part of a case: interfaces, memory, and the connections to its partners.
 
-use std::{collections::VecDeque, rc::Rc};
+use std::rc::Rc;
 
 use super::{
     Card, Rdma, Report, SIGNALS,
@@ -11,7 +11,7 @@ use super::{
     inbox::Inbox,
     is_direct, is_staged, own_flows, own_nics, parts_under_way,
     port::{Port, Rail, rails},
-    signal::Barrier,
+    signal::{Barrier, Outbox},
     slots,
     stage::{Chunks, Stage},
     transfer::Streams,
@@ -254,7 +254,7 @@ impl<'a> Builder<'a> {
             chunks: self.chunks.count(),
             window,
             ways: partners.iter().filter_map(first_rail).collect(),
-            outbox: VecDeque::with_capacity(4 * channels.len() + meetings.len()),
+            outbox: Outbox::with_capacity(4 * channels.len() + meetings.len()),
             channels,
             counters: self.counters(),
             ports: self.ports,

@@ -77,7 +77,7 @@ impl Streams {
     fn give_up(&mut self) {
         self.outbox.clear();
         for (rank, _) in &self.ways {
-            self.outbox.push_back((*rank, Signal::GaveUp { rank: self.rank.0 }));
+            self.outbox.push(*rank, Signal::GaveUp { rank: self.rank.0 });
         }
         let due = clock::now().after(FAREWELL);
         while clock::now() < due && !(self.outbox.is_empty() && self.signals_under_way == 0) {

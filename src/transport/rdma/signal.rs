@@ -3,7 +3,12 @@
 //!
 //! Signals are counted, so their order of arrival does not matter.
 
-use crate::plan::{Meeting, Rank};
+use std::collections::VecDeque;
+
+use crate::{
+    ffi::fabric::Posted,
+    plan::{Meeting, Rank},
+};
 
 /// The most flows of one rank.
 pub(super) const CHANNELS_MAX: usize = 1 << CHANNEL_BITS;
@@ -58,6 +63,54 @@ impl Signal {
             5 => Self::Turn { channel },
             _ => return None,
         })
+    }
+}
+
+/// Signals that the provider has not accepted yet.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    waiting: VecDeque<(Rank, Signal)>,
+    /// The partners to whom nothing more can be sent for now.
+    refused: Vec<Rank>,
+}
+
+impl Outbox {
+    pub(super) fn with_capacity(signals: usize) -> Self {
+        Self { waiting: VecDeque::with_capacity(signals), refused: Vec::new() }
+    }
+
+    pub(super) fn push(&mut self, partner: Rank, signal: Signal) {
+        self.waiting.push_back((partner, signal));
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Hands the signals to `post`; how many it accepted. What one partner does not take now, as it
+    /// has stopped perhaps, does not keep back what others wait for.
+    pub(super) fn post<E>(
+        &mut self,
+        mut post: impl FnMut(Rank, Signal) -> Result<Posted, E>,
+    ) -> Result<u64, E> {
+        self.refused.clear();
+        let mut accepted = 0;
+        for _ in 0..self.waiting.len() {
+            let Some((partner, signal)) = self.waiting.pop_front() else { break };
+            if self.refused.contains(&partner) {
+                self.waiting.push_back((partner, signal));
+            } else if post(partner, signal)? == Posted::Again {
+                self.refused.push(partner);
+                self.waiting.push_back((partner, signal));
+            } else {
+                accepted += 1;
+            }
+        }
+        Ok(accepted)
     }
 }
 
@@ -142,6 +195,27 @@ mod tests {
         let more = Signal::Final { channel: 7, groups: TURNS_MAX + 5 };
         assert_eq!(Signal::decode(more.encode()), Some(Signal::Final { channel: 7, groups: 5 }));
         assert_eq!(Signal::decode(7 << 29), None);
+    }
+
+    #[test]
+    fn a_partner_that_takes_nothing_keeps_nothing_from_the_others() {
+        let mut outbox = Outbox::default();
+        for (partner, channel) in [(2, 0), (1, 1), (2, 2), (0, 3)] {
+            outbox.push(Rank(partner), Signal::Confirm { channel });
+        }
+        let mut offered = Vec::new();
+        let mut post = |stopped: Option<u32>| {
+            outbox.post(|partner, signal| {
+                offered.push((partner.0, signal));
+                let is_stopped = stopped == Some(partner.0);
+                Ok::<_, ()>(if is_stopped { Posted::Again } else { Posted::Yes })
+            })
+        };
+        assert_eq!(post(Some(2)), Ok(2));
+        assert_eq!(post(None), Ok(2));
+        let of = |(partner, channel)| (partner, Signal::Confirm { channel });
+        assert_eq!(offered, [(2, 0), (1, 1), (0, 3), (2, 0), (2, 2)].map(of));
+        assert!(outbox.is_empty());
     }
 
     #[test]

@@ -265,7 +265,7 @@ impl Streams {
     /// Tells the partner that it may go on by one chunk.
     pub(super) fn say_turn(&mut self, own: usize) {
         let peer = &self.channels[own].peer;
-        self.outbox.push_back((peer.rank, Signal::Turn { channel: peer.number }));
+        self.outbox.push(peer.rank, Signal::Turn { channel: peer.number });
     }
 }
 

@@ -5,7 +5,7 @@
 //! rank stops before all ranks have their samples, so no sample is taken beside an idle neighbour.
 //! For latency operations run one after the other, each timed from the call to the delivery.
 
-use std::{collections::VecDeque, time::Duration};
+use std::time::Duration;
 
 use super::{
     OPERATIONS_MAX, SAMPLE_TIME_MIN,
@@ -14,7 +14,7 @@ use super::{
     inbox::Inbox,
     port::{Port, Rail},
     samples::Samples,
-    signal::{Barrier, Signal, TURNS_MAX},
+    signal::{Barrier, Outbox, Signal, TURNS_MAX},
     stage::Stage,
     staging,
     verb::Verb,
@@ -87,8 +87,7 @@ pub(super) struct Streams {
     pub(super) barrier: Barrier,
     /// The connection to each partner.
     pub(super) ways: Vec<(Rank, Rail)>,
-    /// Signals that the provider has not accepted yet.
-    pub(super) outbox: VecDeque<(Rank, Signal)>,
+    pub(super) outbox: Outbox,
     pub(super) signals_under_way: u64,
     /// Looks in vain before operations are started again.
     pub(super) rest: u32,
@@ -140,7 +139,7 @@ impl Streams {
             inbox: None,
             barrier: Barrier::new(Vec::new()),
             ways: Vec::new(),
-            outbox: VecDeque::new(),
+            outbox: Outbox::default(),
             signals_under_way: 0,
             rest: 0,
             completions: [Completion::default(); COMPLETIONS],
@@ -446,7 +445,7 @@ impl Streams {
                 if is_posted && is_done && count.last.is_none() {
                     let groups = count.posted / goal.group.unwrap_or(1);
                     count.last = Some(groups % TURNS_MAX);
-                    self.outbox.push_back((partner, Signal::Final { channel: there, groups }));
+                    self.outbox.push(partner, Signal::Final { channel: there, groups });
                 }
             } else if !is_read {
                 let groups = match goal.group {
@@ -455,7 +454,7 @@ impl Streams {
                 };
                 while count.confirmed < groups {
                     count.confirmed += 1;
-                    self.outbox.push_back((partner, Signal::Confirm { channel: there }));
+                    self.outbox.push(partner, Signal::Confirm { channel: there });
                 }
             }
         }
@@ -463,26 +462,21 @@ impl Streams {
 
     /// Hands signals to the provider.
     pub(super) fn signal(&mut self) -> Result<bool, Error> {
-        let mut moved = false;
-        while let Some(&(partner, signal)) = self.outbox.front() {
-            let way = self.ways.iter().find(|(rank, _)| *rank == partner);
+        let Self { outbox, ways, ports, .. } = self;
+        let accepted = outbox.post(|partner, signal| {
+            let way = ways.iter().find(|(rank, _)| *rank == partner);
             let (_, rail) = way.ok_or(Error::Disagreement("a rank that cannot be reached"))?;
-            let port = &mut self.ports[rail.port];
-            let posted = port.signal(rail, signal, OF_SIGNAL << KIND_SHIFT);
-            if posted.map_err(|source| with(partner, source))? == Posted::Again {
-                break;
-            }
-            self.outbox.pop_front();
-            self.signals_under_way += 1;
-            moved = true;
-        }
-        Ok(moved)
+            let posted = ports[rail.port].signal(rail, signal, OF_SIGNAL << KIND_SHIFT);
+            posted.map_err(|source| with(partner, source))
+        })?;
+        self.signals_under_way += accepted;
+        Ok(accepted > 0)
     }
 
     /// Advances the barrier; whether all ranks have come.
     pub(super) fn meet(&mut self) -> bool {
         let Self { barrier, outbox, .. } = self;
-        barrier.step(|rank, round| outbox.push_back((rank, Signal::Tell { round })))
+        barrier.step(|rank, round| outbox.push(rank, Signal::Tell { round }))
     }
 
     /// Groups that have arrived, of the slowest flow that this rank initiates.
