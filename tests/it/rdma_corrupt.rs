@@ -108,6 +108,13 @@ fn the_library_between_does_no_harm_by_itself() {
 }
 
 #[test]
+fn the_context_of_a_peers_write_counts_for_nothing() {
+    let run = measure("context", "bulk", "write,read,send,ping-pong", SIZE);
+    let rows = verified(&run.result, &run.output(), &run.said);
+    assert_eq!(rows.len(), 8, "{}", run.said);
+}
+
+#[test]
 fn one_wrong_byte_is_found_in_single_operations_and_in_bulk() {
     for when in ["single", "bulk"] {
         for found in corrupt("flip", when, "write,send", SIZE) {

@@ -4,7 +4,9 @@
  * FAULT names the fault; WHEN says which operations suffer from it: the first of each run
  * ("single"), which is all that there is of a single one, or all others ("bulk"). FAULT=memlock
  * lies about nothing, and refuses to register more memory than the process may lock; FAULT=small
- * moves 1 MiB at most, and FAULT=silent lets no data come along with operations.
+ * moves 1 MiB at most, FAULT=silent lets no data come along with operations, and with FAULT=context
+ * the completion of a peer's write has the context of an operation that is over, as that of efa has
+ * where it makes writes of messages.
  */
 
 #define _GNU_SOURCE
@@ -17,6 +19,7 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
+#include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
@@ -43,6 +46,15 @@ struct domain_ops {
 	struct fi_ops_domain ops;
 	struct fi_ops_domain *real;
 	struct fi_ops_mr mr, *real_mr;
+	/* Not of a provider below another one. */
+	int is_outer;
+};
+
+struct queue_ops {
+	struct fi_ops_cq ops;
+	struct fi_ops_cq *real;
+	/* Of the operation that was over last. */
+	void *context;
 };
 
 struct endpoint {
@@ -309,6 +321,38 @@ static int regattr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flag
 	return table->real_mr->regattr(fid, attr, flags, mr);
 }
 
+static ssize_t read_queue(struct fid_cq *cq, void *buffer, size_t count)
+{
+	struct queue_ops *queue = (struct queue_ops *)cq->ops;
+	struct fi_cq_data_entry *entry = buffer;
+	ssize_t found = queue->real->read(cq, buffer, count), at;
+
+	for (at = 0; at < found; at++, entry++) {
+		if (entry->flags & FI_REMOTE_WRITE)
+			entry->op_context = queue->context;
+		else
+			queue->context = entry->op_context;
+	}
+	return found;
+}
+
+static int open_queue(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq,
+		      void *context)
+{
+	struct domain_ops *table = (struct domain_ops *)domain->ops;
+	struct queue_ops *queue;
+	int code = table->real->cq_open(domain, attr, cq, context);
+
+	if (code || !table->is_outer || strcmp(getenv("FAULT"), "context"))
+		return code;
+	queue = calloc(1, sizeof(*queue));
+	queue->real = (*cq)->ops;
+	queue->ops = *queue->real;
+	queue->ops.read = read_queue;
+	(*cq)->ops = &queue->ops;
+	return 0;
+}
+
 static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain,
 		       void *context)
 {
@@ -322,6 +366,8 @@ static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct f
 	table->real = (*domain)->ops;
 	table->ops = *table->real;
 	table->ops.endpoint = open_endpoint;
+	table->ops.cq_open = open_queue;
+	table->is_outer = info->ep_attr->type == FI_EP_RDM;
 	table->real_mr = (*domain)->mr;
 	table->mr = *table->real_mr;
 	table->mr.regattr = regattr;

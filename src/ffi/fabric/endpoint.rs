@@ -15,8 +15,9 @@ use super::{
     SharedMemory, Slice,
     bindings::{
         FI_COMPLETION, FI_EAGAIN, FI_EAVAIL, FI_EBUSY, FI_ENABLE, FI_ETOOSMALL, FI_HMEM,
-        FI_MR_ENDPOINT, FI_PROTO_SHM, FI_RECV, FI_REMOTE_CQ_DATA, FI_SEND, fi_addr_t, fi_context2,
-        fi_cq_data_entry, fi_msg, fi_msg_rma, fi_rma_iov, fid_av, fid_cq, fid_ep, fid_mr, iovec,
+        FI_MR_ENDPOINT, FI_PROTO_SHM, FI_RECV, FI_REMOTE_CQ_DATA, FI_REMOTE_WRITE, FI_SEND,
+        fi_addr_t, fi_context2, fi_cq_data_entry, fi_msg, fi_msg_rma, fi_rma_iov, fid_av, fid_cq,
+        fid_ep, fid_mr, iovec,
     },
     grown::fi_cq_err_entry,
     object::Object,
@@ -316,8 +317,11 @@ impl Endpoint {
             // SAFETY: the call has written this many entries.
             let entry = unsafe { entry.assume_init_ref() };
             let has_data = entry.flags & FI_REMOTE_CQ_DATA != 0;
+            // Of a peer's write a provider should leave the context empty (fi_cq(3)); efa leaves
+            // that of another operation where it makes writes of messages.
+            let is_own = entry.flags & FI_REMOTE_WRITE == 0;
             *completion = Completion {
-                context: self.finish(entry.op_context),
+                context: if is_own { self.finish(entry.op_context) } else { None },
                 data: has_data.then_some(entry.data),
                 length: entry.len,
             };

@@ -204,6 +204,44 @@ fn a_gpu_takes_its_nearest_interfaces_and_all_are_dealt_with_all() {
 }
 
 #[test]
+fn without_a_way_over_pcie_a_rank_takes_the_interfaces_of_a_numa_node() {
+    let on =
+        |name, node| NicNode { numa_node: Some(NumaNode(node)), ..nic("efa", name, "efa", &[]) };
+    let topology = |numa_nodes: &[u32]| Topology {
+        nics: vec![on("a", 0), on("b", 1), on("c", 0), on("d", 1)],
+        gpus: (0..)
+            .zip(numa_nodes)
+            .map(|(number, &node)| GpuNode {
+                gpu: Gpu(number),
+                name: "a GPU".to_owned(),
+                uuid: format!("GPU-{number}"),
+                memory: Bytes::mib(1024),
+                numa_node: Some(NumaNode(node)),
+                pci_bus_id: String::new(),
+                pcie_path: vec!["pci0".to_owned()],
+            })
+            .collect(),
+        ..machine(&[&[0], &[1]])
+    };
+    let of = |topology: &Topology, memory| {
+        let fabric = FabricRequest { memory: vec![memory], ..FabricRequest::default() };
+        let case = cases_across_hosts(&Request { fabric, ..request() }, &hosts(&[4], topology));
+        let fabric = case.unwrap().remove(0).fabric.unwrap();
+        let of_rank = |rank: u32| {
+            let nics = fabric.nics.iter().find(|(of, _)| *of == Rank(rank));
+            let names = nics.map(|(_, nics)| nics.iter().map(|nic| nic.domain.as_str()));
+            names.map(|names| names.collect::<Vec<_>>().join("+"))
+        };
+        [0, 1].map(|rank| of_rank(rank).unwrap())
+    };
+    // Host memory: the nodes in turn.
+    assert_eq!(of(&topology(&[]), Memory::Host), ["a+c", "b+d"]);
+    // Memory of GPUs: their own nodes, and of a GPU whose node has no interface any.
+    assert_eq!(of(&topology(&[1, 0]), Memory::Gpu), ["b+d", "a+c"]);
+    assert_eq!(of(&topology(&[1, 7]), Memory::Gpu), ["b+d", "b+d"]);
+}
+
+#[test]
 fn what_is_not_there_is_refused_with_what_is() {
     let fabric = FabricRequest::default();
     let refused = |fabric: FabricRequest, operations: &[Operation], ranks: &[u32]| {

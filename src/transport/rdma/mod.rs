@@ -188,8 +188,9 @@ impl Transport for Rdma {
             let Some(offer) = self.offer(fabric, nic, has_gpu)? else {
                 return Ok(Support::No(if has_gpu {
                     format!(
-                        "provider {provider} does not reach GPU memory through {domain} here (no \
-                         FI_HMEM)"
+                        "provider {provider} does not reach GPU memory through {domain} here: \
+                         libfabric does not offer FI_HMEM (it takes one made with CUDA, which \
+                         looks for libcudart.so, without a version in its name)"
                     )
                 } else {
                     format!("provider {provider} no longer offers {domain}")
@@ -309,7 +310,7 @@ fn window(case: &Case, fabric: &Fabric, room: usize) -> u64 {
         false => {
             let rails = u64::from(fabric.rails);
             let most = UNDER_WAY_MAX.times(rails).get() / chunk(case).get().max(1);
-            u64::from(fabric.window).min(most.max(UNDER_WAY_MIN * rails))
+            (rails * u64::from(fabric.window)).min(most.max(UNDER_WAY_MIN * rails))
         }
     };
     let wanted = if case.operation == Operation::PingPong { 1 } else { wanted };
@@ -410,17 +411,19 @@ mod tests {
     }
 
     #[test]
-    fn each_interface_has_two_operations_under_way_or_4_mib_of_them() {
+    fn each_interface_has_64_operations_under_way_but_4_mib_at_most_unless_those_are_fewer_than_two()
+     {
         for (rails, size, expected) in [
             (1, Bytes::kib(1), 64),
             (1, Bytes::mib(1), 4),
             (1, Bytes::mib(8), 2),
             (2, Bytes::mib(1), 8),
+            (4, Bytes::kib(8), 256),
             (4, Bytes::kib(512), 32),
             (4, Bytes::mib(8), 8),
             (4, Bytes::mib(1024), 8),
             (32, Bytes::mib(64), 64),
-            (64, Bytes::mib(64), 64),
+            (64, Bytes::mib(64), 128),
         ] {
             let (case, fabric) = case(rails, size);
             assert_eq!(window(&case, &fabric, usize::MAX), expected, "{rails} {size}");
