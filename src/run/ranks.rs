@@ -95,7 +95,7 @@ impl Ranks {
                 launcher.ranks, launcher.variable
             )));
         }
-        let world = World::mpi(launcher, mpi_lib, deadline);
+        let world = World::launched(launcher, mpi_lib, deadline);
         let start = |err: world::Error| Failure::Start(format!("rank {}: {err}", launcher.rank));
         self.world = world.map_err(start)?;
         Ok(())

@@ -1,13 +1,14 @@
-//! What carries the messages: sockets between processes of one machine, or MPI.
+//! What carries the messages: sockets, or MPI.
 //!
 //! Owns bytes on their way. Knows nothing of what they mean.
 
 use std::{
     io::{self, Read, Write},
-    os::unix::net::UnixStream,
     rc::Rc,
     time::{Duration, Instant},
 };
+
+use socket2::Socket;
 
 use super::mpi::Network;
 use crate::ffi::mpi::{MessageError, Outgoing};
@@ -29,10 +30,10 @@ pub(super) enum Links {
     },
 }
 
-/// One end of a socket.
+/// One end of a connection, within a machine or between machines.
 #[derive(Debug)]
 pub(super) struct Line {
-    stream: UnixStream,
+    stream: Socket,
     /// What has arrived of the next message.
     arrived: Vec<u8>,
 }
@@ -74,7 +75,7 @@ impl Links {
         }
         match self {
             Self::Sockets(streams) => messages.iter().try_for_each(|(link, bytes)| {
-                streams[*link].write(bytes, due).map_err(|err| (*link, err))
+                streams[*link].send(bytes, due).map_err(|err| (*link, err))
             }),
             Self::Mpi { network, peers } => {
                 let outgoing = |(link, bytes): &(usize, Rc<[u8]>)| {
@@ -103,32 +104,47 @@ impl Links {
 }
 
 impl Line {
-    pub(super) const fn new(stream: UnixStream) -> Self {
-        Self { stream, arrived: Vec::new() }
+    pub(super) fn new(stream: impl Into<Socket>) -> Self {
+        Self { stream: stream.into(), arrived: Vec::new() }
     }
 
     pub(super) fn try_clone(&self) -> io::Result<Self> {
         self.stream.try_clone().map(Self::new)
     }
 
-    /// Writes the length and the bytes.
-    fn write(&mut self, bytes: &[u8], due: Instant) -> Result<(), LinkError> {
+    /// Sends a message: its length and its bytes.
+    pub(super) fn send(&mut self, bytes: &[u8], due: Instant) -> Result<(), LinkError> {
         let mut frame = (bytes.len() as u64).to_le_bytes().to_vec();
         frame.extend(bytes);
+        self.write(&frame, due)
+    }
+
+    /// Writes bytes that are no message.
+    pub(super) fn write(&mut self, bytes: &[u8], due: Instant) -> Result<(), LinkError> {
         let mut written = 0;
-        while written < frame.len() {
+        while written < bytes.len() {
             let left = time_left(due)?;
             let step = self
                 .stream
                 .set_write_timeout(Some(left))
-                .and_then(|()| self.stream.write(&frame[written..]));
+                .and_then(|()| self.stream.write(&bytes[written..]));
             written += progress(step)?;
         }
         Ok(())
     }
 
-    /// Reads a length and so many bytes.
-    fn read(&mut self, due: Instant) -> Result<Vec<u8>, LinkError> {
+    /// Reads `count` bytes that are no message.
+    pub(super) fn read_exactly(
+        &mut self,
+        count: usize,
+        due: Instant,
+    ) -> Result<Vec<u8>, LinkError> {
+        self.read_up_to(count, due)?;
+        Ok(self.arrived.drain(..).collect())
+    }
+
+    /// Reads a message.
+    pub(super) fn read(&mut self, due: Instant) -> Result<Vec<u8>, LinkError> {
         self.read_up_to(LENGTH_BYTES, due)?;
         let (length, _) = self.arrived.split_at(LENGTH_BYTES);
         let claimed = <[u8; LENGTH_BYTES]>::try_from(length).map_or(u64::MAX, u64::from_le_bytes);
@@ -181,6 +197,7 @@ fn progress(step: io::Result<usize>) -> Result<usize, LinkError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn a_wild_length_is_refused_before_memory_is_taken() {

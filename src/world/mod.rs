@@ -12,15 +12,22 @@ mod link;
 mod local;
 mod mpi;
 mod star;
+mod tcp;
 #[cfg(test)]
 mod tests;
 
-use std::{cell::RefCell, collections::BTreeMap, path::PathBuf, rc::Rc, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::Duration,
+};
 
 use serde::{Serialize, de::DeserializeOwned};
 
 pub use host::{Host, host};
-pub use launcher::{Launcher, launcher};
+pub use launcher::{Launcher, Master, Way, launcher};
 pub use local::Local;
 #[cfg(test)]
 pub(crate) use tests::on_ranks_within;
@@ -30,6 +37,7 @@ use link::{Line, Links};
 use local::Children;
 use mpi::Joined;
 use star::Progress;
+use tcp::Mesh;
 
 /// What can go wrong between ranks.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +80,7 @@ pub enum Error {
     },
     /// The ranks of a launcher cannot be joined, or not left in order: why, and what to do.
     #[error("{0}")]
-    NoMpi(String),
+    NotJoined(String),
     /// The ranks could not be started or joined.
     #[error("cannot {action}: {source}")]
     Start {
@@ -117,6 +125,7 @@ enum Keeper {
     Nothing,
     Children(#[expect(dead_code, reason = "its drop is what matters")] Children),
     Mpi(Joined),
+    Tcp(Rc<Mesh>),
 }
 
 impl World {
@@ -136,6 +145,32 @@ impl World {
         let lines = streams.into_iter().map(Line::new).collect();
         let world = Self::new(rank, members, deadline, Links::Sockets(lines))?;
         Ok(Self { keeper: Keeper::Children(children), ..world })
+    }
+
+    /// The ranks that `launcher` has started, by MPI or over TCP; `mpi_lib` is the library of MPI
+    /// that the user names. Every rank calls it; returns when all have.
+    ///
+    /// # Errors
+    ///
+    /// The ranks cannot reach each other, or one does not answer: why, and what to do.
+    pub fn launched(
+        launcher: &Launcher,
+        mpi_lib: Option<&Path>,
+        deadline: Duration,
+    ) -> Result<Self, Error> {
+        match &launcher.way {
+            Way::Mpi(family) => Self::mpi(launcher, *family, mpi_lib, deadline),
+            Way::Tcp(_) if mpi_lib.is_some() => Err(Error::NotJoined(format!(
+                "the ranks of this launcher ({}) meet without MPI: leave out --mpi-lib",
+                launcher.variable
+            ))),
+            Way::Tcp(master) => Self::tcp(launcher, master, deadline),
+            Way::None => Err(Error::NotJoined(format!(
+                "srun has started {} ranks ({}) that cannot find each other: start them with srun \
+                 --mpi=pmix for Open MPI, or --mpi=pmi2 for MPICH",
+                launcher.ranks, launcher.variable
+            ))),
+        }
     }
 
     /// Brings the values of `members` to each of them; every rank calls it with the same members,
@@ -164,7 +199,7 @@ impl World {
     pub fn library(&self) -> Option<(PathBuf, String)> {
         match &self.keeper {
             Keeper::Mpi(joined) => joined.library(),
-            Keeper::Nothing | Keeper::Children(_) => None,
+            Keeper::Nothing | Keeper::Children(_) | Keeper::Tcp(_) => None,
         }
     }
 
@@ -176,7 +211,7 @@ impl World {
         let Self { links, keeper, .. } = self;
         drop(links);
         match keeper {
-            Keeper::Nothing | Keeper::Children(_) => Ok(()),
+            Keeper::Nothing | Keeper::Children(_) | Keeper::Tcp(_) => Ok(()),
             Keeper::Mpi(joined) => joined.finish(),
         }
     }

@@ -107,7 +107,7 @@ impl Joined {
     pub(super) fn finish(mut self) -> Result<(), Error> {
         let network = self.network.take().and_then(Rc::into_inner);
         let network = network.ok_or_else(|| {
-            Error::NoMpi("a part of the ranks is still in use at the end of the run".to_owned())
+            Error::NotJoined("a part of the ranks is still in use at the end of the run".to_owned())
         })?;
         let rank = network.mpi.rank;
         network.mpi.finish(self.limit).map_err(|source| Error::Unreachable { rank, source })
@@ -123,24 +123,25 @@ impl Drop for Joined {
 }
 
 impl World {
-    /// The ranks that `launcher` has started, by the MPI library `given`, or one that fits the
-    /// launcher. Every rank calls it; returns when all have.
+    /// The ranks that a `launcher` of `family` has started, by the MPI library `given`, or one that
+    /// fits the launcher. Every rank calls it; returns when all have.
     ///
     /// # Errors
     ///
     /// There is no such library, it is not the launcher's, or a rank does not answer. Rank 0 says
     /// so at once; on others the error comes late, so that the launcher ends them when rank 0 has
     /// said why.
-    pub fn mpi(
+    pub(super) fn mpi(
         launcher: &Launcher,
+        family: Family,
         given: Option<&Path>,
         deadline: Duration,
     ) -> Result<Self, Error> {
         let farewell = if launcher.rank == 0 { Duration::ZERO } else { FAREWELL };
         let limit = deadline.max(START_LIMIT) + farewell;
-        let joined = library(launcher, given)
+        let joined = library(launcher, family, given)
             .and_then(|library| start(library, launcher, limit))
-            .map_err(Error::NoMpi)
+            .map_err(Error::NotJoined)
             .and_then(|mpi| meet(Network { mpi, connections: RefCell::default() }, deadline));
         match joined {
             Ok((world, network)) => {
@@ -186,14 +187,8 @@ fn start(library: Library, launcher: &Launcher, limit: Duration) -> Result<Mpi, 
 }
 
 /// The library given, or the first of the launcher's family that loads.
-fn library(launcher: &Launcher, given: Option<&Path>) -> Result<Library, String> {
-    let Launcher { family, ranks, variable, .. } = launcher;
-    let family = family.ok_or_else(|| {
-        format!(
-            "srun has started {ranks} ranks ({variable}) that cannot find each other: start them \
-             with srun --mpi=pmix for Open MPI, or --mpi=pmi2 for MPICH"
-        )
-    })?;
+fn library(launcher: &Launcher, family: Family, given: Option<&Path>) -> Result<Library, String> {
+    let Launcher { ranks, variable, .. } = launcher;
     let mut tried = Vec::new();
     let candidates = match given {
         Some(path) => vec![path.to_owned()],
@@ -339,19 +334,5 @@ mod tests {
         let parent = parent("self").unwrap();
         let link = fs::read_link(format!("/proc/{parent}/exe")).unwrap();
         assert_eq!(parents().first(), Some(&link));
-    }
-
-    #[test]
-    fn srun_without_pmix_is_told_what_to_add() {
-        let launcher = Launcher {
-            family: None,
-            ranks: 8,
-            rank: 0,
-            local_rank: None,
-            variable: "SLURM_STEP_NUM_TASKS",
-        };
-        let reason = library(&launcher, None).unwrap_err();
-        assert!(reason.contains("8 ranks (SLURM_STEP_NUM_TASKS)"), "{reason}");
-        assert!(reason.contains("srun --mpi=pmix"), "{reason}");
     }
 }

@@ -123,10 +123,17 @@ impl World {
     pub fn part(&self, members: &[Rank]) -> Result<Self, Error> {
         let rank = self.rank();
         let members = members.to_vec();
-        let mut part = match &self.links {
+        let mut part = match (&self.links, &self.keeper) {
             _ if members == [rank] => Self { deadline: self.deadline, ..Self::alone(rank) },
-            Links::Mpi { network, .. } => Self::over_mpi(rank, members, self.deadline, network)?,
-            Links::Sockets(streams) => {
+            (Links::Mpi { network, .. }, _) => {
+                Self::over_mpi(rank, members, self.deadline, network)?
+            }
+            (Links::Sockets(_), Keeper::Tcp(mesh)) => {
+                let lines = mesh.part(&members, self.deadline)?;
+                let part = Self::new(rank, members, self.deadline, Links::Sockets(lines))?;
+                Self { keeper: Keeper::Tcp(Rc::clone(mesh)), ..part }
+            }
+            (Links::Sockets(streams), _) => {
                 let refused =
                     |source| Error::Start { action: "talk among some ranks".into(), source };
                 if members != self.members {

@@ -217,3 +217,17 @@ fn a_rank_that_is_gone_is_heard_of_behind_what_came_of_it() {
     });
     assert_eq!(heard[0], Some(Rank(1)));
 }
+
+#[test]
+fn srun_without_pmix_is_told_what_to_add() {
+    let launcher = Launcher {
+        way: Way::None,
+        ranks: 8,
+        rank: 0,
+        local_rank: None,
+        variable: "SLURM_STEP_NUM_TASKS",
+    };
+    let reason = World::launched(&launcher, None, Duration::from_secs(1)).unwrap_err().to_string();
+    assert!(reason.contains("8 ranks (SLURM_STEP_NUM_TASKS)"), "{reason}");
+    assert!(reason.contains("srun --mpi=pmix"), "{reason}");
+}

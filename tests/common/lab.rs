@@ -87,6 +87,14 @@ impl Lab {
         Started { lab: self, child: command.spawn().unwrap(), what: line.to_owned() }
     }
 
+    /// Starts a command on a host, by its variables and words.
+    pub(crate) fn start_on(&self, number: usize, words: &[String]) -> Child {
+        let mut command = lab();
+        command.arg("on").arg(self.host(number)).arg("env").args(words);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
     /// Runs g2g to its good end, and reads its rows.
     pub(crate) fn rows(&self, per_host: usize, line: &str) -> Rows {
         let folder = tempfile::tempdir().unwrap();

@@ -72,7 +72,7 @@ fn a_provider_that_does_not_know_gpus_is_said_to() {
     let mut request = request(Pattern::OneWay, &[Bytes::new(8)]);
     request.fabric.memory = vec![plan::Memory::Gpu];
     for (provider, reason) in [
-        ("tcp", "does not reach GPU memory through lo here (no FI_HMEM)"),
+        ("tcp", "does not reach GPU memory through lo here: libfabric does not offer FI_HMEM"),
         ("shm", "(it takes a libfabric made with CUDA, which finds libcudart.so)"),
     ] {
         request.fabric.providers = vec![provider.to_owned()];

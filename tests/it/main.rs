@@ -49,6 +49,7 @@ mod signals;
 mod strict;
 mod sweep;
 mod symbolic;
+mod tcp_ranks;
 mod terminal;
 mod topo;
 mod truth;

