@@ -170,6 +170,21 @@ fn a_step_whose_time_is_over_is_ended_and_the_next_one_begins() {
 }
 
 #[test]
+fn what_a_machine_has_no_library_for_is_left_out_of_the_tests() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = one_h200(folder.path(), "");
+    let output = folder.path().join("output");
+    // The loader takes the first file of that name, which is no library.
+    fs::write(folder.path().join("libfabric.so.1"), "").unwrap();
+    let mut command = rehearsal(&machine, &output, "--part 2");
+    command.env("LD_LIBRARY_PATH", folder.path());
+    let (_, said) = finish(&mut command);
+    let (verdict, reason) = &verdicts(&output)["driver-tests"];
+    let expected = "without the tests of rdma: libfabric.so.1 is not here";
+    assert_eq!((&**verdict, &**reason), ("passed", expected), "{said}");
+}
+
+#[test]
 fn a_killed_rehearsal_goes_on_with_the_step_that_was_interrupted() {
     let folder = tempfile::tempdir().unwrap();
     let [calls, hangs, own] = ["calls", "hangs", "g2g"].map(|name| folder.path().join(name));
