@@ -65,7 +65,7 @@ pub(super) struct Hello {
     pub(super) version: String,
     pub(super) rank: u32,
     pub(super) size: u32,
-    /// How often this rank has connected to the other before.
+    /// Which connection it is of these two ranks; 0: that of the whole world.
     pub(super) meeting: u64,
     /// Where it listens itself.
     pub(super) port: u16,
@@ -193,7 +193,7 @@ impl Host {
         if !self.secret.is_proof("rank that connects", &theirs, &own, &proof) {
             return Err(format!("it has another {SECRET}"));
         }
-        let hello = hear(&mut line, due).map_err(|err| reason(&err))?;
+        let hello = hear(&mut line, due)?;
         Ok((hello, line))
     }
 }
@@ -279,16 +279,20 @@ fn numbered(line: &mut Line, due: Instant) -> Result<Option<Number>, LinkError> 
     Ok(line.read_exactly(NUMBER_LENGTH, due)?.try_into().ok())
 }
 
-pub(super) fn say<T: Serialize>(line: &mut Line, value: &T, due: Instant) -> Result<(), LinkError> {
-    let text = serde_json::to_vec(value).map_err(|_| LinkError::Gone)?;
-    line.send(&text, due)
+/// Sends a value; else why it cannot.
+pub(super) fn say<T: Serialize>(line: &mut Line, value: &T, due: Instant) -> Result<(), String> {
+    let text = serde_json::to_vec(value).map_err(|err| err.to_string())?;
+    line.send(&text, due).map_err(|err| reason(&err))
 }
 
-pub(super) fn hear<T: DeserializeOwned>(line: &mut Line, due: Instant) -> Result<T, LinkError> {
-    serde_json::from_slice(&line.read(due)?).map_err(|_| LinkError::Gone)
+/// Receives a value; else why it cannot.
+pub(super) fn hear<T: DeserializeOwned>(line: &mut Line, due: Instant) -> Result<T, String> {
+    let text = line.read(due).map_err(|err| reason(&err))?;
+    serde_json::from_slice(&text)
+        .map_err(|err| format!("it speaks otherwise, as another version of g2g may ({err})"))
 }
 
-pub(super) fn reason(err: &LinkError) -> String {
+fn reason(err: &LinkError) -> String {
     match err {
         LinkError::Gone => "it has ended the connection".to_owned(),
         LinkError::Message(err) => err.to_string(),

@@ -23,7 +23,7 @@ use std::{
 
 use door::{
     Door, Guest, Hello, PROOF_LIMIT, Refusal, SECRET, SECRET_LENGTH_MIN, Secret, connect, hear,
-    reason, say, until,
+    say, until,
 };
 
 use super::{
@@ -95,7 +95,7 @@ impl Mesh {
         let address = self.addresses[root.0 as usize];
         let connect = || connect(&[address], &self.secret, due);
         let line = until(due, connect).and_then(|(mut line, _)| {
-            say(&mut line, &hello, due).map_err(|err| reason(&err))?;
+            say(&mut line, &hello, due)?;
             Ok(line)
         });
         let start = |reason: String| Error::Start {
@@ -125,7 +125,7 @@ impl Mesh {
         hello(self.rank.0, self.size, self.door.port)
     }
 
-    /// How often this rank has met `other` before.
+    /// The number of the next connection with `other`.
     fn next_meeting(&self, other: Rank) -> u64 {
         let mut meetings = self.meetings.borrow_mut();
         let count = meetings.entry(other.0).or_default();
@@ -243,12 +243,11 @@ fn come(
         let waited = deadline.as_secs_f64();
         format!("cannot join rank 0 at {address}:{port} within {waited} s: {reason}")
     })?;
-    say(&mut line, &hello(rank, size, door.port), due).map_err(|err| reason(&err))?;
+    say(&mut line, &hello(rank, size, door.port), due)?;
     // Rank 0, which knows who has not come, speaks first.
     let due = Instant::now() + deadline.saturating_mul(3) / 2;
-    let welcome: Welcome = hear(&mut line, due).map_err(|err| {
-        format!("rank 0 at {address}:{port} has not begun the run: {}", reason(&err))
-    })?;
+    let welcome: Welcome = hear(&mut line, due)
+        .map_err(|reason| format!("rank 0 at {address}:{port} has not begun the run: {reason}"))?;
     let mut addresses = welcome.map_err(|reason| format!("rank 0: {reason}"))?;
     if addresses.len() != size as usize {
         return Err(format!("rank 0 knows {} ranks, and not {size}", addresses.len()));
