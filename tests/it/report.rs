@@ -9,6 +9,11 @@ use std::{
 use crate::common::{g2g, run, text};
 use serde_json::Value;
 
+/// Seconds for what a browser does in less than 20, and what `timeout` ends with after them.
+const LIMIT: &str = "150";
+const ENDED: i32 = 124;
+const KILLED: i32 = 137;
+
 const SLOW: &str = "[[fault.slow]]\nsource = 2\nfraction = 0.59\n";
 
 /// A run on a simulated machine with these faults, in `folder`.
@@ -39,14 +44,19 @@ fn look_at(words: &[&Path], run: &Path, name: &str) -> Result<Value, String> {
     let python = std::env::var_os("G2G_TEST_PYTHON")
         .map_or_else(|| root.join("target/python/bin/python"), PathBuf::from);
     assert!(python.exists(), "run scripts/test: it makes the Python environment of this test");
-    let answer = Command::new(python)
-        .arg("-B")
-        .arg(root.join("tests/python/check_report.py"))
-        .arg(run)
-        .arg(root.join("target/report").join(name))
-        .args(words)
-        .output()
-        .unwrap();
+    let ask = || {
+        let mut command = Command::new("timeout");
+        // By this signal Python says where it is.
+        command.args(["--signal=ABRT", "--kill-after=10", LIMIT]).arg(&python);
+        command.args(["-B", "-X", "faulthandler"]).arg(root.join("tests/python/check_report.py"));
+        command.arg(run).arg(root.join("target/report").join(name)).args(words).output().unwrap()
+    };
+    let mut answer = ask();
+    if [ENDED, KILLED].map(Some).contains(&answer.status.code()) {
+        // A browser that stands still says nothing of the page.
+        eprintln!("once more, after {LIMIT} s: {}", text(&answer.stderr));
+        answer = ask();
+    }
     match answer.status.success() {
         true => Ok(serde_json::from_slice(&answer.stdout).unwrap()),
         false => Err(text(&answer.stderr)),

@@ -356,9 +356,10 @@ def main(folder, pictures, path=None, sweep=None):
     path = (path or folder / "report.html").resolve()
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     require(chromium, "no chromium: install it")
-    with sync_playwright() as playwright:
-        # A container has no name spaces for the browser's own walls.
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    # A container has no name spaces for the browser's own walls.
+    launch = {"executable_path": chromium, "args": ["--no-sandbox", "--disable-gpu"]}
+    # Both are left in order where a check fails: a browser that still has pages may never end.
+    with sync_playwright() as playwright, playwright.chromium.launch(**launch) as browser:
         window = Page(browser, path)
         page = window.page
         window.draw_all()
@@ -392,7 +393,6 @@ def main(folder, pictures, path=None, sweep=None):
             window.page.screenshot(path=pictures / f"{name}.png", full_page=True)
             window.end()
         require(grounds[0] != grounds[1], "dark is as light")
-        browser.close()
     print(json.dumps(found))
 
 
