@@ -195,12 +195,12 @@ mod fabric {
         #include <rdma/fi_rma.h>";
 
     const TYPES: [&str; 6] = [
-        "fi_(info|msg|msg_rma|rma_iov|context2|cq_data_entry|addr_t)|fid(_t)?",
-        "fi_(av|bus|cq|device|domain|ep|fabric|link|pci|rx|tx)_attr(__bindgen_ty_1)?",
+        "fi_(info|msg|msg_rma|rma_iov|context2|cq_data_entry|eq_err_entry|addr_t)|fid(_t)?",
+        "fi_(av|bus|cq|device|domain|ep|eq|fabric|link|pci|rx|tx)_attr(__bindgen_ty_1)?",
         "fi_(av|bus|ep)_type|fi_(hmem_iface|link_state|progress|resource_mgmt|threading)",
         "fi_cq_(format|wait_cond)|fi_(type|wait_obj)",
-        "fid_(fabric|domain|av|cq|ep|mr|nic)",
-        "fi_ops(_(av|cm|cq|domain|ep|fabric|mr|msg|rma))?",
+        "fid_(fabric|domain|av|cq|ep|eq|mr|nic)",
+        "fi_ops(_(av|cm|cq|domain|ep|eq|fabric|mr|msg|rma))?",
     ];
 
     const CONSTANTS: &str = "
@@ -226,14 +226,15 @@ mod fabric {
 
     /// The functions that are called, by the table that holds them. Of the others the types are
     /// left out, and with them what only they take.
-    const CALLED: [(&str, &[&str]); 10] = [
+    const CALLED: [(&str, &[&str]); 11] = [
         ("fi_ops", &["close", "bind", "control"]),
         ("fi_ops_av", &["insert"]),
         ("fi_ops_cm", &["getname"]),
         ("fi_ops_cq", &["read", "readerr", "strerror"]),
         ("fi_ops_domain", &["av_open", "cq_open", "endpoint"]),
         ("fi_ops_ep", &["getopt", "setopt"]),
-        ("fi_ops_fabric", &["domain"]),
+        ("fi_ops_eq", &["read", "readerr", "strerror"]),
+        ("fi_ops_fabric", &["domain", "eq_open"]),
         ("fi_ops_mr", &["regattr"]),
         ("fi_ops_msg", &["recvmsg", "sendmsg", "injectdata"]),
         ("fi_ops_rma", &["readmsg", "writemsg"]),

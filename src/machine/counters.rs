@@ -1,6 +1,6 @@
 //! Counters of the machine: bytes over the links of GPUs and over network interfaces.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -121,9 +121,16 @@ pub struct Reader {
     addresses: BTreeMap<Gpu, String>,
     /// The GPUs that NVLinks join.
     pub nvlinked: NvLinked,
+    /// Whether the kernel may show counters of the network as they were up to
+    /// [`COUNTERS_CACHED`] ago.
+    pub is_late: bool,
     /// Collects errors.
     watch: Option<Watch>,
 }
+
+/// For how long, and some more, the kernel shows again what it has read from an RDMA device: 10 ms
+/// (Linux, `drivers/infiniband/core/sysfs.c`, `update_hw_stats`).
+pub const COUNTERS_CACHED: Duration = Duration::from_millis(20);
 
 impl Reader {
     /// A reader for the GPUs of `topology`. Errors of GPUs are collected from now on.
@@ -139,7 +146,9 @@ impl Reader {
             (nvlinked(&told), nvml.watch(&all))
         };
         let (nvlinked, watch) = nvml.as_ref().ok().map(read).unzip();
-        Self { nvml, addresses, nvlinked: nvlinked.unwrap_or_default(), watch }
+        let devices = System::here().names(RDMA_DEVICES).unwrap_or_default();
+        let is_late = !devices.is_empty();
+        Self { nvml, addresses, nvlinked: nvlinked.unwrap_or_default(), is_late, watch }
     }
 
     /// The GPUs that it can read.

@@ -48,6 +48,8 @@ pub struct Software {
     pub libfabric: Vec<Installed>,
     /// NCCL's plugins for EFA (`libnccl-net*.so` of aws-ofi-nccl).
     pub nccl_plugins: Vec<Installed>,
+    /// CUDA's runtime by the name that libfabric asks for, which has no version.
+    pub cuda_runtime: Vec<Installed>,
     /// The providers that the loaded libfabric offers; `None`: it is not loaded.
     pub providers: Option<BTreeSet<String>>,
     /// Whether the loader's configuration could be read.
@@ -83,6 +85,7 @@ impl Software {
             efa_installer: first(&INSTALLER, &packages),
             nccl: loader.find(system, |name| name == "libnccl.so.2"),
             libfabric: loader.find(system, |name| name == "libfabric.so.1"),
+            cuda_runtime: loader.find(system, |name| name == "libcudart.so"),
             nccl_plugins: loader
                 .find(system, |name| name.starts_with("libnccl-net") && name.ends_with(".so")),
             providers: None,

@@ -218,6 +218,8 @@ pub struct Fabric {
     pub is_window_given: bool,
     /// Whether data of GPUs goes through page-locked host memory at both ends.
     pub is_staged: bool,
+    /// Whether the flows are between ranks of one host; else each is between two.
+    pub is_one_host: bool,
     /// The rank's rounds of a dissemination barrier; empty in a whole case.
     pub meetings: Vec<Meeting>,
 }

@@ -10,7 +10,7 @@ mod flows;
 mod nccl;
 pub mod nccl_env;
 mod operation;
-mod rdma;
+pub(crate) mod rdma;
 mod sizes;
 pub mod sweep;
 pub mod topology;

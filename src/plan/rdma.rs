@@ -23,11 +23,24 @@ pub(super) const WINDOW: u32 = 64;
 
 /// Providers that are measured unless the user names some, by the first part of their name: RDMA
 /// hardware; without any, what every host has.
-const HARDWARE: [&str; 2] = ["efa", "verbs"];
+pub(crate) const HARDWARE: [&str; 2] = ["efa", "verbs"];
 const SOFTWARE: [&str; 2] = ["tcp", "shm"];
 
 /// The provider between processes of one host.
-const OF_ONE_HOST: &str = "shm";
+pub(crate) const OF_ONE_HOST: &str = "shm";
+
+/// The fabrics of provider efa on the same interfaces (fi_efa(7)): with a protocol of libfabric's
+/// own above the device, and without.
+pub(crate) const EFA: &str = "efa";
+pub(crate) const EFA_DIRECT: &str = "efa-direct";
+
+/// The variable by which efa's writes that are announced take up a receive each (fi_efa(7)).
+pub(crate) const UNSOLICITED: &str = "FI_EFA_USE_UNSOLICITED_WRITE_RECV";
+
+/// Whether libfabric and AWS's plugin accept the value of a variable as no.
+pub(crate) fn is_no(value: &str) -> bool {
+    ["0", "false", "no", "off"].iter().any(|word| value.eq_ignore_ascii_case(word))
+}
 
 /// With more ranks than these, pairs are not measured one by one by default.
 const RANKS_FOR_PAIRS: usize = 4;
@@ -43,6 +56,11 @@ pub struct FabricRequest {
     /// where available, otherwise tcp, and shm within a host]
     #[arg(long = "provider", value_name = "PROVIDER", value_delimiter = ',')]
     pub providers: Vec<String>,
+
+    /// libfabric fabric, such as efa or efa-direct of provider efa [default: efa-direct for writes
+    /// and reads where it is offered, efa for messages]
+    #[arg(long, value_name = "FABRIC")]
+    pub fabric: Option<String>,
 
     /// Network interfaces of a rank: those nearest to its GPU over PCIe, all of its host in turn,
     /// or one by the name of its libfabric domain
@@ -105,9 +123,11 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, Stri
     let mut cases = Vec::new();
     for provider in providers(request, hosts)? {
         for memory in memories(request, hosts)? {
-            let ends = Ends::new(request, hosts, &provider, memory)?;
-            for (pattern, flows) in ends.all_flows() {
-                for operation in ends.operations(pattern)? {
+            let of_access = Ends::new(request, hosts, &provider, memory, false)?;
+            let of_messages = Ends::new(request, hosts, &provider, memory, true)?;
+            for (pattern, flows) in of_access.all_flows() {
+                for operation in of_access.operations(pattern)? {
+                    let ends = if operation.has_messages() { &of_messages } else { &of_access };
                     let case = |&size: &Bytes| Case {
                         operation,
                         issuer: operation.issuer(),
@@ -124,7 +144,7 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, Stri
 }
 
 /// The first part of a provider's name: what moves the data, without the layer above it.
-fn base(provider: &str) -> &str {
+pub(crate) fn base(provider: &str) -> &str {
     provider.split(';').next().unwrap_or(provider)
 }
 
@@ -204,11 +224,12 @@ impl<'a> Ends<'a> {
         hosts: &'a [Host],
         provider: &'a str,
         memory: Memory,
+        has_messages: bool,
     ) -> Result<Self, String> {
         let mut rings: Vec<Vec<Endpoint>> = Vec::new();
         let mut all_nics = Vec::new();
         for host in hosts {
-            let usable = usable_nics(request, hosts, host, provider)?;
+            let usable = usable_nics(request, hosts, host, provider, has_messages)?;
             for (place, &rank) in host.ranks.iter().enumerate() {
                 let gpu = gpu_of(request, host, place).filter(|_| memory != Memory::Host);
                 let nics = match request.fabric.nic {
@@ -287,6 +308,7 @@ impl<'a> Ends<'a> {
             window: window.unwrap_or(WINDOW),
             is_window_given: window.is_some(),
             is_staged: self.memory == Memory::Staged,
+            is_one_host: self.hosts.len() == 1,
             meetings: Vec::new(),
         }
     }
@@ -346,9 +368,10 @@ fn usable_nics<'a>(
     hosts: &[Host],
     host: &'a Host,
     provider: &str,
+    has_messages: bool,
 ) -> Result<Vec<&'a NicNode>, String> {
-    let all: Vec<&NicNode> =
-        host.topology.nics.iter().filter(|nic| nic.provider == provider).collect();
+    let all = host.topology.nics.iter().filter(|nic| nic.provider == provider);
+    let all = on_fabric(request, host, all.collect(), has_messages)?;
     if let NicChoice::Named(wanted) = &request.fabric.nic {
         let named = all.iter().copied().find(|nic| nic.name.domain == *wanted);
         let mut names: Vec<&str> = all.iter().map(|nic| nic.name.domain.as_str()).collect();
@@ -383,16 +406,51 @@ fn usable_nics<'a>(
         _ => all,
     };
     // Interfaces with the same place are partners: in the order of their networks on one host, and
-    // each once, though it may have addresses of two kinds.
+    // each once, though it may have addresses of two kinds, and verbs offers a device a second time
+    // as `mlx5_0-xrc`.
     let known = &hosts[0].topology.nics;
     usable.sort_by_key(|nic| known.iter().position(|other| other.name.fabric == nic.name.fabric));
     let mut seen = Vec::new();
     usable.retain(|nic| {
-        let is_new = !seen.contains(&&nic.name.domain);
-        seen.push(&nic.name.domain);
+        let device = nic.name.device.as_ref().unwrap_or(&nic.name.domain);
+        let is_new = !seen.contains(&device);
+        seen.push(device);
         is_new
     });
     Ok(usable)
+}
+
+/// Those of the interfaces `all` of `host` on the fabric that the user names. Without one all, but
+/// for messages not on `efa-direct` where the same interface has `efa`, which takes longer ones.
+fn on_fabric<'a>(
+    request: &Request,
+    host: &Host,
+    all: Vec<&'a NicNode>,
+    has_messages: bool,
+) -> Result<Vec<&'a NicNode>, String> {
+    let Some(wanted) = &request.fabric.fabric else {
+        let has_efa = |nic: &NicNode| {
+            let mut others = all.iter().filter(|other| other.name.domain == nic.name.domain);
+            others.any(|other| other.name.fabric == EFA)
+        };
+        let is_too_short =
+            |nic: &NicNode| has_messages && nic.name.fabric == EFA_DIRECT && has_efa(nic);
+        return Ok(all.iter().copied().filter(|nic| !is_too_short(nic)).collect());
+    };
+    let found: Vec<&NicNode> =
+        all.iter().copied().filter(|nic| nic.name.fabric == *wanted).collect();
+    if let (true, Some(nic)) = (found.is_empty(), all.first()) {
+        let mut here: Vec<&str> = all.iter().map(|nic| nic.name.fabric.as_str()).collect();
+        here.sort_unstable();
+        here.dedup();
+        return Err(format!(
+            "--fabric {wanted}: provider {} has no such fabric on {}; here are: {}",
+            nic.provider,
+            host.name,
+            here.join(" ")
+        ));
+    }
+    Ok(found)
 }
 
 /// Those of the `usable` interfaces of `host` with the shortest way over PCIe to `gpu`, or without

@@ -13,7 +13,7 @@ use crate::{
         Allocator, DataType, Engine, Handle, Issuer, Operation, Pattern, Reduction,
         Registration as NcclRegistration, TransportKind,
     },
-    transport::{Completion, GpuPath, Registration, StoreKind, Wait},
+    transport::{Completion, GpuPath, Registration, SharedMemory, StoreKind, Wait},
     units::Bytes,
 };
 
@@ -239,6 +239,7 @@ named!(
     RateVerdict,
     Reduction,
     Registration,
+    SharedMemory,
     Status,
     StoreKind,
     TransportKind,
@@ -369,9 +370,13 @@ columns! {
     target_registration: Option<Registration>, Measured;
     /// How data of GPUs comes to the interfaces: `direct` (GPUDirect: the provider has promised
     /// that it makes no copy in host memory, or can make none), `unproven` (it takes memory of
-    /// GPUs and promises nothing), `staged` (through page-locked host memory); empty for host
+    /// GPUs and promises nothing, copies messages on their way, or may take shared memory), `staged` (through page-locked host memory); empty for host
     /// memory.
     gpu_path: Option<GpuPath>, Found;
+    /// Whether the data could go through memory that processes of a host share, past the interface:
+    /// `no` (the ranks are on different hosts, or the provider has no such way or has promised not
+    /// to take it), `possible` (within a host it may, and does not say), `yes` (it has no other).
+    shared_memory: Option<SharedMemory>, Measured;
     /// Whether the provider makes these writes or reads of messages, as its device has no RDMA for
     /// them: by the device's own count of bytes where it has one (`hw_counters` of EFA's driver),
     /// else by the provider's word; empty where there is neither.
@@ -382,7 +387,8 @@ columns! {
     /// `arrival` (of a read).
     bandwidth_completion: Option<Completion>, Measured;
     /// What ended a latency: `delivery` (the provider's word that the data was in the target's
-    /// memory), `arrival` (of a read, of an answer), `confirmed` (staged: the target's word that
+    /// memory), `transmit` (EFA's own writes and messages: the interface's word that the target's
+    /// interface had the data), `arrival` (of a read, of an answer), `confirmed` (staged: the target's word that
     /// it was in its GPU).
     latency_completion: Option<Completion>, Measured;
     /// Data in one transfer of one flow; of NCCL in the larger of a rank's two buffers, as

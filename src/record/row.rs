@@ -249,6 +249,7 @@ impl Row {
             source_registration: Some(network.source_registration),
             target_registration: Some(network.target_registration),
             gpu_path: network.gpu_path,
+            shared_memory: Some(network.shared_memory),
             emulated: network.is_emulated,
             window: Some(network.window),
             bandwidth_completion: self.bandwidth_gb_s.map(|_| network.bandwidth_completion),

@@ -1,12 +1,12 @@
 //! Counters before and after each case, and the health of the GPUs.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{collections::BTreeSet, thread, time::Instant};
 
 use super::ranks::Ranks;
 use crate::{
     judge::counters::Seen,
     machine::{
-        counters::{Reader, Reading},
+        counters::{COUNTERS_CACHED, Reader, Reading},
         health::{GpuHealth, HostHealth, Xid},
     },
     measure::Witness,
@@ -98,17 +98,28 @@ impl Look<'_> {
     }
 }
 
+impl Look<'_> {
+    /// Lets pass for how long the kernel shows old counts of RDMA devices.
+    fn rest(&self) {
+        let is_late = |post: &&mut Post| post.reader.is_late && self.with_network;
+        if self.post.as_ref().is_some_and(is_late) {
+            thread::sleep(COUNTERS_CACHED);
+        }
+    }
+}
+
 impl Witness for Look<'_> {
     fn look_before(&mut self) {
         let Some(post) = &self.post else { return };
+        self.rest();
         self.before = Some((post.reader.read(&self.gpus, self.with_network), Instant::now()));
     }
 
     fn look_after(&mut self) {
-        let Some((post, (before, began))) = self.post.as_mut().zip(self.before.take()) else {
-            return;
-        };
+        let Some((before, began)) = self.before.take() else { return };
         let between = began.elapsed();
+        self.rest();
+        let Some(post) = self.post.as_mut() else { return };
         let after = post.reader.read(&self.gpus, self.with_network);
         let xids = post.reader.xids().unwrap_or_default();
         post.xids.extend(&xids);

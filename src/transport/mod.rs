@@ -266,10 +266,14 @@ pub struct Network {
     pub target_registration: Registration,
     /// How data of GPUs comes to the interfaces, if it is a GPU's.
     pub gpu_path: Option<GpuPath>,
+    /// Whether the data could go through shared memory.
+    pub shared_memory: SharedMemory,
     /// Whether the provider emulates writes or reads by messages, because its device does not
     /// support them: by the device's counters if it has them, otherwise as the provider says;
     /// `None` if neither is known.
     pub is_emulated: Option<bool>,
+    /// Operations between two confirmations at most.
+    pub group_max: u64,
     /// The event that ended a bandwidth sample.
     pub bandwidth_completion: Completion,
     /// The event that ended a latency.
@@ -305,6 +309,20 @@ pub enum GpuPath {
     Staged,
 }
 
+/// Whether data could go through memory that processes of a host share, past the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum SharedMemory {
+    /// It could not: the ranks are on different hosts, or the provider has no such way, or has
+    /// promised not to take it (`FI_OPT_SHARED_MEMORY_PERMITTED`).
+    No,
+    /// The provider may take it within a host, and does not say whether it did.
+    Possible,
+    /// The provider has no other way.
+    Yes,
+}
+
 /// The event that ended the timing of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -315,6 +333,9 @@ pub enum Completion {
     Confirmed,
     /// The provider's word that the data was in the target's memory (`FI_DELIVERY_COMPLETE`).
     Delivery,
+    /// The interface's word that the target's interface had the data: the provider leaves the
+    /// completion to a device that knows no other.
+    Transmit,
     /// The data was here: of a read, and of an answer.
     Arrival,
 }

@@ -186,3 +186,82 @@ fn a_provider_that_cannot_announce_data_is_skipped_with_the_reason() {
     assert_eq!((rows.len(), rows.cell(0, "status")), (1, "skipped"), "{}", run.said);
     assert!(rows.cell(0, "reason").contains("cq_data_size 0"), "{}", run.said);
 }
+
+#[test]
+fn messages_go_over_efa_and_the_rest_over_efa_direct_unless_the_user_names_a_fabric() {
+    let measure = |fault: &str, options: &str| {
+        let options = format!("--provider efa --sizes 64,64K {options} {QUICK}");
+        let run = Run::of(g2g(), fault, "bulk", &options);
+        assert_eq!(run.result.status.code(), Some(0), "{}", run.said);
+        Rows::read(&run.output())
+    };
+    let rows = measure("efa", "--operation write,read,send,ping-pong");
+    let found = |rows: &Rows| -> Vec<String> {
+        let cells =
+            |row| ["operation", "fabric", "status"].map(|name| rows.cell(row, name)).join(" ");
+        (0..rows.len()).map(cells).collect()
+    };
+    assert_eq!(
+        found(&rows),
+        [
+            "write efa-direct ok",
+            "write efa-direct ok",
+            "read efa-direct ok",
+            "read efa-direct ok",
+            "send efa ok",
+            "send efa ok",
+            "ping-pong efa ok",
+            "ping-pong efa ok"
+        ]
+    );
+    let labels = |rows: &Rows| {
+        ["shared_memory", "latency_completion"].map(|name| rows.cell(0, name).to_owned())
+    };
+    assert_eq!(labels(&rows), ["no", "transmit"]);
+    assert_eq!(rows.cell(4, "latency_completion"), "delivery");
+    let rows = measure("efa", "--operation write,send --fabric efa-direct");
+    let expected = [
+        "write efa-direct ok",
+        "write efa-direct ok",
+        "send efa-direct ok",
+        "send efa-direct skipped",
+    ];
+    assert_eq!(found(&rows), expected);
+    let reason = rows.cell(3, "reason");
+    for part in ["fabric efa-direct has 8.7 KiB at most", "give --fabric efa"] {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+    assert_eq!(rows.cell(2, "latency_completion"), "transmit");
+    // A libfabric that does not know the wish may take shared memory.
+    let rows = measure("efa-shared", "--operation write --fabric efa");
+    assert_eq!(found(&rows), ["write efa ok", "write efa ok"]);
+    assert_eq!(labels(&rows), ["possible", "transmit"]);
+}
+
+#[test]
+fn a_variable_by_which_efas_writes_wait_for_ever_is_refused() {
+    let mut program = g2g();
+    program.env("FI_EFA_USE_UNSOLICITED_WRITE_RECV", "0");
+    let run = Run::of(program, "efa", "bulk", "--provider efa --operation write --sizes 64");
+    let rows = Rows::read(&run.output());
+    assert_eq!((rows.len(), rows.cell(0, "status")), (1, "skipped"), "{}", run.said);
+    let reason = rows.cell(0, "reason");
+    assert!(
+        reason.contains("WRITE_RECV makes writes wait") && reason.contains("unset it"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn an_error_that_belongs_to_no_operation_is_told_and_does_not_end_the_process() {
+    let options = format!("--provider tcp --operation write --sizes 64K,4K {QUICK}");
+    let run = Run::of(g2g(), "event", "bulk", &options);
+    assert_eq!(run.result.status.code(), Some(1), "{}", run.said);
+    let rows = Rows::read(&run.output());
+    assert_eq!((rows.len(), rows.cell(0, "status")), (2, "failed"), "{}", run.said);
+    let reason = rows.cell(0, "reason");
+    assert!(
+        reason.contains("outside of operations") && reason.contains("FI_EHOSTUNREACH"),
+        "{reason}"
+    );
+}

@@ -54,7 +54,6 @@ fn look_at(words: &[&Path], run: &Path, name: &str) -> Result<Value, String> {
     let mut answer = ask();
     if [ENDED, KILLED].map(Some).contains(&answer.status.code()) {
         // A browser that stands still says nothing of the page.
-        eprintln!("once more, after {LIMIT} s: {}", text(&answer.stderr));
         answer = ask();
     }
     match answer.status.success() {

@@ -7,6 +7,11 @@
  * moves 1 MiB at most, FAULT=silent lets no data come along with operations, and with FAULT=context
  * the completion of a peer's write has the context of an operation that is over, as that of efa has
  * where it makes writes of messages.
+ *
+ * FAULT=efa is the real library's first tcp offer under efa's names, on both of its fabrics:
+ * efa-direct, which comes first, has short messages only. It promises to take no shared memory;
+ * with FAULT=efa-shared it does not know that wish. With FAULT=event an error that belongs to no
+ * operation comes after some operations, and ends the process where no event queue is bound.
  */
 
 #define _GNU_SOURCE
@@ -34,6 +39,14 @@
 #define KIND_DATA 0
 #define KIND_FINAL 2
 
+/* Of fi_efa.7: the MTU, less the headers. */
+#define DIRECT_MESSAGE_MAX ((size_t)8928)
+#define OPT_SHARED_MEMORY_PERMITTED 11
+#define OPT_MAX_MSG_SIZE 12
+
+/* Operations before an error of FAULT=event. */
+#define CALM 20
+
 enum fault { NONE, FLIP, STALE, EARLY_REPORT };
 
 /* Tables begin with what the library's inline functions look for. */
@@ -60,9 +73,12 @@ struct queue_ops {
 struct endpoint {
 	struct fi_ops ops;
 	struct fi_ops *real;
+	struct fi_ops_ep options;
 	struct fi_ops_rma rma, *real_rma;
 	struct fi_ops_msg msg, *real_msg;
-	uint64_t in_run;
+	uint64_t in_run, in_all;
+	int is_direct;
+	struct fid_eq *events;
 	/* Data that is not under way yet though it was reported. */
 	int is_late;
 	struct iovec late_near;
@@ -118,9 +134,44 @@ static struct iovec wrong(struct endpoint *endpoint, enum fault fault, const str
 	return sent;
 }
 
+static int is_efa(void)
+{
+	return !strncmp(getenv("FAULT"), "efa", 3);
+}
+
+/* What the tcp provider calls its network and itself, where it is shown as efa. */
+static char network[256], layers[256];
+
+static void restore_names(struct fi_fabric_attr *fabric)
+{
+	fabric->name = network;
+	fabric->prov_name = layers;
+}
+
+static int has_failed;
+
+static ssize_t read_events(struct fid_eq *eq, uint32_t *event, void *buffer, size_t length,
+			   uint64_t flags)
+{
+	(void)eq, (void)event, (void)buffer, (void)length, (void)flags;
+	return has_failed ? -FI_EAVAIL : -FI_EAGAIN;
+}
+
+static ssize_t read_event_error(struct fid_eq *eq, struct fi_eq_err_entry *entry, uint64_t flags)
+{
+	(void)eq, (void)flags;
+	entry->err = FI_EHOSTUNREACH;
+	return sizeof(*entry);
+}
+
 /* The operation was taken. */
 static void taken(struct endpoint *endpoint)
 {
+	if (!strcmp(getenv("FAULT"), "event") && ++endpoint->in_all == CALM) {
+		if (!endpoint->events)
+			abort();
+		has_failed = 1;
+	}
 	endpoint->in_run++;
 	endpoint->next++;
 }
@@ -242,9 +293,12 @@ static ssize_t sendmsg_(struct fid_ep *ep, const struct fi_msg *msg, uint64_t fl
 	struct endpoint *endpoint = of_msg(ep);
 	enum fault fault = fault_of_next(endpoint);
 	struct fi_msg sent = *msg;
-	struct iovec data = wrong(endpoint, fault, msg->msg_iov);
+	struct iovec data;
 	ssize_t code;
 
+	if (endpoint->is_direct && msg->msg_iov->iov_len > DIRECT_MESSAGE_MAX)
+		return -FI_EMSGSIZE;
+	data = wrong(endpoint, fault, msg->msg_iov);
 	/* A message has no rest that could come later. */
 	if (fault == EARLY_REPORT)
 		data.iov_len = EARLY;
@@ -289,13 +343,53 @@ static int control(struct fid *fid, int command, void *argument)
 	return code;
 }
 
+static int bind_endpoint(struct fid *fid, struct fid *other, uint64_t flags)
+{
+	struct endpoint *endpoint = (struct endpoint *)fid->ops;
+	static struct fi_ops_eq ops;
+
+	if (other->fclass == FI_CLASS_EQ && !strcmp(getenv("FAULT"), "event")) {
+		endpoint->events = (struct fid_eq *)other;
+		ops = *endpoint->events->ops;
+		ops.read = read_events;
+		ops.readerr = read_event_error;
+		endpoint->events->ops = &ops;
+		return 0;
+	}
+	return endpoint->real->bind(fid, other, flags);
+}
+
+static int setopt(fid_t fid, int level, int name, const void *value, size_t length)
+{
+	(void)fid, (void)level, (void)value, (void)length;
+	return name == OPT_SHARED_MEMORY_PERMITTED && !strcmp(getenv("FAULT"), "efa") ?
+		       0 : -FI_ENOPROTOOPT;
+}
+
+static int getopt_(fid_t fid, int level, int name, void *value, size_t *length)
+{
+	struct endpoint *endpoint = (struct endpoint *)fid->ops;
+
+	(void)level;
+	if (name != OPT_MAX_MSG_SIZE || *length != sizeof(size_t) || !endpoint->is_direct)
+		return -FI_ENOPROTOOPT;
+	*(size_t *)value = DIRECT_MESSAGE_MAX;
+	return 0;
+}
+
 static int open_endpoint(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep,
 			 void *context)
 {
 	struct domain_ops *table = (struct domain_ops *)domain->ops;
 	struct endpoint *endpoint;
-	int code = table->real->endpoint(domain, info, ep, context);
+	int is_named = is_efa() && !strcmp(info->fabric_attr->prov_name, "efa"), code;
+	int is_direct = !strcmp(info->fabric_attr->name, "efa-direct");
+	struct fi_fabric_attr names = *info->fabric_attr;
 
+	if (is_named)
+		restore_names(info->fabric_attr);
+	code = table->real->endpoint(domain, info, ep, context);
+	*info->fabric_attr = names;
 	/* A layered provider may open those of the provider below through this library too. */
 	if (code || info->ep_attr->type != FI_EP_RDM)
 		return code;
@@ -303,7 +397,15 @@ static int open_endpoint(struct fid_domain *domain, struct fi_info *info, struct
 	endpoint->real = (*ep)->fid.ops;
 	endpoint->ops = *endpoint->real;
 	endpoint->ops.control = control;
+	endpoint->ops.bind = bind_endpoint;
+	endpoint->is_direct = is_direct;
 	(*ep)->fid.ops = &endpoint->ops;
+	if (is_named) {
+		endpoint->options = *(*ep)->ops;
+		endpoint->options.setopt = setopt;
+		endpoint->options.getopt = getopt_;
+		(*ep)->ops = &endpoint->options;
+	}
 	return 0;
 }
 
@@ -358,8 +460,13 @@ static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct f
 {
 	struct fabric_ops *above = (struct fabric_ops *)fabric->ops;
 	struct domain_ops *table;
-	int code = above->real->domain(fabric, info, domain, context);
+	struct fi_fabric_attr names = *info->fabric_attr;
+	int code;
 
+	if (is_efa() && !strcmp(names.prov_name, "efa"))
+		restore_names(info->fabric_attr);
+	code = above->real->domain(fabric, info, domain, context);
+	*info->fabric_attr = names;
 	if (code)
 		return code;
 	table = calloc(1, sizeof(*table));
@@ -376,16 +483,53 @@ static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct f
 	return 0;
 }
 
+typedef int getinfo(uint32_t, const char *, const char *, uint64_t, const struct fi_info *,
+		    struct fi_info **);
+
+/* The first offer of tcp as one of efa-direct and one of efa. */
+static int get_efa(getinfo *get, uint32_t version, const struct fi_info *wanted,
+		   struct fi_info **info)
+{
+	struct fi_info *hints = fi_dupinfo(wanted), *direct;
+	int code;
+
+	free(hints->fabric_attr->name);
+	free(hints->fabric_attr->prov_name);
+	hints->fabric_attr->name = NULL;
+	hints->fabric_attr->prov_name = strdup("tcp");
+	code = get(version, NULL, NULL, 0, hints, info);
+	fi_freeinfo(hints);
+	if (code)
+		return code;
+	fi_freeinfo((*info)->next);
+	(*info)->next = NULL;
+	strncpy(network, (*info)->fabric_attr->name, sizeof(network) - 1);
+	strncpy(layers, (*info)->fabric_attr->prov_name, sizeof(layers) - 1);
+	free((*info)->fabric_attr->name);
+	free((*info)->fabric_attr->prov_name);
+	(*info)->fabric_attr->name = strdup("efa");
+	(*info)->fabric_attr->prov_name = strdup("efa");
+	direct = fi_dupinfo(*info);
+	free(direct->fabric_attr->name);
+	direct->fabric_attr->name = strdup("efa-direct");
+	direct->next = *info;
+	*info = direct;
+	return 0;
+}
+
 int fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t flags,
 	       const struct fi_info *hints, struct fi_info **info)
 {
-	int (*get)(uint32_t, const char *, const char *, uint64_t, const struct fi_info *,
-		   struct fi_info **);
+	getinfo *get;
 	void *library = dlopen("libfabric.so.1", RTLD_NOW | RTLD_NOLOAD);
 	struct fi_info *offer;
 	int code;
 
 	*(void **)&get = dlvsym(library, "fi_getinfo", "FABRIC_1.3");
+	/* A layered provider asks for the one below. */
+	if (is_efa() && (!hints->fabric_attr->prov_name ||
+			 !strcmp(hints->fabric_attr->prov_name, "efa")))
+		return get_efa(get, version, hints, info);
 	code = get(version, node, service, flags, hints, info);
 	for (offer = code ? NULL : *info; offer; offer = offer->next) {
 		if (!strcmp(getenv("FAULT"), "small"))
@@ -401,11 +545,15 @@ int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *con
 {
 	int (*open)(struct fi_fabric_attr *, struct fid_fabric **, void *);
 	void *library = dlopen("libfabric.so.1", RTLD_NOW | RTLD_NOLOAD);
+	struct fi_fabric_attr named = *attr;
 	struct fabric_ops *table;
 	int code;
 
+	if (is_efa() && !strcmp(named.prov_name, "efa"))
+		restore_names(&named);
+
 	*(void **)&open = dlvsym(library, "fi_fabric", "FABRIC_1.1");
-	code = open(attr, fabric, context);
+	code = open(&named, fabric, context);
 	if (code)
 		return code;
 	table = calloc(1, sizeof(*table));

@@ -46,6 +46,7 @@ pub(super) fn change_host(machine: &mut Machine, file: &File) -> Result<(), Prob
         (&mut host.libfabric, &keys.libfabric),
         (&mut host.ofi_nccl, &keys.ofi_nccl),
         (&mut host.nccl, &keys.nccl),
+        (&mut host.cuda_runtime, &keys.cuda_runtime),
     ] {
         set(version, given.clone().map(|installed| installed.0));
     }

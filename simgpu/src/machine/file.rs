@@ -77,6 +77,7 @@ pub(super) struct HostKeys {
     pub libfabric: Option<Installed>,
     pub ofi_nccl: Option<Installed>,
     pub nccl: Option<Installed>,
+    pub cuda_runtime: Option<Installed>,
     pub modules_absent: Option<Vec<String>>,
     #[serde(default)]
     pub file: Vec<Spanned<FileKeys>>,

@@ -53,12 +53,14 @@ pub struct Host {
     pub imex: bool,
     /// Whether network interfaces reach the memory of GPUs.
     pub gpudirect: bool,
-    /// Version of libfabric; `None`: not installed. So it is for the two below.
+    /// Version of libfabric; `None`: not installed. So it is for the three below.
     pub libfabric: Option<String>,
     /// Version of the plugin that NCCL reaches libfabric with.
     pub ofi_nccl: Option<String>,
     /// Version of NCCL.
     pub nccl: Option<String>,
+    /// Version of CUDA's runtime.
+    pub cuda_runtime: Option<String>,
     /// Modules that are not loaded though they would be.
     pub modules_absent: Vec<String>,
     /// Files that are not what they would be.
@@ -161,6 +163,7 @@ impl Host {
             libfabric: None,
             ofi_nccl: None,
             nccl: Some("2.27.7".to_owned()),
+            cuda_runtime: Some("13.0.48".to_owned()),
             modules_absent: Vec::new(),
             files: Vec::new(),
         }

@@ -133,6 +133,12 @@ fn libraries(tree: &mut Tree, machine: &Machine) {
     if let Some(version) = &host.nccl {
         shared_object(tree, &format!("/usr/lib/{system}"), "libnccl", 2, version);
     }
+    if let Some(version) = &host.cuda_runtime {
+        let toolkit = "/usr/local/cuda/lib64";
+        shared_object(tree, toolkit, "libcudart", 13, version);
+        tree.link(format!("{toolkit}/libcudart.so"), "libcudart.so.13");
+        tree.line("/etc/ld.so.conf.d/988_cuda.conf", toolkit);
+    }
     let mut packages = Vec::new();
     if let Some(version) = &host.libfabric {
         shared_object(tree, &format!("{EFA}/lib"), "libfabric", 1, "1.27.0");

@@ -266,6 +266,7 @@ fn a_healthy_host_has_what_its_interfaces_need() {
     let modules = tree.read("/proc/modules");
     assert!(modules.lines().any(|line| line.starts_with("efa_nv_peermem ")));
     assert!(tree.has("/opt/amazon/efa/lib/libfabric.so.1"));
+    assert!(tree.has("/usr/local/cuda/lib64/libcudart.so"));
     assert!(tree.has("/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so"));
     assert!(of("p6e-gb200.36xlarge").has("/usr/lib/aarch64-linux-gnu/libnccl.so.2"));
     assert!(!of("g5.xlarge").has("/opt/amazon"));
@@ -356,7 +357,7 @@ fn the_hosts_keys_change_every_file_that_tells_of_them() {
             "from = 'p5.48xlarge'\n[host]\nproduct = 'p5.4xlarge'\nhostname = 'a'\nboot_id = 'b'\n\
              kernel = '5.4.0-1'\ncpus = 4\nmemory_mib = 1024\nmemlock_kib = 64\nshm_mib = 64\n\
              iommu = true\ngovernor = 'powersave'\nfabric_manager = false\nimex = true\n\
-             libfabric = '1.9.0'\nofi_nccl = 'none'\nnccl = 'none'\nmodules_absent = ['gdrdrv', 'efa']",
+             libfabric = '1.9.0'\nofi_nccl = 'none'\nnccl = 'none'\ncuda_runtime = 'none'\nmodules_absent = ['gdrdrv', 'efa']",
         ),
         0,
     );
@@ -380,7 +381,7 @@ fn the_hosts_keys_change_every_file_that_tells_of_them() {
     assert!(version.contains("Version: 1.9.0"));
     let packages = tree.read("/opt/amazon/efa_installed_packages");
     assert!(packages.contains(" libfabric1-aws_1.9.0") && !packages.contains("nccl"));
-    assert!(!tree.has("/opt/amazon/ofi-nccl"));
+    assert!(!tree.has("/opt/amazon/ofi-nccl") && !tree.has("/usr/local/cuda"));
     assert!(!tree.has("/usr/lib/x86_64-linux-gnu/libnccl.so.2"));
     for module in ["gdrdrv", "efa"] {
         let is_it = |line: &str| line.starts_with(&format!("{module} "));

@@ -283,7 +283,14 @@ pub struct fi_ops_fabric {
         ) -> libc::c_int,
     >,
     pub passive_ep: ::std::option::Option<unsafe extern "C" fn()>,
-    pub eq_open: ::std::option::Option<unsafe extern "C" fn()>,
+    pub eq_open: ::std::option::Option<
+        unsafe extern "C" fn(
+            fabric: *mut fid_fabric,
+            attr: *mut fi_eq_attr,
+            eq: *mut *mut fid_eq,
+            context: *mut libc::c_void,
+        ) -> libc::c_int,
+    >,
     pub wait_open: ::std::option::Option<unsafe extern "C" fn()>,
     pub trywait: ::std::option::Option<unsafe extern "C" fn()>,
     pub domain2: ::std::option::Option<unsafe extern "C" fn()>,
@@ -321,6 +328,60 @@ pub struct fi_context2 {
 }
 pub const FI_WAIT_NONE: fi_wait_obj = 0;
 pub type fi_wait_obj = libc::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct fi_eq_attr {
+    pub size: usize,
+    pub flags: u64,
+    pub wait_obj: fi_wait_obj,
+    pub signaling_vector: libc::c_int,
+    pub wait_set: *mut fid_wait,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct fi_eq_err_entry {
+    pub fid: fid_t,
+    pub context: *mut libc::c_void,
+    pub data: u64,
+    pub err: libc::c_int,
+    pub prov_errno: libc::c_int,
+    pub err_data: *mut libc::c_void,
+    pub err_data_size: usize,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct fi_ops_eq {
+    pub size: usize,
+    pub read: ::std::option::Option<
+        unsafe extern "C" fn(
+            eq: *mut fid_eq,
+            event: *mut u32,
+            buf: *mut libc::c_void,
+            len: usize,
+            flags: u64,
+        ) -> isize,
+    >,
+    pub readerr: ::std::option::Option<
+        unsafe extern "C" fn(eq: *mut fid_eq, buf: *mut fi_eq_err_entry, flags: u64) -> isize,
+    >,
+    pub write: ::std::option::Option<unsafe extern "C" fn()>,
+    pub sread: ::std::option::Option<unsafe extern "C" fn()>,
+    pub strerror: ::std::option::Option<
+        unsafe extern "C" fn(
+            eq: *mut fid_eq,
+            prov_errno: libc::c_int,
+            err_data: *const libc::c_void,
+            buf: *mut libc::c_char,
+            len: usize,
+        ) -> *const libc::c_char,
+    >,
+}
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct fid_eq {
+    pub fid: fid,
+    pub ops: *mut fi_ops_eq,
+}
 pub const FI_CQ_FORMAT_DATA: fi_cq_format = 3;
 pub type fi_cq_format = libc::c_uint;
 #[repr(C)]

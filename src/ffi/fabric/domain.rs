@@ -12,7 +12,7 @@ use crate::ffi::CallError;
 /// A domain and its fabric; closed on drop, which comes after that of its endpoints.
 pub struct Domain {
     pub(super) object: Object<fid_domain>,
-    _fabric: Object<fid_fabric>,
+    fabric: Object<fid_fabric>,
     info: Info,
     /// The next region's key, where the provider leaves the choice to its user.
     next_key: Cell<u64>,
@@ -44,12 +44,16 @@ impl Domain {
         library.check("fi_domain", code, object)?;
         // SAFETY: the domain has just been opened, for this owner.
         let object = unsafe { Object::own(library, "a domain", raw) };
-        Ok(Rc::new(Self { object, _fabric: fabric, info: info.clone(), next_key: Cell::new(1) }))
+        Ok(Rc::new(Self { object, fabric, info: info.clone(), next_key: Cell::new(1) }))
     }
 
     /// The offer that was opened.
     pub fn info(&self) -> &Info {
         &self.info
+    }
+
+    pub(super) fn fabric(&self) -> &Object<fid_fabric> {
+        &self.fabric
     }
 
     /// A key that no other region of the domain asks for.

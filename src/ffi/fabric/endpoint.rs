@@ -19,12 +19,16 @@ use super::{
         fi_addr_t, fi_context2, fi_cq_data_entry, fi_msg, fi_msg_rma, fi_rma_iov, fid_av, fid_cq,
         fid_ep, fid_mr, iovec,
     },
+    events::Events,
     grown::fi_cq_err_entry,
     object::Object,
     opened::{self, Call, Calls},
     option, region,
 };
-use crate::ffi::{CallError, Cause, text_of};
+use crate::{
+    ffi::{CallError, Cause, text_of},
+    units::Bytes,
+};
 
 /// Most operations under way on an endpoint; no window of a measurement is wider.
 const OPERATIONS_MAX: usize = 4096;
@@ -50,6 +54,7 @@ pub struct Peer {
 pub struct Endpoint {
     // Closed in this order, after which no provider touches what follows.
     object: Object<fid_ep>,
+    events: Option<Events>,
     queue: Object<fid_cq>,
     peers: Object<fid_av>,
     regions: Vec<Object<fid_mr>>,
@@ -59,8 +64,15 @@ pub struct Endpoint {
     calls: Calls,
     number: u64,
     inject_size: usize,
-    must_reach_gpus_itself: bool,
+    promises: Promises,
     domain: Rc<Domain>,
+}
+
+/// What the provider has promised of an endpoint.
+#[derive(Clone, Copy)]
+struct Promises {
+    must_reach_gpus_itself: bool,
+    shuns_shared_memory: bool,
 }
 
 /// What is asked of an operation, whatever it moves.
@@ -102,10 +114,14 @@ impl Endpoint {
             let object = opened::endpoint(domain)?;
             object.bind("fi_ep_bind", &queue, FI_SEND | FI_RECV)?;
             object.bind("fi_ep_bind", &peers, 0)?;
-            let must_reach_gpus_itself = parts.info.caps & FI_HMEM != 0
-                && option::require_peer_to_peer(domain.info().library(), &object)?;
+            let events = Events::bind(domain, &object);
+            let promises = Promises {
+                must_reach_gpus_itself: parts.info.caps & FI_HMEM != 0
+                    && option::require_peer_to_peer(domain.info().library(), &object)?,
+                shuns_shared_memory: option::forbid_shared_memory(&object),
+            };
             let enabled = object.control("fi_enable", FI_ENABLE.cast_signed());
-            enabled.map(|_| (object, must_reach_gpus_itself))
+            enabled.map(|_| (object, events, promises))
         };
         // The shm provider names an endpoint's file by the process and a count of its endpoints. One
         // that was killed leaves its files, and another may get its number: then the name is taken.
@@ -119,10 +135,11 @@ impl Endpoint {
             }
             opened = open();
         }
-        let (object, must_reach_gpus_itself) = opened?;
+        let (object, events, promises) = opened?;
         let calls = Calls::of(&object, &queue)?;
         Ok(Self {
             object,
+            events,
             queue,
             peers,
             regions: Vec::new(),
@@ -132,7 +149,7 @@ impl Endpoint {
             calls,
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             inject_size: parts.tx.inject_size,
-            must_reach_gpus_itself,
+            promises,
             domain: Rc::clone(domain),
         })
     }
@@ -311,7 +328,11 @@ impl Endpoint {
         let code =
             unsafe { (self.calls.read)(self.queue.raw(), entries.as_mut_ptr().cast(), room) };
         let Ok(count) = usize::try_from(code) else {
-            return if code == -FI_EAGAIN as isize { Ok(0) } else { Err(self.failure(code)) };
+            if code != -FI_EAGAIN as isize {
+                return Err(self.failure(code));
+            }
+            self.events.as_ref().map_or(Ok(()), |events| events.look(&self.domain))?;
+            return Ok(0);
         };
         for (completion, entry) in completions.iter_mut().zip(&entries[..count]) {
             // SAFETY: the call has written this many entries.
@@ -332,7 +353,7 @@ impl Endpoint {
     /// Whether the provider has promised that no copy in host memory is between its interface and
     /// a GPU. Many that never make one do not know the promise.
     pub fn must_reach_gpus_itself(&self) -> bool {
-        self.must_reach_gpus_itself
+        self.promises.must_reach_gpus_itself
     }
 
     /// Whether the provider makes writes to remote memory of messages, as its device cannot write
@@ -344,6 +365,22 @@ impl Endpoint {
     /// The same of reads.
     pub fn emulates_reads(&self) -> Option<bool> {
         option::flag(&self.object, option::FI_OPT_EFA_EMULATED_READ)
+    }
+
+    /// Whether the provider has promised to take its interface within a host, too, and no shared
+    /// memory.
+    pub fn shuns_shared_memory(&self) -> bool {
+        self.promises.shuns_shared_memory
+    }
+
+    /// The longest message, where it is shorter than the longest write or read.
+    pub fn message_max(&self) -> Option<Bytes> {
+        option::message_max(&self.object).map(Bytes::of_len)
+    }
+
+    /// Completions that wait for [`poll`](Endpoint::poll) at most; a provider may lose what is more.
+    pub fn completions_max(&self) -> usize {
+        2 * self.operations_max()
     }
 
     /// Operations that can be under way.

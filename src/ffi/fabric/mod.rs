@@ -50,6 +50,7 @@ mod address;
 mod bindings;
 mod domain;
 mod endpoint;
+mod events;
 mod grown;
 mod info;
 mod library;

@@ -303,6 +303,7 @@ fn rdma(provider: &str, nic: &str) -> Case {
             rails: 1,
             is_window_given: false,
             is_staged: false,
+            is_one_host: false,
             meetings: Vec::new(),
         }),
         ..case(TransportKind::Rdma, &[(end(0), end(1))])

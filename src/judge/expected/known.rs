@@ -199,6 +199,7 @@ fn write(flow: Flow) -> Case {
         rails: 1,
         is_window_given: false,
         is_staged: false,
+        is_one_host: false,
         meetings: Vec::new(),
     };
     Case {

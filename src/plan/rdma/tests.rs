@@ -204,6 +204,43 @@ fn a_gpu_takes_its_nearest_interfaces_and_all_are_dealt_with_all() {
 }
 
 #[test]
+fn efa_direct_carries_writes_and_reads_and_efa_messages_unless_a_fabric_is_named() {
+    let device = |domain: &str, fabric: &str| NicNode {
+        name: NicName {
+            domain: domain.to_owned(),
+            fabric: fabric.to_owned(),
+            device: Some(domain.trim_end_matches("-xrc").to_owned()),
+        },
+        ..nic("efa", domain, fabric, &[])
+    };
+    let two = vec![device("a", "efa-direct"), device("a", "efa"), device("a-xrc", "efa")];
+    let topology = |nics: &[NicNode]| Topology { nics: nics.to_vec(), ..machine(&[&[0]]) };
+    let of = |nics: &[NicNode], fabric: Option<&str>| {
+        let fabric = FabricRequest { fabric: fabric.map(str::to_owned), ..Default::default() };
+        let operations = vec![Operation::Write, Operation::Send];
+        let request = Request { fabric, operations, ..request() };
+        let cases = cases_across_hosts(&request, &hosts(&[1, 1], &topology(nics)))?;
+        let nics = |case: &Case| {
+            let nics = &case.fabric.as_ref().unwrap().nics[0].1;
+            nics.iter()
+                .map(|nic| format!("{} {}", nic.domain, nic.fabric))
+                .collect::<Vec<_>>()
+                .join("+")
+        };
+        Ok::<_, String>([nics(&cases[0]), nics(&cases[1])])
+    };
+    // A device that is offered under two names is one interface.
+    assert_eq!(of(&two, None).unwrap(), ["a efa-direct", "a efa"]);
+    assert_eq!(of(&two[..1], None).unwrap(), ["a efa-direct", "a efa-direct"]);
+    assert_eq!(of(&two, Some("efa")).unwrap(), ["a efa", "a efa"]);
+    assert_eq!(of(&two, Some("efa-direct")).unwrap(), ["a efa-direct", "a efa-direct"]);
+    assert_eq!(
+        of(&two, Some("ib")).unwrap_err(),
+        "--fabric ib: provider efa has no such fabric on host0; here are: efa efa-direct"
+    );
+}
+
+#[test]
 fn without_a_way_over_pcie_a_rank_takes_the_interfaces_of_a_numa_node() {
     let on =
         |name, node| NicNode { numa_node: Some(NumaNode(node)), ..nic("efa", name, "efa", &[]) };

@@ -9,7 +9,9 @@ use super::{
     counters::Counters,
     data::Data,
     inbox::Inbox,
-    is_direct, is_staged, own_flows, own_nics, parts_under_way,
+    is_direct, is_staged,
+    labels::{gpu_path, shared_memory},
+    own_flows, own_nics, parts_under_way,
     port::{Port, Rail, rails},
     signal::{Barrier, Outbox},
     slots,
@@ -23,8 +25,11 @@ use crate::{
         fabric::Facts,
         host::{self, BoundThread},
     },
-    plan::{Case, Fabric, Flow, Rank},
-    transport::{Error, GpuPath, Network, Registration, TryingTo, Wait, gpu::Ready},
+    plan::{
+        Case, Fabric, Flow, Rank,
+        rdma::{HARDWARE, base},
+    },
+    transport::{Error, GpuPath, Network, Registration, SharedMemory, TryingTo, Wait, gpu::Ready},
     world::World,
 };
 
@@ -185,7 +190,21 @@ impl<'a> Builder<'a> {
             flows: flows.collect(),
             ports: self.ports.iter().map(Port::card).collect::<Result<_, Error>>()?,
             slots: self.chunks.slots,
+            room: self.room(),
         })
+    }
+
+    /// Operations of a flow to this rank that may be unconfirmed: as many as its share of the
+    /// completion queues takes, of which own operations have half. A device loses the completions
+    /// that its queue has no room for; providers of software do not.
+    fn room(&self) -> u64 {
+        let is_lossy = HARDWARE.contains(&base(&self.fabric.provider));
+        let completions = self.ports.iter().map(|port| port.endpoint.completions_max() / 2);
+        let incoming = self.flows.iter().filter(|flow| flow.target.rank == self.rank).count();
+        match completions.min().filter(|_| is_lossy && incoming > 0) {
+            Some(each) => (self.ports.len() * each / incoming) as u64,
+            None => u64::MAX,
+        }
     }
 
     pub(super) fn report(&self) -> Report {
@@ -195,6 +214,8 @@ impl<'a> Builder<'a> {
             source.as_ref().or(target.map(|target| &target.data))
         });
         Report {
+            fabric: self.facts.fabric.clone(),
+            shared_memory: self.shared_memory(),
             rank: self.rank,
             protocol: self.facts.protocol.clone(),
             registration: data.map_or(Registration::Host, |data| data.registration),
@@ -205,6 +226,7 @@ impl<'a> Builder<'a> {
                 Verb::Send | Verb::PingPong => None,
             }),
             window: self.window,
+            room: self.room(),
         }
     }
 
@@ -219,11 +241,14 @@ impl<'a> Builder<'a> {
         if is_staged(self.case) {
             return Some(GpuPath::Staged);
         }
-        // These providers pass registered memory to the device and never access it themselves.
-        let hands_over = self.facts.provider.starts_with("verbs");
         let promises = self.ports.iter().all(|port| port.endpoint.must_reach_gpus_itself());
-        let path = if promises || hands_over { GpuPath::Direct } else { GpuPath::Unproven };
+        let path = gpu_path(&self.facts, self.verb, promises, self.shared_memory());
         is_direct(self.case, self.rank).then_some(path)
+    }
+
+    fn shared_memory(&self) -> SharedMemory {
+        let shuns = self.ports.iter().all(|port| port.endpoint.shuns_shared_memory());
+        shared_memory(self.fabric, shuns)
     }
 
     /// Connects this rank with its partners.
@@ -306,7 +331,13 @@ impl<'a> Builder<'a> {
         if is_reached && !has_room {
             return Err(Error::Disagreement("a partner's memory is smaller than the case's"));
         }
-        let peer = Peer { rank: other, rails: rails.clone(), number, memory: memory.clone() };
+        let peer = Peer {
+            rank: other,
+            rails: rails.clone(),
+            number,
+            memory: memory.clone(),
+            room: card.room,
+        };
         let chunks = Chunks { slots, ..self.chunks };
         Ok(Channel::new(flow, initiates, peer, memories, chunks))
     }

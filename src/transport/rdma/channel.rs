@@ -43,6 +43,8 @@ pub(super) struct Peer {
     pub(super) number: u32,
     /// Its memory, through each of its ports; empty for messages.
     pub(super) memory: Vec<RemoteRegion>,
+    /// Operations to it that may be unconfirmed.
+    pub(super) room: u64,
 }
 
 /// One operation for the interface.
@@ -334,7 +336,8 @@ mod tests {
             Endpoint { rank: Rank(rank), place }
         };
         let flow = Flow { source: end(0), target: end(1) };
-        let peer = Peer { rank: Rank(1), rails: Vec::new(), number: 0, memory: Vec::new() };
+        let peer =
+            Peer { rank: Rank(1), rails: Vec::new(), number: 0, memory: Vec::new(), room: 0 };
         let size = Bytes::kib(4);
         Channel::new(flow, true, peer, Memories::default(), Chunks::new(size, size, slots))
     }

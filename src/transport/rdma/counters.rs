@@ -3,10 +3,11 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    thread,
 };
 
 use super::verb::Verb;
-use crate::{plan::NicName, units::Bytes};
+use crate::{machine::counters::COUNTERS_CACHED, plan::NicName, units::Bytes};
 
 /// Where the kernel lists its RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
@@ -45,8 +46,14 @@ impl Counters {
     /// Whether the devices did not move the `moved` bytes by RDMA: they have counted less than half
     /// of them. A higher count proves nothing for this rank, because others may use the device too.
     pub(super) fn deny(&self, moved: Bytes) -> Option<bool> {
-        let counted = total(&self.files)?.saturating_sub(self.before);
-        (moved > Bytes::default()).then_some(counted < moved.get() / 2)
+        if moved == Bytes::default() {
+            return None;
+        }
+        let denies = || Some(total(&self.files)?.saturating_sub(self.before) < moved.get() / 2);
+        if denies()? {
+            thread::sleep(COUNTERS_CACHED);
+        }
+        denies()
     }
 }
 
@@ -88,6 +95,14 @@ mod tests {
         assert_eq!(counters.deny(moved), Some(true));
         count(devices, "b", 605);
         assert_eq!(counters.deny(moved), Some(false));
+        // What the device has done is shown late.
+        let late = devices.to_owned();
+        let writer = thread::spawn(move || {
+            thread::sleep(COUNTERS_CACHED / 4);
+            count(&late, "a", 1_005_000);
+        });
+        assert_eq!(counters.deny(Bytes::new(8000)), Some(false));
+        writer.join().unwrap();
         // What is counted of reads is not there, and messages are no RDMA.
         assert!(Counters::below(devices, &both, Verb::Read).is_none());
         assert!(Counters::below(devices, &both, Verb::Send).is_none());

@@ -6,6 +6,7 @@ mod channel;
 mod counters;
 mod data;
 mod inbox;
+mod labels;
 mod port;
 mod runs;
 mod samples;
@@ -21,19 +22,24 @@ use serde::{Deserialize, Serialize};
 use affinity::own_cpu;
 use builder::Builder;
 use data::Data;
+use labels::network;
 use port::{Port, PortCard};
 use signal::CHANNELS_MAX;
 use transfer::Streams;
 use verb::Verb;
 
 use super::{
-    Completion, Error, GpuPath, Network, Registration, Staging, Support, Transfer, Transport,
+    Error, GpuPath, Network, Registration, SharedMemory, Staging, Support, Transfer, Transport,
     TryingTo, gpu::Gpus, lack_of_memory,
 };
 use crate::{
     ffi::fabric::{Domain, Facts, Info, Library, Query, RemoteRegion},
     machine,
-    plan::{Case, Fabric, Flow, Gpu, NicName, Operation, Rank, topology::Topology},
+    plan::{
+        Case, Fabric, Flow, Gpu, NicName, Operation, Rank,
+        rdma::{EFA, EFA_DIRECT, UNSOLICITED, base, is_no},
+        topology::Topology,
+    },
     units::Bytes,
     world::World,
 };
@@ -83,6 +89,8 @@ struct Card {
     flows: Vec<(Rank, Rank, Vec<RemoteRegion>)>,
     /// Slots of its targets.
     slots: u64,
+    /// As in [`Report`].
+    room: u64,
 }
 
 /// What rank 0 must know of each rank to describe the network.
@@ -91,9 +99,14 @@ struct Report {
     rank: Rank,
     protocol: String,
     registration: Registration,
+    /// Of the provider's fabrics the one that the interfaces are on.
+    fabric: String,
     gpu_path: Option<GpuPath>,
+    shared_memory: SharedMemory,
     is_emulated: Option<bool>,
     window: u64,
+    /// Operations of a flow to this rank that may be unconfirmed.
+    room: u64,
 }
 
 impl Rdma {
@@ -182,6 +195,12 @@ impl Transport for Rdma {
                 flows.len()
             )));
         }
+        let is_set = || std::env::var(UNSOLICITED).is_ok_and(|value| is_no(value.trim()));
+        if base(&fabric.provider) == EFA && is_set() {
+            return Ok(Support::No(format!(
+                "{UNSOLICITED} makes writes wait for receives that are not posted here: unset it"
+            )));
+        }
         let has_gpu = is_direct(case, rank);
         for nic in nics {
             let (provider, domain) = (&fabric.provider, &nic.domain);
@@ -196,7 +215,13 @@ impl Transport for Rdma {
                     format!("provider {provider} no longer offers {domain}")
                 }));
             };
-            if let Some(reason) = lack(case, offer.facts()) {
+            let has_short_messages =
+                case.operation.has_messages() && offer.facts().fabric == EFA_DIRECT;
+            let message_max = match has_short_messages {
+                true => Port::open(&self.domain(fabric, nic, has_gpu)?)?.endpoint.message_max(),
+                false => None,
+            };
+            if let Some(reason) = lack(case, offer.facts(), message_max) {
                 return Ok(Support::No(reason));
             }
             let gpu = case.endpoint(rank).and_then(|end| end.gpu()).filter(|_| has_gpu);
@@ -250,40 +275,10 @@ impl Transport for Rdma {
     }
 }
 
-/// Describes for the row how libfabric carries out the case.
-fn network(case: &Case, verb: Verb, reports: &[Option<Report>]) -> Network {
-    let of = |rank: Option<Rank>| reports.iter().flatten().find(|report| Some(report.rank) == rank);
-    let first = case.flows.first();
-    let source = of(first.map(|flow| flow.source.rank));
-    let target = of(first.map(|flow| flow.target.rank));
-    let registration =
-        |report: Option<&Report>| report.map_or(Registration::Host, |report| report.registration);
-    let (bandwidth_completion, latency_completion) = match verb {
-        Verb::Write | Verb::Send if is_staged(case) => {
-            (Completion::Confirmed, Completion::Confirmed)
-        }
-        Verb::Write | Verb::Send => (Completion::Confirmed, Completion::Delivery),
-        Verb::Read | Verb::PingPong => (Completion::Arrival, Completion::Arrival),
-    };
-    let reports = || reports.iter().flatten();
-    let window = reports().map(|report| report.window).min().unwrap_or(0);
-    let gpu_paths = || reports().filter_map(|report| report.gpu_path);
-    let is_proven = gpu_paths().all(|path| path != GpuPath::Unproven);
-    let of_initiators = || {
-        let asks = |report: &&Report| case.flows.iter().any(|f| case.timed_by(f) == report.rank);
-        reports().filter(asks).filter_map(|report| report.is_emulated)
-    };
-    Network {
-        protocol: source.map(|report| report.protocol.clone()).unwrap_or_default(),
-        window: u32::try_from(window).unwrap_or(u32::MAX),
-        source_registration: registration(source),
-        target_registration: registration(target),
-        gpu_path: if is_proven { gpu_paths().next() } else { Some(GpuPath::Unproven) },
-        is_emulated: of_initiators().max(),
-        bandwidth_completion,
-        latency_completion,
-        moved: Bytes::default(),
-    }
+/// The most operations between two confirmations where `room` may be unconfirmed and `window` are
+/// under way: the target confirms one group while the next one comes.
+fn group_max(room: Option<u64>, window: u64) -> u64 {
+    (room.unwrap_or(u64::MAX).saturating_sub(window) / 2).clamp(1, OPERATIONS_MAX)
 }
 
 /// The interfaces of `rank` in `case`, if it has a part in it.
@@ -353,8 +348,9 @@ fn parts_under_way(window: u64, rails: u64) -> u64 {
     if parts.is_multiple_of(channel::SHIFTS) { parts + rails } else { parts }
 }
 
-/// What the provider lacks for `case`: a sentence.
-fn lack(case: &Case, facts: &Facts) -> Option<String> {
+/// What the provider lacks for `case`: a sentence. `message_max`: the longest message, where it is
+/// shorter than the longest write or read.
+fn lack(case: &Case, facts: &Facts, message_max: Option<Bytes>) -> Option<String> {
     let provider = &facts.provider;
     if facts.cq_data_size < SIGNAL_SIZE {
         return Some(format!(
@@ -369,7 +365,12 @@ fn lack(case: &Case, facts: &Facts) -> Option<String> {
             facts.max_msg_size.rounded()
         ));
     }
-    None
+    let most = message_max.filter(|most| chunk(case) > *most)?;
+    Some(format!(
+        "one message of provider {provider} on fabric {} has {} at most: give --fabric {EFA}",
+        facts.fabric,
+        most.rounded()
+    ))
 }
 
 #[cfg(test)]
@@ -392,6 +393,7 @@ mod tests {
             window: 64,
             is_window_given: false,
             is_staged: false,
+            is_one_host: false,
             meetings: Vec::new(),
         };
         let case = Case {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::{
     OPERATIONS_MAX, SAMPLE_TIME_MIN,
     channel::{Channel, Count, Request, known},
+    chunk,
     counters::Counters,
     inbox::Inbox,
     port::{Port, Rail},
@@ -150,7 +151,9 @@ impl Streams {
             watchdog: None,
             clock: Clock {
                 sample_time_min: SAMPLE_TIME_MIN,
-                operations_max: OPERATIONS_MAX,
+                // Of staged data an operation is several of the network's.
+                operations_max: (network.group_max * chunk(case).get() / case.size.get().max(1))
+                    .clamp(1, OPERATIONS_MAX),
                 is_streaming: true,
                 ..Clock::of_host(clock::resolution())
             },
@@ -389,8 +392,9 @@ impl Streams {
             };
             let ahead = match goal.group {
                 Some(group) if verb != Verb::Read => {
-                    let confirmed = (channel.count.confirmed + GROUPS_AHEAD) * group;
-                    (confirmed + window).saturating_sub(channel.count.posted)
+                    let confirmed = channel.count.confirmed * group;
+                    let most = (GROUPS_AHEAD * group + window).min(channel.peer.room);
+                    (confirmed + most).saturating_sub(channel.count.posted)
                 }
                 _ => u64::MAX,
             };

@@ -252,6 +252,21 @@ pub(super) fn libfabric(facts: &Facts) -> Vec<Finding> {
             source: "libfabric, FI_MR_DMABUF",
         }));
     }
+    let is_found = software.cuda_runtime.iter().any(|library| library.is_on_path);
+    if !is_found && software.knows_loader && facts.gpu_count() > 0 {
+        let elsewhere = software.cuda_runtime.first().map(|library| &library.path);
+        let seen = match elsewhere {
+            Some(path) => format!("{path} is not where the loader looks"),
+            None => "the loader finds no libcudart.so".to_owned(),
+        };
+        findings.push(Finding::problem(seen).with(Advice {
+            means: "libfabric, which asks for that name without a version, does not offer memory of \
+                    GPUs (FI_HMEM): no GPUDirect RDMA",
+            remedy: "install the CUDA toolkit's libcudart.so, and add its folder to \
+                     LD_LIBRARY_PATH, or to /etc/ld.so.conf.d and run ldconfig",
+            source: "libfabric, src/hmem_cuda.c",
+        }));
+    }
     if findings.is_empty() {
         findings.push(Finding::ok(format!("libfabric {}", told(used))));
     }

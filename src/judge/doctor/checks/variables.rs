@@ -2,7 +2,10 @@
 
 use super::{Advice, Facts, Finding};
 use crate::{
-    plan::nccl_env::{Gravity, Setting, findings},
+    plan::{
+        nccl_env::{Gravity, Setting, findings},
+        rdma::{UNSOLICITED, is_no},
+    },
     units::count,
 };
 
@@ -23,10 +26,6 @@ struct Switch {
 /// The values that libfabric and AWS's plugin accept as yes.
 fn is_yes(value: &str) -> bool {
     ["1", "true", "yes", "on"].iter().any(|word| value.eq_ignore_ascii_case(word))
-}
-
-fn is_no(value: &str) -> bool {
-    ["0", "false", "no", "off"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }
 
 /// Whether GPUs of this host reach each other. A process with one GPU cannot see it; the instance
@@ -166,6 +165,15 @@ const SWITCHES: &[Switch] = &[
         is_problem: true,
         means: "libfabric makes reads and writes of messages instead of EFA's RDMA",
         source: EFA,
+    },
+    Switch {
+        name: UNSOLICITED,
+        is_off: is_no,
+        matters: Facts::has_efa_rdma,
+        is_problem: true,
+        means: "writes that are announced wait for receives that nobody posts: g2g's rdma does not \
+                measure over efa then",
+        source: "fi_efa(7); libfabric, prov/efa/src/efa_base_ep.c",
     },
     Switch {
         name: "FI_HMEM_DISABLE_P2P",

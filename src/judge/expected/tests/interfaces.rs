@@ -27,6 +27,7 @@ fn writes(
         rails: 1,
         is_window_given: false,
         is_staged: false,
+        is_one_host: false,
         meetings: Vec::new(),
     };
     let ends: Vec<(Endpoint, Endpoint)> =
