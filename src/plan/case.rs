@@ -210,8 +210,10 @@ pub struct Fabric {
     pub provider: String,
     /// The network interfaces of each rank with a part in the case.
     pub nics: Vec<(Rank, Vec<NicName>)>,
-    /// The most interfaces that one of these ranks has.
+    /// The most endpoints that one of these ranks has, on all its interfaces.
     pub rails: u32,
+    /// Endpoints on each interface.
+    pub endpoints: u32,
     /// The most operations of a flow in flight at once.
     pub window: u32,
     /// Whether the user set the window; otherwise it is narrower for large data.

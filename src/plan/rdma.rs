@@ -17,8 +17,8 @@ pub(super) fn sizes() -> Vec<Bytes> {
     small.into_iter().chain(large).collect()
 }
 
-/// Operations of a flow under way at once on each interface, unless the user says otherwise: as many
-/// as fi_rma_bw of libfabric's fabtests has on an endpoint.
+/// Operations of a flow under way at once on each endpoint, unless the user says otherwise: as many
+/// as fi_rma_bw of libfabric's fabtests has.
 pub(super) const WINDOW: u32 = 64;
 
 /// Providers that are measured unless the user names some, by the first part of their name: RDMA
@@ -67,13 +67,18 @@ pub struct FabricRequest {
     #[arg(long, value_name = "nearest|all|NAME", default_value = "nearest", value_parser = nic)]
     pub nic: NicChoice,
 
+    /// Endpoints of a rank on each of its interfaces, 1 to 64, which operations take in turn
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub endpoints: u32,
+
     /// Where the data is; staged: on a GPU, copied through host memory at both ends;
     /// comma-separated [default: gpu,staged where there are GPUs, otherwise host]
     #[arg(long, value_name = "MEMORY", value_delimiter = ',')]
     pub memory: Vec<Memory>,
 
     /// Operations of a flow in flight at once, 1 to 65536; fewer if the provider allows fewer
-    /// [default: 64 on each interface, of 4 MiB in all at most, but two]
+    /// [default: 64 on each endpoint, of 4 MiB in all at most, but two]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]
     pub window: Option<u32>,
 }
@@ -303,7 +308,8 @@ impl<'a> Ends<'a> {
         let rails = nics.iter().map(|(_, nics)| nics.len()).max();
         Fabric {
             provider: self.provider.to_owned(),
-            rails: u32::try_from(rails.unwrap_or(1)).unwrap_or(u32::MAX),
+            rails: u32::try_from(rails.unwrap_or(1)).unwrap_or(u32::MAX) * self.endpoints(),
+            endpoints: self.endpoints(),
             nics,
             window: window.unwrap_or(WINDOW),
             is_window_given: window.is_some(),
@@ -311,6 +317,10 @@ impl<'a> Ends<'a> {
             is_one_host: self.hosts.len() == 1,
             meetings: Vec::new(),
         }
+    }
+
+    fn endpoints(&self) -> u32 {
+        self.request.fabric.endpoints.max(1)
     }
 
     /// The flows of each wanted pattern, a set for each case.

@@ -362,6 +362,8 @@ columns! {
     source_nic: Option<String>, Planned;
     /// The devices behind the target's domains, as `source_nic`.
     target_nic: Option<String>, Planned;
+    /// Endpoints of a rank on each of its interfaces.
+    endpoints: Option<u32>, Planned;
     /// How the source's memory was registered with the interface: `host` by its address,
     /// `dma-buf` a GPU's by a dma-buf of the driver, `hmem` a GPU's by its address
     /// (`FI_HMEM_CUDA`).
@@ -447,6 +449,9 @@ columns! {
     /// Median bandwidth of all flows together, until the slowest is done (of NCCL only of
     /// `sendrecv`); of RDMA the sum of what all ranks reach at the same time.
     bandwidth_gb_s_total: Option<f64>, Measured, "10⁹ bytes/s";
+    /// Median of the operations that all flows together complete in a second, as perftest's MsgRate
+    /// and fabtests' Mxfers/sec count them; of RDMA.
+    operations_per_s: Option<f64>, Measured, "1/s";
     /// NCCL: the bus bandwidth, by nccl-tests' formulas; `bandwidth_gb_s` is then the algorithm
     /// bandwidth; empty for one rank, where nothing goes through a link.
     bandwidth_gb_s_bus: Option<f64>, Measured, "10⁹ bytes/s";

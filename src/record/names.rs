@@ -51,6 +51,7 @@ impl Row {
             ("issuer", word(&self.issuer)),
             ("engine", unless(self.engine, &[Engine::Cpu, Engine::Nic])),
             ("provider", word(&self.provider)),
+            ("endpoints", unless(self.endpoints, &[1]).map(|count| format!("{count} endpoints"))),
             ("root", word(&self.root).map(|root| format!("root {root}"))),
             ("in_place", unless(self.in_place, &[false]).map(|_| "in place".to_owned())),
             (

@@ -81,6 +81,8 @@ impl Row {
                 (None, _) => Some(total.estimate),
                 (_, messages) => messages.map(|flows| total.estimate * flows.len() as f64),
             },
+            operations_per_s: (case.transport == TransportKind::Rdma)
+                .then(|| total.estimate * 1e9 / case.size.get() as f64),
             bandwidth_gb_s_bus: bus.map(|factor| factor * total.estimate),
             slowest_rank: bandwidth.slowest.map(|(rank, _)| rank.0),
             slowest_rank_gb_s: bandwidth.slowest.map(|(_, gb_s)| gb_s),
@@ -138,6 +140,7 @@ impl Row {
             target_domain: joined(target_nics.iter().map(|nic| Some(&nic.domain))),
             source_nic: joined(source_nics.iter().map(|nic| nic.device.as_ref())),
             target_nic: joined(target_nics.iter().map(|nic| nic.device.as_ref())),
+            endpoints: fabric.map(|fabric| fabric.endpoints),
             window: fabric.map(|fabric| fabric.window),
             ..Self::absent(number, case.transport, reason).along(first)
         }

@@ -83,6 +83,9 @@ fn sizes(rows: &[&Row]) -> Grid {
     if first.communicator_ranks.is_some() {
         columns.push(("busbw GB/s", |row| gb_s(row.bandwidth_gb_s_bus)));
     }
+    if rows.iter().any(|row| row.operations_per_s.is_some()) {
+        columns.push(("10⁶ op/s", |row| words::or_dash(row.operations_per_s.map(millions))));
+    }
     if is_judged {
         columns.push(("of expected", verdicts::percent));
     }
@@ -103,6 +106,11 @@ fn sizes(rows: &[&Row]) -> Grid {
 
 fn gb_s(rate: Option<f64>) -> String {
     words::or_dash(rate.map(readable_gb_s))
+}
+
+/// A rate in millions, with four digits as bandwidths have.
+fn millions(rate: f64) -> String {
+    readable_gb_s(rate / 1e6)
 }
 
 fn time(ns: Option<u64>) -> String {

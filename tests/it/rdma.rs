@@ -82,6 +82,31 @@ fn the_window_and_the_interface_are_what_was_asked_for() {
 }
 
 #[test]
+fn several_endpoints_share_an_interface_and_the_operations_of_a_second_are_counted() {
+    for provider in ["tcp", "shm"] {
+        let rows = verified_rdma(&format!(
+            "--provider {provider} --sizes 8,70001 --pattern one-way --endpoints 3 \
+             --operation write,read,send,ping-pong"
+        ));
+        assert_eq!(rows.len(), 8);
+        for row in 0..rows.len() {
+            let number = |name: &str| rows.cell(row, name).parse::<f64>().ok();
+            assert_eq!(rows.cell(row, "endpoints"), "3");
+            assert!(!rows.cell(row, "source_domain").contains('+'));
+            let Some(rate) = number("operations_per_s") else {
+                assert_eq!(rows.cell(row, "operation"), "ping-pong");
+                continue;
+            };
+            let bytes = rate * number("size_bytes").unwrap();
+            let total = number("bandwidth_gb_s_total").unwrap() * 1e9;
+            assert!((bytes - total).abs() < 1e-6 * total, "{bytes} {total}");
+        }
+        // 64 on each, of data that 4 MiB hold.
+        assert_eq!(rows.cell(0, "window"), "192");
+    }
+}
+
+#[test]
 fn other_versions_of_libfabric_are_measured_too() {
     let library =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("target/mpich/lib/mpich/libfabric.so.1");
@@ -101,6 +126,8 @@ fn bad_input_is_refused_in_one_sentence() {
         ("--memory gpu", "no GPU is on "),
         ("--nic ib0 --provider tcp", "has no such interface on "),
         ("--window 0", "0 is not in 1..=65536"),
+        ("--endpoints 65", "65 is not in 1..=64"),
+        ("--fabric ib --provider tcp", "has no such fabric on "),
         ("--ranks 1", "give --ranks 2 or more"),
         ("--fabric-lib /absent/libfabric.so", "/absent/libfabric.so: cannot open"),
     ] {

@@ -301,6 +301,7 @@ fn rdma(provider: &str, nic: &str) -> Case {
             nics: [0, 1].map(|rank| (Rank(rank), vec![name.clone()])).to_vec(),
             window: 8,
             rails: 1,
+            endpoints: 1,
             is_window_given: false,
             is_staged: false,
             is_one_host: false,

@@ -197,6 +197,7 @@ fn write(flow: Flow) -> Case {
         nics: ends.iter().map(|&rank| (rank, vec![nic.clone()])).collect(),
         window: 64,
         rails: 1,
+        endpoints: 1,
         is_window_given: false,
         is_staged: false,
         is_one_host: false,

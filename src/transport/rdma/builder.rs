@@ -72,7 +72,8 @@ impl<'a> Builder<'a> {
         let has_gpu = is_direct(case, rank);
         let mut ports = Vec::new();
         let mut facts = None;
-        for nic in nics {
+        // Operations take the endpoints in turn, so each goes through another interface.
+        for nic in nics.iter().cycle().take(nics.len() * fabric.endpoints as usize) {
             let domain = rdma.domain(fabric, nic, has_gpu)?;
             facts.get_or_insert_with(|| domain.info().facts().clone());
             ports.push(Port::open(&domain)?);

@@ -153,6 +153,7 @@ mod tests {
                 provider: provider.to_owned(),
                 nics: Vec::new(),
                 rails: 1,
+                endpoints: 1,
                 window: 1,
                 is_window_given: false,
                 is_staged: false,

@@ -51,12 +51,12 @@ const SAMPLE_TIME_MIN: Duration = Duration::from_millis(2);
 /// The most operations of one sample.
 const OPERATIONS_MAX: u64 = 1 << 20;
 
-/// The most data of a flow under way at once on each interface, unless the user gives a window. It
+/// The most data of a flow under way at once on each endpoint, unless the user gives a window. It
 /// exceeds what a link of 400 Gbit/s holds with a round trip of 50 µs (2.5 MB). More gains nothing:
 /// targets leave the caches, and runs take longer to end.
 const UNDER_WAY_MAX: Bytes = Bytes::mib(4);
 
-/// The fewest operations of a flow under way at once on each interface, unless the user gives a
+/// The fewest operations of a flow under way at once on each endpoint, unless the user gives a
 /// window: one moves while the completion of the other is processed.
 const UNDER_WAY_MIN: u64 = 2;
 
@@ -390,6 +390,7 @@ mod tests {
             provider: "efa".to_owned(),
             nics: Vec::new(),
             rails,
+            endpoints: 1,
             window: 64,
             is_window_given: false,
             is_staged: false,

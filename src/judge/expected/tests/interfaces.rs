@@ -25,6 +25,7 @@ fn writes(
         nics: (0..16).map(|rank| (Rank(rank), vec![name(rank)])).collect(),
         window: 64,
         rails: 1,
+        endpoints: 1,
         is_window_given: false,
         is_staged: false,
         is_one_host: false,
