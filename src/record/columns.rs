@@ -372,8 +372,8 @@ columns! {
     target_registration: Option<Registration>, Measured;
     /// How data of GPUs comes to the interfaces: `direct` (GPUDirect: the provider has promised
     /// that it makes no copy in host memory, or can make none), `unproven` (it takes memory of
-    /// GPUs and promises nothing, copies messages on their way, or may take shared memory), `staged` (through page-locked host memory); empty for host
-    /// memory.
+    /// GPUs and promises nothing, copies messages on their way, or may take shared memory),
+    /// `staged` (through page-locked host memory); empty for host memory.
     gpu_path: Option<GpuPath>, Found;
     /// Whether the data could go through memory that processes of a host share, past the interface:
     /// `no` (the ranks are on different hosts, or the provider has no such way or has promised not
@@ -390,8 +390,8 @@ columns! {
     bandwidth_completion: Option<Completion>, Measured;
     /// What ended a latency: `delivery` (the provider's word that the data was in the target's
     /// memory), `transmit` (EFA's own writes and messages: the interface's word that the target's
-    /// interface had the data), `arrival` (of a read, of an answer), `confirmed` (staged: the target's word that
-    /// it was in its GPU).
+    /// interface had the data), `arrival` (of a read, of an answer), `confirmed` (staged: the
+    /// target's word that it was in its GPU).
     latency_completion: Option<Completion>, Measured;
     /// Data in one transfer of one flow; of NCCL in the larger of a rank's two buffers, as
     /// nccl-tests has it: where each rank has a part, whole 16 bytes of each.

@@ -199,7 +199,7 @@ impl<'a> Builder<'a> {
     /// completion queues takes, of which own operations have half. A device loses the completions
     /// that its queue has no room for; providers of software do not.
     fn room(&self) -> u64 {
-        let is_lossy = HARDWARE.contains(&base(&self.fabric.provider));
+        let is_lossy = HARDWARE.contains(&base(&self.fabric.provider)) && self.verb != Verb::Read;
         let completions = self.ports.iter().map(|port| port.endpoint.completions_max() / 2);
         let incoming = self.flows.iter().filter(|flow| flow.target.rank == self.rank).count();
         match completions.min().filter(|_| is_lossy && incoming > 0) {
