@@ -25,7 +25,7 @@ const VERSIONS: &str = "FABRIC_1.1 { global: fi_fabric; local: *; };
 
 /// Compiles the library into `folder`. All functions that it does not export are found in the real
 /// library, which it depends on.
-fn library(folder: &Path) -> PathBuf {
+pub(crate) fn library(folder: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/early.c");
     let (library, versions) = (folder.join("libearly.so"), folder.join("versions"));
     fs::write(&versions, VERSIONS).unwrap();

@@ -11,15 +11,20 @@
  * FAULT=efa is the real library's first tcp offer under efa's names, on both of its fabrics:
  * efa-direct, which comes first, has short messages only. It promises to take no shared memory;
  * with FAULT=efa-shared it does not know that wish. With FAULT=event an error that belongs to no
- * operation comes after some operations, and ends the process where no event queue is bound.
+ * operation comes after some operations, and ends the process where no event queue is bound. With
+ * FAULT=halt the process whose number is in the file HALT stops where it would tell another that it
+ * has come to a barrier.
  */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
@@ -38,6 +43,7 @@
 #define KIND_SHIFT 29
 #define KIND_DATA 0
 #define KIND_FINAL 2
+#define KIND_TELL 3
 
 /* Of fi_efa.7: the MTU, less the headers. */
 #define DIRECT_MESSAGE_MAX ((size_t)8928)
@@ -227,6 +233,19 @@ static struct endpoint *of_msg(struct fid_ep *ep)
 	return (struct endpoint *)((char *)ep->msg - offsetof(struct endpoint, msg));
 }
 
+/* Stops this process if the file HALT has its number. */
+static void halt_if_asked(void)
+{
+	FILE *file = fopen(getenv("HALT"), "r");
+	int number = 0;
+
+	if (!file)
+		return;
+	if (fscanf(file, "%d", &number) == 1 && number == getpid())
+		raise(SIGSTOP);
+	fclose(file);
+}
+
 static ssize_t writemsg(struct fid_ep *ep, const struct fi_msg_rma *msg, uint64_t flags)
 {
 	struct endpoint *endpoint = of_rma(ep);
@@ -238,6 +257,8 @@ static ssize_t writemsg(struct fid_ep *ep, const struct fi_msg_rma *msg, uint64_
 	ssize_t code;
 
 	if (msg->data >> KIND_SHIFT != KIND_DATA) {
+		if (msg->data >> KIND_SHIFT == KIND_TELL && !strcmp(getenv("FAULT"), "halt"))
+			halt_if_asked();
 		if (msg->data >> KIND_SHIFT == KIND_FINAL) {
 			/* What is late by now never comes. */
 			endpoint->in_run = 0;

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     ffi::{clock, watchdog::Watchdog},
+    plan::Rank,
     transport::{
         Clock, Conclusion, Error, Mismatch, Span, Staging, Transfer, TryingTo, first_mismatch,
         patience::Patience,
@@ -28,9 +29,15 @@ impl Streams {
         self.barrier.begin();
         while !(self.meet() && self.outbox.is_empty() && self.signals_under_way == 0) {
             let moved = self.poll(POLLS)? | self.signal()?;
-            self.wait_on(&mut patience, moved, "be ready")?;
+            self.wait_for(&mut patience, moved, "be ready", Self::late)?;
         }
         Ok(())
+    }
+
+    /// The rank that has not come to the barrier, or does not take the word that this one has.
+    fn late(&self) -> Rank {
+        let silent = self.barrier.missing().or_else(|| self.outbox.first());
+        silent.unwrap_or_else(|| self.missing())
     }
 
     fn run_with(

@@ -83,6 +83,11 @@ impl Outbox {
         self.waiting.push_back((partner, signal));
     }
 
+    /// The partner that the oldest of them is for.
+    pub(super) fn first(&self) -> Option<Rank> {
+        self.waiting.front().map(|(partner, _)| *partner)
+    }
+
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
     }

@@ -532,6 +532,17 @@ impl Streams {
         moved: bool,
         waiting_for: &'static str,
     ) -> Result<(), Error> {
+        self.wait_for(patience, moved, waiting_for, Self::missing)
+    }
+
+    /// The same where `missing` says which rank this one waits for.
+    pub(super) fn wait_for(
+        &mut self,
+        patience: &mut Patience,
+        moved: bool,
+        waiting_for: &'static str,
+        missing: fn(&Self) -> Rank,
+    ) -> Result<(), Error> {
         if moved {
             patience.renew();
             return Ok(());
@@ -540,11 +551,11 @@ impl Streams {
         if !patience.spin() {
             return Ok(());
         }
-        patience.check(self.missing(), waiting_for)
+        patience.check(missing(self), waiting_for)
     }
 
     /// The rank that this one waits for.
-    fn missing(&self) -> Rank {
+    pub(super) fn missing(&self) -> Rank {
         // This rank itself, if its GPU hangs.
         let is_copying =
             |channel: &Channel| channel.memories.stage.as_ref().is_some_and(Stage::is_copying);
