@@ -29,8 +29,8 @@ const SOFTWARE: [&str; 2] = ["tcp", "shm"];
 /// The provider between processes of one host.
 pub(crate) const OF_ONE_HOST: &str = "shm";
 
-/// The fabrics of provider efa on the same interfaces (fi_efa(7)): with a protocol of libfabric's
-/// own above the device, and without.
+/// Provider efa, and its fabrics on the same interfaces (fi_efa(7)): that of its own name, with a
+/// protocol of libfabric's above the device, and one without.
 pub(crate) const EFA: &str = "efa";
 pub(crate) const EFA_DIRECT: &str = "efa-direct";
 
@@ -68,9 +68,9 @@ pub struct FabricRequest {
     pub nic: NicChoice,
 
     /// Endpoints of a rank on each of its interfaces, 1 to 64, which operations take in turn
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub endpoints: u32,
+    /// [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub endpoints: Option<u32>,
 
     /// Where the data is; staged: on a GPU, copied through host memory at both ends;
     /// comma-separated [default: gpu,staged where there are GPUs, otherwise host]
@@ -306,10 +306,11 @@ impl<'a> Ends<'a> {
         let members = self.nics.iter().filter(|(rank, _)| takes_part(*rank));
         let nics: Vec<(Rank, Vec<_>)> = members.map(|(rank, nics)| (*rank, names(nics))).collect();
         let rails = nics.iter().map(|(_, nics)| nics.len()).max();
+        let endpoints = self.request.fabric.endpoints.unwrap_or(1);
         Fabric {
             provider: self.provider.to_owned(),
-            rails: u32::try_from(rails.unwrap_or(1)).unwrap_or(u32::MAX) * self.endpoints(),
-            endpoints: self.endpoints(),
+            rails: u32::try_from(rails.unwrap_or(1)).unwrap_or(u32::MAX) * endpoints,
+            endpoints,
             nics,
             window: window.unwrap_or(WINDOW),
             is_window_given: window.is_some(),
@@ -317,10 +318,6 @@ impl<'a> Ends<'a> {
             is_one_host: self.hosts.len() == 1,
             meetings: Vec::new(),
         }
-    }
-
-    fn endpoints(&self) -> u32 {
-        self.request.fabric.endpoints.max(1)
     }
 
     /// The flows of each wanted pattern, a set for each case.

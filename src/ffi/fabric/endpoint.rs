@@ -378,12 +378,8 @@ impl Endpoint {
         option::message_max(&self.object).map(Bytes::of_len)
     }
 
-    /// Completions that wait for [`poll`](Endpoint::poll) at most; a provider may lose what is more.
-    pub fn completions_max(&self) -> usize {
-        2 * self.operations_max()
-    }
-
-    /// Operations that can be under way.
+    /// Operations that can be under way; [`poll`](Endpoint::poll) leaves as many completions of peers'
+    /// writes unfetched at most before a device may lose them.
     pub fn operations_max(&self) -> usize {
         self.slots.len()
     }

@@ -86,7 +86,7 @@ impl Events {
             return failed(library.error("fi_eq_readerr", code, object));
         }
         let cause = library.cause(entry.err, self.provider_words(&entry));
-        failed(CallError::new("the provider, outside of operations,", object, cause))
+        failed(CallError::new("fi_eq_read", format!("{object}, outside of operations"), cause))
     }
 
     /// The provider's own sentence about an error.

@@ -13,6 +13,7 @@ use super::{
     labels::{gpu_path, shared_memory},
     own_flows, own_nics, parts_under_way,
     port::{Port, Rail, rails},
+    room,
     signal::{Barrier, Outbox},
     slots,
     stage::{Chunks, Stage},
@@ -25,10 +26,7 @@ use crate::{
         fabric::Facts,
         host::{self, BoundThread},
     },
-    plan::{
-        Case, Fabric, Flow, Rank,
-        rdma::{HARDWARE, base},
-    },
+    plan::{Case, Fabric, Flow, Rank},
     transport::{Error, GpuPath, Network, Registration, SharedMemory, TryingTo, Wait, gpu::Ready},
     world::World,
 };
@@ -195,17 +193,11 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// Operations of a flow to this rank that may be unconfirmed: as many as its share of the
-    /// completion queues takes, of which own operations have half. A device loses the completions
-    /// that its queue has no room for; providers of software do not.
+    /// Operations of a flow to this rank that may be unconfirmed.
     fn room(&self) -> u64 {
-        let is_lossy = HARDWARE.contains(&base(&self.fabric.provider)) && self.verb != Verb::Read;
-        let completions = self.ports.iter().map(|port| port.endpoint.completions_max() / 2);
+        let each = self.ports.iter().map(|port| port.endpoint.operations_max()).min().unwrap_or(0);
         let incoming = self.flows.iter().filter(|flow| flow.target.rank == self.rank).count();
-        match completions.min().filter(|_| is_lossy && incoming > 0) {
-            Some(each) => (self.ports.len() * each / incoming) as u64,
-            None => u64::MAX,
-        }
+        room(self.fabric, self.verb, (self.ports.len() * each) as u64, incoming as u64)
     }
 
     pub(super) fn report(&self) -> Report {
@@ -215,7 +207,6 @@ impl<'a> Builder<'a> {
             source.as_ref().or(target.map(|target| &target.data))
         });
         Report {
-            fabric: self.facts.fabric.clone(),
             shared_memory: self.shared_memory(),
             rank: self.rank,
             protocol: self.facts.protocol.clone(),

@@ -1,6 +1,6 @@
 //! What a row says of how libfabric carried out its case.
 
-use super::{Report, group_max, is_staged, verb::Verb};
+use super::{Report, group_max, is_staged, own_nics, verb::Verb};
 use crate::{
     ffi::fabric::Facts,
     plan::{
@@ -32,8 +32,9 @@ pub(super) fn network(case: &Case, verb: Verb, reports: &[Option<Report>]) -> Ne
         Verb::Read | Verb::PingPong => Completion::Arrival,
         Verb::Write | Verb::Send if is_staged(case) => Completion::Confirmed,
         Verb::Write | Verb::Send => {
-            let fabric = source.map_or("", |report| &report.fabric);
-            word_of(fabric, verb, is_emulated)
+            let nics = first.and_then(|flow| own_nics(case, flow.source.rank));
+            let nic = nics.and_then(|(_, nics)| nics.first());
+            word_of(nic.map_or("", |nic| &nic.fabric), verb, is_emulated)
         }
     };
     Network {
@@ -99,7 +100,7 @@ pub(super) fn shared_memory(fabric: &Fabric, shuns: bool) -> SharedMemory {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::room, *};
 
     fn facts(provider: &str, fabric: &str) -> Facts {
         Facts {
@@ -146,21 +147,24 @@ mod tests {
         }
     }
 
+    fn fabric(provider: &str) -> Fabric {
+        Fabric {
+            provider: provider.to_owned(),
+            nics: Vec::new(),
+            rails: 1,
+            endpoints: 1,
+            window: 1,
+            is_window_given: false,
+            is_staged: false,
+            is_one_host: true,
+            meetings: Vec::new(),
+        }
+    }
+
     #[test]
     fn shared_memory_is_possible_within_a_host_unless_the_provider_has_none_or_promises() {
         let of = |provider: &str, is_one_host, shuns| {
-            let fabric = Fabric {
-                provider: provider.to_owned(),
-                nics: Vec::new(),
-                rails: 1,
-                endpoints: 1,
-                window: 1,
-                is_window_given: false,
-                is_staged: false,
-                is_one_host,
-                meetings: Vec::new(),
-            };
-            shared_memory(&fabric, shuns)
+            shared_memory(&Fabric { is_one_host, ..fabric(provider) }, shuns)
         };
         for provider in ["efa", "tcp", "tcp;ofi_rxm", "verbs;ofi_rxm", "psm3"] {
             assert_eq!(of(provider, false, false), SharedMemory::No);
@@ -190,6 +194,18 @@ mod tests {
 
     #[test]
     fn what_is_unconfirmed_fits_into_the_targets_queue() {
+        assert_eq!(room(&fabric("efa"), Verb::Write, 8192, 2), 4096);
+        assert_eq!(room(&fabric("verbs;ofi_rxm"), Verb::Send, 4, 9), 1);
+        // Nothing is lost there, or nothing comes, or the slots of a ring are fewer.
+        let staged = Fabric { is_staged: true, ..fabric("efa") };
+        for (fabric, verb) in [
+            (&fabric("tcp;ofi_rxm"), Verb::Write),
+            (&fabric("efa"), Verb::Read),
+            (&staged, Verb::Write),
+            (&staged, Verb::Send),
+        ] {
+            assert_eq!(room(fabric, verb, 64, 1), u64::MAX);
+        }
         assert_eq!(group_max(Some(4096), 64), 2016);
         assert_eq!(group_max(Some(64), 64), 1);
         assert_eq!(group_max(Some(u64::MAX), 64), 1 << 20);

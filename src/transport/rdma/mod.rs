@@ -37,7 +37,7 @@ use crate::{
     machine,
     plan::{
         Case, Fabric, Flow, Gpu, NicName, Operation, Rank,
-        rdma::{EFA, EFA_DIRECT, UNSOLICITED, base, is_no},
+        rdma::{EFA, EFA_DIRECT, HARDWARE, UNSOLICITED, base, is_no},
         topology::Topology,
     },
     units::Bytes,
@@ -99,8 +99,6 @@ struct Report {
     rank: Rank,
     protocol: String,
     registration: Registration,
-    /// Of the provider's fabrics the one that the interfaces are on.
-    fabric: String,
     gpu_path: Option<GpuPath>,
     shared_memory: SharedMemory,
     is_emulated: Option<bool>,
@@ -272,6 +270,19 @@ impl Transport for Rdma {
 
     fn gpus(&self) -> Option<&Gpus> {
         self.gpus.as_ref().ok()
+    }
+}
+
+/// Operations of each of the `incoming` flows to a rank that may be unconfirmed, where completion
+/// queues take the completions of `completions` writes. A device loses what its queue has no room
+/// for; providers of software do not. Staged operations are bounded by the slots of their rings.
+fn room(fabric: &Fabric, verb: Verb, completions: u64, incoming: u64) -> u64 {
+    let is_lossy = HARDWARE.contains(&base(&fabric.provider));
+    match verb {
+        Verb::Write | Verb::Send | Verb::PingPong if is_lossy && !fabric.is_staged => {
+            (completions / incoming.max(1)).max(1)
+        }
+        _ => u64::MAX,
     }
 }
 

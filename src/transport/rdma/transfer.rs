@@ -8,9 +8,8 @@
 use std::time::Duration;
 
 use super::{
-    OPERATIONS_MAX, SAMPLE_TIME_MIN,
+    SAMPLE_TIME_MIN,
     channel::{Channel, Count, Request, known},
-    chunk,
     counters::Counters,
     inbox::Inbox,
     port::{Port, Rail},
@@ -151,9 +150,7 @@ impl Streams {
             watchdog: None,
             clock: Clock {
                 sample_time_min: SAMPLE_TIME_MIN,
-                // Of staged data an operation is several of the network's.
-                operations_max: (network.group_max * chunk(case).get() / case.size.get().max(1))
-                    .clamp(1, OPERATIONS_MAX),
+                operations_max: network.group_max,
                 is_streaming: true,
                 ..Clock::of_host(clock::resolution())
             },
