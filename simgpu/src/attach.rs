@@ -5,7 +5,7 @@ use std::{
     os::fd::AsRawFd,
 };
 
-use crate::{machine, memory::Kind, state, system};
+use crate::{fabric, machine, memory::Kind, state, system};
 
 /// Attaches this process to a machine: to a new one, by its name or file (`machine`), or to that of
 /// another process, by what [`simgpu_state`] gave there (`state`); the other pointer is null. What
@@ -71,6 +71,42 @@ pub unsafe extern "C" fn simgpu_system(text: *mut c_char, length: usize) -> usiz
     described.len()
 }
 
+/// Writes what a file of the machine that is told as live shows now into the room for a text: `path`
+/// has no links. The result is how long the text is, without its end; 0: there is no such file.
+///
+/// # Safety
+///
+/// `path` ends in NUL; `text` is null or has room for `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simgpu_file(
+    path: *const c_char,
+    text: *mut c_char,
+    length: usize,
+) -> usize {
+    // SAFETY: the caller's promise.
+    let path = unsafe { CStr::from_ptr(path) };
+    let shown = path.to_str().ok().zip(state::world());
+    let shown = shown.and_then(|(path, world)| system::live(world, path)).unwrap_or_default();
+    // SAFETY: the caller promises that much room, or null.
+    unsafe { put_text(&shown, text, length) };
+    shown.len()
+}
+
+/// The host's time on the machine, in nanoseconds; 0, if there is no machine.
+#[unsafe(no_mangle)]
+pub extern "C" fn simgpu_time_ns() -> u64 {
+    state::world().map_or(0, |world| world.shared.host_ps() / 1000)
+}
+
+/// Whether this thread waits from now on for something that no endpoint of the network brings: time
+/// goes on meanwhile. 0 or 1.
+#[unsafe(no_mangle)]
+pub extern "C" fn simgpu_wait(waits: c_int) {
+    if let Some(world) = state::world() {
+        fabric::wait(world, waits != 0);
+    }
+}
+
 /// Whether the page at `address` is one of which the kernel does not say where it lies: of memory
 /// that the driver has allocated, whose pages are not the process's own. 0 or 1.
 #[unsafe(no_mangle)]
@@ -88,6 +124,7 @@ fn attach(machine: Option<&str>, state: Option<&str>, seed: u64) -> Result<(), S
             for jitter in &mut machine.faults.jitter {
                 jitter.seed = seed;
             }
+            machine.efa.seed = seed;
             state::begin(machine)?;
         }
         (None, Some(state)) => {

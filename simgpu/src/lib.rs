@@ -12,6 +12,12 @@ pub mod attach;
 mod cuda;
 #[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits")]
 mod execute;
+#[allow(clippy::cast_possible_truncation, reason = "usize has 64 bits; counts are small")]
+#[allow(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "C's structures point to each other, and one promise of the caller is for all of them"
+)]
+mod fabric;
 #[forbid(unsafe_code)]
 pub mod faults;
 pub mod kernels;

@@ -3,6 +3,7 @@
 use super::{Code, Local, Out, driver, local::Event, queue::Queueing};
 use crate::{
     execute::Executor,
+    fabric,
     machine::Machine,
     state::World,
     timing::{
@@ -76,7 +77,8 @@ driver! {
         let latest = || event::latest(&world.plane().events[event.slot]);
         world.help(|| is_done(&world.executor, &latest()));
         let latest = latest();
-        if !is_done(&world.executor, &latest) {
+        let time_ps = if let Latest::Timed { time_ps, .. } = latest { time_ps } else { 0 };
+        if !is_done(&world.executor, &latest) || fabric::looks_again(world, time_ps) {
             return Err(Code::NOT_READY);
         }
         reach(world, &latest);

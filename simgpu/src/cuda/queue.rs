@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     execute::Action,
+    fabric,
     state::World,
     timing::{
         CONNECTIONS, GPUS, Gate, GateKind, Guard, Operation, RING, STREAMS, Work,
@@ -179,7 +180,7 @@ impl<'w> Queueing<'w> {
         drop(self);
         let is_done = || world.executor.executed(slot) >= queued;
         world.help(is_done);
-        if !is_done() {
+        if !is_done() || fabric::looks_again(world, world.executor.end_ps(slot)) {
             return Err(Code::NOT_READY);
         }
         world.shared.reach(world.executor.end_ps(slot));

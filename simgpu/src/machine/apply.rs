@@ -6,14 +6,15 @@ use std::collections::BTreeSet;
 use toml::Spanned;
 
 use super::{
-    CallFault, Driver, FailingCall, FailingRank, Faults, Flip, GPUS_MAX, Gpu, Health, Host, Jitter,
-    Link, Machine, Nccl, NvLinks, Pair, RankFault, Rate, Rates, apply_host,
+    CallFault, Driver, Efa, FailingCall, FailingNic, FailingRank, Faults, Flip, GPUS_MAX, Gpu,
+    Health, Host, Jitter, Link, Machine, Nccl, NvLinks, Pair, RankFault, Rate, Rates, apply_host,
     file::{
-        CallKeys, CallWhat, Count, FaultKeys, File, GpuKeys, Latency, Limit, PairKeys, RankKeys,
-        RankWhat, RateKeys, Share, SlowKeys, Whole,
+        CallKeys, CallWhat, FaultKeys, File, GpuKeys, PairKeys, RankKeys, RankWhat, RateKeys,
+        SlowKeys,
     },
     health, instance, nearest_instance, nvlinks, pairs_of,
     problem::Problem,
+    values::{Count, Fraction, Latency, Limit, Share, Whole},
 };
 
 /// GPUs of a machine that starts from nothing, if the file does not say.
@@ -68,6 +69,24 @@ pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
         set(&mut driver.idle_clock_percent, keys.idle_clock_percent.map(|share| share.get()));
         set(&mut driver.clock_rise_ms, keys.clock_rise_ms.map(|ms| ms.get()));
         set(&mut driver.clock_fall_ms, keys.clock_fall_ms.map(|ms| ms.get()));
+    }
+    if let Some(keys) = &file.efa {
+        let efa = &mut machine.efa;
+        set(&mut efa.reads, keys.reads);
+        set(&mut efa.writes, keys.writes);
+        set(&mut efa.queue_entries, keys.queue_entries.map(Whole::get_u32));
+        set(&mut efa.rate_share, keys.rate_share.map(Fraction::get));
+        set(&mut efa.protocol_share, keys.protocol_share.map(Fraction::get));
+        for (own, given) in [
+            (&mut efa.latency_ns, keys.latency_ns),
+            (&mut efa.protocol_ns, keys.protocol_ns),
+            (&mut efa.far_ns, keys.far_ns),
+            (&mut efa.post_ns, keys.post_ns),
+            (&mut efa.operation_ns, keys.operation_ns),
+            (&mut efa.shuffle_ns, keys.shuffle_ns),
+        ] {
+            set(own, given.map(|ns| f64::from(ns.get_u32())));
+        }
     }
     if let Some(keys) = &file.nccl {
         set(&mut machine.nccl.nvls, keys.nvls.map(Some));
@@ -127,6 +146,7 @@ fn plain(gpus: u32) -> Machine {
             pair.load_latency_ns = 1500.0;
         }),
         nics: Vec::new(),
+        efa: Efa::PLAIN,
         host: Host::plain(),
         nccl: Nccl::default(),
         faults: Faults::default(),
@@ -421,6 +441,16 @@ fn faults(machine: &Machine, keys: FaultKeys) -> Result<Faults, Problem> {
     for entry in keys.health {
         let (gpu, _) = ends(machine, [&entry.get_ref().gpu, &None], "fault.health")?;
         faults.health.push(health::fault(&entry, gpu)?);
+    }
+    for keys in keys.nic {
+        let nic = keys
+            .nic
+            .as_ref()
+            .map(|nic| apply_host::nic(machine, nic, "fault.nic.nic"))
+            .transpose()?;
+        let nic = nic.and_then(|nic| u32::try_from(nic).ok());
+        let after = count(keys.after);
+        faults.nics.push(FailingNic { nic, what: keys.what, after, always: keys.always });
     }
     faults.ranks = keys.rank.into_iter().map(failing_rank).collect::<Result<_, _>>()?;
     Ok(faults)

@@ -7,10 +7,11 @@ use toml::Spanned;
 use super::{
     Host, Machine,
     apply::set,
-    file::{File, FileKeys, NicKeys, Whole},
+    file::{File, FileKeys, NicKeys},
     host::{Plant, Planted},
     pci,
     problem::Problem,
+    values::Whole,
 };
 
 /// Makes the host what the file says; what it does not say follows from the rest.
@@ -116,20 +117,22 @@ pub(super) fn change_nics(machine: &mut Machine, entries: &[NicKeys]) -> Result<
 /// The network interfaces of an entry.
 fn chosen(machine: &Machine, keys: &NicKeys) -> Result<Vec<usize>, Problem> {
     let Some(indices) = &keys.indices else { return Ok((0..machine.nics.len()).collect()) };
-    let index = |named: &Spanned<i64>| {
-        let index = usize::try_from(*named.get_ref()).ok();
-        index.filter(|&index| index < machine.nics.len()).ok_or_else(|| {
-            let text = match machine.nics.len() {
-                0 => "the machine has no network interfaces that do RDMA".to_owned(),
-                count => {
-                    let (named, last) = (named.get_ref(), count - 1);
-                    format!("there is no network interface {named}: the last is {last}")
-                }
-            };
-            Problem::new(named, "nic.indices", text)
-        })
-    };
-    indices.iter().map(index).collect()
+    indices.iter().map(|index| nic(machine, index, "nic.indices")).collect()
+}
+
+/// The network interface that the key `at` names by its index.
+pub(super) fn nic(machine: &Machine, named: &Spanned<i64>, at: &str) -> Result<usize, Problem> {
+    let index = usize::try_from(*named.get_ref()).ok();
+    index.filter(|&index| index < machine.nics.len()).ok_or_else(|| {
+        let text = match machine.nics.len() {
+            0 => "the machine has no network interfaces that do RDMA".to_owned(),
+            count => {
+                let (named, last) = (named.get_ref(), count - 1);
+                format!("there is no network interface {named}: the last is {last}")
+            }
+        };
+        Problem::new(named, at, text)
+    })
 }
 
 /// Whether all devices have their places on PCI Express.

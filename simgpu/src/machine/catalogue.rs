@@ -47,6 +47,8 @@ pub(super) struct Instance {
     pub network_gbps: Option<f64>,
     pub efa: Option<bool>,
     pub efa_gen: Option<u32>,
+    pub efa_rdma_read: Option<bool>,
+    pub efa_rdma_write: Option<bool>,
     pub efa_interfaces: Option<u32>,
     pub efa_total_gbps: Option<u32>,
     pub nitro: Option<u32>,

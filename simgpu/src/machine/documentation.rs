@@ -61,13 +61,13 @@ fn taken(table: &str) -> BTreeSet<String> {
 /// How a table begins: some are there once.
 fn head(table: &str) -> String {
     match table {
-        "driver" | "nccl" | "host" => format!("[{table}]"),
+        "driver" | "efa" | "nccl" | "host" => format!("[{table}]"),
         _ => format!("[[{table}]]"),
     }
 }
 
 /// Each table of keys: its heading, the table, and what it must have to be a table at all.
-const TABLES: [(&str, &str, &str); 16] = [
+const TABLES: [(&str, &str, &str); 18] = [
     ("### Top level", "", ""),
     ("### `[[gpu]]`", "gpu", ""),
     ("### `[[pair]]`", "pair", ""),
@@ -76,6 +76,7 @@ const TABLES: [(&str, &str, &str); 16] = [
     ("### `[host]`", "host", ""),
     ("### `[[host.file]]`", "host.file", "path = '/proc/cmdline'\ndenied = true\n"),
     ("### `[driver]`", "driver", ""),
+    ("### `[efa]`", "efa", ""),
     ("### `[nccl]`", "nccl", ""),
     ("### `[[fault.slow]]`", "fault.slow", "fraction = 0.5\n"),
     ("### `[[fault.jitter]]`", "fault.jitter", "share = 0.5\nextra_ns = 1\n"),
@@ -84,6 +85,7 @@ const TABLES: [(&str, &str, &str); 16] = [
     ("### `[[fault.rank]]`", "fault.rank", "what = 'wrong'\n"),
     ("### `[[fault.health]]`", "fault.health", "what = 'lost'\n"),
     ("### `[[fault.detour]]`", "fault.detour", ""),
+    ("### `[[fault.nic]]`", "fault.nic", "what = 'lost'\n"),
 ];
 
 #[test]
@@ -93,7 +95,7 @@ fn the_documented_keys_are_those_that_files_take() {
             keys(heading).into_iter().map(|key| key.name).collect();
         if table.is_empty() {
             documented.extend(
-                ["gpu", "pair", "nic", "host", "fault", "driver", "nccl"].map(str::to_owned),
+                ["gpu", "pair", "nic", "host", "fault", "driver", "efa", "nccl"].map(str::to_owned),
             );
         }
         if table == "host" {

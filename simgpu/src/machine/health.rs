@@ -6,8 +6,9 @@ use toml::Spanned;
 use super::{
     Gpu, Machine, Throttle,
     apply::set,
-    file::{Count, GpuKeys, HealthKeys, HealthWhat, Whole},
+    file::{GpuKeys, HealthKeys, HealthWhat},
     problem::Problem,
+    values::{Count, Whole},
 };
 
 /// How a GPU is doing before it does anything.

@@ -2,7 +2,7 @@
 //! [`super::rates`] and in [`super::models`]; `docs/machines.md`, "Instances", lists it.
 
 use super::{
-    Driver, Faults, Gpu, Health, Link, Machine, Nccl, NvLinks, Pair,
+    Driver, Efa, Faults, Gpu, Health, Link, Machine, Nccl, NvLinks, Pair,
     catalogue::{self, CATALOGUE, HostLink, Instance, PeerAccess},
     models::{MODELS, Model},
     rates,
@@ -68,6 +68,11 @@ pub(super) fn machine(name: &str) -> Option<Machine> {
         driver: Driver::STRICT,
         pairs: super::pairs_of(instance.gpu_count, |pair| builder.connect(&gpus, pair)),
         nics: builder.nics(&gpus),
+        efa: Efa {
+            reads: instance.efa_rdma_read == Some(true),
+            writes: instance.efa_rdma_write == Some(true),
+            ..Efa::PLAIN
+        },
         host: builder.host_of(name),
         gpus,
         nccl: builder.nccl(),

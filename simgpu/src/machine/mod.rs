@@ -5,6 +5,7 @@
 mod apply;
 mod apply_host;
 mod catalogue;
+mod efa;
 mod file;
 mod health;
 pub(crate) mod host;
@@ -16,11 +17,13 @@ mod nvlinks;
 pub(crate) mod pci;
 mod problem;
 mod rates;
+mod values;
 
 use std::{io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
+pub use efa::{Efa, FailingNic, NicFault};
 pub use health::{
     EccErrors, ErrorCounter, FabricState, Health, HealthFault, Incident, is_divisible,
 };
@@ -163,6 +166,8 @@ pub struct Machine {
     /// The network interfaces that do RDMA, in the order of their addresses.
     #[serde(default)]
     pub nics: Vec<Nic>,
+    /// What they can do, and what that takes.
+    pub efa: Efa,
     /// What the GPUs are in.
     pub host: Host,
     /// What the library of collectives finds.
@@ -463,6 +468,9 @@ pub struct Faults {
     /// What happens to GPUs as they work.
     #[serde(default)]
     pub health: Vec<HealthFault>,
+    /// What goes wrong with operations over network interfaces.
+    #[serde(default)]
+    pub nics: Vec<FailingNic>,
 }
 
 /// A rank of a communicator that fails, in one way or another.

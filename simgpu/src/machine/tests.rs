@@ -389,10 +389,12 @@ fn faults_are_carried_over() {
         "schema = 1\n[[fault.jitter]]\nsource = 1\nshare = 0.25\nextra_ns = 700\n\
          [[fault.jitter]]\nshare = 1\nextra_share = 0.01\nlasts_ns = 5e6\n\
          [[fault.flip]]\ntarget = 0\noffset = 8\nafter = 2\nalways = true\n\
-         [[fault.call]]\nname = 'cuMemAlloc'\ncode = 2\nafter = 3\n",
+         [[fault.call]]\nname = 'cuMemAlloc'\ncode = 2\nafter = 3\n\
+         [[fault.nic]]\nwhat = 'unreachable'\nafter = 7\nalways = true\n",
     );
     let faults = Faults {
         health: Vec::new(),
+        nics: vec![FailingNic { nic: None, what: NicFault::Unreachable, after: 7, always: true }],
         ranks: Vec::new(),
         jitter: vec![
             Jitter {

@@ -16,6 +16,7 @@ mod tests;
 mod tree;
 
 use crate::machine::{Machine, pci::located};
+pub(crate) use nics::{live, rdma_name};
 use tree::Tree;
 
 /// All files that the process at this place sees, by path, as JSON.

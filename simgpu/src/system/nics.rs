@@ -2,10 +2,14 @@
 //! `Documentation/ABI/stable/sysfs-class-infiniband` and `testing/sysfs-class-net` of Linux.
 
 use super::{pci::folder, tree::Tree};
-use crate::machine::{
-    Machine, Nic,
-    nics::PortState,
-    pci::{Address, Function, Located},
+use crate::{
+    machine::{
+        Machine, Nic,
+        nics::PortState,
+        pci::{Address, Function, Located},
+    },
+    state::World,
+    timing::{monotonic_ns, wire::Counts},
 };
 
 /// What the driver counts of a port, in its order: `EFA_DEFINE_PORT_STATS` in Linux'
@@ -55,11 +59,38 @@ const DEVICE_COUNTERS: [&str; 12] = [
 const LIFESPAN_MS: u32 = 10;
 
 /// The name that rdma-core's `rdma_rename` gives an interface by its address.
-pub(super) fn rdma_name((domain, bus, device): Address) -> String {
+pub(crate) fn rdma_name((domain, bus, device): Address) -> String {
     match domain {
         0 => format!("rdmap{bus}s{device}"),
         _ => format!("rdmaP{domain}p{bus}s{device}"),
     }
+}
+
+/// The one of the counts that a counter shows; `None`: it stays at 0.
+fn count(counter: &str, counts: Counts) -> Option<u64> {
+    match counter {
+        "tx_bytes" => Some(counts.tx_bytes),
+        "rx_bytes" => Some(counts.rx_bytes),
+        "rdma_read_bytes" => Some(counts.rdma_read_bytes),
+        "rdma_write_bytes" => Some(counts.rdma_write_bytes),
+        _ => None,
+    }
+}
+
+/// What a file shows now whose text changes, without links on the way: the counters of interfaces, as
+/// the kernel has read them last.
+pub(crate) fn live(world: &World, path: &str) -> Option<String> {
+    let (port, counter) = path.rsplit_once("/hw_counters/")?;
+    let (device, _) = port.rsplit_once("/ports/")?;
+    let (_, name) = device.rsplit_once('/')?;
+    let number = world.machine.nics.iter().position(|nic| rdma_name(nic.pci) == name)?;
+    let mut plane = world.plane();
+    let nic = plane.wires.nics.get_mut(number)?;
+    let now_ns = monotonic_ns();
+    if now_ns > nic.shown_ns + u64::from(LIFESPAN_MS) * 1_000_000 {
+        (nic.shown, nic.shown_ns) = (nic.counts, now_ns);
+    }
+    Some(format!("{}\n", count(counter, nic.shown)?))
 }
 
 /// Writes all interfaces.
@@ -123,7 +154,11 @@ fn rdma(tree: &mut Tree, nic: &Nic, number: usize, device: &Located) {
     let gid = format!("fe80:0000:0000:0000:0000:00ff:fe00:{bus:02x}{slot:02x}");
     tree.line(format!("{port}/gids/0"), gid);
     for counter in PORT_COUNTERS {
-        tree.line(format!("{port}/hw_counters/{counter}"), 0);
+        let path = format!("{port}/hw_counters/{counter}");
+        match count(counter, Counts::default()) {
+            Some(_) => tree.live(path),
+            None => tree.line(path, 0),
+        }
     }
     tree.line(format!("{port}/hw_counters/lifespan"), LIFESPAN_MS);
     tree.point(format!("{own}/device"), &device_folder);

@@ -19,6 +19,8 @@ pub(super) enum Entry {
     Folder,
     /// A file that only root may read.
     Denied,
+    /// A file whose text changes.
+    Live,
 }
 
 /// Files by their paths.
@@ -57,6 +59,11 @@ impl Tree {
     /// A folder that may be empty.
     pub(super) fn folder(&mut self, path: impl Into<String>) {
         self.0.insert(path.into(), Entry::Folder);
+    }
+
+    /// A file whose text is asked for each time.
+    pub(super) fn live(&mut self, path: impl Into<String>) {
+        self.0.insert(path.into(), Entry::Live);
     }
 
     /// A file that only root may read.

@@ -23,7 +23,7 @@ use crate::{
         abi::{self, In, Out},
         rest::First,
     },
-    machine::{Driver, Faults, Gpu, Health, Link, Machine, Nccl, NvLinks, Pair, Rate, Rates},
+    machine::{Driver, Efa, Faults, Gpu, Health, Link, Machine, Nccl, NvLinks, Pair, Rate, Rates},
     timing::event::{Latest, latest},
 };
 
@@ -175,6 +175,7 @@ pub(super) fn machine() -> Machine {
         gpus: (0..4).map(gpu).collect(),
         pairs: pairs.collect(),
         nics: vec![],
+        efa: Efa::PLAIN,
         host: crate::machine::load("g5.12xlarge").unwrap().host,
         nccl: Nccl { init_ms: 0, ..Nccl::default() },
         faults: Faults::default(),

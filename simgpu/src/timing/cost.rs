@@ -48,6 +48,11 @@ impl Resource {
     }
 }
 
+/// The PCIe link of a GPU among the resources: up and down.
+pub(crate) fn pcie_of(gpu: u32) -> [usize; 2] {
+    [Resource::Up(gpu), Resource::Down(gpu)].map(|resource| usize::from(resource.number()))
+}
+
 /// What bytes are counted on, for the traffic counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]

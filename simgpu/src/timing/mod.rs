@@ -9,6 +9,7 @@ pub(crate) mod meeting;
 mod plane;
 mod settle;
 mod shared;
+pub(crate) mod wire;
 pub(crate) mod words;
 
 pub(crate) use plane::{Export, Gate, GateKind, Operation, Plane, Work, event};
@@ -41,4 +42,12 @@ pub(crate) fn ps_of_ns(ns: f64) -> u64 {
 /// What `bytes` last at `gb_s` bytes per nanosecond, in whole picoseconds, to the nearest.
 pub(crate) fn ps_of_bytes(bytes: u64, gb_s: f64) -> u64 {
     ps_of_ns(bytes as f64 / gb_s)
+}
+
+/// The kernel's monotonic clock, which all processes share.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes a live local.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }

@@ -7,6 +7,7 @@ use super::{
     cost::{Cost, RESOURCES},
     meeting::Meetings,
     settle::Step,
+    wire::Wires,
     words::{Condition, Key, Words},
 };
 
@@ -33,6 +34,8 @@ pub(crate) struct Plane {
     pub exports: [Export; super::EVENTS / 16],
     /// Communicators and what their ranks have posted.
     pub meetings: Meetings,
+    /// What is under way on the network.
+    pub wires: Wires,
     /// The step that is being taken, so that it can be finished by another if this process dies.
     pub step: Step,
     /// The queues.
@@ -236,6 +239,7 @@ impl Plane {
             export.nonce = 0;
         }
         self.meetings.bury(place);
+        self.wires.bury(place);
     }
 }
 

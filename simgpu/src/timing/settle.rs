@@ -491,7 +491,7 @@ pub(crate) fn split_mix(number: u64) -> u64 {
 }
 
 /// SplitMix64's output number `number` from `seed` (Steele, Lea, Flood 2014).
-fn split_mix_from(seed: u64, number: u64) -> u64 {
+pub(super) fn split_mix_from(seed: u64, number: u64) -> u64 {
     let mut z = seed.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

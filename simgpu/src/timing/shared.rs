@@ -16,9 +16,10 @@ use std::{
 use super::{
     GPUS, PROCESSES, Plane, RING,
     clocks::Load,
-    cost::{HOST, Leg, Medium},
+    cost::{HOST, Leg, Medium, Place},
     ps_of_ns,
     settle::{After, Step, What},
+    wire::ENDPOINTS,
 };
 use crate::machine::Machine;
 
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     lock: UnsafeCell<libc::pthread_mutex_t>,
     /// The host's time.
     host_ps: AtomicU64,
+    /// Changes when an endpoint of the network has something new, or its process is to look at all.
+    told: [AtomicU32; ENDPOINTS],
     /// Bytes of each GPU: NVLink out and in, PCIe out and in.
     traffic: [[AtomicU64; 4]; GPUS],
     /// What each GPU's clocks depend on.
@@ -165,10 +168,23 @@ impl Shared {
         }
     }
 
+    /// Takes the lock. It is mostly held for less than a microsecond, and to sleep takes longer.
+    fn take_lock(&self) -> libc::c_int {
+        const TRIES: usize = 64;
+        for _ in 0..TRIES {
+            // SAFETY: `make_lock` has made it before anybody could get here.
+            match unsafe { libc::pthread_mutex_trylock(self.lock.get()) } {
+                libc::EBUSY => std::hint::spin_loop(),
+                code => return code,
+            }
+        }
+        // SAFETY: as above.
+        unsafe { libc::pthread_mutex_lock(self.lock.get()) }
+    }
+
     /// The plane, for this thread alone; repairs what a process left that died with the lock.
     pub(crate) fn lock<'a>(&'a self, machine: &'a Machine) -> Guard<'a> {
-        // SAFETY: `make_lock` has made it before anybody could get here.
-        let code = unsafe { libc::pthread_mutex_lock(self.lock.get()) };
+        let code = self.take_lock();
         let mut guard = Guard { shared: self, machine, woken: 0 };
         if code == libc::EOWNERDEAD {
             guard.repair();
@@ -191,6 +207,18 @@ impl Shared {
     /// What a process shows of itself.
     pub(crate) fn board(&self, place: usize) -> &Board {
         &self.boards[place % PROCESSES]
+    }
+
+    /// Changes when an endpoint of the network has something new, or its process is to look at all.
+    pub(crate) fn told(&self, endpoint: u32) -> u32 {
+        self.told[endpoint as usize].load(Ordering::Acquire)
+    }
+
+    /// Endpoints of the network have something new.
+    pub(crate) fn tell(&self, endpoints: impl IntoIterator<Item = u32>) {
+        for endpoint in endpoints {
+            self.told[endpoint as usize].fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// Device memory that a process has on a GPU, in bytes.
@@ -226,6 +254,15 @@ impl Shared {
     /// Bytes of a GPU: NVLink out and in, PCIe out and in.
     pub(crate) fn traffic(&self, gpu: usize) -> [u64; 4] {
         std::array::from_fn(|at| self.traffic[gpu][at].load(Ordering::Relaxed))
+    }
+
+    /// Data has gone from the one place to the other by way of network interfaces.
+    pub(crate) fn count_network(&self, places: [Place; 2], bytes: u64) {
+        for (place, counter) in places.into_iter().zip([2, 3]) {
+            if let Place::Gpu(gpu) = place {
+                self.traffic[gpu as usize][counter].fetch_add(bytes, Ordering::Relaxed);
+            }
+        }
     }
 
     pub(super) fn count_traffic(&self, leg: Leg, bytes: u64) {

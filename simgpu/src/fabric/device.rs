@@ -1,0 +1,96 @@
+//! What a machine's interfaces can do, by their generation, and what an operation on them takes.
+
+use crate::{
+    machine::{Efa, Machine, nics::PortState},
+    timing::{
+        cost::{Place, pcie_of},
+        wire::{Kind, Pcie, Side, Way},
+    },
+};
+
+/// The MTU, less the headers: the longest message of `efa-direct`.
+pub(super) const MESSAGE_MAX: u64 = 8928;
+
+/// The longest write or read of the device.
+pub(super) const RDMA_MAX: u64 = 1 << 30;
+
+/// What the interfaces of a machine can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Abilities {
+    pub reads: bool,
+    pub writes: bool,
+    /// Whether writes that bring data along take up no receive: what `efa-direct` needs for RMA.
+    pub announces: bool,
+    /// Whether they reach memory of GPUs.
+    pub reaches_gpus: bool,
+}
+
+impl Abilities {
+    pub(super) fn of(machine: &Machine) -> Self {
+        let Efa { reads, writes, .. } = machine.efa;
+        Self { reads, writes, announces: writes, reaches_gpus: machine.host.gpudirect }
+    }
+
+    /// Whether libfabric makes operations of this kind of messages.
+    pub(super) fn emulates(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Write => !self.writes,
+            Kind::Read => !self.reads,
+            Kind::Message => false,
+        }
+    }
+}
+
+/// The ends of an operation, the initiator's first: interfaces by their numbers, and places of data.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    pub nics: [usize; 2],
+    pub places: [Place; 2],
+}
+
+/// What an operation takes on a machine.
+pub(super) fn way(machine: &Machine, kind: Kind, ends: Ends, is_direct: bool) -> Way {
+    let efa = machine.efa;
+    let source = usize::from(kind == Kind::Read);
+    let has_protocol =
+        !is_direct && (kind == Kind::Message || Abilities::of(machine).emulates(kind));
+    let far = |end: usize| match ends.places[end] {
+        Place::Gpu(gpu) => {
+            machine.gpus[gpu as usize].numa_node != machine.nics[ends.nics[end]].numa_node
+        }
+        Place::Host => false,
+    };
+    let protocol = if has_protocol { efa.protocol_share } else { 1.0 };
+    let side = |end: usize| {
+        let nic = &machine.nics[ends.nics[end]];
+        Side {
+            link_gb_s: f64::from(nic.rate_gbps) / 8.0 * efa.rate_share * protocol,
+            pcie: match ends.places[end] {
+                Place::Gpu(gpu) => pcie(machine, gpu, end == source),
+                Place::Host => None,
+            },
+        }
+    };
+    let far_ns = (0..2).filter(|end| far(*end)).count() as f64 * efa.far_ns;
+    Way {
+        sides: [source, 1 - source].map(side),
+        latency_ns: efa.latency_ns + far_ns + if has_protocol { efa.protocol_ns } else { 0.0 },
+        post_ns: efa.post_ns,
+        operation_ns: efa.operation_ns,
+        shuffle_ns: efa.shuffle_ns,
+        seed: efa.seed,
+    }
+}
+
+/// The PCIe link of a GPU in one direction, if it has a limit.
+fn pcie(machine: &Machine, gpu: u32, goes_up: bool) -> Option<Pcie> {
+    let of = machine.gpus.get(gpu as usize)?;
+    let [up, down] = pcie_of(gpu);
+    let (resource, gb_s) = if goes_up { (up, of.pcie_up_gb_s) } else { (down, of.pcie_down_gb_s) };
+    Some(Pcie { resource, gb_s: gb_s? })
+}
+
+/// Whether the port of an interface carries data.
+pub(super) fn is_up(machine: &Machine, nic: usize) -> bool {
+    machine.nics[nic].state == PortState::Active
+}

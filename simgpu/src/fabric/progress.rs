@@ -1,0 +1,151 @@
+//! Who moves time on, and when: all threads with endpoints wait for something.
+
+use std::cell::Cell;
+
+use super::bytes::carry;
+use crate::{
+    state::World,
+    timing::{
+        Guard, monotonic_ns,
+        wire::{Endpoint, Note, Wires},
+    },
+};
+
+/// Polls in vain after which an endpoint's user waits: it has looked at everything once since the
+/// first of them.
+const POLLS: u32 = 2;
+
+/// A thread that has not polled for so long of real time is not waited for: it is stopped.
+const STOPPED_NS: u64 = 1_000_000_000;
+
+/// Looks in vain for the same end of a GPU's work, and at no endpoint, after which a thread waits for
+/// that alone.
+const LOOKS: u32 = 2;
+
+/// An endpoint that was told nothing is looked at again after so long of real time: a process may have
+/// died or stopped meanwhile.
+const REST_NS: u64 = 50_000_000;
+
+thread_local! {
+    /// What this thread looks for on a GPU, and how often it has in vain since it last polled an
+    /// endpoint.
+    static LOOKED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// What a poll in vain has seen, after which its thread waits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    told: u32,
+    at_ns: u64,
+}
+
+/// Fetches what an endpoint is told next. Without anything, and while everybody waits, time goes to
+/// what happens next.
+pub(super) fn poll(world: &World, at: u32, seen: &mut Seen) -> Option<Note> {
+    let now_ns = monotonic_ns();
+    LOOKED.set((0, 0));
+    // Polls in vain would keep the others from the lock, and from the processors.
+    if seen.told == world.shared.told(at) && now_ns < seen.at_ns + REST_NS {
+        std::thread::yield_now();
+        return None;
+    }
+    let mut plane = world.plane();
+    if seen.at_ns != 0 && now_ns >= seen.at_ns + REST_NS {
+        plane.bury_the_dead();
+    }
+    let user = plane.wires.endpoints[at as usize].user;
+    plane.wires.users[user as usize].looks = false;
+    loop {
+        settle(world, &mut plane);
+        if let Some(note) = plane.wires.fetch(at) {
+            *seen = Seen::default();
+            return Some(note);
+        }
+        let endpoint = &mut plane.wires.endpoints[at as usize];
+        endpoint.idle = endpoint.idle.saturating_add(1);
+        endpoint.polled_ns = now_ns;
+        if endpoint.idle < POLLS {
+            return None;
+        }
+        let is_on = go_on(world, &mut plane, now_ns);
+        if !is_on {
+            *seen = Seen { told: world.shared.told(at), at_ns: now_ns };
+            return None;
+        }
+    }
+}
+
+/// Whether a thread that has endpoints has to look again for what happens on a GPU at `time_ps`: time
+/// goes there by its endpoints, or while it looks at nothing else.
+pub(crate) fn looks_again(world: &World, time_ps: u64) -> bool {
+    let is_later = || time_ps > world.shared.host_ps();
+    if !is_later() {
+        return false;
+    }
+    let looks = match LOOKED.get() {
+        (looked_ps, looks) if looked_ps == time_ps => looks + 1,
+        _ => 1,
+    };
+    LOOKED.set((time_ps, looks));
+    let mut plane = world.plane();
+    let Some(user) = plane.wires.user(world.place, thread()) else { return false };
+    plane.wires.look(user, time_ps, looks >= LOOKS);
+    while is_later() && go_on(world, &mut plane, monotonic_ns()) {
+        settle(world, &mut plane);
+    }
+    is_later()
+}
+
+/// This thread waits from now on for something that no endpoint brings, or no longer.
+pub(crate) fn wait(world: &World, waits: bool) {
+    let mut plane = world.plane();
+    let Some(user) = plane.wires.user(world.place, thread()) else { return };
+    plane.wires.users[user].waits = waits;
+    while waits && go_on(world, &mut plane, monotonic_ns()) {
+        settle(world, &mut plane);
+    }
+}
+
+/// Lets time go to what happens next, if there is anything and everybody waits; whether it has.
+fn go_on(world: &World, plane: &mut Guard<'_>, now_ns: u64) -> bool {
+    let next_ps = plane.wires.next_ps().filter(|_| do_all_wait(&plane.wires, now_ns));
+    if let Some(next_ps) = next_ps {
+        world.shared.reach(next_ps);
+    }
+    next_ps.is_some()
+}
+
+/// Does what is due.
+fn settle(world: &World, plane: &mut Guard<'_>) {
+    plane.wires.wake(world.shared.host_ps());
+    while let Some(step) = plane.wires.step(world.shared.host_ps()) {
+        let Some(order) = step else { continue };
+        let counter = order.to.memory.counter as usize;
+        world.shared.count_write(counter);
+        if carry(order).is_err() {
+            // Its process has died meanwhile: what it has is buried with it.
+            plane.bury_the_dead();
+        }
+        world.shared.count_write(counter);
+        let places = [order.from, order.to].map(|end| end.memory.place);
+        world.shared.count_network(places, order.bytes);
+    }
+    world.shared.tell(plane.wires.take_told());
+}
+
+/// This thread's number in the system.
+pub(super) fn thread() -> u32 {
+    // SAFETY: the call takes nothing.
+    unsafe { libc::gettid() }.cast_unsigned()
+}
+
+/// Whether every thread with endpoints waits.
+fn do_all_wait(wires: &Wires, now_ns: u64) -> bool {
+    wires.open_endpoints().all(|endpoint: &Endpoint| {
+        let user = &wires.users[endpoint.user as usize];
+        endpoint.idle >= POLLS
+            || user.waits
+            || user.looks
+            || endpoint.polled_ns.saturating_add(STOPPED_NS) < now_ns
+    })
+}
