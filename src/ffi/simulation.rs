@@ -5,6 +5,7 @@
 
 use std::{
     ffi::{CString, c_char, c_int},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
@@ -28,6 +29,15 @@ type State = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
 
 /// `simgpu_system`: room for the text, its length; how long the text is.
 type Describe = unsafe extern "C" fn(*mut c_char, usize) -> usize;
+
+/// `simgpu_file`: a path, room for the text, its length; how long the text is.
+type Show = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
+
+/// `simgpu_time_ns`
+type Time = unsafe extern "C" fn() -> u64;
+
+/// `simgpu_wait`: whether this process waits.
+type Wait = unsafe extern "C" fn(c_int);
 
 /// `simgpu_hides`: an address.
 type Hides = unsafe extern "C" fn(u64) -> c_int;
@@ -84,6 +94,42 @@ pub fn system() -> Option<String> {
     unsafe { describe(text.as_mut_ptr().cast(), text.len()) };
     text.truncate(length);
     String::from_utf8(text).ok()
+}
+
+/// What a file of the simulated kernel shows now whose text changes; `path` has no links.
+pub fn file(path: &Path) -> Option<String> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: simgpu declares the function with this signature.
+    let show = unsafe { LOADED.get()?.get::<Show>(b"simgpu_file") }.ok()?;
+    let mut text = [0_u8; TEXT_LENGTH];
+    // SAFETY: the path ends in NUL; `text` is a live local of the length given.
+    let length = unsafe { show(path.as_ptr(), text.as_mut_ptr().cast(), text.len()) };
+    (length > 0).then(|| text_in(&text))
+}
+
+/// The host's time on the simulated machine, in nanoseconds; `None` where this process is on none.
+pub fn time_ns() -> Option<u64> {
+    // SAFETY: simgpu declares the function with this signature.
+    let time = unsafe { LOADED.get()?.get::<Time>(b"simgpu_time_ns") }.ok()?;
+    // SAFETY: the call takes nothing.
+    Some(unsafe { time() })
+}
+
+/// Does what waits for another process, in a way that no simulated network interface knows of. The
+/// simulated machine's time goes on meanwhile.
+pub fn waiting<T>(wait: impl FnOnce() -> T) -> T {
+    let tell = |waits| {
+        let loaded = LOADED.get()?;
+        // SAFETY: simgpu declares the function with this signature.
+        let tell = unsafe { loaded.get::<Wait>(b"simgpu_wait") }.ok()?;
+        // SAFETY: the call takes an integer only.
+        unsafe { tell(waits) };
+        Some(())
+    };
+    tell(1);
+    let done = wait();
+    tell(0);
+    done
 }
 
 /// Whether the simulated kernel does not say where the page at `address` lies: it is memory of the

@@ -51,9 +51,7 @@ fn gpus() -> Result<Vec<GpuNode>, ffi::CallError> {
     let Ok(driver) = cuda::driver() else { return Ok(Vec::new()) };
     let describe = |device: cuda::Device| {
         let bus = device.pci_bus_id()?;
-        // Simulated GPUs are not near any of this machine's CPUs and memory.
-        let (numa_node, pcie_path) =
-            if driver.is_simulated { Default::default() } else { place(&bus) };
+        let (numa_node, pcie_path) = place(&bus);
         Ok(GpuNode {
             gpu: Gpu(device.ordinal()),
             name: device.name()?,
@@ -67,11 +65,13 @@ fn gpus() -> Result<Vec<GpuNode>, ffi::CallError> {
     driver.devices()?.into_iter().map(describe).collect()
 }
 
-/// The NUMA node of the device with this PCI address, and its path below its root.
+/// The NUMA node of the device with this PCI address, and its path below its root. What is simulated
+/// is not near any of this machine's CPUs and memory.
 fn place(address: &str) -> (Option<NumaNode>, Vec<String>) {
-    let system = System::Kernel;
-    let node = pci::numa_node(&system, address, &mut Vec::new());
-    (node.map(NumaNode), pci::path(&system, address).unwrap_or_default())
+    let system = System::here();
+    let node = || pci::numa_node(system, address, &mut Vec::new()).map(NumaNode);
+    let node = system.is_real().then(node).flatten();
+    (node, pci::path(system, address).unwrap_or_default())
 }
 
 /// Why the driver cannot be used.

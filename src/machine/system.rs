@@ -2,6 +2,7 @@
 //! the simulated one.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, Read},
@@ -48,6 +49,8 @@ pub enum Entry {
     Folder,
     /// A file that only root may read.
     Denied,
+    /// A file of the simulated machine whose text is asked for each time.
+    Live,
 }
 
 /// Why a file could not be read, as a sentence.
@@ -109,7 +112,8 @@ impl System {
                 read.map_err(|err| refused(path, &err)).map(|_| bytes)
             }
             Self::Described(files) => {
-                let letters = described(files, path, &self.resolve(path)?)?.chars();
+                let text = described(files, path, &self.resolve(path)?)?;
+                let letters = text.chars();
                 let bytes: Option<Vec<u8>> = letters.map(|letter| letter.try_into().ok()).collect();
                 bytes.ok_or_else(|| malformed(path, "has letters that are no bytes"))
             }
@@ -121,7 +125,7 @@ impl System {
         let path = path.as_ref();
         let text = match self {
             Self::Kernel => String::from_utf8_lossy(&self.bytes(path)?).into_owned(),
-            Self::Described(files) => described(files, path, &self.resolve(path)?)?.to_owned(),
+            Self::Described(files) => described(files, path, &self.resolve(path)?)?.into_owned(),
         };
         Ok(text.trim_end().to_owned())
     }
@@ -172,7 +176,7 @@ impl System {
             }
             Self::Described(files) => {
                 let folder = self.resolve(path)?;
-                if let Some(Entry::Text(_) | Entry::Denied) = entry(files, &folder) {
+                if let Some(Entry::Text(_) | Entry::Denied | Entry::Live) = entry(files, &folder) {
                     return Err(malformed(path, "is no folder"));
                 }
                 let first = |below: &str| below.split('/').next().unwrap_or_default().to_owned();
@@ -248,9 +252,13 @@ impl System {
 }
 
 /// The text of the file at `place`, to which `path` resolves.
-fn described<'a>(files: &'a Files, path: &Path, place: &Path) -> Result<&'a str, Unread> {
+fn described<'a>(files: &'a Files, path: &Path, place: &Path) -> Result<Cow<'a, str>, Unread> {
     match entry(files, place) {
-        Some(Entry::Text(text)) => Ok(text),
+        Some(Entry::Text(text)) => Ok(text.into()),
+        Some(Entry::Live) => {
+            let text = simulation::file(place).ok_or_else(|| Unread::Absent(path.to_owned()))?;
+            Ok(text.into())
+        }
         Some(Entry::Denied) => Err(Unread::Denied(path.to_owned())),
         Some(Entry::Link(_) | Entry::Folder) | None => Err(malformed(path, "is a folder")),
     }

@@ -409,7 +409,7 @@ impl Passes<'_> {
             };
             match self.world.broadcast(next)? {
                 Some(next) => trial = next,
-                None => return Ok(trial.operations.unwrap_or(1)),
+                None => return Ok(trial.operations.unwrap_or(clock.operations_step)),
             }
         }
     }

@@ -47,10 +47,6 @@ const PASS_TIME_MIN: Duration = Duration::from_millis(20);
 /// than later ones do, so they must be few.
 const BATCH_TIME: Duration = Duration::from_millis(250);
 
-/// All samples of a stream together last at least this long, and a batch of them at most
-/// [`STREAM_TIME_MAX`]: on busy CPUs its first and last confirmation may be seen milliseconds late.
-const STREAM_TIME_MIN: Duration = Duration::from_millis(250);
-
 /// The longest batch of a stream. Each batch also has a run-in, and an end in which queues drain.
 const STREAM_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -104,7 +100,7 @@ impl Stop {
             return least;
         }
         let count = self.effort.samples.map_or(SAMPLES_MIN, |count| count as usize);
-        least.max(STREAM_TIME_MIN.div_f64(count.max(1) as f64))
+        least.max(self.clock.stream_time_min.div_f64(count.max(1) as f64))
     }
 
     /// The first step of the warm-up. A stream runs more operations than its samples count, so if
@@ -132,8 +128,10 @@ impl Stop {
         match (more, self.clock.is_streaming && self.has_bandwidth) {
             (Some(_), _) => Some(Trial { operations: more, samples: WARM_UP_SPANS }),
             // A long latency says little about the rate of the stream.
-            (None, true) if trial.operations.is_none() && each < STREAM_TIME_MIN => {
-                Some(Trial { operations: Some(1), samples: WARM_UP_SPANS })
+            (None, true)
+                if trial.operations.is_none() && each < wanted.max(self.clock.stream_time_min) =>
+            {
+                Some(Trial { operations: Some(step), samples: WARM_UP_SPANS })
             }
             // Samples may be a little short: only their total counts.
             (None, true) => None,
@@ -185,7 +183,7 @@ impl Stop {
     /// The longest time of a batch of the bandwidth pass.
     fn bandwidth_batch(&self) -> Duration {
         match self.clock.is_streaming {
-            true => self.effort.time_limit.clamp(STREAM_TIME_MIN, STREAM_TIME_MAX),
+            true => self.effort.time_limit.clamp(self.clock.stream_time_min, STREAM_TIME_MAX),
             false => BATCH_TIME.min(self.effort.time_limit),
         }
     }
@@ -218,6 +216,7 @@ mod tests {
     use rand_distr::{Distribution, Normal};
 
     const MS: Duration = Duration::from_millis(1);
+    const STREAM_TIME_MIN: Duration = Duration::from_millis(250);
 
     fn stop(samples: Option<u32>) -> Stop {
         let effort = Effort { precision: 0.01, time_limit: Duration::from_secs(2), samples };
@@ -226,7 +225,12 @@ mod tests {
 
     fn of_stream(samples: Option<u32>, time_limit: Duration) -> Stop {
         let Stop { effort, clock, .. } = stop(samples);
-        let clock = Clock { is_streaming: true, sample_time_min: 2 * MS, ..clock };
+        let clock = Clock {
+            is_streaming: true,
+            sample_time_min: 2 * MS,
+            stream_time_min: STREAM_TIME_MIN,
+            ..clock
+        };
         Stop::new(Effort { time_limit, ..effort }, clock, None)
     }
 

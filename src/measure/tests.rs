@@ -253,6 +253,7 @@ fn a_clock_that_often_stands_still_gives_no_number() {
         accuracy: Duration::ZERO,
         resolution: Duration::from_millis(1),
         sample_time_min: Duration::from_millis(100),
+        stream_time_min: Duration::ZERO,
         operations_max: 4,
         operations_step: 1,
         is_streaming: false,

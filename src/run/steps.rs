@@ -134,8 +134,8 @@ pub(super) fn plan(
     }
 }
 
-const NOT_SIMULATED: &str = "between processes it would be this machine's own memory and network \
-                             that is measured, which is not simulated: leave out --simulate";
+const NOT_SIMULATED: &str = "between processes it would be this machine's own memory that is \
+                             measured, which is not simulated: leave out --simulate";
 
 /// Plans transport by transport.
 struct Planner<'a> {
@@ -166,9 +166,6 @@ impl Planner<'_> {
         let cases = plan::cases_across_hosts(&request, &hosts)?;
         if cases.is_empty() {
             return absent(plan::why_none(transport, &request, &hosts[0].topology));
-        }
-        if self.is_simulated && cases.iter().any(|case| !case.engine.is_of_gpu()) {
-            return absent(NOT_SIMULATED.to_owned());
         }
         Ok(cases.into_iter().map(|case| Step::AcrossHosts(Box::new(case))).collect())
     }

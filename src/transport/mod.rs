@@ -366,6 +366,8 @@ pub struct Clock {
     pub accuracy: Duration,
     /// The shortest time of a bandwidth sample.
     pub sample_time_min: Duration,
+    /// All samples of a stream together last at least this long.
+    pub stream_time_min: Duration,
     /// The most operations of one sample: a multiple of [`Clock::operations_step`].
     pub operations_max: u64,
     /// The operations of a bandwidth sample are a multiple of this.
@@ -393,6 +395,7 @@ impl Clock {
             resolution,
             accuracy: Duration::ZERO,
             sample_time_min: SAMPLE_TIME_OF_HOST.max(resolution.saturating_mul(RESOLUTIONS_MIN)),
+            stream_time_min: Duration::ZERO,
             operations_max: OPERATIONS_OF_HOST,
             operations_step: 1,
             is_streaming: false,

@@ -11,7 +11,10 @@ use std::{
 use socket2::Socket;
 
 use super::mpi::Network;
-use crate::ffi::mpi::{MessageError, Outgoing};
+use crate::ffi::{
+    mpi::{MessageError, Outgoing},
+    simulation,
+};
 
 /// Longest message: far above the samples of one batch, far below what a wild length would ask.
 const MESSAGE_BYTES_MAX: usize = 1 << 28;
@@ -73,7 +76,7 @@ impl Links {
                 return Err((*link, MessageError::TooLong(bytes.len() as u64).into()));
             }
         }
-        match self {
+        simulation::waiting(|| match self {
             Self::Sockets(streams) => messages.iter().try_for_each(|(link, bytes)| {
                 streams[*link].send(bytes, due).map_err(|err| (*link, err))
             }),
@@ -88,18 +91,18 @@ impl Links {
                     (link.unwrap_or_default(), err.into())
                 })
             }
-        }
+        })
     }
 
     /// The next message of a link.
     pub(super) fn receive(&mut self, link: usize, due: Instant) -> Result<Vec<u8>, LinkError> {
-        match self {
+        simulation::waiting(|| match self {
             Self::Sockets(streams) => streams[link].read(due),
             Self::Mpi { network, peers } => {
                 let (from, tag) = peers[link];
                 Ok(network.mpi.receive(from, tag, MESSAGE_BYTES_MAX, due)?)
             }
-        }
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use g2g::{
     machine,
     measure::{self, Experiment},
     plan::{
-        self, FabricRequest, Rank, Request, TransportKind,
+        self, FabricRequest, Pattern, Rank, Request, TransportKind,
         topology::{Host, NumaNode, Topology},
     },
     transport,
@@ -59,14 +59,14 @@ fn every_transport_gives_its_threads_their_cpus_back() {
     simulated_gpus();
     let of = |kind| Request { sizes: Some(vec![Bytes::kib(64)]), ..Request::of(&[kind]) };
     let numa = vec![(NumaNode(0), NumaNode(0))];
-    let fabric = FabricRequest { providers: vec!["tcp".to_owned()], ..FabricRequest::default() };
+    let fabric = FabricRequest { providers: vec![rdma::provider()], ..FabricRequest::default() };
     for (ranks, request) in [
         (1, of(TransportKind::Local)),
         (1, of(TransportKind::P2p)),
         (1, of(TransportKind::Shm)),
         (2, Request { numa, ..of(TransportKind::Shm) }),
         (1, of(TransportKind::Nccl)),
-        (2, Request { fabric, ..of(TransportKind::Rdma) }),
+        (2, Request { fabric, patterns: vec![Pattern::OneWay], ..of(TransportKind::Rdma) }),
     ] {
         for [before, after] in cpus_around(ranks, &request) {
             assert_eq!(before, after, "{request:?}");

@@ -32,8 +32,8 @@ const MOMENT: Duration = Duration::from_millis(50);
 /// Two GPUs with little memory, so that it runs out; the second is not at its best.
 const MACHINE: &str = r#"
     schema = 1
+    from = "p5.48xlarge"
     gpu_count = 2
-    nvswitch = true
 
     [[gpu]]
     memory_mib = 1024

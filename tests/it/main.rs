@@ -40,6 +40,7 @@ mod rdma_mpi;
 mod rdma_nics;
 mod rdma_patterns;
 mod rdma_scale;
+mod rdma_simulated;
 mod real_drivers;
 mod report;
 mod resume;

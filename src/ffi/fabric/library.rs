@@ -14,7 +14,7 @@ use super::{
 use crate::ffi::{
     CallError, Cause,
     library::{Absent, load_first, path_of},
-    text_of,
+    simulation, text_of,
 };
 
 /// Where the library is looked for: AWS's installer has folders of its own.
@@ -63,11 +63,13 @@ pub(super) struct Calls {
 }
 
 impl Library {
-    /// Loads the library from `path`, or without one from the first place that has it.
+    /// Loads the library from `path`, or without one from the first place that has it. On a simulated
+    /// machine it is that machine's.
     pub fn load(path: Option<&Path>) -> Result<&'static Self, Absent> {
-        let places = match path {
-            Some(path) => vec![path],
-            None => PLACES.map(Path::new).to_vec(),
+        let places = match (simulation::library(), path) {
+            (Some(simulated), _) => vec![simulated],
+            (None, Some(path)) => vec![path],
+            (None, None) => PLACES.map(Path::new).to_vec(),
         };
         let (place, loaded) = load_first(places).map_err(|reason| {
             Absent::new(format!(
@@ -181,8 +183,13 @@ impl Calls {
 /// `F` is a pointer to a function with the signature of that version.
 unsafe fn find<F: Copy>(handle: *mut c_void, name: &CStr, version: &CStr) -> Result<F, String> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: `handle` is of a library that is never unloaded; both names end in NUL.
-    let address = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
+    let address = match simulation::library() {
+        // SAFETY: `handle` is of a library that is never unloaded; both names end in NUL.
+        None => unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) },
+        // Its functions have one version, which has no name.
+        // SAFETY: as above.
+        Some(_) => unsafe { libc::dlsym(handle, name.as_ptr()) },
+    };
     if address.is_null() {
         return Err(format!("{} of {}", name.to_string_lossy(), version.to_string_lossy()));
     }

@@ -181,6 +181,7 @@ impl Ready {
             resolution,
             accuracy,
             sample_time_min: sample_time_min.max(finest),
+            stream_time_min: Duration::ZERO,
             operations_max: OPERATIONS_MAX,
             operations_step: 1,
             is_streaming: false,

@@ -212,11 +212,7 @@ impl<'a> Builder<'a> {
             protocol: self.facts.protocol.clone(),
             registration: data.map_or(Registration::Host, |data| data.registration),
             gpu_path: self.gpu_path(),
-            is_emulated: self.ports.first().and_then(|port| match self.verb {
-                Verb::Write => port.endpoint.emulates_writes(),
-                Verb::Read => port.endpoint.emulates_reads(),
-                Verb::Send | Verb::PingPong => None,
-            }),
+            is_emulated: self.is_emulated(),
             window: self.window,
             room: self.room(),
         }
@@ -228,13 +224,23 @@ impl<'a> Builder<'a> {
         Counters::of(own_nics(self.case, self.rank)?.1, self.verb)
     }
 
+    /// Whether libfabric makes messages of the operation, as far as its provider says.
+    fn is_emulated(&self) -> Option<bool> {
+        self.ports.first().and_then(|port| match self.verb {
+            Verb::Write => port.endpoint.emulates_writes(),
+            Verb::Read => port.endpoint.emulates_reads(),
+            Verb::Send | Verb::PingPong => None,
+        })
+    }
+
     /// How this rank's interfaces access the data of GPUs.
     fn gpu_path(&self) -> Option<GpuPath> {
         if is_staged(self.case) {
             return Some(GpuPath::Staged);
         }
         let promises = self.ports.iter().all(|port| port.endpoint.must_reach_gpus_itself());
-        let path = gpu_path(&self.facts, self.verb, promises, self.shared_memory());
+        let is_emulated = self.is_emulated() == Some(true);
+        let path = gpu_path(&self.facts, self.verb, promises, is_emulated, self.shared_memory());
         is_direct(self.case, self.rank).then_some(path)
     }
 

@@ -1,13 +1,16 @@
 //! The hardware counters of RDMA devices: they show whether the device itself moved the data.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     thread,
 };
 
 use super::verb::Verb;
-use crate::{machine::counters::COUNTERS_CACHED, plan::NicName, units::Bytes};
+use crate::{
+    machine::{counters::COUNTERS_CACHED, system::System},
+    plan::NicName,
+    units::Bytes,
+};
 
 /// Where the kernel lists its RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
@@ -63,12 +66,14 @@ impl Counters {
 }
 
 fn total(files: &[PathBuf]) -> Option<u64> {
-    let value = |file: &PathBuf| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+    let value = |file: &PathBuf| System::here().value::<u64>(file).ok();
     files.iter().map(value).sum()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn nic(device: Option<&str>) -> NicName {

@@ -68,18 +68,20 @@ fn word_of(fabric: &str, verb: Verb, is_emulated: Option<bool>) -> Completion {
 }
 
 /// How memory of a GPU that is registered with an interface of `facts` comes to it. `promises`: the
-/// provider has promised to make no copies in host memory.
+/// provider has promised to make no copies in host memory. `is_emulated`: it makes messages of the
+/// operation, whose data it copies as that of others.
 pub(super) fn gpu_path(
     facts: &Facts,
     verb: Verb,
     promises: bool,
+    is_emulated: bool,
     shared_memory: SharedMemory,
 ) -> GpuPath {
     // verbs passes registered memory on to the device, and rxm above it does so too, but for short
     // messages; efa copies messages from its own buffers to the GPU.
     let hands_over = facts.provider.starts_with("verbs");
     let is_copied = match verb {
-        Verb::Write | Verb::Read => false,
+        Verb::Write | Verb::Read => is_emulated,
         Verb::Send | Verb::PingPong => facts.fabric != EFA_DIRECT,
     };
     let may_share = shared_memory != SharedMemory::No;
@@ -128,7 +130,7 @@ mod tests {
     #[test]
     fn messages_are_direct_only_where_nothing_is_above_the_device() {
         let path = |provider, fabric, verb, promises| {
-            gpu_path(&facts(provider, fabric), verb, promises, SharedMemory::No)
+            gpu_path(&facts(provider, fabric), verb, promises, false, SharedMemory::No)
         };
         for verb in [Verb::Write, Verb::Read] {
             assert_eq!(path("efa", "efa", verb, true), GpuPath::Direct);
@@ -143,8 +145,11 @@ mod tests {
         }
         let facts = facts("efa", "efa");
         for shared_memory in [SharedMemory::Possible, SharedMemory::Yes] {
-            assert_eq!(gpu_path(&facts, Verb::Write, true, shared_memory), GpuPath::Unproven);
+            let path = gpu_path(&facts, Verb::Write, true, false, shared_memory);
+            assert_eq!(path, GpuPath::Unproven);
         }
+        let emulated = gpu_path(&facts, Verb::Write, true, true, SharedMemory::No);
+        assert_eq!(emulated, GpuPath::Unproven);
     }
 
     fn fabric(provider: &str) -> Fabric {

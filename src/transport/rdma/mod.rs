@@ -15,7 +15,7 @@ mod stage;
 mod transfer;
 mod verb;
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,10 @@ use super::{
     TryingTo, gpu::Gpus, lack_of_memory,
 };
 use crate::{
-    ffi::fabric::{Domain, Facts, Info, Library, Query, RemoteRegion},
+    ffi::{
+        fabric::{Domain, Facts, Info, Library, Query, RemoteRegion},
+        simulation,
+    },
     machine,
     plan::{
         Case, Fabric, Flow, Gpu, NicName, Operation, Rank,
@@ -43,10 +46,6 @@ use crate::{
     units::Bytes,
     world::World,
 };
-
-/// The shortest bandwidth sample. A sample is the time between two confirmations, and the time that
-/// a confirmation takes varies by some microseconds.
-const SAMPLE_TIME_MIN: Duration = Duration::from_millis(2);
 
 /// The most operations of one sample.
 const OPERATIONS_MAX: u64 = 1 << 20;
@@ -247,7 +246,9 @@ impl Transport for Rdma {
         let end = case.endpoint(rank);
         let of_gpu = |gpu| self.topology.gpus.iter().find(|node| node.gpu == gpu)?.numa_node;
         let near = end.and_then(|end| end.numa_node().or_else(|| of_gpu(end.gpu()?)));
-        let cpu = own_cpu(&self.topology, end.is_some(), near, world)?;
+        // A simulated machine's time waits for who looks, and its ranks share the CPUs.
+        let wants_cpu = end.is_some() && simulation::library().is_none();
+        let cpu = own_cpu(&self.topology, wants_cpu, near, world)?;
         let builder = match own {
             Some(own) if !own.flows.is_empty() => Some(Builder::new(self, own, rank, cpu)?),
             _ => None,
@@ -273,11 +274,16 @@ impl Transport for Rdma {
     }
 }
 
+/// Whether a device moves the data, and no software of the hosts.
+fn is_of_hardware(fabric: &Fabric) -> bool {
+    HARDWARE.contains(&base(&fabric.provider))
+}
+
 /// Operations of each of the `incoming` flows to a rank that may be unconfirmed, where completion
 /// queues take the completions of `completions` writes. A device loses what its queue has no room
 /// for; providers of software do not. Staged operations are bounded by the slots of their rings.
 fn room(fabric: &Fabric, verb: Verb, completions: u64, incoming: u64) -> u64 {
-    let is_lossy = HARDWARE.contains(&base(&fabric.provider));
+    let is_lossy = is_of_hardware(fabric);
     match verb {
         Verb::Write | Verb::Send | Verb::PingPong if is_lossy && !fabric.is_staged => {
             (completions / incoming.max(1)).max(1)

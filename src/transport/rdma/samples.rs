@@ -2,14 +2,62 @@
 
 use std::time::Duration;
 
-use crate::transport::Span;
+use super::is_of_hardware;
+use crate::{
+    ffi::{self, simulation},
+    plan::Case,
+    transport::{Clock, Network, Span},
+    units::nanoseconds,
+};
 
 /// The flows run for this long before the first sample, so that bursts after a pause are over and
-/// queues are full.
-const RUN_IN: Duration = Duration::from_millis(20);
+/// queues are full: of providers of software, whose sockets and queues the kernel sizes as it goes,
+/// and of hardware, some hundred round trips.
+const RUN_IN_OF_SOFTWARE: Duration = Duration::from_millis(20);
+const RUN_IN_OF_HARDWARE: Duration = Duration::from_millis(2);
 
 /// One more possible start of the first sample for each of this many samples.
 const SAMPLES_PER_START: usize = 8;
+
+/// The shortest bandwidth sample. A sample is the time between two confirmations, and the time that
+/// a confirmation takes varies by some microseconds.
+const SAMPLE_TIME_MIN: Duration = Duration::from_millis(2);
+
+/// All samples together last at least this long: on busy CPUs the first and last confirmation may be
+/// seen milliseconds late.
+const ALL_SAMPLES_TIME_MIN: Duration = Duration::from_millis(250);
+
+/// The clock of a case, and its limits for samples.
+pub(super) fn clock(case: &Case, network: &Network) -> Clock {
+    // Every interface has as many operations of a sample as any other.
+    let rails = case.fabric.as_ref().map_or(1, |fabric| u64::from(fabric.rails));
+    let operations_step = if rails <= network.group_max { rails } else { 1 };
+    Clock {
+        sample_time_min: SAMPLE_TIME_MIN,
+        // A simulated machine's time waits for who looks.
+        stream_time_min: match simulation::library() {
+            None => ALL_SAMPLES_TIME_MIN,
+            Some(_) => Duration::ZERO,
+        },
+        operations_max: network.group_max / operations_step * operations_step,
+        operations_step,
+        is_streaming: true,
+        ..Clock::of_host(ffi::clock::resolution())
+    }
+}
+
+/// The time by which operations are measured: on a simulated machine its own.
+pub(super) fn now_ns() -> u64 {
+    simulation::time_ns().unwrap_or_else(|| ffi::clock::now().ns())
+}
+
+/// How long the flows of `case` run before the first sample.
+pub(super) fn run_in(case: &Case) -> Duration {
+    match case.fabric.as_ref().is_some_and(is_of_hardware) {
+        true => RUN_IN_OF_HARDWARE,
+        false => RUN_IN_OF_SOFTWARE,
+    }
+}
 
 /// The samples of a streaming run, as its initiator takes them.
 pub(super) struct Samples<'a> {
@@ -21,16 +69,18 @@ pub(super) struct Samples<'a> {
     /// Groups confirmed so far, and when that became known.
     groups: u64,
     since: u64,
-    began: u64,
+    /// When the first sample may begin.
+    due: u64,
 }
 
 impl<'a> Samples<'a> {
     /// The flows begin at `now`, in nanoseconds.
-    pub(super) fn begin(spans: &'a mut [Span], now: u64) -> Self {
+    pub(super) fn begin(spans: &'a mut [Span], now: u64, run_in: Duration) -> Self {
         let starts = 1 + spans.len().div_ceil(SAMPLES_PER_START);
         let wanted = spans.len() + starts;
         let confirmed = Vec::with_capacity(wanted);
-        Self { spans, confirmed, wanted, groups: 0, since: now, began: now }
+        let due = now.saturating_add(nanoseconds(run_in));
+        Self { spans, confirmed, wanted, groups: 0, since: now, due }
     }
 
     /// Whether every sample is taken.
@@ -47,7 +97,7 @@ impl<'a> Samples<'a> {
         let (now, new) = (now(), groups - self.groups);
         let each = (now - self.since) / new;
         if self.confirmed.is_empty() {
-            if Duration::from_nanos(now - self.began) >= RUN_IN {
+            if now >= self.due {
                 self.confirmed.push(now);
             }
         } else {
@@ -83,7 +133,7 @@ mod tests {
     /// Takes as many samples as `spans`, where one group more is confirmed at each of `times`.
     fn taken<const COUNT: usize>(times: &[(u64, u64)]) -> [(u64, u64); COUNT] {
         let mut spans = [Span::default(); COUNT];
-        let mut samples = Samples::begin(&mut spans, 0);
+        let mut samples = Samples::begin(&mut spans, 0, RUN_IN_OF_SOFTWARE);
         samples.take(0, || unreachable!("nothing has come"));
         for &(groups, now) in times {
             assert!(!samples.are_all());

@@ -8,12 +8,11 @@
 use std::time::Duration;
 
 use super::{
-    SAMPLE_TIME_MIN,
     channel::{Channel, Count, Request, known},
     counters::Counters,
     inbox::Inbox,
     port::{Port, Rail},
-    samples::Samples,
+    samples::{self, Samples},
     signal::{Barrier, Outbox, Signal, TURNS_MAX},
     stage::Stage,
     staging,
@@ -102,6 +101,8 @@ pub(super) struct Streams {
     /// Present during a run.
     pub(super) watchdog: Option<Watchdog>,
     pub(super) clock: Clock,
+    /// How long its flows run before the first sample.
+    pub(super) run_in: Duration,
     pub(super) network: Network,
     /// Hardware counters of the interfaces, if this rank initiates operations and they exist.
     pub(super) counters: Option<Counters>,
@@ -148,12 +149,8 @@ impl Streams {
             deadline: world.deadline(),
             standing: None,
             watchdog: None,
-            clock: Clock {
-                sample_time_min: SAMPLE_TIME_MIN,
-                operations_max: network.group_max,
-                is_streaming: true,
-                ..Clock::of_host(clock::resolution())
-            },
+            clock: samples::clock(case, &network),
+            run_in: samples::run_in(case),
             network,
             counters: None,
             moved: Bytes::default(),
@@ -167,7 +164,7 @@ impl Streams {
 
     /// Streams until every rank has its samples.
     pub(super) fn stream(&mut self, group: u64, spans: &mut [Span]) -> Result<(), Error> {
-        let mut samples = Samples::begin(spans, clock::now().ns());
+        let mut samples = Samples::begin(spans, samples::now_ns(), self.run_in);
         let initiates = self.initiated().next().is_some();
         let is_written = !initiates && self.verb == Verb::Write;
         let mut patience = Patience::new(self.wait, self.deadline);
@@ -185,7 +182,7 @@ impl Streams {
             }
             if initiates && !samples.are_all() {
                 let groups = self.groups_done(group);
-                samples.take(groups, || clock::now().ns());
+                samples.take(groups, samples::now_ns);
             } else if goal.stop.is_none() {
                 if !is_ending {
                     is_ending = true;
@@ -230,7 +227,7 @@ impl Streams {
         let initiates = self.initiated().next().is_some();
         let mut done = 0;
         for span in spans.iter_mut().filter(|_| initiates) {
-            let start = clock::now().ns();
+            let start = samples::now_ns();
             done += self.chunks;
             let is_done = |channel: &Channel, verb| match verb {
                 Verb::PingPong => channel.count.delivered >= done,
@@ -250,7 +247,7 @@ impl Streams {
                 self.wait_on(&mut patience, moved, FLOW)?;
                 moved = self.go_on(goal)?;
             }
-            let elapsed = clock::now().ns().saturating_sub(start);
+            let elapsed = samples::now_ns().saturating_sub(start);
             let one_way = if self.verb == Verb::PingPong { elapsed / 2 } else { elapsed };
             *span = Span { start_ns: Some(start), end_ns: Some(start + one_way) };
         }

@@ -1,0 +1,273 @@
+//! RDMA over the interfaces of simulated machines: every time is known, and what g2g reports must be
+//! it (docs/simulated-network.md). What is worked out here is worked out anew.
+
+use crate::common::{
+    Rows,
+    simulation::{Simulated, assert_near},
+};
+
+const MIB: f64 = 1_048_576.0;
+
+/// What a bandwidth may be off.
+const SHARE: f64 = 0.005;
+
+/// The defaults of `[efa]`.
+const RATE_SHARE: f64 = 0.97;
+const PROTOCOL_SHARE: f64 = 0.93;
+const LATENCY_NS: f64 = 6000.0;
+const PROTOCOL_NS: f64 = 2000.0;
+const POST_NS: f64 = 100.0;
+const OPERATION_NS: f64 = 150.0;
+
+/// What a GPU's PCIe 5.0 x16 carries: that of host copies in the project's catalogue.
+const PCIE_5_GB_S: f64 = 57.6;
+
+/// A kind of instance: what its interfaces do, and how many a GPU has.
+#[derive(Clone, Copy, Debug)]
+struct Instance {
+    name: &'static str,
+    gbit_s: f64,
+    /// The nearest interfaces of a GPU.
+    rails: f64,
+    writes: bool,
+}
+
+const P4D: Instance = Instance { name: "p4d.24xlarge", gbit_s: 100.0, rails: 1.0, writes: false };
+const P5: Instance = Instance { name: "p5.48xlarge", rails: 4.0, writes: true, ..P4D };
+
+impl Instance {
+    /// Of an operation, whether libfabric makes messages of it on `efa`.
+    fn has_protocol(self, operation: &str) -> bool {
+        matches!(operation, "send" | "ping-pong") || operation == "write" && !self.writes
+    }
+
+    /// Bytes per nanosecond of one interface.
+    fn link(self, operation: &str) -> f64 {
+        let share = if self.has_protocol(operation) { PROTOCOL_SHARE } else { 1.0 };
+        self.gbit_s / 8.0 * RATE_SHARE * share
+    }
+
+    fn way_ns(self, operation: &str) -> f64 {
+        LATENCY_NS + if self.has_protocol(operation) { PROTOCOL_NS } else { 0.0 }
+    }
+
+    /// How long one operation takes that is alone.
+    fn time_ns(self, operation: &str, bytes: f64) -> f64 {
+        let there = POST_NS + OPERATION_NS + bytes / self.link(operation) + self.way_ns(operation);
+        match operation {
+            "ping-pong" => there,
+            // The request of a read goes there first; a write's or message's end is told back.
+            _ => there + self.way_ns(operation),
+        }
+    }
+}
+
+fn what(rows: &Rows, row: usize) -> String {
+    let columns = ["pattern", "operation", "source_memory", "size_bytes", "status", "reason"];
+    columns.map(|column| rows.cell(row, column)).join(" ")
+}
+
+/// A run on a machine like `instance`, with more in its file.
+fn run(instance: Instance, more: &str, line: &str) -> Simulated {
+    let machine = format!("schema = 1\nfrom = '{}'\n{more}", instance.name);
+    let samples = if line.contains("--samples") { "" } else { "--samples 5" };
+    Simulated::run(&machine, &format!("rdma {line} {samples} --time-limit 50ms --quiet"))
+}
+
+/// Compares a row that is not staged with the model.
+fn assert_row(instance: Instance, rows: &Rows, row: usize, rails: f64) {
+    let (what, operation) = (what(rows, row), rows.cell(row, "operation"));
+    let bytes = rows.number(row, "size_bytes");
+    assert_eq!(rows.cell(row, "status"), "ok", "{what}");
+    assert_eq!(rows.cell(row, "simulated"), "true");
+    if rows.cell(row, "pattern") == "one-way" {
+        let time_ns = instance.time_ns(operation, bytes);
+        assert_near(rows.number(row, "latency_ns_p50"), time_ns, 0.002, &what);
+    }
+    if operation != "ping-pong" && bytes >= MIB {
+        let expected = instance.link(operation) * rails;
+        assert_near(rows.number(row, "bandwidth_gb_s"), expected, SHARE, &what);
+    }
+    if operation != "ping-pong" && bytes < 64.0 {
+        let most = 1e9 / POST_NS.max(OPERATION_NS / rails);
+        assert!(rows.number(row, "operations_per_s") <= most * 1.01, "{what}");
+    }
+    // Counters prove the path where the data is more than its headers.
+    if bytes > 4096.0 {
+        assert_eq!(rows.cell(row, "path_verdict"), "proven", "{what}");
+        assert_eq!(rows.cell(row, "path"), "efa", "{what}");
+    }
+    // What carries it out, and what the words of it mean.
+    let has_protocol = instance.has_protocol(operation);
+    let is_message = matches!(operation, "send" | "ping-pong");
+    let fabric = if instance.writes && !is_message { "efa-direct" } else { "efa" };
+    assert_eq!(rows.cell(row, "fabric"), fabric, "{what}");
+    let is_emulated = if is_message { "" } else { ["false", "true"][usize::from(has_protocol)] };
+    assert_eq!(rows.cell(row, "emulated"), is_emulated, "{what}");
+    let completion = match operation {
+        "read" | "ping-pong" => "arrival",
+        _ if has_protocol => "delivery",
+        _ => "transmit",
+    };
+    assert_eq!(rows.cell(row, "latency_completion"), completion, "{what}");
+    assert_eq!(rows.cell(row, "shared_memory"), "no", "{what}");
+    if rows.cell(row, "source_memory") == "gpu" {
+        let gpu_path = if has_protocol { "unproven" } else { "direct" };
+        assert_eq!(rows.cell(row, "gpu_path"), gpu_path, "{what}");
+    }
+}
+
+/// Runs on machines like `instance` with these words, and compares all rows with the model.
+fn assert_rows(instance: Instance, line: &str, count: usize) {
+    let run = run(instance, "", line);
+    let rows = run.rows();
+    assert_eq!(rows.len(), count, "{}", run.stdout);
+    for row in 0..rows.len() {
+        let rails = if rows.cell(row, "source_memory") == "gpu" { instance.rails } else { 1.0 };
+        assert_row(instance, &rows, row, rails);
+    }
+}
+
+#[test]
+fn on_a_p5_writes_and_reads_are_the_devices_and_messages_go_over_efa() {
+    assert_rows(P5, "--memory gpu --pattern one-way --sizes 8,8M", 8);
+    assert_rows(P5, "--memory host --pattern one-way --sizes 64K,1M", 8);
+}
+
+#[test]
+fn an_operation_that_lasts_longer_than_a_sample_takes_each_interface_as_often() {
+    assert_rows(P5, "--memory gpu --pattern one-way --operation write --sizes 64M", 1);
+}
+
+#[test]
+fn on_a_p4d_writes_are_made_of_messages_and_say_so() {
+    assert_rows(P4D, "--memory gpu --pattern one-way --sizes 8,8M", 8);
+    assert_rows(P4D, "--memory host --pattern one-way --sizes 64K,1M", 8);
+}
+
+#[test]
+fn both_ways_at_once_each_way_is_as_fast_as_alone() {
+    // Each confirmation waits behind the data of the other way: up to 4 MiB, which is a part of
+    // the samples that many make small.
+    let line = "--memory gpu --gpus 0,2 --pattern both-ways --sizes 1M --samples 60";
+    assert_rows(P4D, line, 3);
+}
+
+#[test]
+fn on_newer_instances_the_link_of_the_gpu_or_those_of_its_interfaces_are_the_bound() {
+    // GPU 0 and 1 are on one switch with four interfaces of 200 Gbit/s, or two of 400: more than
+    // a GPU's PCIe 5.0 x16 carries.
+    for (name, gbit_s, rails) in [("p5en.48xlarge", 200.0, 4.0), ("p6-b200.48xlarge", 400.0, 2.0)] {
+        let instance = Instance { name, gbit_s, rails, ..P5 };
+        let alone = run(
+            instance,
+            "",
+            "--memory gpu --operation write,read --pattern one-way \
+                                       --sizes 8M --ranks 2",
+        );
+        let rows = alone.rows();
+        for row in 0..rows.len() {
+            let what = what(&rows, row);
+            assert_near(rows.number(row, "bandwidth_gb_s"), PCIE_5_GB_S, SHARE, &what);
+            assert_eq!(rows.cell(row, "path_verdict"), "proven", "{what}");
+        }
+        assert_rows(instance, "--memory host --pattern one-way --operation write --sizes 8M", 1);
+    }
+}
+
+#[test]
+fn on_a_g6e_interfaces_do_not_reach_memory_of_gpus() {
+    let g6e = Instance { name: "g6e.48xlarge", writes: true, ..P4D };
+    assert_rows(g6e, "--memory host --pattern one-way --sizes 8,8M", 8);
+    let run = run(g6e, "", "--memory gpu --pattern one-way --operation write,send --sizes 64K");
+    let rows = run.rows();
+    for row in 0..rows.len() {
+        assert_eq!(rows.cell(row, "status"), "skipped", "{}", run.stdout);
+        assert!(rows.cell(row, "reason").contains("GPU"), "{}", run.stdout);
+    }
+}
+
+/// What makes deliveries and queues as bad as they can be: operations overtake thousands of others,
+/// an endpoint takes 32 at once, and its queue holds 64 completions.
+const WORST: &str = "[efa]\nshuffle_ns = 400000\nqueue_entries = 32\n";
+
+#[test]
+fn whatever_order_operations_arrive_in_nothing_is_lost_and_nothing_is_there_twice() {
+    for (instance, seeds) in [(P5, 1..=6), (P4D, 7..=12)] {
+        for seed in seeds {
+            let line = "--memory host --sizes 8,1000,100K --operation write,read,send --window 64";
+            let run = run(instance, WORST, &format!("{line} --seed {seed}"));
+            let rows = run.rows();
+            assert_eq!(rows.len(), 2 * 3 * 3, "{}", run.stdout);
+            for row in 0..rows.len() {
+                assert_eq!(rows.cell(row, "status"), "ok", "{seed} {}", what(&rows, row));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_byte_that_arrives_wrong_is_found() {
+    let fault = "[[fault.nic]]\nwhat = 'corrupt'\nafter = 3000\nalways = true\n";
+    for (operation, memory) in [("write", "host"), ("read", "gpu"), ("send", "host")] {
+        let line =
+            format!("--memory {memory} --operation {operation} --pattern one-way --sizes 64K");
+        let run = run(P5, fault, &line);
+        let rows = run.rows_whatever_happened();
+        assert_eq!(run.code, 1, "{}{}", run.stdout, run.stderr);
+        assert_eq!(rows.cell(0, "status"), "corrupt", "{}", run.stdout);
+        assert_eq!(rows.cell(0, "corrupt_offset_bytes"), "32768", "{}", run.stdout);
+        assert_eq!(rows.cell(0, "bandwidth_gb_s"), "", "{}", run.stdout);
+    }
+}
+
+/// Rows of some thousand operations each: how many also follows from how fast this machine is.
+const SIZES: &str = "64K,65K,66K,67K,68K,69K,70K,71K,72K,73K";
+
+/// How many operations go well: more than those of one row, and fewer than those of all.
+const AFTER: u32 = 20_000;
+
+/// A run with a fault that begins in the middle, and ends within its deadline; what it has said. The
+/// rows before are kept.
+fn ended_by(fault: &str, memory: &str) -> String {
+    let line = format!(
+        "--memory {memory} --operation write --pattern one-way --sizes {SIZES} --deadline 10s"
+    );
+    let run = run(P5, fault, &line);
+    let said = format!("{}{}", run.stdout, run.stderr);
+    assert_eq!(run.code, 1, "{said}");
+    let rows = run.rows_whatever_happened();
+    assert_eq!(rows.cell(0, "status"), "ok", "{said}");
+    let failed = (1..rows.len()).find(|row| rows.cell(*row, "status") == "failed");
+    let failed = failed.unwrap_or_else(|| panic!("{said}"));
+    assert_eq!(rows.cell(failed, "bandwidth_gb_s"), "", "{said}");
+    said
+}
+
+#[test]
+fn an_operation_that_fails_or_is_never_told_of_ends_its_row_with_the_reason() {
+    for (what, told) in [
+        ("failed", "the queue pair has failed"),
+        ("unreachable", "no longer answers"),
+        ("lost", "while waiting for rank"),
+        ("event", "outside of operations"),
+    ] {
+        // What is unreachable stays so.
+        let always = what == "unreachable";
+        let fault = format!("[[fault.nic]]\nwhat = '{what}'\nafter = {AFTER}\nalways = {always}\n");
+        let said = ended_by(&fault, "host");
+        assert!(said.contains(told), "{what}: {said}");
+    }
+}
+
+#[test]
+fn a_rank_that_dies_or_stops_is_named_within_the_deadline() {
+    for what in ["killed", "stopped"] {
+        let fault = format!(
+            "[[fault.call]]\nname = 'cuMemcpyAsync'\nwhat = '{what}'\nprocess = 1\n\
+             after = {AFTER}\n"
+        );
+        let said = ended_by(&fault, "staged");
+        assert!(said.contains("rank 1"), "{what}: {said}");
+    }
+}
