@@ -71,6 +71,15 @@ def rows_of(folder):
         return list(csv.DictReader(file))
 
 
+# What the page calls the ways to memory of GPUs.
+GPU_PATHS = {
+    "": [],
+    "staged": ["staged"],
+    "direct": ["GPUDirect"],
+    "unproven": ["GPUDirect unproven"],
+}
+
+
 def kind_of(row):
     """What the page calls the rows that differ in their sizes and ends only."""
 
@@ -88,7 +97,7 @@ def kind_of(row):
     words += named("buffer", "memory of", ("cuda",))
     words += named("registration", "registered", ("none",))
     words += named("graph", "graphs of", ("0",)) + named("split", "split")
-    words += unusual("gpu_path") + unusual("pattern", "one-way")
+    words += GPU_PATHS[row["gpu_path"]] + unusual("pattern", "one-way")
     memories = row["source_memory"], row["target_memory"]
     if all(memories) and memories[0] != memories[1]:
         words.append(f"{memories[0]} → {memories[1]}")
