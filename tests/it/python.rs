@@ -32,7 +32,8 @@ fn rows_of_a_simulated_machine_are_read_too() {
     let folder = tempfile::tempdir().unwrap();
     let output = folder.path().join("run");
     let line = format!(
-        "run --simulate p4d.24xlarge --gpus 0,1 --sizes 1M --time-limit 50ms --ranks 2 --output {}",
+        "run --simulate p4d.24xlarge --gpus 0,1 --sizes 1M --time-limit 50ms --samples 20 --ranks 2 \
+         --output {}",
         output.display()
     );
     assert_eq!(run(g2g(), &line).status.code(), Some(0));

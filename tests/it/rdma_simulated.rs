@@ -193,7 +193,7 @@ const WORST: &str = "[efa]\nshuffle_ns = 400000\nqueue_entries = 32\n";
 
 #[test]
 fn whatever_order_operations_arrive_in_nothing_is_lost_and_nothing_is_there_twice() {
-    for (instance, seeds) in [(P5, 1..=6), (P4D, 7..=12)] {
+    for (instance, seeds) in [(P5, 1..=3), (P4D, 4..=6)] {
         for seed in seeds {
             let line = "--memory host --sizes 8,1000,100K --operation write,read,send --window 64";
             let run = run(instance, WORST, &format!("{line} --seed {seed}"));

@@ -1,7 +1,7 @@
 //! What a machine's interfaces can do, by their generation, and what an operation on them takes.
 
 use crate::{
-    machine::{Efa, Machine, nics::PortState},
+    machine::{Machine, nics::PortState},
     timing::{
         cost::{Place, pcie_of},
         wire::{Kind, Pcie, Side, Way},
@@ -14,30 +14,12 @@ pub(super) const MESSAGE_MAX: u64 = 8928;
 /// The longest write or read of the device.
 pub(super) const RDMA_MAX: u64 = 1 << 30;
 
-/// What the interfaces of a machine can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Abilities {
-    pub reads: bool,
-    pub writes: bool,
-    /// Whether writes that bring data along take up no receive: what `efa-direct` needs for RMA.
-    pub announces: bool,
-    /// Whether they reach memory of GPUs.
-    pub reaches_gpus: bool,
-}
-
-impl Abilities {
-    pub(super) fn of(machine: &Machine) -> Self {
-        let Efa { reads, writes, .. } = machine.efa;
-        Self { reads, writes, announces: writes, reaches_gpus: machine.host.gpudirect }
-    }
-
-    /// Whether libfabric makes operations of this kind of messages.
-    pub(super) fn emulates(self, kind: Kind) -> bool {
-        match kind {
-            Kind::Write => !self.writes,
-            Kind::Read => !self.reads,
-            Kind::Message => false,
-        }
+/// Whether libfabric makes messages of operations of this kind on a machine's interfaces.
+pub(super) fn emulates(machine: &Machine, kind: Kind) -> bool {
+    match kind {
+        Kind::Write => !machine.efa.writes,
+        Kind::Read => !machine.efa.reads,
+        Kind::Message => false,
     }
 }
 
@@ -52,8 +34,7 @@ pub(super) struct Ends {
 pub(super) fn way(machine: &Machine, kind: Kind, ends: Ends, is_direct: bool) -> Way {
     let efa = machine.efa;
     let source = usize::from(kind == Kind::Read);
-    let has_protocol =
-        !is_direct && (kind == Kind::Message || Abilities::of(machine).emulates(kind));
+    let has_protocol = !is_direct && (kind == Kind::Message || emulates(machine, kind));
     let far = |end: usize| match ends.places[end] {
         Place::Gpu(gpu) => {
             machine.gpus[gpu as usize].numa_node != machine.nics[ends.nics[end]].numa_node

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     bindings as fi,
-    device::{Abilities, Ends, MESSAGE_MAX, RDMA_MAX, way},
+    device::{Ends, MESSAGE_MAX, RDMA_MAX, emulates, way},
     objects::{
         Addresses, Domain, FI_CLASS_AV, FI_CLASS_CQ, FI_CLASS_EP, FI_CLASS_EQ, Registered, address,
         failed, fid, give, ops,
@@ -20,7 +20,7 @@ use crate::{
     machine::{FailingNic, NicFault},
     state::{World, world},
     timing::{
-        Plane,
+        Plane, monotonic_ns,
         wire::{Kind, Memory, Note, Order, Wires},
     },
 };
@@ -56,52 +56,11 @@ pub(super) unsafe extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     static OPS: fi::fi_ops = ops(close, Some(bind), Some(control));
-    static OPTIONS: fi::fi_ops_ep = fi::fi_ops_ep {
-        size: size_of::<fi::fi_ops_ep>(),
-        cancel: None,
-        getopt: Some(get_option),
-        setopt: Some(set_option),
-        tx_ctx: None,
-        rx_ctx: None,
-        rx_size_left: None,
-        tx_size_left: None,
-    };
-    static NAMES: fi::fi_ops_cm = fi::fi_ops_cm {
-        size: size_of::<fi::fi_ops_cm>(),
-        setname: None,
-        getname: Some(name),
-        getpeer: None,
-        connect: None,
-        listen: None,
-        accept: None,
-        reject: None,
-        shutdown: None,
-        join: None,
-    };
-    static MESSAGES: fi::fi_ops_msg = fi::fi_ops_msg {
-        size: size_of::<fi::fi_ops_msg>(),
-        recv: None,
-        recvv: None,
-        recvmsg: Some(receive),
-        send: None,
-        sendv: None,
-        sendmsg: Some(send),
-        inject: None,
-        senddata: None,
-        injectdata: Some(inject),
-    };
-    static ACCESS: fi::fi_ops_rma = fi::fi_ops_rma {
-        size: size_of::<fi::fi_ops_rma>(),
-        read: None,
-        readv: None,
-        readmsg: Some(read),
-        write: None,
-        writev: None,
-        writemsg: Some(write),
-        inject: None,
-        writedata: None,
-        injectdata: None,
-    };
+    static OPTIONS: fi::fi_ops_ep = table!(fi_ops_ep { getopt: get_option, setopt: set_option });
+    static NAMES: fi::fi_ops_cm = table!(fi_ops_cm { getname: name });
+    static MESSAGES: fi::fi_ops_msg =
+        table!(fi_ops_msg { recvmsg: receive, sendmsg: send, injectdata: inject });
+    static ACCESS: fi::fi_ops_rma = table!(fi_ops_rma { readmsg: read, writemsg: write });
     // SAFETY: domains are opened here as this type.
     let domain = unsafe { &*domain.cast::<Domain>() };
     let object = Endpoint {
@@ -176,8 +135,12 @@ unsafe extern "C" fn control(raw: *mut fi::fid, command: c_int, _argument: *mut 
     }
     let pid = std::process::id();
     let user = (world.place, progress::thread());
-    let opened = world.plane().wires.open(user, pid, endpoint.nic as u32, queue.size);
-    let Some(at) = opened else { return failed(fi::FI_ENOMEM) };
+    let wires = &mut world.plane().wires;
+    let Some(at) = wires.open(user, pid, endpoint.nic as u32, queue.size) else {
+        return failed(fi::FI_ENOMEM);
+    };
+    // It is not stopped, but has just begun.
+    wires.endpoints[at as usize].polled_ns = monotonic_ns();
     (endpoint.at, queue.endpoint) = (Some(at), Some(at));
     queue.ring = Some(ring_all);
     queue.owner = ptr::from_mut(endpoint).cast();
@@ -211,8 +174,7 @@ unsafe extern "C" fn get_option(
     // SAFETY: see `own`.
     let endpoint = unsafe { own(raw) };
     let Some(world) = world() else { return failed(fi::FI_ENODEV) };
-    let emulates =
-        |kind| u64::from(!endpoint.is_direct && Abilities::of(&world.machine).emulates(kind));
+    let emulates = |kind| u64::from(!endpoint.is_direct && emulates(&world.machine, kind));
     let (value, size) = match option {
         FI_OPT_EFA_EMULATED_READ => (emulates(Kind::Read), 1),
         FI_OPT_EFA_EMULATED_WRITE => (emulates(Kind::Write), 1),
@@ -367,7 +329,7 @@ impl Endpoint {
             return -(fi::FI_EINVAL as isize);
         };
         let order = Order {
-            is_of_device: !Abilities::of(&world.machine).emulates(kind),
+            is_of_device: !emulates(&world.machine, kind),
             far,
             data: message.data,
             has_data: flags & fi::FI_REMOTE_CQ_DATA != 0,

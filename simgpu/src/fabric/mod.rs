@@ -2,6 +2,18 @@
 //! `efa` and `efa-direct`, as hard on its user as any of them. `docs/simulated-network.md`
 //! says what it does and how long everything lasts.
 
+/// A table of libfabric's, of its type and with these of its functions.
+macro_rules! table {
+    ($table:ident { $($name:ident: $function:expr),* }) => {
+        fi::$table {
+            size: size_of::<fi::$table>(),
+            $($name: Some($function),)*
+            // SAFETY: such a table is a size and pointers that can be null.
+            ..unsafe { std::mem::zeroed() }
+        }
+    };
+}
+
 #[allow(
     dead_code,
     non_camel_case_types,

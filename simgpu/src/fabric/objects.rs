@@ -164,15 +164,8 @@ pub(super) unsafe extern "C" fn fi_fabric(
     context: *mut c_void,
 ) -> c_int {
     static OPS: fi::fi_ops = ops(close::<fi::fid_fabric>, None, None);
-    static OWN: fi::fi_ops_fabric = fi::fi_ops_fabric {
-        size: size_of::<fi::fi_ops_fabric>(),
-        domain: Some(open_domain),
-        passive_ep: None,
-        eq_open: Some(open_events),
-        wait_open: None,
-        trywait: None,
-        domain2: None,
-    };
+    static OWN: fi::fi_ops_fabric =
+        table!(fi_ops_fabric { domain: open_domain, eq_open: open_events });
     let object = fi::fid_fabric {
         fid: fid(FI_CLASS_FABRIC, context, &OPS),
         ops: ptr::from_ref(&OWN).cast_mut(),
@@ -199,26 +192,12 @@ unsafe extern "C" fn open_domain(
     context: *mut c_void,
 ) -> c_int {
     static OPS: fi::fi_ops = ops(close::<Domain>, None, None);
-    static OWN: fi::fi_ops_domain = fi::fi_ops_domain {
-        size: size_of::<fi::fi_ops_domain>(),
-        av_open: Some(open_addresses),
-        cq_open: Some(open_queue),
-        endpoint: Some(endpoint::open),
-        scalable_ep: None,
-        cntr_open: None,
-        poll_open: None,
-        stx_ctx: None,
-        srx_ctx: None,
-        query_atomic: None,
-        query_collective: None,
-        endpoint2: None,
-    };
-    static REGIONS: fi::fi_ops_mr = fi::fi_ops_mr {
-        size: size_of::<fi::fi_ops_mr>(),
-        reg: None,
-        regv: None,
-        regattr: Some(register),
-    };
+    static OWN: fi::fi_ops_domain = table!(fi_ops_domain {
+        av_open: open_addresses,
+        cq_open: open_queue,
+        endpoint: endpoint::open
+    });
+    static REGIONS: fi::fi_ops_mr = table!(fi_ops_mr { regattr: register });
     let Some(world) = world() else { return failed(fi::FI_ENODEV) };
     // SAFETY: libfabric's users open what `fi_getinfo` has offered.
     let hints = unsafe { Hints::read(info) };
@@ -326,16 +305,7 @@ unsafe extern "C" fn open_addresses(
     context: *mut c_void,
 ) -> c_int {
     static OPS: fi::fi_ops = ops(close::<Addresses>, None, None);
-    static OWN: fi::fi_ops_av = fi::fi_ops_av {
-        size: size_of::<fi::fi_ops_av>(),
-        insert: Some(insert),
-        insertsvc: None,
-        insertsym: None,
-        remove: None,
-        lookup: None,
-        straddr: None,
-        av_set: None,
-    };
+    static OWN: fi::fi_ops_av = table!(fi_ops_av { insert: insert });
     let raw =
         fi::fid_av { fid: fid(FI_CLASS_AV, context, &OPS), ops: ptr::from_ref(&OWN).cast_mut() };
     // SAFETY: libfabric's users give room for a pointer.

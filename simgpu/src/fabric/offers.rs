@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     bindings as fi,
-    device::{Abilities, MESSAGE_MAX, RDMA_MAX, is_up},
+    device::{MESSAGE_MAX, RDMA_MAX, is_up},
     words::{FI_ORDER_SAS, FI_PROTO_EFA},
 };
 use crate::{machine::Machine, system};
@@ -120,16 +120,15 @@ pub(super) fn nic_of(machine: &Machine, domain: &CStr) -> Option<usize> {
 
 /// The offers that answer `hints`, as a list; null if there are none.
 pub(super) fn offers(machine: &Machine, hints: &Hints) -> *mut fi::fi_info {
-    let abilities = Abilities::of(machine);
     let mut first = ptr::null_mut();
     let mut last: *mut fi::fi_info = ptr::null_mut();
     // efa-direct comes before efa.
     for fabric in [EFA_DIRECT, EFA] {
         let is_direct = fabric == EFA_DIRECT;
         let has_hmem = hints.caps & fi::FI_HMEM != 0;
-        let cannot = is_direct && !abilities.announces
+        let cannot = is_direct && !machine.efa.writes
             || has_hmem && hints.mr_mode & fi::FI_MR_HMEM == 0
-            || has_hmem && is_direct && !abilities.reaches_gpus
+            || has_hmem && is_direct && !machine.host.gpudirect
             || is_direct && hints.mr_mode & fi::FI_MR_LOCAL == 0;
         if cannot {
             continue;

@@ -1,6 +1,10 @@
 //! Who moves time on, and when: all threads with endpoints wait for something.
 
-use std::cell::Cell;
+use std::{
+    cell::Cell,
+    io::{self, Write},
+    sync::Once,
+};
 
 use super::bytes::carry;
 use crate::{
@@ -122,15 +126,29 @@ fn settle(world: &World, plane: &mut Guard<'_>) {
         let Some(order) = step else { continue };
         let counter = order.to.memory.counter as usize;
         world.shared.count_write(counter);
-        if carry(order).is_err() {
-            // Its process has died meanwhile: what it has is buried with it.
+        if let Err(err) = carry(order) {
+            // Mostly its process has died: what it has is buried with it.
             plane.bury_the_dead();
+            warn_if_forbidden(&err);
         }
         world.shared.count_write(counter);
         let places = [order.from, order.to].map(|end| end.memory.place);
         world.shared.count_network(places, order.bytes);
     }
     world.shared.tell(plane.wires.take_told());
+}
+
+/// Says once that the kernel keeps processes from each other's memory: what has arrived is not there.
+fn warn_if_forbidden(err: &io::Error) {
+    static ONCE: Once = Once::new();
+    if matches!(err.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
+        let sentence = format!(
+            "warning: the simulated network cannot move data, because the kernel does not let one \
+             process reach another's memory (process_vm_readv: {err}): run in a container that \
+             allows it (--cap-add SYS_PTRACE)"
+        );
+        ONCE.call_once(|| drop(writeln!(io::stderr(), "{sentence}")));
+    }
 }
 
 /// This thread's number in the system.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     state::{World, world},
-    timing::wire::{Note, NoteKind},
+    timing::wire::{Kind, Note, NoteKind},
 };
 
 /// The device's codes of operations that fail (`EFA_IO_COMP_STATUSES` in libfabric's `efa_errno.h`).
@@ -44,16 +44,8 @@ pub(super) unsafe extern "C" fn open_queue(
     context: *mut c_void,
 ) -> c_int {
     static OPS: fi::fi_ops = ops(close::<Queue>, None, None);
-    static OWN: fi::fi_ops_cq = fi::fi_ops_cq {
-        size: size_of::<fi::fi_ops_cq>(),
-        read: Some(read),
-        readfrom: None,
-        readerr: Some(read_failure),
-        sread: None,
-        sreadfrom: None,
-        signal: None,
-        strerror: Some(failure_words),
-    };
+    static OWN: fi::fi_ops_cq =
+        table!(fi_ops_cq { read: read, readerr: read_failure, strerror: failure_words });
     // SAFETY: libfabric's users say what they want.
     let attr = unsafe { &*attr };
     if attr.format != fi::FI_CQ_FORMAT_DATA || attr.wait_obj != fi::FI_WAIT_NONE {
@@ -62,7 +54,6 @@ pub(super) unsafe extern "C" fn open_queue(
     let size = u32::try_from(attr.size).unwrap_or(u32::MAX);
     let raw =
         fi::fid_cq { fid: fid(FI_CLASS_CQ, context, &OPS), ops: ptr::from_ref(&OWN).cast_mut() };
-    // SAFETY: libfabric's users give room for a pointer.
     let object = Queue {
         raw,
         size,
@@ -72,7 +63,7 @@ pub(super) unsafe extern "C" fn open_queue(
         failure: None,
         seen: Seen::default(),
     };
-    // SAFETY: as above.
+    // SAFETY: libfabric's users give room for a pointer.
     unsafe { give(object, cq) }
 }
 
@@ -118,9 +109,13 @@ fn entry(world: &World, note: &Note) -> fi::fi_cq_data_entry {
     /// The context of the last operation that was over.
     static STALE: AtomicU64 = AtomicU64::new(0);
     let own = match note.kind {
-        NoteKind::Own => fi::FI_RMA | fi::FI_WRITE | fi::FI_COMPLETION,
+        NoteKind::Over(Kind::Write) => fi::FI_RMA | fi::FI_WRITE | fi::FI_COMPLETION,
+        NoteKind::Over(Kind::Read) => fi::FI_RMA | fi::FI_READ | fi::FI_COMPLETION,
+        NoteKind::Over(Kind::Message) => fi::FI_MSG | fi::FI_SEND | fi::FI_COMPLETION,
         NoteKind::Received => fi::FI_MSG | fi::FI_RECV | fi::FI_COMPLETION,
-        _ => fi::FI_RMA | fi::FI_REMOTE_WRITE,
+        NoteKind::Written => fi::FI_RMA | fi::FI_REMOTE_WRITE,
+        // It is told by `read_failure`.
+        NoteKind::Failed | NoteKind::Unreachable => 0,
     };
     // Where libfabric makes writes of messages, what it has left of an operation before is there.
     let is_stale = note.kind == NoteKind::Written && !world.machine.efa.writes;
@@ -189,14 +184,8 @@ pub(super) unsafe extern "C" fn open_events(
     context: *mut c_void,
 ) -> c_int {
     static OPS: fi::fi_ops = ops(close::<Events>, None, None);
-    static OWN: fi::fi_ops_eq = fi::fi_ops_eq {
-        size: size_of::<fi::fi_ops_eq>(),
-        read: Some(read_events),
-        readerr: Some(read_error),
-        write: None,
-        sread: None,
-        strerror: Some(error_words),
-    };
+    static OWN: fi::fi_ops_eq =
+        table!(fi_ops_eq { read: read_events, readerr: read_error, strerror: error_words });
     let raw =
         fi::fid_eq { fid: fid(FI_CLASS_EQ, context, &OPS), ops: ptr::from_ref(&OWN).cast_mut() };
     // SAFETY: libfabric's users give room for a pointer.

@@ -358,7 +358,8 @@ impl Wires {
         self.endpoints[order.from as usize].under_way -= 1;
         self.spend(&order);
         if order.is_told {
-            self.tell(order.from, Note::new(NoteKind::Own, order.context, order.bytes));
+            let over = NoteKind::Over(order.kind);
+            self.tell(order.from, Note::new(over, order.context, order.bytes));
         }
     }
 
@@ -379,7 +380,7 @@ impl Wires {
 
     /// The data of an operation is no longer needed.
     fn spend(&mut self, order: &Order) {
-        let spent = Note::new(NoteKind::Own, order.context, 0);
+        let spent = Note::new(NoteKind::Over(order.kind), order.context, 0);
         if order.is_injected
             && let Some(place) = self.notes.take(spent)
         {
@@ -400,13 +401,9 @@ impl Wires {
         let endpoint = &mut self.endpoints[at as usize];
         endpoint.idle = 0;
         if endpoint.queue.length >= endpoint.queue_size {
-            endpoint.lost += 1;
             return;
         }
-        let Some(place) = self.notes.take(note) else {
-            endpoint.lost += 1;
-            return;
-        };
+        let Some(place) = self.notes.take(note) else { return };
         append(&mut self.notes, &mut endpoint.queue, place, |note| &mut note.next);
     }
 

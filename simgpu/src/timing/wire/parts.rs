@@ -102,8 +102,6 @@ pub(crate) struct Endpoint {
     pub nic: u32,
     /// Completions that its queue takes; what is more is lost.
     pub queue_size: u32,
-    /// Completions that were lost.
-    pub lost: u64,
     /// Operations from here that were accepted and are not over, and how many of them the device
     /// was not told of.
     pub under_way: u32,
@@ -239,10 +237,10 @@ impl Note {
 
 /// What a completion is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
+#[repr(C, u32)]
 pub(crate) enum NoteKind {
     /// An operation that this side has started.
-    Own,
+    Over(Kind),
     /// A message that has come.
     Received,
     /// A write of a peer that brought data along.
