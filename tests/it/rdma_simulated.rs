@@ -1,9 +1,12 @@
 //! RDMA over the interfaces of simulated machines: every time is known, and what g2g reports must be
 //! it (docs/simulated-network.md). What is worked out here is worked out anew.
 
+use std::{fs, thread, time::Duration};
+
 use crate::common::{
-    Rows,
+    Rows, SOON, children, eventually, signal,
     simulation::{Simulated, assert_near},
+    start, text, verified, wait,
 };
 
 const MIB: f64 = 1_048_576.0;
@@ -204,6 +207,30 @@ fn whatever_order_operations_arrive_in_nothing_is_lost_and_nothing_is_there_twic
             }
         }
     }
+}
+
+#[test]
+fn a_target_that_is_late_loses_nothing_of_what_its_queue_has_room_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let [machine, output] = ["machine.toml", "run"].map(|name| folder.path().join(name));
+    fs::write(&machine, format!("schema = 1\nfrom = 'p5.48xlarge'\n{WORST}")).unwrap();
+    let parent = start(&format!(
+        "rdma --simulate {} --memory host --operation write --pattern one-way --sizes 8,1000 \
+         --time-limit 3s --precision 0.0001 --deadline 15s --quiet --no-report --output {}",
+        machine.display(),
+        output.display()
+    ));
+    let rows = || fs::read_to_string(output.join("run.csv")).unwrap_or_default().lines().count();
+    assert!(eventually(SOON, || rows() > 1), "no row");
+    thread::sleep(Duration::from_millis(300));
+    // The network goes on without a rank that has not looked for a second.
+    let target = children(&parent)[0];
+    signal("STOP", target);
+    thread::sleep(Duration::from_millis(2500));
+    signal("CONT", target);
+    let result = wait(parent);
+    let said = format!("{}{}", text(&result.stdout), text(&result.stderr));
+    assert_eq!(verified(&result, &output, &said).len(), 2, "{said}");
 }
 
 #[test]
