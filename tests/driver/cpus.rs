@@ -27,6 +27,7 @@ fn narrow_topology() -> Topology {
 /// Measures all cases of `request` between `ranks` threads, and returns on which CPUs each may run
 /// before and after.
 fn cpus_around(ranks: u32, request: &Request) -> Vec<[Vec<u32>; 2]> {
+    let _alone = rdma::alone();
     let topology = narrow_topology();
     let own = (0..ranks).map(Rank).collect();
     let host = Host { name: "here".to_owned(), ranks: own, topology: topology.clone() };

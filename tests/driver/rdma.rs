@@ -1,6 +1,8 @@
 //! RDMA between memory of GPUs, through host memory: two ranks, which are threads here, over the
 //! simulated machine's interfaces, or beside real GPUs over libfabric's tcp.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use g2g::{
     machine,
     measure::{self, Experiment, Outcome, Witness},
@@ -36,8 +38,15 @@ impl Witness for Nobody {
     fn look_after(&mut self) {}
 }
 
+/// Ranks on the simulated machine have it for themselves: its time waits for all that are there.
+pub(super) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// What rank 0 gets of each case between `ranks` ranks of this machine.
 fn outcomes(ranks: u32, request: &Request) -> Vec<(plan::Case, Outcome)> {
+    let _alone = alone();
     let mut topology = machine::topology().unwrap();
     topology.nics = machine::offered_nics(None);
     let own = (0..ranks).map(Rank).collect();

@@ -150,10 +150,24 @@ fn on_a_p4d_writes_are_made_of_messages_and_say_so() {
 
 #[test]
 fn both_ways_at_once_each_way_is_as_fast_as_alone() {
-    // Each confirmation waits behind the data of the other way: up to 4 MiB, which is a part of
-    // the samples that many make small.
+    assert_rows(P5, "--memory host --pattern both-ways --operation read --sizes 8M", 1);
+    // Each confirmation waits behind the data of the other way, a part of a sample that many
+    // samples make small.
     let line = "--memory gpu --gpus 0,2 --pattern both-ways --sizes 1M --samples 60";
     assert_rows(P4D, line, 3);
+}
+
+#[test]
+fn two_flows_over_one_interface_share_it() {
+    // GPU 0 and 1 have the same one. Time must wait for both ranks, else one has it for itself.
+    let line = "--memory gpu --gpus 0,1 --pattern both-ways --operation read,write --sizes 64M";
+    let run = run(P4D, "", &format!("{line} --samples 20"));
+    let rows = run.rows();
+    for row in 0..rows.len() {
+        let expected = P4D.link(rows.cell(row, "operation")) / 2.0;
+        assert_near(rows.number(row, "bandwidth_gb_s"), expected, SHARE, &what(&rows, row));
+    }
+    assert_eq!(rows.len(), 2);
 }
 
 #[test]

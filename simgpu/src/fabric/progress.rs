@@ -15,9 +15,9 @@ use crate::{
     },
 };
 
-/// Polls in vain after which an endpoint's user waits: it has looked at everything once since the
-/// first of them.
-const POLLS: u32 = 2;
+/// Polls in vain after which an endpoint's user waits: it has looked at everything since the first of
+/// them, and has had its turns to do what follows, also where it goes from one loop to the next.
+const POLLS: u32 = 3;
 
 /// A thread that has not polled for so long of real time is not waited for: it is stopped.
 const STOPPED_NS: u64 = 1_000_000_000;
