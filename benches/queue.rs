@@ -20,7 +20,7 @@ const BATCH: u64 = 128;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn queue(criterion: &mut Criterion) {
-    machine::simulate("p5.48xlarge", 0).expect("`cargo build --workspace` makes what simulates");
+    machine::simulate("p5.48xlarge", 0, 0).expect("`cargo build --workspace` makes what simulates");
     let device = driver().expect("attached").devices().expect("attached")[0];
     let context = Context::retain(device).expect("a context");
     let stream = Stream::new(&context).expect("a stream");

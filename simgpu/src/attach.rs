@@ -9,7 +9,8 @@ use crate::{fabric, machine, memory::Kind, state, system};
 
 /// Attaches this process to a machine: to a new one, by its name or file (`machine`), or to that of
 /// another process, by what [`simgpu_state`] gave there (`state`); the other pointer is null. What
-/// happens by chance on a new machine follows from `seed`.
+/// happens by chance on a new machine follows from `seed`. Of a machine of several hosts this process
+/// is on the one that its `rank` falls to, if ranks are dealt to the hosts in turn.
 /// Answers 0, or 1 with a sentence in `error`.
 ///
 /// # Safety
@@ -20,6 +21,7 @@ pub unsafe extern "C" fn simgpu_attach(
     machine: *const c_char,
     state: *const c_char,
     seed: u64,
+    rank: u32,
     error: *mut c_char,
     error_length: usize,
 ) -> c_int {
@@ -27,7 +29,11 @@ pub unsafe extern "C" fn simgpu_attach(
     let machine = unsafe { text(machine) };
     // SAFETY: the caller promises a C string or null.
     let state = unsafe { text(state) };
-    let attached = std::panic::catch_unwind(|| attach(machine.as_deref(), state.as_deref(), seed));
+    let attached = std::panic::catch_unwind(|| match (machine.as_deref(), state.as_deref()) {
+        (Some(machine), None) => begin(machine, seed, rank),
+        (None, Some(state)) => state::join(state, rank).map(drop),
+        _ => Err("either a machine or a state must be given".to_owned()),
+    });
     let sentence = match attached {
         Ok(Ok(())) => return 0,
         Ok(Err(sentence)) => sentence,
@@ -53,7 +59,21 @@ pub unsafe extern "C" fn simgpu_state(path: *mut c_char, length: usize) -> c_int
     c_int::from(!whole)
 }
 
-/// Writes the kernel's files on this process's machine as JSON, and answers how long that is
+/// Writes the name of the host that this process is on, and answers of how many hosts its machine
+/// consists; 0, if there is no machine.
+///
+/// # Safety
+///
+/// `name` is null or has `length` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn simgpu_host(name: *mut c_char, length: usize) -> u32 {
+    let Some(world) = state::world() else { return 0 };
+    // SAFETY: the caller promises that much room, or null.
+    unsafe { put_text(&world.own.host.hostname, name, length) };
+    world.machine.hosts
+}
+
+/// Writes the kernel's files on this process's host as JSON, and answers how long that is
 /// without its NUL; nothing, if there is no machine. What does not fit into `length` bytes is left
 /// out.
 ///
@@ -63,8 +83,8 @@ pub unsafe extern "C" fn simgpu_state(path: *mut c_char, length: usize) -> c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn simgpu_system(text: *mut c_char, length: usize) -> usize {
     let Some(world) = state::world() else { return 0 };
-    let (machine, place) = (&world.machine, world.place);
-    let described = std::panic::catch_unwind(|| system::files(machine, place));
+    let (own, place) = (&world.own, world.place);
+    let described = std::panic::catch_unwind(|| system::files(own, place));
     let described = described.unwrap_or_default();
     // SAFETY: the caller promises that much room, or null.
     unsafe { put_text(&described, text, length) };
@@ -117,22 +137,13 @@ pub extern "C" fn simgpu_hides(address: u64) -> c_int {
     c_int::from(region.is_some_and(|region| matches!(region.kind, Kind::Pinned { .. })))
 }
 
-fn attach(machine: Option<&str>, state: Option<&str>, seed: u64) -> Result<(), String> {
-    match (machine, state) {
-        (Some(machine), None) => {
-            let mut machine = machine::load(machine).map_err(|err| err.to_string())?;
-            for jitter in &mut machine.faults.jitter {
-                jitter.seed = seed;
-            }
-            machine.efa.seed = seed;
-            state::begin(machine)?;
-        }
-        (None, Some(state)) => {
-            state::join(state)?;
-        }
-        _ => return Err("either a machine or a state must be given".to_owned()),
+fn begin(machine: &str, seed: u64, rank: u32) -> Result<(), String> {
+    let mut machine = machine::load(machine).map_err(|err| err.to_string())?;
+    for jitter in &mut machine.faults.jitter {
+        jitter.seed = seed;
     }
-    Ok(())
+    machine.efa.seed = seed;
+    state::begin(machine, rank).map(drop)
 }
 
 /// The text of a C string.

@@ -17,6 +17,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct World {
     pub machine: Machine,
+    /// The host of it that this process is on, and what that is by itself.
+    pub host: u32,
+    pub own: Machine,
     pub shared: &'static Shared,
     /// This process's place among those of the machine.
     pub place: usize,
@@ -50,31 +53,32 @@ pub(crate) fn raise(signal: libc::c_int) {
     unsafe { libc::kill(own, signal) };
 }
 
-/// The machine that this process is attached to.
+/// The host that this process is on. GPUs are numbered by their places in it here and below.
 pub fn machine() -> Option<&'static Machine> {
-    world().map(|world| &world.machine)
+    world().map(|world| &world.own)
 }
 
 /// What went over a GPU's links; nothing, if there is no such GPU.
 pub fn traffic(gpu: u32) -> Traffic {
-    let Some(world) = world().filter(|world| (gpu as usize) < world.machine.gpus.len()) else {
+    let Some(world) = world().filter(|world| (gpu as usize) < world.own.gpus.len()) else {
         return Traffic::default();
     };
     let [nvlink_tx_bytes, nvlink_rx_bytes, pcie_tx_bytes, pcie_rx_bytes] =
-        world.shared.traffic(gpu as usize);
+        world.shared.traffic((world.own.first_gpu + gpu) as usize);
     Traffic { nvlink_tx_bytes, nvlink_rx_bytes, pcie_tx_bytes, pcie_rx_bytes }
 }
 
 /// A GPU's clocks now, as a share of the highest.
 pub fn clock_share(gpu: u32) -> f64 {
     world().map_or(1.0, |world| {
-        world.shared.load(gpu).share(world.machine.driver, world.shared.host_ps())
+        let load = world.shared.load(world.own.first_gpu + gpu);
+        load.share(world.machine.driver, world.shared.host_ps())
     })
 }
 
 /// Bytes of a GPU's memory that are allocated, by all processes.
 pub fn memory_used(gpu: u32) -> u64 {
-    world().map_or(0, |world| world.shared.memory_used(gpu))
+    world().map_or(0, |world| world.shared.memory_used(world.own.first_gpu + gpu))
 }
 
 /// This process's part of the machine, once it is attached.
@@ -82,8 +86,8 @@ pub(crate) fn world() -> Option<&'static World> {
     WORLD.get()
 }
 
-/// Attaches this process to a new machine.
-pub(crate) fn begin(machine: Machine) -> Result<&'static World, String> {
+/// Attaches this process to a new machine, as a rank: ranks are dealt to its hosts in turn.
+pub(crate) fn begin(machine: Machine, rank: u32) -> Result<&'static World, String> {
     if machine.gpus.len() > GPUS {
         return Err(format!("the machine has more than {GPUS} GPUs"));
     }
@@ -95,18 +99,18 @@ pub(crate) fn begin(machine: Machine) -> Result<&'static World, String> {
     }
     let text = serde_json::to_string(&machine).map_err(|err| err.to_string())?;
     let state = State::create(&text).map_err(|err| format!("cannot make the state: {err}"))?;
-    attach(machine, state)
+    attach(machine, state, rank)
 }
 
-/// Attaches this process to the machine whose state another process has at `path`.
-pub(crate) fn join(path: &str) -> Result<&'static World, String> {
+/// Attaches this process, as a rank, to the machine whose state another process has at `path`.
+pub(crate) fn join(path: &str, rank: u32) -> Result<&'static World, String> {
     let refuse = |err: &dyn std::fmt::Display| format!("cannot open the state {path}: {err}");
     let state = State::open(path).map_err(|err| refuse(&err))?;
     let machine = serde_json::from_str(&state.text).map_err(|err| refuse(&err))?;
-    attach(machine, state)
+    attach(machine, state, rank)
 }
 
-fn attach(machine: Machine, state: State) -> Result<&'static World, String> {
+fn attach(machine: Machine, state: State, rank: u32) -> Result<&'static World, String> {
     static ATTACHING: Mutex<()> = Mutex::new(());
     let _one_at_a_time = lock(&ATTACHING);
     if WORLD.get().is_some() {
@@ -118,8 +122,19 @@ fn attach(machine: Machine, state: State) -> Result<&'static World, String> {
     let executor = Executor::new(Flips::new(&machine.faults.flips));
     let local = Mutex::new(Local::new(machine.gpus.len()));
     let forked = AtomicBool::new(false);
-    let world =
-        WORLD.get_or_init(|| World { machine, shared, place, state, executor, local, forked });
+    let host = rank % machine.hosts;
+    let own = machine.of_host(host);
+    let world = WORLD.get_or_init(|| World {
+        machine,
+        host,
+        own,
+        shared,
+        place,
+        state,
+        executor,
+        local,
+        forked,
+    });
     Executor::start(world).map_err(|err| format!("cannot start a thread: {err}"))?;
     // SAFETY: the handler only stores to an atomic of a value that lives for ever.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };

@@ -14,7 +14,7 @@ use crate::{
     judge::doctor::{Facts, Member, Verdict},
     machine::{self, Refusal, acs::Acs, host::Host, software::Software, survey, system::System},
     plan::{RANKS_MAX, Rank, catalogue::Catalogue},
-    run::{self, Failure, Ranks, Task, Told, values::deadline},
+    run::{self, Entered, Failure, Ranks, Task, Told, values::deadline},
     show,
     transport::nccl_env,
 };
@@ -34,8 +34,8 @@ const VARIABLES: [&str; 6] = [
 /// Exit code: 0 no problem, 1 a problem, 2 cannot start or bad arguments.
 #[derive(Clone, Debug, Args)]
 pub struct Doctor {
-    /// Examine a simulated machine: an EC2 instance type or a machine file (a path, or a name
-    /// that ends in .toml)
+    /// Examine a simulated machine: an EC2 instance type, several hosts of one (2xp5.48xlarge), or
+    /// a machine file (a path, or a name that ends in .toml)
     #[arg(long, value_name = "MACHINE")]
     simulate: Option<String>,
 
@@ -80,14 +80,14 @@ impl Doctor {
             // With a launcher each rank reads its own copy, and rank 0 reports what is wrong.
             run::catalogue(self.catalogue.as_deref())?;
         }
-        let mut here = ranks.find_host().map_err(Failure::start)?;
         // Nothing is measured, so the seed has no effect.
-        let simulation = ranks.simulate(self.simulate.as_deref(), 0).map_err(Failure::start)?;
+        let count = self.ranks.unwrap_or(1);
+        let entered = ranks.enter(self.simulate.as_deref(), 0, count).map_err(Failure::start)?;
+        let Entered { members: mut here, simulation } = entered;
         let simulation = simulation.map_err(Failure::Start)?;
         if ranks.launcher.is_none() {
             let told = Told { simulation, task: Task::Examine(self.catalogue.clone()) };
             let variables = |_| Vec::new();
-            let count = self.ranks.unwrap_or(1);
             ranks.start(count, self.deadline, variables, told).map_err(Failure::start)?;
             here = ranks.find_host().map_err(Failure::start)?;
         }

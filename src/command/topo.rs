@@ -13,8 +13,8 @@ use crate::{
 /// The flags of `g2g topo`.
 #[derive(Clone, Debug, Args)]
 pub struct Topo {
-    /// Show a simulated machine: an EC2 instance type or a machine file (a path, or a name
-    /// that ends in .toml)
+    /// Show a simulated machine: an EC2 instance type, several hosts of one (2xp5.48xlarge), or
+    /// a machine file (a path, or a name that ends in .toml)
     #[arg(long, value_name = "MACHINE")]
     simulate: Option<String>,
 
@@ -39,7 +39,7 @@ impl Topo {
     pub(super) fn run(&self) -> Result<bool, Failure> {
         if let Some(machine) = &self.simulate {
             // Nothing is measured, so the seed has no effect.
-            machine::simulate(machine, 0).map_err(Failure::Start)?;
+            machine::simulate(machine, 0, 0).map_err(Failure::Start)?;
         }
         let (survey, _) = survey::told();
         print(&match self.format {

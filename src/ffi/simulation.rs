@@ -20,9 +20,13 @@ const FILE: &str = "libsimgpu.so";
 /// Room for a sentence or a path, as the library writes them.
 const TEXT_LENGTH: usize = 4096;
 
-/// `simgpu_attach`: a machine or a state, the seed of a new machine's chance, room for a sentence,
-/// its length.
-type Attach = unsafe extern "C" fn(*const c_char, *const c_char, u64, *mut c_char, usize) -> c_int;
+/// `simgpu_attach`: a machine or a state, the seed of a new machine's chance, this process's rank,
+/// room for a sentence, its length.
+type Attach =
+    unsafe extern "C" fn(*const c_char, *const c_char, u64, u32, *mut c_char, usize) -> c_int;
+
+/// `simgpu_host`: room for a name, its length; how many hosts there are.
+type OwnHost = unsafe extern "C" fn(*mut c_char, usize) -> u32;
 
 /// `simgpu_state`: room for a path, its length.
 type State = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
@@ -49,13 +53,15 @@ static LOADED: OnceLock<Library> = OnceLock::new();
 
 /// Makes this process the first on `machine`, an instance's name or a file's path, and returns
 /// the path under which other processes [`join`] it while this one lives. What happens there by
-/// chance follows from `seed`. To be called once, and before the driver is first asked for.
+/// chance follows from `seed`. Where the machine is several hosts, `rank` tells which of them this
+/// process is on: ranks are dealt to them in turn. To be called once, and before the driver is first
+/// asked for.
 ///
 /// # Errors
 ///
 /// The library is missing or does not load, or the machine is unknown or malformed.
-pub fn attach(machine: &str, seed: u64) -> Result<String, String> {
-    let library = load(Some(machine), None, seed)?;
+pub fn attach(machine: &str, seed: u64, rank: u32) -> Result<String, String> {
+    let library = load(Some(machine), None, seed, rank)?;
     // SAFETY: simgpu declares the function with this signature.
     let state = unsafe { library.get::<State>(b"simgpu_state") };
     let state = state.map_err(|err| err.to_string())?;
@@ -73,8 +79,19 @@ pub fn attach(machine: &str, seed: u64) -> Result<String, String> {
 /// # Errors
 ///
 /// The library is missing or does not load, or the first process is gone.
-pub fn join(state: &str) -> Result<(), String> {
-    load(None, Some(state), 0).map(|_| ())
+pub fn join(state: &str, rank: u32) -> Result<(), String> {
+    load(None, Some(state), 0, rank).map(|_| ())
+}
+
+/// The name of the simulated host that this process is on, and how many there are; `None` where it
+/// is on none.
+pub fn host() -> Option<(String, u32)> {
+    // SAFETY: simgpu declares the function with this signature.
+    let host = unsafe { LOADED.get()?.get::<OwnHost>(b"simgpu_host") }.ok()?;
+    let mut name = [0_u8; TEXT_LENGTH];
+    // SAFETY: `name` is a live local of the length given, which the call writes a string into.
+    let hosts = unsafe { host(name.as_mut_ptr().cast(), name.len()) };
+    (hosts > 0).then(|| (text_in(&name), hosts))
 }
 
 /// The library, where this process is on a simulated machine: it answers for NVML too.
@@ -143,7 +160,12 @@ pub(super) fn hides(address: *const u8) -> bool {
 }
 
 /// Loads the library for the life of the process, and attaches.
-fn load(machine: Option<&str>, state: Option<&str>, seed: u64) -> Result<&'static Library, String> {
+fn load(
+    machine: Option<&str>,
+    state: Option<&str>,
+    seed: u64,
+    rank: u32,
+) -> Result<&'static Library, String> {
     let path = find()?;
     let library = library::load(&path, RTLD_NOW | RTLD_LOCAL)
         .map_err(|err| format!("cannot load the simulated machine's library: {err}"))?;
@@ -157,7 +179,7 @@ fn load(machine: Option<&str>, state: Option<&str>, seed: u64) -> Result<&'stati
     let (machine, state) = (pointer(&machine), pointer(&state));
     let mut text = [0_u8; TEXT_LENGTH];
     // SAFETY: each string is null or ends in NUL, and `text` is a live local of the length given.
-    let code = unsafe { attach(machine, state, seed, text.as_mut_ptr().cast(), text.len()) };
+    let code = unsafe { attach(machine, state, seed, rank, text.as_mut_ptr().cast(), text.len()) };
     if code != 0 {
         return Err(text_in(&text));
     }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::ffi::nvml::Nvml;
 pub use crate::ffi::nvml::{Fabric, FabricState, Gpu as NvmlGpu, NvLink};
 pub use crate::ffi::{
-    simulation::{attach as simulate, join as join_simulation},
+    simulation::{attach as simulate, host as simulated_host, join as join_simulation},
     watchdog::limit_calls,
 };
 

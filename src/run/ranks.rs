@@ -29,6 +29,15 @@ pub struct Ranks {
     are_told: bool,
 }
 
+/// What a rank finds before it measures or examines.
+#[derive(Clone, Debug)]
+pub(crate) struct Entered {
+    /// The ranks of its host.
+    pub(crate) members: Vec<Rank>,
+    /// How to join its simulated machine, if it is on one, or why there is none.
+    pub(crate) simulation: Result<Option<String>, String>,
+}
+
 /// What rank 0 sends to a rank that it has started.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Told {
@@ -119,22 +128,39 @@ impl Ranks {
         Ok(members)
     }
 
-    /// Enters the simulated machine `machine`, which all ranks of a host share. Returns how to join
-    /// it, or why there is none. Every rank calls it.
-    pub(crate) fn simulate(
+    /// Finds the ranks of this host, in the order of their local ranks, and enters the simulated
+    /// `machine`, if it is one. Every rank calls it; without a launcher there are to be `count`.
+    pub(crate) fn enter(
         &mut self,
         machine: Option<&str>,
         seed: u64,
-    ) -> Result<Result<Option<String>, String>, world::Error> {
-        let Some(machine) = machine else { return Ok(Ok(None)) };
+        count: u32,
+    ) -> Result<Entered, world::Error> {
+        let members = self.find_host()?;
+        let Some(machine) = machine else { return Ok(Entered { members, simulation: Ok(None) }) };
+        let rank = self.own_number().0;
+        let count = self.launcher.as_ref().map_or(count, |launcher| launcher.ranks);
+        let is_one_host = self.part.is_none();
         let host = self.on_this_host();
-        let own = host.is_root().then(|| machine::simulate(machine, seed));
-        let is_joined = own.is_some();
-        let state = host.broadcast(own)?;
-        Ok(state.and_then(|state| match is_joined {
-            true => Ok(Some(state)),
-            false => machine::join_simulation(&state).map(|()| Some(state)),
-        }))
+        let own = host.is_root().then(|| machine::simulate(machine, seed, rank));
+        let has_entered = own.is_some();
+        let simulation = host.broadcast(own)?.and_then(|state| {
+            if !has_entered {
+                machine::join_simulation(&state, rank)?;
+            }
+            match machine::simulated_host() {
+                Some((_, 2..)) if !is_one_host => Err("several simulated hosts are simulated on \
+                    one: start all ranks there"
+                    .to_owned()),
+                Some((_, hosts)) if hosts > count => Err(format!(
+                    "{machine} has {hosts} hosts, and each rank is on one of them: start {hosts} \
+                     ranks or more by a launcher (mpirun -n {hosts} g2g ...)"
+                )),
+                _ => Ok(Some(state)),
+            }
+        });
+        // Those that are on one host may have entered several.
+        Ok(Entered { members: self.find_host()?, simulation })
     }
 
     /// Starts the other ranks on this machine, so that there are `count`, each with its own
@@ -223,7 +249,8 @@ impl Join {
             Ok(told) => told,
             Err(err) => return Failure::of_rank(ranks.world.rank(), err).map_or(Ok(None), Err),
         };
-        if let Some(Err(reason)) = told.simulation.as_deref().map(machine::join_simulation) {
+        let join = |state| machine::join_simulation(state, self.rank);
+        if let Some(Err(reason)) = told.simulation.as_deref().map(join) {
             ranks.world.abandon(&reason);
             return Err(Failure::Start(reason));
         }

@@ -8,7 +8,7 @@ use super::{
     Failure,
     judge::{self, Judged},
     options::Options,
-    ranks::Ranks,
+    ranks::{Entered, Ranks},
     worker::Transports,
 };
 use crate::{
@@ -56,9 +56,8 @@ pub(super) fn find(
     options: &Options,
     transports: &mut Transports,
 ) -> Result<Found, Failure> {
-    let members = ranks.find_host().map_err(Failure::start)?;
-    let simulation =
-        ranks.simulate(options.simulate.as_deref(), options.seed).map_err(Failure::start)?;
+    let entered = ranks.enter(options.simulate.as_deref(), options.seed, 1);
+    let Entered { members, simulation } = entered.map_err(Failure::start)?;
     let name = world::host().name;
     let place = match &ranks.launcher {
         Some(launcher) => format!("rank {} on {name}: ", launcher.rank),

@@ -4,6 +4,8 @@ use std::{fs, os::unix::fs::MetadataExt};
 
 use serde::{Deserialize, Serialize};
 
+use crate::ffi::simulation;
+
 /// What ranks that can share memory have in common, and no others: they reach one `/dev/shm`, and
 /// see each other's processes. The boot alone would not tell: containers of one machine share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -18,11 +20,12 @@ pub struct Host {
     pid_namespace: Option<u64>,
 }
 
-/// The host of this process.
+/// The host of this process: a simulated one if it is one of several.
 pub fn host() -> Host {
     let line = |file| fs::read_to_string(file).unwrap_or_default().trim_end().to_owned();
+    let simulated = simulation::host().filter(|(_, hosts)| *hosts > 1);
     Host {
-        name: line("/proc/sys/kernel/hostname"),
+        name: simulated.map_or_else(|| line("/proc/sys/kernel/hostname"), |(name, _)| name),
         boot: line("/proc/sys/kernel/random/boot_id"),
         shm_device: fs::metadata("/dev/shm").ok().map(|shm| shm.dev()),
         pid_namespace: fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino()),

@@ -1,10 +1,10 @@
 //! g2g on a simulated machine.
 
-use std::{fs, sync::LazyLock};
+use std::{fs, process::Output, sync::LazyLock};
 
 use g2g::{ffi::simulation, machine};
 
-use super::{Rows, g2g, text};
+use super::{Rows, g2g, mpi, text};
 
 /// What a run on a simulated machine has left.
 pub(crate) struct Simulated {
@@ -18,14 +18,26 @@ pub(crate) struct Simulated {
 impl Simulated {
     /// Runs g2g with the words of `line` on the machine that `machine` describes.
     pub(crate) fn run(machine: &str, line: &str) -> Self {
+        Self::run_by(machine, line, |line| g2g().args(line.split_whitespace()).output().unwrap())
+    }
+
+    /// The same, as so many ranks that a launcher starts: on a machine of several hosts they are
+    /// dealt to these in turn.
+    pub(crate) fn run_ranks(ranks: u32, machine: &str, line: &str) -> Self {
+        let [mpi, _] = mpi::open_mpi();
+        Self::run_by(machine, line, |line| mpi.outcome(ranks, line).0)
+    }
+
+    fn run_by(machine: &str, line: &str, run: impl FnOnce(&str) -> Output) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("machine.toml");
-        let report = folder.path().join("report.jsonl");
+        let [file, report, output] =
+            ["machine.toml", "report.jsonl", "run"].map(|name| folder.path().join(name));
         fs::write(&file, machine.replace("report.jsonl", report.to_str().unwrap())).unwrap();
-        let mut command = g2g();
-        command.args(line.split_whitespace()).arg("--simulate").arg(&file);
-        command.args(["--no-report", "--output"]).arg(folder.path().join("run"));
-        let output = command.output().unwrap();
+        let output = run(&format!(
+            "{line} --simulate {} --no-report --output {}",
+            file.display(),
+            output.display()
+        ));
         let code = output.status.code().unwrap_or(-1);
         Self { code, stdout: text(&output.stdout), stderr: text(&output.stderr), folder }
     }
@@ -140,7 +152,7 @@ impl Way {
 /// machine, so all tests that want these files share it.
 pub(crate) fn simulated_system() -> &'static str {
     static SYSTEM: LazyLock<String> = LazyLock::new(|| {
-        machine::simulate("p4d.24xlarge", 0).unwrap();
+        machine::simulate("p4d.24xlarge", 0, 0).unwrap();
         simulation::system().unwrap()
     });
     &SYSTEM

@@ -42,7 +42,7 @@ fn every_call_that_fails_is_named_and_leaves_nothing_behind() {
         let report = folder.path().join("report.jsonl");
         let machine = folder.path().join("machine.toml");
         let text = format!(
-            "schema = 1\nreport = {:?}\n[[fault.call]]\nname = \"{name}\"\ncode = 4242\n",
+            "schema = 1\nfrom = \"p4d.24xlarge\"\nreport = {:?}\n[[fault.call]]\nname = \"{name}\"\ncode = 4242\n",
             report.to_str().unwrap()
         );
         fs::write(&machine, text).unwrap();
@@ -118,7 +118,7 @@ fn the_process_on_a_faulty_machine() {
     if machine.is_empty() {
         return;
     }
-    simulation::attach(&machine, 0).unwrap();
+    simulation::attach(&machine, 0, 0).unwrap();
     if let Err(err) = everything() {
         println!("{err}");
     }
@@ -162,6 +162,8 @@ fn everything() -> Result<(), Box<dyn Error>> {
     let library = nccl::Library::load(None)?;
     nccl::Graph::capture(library, &[&stream], 0, |_, _| Ok(()))?.launch()?;
     stream.synchronize(PATIENCE)?;
+    // GPUs before Hopper need it.
+    context.flush_rdma_writes()?;
     event.elapsed_since(&event)?;
     event.is_reached()?;
     Ok(())

@@ -88,12 +88,12 @@ fn state() -> &'static str {
     static STATE: OnceLock<String> = OnceLock::new();
     STATE.get_or_init(|| {
         if let Ok(machine) = std::env::var("G2G_TEST_MACHINE") {
-            return simulation::attach(&machine, 0).unwrap();
+            return simulation::attach(&machine, 0, 0).unwrap();
         }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("machine.toml");
         std::fs::write(&path, MACHINE).unwrap();
-        simulation::attach(path.to_str().unwrap(), 0).unwrap()
+        simulation::attach(path.to_str().unwrap(), 0, 0).unwrap()
     })
 }
 

@@ -67,7 +67,7 @@ fn the_other_process() {
     }
     let Task { state, memory } = serde_json::from_slice(&task).unwrap();
     if let Some(state) = state {
-        simulation::join(&state).unwrap();
+        simulation::join(&state, 1).unwrap();
     }
     let gpus = gpus();
     // Another GPU than the memory's, where there is one.

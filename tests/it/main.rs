@@ -10,6 +10,7 @@ mod adding;
 mod architecture;
 mod attribution;
 mod catalogue;
+mod clusters;
 mod collectives;
 mod collectives_machines;
 mod collectives_modes;

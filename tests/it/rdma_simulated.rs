@@ -19,6 +19,7 @@ const RATE_SHARE: f64 = 0.97;
 const PROTOCOL_SHARE: f64 = 0.93;
 const LATENCY_NS: f64 = 6000.0;
 const PROTOCOL_NS: f64 = 2000.0;
+const FAR_NS: f64 = 400.0;
 const POST_NS: f64 = 100.0;
 const OPERATION_NS: f64 = 150.0;
 
@@ -70,11 +71,22 @@ fn what(rows: &Rows, row: usize) -> String {
     columns.map(|column| rows.cell(row, column)).join(" ")
 }
 
-/// A run on a machine like `instance`, with more in its file.
+/// The words of a run.
+fn words(line: &str) -> String {
+    let samples = if line.contains("--samples") { "" } else { "--samples 5" };
+    format!("rdma {line} {samples} --time-limit 50ms --quiet")
+}
+
+/// A run of two ranks on a machine like `instance`, with more in its file.
 fn run(instance: Instance, more: &str, line: &str) -> Simulated {
     let machine = format!("schema = 1\nfrom = '{}'\n{more}", instance.name);
-    let samples = if line.contains("--samples") { "" } else { "--samples 5" };
-    Simulated::run(&machine, &format!("rdma {line} {samples} --time-limit 50ms --quiet"))
+    Simulated::run(&machine, &words(line))
+}
+
+/// A run of ranks on so many hosts, each like `instance`.
+fn run_between(hosts: u32, ranks: u32, instance: Instance, line: &str) -> Simulated {
+    let machine = format!("schema = 1\nfrom = '{}'\nhosts = {hosts}\n", instance.name);
+    Simulated::run_ranks(ranks, &machine, &words(line))
 }
 
 /// Compares a row that is not staged with the model.
@@ -120,9 +132,17 @@ fn assert_row(instance: Instance, rows: &Rows, row: usize, rails: f64) {
     }
 }
 
-/// Runs on machines like `instance` with these words, and compares all rows with the model.
+/// Runs on a machine like `instance` with these words, and compares all rows with the model.
 fn assert_rows(instance: Instance, line: &str, count: usize) {
-    let run = run(instance, "", line);
+    assert_rows_of(&run(instance, "", line), instance, count);
+}
+
+/// The same, between two hosts.
+fn assert_rows_between(instance: Instance, line: &str, count: usize) {
+    assert_rows_of(&run_between(2, 2, instance, line), instance, count);
+}
+
+fn assert_rows_of(run: &Simulated, instance: Instance, count: usize) {
     let rows = run.rows();
     assert_eq!(rows.len(), count, "{}", run.stdout);
     for row in 0..rows.len() {
@@ -133,7 +153,7 @@ fn assert_rows(instance: Instance, line: &str, count: usize) {
 
 #[test]
 fn on_a_p5_writes_and_reads_are_the_devices_and_messages_go_over_efa() {
-    assert_rows(P5, "--memory gpu --pattern one-way --sizes 8,8M", 8);
+    assert_rows_between(P5, "--memory gpu --pattern one-way --sizes 8,8M", 16);
     assert_rows(P5, "--memory host --pattern one-way --sizes 64K,1M", 8);
 }
 
@@ -145,7 +165,7 @@ fn an_operation_that_lasts_longer_than_a_sample_takes_each_interface_as_often() 
 #[test]
 fn on_a_p4d_writes_are_made_of_messages_and_say_so() {
     assert_rows(P4D, "--memory gpu --pattern one-way --sizes 8,8M", 8);
-    assert_rows(P4D, "--memory host --pattern one-way --sizes 64K,1M", 8);
+    assert_rows_between(P4D, "--memory host --pattern one-way --sizes 64K,1M", 16);
 }
 
 #[test]
@@ -201,6 +221,30 @@ fn on_a_g6e_interfaces_do_not_reach_memory_of_gpus() {
     for row in 0..rows.len() {
         assert_eq!(rows.cell(row, "status"), "skipped", "{}", run.stdout);
         assert!(rows.cell(row, "reason").contains("GPU"), "{}", run.stdout);
+    }
+}
+
+#[test]
+fn each_of_four_hosts_sends_to_another_as_fast_as_if_it_were_alone() {
+    let line = "--memory gpu --operation write,read --sizes 2M --pattern neighbours,bisection";
+    let run = run_between(4, 4, P5, line);
+    let rows = run.rows();
+    assert_eq!(rows.len(), 4, "{}", run.stdout);
+    for row in 0..rows.len() {
+        assert_row(P5, &rows, row, P5.rails);
+        assert_eq!(rows.cell(row, "flows"), "4");
+    }
+}
+
+#[test]
+fn memory_of_a_gpu_on_the_other_numa_node_of_its_interface_is_farther() {
+    // The last interface of the host, of both ranks: there and back it is farther at each end.
+    let line = "--memory gpu --gpus 0 --nic rdmap95s0-rdm --operation write --sizes 8";
+    let run = run_between(2, 2, P5, &format!("{line} --pattern one-way"));
+    let rows = run.rows();
+    let far_ns = P5.time_ns("write", 8.0) + 4.0 * FAR_NS;
+    for row in 0..2 {
+        assert_near(rows.number(row, "latency_ns_p50"), far_ns, 0.002, &what(&rows, row));
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     queue::{close_drained, idle, synchronize_all},
     reach::can_enable,
 };
-use crate::{state::World, timing::cost::Place};
+use crate::{fabric, state::World, timing::cost::Place};
 
 driver! {
     fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: i32) |world| {
@@ -64,6 +64,19 @@ driver! {
         let mut local = world.local();
         let gpu = local.gpu(device)?;
         local.context(gpu).flags = flags;
+        Ok(())
+    }
+
+    fn cuFlushGPUDirectRDMAWrites(target: u32, scope: u32) |world| {
+        let gpu = world.local().current(world)?;
+        if !world.machine.host.gpudirect {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        // CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX; …_TO_OWNER, …_TO_ALL_DEVICES.
+        if target != 0 || !matches!(scope, 100 | 200) {
+            return Err(Code::INVALID_VALUE);
+        }
+        fabric::flush(world, gpu);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ driver! {
             return Err(Code::INVALID_VALUE);
         }
         let variable = std::env::var("CUDA_VISIBLE_DEVICES").ok();
-        let visible = visible(variable.as_deref(), &world.machine);
+        let visible = visible(variable.as_deref(), &world.own);
         if visible.is_empty() {
             return Err(Code::NO_DEVICE);
         }
@@ -86,9 +86,9 @@ driver! {
         let id = unsafe { CStr::from_ptr(id.pointer()) };
         let wanted = pci_numbers(id.to_str().map_err(|_| Code::INVALID_VALUE)?);
         let wanted = wanted.ok_or(Code::INVALID_VALUE)?;
-        let found = world.machine.gpus.iter().position(|gpu| gpu.pci == wanted);
-        let found = found.ok_or(Code::INVALID_DEVICE)? as i32;
-        device.set(world.local().gpu(found)? as i32)
+        let found = world.own.gpus.iter().position(|gpu| gpu.pci == wanted);
+        let found = found.ok_or(Code::INVALID_DEVICE)? as u32;
+        device.set(world.local().gpu((world.own.first_gpu + found) as i32)? as i32)
     }
 
     fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) |world| {
@@ -228,12 +228,20 @@ fn attribute_of(machine: &Machine, ordinal: usize, attribute: i32) -> Option<i32
         83..=86 | 88 | 89 | 96 | 98 => 0, // managed and pageable memory, atomics on host memory
         87 => 2,                          // single to double precision
         100 | 101 | 104 | 105 | 107..=112 | 114 => 0,
-        113 => 0,                   // read-only registration
-        115..=119 => 0,             // memory pools, GPUDirect RDMA
-        120 | 121 => 0,             // clusters, deferred mapping
-        124 => 0,                   // memory given away as dma-bufs
-        125 => 0,                   // events between processes
-        126 => 1,                   // domains of memory synchronisation
+        113 => 0,                                       // read-only registration
+        115 | 119 => 0,                                 // memory pools
+        116 | 117 => i32::from(machine.host.gpudirect), // GPUDirect RDMA, and the host flushes it
+        118 => {
+            if gpu.orders_writes() {
+                200
+            } else {
+                0
+            }
+        } // for all devices, or not at all
+        120 | 121 => 0,                                 // clusters, deferred mapping
+        124 => 0,                                       // memory given away as dma-bufs
+        125 => 0,                                       // events between processes
+        126 => 1,                                       // domains of memory synchronisation
         127..=130 | 132 | 133 => 0, // tensor maps, fabric handles, NUMA, multicast, MPS
         131 => -1,                  // the GPU is no NUMA node
         _ => return None,

@@ -100,6 +100,9 @@ fn open(world: &World, handle: Handle) -> Result<u64, Code> {
     drop(plane);
     let live = export.filter(|export| export.nonce == handle.nonce && handle.nonce != 0);
     let export = live.ok_or(Code::INVALID_VALUE)?;
+    if world.machine.host_of(export.gpu) != world.host {
+        return Err(Code::INVALID_VALUE);
+    }
     if export.pid == std::process::id() {
         return Err(Code::INVALID_CONTEXT);
     }

@@ -3,11 +3,12 @@
 
 use crate::{machine::Machine, nvml::uuid};
 
-/// The GPUs, in the order in which the process counts them. What is behind the first entry that is
+/// The GPUs of a host, in the order in which the process counts them, by their numbers among all
+/// hosts'. What is behind the first entry that is
 /// no GPU does not count; a GPU that is named twice leaves none.
 pub(super) fn visible(value: Option<&str>, machine: &Machine) -> Vec<u32> {
     let all = 0..u32::try_from(machine.gpus.len()).unwrap_or(0);
-    let Some(value) = value else { return all.collect() };
+    let Some(value) = value else { return all.map(|gpu| machine.first_gpu + gpu).collect() };
     let find = |entry: &str| {
         let number = entry.parse().ok().filter(|number| all.contains(number));
         let by_uuid = |gpu: &u32| entry.len() > 4 && uuid(machine, *gpu).starts_with(entry);
@@ -15,10 +16,10 @@ pub(super) fn visible(value: Option<&str>, machine: &Machine) -> Vec<u32> {
     };
     let mut visible = Vec::new();
     for gpu in value.split(',').map(|entry| find(entry.trim())).map_while(|found| found) {
-        if visible.contains(&gpu) {
+        if visible.contains(&(machine.first_gpu + gpu)) {
             return Vec::new();
         }
-        visible.push(gpu);
+        visible.push(machine.first_gpu + gpu);
     }
     visible
 }

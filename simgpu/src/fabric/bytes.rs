@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fs::File, io, ptr, sync::Mutex};
 use crate::{
     execute::lock,
     memory::Mapping,
-    timing::wire::{End, Move},
+    timing::wire::{End, Held, Memory, Move},
 };
 
 /// Between two other processes, this much at a time.
@@ -99,6 +99,37 @@ fn here(end: End) -> Option<*mut u8> {
     });
     let start = mapping.as_ref()?.start + (memory.address - memory.beginning);
     Some(ptr::with_exposed_provenance_mut(start as usize))
+}
+
+/// Carries bytes to memory of a GPU that does not order what devices write: the last byte is held
+/// back, and the GPU sees what was there before. `held` has none yet.
+pub(super) fn carry_but_one(order: Move, held: &mut Held) -> io::Result<()> {
+    let memory = order.to.memory;
+    let last = Memory { address: memory.address + order.bytes - 1, ..memory };
+    let end = End { memory: last, ..order.to };
+    let Some(place) = here(end) else { return carry(order) };
+    // SAFETY: it is in a file that is mapped for good.
+    let before = unsafe { place.read_volatile() };
+    carry(order)?;
+    // SAFETY: as above.
+    let after = unsafe { place.read_volatile() };
+    // SAFETY: as above.
+    unsafe { place.write_volatile(before) };
+    *held = Held { is_there: true, before, after, end };
+    Ok(())
+}
+
+/// Lets a GPU see the byte that was held back, unless something else was written there since.
+pub(super) fn release(held: &mut Held) {
+    if !std::mem::take(&mut held.is_there) {
+        return;
+    }
+    let Some(place) = here(held.end) else { return };
+    // SAFETY: it is in a file that is mapped for good.
+    if unsafe { place.read_volatile() } == held.before {
+        // SAFETY: as above.
+        unsafe { place.write_volatile(held.after) };
+    }
 }
 
 /// Repeats `move_on`, which is told how much is done and answers how much more is, to the end.

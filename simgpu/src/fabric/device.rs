@@ -1,7 +1,7 @@
 //! What a machine's interfaces can do, by their generation, and what an operation on them takes.
 
 use crate::{
-    machine::{Machine, nics::PortState},
+    machine::Machine,
     timing::{
         cost::{Place, pcie_of},
         wire::{Kind, Pcie, Side, Way},
@@ -69,9 +69,4 @@ fn pcie(machine: &Machine, gpu: u32, goes_up: bool) -> Option<Pcie> {
     let [up, down] = pcie_of(gpu);
     let (resource, gb_s) = if goes_up { (up, of.pcie_up_gb_s) } else { (down, of.pcie_down_gb_s) };
     Some(Pcie { resource, gb_s: gb_s? })
-}
-
-/// Whether the port of an interface carries data.
-pub(super) fn is_up(machine: &Machine, nic: usize) -> bool {
-    machine.nics[nic].state == PortState::Active
 }

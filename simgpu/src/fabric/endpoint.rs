@@ -350,6 +350,7 @@ impl Endpoint {
             return -(fi::FI_EINVAL as isize);
         };
         let order = Order {
+            is_of_device: self.is_direct,
             data: message.data,
             has_data: flags & fi::FI_REMOTE_CQ_DATA != 0,
             is_told: flags & fi::FI_COMPLETION != 0,

@@ -34,7 +34,7 @@ mod progress;
 mod queues;
 mod words;
 
-pub(crate) use progress::{looks_again, wait};
+pub(crate) use progress::{flush, looks_again, wait};
 
 /// A version as libfabric writes it.
 const fn version(major: u32, minor: u32) -> u32 {

@@ -122,7 +122,7 @@ pub(super) unsafe extern "C" fn fi_getinfo(
     let Some(world) = world() else { return failed(fi::FI_ENODATA) };
     // SAFETY: the caller's promise.
     let hints = unsafe { Hints::read(hints) };
-    let found = offers::offers(&world.machine, &hints);
+    let found = offers::offers(&world.own, &hints);
     // SAFETY: as above.
     unsafe { info.write(found) };
     if found.is_null() { failed(fi::FI_ENODATA) } else { 0 }
@@ -201,7 +201,7 @@ unsafe extern "C" fn open_domain(
     let Some(world) = world() else { return failed(fi::FI_ENODEV) };
     // SAFETY: libfabric's users open what `fi_getinfo` has offered.
     let hints = unsafe { Hints::read(info) };
-    let Some(nic) = hints.domain.and_then(|name| offers::nic_of(&world.machine, &name)) else {
+    let Some(nic) = hints.domain.and_then(|name| offers::nic_of(&world.own, &name)) else {
         return failed(fi::FI_ENODEV);
     };
     bytes::open_to_all();

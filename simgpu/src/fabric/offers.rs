@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     bindings as fi,
-    device::{MESSAGE_MAX, RDMA_MAX, is_up},
+    device::{MESSAGE_MAX, RDMA_MAX},
     words::{FI_ORDER_SAS, FI_PROTO_EFA},
 };
 use crate::{machine::Machine, system};
@@ -113,9 +113,11 @@ fn domain_name(machine: &Machine, nic: usize) -> CString {
     CString::new(name).unwrap_or_default()
 }
 
-/// The interface whose domain has this name.
+/// The interface whose domain has this name, by its number among all hosts'.
 pub(super) fn nic_of(machine: &Machine, domain: &CStr) -> Option<usize> {
-    (0..machine.nics.len()).find(|nic| domain_name(machine, *nic).as_c_str() == domain)
+    let mut nics = 0..machine.nics.len();
+    let found = nics.find(|nic| domain_name(machine, *nic).as_c_str() == domain)?;
+    Some(machine.first_nic + found)
 }
 
 /// The offers that answer `hints`, as a list; null if there are none.
@@ -133,7 +135,7 @@ pub(super) fn offers(machine: &Machine, hints: &Hints) -> *mut fi::fi_info {
         if cannot {
             continue;
         }
-        for nic in (0..machine.nics.len()).filter(|nic| is_up(machine, *nic)) {
+        for nic in (0..machine.nics.len()).filter(|nic| machine.nics[*nic].is_up()) {
             if !hints.wants(fabric, &domain_name(machine, nic)) {
                 continue;
             }

@@ -6,11 +6,13 @@ use std::{
     sync::Once,
 };
 
-use super::bytes::carry;
+use super::bytes::{carry, carry_but_one, release};
 use crate::{
     state::World,
     timing::{
-        Guard, monotonic_ns,
+        Guard,
+        cost::Place,
+        monotonic_ns,
         wire::{Endpoint, Note, Wires},
     },
 };
@@ -126,7 +128,19 @@ fn settle(world: &World, plane: &mut Guard<'_>) {
         let Some(order) = step else { continue };
         let counter = order.to.memory.counter as usize;
         world.shared.count_write(counter);
-        if let Err(err) = carry(order) {
+        let carried = match order.to.memory.place {
+            Place::Gpu(gpu) => {
+                let held = &mut plane.wires.held[gpu as usize];
+                release(held);
+                let is_seen = world.machine.gpus[gpu as usize].orders_writes();
+                match order.is_of_device && !is_seen && order.bytes > 0 {
+                    true => carry_but_one(order, held),
+                    false => carry(order),
+                }
+            }
+            Place::Host => carry(order),
+        };
+        if let Err(err) = carried {
             // Mostly its process has died: what it has is buried with it.
             plane.bury_the_dead();
             warn_if_forbidden(&err);
@@ -136,6 +150,16 @@ fn settle(world: &World, plane: &mut Guard<'_>) {
         world.shared.count_network(places, order.bytes);
     }
     world.shared.tell(plane.wires.take_told());
+}
+
+/// Lets a GPU see all that devices have written to its memory.
+pub(crate) fn flush(world: &World, gpu: u32) {
+    let mut plane = world.plane();
+    let held = &mut plane.wires.held[gpu as usize];
+    let counter = held.end.memory.counter as usize;
+    world.shared.count_write(counter);
+    release(held);
+    world.shared.count_write(counter);
 }
 
 /// Says once that the kernel keeps processes from each other's memory: what has arrived is not there.

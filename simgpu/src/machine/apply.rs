@@ -26,6 +26,12 @@ const PCI_DEVICE_ID: u32 = 1;
 /// The machine that a file describes.
 pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
     let mut machine = beginning(&file)?;
+    if let Some(hosts) = &file.hosts {
+        machine = machine.times(hosts.get_ref().get_u32()).map_err(|most| {
+            let text = format!("so many hosts cannot be simulated: at most {most}");
+            Problem::new(hosts, "hosts", text)
+        })?;
+    }
     machine.name = file.name.clone().unwrap_or_else(|| name.to_owned());
     machine.report = file.report.clone();
     if let Some(resolution) = file.event_resolution_ns {
@@ -91,7 +97,7 @@ pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
     if let Some(keys) = &file.nccl {
         set(&mut machine.nccl.nvls, keys.nvls.map(Some));
         set(&mut machine.nccl.nvls_efficiency, keys.nvls_efficiency.map(|share| Some(share.get())));
-        set(&mut machine.nccl.net_gb_s, keys.net_gb_s.map(|speed| speed.get()));
+        set(&mut machine.nccl.net_gb_s, keys.net_gb_s.map(|speed| Some(speed.get())));
         set(&mut machine.nccl.init_ms, keys.init_ms.map(|ms| ms.get()));
         set(&mut machine.nccl.work_fifo_bytes, keys.work_fifo_bytes.map(|bytes| bytes.get()));
         set(&mut machine.nccl.net_name, keys.net_name.clone());
@@ -131,6 +137,9 @@ fn beginning(file: &File) -> Result<Machine, Problem> {
 fn plain(gpus: u32) -> Machine {
     Machine {
         name: String::new(),
+        hosts: 1,
+        first_gpu: 0,
+        first_nic: 0,
         event_resolution_ns: instance::EVENT_RESOLUTION_NS,
         driver_version: instance::DRIVER_VERSION,
         confidential_computing: false,
@@ -296,8 +305,12 @@ fn change_rate(rate: &mut Rate, keys: Option<RateKeys>) {
 /// PCI addresses tell GPUs apart.
 fn no_address_twice(machine: &Machine, entries: &[GpuKeys]) -> Result<(), Problem> {
     for address in entries.iter().filter_map(|keys| keys.pci.as_ref()) {
-        let same = machine.gpus.iter().filter(|gpu| gpu.pci == address.get_ref().0);
-        if same.count() > 1 {
+        let all = (0..).zip(&machine.gpus);
+        let same = all.filter(|(_, gpu)| gpu.pci == address.get_ref().0);
+        let mut hosts: Vec<u32> = same.map(|(ordinal, _)| machine.host_of(ordinal)).collect();
+        let count = hosts.len();
+        hosts.dedup();
+        if hosts.len() < count {
             let text = "two GPUs have this address: give each its own".to_owned();
             return Err(Problem::new(address, "gpu.pci", text));
         }
@@ -333,6 +346,12 @@ fn ends_apart(
             let text = format!("GPU {source} is source and target: a pair is of two GPUs");
             Err(Problem::new(at, &format!("{table}.target"), text))
         }
+        ((Some(source), Some(target)), Some(at))
+            if machine.host_of(source) != machine.host_of(target) =>
+        {
+            let text = format!("GPU {source} and GPU {target} are in two hosts: no pair");
+            Err(Problem::new(at, &format!("{table}.target"), text))
+        }
         _ => Ok(ends),
     }
 }
@@ -348,7 +367,9 @@ fn pairs_between(
     (source, target): Ends,
     both_ways: bool,
 ) -> impl Iterator<Item = &mut Pair> {
-    machine.pairs.iter_mut().filter(move |pair| {
+    let own = machine.gpus_of_host();
+    let is_within = move |pair: &Pair| pair.source / own == pair.target / own;
+    machine.pairs.iter_mut().filter(move |pair| is_within(pair)).filter(move |pair| {
         is_between(pair, (source, target)) || both_ways && is_between(pair, (target, source))
     })
 }

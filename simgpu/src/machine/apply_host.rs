@@ -137,7 +137,8 @@ pub(super) fn nic(machine: &Machine, named: &Spanned<i64>, at: &str) -> Result<u
 
 /// Whether all devices have their places on PCI Express.
 pub(super) fn has_places(machine: &Machine, file: &File) -> Result<(), Problem> {
-    let Err(text) = pci::located(machine) else { return Ok(()) };
+    let mut hosts = (0..machine.hosts).map(|host| pci::located(&machine.of_host(host)));
+    let Some(Err(text)) = hosts.find(Result::is_err) else { return Ok(()) };
     let last = file.gpu.iter().rev().find(|keys| keys.pci.is_some() || keys.pcie_switch.is_some());
     Err(match last.map(|keys| (&keys.pci, &keys.pcie_switch)) {
         Some((Some(address), _)) => Problem::new(address, "gpu.pci", text),

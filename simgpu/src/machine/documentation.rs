@@ -157,7 +157,7 @@ fn what_must_be_there_is_documented_so() {
 fn every_example_is_a_machine() {
     let text = section("## Machine files");
     let examples: Vec<&str> = text.split("```toml\n").skip(1).collect();
-    assert_eq!(examples.len(), 3);
+    assert_eq!(examples.len(), 4);
     for example in examples {
         machine(example.split("```").next().unwrap());
     }

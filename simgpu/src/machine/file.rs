@@ -26,6 +26,7 @@ pub(super) struct File {
     schema: Whole<1, 1>,
     pub name: Option<String>,
     pub from: Option<Spanned<String>>,
+    pub hosts: Option<Spanned<Whole<1, { GPUS_MAX as u64 }>>>,
     pub gpu_count: Option<Spanned<Whole<1, { GPUS_MAX as u64 }>>>,
     pub nvswitch: Option<Spanned<bool>>,
     pub event_resolution_ns: Option<Whole<1, 1_000_000>>,

@@ -61,6 +61,9 @@ pub(super) fn machine(name: &str) -> Option<Machine> {
     let gpus: Vec<Gpu> = (0..instance.gpu_count).map(|ordinal| builder.gpu(ordinal)).collect();
     Some(Machine {
         name: name.to_owned(),
+        hosts: 1,
+        first_gpu: 0,
+        first_nic: 0,
         event_resolution_ns: EVENT_RESOLUTION_NS,
         driver_version: DRIVER_VERSION,
         confidential_computing: false,
@@ -213,16 +216,14 @@ impl Builder {
         NvLinks { generation, count, down: Vec::new(), switch }
     }
 
-    /// What collectives find: the network's rate, which the GPUs share evenly.
+    /// What collectives find. Without interfaces for RDMA the GPUs share the network evenly.
     fn nccl(&self) -> Nccl {
         let assumed = Nccl::default();
-        let share_gb_s = |gbps: f64| gbps / 8.0 / f64::from(self.instance.gpu_count);
-        let efa = self.instance.efa == Some(true);
-        Nccl {
-            net_gb_s: self.instance.network_gbps.map_or(assumed.net_gb_s, share_gb_s),
-            net_name: if efa { "Libfabric".to_owned() } else { assumed.net_name.clone() },
-            ..assumed
+        if self.instance.efa == Some(true) {
+            return Nccl { net_name: "Libfabric".to_owned(), ..assumed };
         }
+        let share_gb_s = |gbps: f64| gbps / 8.0 / f64::from(self.instance.gpu_count);
+        Nccl { net_gb_s: self.instance.network_gbps.map(share_gb_s), ..assumed }
     }
 
     /// The raw rate of so many NVLinks, in GB/s.

@@ -118,6 +118,7 @@ impl Builder {
             };
             let only = count == 1 && place == Place::Alone;
             Nic {
+                host: 0,
                 pci: if only { NIC_ONLY } else { (0, NIC_BUS_FIRST + number, 0) },
                 pci_device_id: self.nic_device_id(),
                 place,

@@ -5,7 +5,9 @@
 mod apply;
 mod apply_host;
 mod catalogue;
+mod cluster;
 mod efa;
+mod faults;
 mod file;
 mod health;
 pub(crate) mod host;
@@ -24,6 +26,7 @@ use std::{io, path::Path};
 use serde::{Deserialize, Serialize};
 
 pub use efa::{Efa, FailingNic, NicFault};
+pub use faults::{CallFault, FailingCall, FailingRank, Faults, Flip, Jitter, RankFault};
 pub use health::{
     EccErrors, ErrorCounter, FabricState, Health, HealthFault, Incident, is_divisible,
 };
@@ -52,6 +55,16 @@ pub enum BadMachine {
         /// What may have been meant.
         nearest: String,
     },
+    /// Too many hosts, or none.
+    #[error("{hosts} hosts of {name} cannot be simulated: give 1 to {most}")]
+    Large {
+        /// What each of them is.
+        name: String,
+        /// How many were asked for.
+        hosts: u32,
+        /// How many there can be.
+        most: u32,
+    },
     /// A machine file that cannot be read.
     #[error("cannot read machine file {path}: {refusal}")]
     Unreadable {
@@ -78,20 +91,31 @@ fn in_key(key: &str) -> String {
     if key.is_empty() { String::new() } else { format!(", `{key}`") }
 }
 
-/// The machine of an instance type, such as `p5.48xlarge`; or of a machine file, which has a `/`
-/// in its path or a name that ends in `.toml`.
+/// The machine of an instance type, such as `p5.48xlarge`; several hosts of a type, such as
+/// `2xp5.48xlarge`; or that of a machine file, which has a `/` in its path or a name that ends in
+/// `.toml`.
 ///
 /// # Errors
 ///
-/// An unknown name, a file that cannot be read, or one that is malformed.
+/// An unknown name, too many hosts, a file that cannot be read, or one that is malformed.
 pub fn load(name_or_path: &str) -> Result<Machine, BadMachine> {
     if name_or_path.contains('/') || name_or_path.ends_with(".toml") {
         return file::read(Path::new(name_or_path));
     }
-    instance::machine(name_or_path).ok_or_else(|| BadMachine::Unknown {
-        name: name_or_path.to_owned(),
-        nearest: nearest_instance(name_or_path),
-    })
+    let counted = name_or_path.split_once('x').and_then(|(count, instance)| {
+        Some((count.parse().ok()?, instance)).filter(|_| !instance.is_empty())
+    });
+    let (hosts, instance) = counted.unwrap_or((1, name_or_path));
+    let machine = instance::machine(instance).ok_or_else(|| BadMachine::Unknown {
+        name: instance.to_owned(),
+        nearest: nearest_instance(instance),
+    })?;
+    let machine = machine.times(hosts).map_err(|most| BadMachine::Large {
+        name: instance.to_owned(),
+        hosts,
+        most,
+    })?;
+    Ok(Machine { name: name_or_path.to_owned(), ..machine })
 }
 
 /// The names of all instance types.
@@ -149,6 +173,12 @@ impl Driver {
 pub struct Machine {
     /// Its name, such as `p5.48xlarge`.
     pub name: String,
+    /// How many hosts it consists of, with as many GPUs each: the first has the first GPUs, and so on.
+    pub hosts: u32,
+    /// Where it is one host of several: which of all GPUs is its first.
+    pub first_gpu: u32,
+    /// The same of network interfaces.
+    pub first_nic: usize,
     /// Granularity of event times, in nanoseconds; at least 1. Times are rounded down to it.
     pub event_resolution_ns: u64,
     /// Version of the driver as `cuDriverGetVersion` gives it: 12060 is 12.6.
@@ -191,6 +221,7 @@ impl Machine {
     /// The UUID of a GPU: the same whenever a machine of this name is simulated.
     pub fn uuid(&self, ordinal: u32) -> [u8; 16] {
         // With the ordinal in front, no two GPUs of a machine are alike.
+        let ordinal = self.first_gpu + ordinal;
         hash(ordinal.to_le_bytes().into_iter().chain(self.name.bytes()))
     }
 
@@ -276,8 +307,8 @@ pub struct Nccl {
     pub nvls: Option<bool>,
     /// What is reached of the NVSwitch's bound; `None`: by the compute capability.
     pub nvls_efficiency: Option<f64>,
-    /// What the network moves for each GPU, one way.
-    pub net_gb_s: f64,
+    /// What the network moves for each GPU, one way; `None`: what its interfaces do.
+    pub net_gb_s: Option<f64>,
     /// The network's name in the log.
     pub net_name: String,
     /// What making a communicator takes, in milliseconds.
@@ -291,7 +322,7 @@ impl Default for Nccl {
         Self {
             nvls: None,
             nvls_efficiency: None,
-            net_gb_s: 12.5,
+            net_gb_s: None,
             net_name: "Socket".to_owned(),
             init_ms: 500,
             work_fifo_bytes: 1 << 20,
@@ -383,6 +414,13 @@ pub struct NvLinks {
 }
 
 impl Gpu {
+    /// Whether what it does sees all that other devices have written to its memory before. NCCL
+    /// waits for them on GPUs before Hopper (NVIDIA/nccl 2.30.7, src/graph/paths.cc,
+    /// `ncclTopoNeedFlush`).
+    pub(crate) const fn orders_writes(&self) -> bool {
+        self.compute_capability.0 >= 9
+    }
+
     /// NVIDIA's number for the NVSwitch that its links end in: pci.ids for that of A100.
     pub(crate) const fn nvswitch_device_id(&self) -> u32 {
         if self.nvlinks.generation <= 3 { 0x1af1 } else { 0x22a3 }
@@ -451,131 +489,6 @@ pub enum Link {
     NvLink(u32),
     /// PCIe.
     Pcie,
-}
-
-/// What goes wrong on purpose.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Faults {
-    /// Operations that last longer than they should.
-    pub jitter: Vec<Jitter>,
-    /// Bytes that arrive wrong.
-    pub flips: Vec<Flip>,
-    /// Calls that fail.
-    pub calls: Vec<FailingCall>,
-    /// Ranks of communicators that fail.
-    #[serde(default)]
-    pub ranks: Vec<FailingRank>,
-    /// What happens to GPUs as they work.
-    #[serde(default)]
-    pub health: Vec<HealthFault>,
-    /// What goes wrong with operations over network interfaces.
-    #[serde(default)]
-    pub nics: Vec<FailingNic>,
-}
-
-/// A rank of a communicator that fails, in one way or another.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FailingRank {
-    /// `None`: any rank.
-    pub rank: Option<u32>,
-    /// A function such as `ncclAllReduce`, or `ncclCommInitRank` for joining; `None`: any
-    /// collective.
-    pub name: Option<String>,
-    /// How many calls of it go well before; counted for each communicator.
-    pub after: u64,
-    /// What happens.
-    pub what: RankFault,
-    /// Whether it happens at every later call too, or only at that one.
-    pub always: bool,
-}
-
-/// How a rank fails.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RankFault {
-    /// One element that it receives is wrong.
-    Wrong {
-        /// Counted from 0; shorter collectives are spared.
-        element: u64,
-    },
-    /// It never arrives.
-    Absent,
-    /// `ncclCommGetAsyncError` tells of this code from then on.
-    Asynchronous {
-        /// The library's code.
-        code: u32,
-    },
-    /// The call answers this code, with a reason.
-    Refused {
-        /// The library's code.
-        code: u32,
-        /// What `ncclGetLastError` says.
-        reason: String,
-    },
-}
-
-/// A share of the transfers from `source` to `target` that last longer.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Jitter {
-    /// GPU where the data is; `None`: any, and the host.
-    pub source: Option<u32>,
-    /// GPU where the data goes; `None`: any, and the host.
-    pub target: Option<u32>,
-    /// 0 to 1.
-    pub share: f64,
-    /// How much longer.
-    pub extra_ns: f64,
-    /// By how much more, as a share of its own time: uniform from 0 to twice this.
-    pub extra_share: f64,
-    /// For how long transfers share what was drawn; 0: each has its own.
-    pub lasts_ns: f64,
-    /// What chance begins with: the run's seed.
-    pub seed: u64,
-}
-
-/// A transfer from `source` to `target` that leaves one byte wrong in the target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Flip {
-    /// GPU where the data is; `None`: any, and the host.
-    pub source: Option<u32>,
-    /// GPU where the data goes; `None`: any, and the host.
-    pub target: Option<u32>,
-    /// Bytes from the beginning of the transfer; transfers that are shorter are spared.
-    pub offset: u64,
-    /// How many transfers go well before it; counted in each process.
-    pub after: u64,
-    /// Whether every later transfer is hit too, or only that one.
-    pub always: bool,
-}
-
-/// A driver call that fails.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FailingCall {
-    /// Name without a version suffix, such as `cuMemAlloc`; NVML's too.
-    pub name: String,
-    /// In which process, in the order in which they came to the machine; `None`: in each.
-    pub process: Option<usize>,
-    /// How many calls go well before it; counted in each process.
-    pub after: u64,
-    /// What happens.
-    pub what: CallFault,
-    /// Whether it happens at every later call too, or only at that one.
-    pub always: bool,
-}
-
-/// How a call fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum CallFault {
-    /// It answers this code, and does nothing.
-    Refused {
-        /// The library's code.
-        code: u32,
-    },
-    /// It never comes back.
-    Hung,
-    /// Its process is killed in it.
-    Killed,
-    /// Its process is stopped in it.
-    Stopped,
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 /// A network interface: an Elastic Fabric Adapter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nic {
+    /// The host that it is in.
+    pub host: u32,
     /// PCI domain, bus, device.
     pub pci: (u32, u32, u32),
     /// The identity of the device among those of its vendor.
@@ -21,6 +23,13 @@ pub struct Nic {
     pub pcie_generation: (u32, u32),
     /// PCI Express lanes now and at most.
     pub pcie_lanes: (u32, u32),
+}
+
+impl Nic {
+    /// Whether its port carries data.
+    pub(crate) fn is_up(&self) -> bool {
+        self.state == PortState::Active
+    }
 }
 
 /// What a network interface is next to on PCI Express.

@@ -26,7 +26,8 @@ fn links(pair: &Pair) -> u32 {
 /// with fewer, without one a GPU has those of its pairs.
 pub(super) fn count(machine: &mut Machine, file: &File) -> Result<(), Problem> {
     if machine.gpus.iter().any(|gpu| gpu.nvlinks.switch) {
-        for pair in &mut machine.pairs {
+        let own = machine.gpus_of_host();
+        for pair in machine.pairs.iter_mut().filter(|of| of.source / own == of.target / own) {
             let [source, target] = [pair.source, pair.target]
                 .map(|ordinal| machine.gpus[ordinal as usize].nvlinks.count);
             pair.link = link(source.min(target));

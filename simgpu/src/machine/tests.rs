@@ -465,7 +465,7 @@ fn what_collectives_find_is_carried_over() {
     let nccl = Nccl {
         nvls: Some(false),
         nvls_efficiency: Some(0.5),
-        net_gb_s: 50.0,
+        net_gb_s: None,
         net_name: "Libfabric".to_owned(),
         ..Nccl::default()
     };

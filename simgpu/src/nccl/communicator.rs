@@ -244,7 +244,7 @@ pub(super) fn join(world: &World, handle: u64, function: &'static str) -> Result
         joined: true,
         place: world.place as u32,
         gpu: own.gpu,
-        host: host(environment.host.as_deref()),
+        host: host(environment.host.as_deref(), world.host),
         ways: Rank::ways_of(environment),
         ..Member::default()
     };
@@ -253,12 +253,11 @@ pub(super) fn join(world: &World, handle: u64, function: &'static str) -> Result
     Ok(())
 }
 
-/// A host's name as a number.
-fn host(name: Option<&str>) -> u64 {
-    name.map_or(0, |name| {
-        name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
+/// A number for a host that has been given a name.
+fn host(name: Option<&str>, number: u32) -> u64 {
+    let bytes = name.unwrap_or_default().bytes().chain(number.to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
@@ -343,6 +342,7 @@ fn whole(world: &World, own: &Communicator, shared: &Shared) -> Result<Model, Re
 
 fn tell_of_init(world: &World, own: &Communicator, what: &str) {
     let (handle, function) = (own.number, own.made_by);
+    let place = world.machine.place_of(own.gpu);
     log::about(own.gpu);
     let before = if what == "Init START" { format!("[Rank {}] ", own.rank) } else { String::new() };
     let line = format!(
@@ -350,8 +350,8 @@ fn tell_of_init(world: &World, own: &Communicator, what: &str) {
          commId {:#x} - {what}",
         own.rank,
         own.ranks,
-        own.gpu,
-        own.gpu,
+        place,
+        place,
         super::report::bus_id(world, own.gpu),
         own.nonce
     );

@@ -419,14 +419,14 @@ fn init_all(
     if target.pointer().is_null() {
         return Err(null("comms"));
     }
-    let gpus = world.machine.gpus.len();
-    if count < 1 || count as usize > gpus {
-        return refuse(format!("Invalid device count requested : {count}/{gpus}"));
+    let visible = world.local().visible.clone();
+    if count < 1 || count as usize > visible.len() {
+        return refuse(format!("Invalid device count requested : {count}/{}", visible.len()));
     }
     let mut chosen = Vec::new();
     for at in 0..count as usize {
         let device = if devices.is_null() { at as i32 } else { devices.get(at)? };
-        let gpu = u32::try_from(device).ok().filter(|gpu| (*gpu as usize) < gpus);
+        let gpu = usize::try_from(device).ok().and_then(|place| visible.get(place).copied());
         let Some(gpu) = gpu.filter(|gpu| !chosen.contains(gpu)) else {
             return refuse(format!("Invalid or duplicate device {device} in the list of devices"));
         };

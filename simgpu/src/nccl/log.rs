@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::environment;
+use crate::state::world;
 
 /// What a line is about; the real library's bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +72,7 @@ thread_local! {
 
 /// From now on lines of this thread are about this GPU.
 pub(super) fn about(gpu: u32) {
-    GPU.set(gpu);
+    GPU.set(world().map_or(gpu, |world| world.machine.place_of(gpu)));
 }
 
 fn log() -> &'static Log {
@@ -87,7 +88,10 @@ fn log() -> &'static Log {
             None => Level::None,
         };
         let mask = environment::text("NCCL_DEBUG_SUBSYS").map_or(DEFAULT, |list| mask(&list));
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let own = world().filter(|world| world.machine.hosts > 1);
+        let host = own.map(|world| world.own.host.hostname.clone());
+        let host = host.or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok());
+        let host = host.unwrap_or_default();
         let host = host.trim().split('.').next().unwrap_or_default().to_owned();
         let path = environment::text("NCCL_DEBUG_FILE").filter(|_| level > Level::Version);
         let file = path.and_then(|path| File::create(expanded(&path, &host)).ok());

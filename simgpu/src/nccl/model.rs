@@ -179,7 +179,15 @@ impl Model {
         let ring = ring(&ranks, &pairs);
         let next = |at: usize| ring[(at + 1) % count];
         let hops: Vec<Way> = (0..count).map(|at| pairs[ring[at]][next(at)].0).collect();
-        let rates = (0..count).map(|at| pairs[ring[at]][next(at)].1);
+        // Its channels go through all GPUs of a host in turn, each by its own interfaces.
+        let out_of = |host: u64| -> f64 {
+            let own = ranks.iter().filter(|rank| rank.host == host);
+            own.map(|rank| machine.net_gb_s(rank.gpu)).sum()
+        };
+        let rates = (0..count).map(|at| {
+            let [from, to] = [ring[at], next(at)].map(|rank| ranks[rank].host);
+            if from == to { pairs[ring[at]][next(at)].1 } else { out_of(from).min(out_of(to)) }
+        });
         let nvlink = hops.iter().all(|way| way.medium() == 0);
         let usual = if nvlink { CHANNELS.0 } else { CHANNELS.1 };
         let least = environment.channels_min.unwrap_or(1);
@@ -462,7 +470,7 @@ fn between(
     if (from.gpu, from.host) == (to.gpu, to.host) {
         return Ok((Way::Peer { nvlink: false, read: false }, sender.local.ce.gb_s));
     }
-    let net = (Way::Net, machine.nccl.net_gb_s);
+    let net = (Way::Net, machine.net_gb_s(from.gpu).min(machine.net_gb_s(to.gpu)));
     if from.host != to.host {
         return Ok(net);
     }

@@ -19,13 +19,14 @@ pub(super) fn bus_id(world: &World, gpu: u32) -> u64 {
 /// Tells of a communicator whose ranks are all there.
 pub(super) fn tell_of_layout(world: &World, own: &Communicator, model: &Model) {
     log::about(own.gpu);
+    let place = |gpu| world.machine.place_of(gpu);
     let init = |line: &str| log::info(Subsystem::Init, line);
     init(&format!("Using network {}", world.machine.nccl.net_name));
     let rank = own.rank as usize;
     let host = model.ranks[rank].host;
     let local = |until: usize| model.ranks[..until].iter().filter(|r| r.host == host).count();
     let available = if model.nvls.is_some() { "" } else { "not " };
-    init(&format!("NVLS multicast support is {available}available on dev {}", own.gpu));
+    init(&format!("NVLS multicast support is {available}available on dev {}", place(own.gpu)));
     init(&format!(
         "comm {:#x} rank {} nRanks {} nNodes {} localRanks {} localRank {} MNNVL 0",
         own.number,
@@ -99,7 +100,8 @@ pub(super) fn tell_of_way(
 ) {
     let environment = environment();
     let [from, to] = [source, target].map(|rank| model.ranks[rank]);
-    let ends = format!("{source}[{}] -> {target}[{}]", from.gpu, to.gpu);
+    let [near, far] = [from, to].map(|rank| world.machine.place_of(rank.gpu));
+    let ends = format!("{source}[{near}] -> {target}[{far}]");
     match model.way(source, target) {
         Way::Peer { read, .. } => {
             let read = if read { "/read" } else { "" };

@@ -83,9 +83,10 @@ pub(crate) fn live(world: &World, path: &str) -> Option<String> {
     let (port, counter) = path.rsplit_once("/hw_counters/")?;
     let (device, _) = port.rsplit_once("/ports/")?;
     let (_, name) = device.rsplit_once('/')?;
-    let number = world.machine.nics.iter().position(|nic| rdma_name(nic.pci) == name)?;
+    let own = &world.own;
+    let number = own.nics.iter().position(|nic| rdma_name(nic.pci) == name)?;
     let mut plane = world.plane();
-    let nic = plane.wires.nics.get_mut(number)?;
+    let nic = plane.wires.nics.get_mut(own.first_nic + number)?;
     let now_ns = monotonic_ns();
     if now_ns > nic.shown_ns + u64::from(LIFESPAN_MS) * 1_000_000 {
         (nic.shown, nic.shown_ns) = (nic.counts, now_ns);

@@ -20,7 +20,7 @@ fn a_call_fails_once_or_always_after_so_many() {
             failing("cuEventCreate", 1, 999, true),
             failing("cuInit", 0, 802, false),
         ];
-        crate::state::begin(machine).unwrap();
+        crate::state::begin(machine, 0).unwrap();
         assert_eq!(cuInit(0), 802);
         contexts(4);
         let codes: Vec<u32> = (0..5).map(|_| cuMemAlloc_v2(Out::to(&mut 0), 64)).collect();
@@ -36,7 +36,7 @@ fn a_fault_of_a_call_that_there_is_not_is_refused() {
         let mut machine = machine();
         machine.faults.calls = vec![failing("cuMemAloc", 0, 2, false)];
         let sentence = "fault.call: no call is named `cuMemAloc`: the nearest name is `cuMemAlloc`";
-        assert_eq!(crate::state::begin(machine.clone()).unwrap_err(), sentence);
+        assert_eq!(crate::state::begin(machine.clone(), 0).unwrap_err(), sentence);
         for name in ["cuMemcpyPeerAsync", "nvmlInit", "nvmlDeviceGetP2PStatus", "nvmlDeviceGetName"]
         {
             machine.faults.calls[0].name = name.to_owned();

@@ -12,7 +12,7 @@ fn before_anything_is_attached_there_is_no_device() {
     alone(|| {
         assert_eq!(cuInit(0), 100);
         assert_eq!(cuDeviceGetCount(Out::to(&mut 0)), 100);
-        crate::state::begin(machine()).unwrap();
+        crate::state::begin(machine(), 0).unwrap();
         assert_eq!(cuDeviceGetCount(Out::to(&mut 0)), 3, "not initialised");
         assert_eq!(cuStreamCreate(Out::to(&mut 0), 1), 3);
         assert_eq!(cuInit(1), 1);
@@ -24,7 +24,7 @@ fn before_anything_is_attached_there_is_no_device() {
 #[test]
 fn calls_need_a_context_that_lives() {
     alone(|| {
-        crate::state::begin(machine()).unwrap();
+        crate::state::begin(machine(), 0).unwrap();
         ok(cuInit(0));
         let alloc = || cuMemAlloc_v2(Out::to(&mut 0), 64);
         assert_eq!(alloc(), 201);
@@ -230,7 +230,7 @@ fn what_the_host_cannot_back_can_be_described_and_not_stored() {
 #[test]
 fn a_context_that_one_thread_has_retained_is_not_destroyed_by_the_release_of_another() {
     alone(|| {
-        crate::state::begin(machine()).unwrap();
+        crate::state::begin(machine(), 0).unwrap();
         ok(cuInit(0));
         on(get(|out| cuDevicePrimaryCtxRetain(out, 0)));
         let flag = pinned(64);
@@ -527,8 +527,9 @@ fn attaching_is_refused_in_a_sentence() {
             let (machine, state) = (pointer(machine), pointer(state));
             // SAFETY: the texts are C strings or null, and the array is as long as it is said to
             // be.
-            let code =
-                unsafe { simgpu_attach(machine, state, 0, sentence.as_mut_ptr(), sentence.len()) };
+            let code = unsafe {
+                simgpu_attach(machine, state, 0, 0, sentence.as_mut_ptr(), sentence.len())
+            };
             // SAFETY: the array is zeroed, or the call has written a C string.
             let sentence = unsafe { CStr::from_ptr(sentence.as_ptr()) };
             (code, sentence.to_str().unwrap().to_owned())

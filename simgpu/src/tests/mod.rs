@@ -60,7 +60,7 @@ pub(super) fn two(machine: fn() -> Machine, first: fn(&mut Other), second: fn(&m
     if let Ok(state) = std::env::var(STATE) {
         // SAFETY: the call takes a number and touches no memory.
         unsafe { libc::alarm(PATIENCE_S) };
-        crate::state::join(&state).unwrap();
+        crate::state::join(&state, 1).unwrap();
         let gpus = crate::state::machine().unwrap().gpus.len();
         contexts(gpus);
         return second(&mut Line);
@@ -157,6 +157,9 @@ pub(super) fn machine() -> Machine {
         (0..4).filter(move |target| *target != source).map(move |target| pair(source, target))
     });
     Machine {
+        hosts: 1,
+        first_gpu: 0,
+        first_nic: 0,
         name: "test".to_owned(),
         event_resolution_ns: 1,
         driver_version: 12080,
@@ -234,15 +237,17 @@ fn pair(source: u32, target: u32) -> Pair {
 
 /// Attaches to a machine, with contexts on all GPUs that all have access to each other.
 pub(super) fn begin(machine: Machine) -> Vec<u64> {
-    let gpus = machine.gpus.len();
-    crate::state::begin(machine).unwrap();
-    contexts(gpus)
+    crate::state::begin(machine, 0).unwrap();
+    contexts(crate::state::machine().unwrap().gpus.len())
 }
 
 pub(super) fn contexts(gpus: usize) -> Vec<u64> {
     ok(abi::cuInit(0));
     let contexts: Vec<u64> = (0..gpus)
-        .map(|gpu| get(|out| abi::cuDevicePrimaryCtxRetain(out, i32::try_from(gpu).unwrap())))
+        .map(|gpu| {
+            let device = get(|out| abi::cuDeviceGet(out, i32::try_from(gpu).unwrap()));
+            get(|out| abi::cuDevicePrimaryCtxRetain(out, device))
+        })
         .collect();
     for own in &contexts {
         ok(abi::cuCtxSetCurrent(*own));

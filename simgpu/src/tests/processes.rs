@@ -445,18 +445,60 @@ fn a_process_that_dies_with_the_lock_stops_nobody() {
     );
 }
 
+fn own_gpus() -> usize {
+    usize::try_from(get(|out| cuDeviceGetCount(out))).unwrap()
+}
+
+fn first_uuid() -> [u8; 16] {
+    let device = get(|out| cuDeviceGet(out, 0));
+    get(|out| cuDeviceGetUuid(out, device))
+}
+
+/// Two hosts of one machine.
+fn hosts() -> Machine {
+    machine().times(2).unwrap()
+}
+
+#[test]
+fn on_another_host_a_process_has_other_gpus_and_no_way_to_the_memory_of_these() {
+    two(
+        hosts,
+        |other| {
+            assert_eq!(own_gpus(), machine().gpus.len());
+            other.send(&format!("{:?}", first_uuid()));
+            other.send(&handle_text(&export(get(|out| cuMemAlloc_v2(out, 4096)))));
+            assert_eq!(other.receive(), "done");
+            // What the other has allocated is on its own host.
+            assert!(crate::state::memory_used(0) < 1 << 20);
+        },
+        |line| {
+            assert_eq!(own_gpus(), machine().gpus.len());
+            assert_ne!(line.receive(), format!("{:?}", first_uuid()));
+            let handle = handle_of(&line.receive());
+            let code = cuIpcOpenMemHandle_v2(Out::to(&mut 0), handle, 1);
+            assert_eq!(code, 1, "CUDA_ERROR_INVALID_VALUE");
+            let _: u64 = get(|out| cuMemAlloc_v2(out, 1 << 20));
+            assert_eq!(crate::state::memory_used(0), 1 << 20);
+            line.send("done");
+        },
+    );
+}
+
 #[test]
 fn what_is_no_state_is_refused() {
     alone(|| {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().write_all_at(&[1; 100], 0).unwrap();
         let path = file.path().to_str().unwrap();
-        let err = crate::state::join(path).unwrap_err();
+        let err = crate::state::join(path, 1).unwrap_err();
         assert_eq!(err, format!("cannot open the state {path}: it is no such state"));
-        let err = crate::state::join("/nowhere").unwrap_err();
+        let err = crate::state::join("/nowhere", 1).unwrap_err();
         assert!(err.starts_with("cannot open the state /nowhere: "), "{err}");
         assert_eq!(cuInit(0), 100, "and nothing is attached");
         begin(machine());
-        assert_eq!(crate::state::begin(machine()).unwrap_err(), "this process is attached already");
+        assert_eq!(
+            crate::state::begin(machine(), 0).unwrap_err(),
+            "this process is attached already"
+        );
     });
 }

@@ -21,7 +21,7 @@ pub(crate) use {plane::Stream, settle::Step};
 /// GPUs of a machine at most.
 pub(crate) const GPUS: usize = 72;
 /// Processes that may be attached to a machine at once.
-pub(crate) const PROCESSES: usize = 64;
+pub(crate) const PROCESSES: usize = 128;
 /// Connections that a process has to a GPU at most.
 pub(crate) const CONNECTIONS: usize = 32;
 /// Streams of all processes together.

@@ -12,7 +12,8 @@ use std::{
 
 use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_P2PAttribute, CUdevice_attribute, CUdeviceptr, CUevent,
-    CUfunction, CUfunction_attribute, CUgraph, CUgraphExec, CUipcMemHandle, CUmemAccessDesc,
+    CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget, CUfunction,
+    CUfunction_attribute, CUgraph, CUgraphExec, CUipcMemHandle, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmemRangeHandleType, CUmodule, CUresult, CUstream, CUuuid,
 };
@@ -193,6 +194,11 @@ calls! {
         );
         cuMemImportFromShareableHandle(
             *mut CUmemGenericAllocationHandle, *mut c_void, CUmemAllocationHandleType
+        );
+    }
+    RdmaFlush since "470" {
+        cuFlushGPUDirectRDMAWrites(
+            CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope
         );
     }
     DmaBufs since "515" {

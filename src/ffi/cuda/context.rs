@@ -8,10 +8,13 @@ use std::{
     },
 };
 
-use cudarc::driver::sys::{CUctx_st, CUresult};
+use cudarc::driver::sys::{
+    CUctx_st, CUflushGPUDirectRDMAWritesScope as Scope, CUflushGPUDirectRDMAWritesTarget as Target,
+    CUresult,
+};
 
 use super::{
-    Device, Driver,
+    Device, Driver, Feature,
     calls::{Answer, Calls},
     stream,
 };
@@ -147,6 +150,25 @@ impl Context {
         }
         let pair = || format!("{} to {}", self.device(), peer.device());
         driver.check(answer, pair)
+    }
+
+    /// Makes what other devices have written to the GPU's memory so far visible to what the GPU does
+    /// from now on, where it does not order the two itself and the driver can wait for it ("CUDA
+    /// Driver API", `cuFlushGPUDirectRDMAWrites`; GPUs before Hopper).
+    pub fn flush_rdma_writes(&self) -> Result<(), CallError> {
+        let driver = self.current()?;
+        let device = self.device();
+        if driver.lacks(Feature::RdmaFlush).is_some() || !device.needs_flush() {
+            return Ok(());
+        }
+        // SAFETY: the call takes enumerations only.
+        let answer = unsafe {
+            driver.calls.cuFlushGPUDirectRDMAWrites(
+                Target::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                Scope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER,
+            )
+        };
+        driver.check(answer, || device.to_string())
     }
 
     /// The GPU's memory that is free now; other processes may take it.

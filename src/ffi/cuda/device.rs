@@ -3,7 +3,8 @@
 use std::ffi::{c_char, c_int};
 
 use cudarc::driver::sys::{
-    CUdevice_P2PAttribute_enum as PairQuestion, CUdevice_attribute_enum as Question, CUuuid,
+    CUGPUDirectRDMAWritesOrdering, CUdevice_P2PAttribute_enum as PairQuestion,
+    CUdevice_attribute_enum as Question, CUflushGPUDirectRDMAWritesOptions, CUuuid,
 };
 
 use super::{Driver, calls::Answer};
@@ -101,6 +102,17 @@ impl Device {
     /// The driver is too old to tell.
     pub fn gives_dma_bufs(self) -> Result<bool, CallError> {
         Ok(self.ask(Question::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)? != 0)
+    }
+
+    /// Whether what it does may not yet see what other devices have written to its memory, and its
+    /// driver can wait for that. A driver that does not tell has no function to wait with.
+    pub(super) fn needs_flush(self) -> bool {
+        use CUGPUDirectRDMAWritesOrdering::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE as NONE;
+        use CUflushGPUDirectRDMAWritesOptions::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST as HOST;
+        let ordering = self.ask(Question::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
+        let options = self.ask(Question::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
+        ordering.is_ok_and(|ordering| ordering == NONE as u32)
+            && options.is_ok_and(|options| options & HOST as u32 != 0)
     }
 
     /// Whether its contexts may be given access to the memory of `peer`.

@@ -73,6 +73,8 @@ pub enum Feature {
     Descriptors,
     /// Telling of native atomics: [`Device::has_native_atomics`].
     NativeAtomics,
+    /// Waiting for what other devices have written: [`Context::flush_rdma_writes`].
+    RdmaFlush,
     /// Memory for the kernel's other drivers: [`Buffer::dma_buf`].
     DmaBufs,
 }

@@ -62,8 +62,8 @@ pub struct Options {
     #[command(flatten)]
     pub asked: Request,
 
-    /// Measure a simulated machine: an EC2 instance type or a machine file (a path, or a name
-    /// that ends in .toml)
+    /// Measure a simulated machine: an EC2 instance type, several hosts of one (2xp5.48xlarge), or
+    /// a machine file (a path, or a name that ends in .toml)
     #[arg(long, value_name = "MACHINE")]
     pub simulate: Option<String>,
 

@@ -162,6 +162,7 @@ impl Data {
         rank: Rank,
     ) -> Result<Option<Mismatch>, Error> {
         if let Owner::Gpu(buffer, ready) = &self.owner {
+            ready.context.flush_rdma_writes().trying_to("wait for what interfaces have written")?;
             return ready.compare(buffer.slice(offset, size), seed, rank);
         }
         let mut part = vec![0; PART];

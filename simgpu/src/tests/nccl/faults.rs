@@ -172,7 +172,7 @@ fn a_fault_in_a_function_that_no_rank_calls_is_refused() {
         let machine = machine_with(fault(1, Some("ncclAllReduced"), 0, RankFault::Absent));
         let sentence = "fault.rank: no rank calls `ncclAllReduced`: the nearest name is \
                         `ncclAllReduce`";
-        assert_eq!(crate::state::begin(machine).unwrap_err(), sentence);
+        assert_eq!(crate::state::begin(machine, 0).unwrap_err(), sentence);
     });
 }
 

@@ -184,7 +184,7 @@ fn between_hosts_it_goes_over_the_network() {
         set("NCCL_SHM_DISABLE", "1");
         set("NCCL_PROTO", "Simple");
         let mut machine = machine_of(2);
-        machine.nccl.net_gb_s = 5.0;
+        machine.nccl.net_gb_s = Some(5.0);
         let all = Ranks::begin(machine);
         let bytes = 4.0 * 300_000.0;
         equal(lasts_ns(&all, Function::Broadcast, 300_000), 8400.0 + 14_000.0 + bytes / 5.0);

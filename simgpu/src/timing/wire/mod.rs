@@ -8,22 +8,22 @@ mod agenda;
 mod parts;
 mod pool;
 
-use super::{ps_of_bytes, ps_of_ns, settle::split_mix_from};
+use super::{GPUS, ps_of_bytes, ps_of_ns, settle::split_mix_from};
 use crate::machine::NicFault;
 use agenda::Agenda;
 pub(crate) use parts::{
-    Counts, End, Endpoint, Flight, Kind, Memory, Move, Nic, Note, NoteKind, Order, Pcie, Side,
-    User, Way,
+    Counts, End, Endpoint, Flight, Held, Kind, Memory, Move, Nic, Note, NoteKind, Order, Pcie,
+    Side, User, Way,
 };
 use parts::{List, Region};
 use pool::{NONE, Pool};
 
 /// Network interfaces of a machine.
-pub(crate) const NICS: usize = 64;
+pub(crate) const NICS: usize = 320;
 /// Threads that have endpoints.
 const USERS: usize = 256;
 /// Endpoints of all processes together.
-pub(crate) const ENDPOINTS: usize = 1024;
+pub(crate) const ENDPOINTS: usize = 4096;
 /// Operations of all endpoints that are under way.
 pub(crate) const FLIGHTS: usize = 1 << 16;
 /// Completions of all queues that nobody has fetched, and receives that wait for messages.
@@ -44,6 +44,8 @@ pub(crate) struct Wires {
     /// When each interface is free for the next operation, and its link out and in.
     pub nics: [Nic; NICS],
     pub users: [User; USERS],
+    /// The last byte that was written to each GPU that does not order such writes.
+    pub held: [Held; GPUS],
     /// Operations of all endpoints that were accepted and are not over.
     under_way: u32,
     /// Behind the last endpoint that was ever taken.
@@ -265,7 +267,7 @@ impl Wires {
 
     /// The endpoints that were told something since this was last asked.
     pub(crate) fn take_told(&mut self) -> impl Iterator<Item = u32> + use<> {
-        let all = std::mem::take(&mut self.told);
+        let all = std::mem::replace(&mut self.told, [0; ENDPOINTS / 64]);
         let bits = |(word, bits): (usize, u64)| {
             (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word as u32 * 64 + bit)
         };
@@ -342,7 +344,7 @@ impl Wires {
         self.agenda.push(back_ps, self.started, at);
         let (from, to) = if is_read { (far_end, near_end) } else { (near_end, far_end) };
         let is_corrupt = order.fault == Some(NicFault::Corrupt);
-        Some(Move { from, to, bytes: moved, is_corrupt })
+        Some(Move { from, to, bytes: moved, is_of_device: order.is_of_device, is_corrupt })
     }
 
     /// An operation is over for its initiator.

@@ -253,6 +253,7 @@ pub(crate) enum NoteKind {
 
 /// One end of a move: the memory of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub(crate) struct End {
     pub pid: u32,
     pub memory: Memory,
@@ -264,6 +265,20 @@ pub(crate) struct Move {
     pub from: End,
     pub to: End,
     pub bytes: u64,
+    /// Whether a device writes it there, and not libfabric.
+    pub is_of_device: bool,
     /// Whether a byte arrives wrong.
     pub is_corrupt: bool,
+}
+
+/// A byte in memory of a GPU that a device has written and the GPU does not see yet.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Held {
+    /// Whether there is one.
+    pub is_there: bool,
+    /// What the GPU sees, and what is written.
+    pub before: u8,
+    pub after: u8,
+    pub end: End,
 }
