@@ -47,6 +47,10 @@ const MACHINE: &str = r#"
     pcie_generation_max = 5
     pcie_lanes = 8
     throttle = ["hw-slowdown"]
+
+    # Their time passes as their bytes are moved, and these are moved for real.
+    [[nic]]
+    rate_gbps = 5
 "#;
 
 /// Declares a test of each name for the simulated machine and for the real one.
