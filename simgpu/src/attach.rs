@@ -143,6 +143,10 @@ fn begin(machine: &str, seed: u64, rank: u32) -> Result<(), String> {
         jitter.seed = seed;
     }
     machine.efa.seed = seed;
+    // As the provider reads it (fi_efa.7): its messages then do what the device could.
+    if std::env::var("FI_EFA_USE_DEVICE_RDMA").is_ok_and(|value| value == "0") {
+        (machine.efa.reads, machine.efa.writes) = (false, false);
+    }
     state::begin(machine, rank).map(drop)
 }
 

@@ -241,6 +241,10 @@ fn hardware_refuses_bad_input_in_one_sentence() {
         ("--output THERE", "THERE is there already"),
         ("--simulate p5.47xlarge --output THERE/new", "p5.47xlarge"),
         ("--simulate p5.48xlarge --assume p5.47xlarge --output THERE/new", "p5.47xlarge"),
+        ("cluster", "cluster takes a host file: scripts/hardware cluster HOSTFILE"),
+        ("cluster /absent", "cannot read the host file /absent: "),
+        ("cluster /dev/null", "/dev/null names 0 hosts: two are needed at least"),
+        ("cluster here --simulate 2xp5.48xlarge", "here is not understood: --help shows what is"),
         ("pack arm", "pack takes one of x86_64 and aarch64"),
     ] {
         let (result, said) = finish(&mut script("hardware", &line.replace("THERE", &there)));
@@ -320,4 +324,41 @@ mod long {
             assert!(name.starts_with("shm") || (ratio - 1.0).abs() < share, "{name}: {ratio}");
         }
     }
+}
+
+/// A rehearsal of a cluster of two hosts like p5.48xlarge, with more in the machine's file.
+fn rehearse_cluster(more: &str) -> BTreeMap<String, (String, String)> {
+    let folder = tempfile::tempdir().unwrap();
+    let [machine, output] = ["two.toml", "results"].map(|name| folder.path().join(name));
+    let text = format!("schema = 1\nfrom = \"p5.48xlarge\"\nhosts = 2\ngpu_count = 2\n{more}\n");
+    fs::write(&machine, text).unwrap();
+    let line =
+        format!("cluster --quick --simulate {} --output {}", machine.display(), output.display());
+    let (_, said) = finish(&mut script("hardware", &line));
+    assert!(output.join("steps.json").exists(), "{said}");
+    verdicts(&output)
+}
+
+#[test]
+fn a_rehearsal_of_a_cluster_passes_and_finds_what_is_wrong_with_one() {
+    let healthy = rehearse_cluster("");
+    assert_eq!(healthy.len(), 11);
+    for (step, (verdict, reason)) in &healthy {
+        let is_asked_of_hosts = ["software", "baseline"].contains(&step.as_str());
+        let expected = if is_asked_of_hosts { "skipped" } else { "passed" };
+        assert_eq!(verdict, expected, "{step}: {reason}");
+    }
+    let is_said = |step: &str, words: &str| assert!(healthy[step].1.contains(words), "{healthy:?}");
+    is_said("gpu-write", "48.");
+    is_said("stopped", "stopped");
+    is_said("windows", "with 256 under way 1.0");
+    // Devices of a p5 write by themselves: here they do not. And bytes arrive wrong.
+    let fault =
+        "[efa]\nwrites = false\n[[fault.nic]]\nwhat = \"corrupt\"\nafter = 20000\nalways = true";
+    let sick = rehearse_cluster(fault);
+    let (verdict, reason) = &sick["gpu-write"];
+    assert_eq!(verdict, "failed", "{sick:?}");
+    assert!(reason.contains("libfabric makes messages of it"), "{sick:?}");
+    let corrupt = sick.values().filter(|(_, reason)| reason.contains("corrupt")).count();
+    assert!(corrupt > 0, "{sick:?}");
 }
