@@ -2,7 +2,7 @@
 //! versions, and whether the dynamic loader finds them.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::LazyLock,
 };
@@ -50,8 +50,9 @@ pub struct Software {
     pub nccl_plugins: Vec<Installed>,
     /// CUDA's runtime by the name that libfabric asks for, which has no version.
     pub cuda_runtime: Vec<Installed>,
-    /// The providers that the loaded libfabric offers; `None`: it is not loaded.
-    pub providers: Option<BTreeSet<String>>,
+    /// The providers that the loaded libfabric offers, each with its fabrics; `None`: it is not
+    /// loaded.
+    pub providers: Option<BTreeMap<String, BTreeSet<String>>>,
     /// Whether the loader's configuration could be read.
     pub knows_loader: bool,
 }
@@ -109,15 +110,15 @@ impl Software {
         if system.is_real() {
             software.load();
         }
+        if system.is_real() || super::simulated_host().is_some() {
+            software.providers = providers();
+        }
         software
     }
 
     /// Adds the libraries that the loader finds.
     fn load(&mut self) {
         super::nccl(None);
-        self.providers = super::fabric()
-            .is_ok()
-            .then(|| super::offered_nics(None).into_iter().map(|nic| nic.provider).collect());
         for library in super::libraries() {
             let kind = match library.name.as_str() {
                 "NCCL" => &mut self.nccl,
@@ -131,6 +132,16 @@ impl Software {
             kind.insert(0, loaded);
         }
     }
+}
+
+/// What libfabric offers here, if it is here.
+fn providers() -> Option<BTreeMap<String, BTreeSet<String>>> {
+    super::fabric().ok()?;
+    let mut providers: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for nic in super::offered_nics(None) {
+        providers.entry(nic.provider).or_default().insert(nic.name.fabric);
+    }
+    Some(providers)
 }
 
 static INSTALLER: LazyLock<Regex> =

@@ -101,6 +101,53 @@ fn the_doctor_finds_nothing_wrong_with_hosts_that_are_alike() {
 }
 
 #[test]
+fn the_doctor_compares_the_nvlink_domains_of_hosts() {
+    let channel = |number: u32, what: &str, process: u32| {
+        format!(
+            "[[host.file]]\npath = '/dev/nvidia-caps-imex-channels/channel{number}'\n{what}\n\
+             process = {process}\n"
+        )
+    };
+    let other = channel(0, "absent = true", 1) + &channel(1, "text = ''", 1);
+    for (more, expected) in [
+        (
+            String::new(),
+            "ip-10-0-0-1, ip-10-0-0-2 are in one NVLink domain and have IMEX channel 0",
+        ),
+        (
+            "[[gpu]]\nordinals = [4, 5, 6, 7]\nclique = 2\n".to_owned(),
+            "the hosts are in 2 parts of the NVLink fabric",
+        ),
+        (other, "are in one NVLink domain and have no IMEX channel in common"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let machine = folder.path().join("two.toml");
+        let file = format!("schema = 1\nfrom = 'p6e-gb200.36xlarge'\nhosts = 2\n{more}");
+        fs::write(&machine, file).unwrap();
+        let [mpi, _] = open_mpi();
+        let line = format!("doctor --json --simulate {}", machine.display());
+        let (output, said) = mpi.outcome(2, &line);
+        let json: serde_json::Value = serde_json::from_str(&text(&output.stdout)).expect(&said);
+        let findings = json["findings"].as_array().unwrap();
+        let seen = findings.iter().filter(|finding| finding["check"] == "nvlink-domain");
+        let seen: Vec<&str> = seen.map(|finding| finding["seen"].as_str().unwrap()).collect();
+        assert!(seen.len() == 1 && seen[0].contains(expected), "{seen:?}");
+    }
+}
+
+#[test]
+fn the_doctor_names_the_fabric_that_will_be_used() {
+    for (name, way) in [
+        ("p5.48xlarge", "writes and reads go over its fabric efa-direct, messages over efa"),
+        ("p4d.24xlarge", "all goes over its fabric efa"),
+    ] {
+        let output = g2g().args(["doctor", "--verbose", "--simulate", name]).output().unwrap();
+        let said = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains(way), "{said}");
+    }
+}
+
+#[test]
 fn run_cluster_rehearses_a_run_between_simulated_hosts() {
     let folder = tempfile::tempdir().unwrap();
     let machine = folder.path().join("two.toml");

@@ -356,3 +356,24 @@ fn a_rank_that_dies_or_stops_is_named_within_the_deadline() {
         assert!(said.contains("rank 1"), "{what}: {said}");
     }
 }
+
+mod long {
+    use super::*;
+
+    #[test]
+    #[ignore = "takes a quarter of an hour"]
+    fn in_a_thousand_orders_nothing_is_lost_and_nothing_is_there_twice() {
+        for seed in 1..=1000 {
+            let instance = if seed % 2 == 0 { P5 } else { P4D };
+            let operation = ["write", "read", "send"][seed % 3];
+            let line = format!(
+                "--memory host --sizes 1000 --operation {operation} --pattern one-way --window 64 \
+                 --samples 2 --seed {seed}"
+            );
+            let run = run(instance, WORST, &line);
+            let rows = run.rows();
+            assert_eq!(rows.len(), 1, "{}", run.stdout);
+            assert_eq!(rows.cell(0, "status"), "ok", "{seed} {}", what(&rows, 0));
+        }
+    }
+}

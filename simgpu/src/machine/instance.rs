@@ -133,7 +133,15 @@ impl Builder {
             launch_ns: LAUNCH_NS,
             throttle: Vec::new(),
             c2c_links: self.c2c_links(),
-            health: Health::default(),
+            health: Health { cluster_uuid: self.domain(), ..Health::default() },
+        }
+    }
+
+    /// The UUID of the NVLink domain that hosts of this type share: one for all that are simulated.
+    fn domain(&self) -> [u8; 16] {
+        match self.instance.imex_required {
+            Some(true) => super::hash(b"domain".iter().copied().chain(self.instance.gpu.bytes())),
+            _ => [0; 16],
         }
     }
 

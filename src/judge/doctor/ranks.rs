@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Advice, Facts, Finding, Located, examine};
 use crate::{
-    machine::{host::Identity, software::Installed, tally},
+    machine::{FabricState, host::Identity, software::Installed, tally},
     units::count,
 };
 
@@ -24,6 +24,8 @@ pub struct Member {
     pub nccl_host_id: Option<String>,
     /// The UUID of the GPU that it uses, if it has one.
     pub gpu: Option<String>,
+    /// What its GPUs share NVLink with on other hosts, if they can.
+    pub domain: Option<Domain>,
     /// Versions, by the name of the software.
     pub versions: BTreeMap<String, String>,
     /// Its findings.
@@ -32,6 +34,32 @@ pub struct Member {
     pub beyond: Vec<String>,
     /// Whether its machine is a simulated one.
     pub simulated: bool,
+}
+
+/// The part of an NVLink domain that a host's GPUs are in, and by what hosts may share memory there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Domain {
+    /// The domain's UUID.
+    pub cluster_uuid: String,
+    /// The GPUs of one clique reach each other.
+    pub clique: Option<u32>,
+    /// Channels of IMEX that the host has.
+    pub imex_channels: BTreeSet<u32>,
+}
+
+impl Domain {
+    /// That of a host's first GPU that has joined one.
+    fn of(facts: &Facts) -> Option<Self> {
+        let fabrics = facts.survey.gpus.iter().filter_map(|gpu| gpu.nvml.as_ref()?.fabric.as_ref());
+        let mut joined = fabrics.filter(|fabric| fabric.state == FabricState::Completed);
+        joined.find_map(|fabric| {
+            Some(Self {
+                cluster_uuid: fabric.cluster_uuid.clone()?,
+                clique: fabric.clique,
+                imex_channels: facts.host.imex_channels.clone(),
+            })
+        })
+    }
 }
 
 impl Member {
@@ -56,6 +84,7 @@ impl Member {
             identity: facts.host.identity.clone(),
             nccl_host_id: facts.setting("NCCL_HOSTID").map(|setting| setting.value.clone()),
             gpu: gpu.map(|gpu| gpu.node.uuid.clone()),
+            domain: Domain::of(facts),
             versions: versions.into_iter().filter_map(known).collect(),
             findings: examine(facts),
             beyond: super::beyond(facts),
@@ -88,8 +117,12 @@ fn host_line(facts: &Facts) -> String {
 type Check = fn(&[Member]) -> Vec<Located>;
 
 /// All of them, by their names, the most important first.
-pub(super) const ALL: &[(&str, Check)] =
-    &[("ranks-on-gpus", shared_gpus), ("ranks-apart", apart), ("versions", versions)];
+pub(super) const ALL: &[(&str, Check)] = &[
+    ("ranks-on-gpus", shared_gpus),
+    ("ranks-apart", apart),
+    ("nvlink-domain", domains),
+    ("versions", versions),
+];
 
 /// The findings of all checks of `members`.
 pub(super) fn compare(members: &[Member]) -> Vec<Located> {
@@ -199,6 +232,70 @@ fn apart_on_one<'a>(ranks: &[&'a Member]) -> Option<Located> {
         source: "NCCL's src/misc/utils.cc (getHostHash), src/init.cc (shmDev)",
     });
     Some(located(finding, ranks))
+}
+
+/// A rank that speaks for its host, whose GPUs are in a domain.
+type Speaker<'a> = (&'a Member, &'a Domain);
+
+/// Whether the GPUs of several hosts can share NVLink, where they are in a domain for that.
+fn domains(members: &[Member]) -> Vec<Located> {
+    let hosts: BTreeMap<&Option<String>, &Member> =
+        members.iter().map(|member| (&member.identity.hostname, member)).collect();
+    let mut parts: BTreeMap<(&str, Option<u32>), Vec<Speaker<'_>>> = BTreeMap::new();
+    for (member, domain) in hosts.into_values().filter_map(|of| Some((of, of.domain.as_ref()?))) {
+        let part = (domain.cluster_uuid.as_str(), domain.clique);
+        parts.entry(part).or_default().push((member, domain));
+    }
+    let names = |hosts: &[Speaker<'_>]| {
+        let name = |member: &Member| member.identity.hostname.clone().unwrap_or("?".to_owned());
+        hosts.iter().map(|(member, _)| name(member)).collect::<Vec<String>>().join(", ")
+    };
+    let all: Vec<&Member> = members.iter().filter(|member| member.domain.is_some()).collect();
+    let mut found = Vec::new();
+    if parts.len() > 1 {
+        let list = parts.iter().map(|((cluster, clique), hosts)| {
+            let clique = clique.map_or_else(|| "?".to_owned(), |number| number.to_string());
+            format!("{} in clique {clique} of {cluster}", names(hosts))
+        });
+        let list = list.collect::<Vec<String>>().join("; ");
+        let seen = format!("the hosts are in {} parts of the NVLink fabric: {list}", parts.len());
+        found.push(located(
+            Finding::note(seen).with(Advice {
+                means: "GPUs of different parts reach each other over the network only",
+                remedy: "take hosts of one NVLink domain and one partition, if NVLink is to be used \
+                         between them",
+                source: "nvmlDeviceGetGpuFabricInfoV; NCCL's src/mnnvl.cc",
+            }),
+            &all,
+        ));
+    }
+    for hosts in parts.values().filter(|hosts| hosts.len() > 1) {
+        let channels = |(_, domain): &Speaker<'_>| domain.imex_channels.clone();
+        let common = hosts.iter().map(channels).reduce(|one, other| &one & &other);
+        // A host without any has a problem of its own.
+        if hosts.iter().any(|host| channels(host).is_empty()) {
+            continue;
+        }
+        let names = names(hosts);
+        let finding = match common.unwrap_or_default().first() {
+            Some(channel) => Finding::ok(format!(
+                "{names} are in one NVLink domain and have IMEX channel {channel}"
+            )),
+            None => Finding::problem(format!(
+                "{names} are in one NVLink domain and have no IMEX channel in common"
+            ))
+            .with(Advice {
+                means: "memory of GPUs cannot be shared between these hosts: NCCL takes the network \
+                        instead of NVLink",
+                remedy: "give the job the same channel on all hosts (in Kubernetes one \
+                         ComputeDomain)",
+                source: "NVIDIA IMEX service guide; NCCL_MNNVL_ENABLE",
+            }),
+        };
+        let ranks: Vec<&Member> = hosts.iter().map(|(member, _)| *member).collect();
+        found.push(located(finding, &ranks));
+    }
+    found
 }
 
 /// Versions that are not the same everywhere.

@@ -223,7 +223,7 @@ pub(super) fn libfabric(facts: &Facts) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     if let Some(providers) = &software.providers
-        && !providers.iter().any(|provider| provider.contains("efa"))
+        && !providers.contains_key("efa")
     {
         let seen = format!("libfabric {} does not offer EFA", told(used));
         findings.push(Finding::problem(seen).with(Advice {
@@ -268,7 +268,15 @@ pub(super) fn libfabric(facts: &Facts) -> Vec<Finding> {
         }));
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(format!("libfabric {}", told(used))));
+        let fabrics = software.providers.as_ref().and_then(|providers| providers.get("efa"));
+        let way = match fabrics {
+            Some(fabrics) if fabrics.contains("efa-direct") => {
+                ": writes and reads go over its fabric efa-direct, messages over efa"
+            }
+            Some(_) => ": all goes over its fabric efa",
+            None => "",
+        };
+        findings.push(Finding::ok(format!("libfabric {}{way}", told(used))));
     }
     findings.extend(several("libfabric", &software.libfabric));
     findings
