@@ -231,17 +231,12 @@ fn attribute_of(machine: &Machine, ordinal: usize, attribute: i32) -> Option<i32
         113 => 0,                                       // read-only registration
         115 | 119 => 0,                                 // memory pools
         116 | 117 => i32::from(machine.host.gpudirect), // GPUDirect RDMA, and the host flushes it
-        118 => {
-            if gpu.orders_writes() {
-                200
-            } else {
-                0
-            }
-        } // for all devices, or not at all
-        120 | 121 => 0,                                 // clusters, deferred mapping
-        124 => 0,                                       // memory given away as dma-bufs
-        125 => 0,                                       // events between processes
-        126 => 1,                                       // domains of memory synchronisation
+        // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES, …_NONE
+        118 => i32::from(gpu.orders_writes()) * 200,
+        120 | 121 => 0,             // clusters, deferred mapping
+        124 => 0,                   // memory given away as dma-bufs
+        125 => 0,                   // events between processes
+        126 => 1,                   // domains of memory synchronisation
         127..=130 | 132 | 133 => 0, // tensor maps, fabric handles, NUMA, multicast, MPS
         131 => -1,                  // the GPU is no NUMA node
         _ => return None,

@@ -3,9 +3,9 @@
 
 use crate::{machine::Machine, nvml::uuid};
 
-/// The GPUs of a host, in the order in which the process counts them, by their numbers among all
-/// hosts'. What is behind the first entry that is
-/// no GPU does not count; a GPU that is named twice leaves none.
+/// The GPUs of a host, in the order in which the process counts them, by their numbers among those of
+/// all hosts. What is behind the first entry that is no GPU does not count; a GPU that is named twice
+/// leaves none.
 pub(super) fn visible(value: Option<&str>, machine: &Machine) -> Vec<u32> {
     let all = 0..u32::try_from(machine.gpus.len()).unwrap_or(0);
     let Some(value) = value else { return all.map(|gpu| machine.first_gpu + gpu).collect() };
@@ -15,11 +15,12 @@ pub(super) fn visible(value: Option<&str>, machine: &Machine) -> Vec<u32> {
         number.or_else(|| all.clone().find(by_uuid))
     };
     let mut visible = Vec::new();
-    for gpu in value.split(',').map(|entry| find(entry.trim())).map_while(|found| found) {
-        if visible.contains(&(machine.first_gpu + gpu)) {
+    for place in value.split(',').map(|entry| find(entry.trim())).map_while(|found| found) {
+        let gpu = machine.first_gpu + place;
+        if visible.contains(&gpu) {
             return Vec::new();
         }
-        visible.push(machine.first_gpu + gpu);
+        visible.push(gpu);
     }
     visible
 }
