@@ -153,7 +153,8 @@ fn assert_rows_of(run: &Simulated, instance: Instance, count: usize) {
 
 #[test]
 fn on_a_p5_writes_and_reads_are_the_devices_and_messages_go_over_efa() {
-    assert_rows_between(P5, "--memory gpu --pattern one-way --sizes 8,8M", 16);
+    assert_rows(P5, "--memory gpu --pattern one-way --sizes 8,8M", 8);
+    assert_rows_between(P5, "--memory gpu --pattern one-way --sizes 64K,8M", 16);
     assert_rows(P5, "--memory host --pattern one-way --sizes 64K,1M", 8);
 }
 
@@ -208,14 +209,15 @@ fn on_newer_instances_the_link_of_the_gpu_or_those_of_its_interfaces_are_the_bou
             assert_near(rows.number(row, "bandwidth_gb_s"), PCIE_5_GB_S, SHARE, &what);
             assert_eq!(rows.cell(row, "path_verdict"), "proven", "{what}");
         }
-        assert_rows(instance, "--memory host --pattern one-way --operation write --sizes 8M", 1);
+        let line = "--memory host --pattern one-way --operation write,send --sizes 8M";
+        assert_rows_between(instance, line, 4);
     }
 }
 
 #[test]
 fn on_a_g6e_interfaces_do_not_reach_memory_of_gpus() {
     let g6e = Instance { name: "g6e.48xlarge", writes: true, ..P4D };
-    assert_rows(g6e, "--memory host --pattern one-way --sizes 8,8M", 8);
+    assert_rows_between(g6e, "--memory host --pattern one-way --sizes 64K,8M", 16);
     let run = run(g6e, "", "--memory gpu --pattern one-way --operation write,send --sizes 64K");
     let rows = run.rows();
     for row in 0..rows.len() {
@@ -239,10 +241,10 @@ fn each_of_four_hosts_sends_to_another_as_fast_as_if_it_were_alone() {
 #[test]
 fn memory_of_a_gpu_on_the_other_numa_node_of_its_interface_is_farther() {
     // The last interface of the host, of both ranks: there and back it is farther at each end.
-    let line = "--memory gpu --gpus 0 --nic rdmap95s0-rdm --operation write --sizes 8";
+    let line = "--memory gpu --gpus 0 --nic rdmap95s0-rdm --operation write --sizes 4K";
     let run = run_between(2, 2, P5, &format!("{line} --pattern one-way"));
     let rows = run.rows();
-    let far_ns = P5.time_ns("write", 8.0) + 4.0 * FAR_NS;
+    let far_ns = P5.time_ns("write", 4096.0) + 4.0 * FAR_NS;
     for row in 0..2 {
         assert_near(rows.number(row, "latency_ns_p50"), far_ns, 0.002, &what(&rows, row));
     }
