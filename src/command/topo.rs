@@ -13,8 +13,8 @@ use crate::{
 /// The flags of `g2g topo`.
 #[derive(Clone, Debug, Args)]
 pub struct Topo {
-    /// Show a simulated machine: an EC2 instance type, several hosts of one (2xp5.48xlarge), or
-    /// a machine file (a path, or a name that ends in .toml)
+    /// Show a simulated machine: an EC2 instance type or a machine file (a path, or a name
+    /// that ends in .toml); of several hosts (2xp5.48xlarge) the first
     #[arg(long, value_name = "MACHINE")]
     simulate: Option<String>,
 

@@ -368,9 +368,10 @@ fn pairs_between(
     both_ways: bool,
 ) -> impl Iterator<Item = &mut Pair> {
     let own = machine.gpus_of_host();
-    let is_within = move |pair: &Pair| pair.source / own == pair.target / own;
-    machine.pairs.iter_mut().filter(move |pair| is_within(pair)).filter(move |pair| {
-        is_between(pair, (source, target)) || both_ways && is_between(pair, (target, source))
+    machine.pairs.iter_mut().filter(move |pair| {
+        let is_meant =
+            is_between(pair, (source, target)) || both_ways && is_between(pair, (target, source));
+        is_meant && pair.is_within_host(own)
     })
 }
 

@@ -20,8 +20,8 @@ impl Machine {
             return Ok(self);
         }
         let pairs = pairs_of(hosts * own, |pair| {
-            let [source, target] = [pair.source, pair.target];
-            if source / own == target / own
+            let Pair { source, target, .. } = *pair;
+            if pair.is_within_host(own)
                 && let Some(within) = self.pair(source % own, target % own)
             {
                 *pair = Pair { source, target, ..within.clone() };

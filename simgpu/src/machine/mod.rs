@@ -481,6 +481,13 @@ pub struct Pair {
     pub detour: bool,
 }
 
+impl Pair {
+    /// Whether both GPUs are in one host, if hosts have so many.
+    pub(crate) const fn is_within_host(&self, gpus_of_host: u32) -> bool {
+        self.source / gpus_of_host == self.target / gpus_of_host
+    }
+}
+
 /// What connects two GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -27,7 +27,7 @@ fn links(pair: &Pair) -> u32 {
 pub(super) fn count(machine: &mut Machine, file: &File) -> Result<(), Problem> {
     if machine.gpus.iter().any(|gpu| gpu.nvlinks.switch) {
         let own = machine.gpus_of_host();
-        for pair in machine.pairs.iter_mut().filter(|of| of.source / own == of.target / own) {
+        for pair in machine.pairs.iter_mut().filter(|pair| pair.is_within_host(own)) {
             let [source, target] = [pair.source, pair.target]
                 .map(|ordinal| machine.gpus[ordinal as usize].nvlinks.count);
             pair.link = link(source.min(target));
