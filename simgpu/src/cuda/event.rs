@@ -78,7 +78,8 @@ driver! {
         world.help(|| is_done(&world.executor, &latest()));
         let latest = latest();
         let time_ps = if let Latest::Timed { time_ps, .. } = latest { time_ps } else { 0 };
-        if !is_done(&world.executor, &latest) || fabric::looks_again(world, time_ps) {
+        let end_ps = is_done(&world.executor, &latest).then_some(time_ps);
+        if fabric::looks_again(world, end_ps) {
             return Err(Code::NOT_READY);
         }
         reach(world, &latest);

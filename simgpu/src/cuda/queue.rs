@@ -180,7 +180,8 @@ impl<'w> Queueing<'w> {
         drop(self);
         let is_done = || world.executor.executed(slot) >= queued;
         world.help(is_done);
-        if !is_done() || fabric::looks_again(world, world.executor.end_ps(slot)) {
+        let end_ps = is_done().then(|| world.executor.end_ps(slot));
+        if fabric::looks_again(world, end_ps) {
             return Err(Code::NOT_READY);
         }
         world.shared.reach(world.executor.end_ps(slot));

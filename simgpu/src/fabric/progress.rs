@@ -4,6 +4,7 @@ use std::{
     cell::Cell,
     io::{self, Write},
     sync::Once,
+    time::Duration,
 };
 
 use super::bytes::{carry, carry_but_one, release};
@@ -32,10 +33,20 @@ const LOOKS: u32 = 2;
 /// died or stopped meanwhile.
 const REST_NS: u64 = 50_000_000;
 
+/// Polls in vain of each of its endpoints after which a thread sleeps between them, and for how long if
+/// nothing wakes it: threads that give way to each other and never sleep get little of a processor that
+/// others use too.
+const VAIN_POLLS: u32 = 64;
+const NAP: Duration = Duration::from_micros(200);
+
 thread_local! {
     /// What this thread looks for on a GPU, and how often it has in vain since it last polled an
     /// endpoint.
     static LOOKED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    /// Polls in vain since its endpoints were last told something, and how often they had been.
+    static IDLE: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    /// Whether it has asked for work of a GPU since it last polled: that wakes nobody.
+    static ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What a poll in vain has seen, after which its thread waits.
@@ -43,6 +54,8 @@ thread_local! {
 pub(super) struct Seen {
     told: u32,
     at_ns: u64,
+    user: u32,
+    endpoints: u32,
 }
 
 /// Fetches what an endpoint is told next. Without anything, and while everybody waits, time goes to
@@ -50,9 +63,10 @@ pub(super) struct Seen {
 pub(super) fn poll(world: &World, at: u32, seen: &mut Seen) -> Option<Note> {
     let now_ns = monotonic_ns();
     LOOKED.set((0, 0));
+    let has_asked = ASKED.replace(false);
     // Polls in vain would keep the others from the lock, and from the processors.
     if seen.told == world.shared.told(at) && now_ns < seen.at_ns + REST_NS {
-        std::thread::yield_now();
+        rest(world, seen, has_asked);
         return None;
     }
     let mut plane = world.plane();
@@ -60,6 +74,7 @@ pub(super) fn poll(world: &World, at: u32, seen: &mut Seen) -> Option<Note> {
         plane.bury_the_dead();
     }
     let user = plane.wires.endpoints[at as usize].user;
+    let endpoints = plane.wires.users[user as usize].endpoints;
     plane.wires.users[user as usize].looks = false;
     loop {
         settle(world, &mut plane);
@@ -75,15 +90,32 @@ pub(super) fn poll(world: &World, at: u32, seen: &mut Seen) -> Option<Note> {
         }
         let is_on = go_on(world, &mut plane, now_ns);
         if !is_on {
-            *seen = Seen { told: world.shared.told(at), at_ns: now_ns };
+            *seen = Seen { told: world.shared.told(at), at_ns: now_ns, user, endpoints };
             return None;
         }
     }
 }
 
-/// Whether a thread that has endpoints has to look again for what happens on a GPU at `time_ps`: time
-/// goes there by its endpoints, or while it looks at nothing else.
-pub(crate) fn looks_again(world: &World, time_ps: u64) -> bool {
+/// Leaves the processor to others between two polls in vain.
+fn rest(world: &World, seen: &Seen, has_asked: bool) {
+    let rings = world.shared.rings(seen.user);
+    let polls = match IDLE.get() {
+        (polls, rung) if rung == rings => polls + 1,
+        _ => 1,
+    };
+    IDLE.set((polls, rings));
+    match has_asked || polls < VAIN_POLLS * seen.endpoints {
+        true => std::thread::yield_now(),
+        false => world.shared.nap(seen.user, rings, NAP),
+    }
+}
+
+/// Whether a thread has to look again for what happens on a GPU at `time_ps`, or, without a time, is
+/// not executed yet. If the thread has endpoints, time goes there by those, or while it looks at nothing
+/// else.
+pub(crate) fn looks_again(world: &World, time_ps: Option<u64>) -> bool {
+    ASKED.set(true);
+    let Some(time_ps) = time_ps else { return true };
     let is_later = || time_ps > world.shared.host_ps();
     if !is_later() {
         return false;

@@ -19,7 +19,7 @@ use super::{
     cost::{HOST, Leg, Medium, Place},
     ps_of_ns,
     settle::{After, Step, What},
-    wire::ENDPOINTS,
+    wire::{ENDPOINTS, USERS},
 };
 use crate::machine::Machine;
 
@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     host_ps: AtomicU64,
     /// Changes when an endpoint of the network has something new, or its process is to look at all.
     told: [AtomicU32; ENDPOINTS],
+    /// Of each thread that has endpoints.
+    bells: [Bell; USERS],
     /// Bytes of each GPU: NVLink out and in, PCIe out and in.
     traffic: [[AtomicU64; 4]; GPUS],
     /// What each GPU's clocks depend on.
@@ -55,6 +57,13 @@ pub(crate) struct Shared {
 // SAFETY: the plane is only reached through a `Guard`, and there is one at a time; the lock is
 // made for use from everywhere; the rest is atomic.
 unsafe impl Sync for Shared {}
+
+/// Wakes a thread that waits for what its endpoints are told.
+#[repr(C)]
+struct Bell {
+    rings: AtomicU32,
+    is_waited_for: AtomicU32,
+}
 
 /// A machine's state, open in this process.
 #[derive(Debug)]
@@ -214,11 +223,29 @@ impl Shared {
         self.told[endpoint as usize].load(Ordering::Acquire)
     }
 
-    /// Endpoints of the network have something new.
-    pub(crate) fn tell(&self, endpoints: impl IntoIterator<Item = u32>) {
-        for endpoint in endpoints {
+    /// Endpoints of the network, each of a user, have something new.
+    pub(crate) fn tell(&self, endpoints: impl IntoIterator<Item = (u32, u32)>) {
+        for (endpoint, user) in endpoints {
             self.told[endpoint as usize].fetch_add(1, Ordering::AcqRel);
+            let bell = &self.bells[user as usize];
+            bell.rings.fetch_add(1, Ordering::SeqCst);
+            if bell.is_waited_for.swap(0, Ordering::SeqCst) == 1 {
+                wake(&bell.rings);
+            }
         }
+    }
+
+    /// How often a user's endpoints were told something.
+    pub(crate) fn rings(&self, user: u32) -> u32 {
+        self.bells[user as usize].rings.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until a user's endpoints were told something after it had seen so many `rings`, or for
+    /// `limit`.
+    pub(crate) fn nap(&self, user: u32, rings: u32, limit: Duration) {
+        let bell = &self.bells[user as usize];
+        bell.is_waited_for.store(1, Ordering::SeqCst);
+        wait(&bell.rings, rings, limit);
     }
 
     /// Device memory that a process has on a GPU, in bytes.

@@ -21,7 +21,7 @@ use pool::{NONE, Pool};
 /// Network interfaces of a machine.
 pub(crate) const NICS: usize = 320;
 /// Threads that have endpoints.
-const USERS: usize = 256;
+pub(crate) const USERS: usize = 256;
 /// Endpoints of all processes together.
 pub(crate) const ENDPOINTS: usize = 4096;
 /// Operations of all endpoints that are under way.
@@ -265,13 +265,14 @@ impl Wires {
         }
     }
 
-    /// The endpoints that were told something since this was last asked.
-    pub(crate) fn take_told(&mut self) -> impl Iterator<Item = u32> + use<> {
+    /// The endpoints that were told something since this was last asked, and who uses each.
+    pub(crate) fn take_told(&mut self) -> impl Iterator<Item = (u32, u32)> {
         let all = std::mem::replace(&mut self.told, [0; ENDPOINTS / 64]);
         let bits = |(word, bits): (usize, u64)| {
             (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word as u32 * 64 + bit)
         };
-        all.into_iter().enumerate().filter(|(_, bits)| *bits != 0).flat_map(bits)
+        let told = all.into_iter().enumerate().filter(|(_, bits)| *bits != 0).flat_map(bits);
+        told.map(|at| (at, self.endpoints[at as usize].user))
     }
 
     /// The next thing that happens at `now_ps` or before: bytes to be moved, which the caller does
