@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use indexmap::IndexMap;
 
 use crate::{
-    plan::{Rank, topology::Host},
+    plan::{Rank, TransportKind, topology::Host},
     record::{Naming, Row, Status},
 };
 
@@ -99,6 +99,10 @@ pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Outlier> {
 /// The class of a flow's path: its expected bandwidth, whether it connects hosts or processes, and
 /// how near its GPUs are to each other.
 pub fn way(row: &Row, hosts: &[Host]) -> String {
+    // In an NVLink domain all are alike, but for links that are down.
+    if row.transport == TransportKind::P2p && row.source_host != row.target_host {
+        return "between hosts over NVLink".to_owned();
+    }
     let expected = row.expected_gb_s;
     let expected = expected.map_or_else(String::new, |gb_s| format!(", {gb_s:.3} GB/s"));
     format!("{}{expected}", nearness(row, hosts))

@@ -390,7 +390,7 @@ fn sees_own_processes_only(system: &System) -> bool {
     system.link(PID_NAMESPACE).is_ok_and(|namespace| namespace != FIRST)
 }
 
-fn imex_channels(system: &System) -> BTreeSet<u32> {
+pub(super) fn imex_channels(system: &System) -> BTreeSet<u32> {
     let names = system.names("/dev/nvidia-caps-imex-channels").unwrap_or_default();
     names.iter().filter_map(|name| name.strip_prefix("channel")?.parse().ok()).collect()
 }

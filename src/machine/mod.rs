@@ -14,7 +14,11 @@ pub mod software;
 pub mod survey;
 pub mod system;
 
-use std::{collections::BTreeMap, path::Path, sync::OnceLock};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::OnceLock,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +34,7 @@ use crate::{
     ffi::{self, cuda, fabric, host as own_host, nccl},
     plan::{
         Gpu, NicName,
-        topology::{GpuNode, NicNode, Node, NumaNode, Topology, cpu_list},
+        topology::{Domain, GpuNode, NicNode, Node, NumaNode, Topology, cpu_list},
     },
     units::Bytes,
 };
@@ -44,6 +48,48 @@ use crate::{
 pub fn topology() -> Result<Topology, ffi::CallError> {
     let nodes = nodes(&System::Kernel, &own_host::allowed_cpus()?);
     Ok(Topology { nodes, gpus: gpus()?, ..Topology::default() })
+}
+
+/// The NVLink domain that all of these GPUs are in, with the GPUs of other hosts.
+pub fn nvlink_domain(gpus: &[GpuNode]) -> Option<Domain> {
+    let nvml = Nvml::load().ok()?;
+    let fabrics: Option<Vec<Fabric>> =
+        gpus.iter().map(|gpu| nvml.fabric_of(&gpu.pci_bus_id)).collect();
+    let domain = domain(&fabrics?, host::imex_channels(System::here()))?;
+    Some(Domain { lack: lack_of_fabric_handles(), ..domain })
+}
+
+/// The domain that all of these GPUs have joined, if it is one.
+pub(crate) fn domain<'a>(
+    fabrics: impl IntoIterator<Item = &'a Fabric>,
+    imex_channels: BTreeSet<u32>,
+) -> Option<Domain> {
+    let joined = |fabric: &Fabric| {
+        let is_joined = fabric.state == FabricState::Completed;
+        Some((fabric.cluster_uuid.clone().filter(|_| is_joined)?, fabric.clique))
+    };
+    let parts: Option<BTreeSet<_>> = fabrics.into_iter().map(joined).collect();
+    let parts = parts.filter(|parts| parts.len() == 1)?;
+    let (cluster_uuid, clique) = parts.into_iter().next()?;
+    Some(Domain { cluster_uuid, clique, imex_channels, lack: None })
+}
+
+/// Why the driver shares no memory of GPUs with other hosts, if so.
+pub(crate) fn lack_of_fabric_handles() -> Option<String> {
+    let driver = cuda::driver().ok()?;
+    let lack = |device: &cuda::Device| match device.gives_fabric_handles() {
+        Ok(true) => None,
+        Ok(false) => Some(format!(
+            "the driver gives no fabric handles of {device}'s memory \
+             (CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED is 0)"
+        )),
+        Err(_) => Some(
+            "the driver is too old to share memory of GPUs between hosts: it takes 545 or newer \
+             (fabric handles, CUDA 12.3)"
+                .to_owned(),
+        ),
+    };
+    driver.devices().ok()?.iter().find_map(lack)
 }
 
 /// The GPUs that the driver reports; none without a driver that works.

@@ -74,6 +74,8 @@ pub struct Measurement {
     pub is_unheld: bool,
     /// Whether a GPU's clock rose while a batch was timed.
     pub clock_rose: bool,
+    /// Whether it was measured a second time, because the first was slower than usual.
+    pub is_second: bool,
     /// What the library logged on each rank, if it has a log.
     pub log: Option<Vec<(Rank, String)>>,
     /// Operations of each flow in all, with those of the warm-up and of the proof.
@@ -295,6 +297,7 @@ fn phases(
         is_misplaced: transfer.is_misplaced(),
         is_unheld: transfer.is_unheld(),
         clock_rose,
+        is_second: false,
         log,
         operations,
     }))
@@ -352,9 +355,15 @@ impl Passes<'_> {
     fn run(&mut self, operations: Option<u64>, samples: usize) -> Result<Vec<Span>, Error> {
         self.count += operations.unwrap_or(1) * samples as u64;
         let mut spans = vec![Span::default(); samples];
+        if self.transfer.is_apart() {
+            self.world.barrier()?;
+        }
         match operations {
             Some(operations) => self.transfer.run(operations, &mut spans)?,
             None => self.transfer.run_singly(&mut spans)?,
+        }
+        if self.transfer.is_apart() {
+            self.world.barrier()?;
         }
         Ok(spans)
     }

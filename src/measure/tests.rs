@@ -133,6 +133,7 @@ fn case(operation: Operation) -> Case {
         handle: None,
         size: Bytes::new(200_000),
         slot: None,
+        sample: None,
         fabric: None,
         nccl: None,
     }

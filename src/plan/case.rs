@@ -201,6 +201,18 @@ pub enum Handle {
     Ipc,
     /// `cuMemCreate` and a POSIX file descriptor.
     Cumem,
+    /// `cuMemCreate` and a handle for all hosts of an NVLink domain; between two of them always
+    /// this one.
+    Fabric,
+}
+
+/// How many pairs of GPUs are measured, where not all are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Pairs in the sample: ordered ones of one-way flows, others of flows both ways.
+    pub pairs: u32,
+    /// All pairs.
+    pub of: u32,
 }
 
 /// What a case asks of libfabric.
@@ -268,6 +280,8 @@ pub struct Case {
     pub size: Bytes,
     /// Bytes of one slot of a staging ring, where the user gave them; otherwise tuned.
     pub slot: Option<Bytes>,
+    /// Where pairs are sampled: how many of them are measured.
+    pub sample: Option<Sample>,
     /// RDMA: the provider, the interfaces, and how they are used.
     pub fabric: Option<Fabric>,
     /// NCCL: what the elements are, and what becomes of them.
@@ -293,6 +307,7 @@ impl Case {
             handle: None,
             size,
             slot: None,
+            sample: None,
             fabric: None,
             nccl: None,
         }

@@ -3,9 +3,10 @@
 use strum::VariantArray as _;
 
 use super::{
-    BadRequest, Case, Endpoint, Engine, Flow, Gpu, Issuer, Operation, Pattern, Place, Rank,
-    Request, SIZE_OF_CHASE, SIZE_OF_GPU, TransportKind, flows, sizes,
-    topology::{GpuNode, Topology},
+    BadRequest, Case, Endpoint, Engine, Flow, GPUS_SAMPLED, Gpu, Handle, Issuer, Operation, Pairs,
+    Pattern, Place, Rank, Request, SIZE_OF_CHASE, SIZE_OF_GPU, Sample, TransportKind, flows,
+    gpus as gpus_of, nvlink_domains, sizes,
+    topology::{GpuNode, Host, Topology},
 };
 
 /// Copies between processes by their CPUs. `is_alone`: there are no GPUs to copy instead.
@@ -46,23 +47,47 @@ pub(super) fn shm_of_host(
 
 /// Copies from one GPU to another through host memory.
 pub(super) fn shm_of_gpus(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
-    let mut cases = Vec::new();
-    for (pattern, flows) in flows_of_gpus(request, gpus) {
-        let copies = by_gpus(request, TransportKind::Shm, pattern, flows, &[Operation::Copy]);
-        cases.extend(copies.into_iter().map(|case| Case { slot: request.slot, ..case }));
-    }
-    cases
+    let of_set = |set: FlowSet| {
+        let copies = by_gpus(request, TransportKind::Shm, set, &[Operation::Copy]);
+        copies.into_iter().map(|case| Case { slot: request.slot, ..case })
+    };
+    flow_sets(request, &ends_here(request, gpus)).flat_map(of_set).collect()
 }
 
 /// Transfers from one GPU's memory to another's.
 pub(super) fn p2p(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
-    let mut cases = Vec::new();
-    for (pattern, flows) in flows_of_gpus(request, gpus) {
-        let mut possible = vec![Operation::Copy, Operation::ReadOnly, Operation::WriteOnly];
-        possible.extend((pattern == Pattern::OneWay).then_some(Operation::Chase));
-        cases.extend(by_gpus(request, TransportKind::P2p, pattern, flows, &possible));
+    p2p_between(request, &ends_here(request, gpus))
+}
+
+/// The same where GPUs of several hosts reach each other's memory: all pairs, also those within a
+/// host. Several flows at once are of one host, whose ranks start them together.
+pub(super) fn p2p_between_hosts(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, String> {
+    let patterns = request.patterns_or(&[Pattern::OneWay]);
+    if !patterns.contains(&Pattern::OneWay) {
+        return Ok(Vec::new());
     }
-    cases
+    let request =
+        Request { patterns: vec![Pattern::OneWay], handle: Handle::Fabric, ..request.clone() };
+    let mut cases = Vec::new();
+    for domain in nvlink_domains(hosts).0 {
+        let mut ends = Vec::new();
+        for host in domain {
+            let gpus: Vec<Gpu> =
+                gpus_of(&request, &host.topology)?.into_iter().map(|gpu| gpu.gpu).collect();
+            ends.extend(flows::of_gpus(&gpus, &host.ranks));
+        }
+        cases.extend(p2p_between(&request, &ends));
+    }
+    Ok(cases)
+}
+
+fn p2p_between(request: &Request, ends: &[Endpoint]) -> Vec<Case> {
+    let of_set = |set: FlowSet| {
+        let mut possible = vec![Operation::Copy, Operation::ReadOnly, Operation::WriteOnly];
+        possible.extend((set.pattern == Pattern::OneWay).then_some(Operation::Chase));
+        by_gpus(request, TransportKind::P2p, set, &possible)
+    };
+    flow_sets(request, ends).flat_map(of_set).collect()
 }
 
 /// Transfers within a GPU, and between it and host memory on the nearest and the farthest NUMA
@@ -80,7 +105,8 @@ pub(super) fn local(request: &Request, topology: &Topology, gpus: &[&GpuNode]) -
             .map(|numa_node| Flow { source: end(Place::Pinned { numa_node }), target: own });
         for &pattern in request.patterns_or(&[Pattern::OneWay, Pattern::BothWays]) {
             let mut add = |flows: Vec<Flow>, possible: &[Operation]| {
-                cases.extend(by_gpus(request, TransportKind::Local, pattern, flows, possible));
+                let set = FlowSet { pattern, flows, sample: None };
+                cases.extend(by_gpus(request, TransportKind::Local, set, possible));
             };
             match pattern {
                 Pattern::OneWay => {
@@ -101,30 +127,57 @@ pub(super) fn local(request: &Request, topology: &Topology, gpus: &[&GpuNode]) -
     cases
 }
 
-/// Each wanted pattern's flows between the GPUs.
-fn flows_of_gpus(request: &Request, gpus: &[&GpuNode]) -> Vec<(Pattern, Vec<Flow>)> {
-    let gpus: Vec<Gpu> = gpus.iter().map(|gpu| gpu.gpu).collect();
-    let patterns = request.patterns_or(&[Pattern::OneWay]).iter();
-    let possible = patterns.filter(|pattern| pattern.ends_min() as usize <= gpus.len());
-    let sets = possible.flat_map(|&pattern| {
-        let sets = flows::between_gpus(pattern, &gpus, request.ranks.unwrap_or(1));
-        sets.into_iter().map(move |flows| (pattern, flows))
-    });
-    sets.collect()
+/// Flows at the same time.
+struct FlowSet {
+    pattern: Pattern,
+    flows: Vec<Flow>,
+    sample: Option<Sample>,
 }
 
-/// What GPUs do along `flows`: a case for each wanted operation of those that are `possible`,
+/// The buffers of this host's GPUs, whose ranks are counted from 0.
+fn ends_here(request: &Request, gpus: &[&GpuNode]) -> Vec<Endpoint> {
+    let gpus: Vec<Gpu> = gpus.iter().map(|gpu| gpu.gpu).collect();
+    let ranks: Vec<Rank> = (0..request.ranks.unwrap_or(1)).map(Rank).collect();
+    flows::of_gpus(&gpus, &ranks)
+}
+
+/// Each wanted pattern's flows between the GPUs.
+fn flow_sets(request: &Request, ends: &[Endpoint]) -> impl Iterator<Item = FlowSet> {
+    let patterns = request.patterns_or(&[Pattern::OneWay]).iter();
+    let possible = patterns.filter(|pattern| pattern.ends_min() as usize <= ends.len());
+    let is_sampled = match request.pairs {
+        Some(pairs) => pairs == Pairs::Sample,
+        None => ends.len() >= GPUS_SAMPLED,
+    };
+    possible.flat_map(move |&pattern| {
+        let all = flows::between(pattern, ends);
+        let is_of_pairs = matches!(pattern, Pattern::OneWay | Pattern::BothWays);
+        let (sets, sample) = if is_sampled && is_of_pairs {
+            let drawn = flows::sampled(ends, request.seed).into_iter();
+            let sets: Vec<Vec<Flow>> =
+                drawn.flat_map(|pair| flows::between(pattern, &pair)).collect();
+            let count = |sets: &[Vec<Flow>]| u32::try_from(sets.len()).unwrap_or(u32::MAX);
+            let sample = Sample { pairs: count(&sets), of: count(&all) };
+            (sets, Some(sample))
+        } else {
+            (all, None)
+        };
+        sets.into_iter().map(move |flows| FlowSet { pattern, flows, sample })
+    })
+}
+
+/// What GPUs do along the flows: a case for each wanted operation of those that are `possible`,
 /// issuer, engine and size.
 fn by_gpus(
     request: &Request,
     transport: TransportKind,
-    pattern: Pattern,
-    flows: Vec<Flow>,
+    FlowSet { pattern, flows, sample }: FlowSet,
     possible: &[Operation],
 ) -> Vec<Case> {
     let is_between_ranks = flows.iter().any(|flow| flow.source.rank != flow.target.rank);
     let plain = Case {
         handle: (transport.has_issuer() && is_between_ranks).then_some(request.handle),
+        sample,
         ..Case::copy(transport, pattern, flows, Engine::Sm, SIZE_OF_GPU)
     };
     let sizes = request.sizes.as_deref().unwrap_or(&[SIZE_OF_GPU]);

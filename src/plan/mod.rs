@@ -23,7 +23,7 @@ use strum::VariantArray as _;
 pub use bad_file::BadFile;
 pub use case::{
     Case, Endpoint, Engine, Fabric, Flow, Gpu, Handle, Issuer, Meeting, NicName, Pattern, Place,
-    Rank,
+    Rank, Sample,
 };
 pub use collective::{Collective, DataType, Layout, Ranks, Reduction, Shape, Share};
 pub use flags::RANKS_MAX;
@@ -136,6 +136,15 @@ pub struct Request {
     #[arg(long = "pattern", value_name = "PATTERN", value_delimiter = ',')]
     pub patterns: Vec<Pattern>,
 
+    /// Which pairs of GPUs to measure: all, or a sample in which each GPU has 8 partners at most
+    /// [default: a sample from 24 GPUs on]
+    #[arg(long, value_name = "PAIRS", value_enum)]
+    pub pairs: Option<Pairs>,
+
+    /// What a sample is drawn by: the seed of the run.
+    #[arg(skip)]
+    pub seed: u64,
+
     /// Number of processes, 1 to 1024. They get the GPUs in turn, and each has a CPU for itself if
     /// there are enough [default: one for all GPUs, two for host memory]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
@@ -190,6 +199,18 @@ impl Request {
     }
 }
 
+/// Which pairs of GPUs are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Pairs {
+    /// All.
+    All,
+    /// Some, drawn by lot.
+    Sample,
+}
+
+/// From so many GPUs on pairs are sampled, unless the user says otherwise.
+const GPUS_SAMPLED: usize = 24;
+
 /// Data of one transfer between GPUs, unless the user says otherwise: large enough that the start
 /// of a copy (about 2 µs) is some percent of it on the fastest links at most.
 pub const SIZE_OF_GPU: Bytes = Bytes::mib(64);
@@ -235,10 +256,35 @@ pub fn cases_across_hosts(request: &Request, hosts: &[Host]) -> Result<Vec<Case>
         match transport {
             TransportKind::Nccl => cases.extend(nccl::cases(request, hosts)?),
             TransportKind::Rdma => cases.extend(rdma::cases(request, hosts)?),
-            TransportKind::Local | TransportKind::P2p | TransportKind::Shm => {}
+            TransportKind::P2p => cases.extend(copies::p2p_between_hosts(request, hosts)?),
+            TransportKind::Local | TransportKind::Shm => {}
         }
     }
     Ok(cases)
+}
+
+/// The hosts of one NVLink domain that reach each other's GPUs, in groups; and why others do not,
+/// that are in a domain too.
+pub fn nvlink_domains(hosts: &[Host]) -> (Vec<Vec<&Host>>, Vec<String>) {
+    let mut groups: Vec<Vec<&Host>> = Vec::new();
+    let mut reasons = Vec::new();
+    for host in hosts {
+        let Some(domain) = &host.topology.domain else { continue };
+        let refusal = |first: &Host| first.topology.domain.as_ref()?.refusal(domain);
+        let refusals: Vec<Option<String>> = groups.iter().map(|group| refusal(group[0])).collect();
+        match refusals.iter().position(Option::is_none) {
+            Some(at) => groups[at].push(host),
+            None => {
+                let first = groups.first().zip(refusals.into_iter().next().flatten());
+                reasons.extend(first.map(|(group, reason)| {
+                    format!("not between {} and {}: {reason}", group[0].name, host.name)
+                }));
+                groups.push(vec![host]);
+            }
+        }
+    }
+    groups.retain(|group| group.len() > 1);
+    (groups, reasons)
 }
 
 /// Checks that this machine has the GPUs of `request`, and that its sizes fit into them.

@@ -1,6 +1,6 @@
 //! The parts of the machine that cases name: NUMA nodes and the CPUs that g2g may use.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -65,6 +65,44 @@ pub struct NicNode {
     pub pcie_path: Vec<String>,
 }
 
+/// The part of an NVLink domain that a host's GPUs are in, and how they may share memory there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Domain {
+    /// The domain's UUID.
+    pub cluster_uuid: String,
+    /// The GPUs of one clique reach each other.
+    pub clique: Option<u32>,
+    /// Channels of IMEX that the host has.
+    pub imex_channels: BTreeSet<u32>,
+    /// Why the driver shares no memory of GPUs with other hosts, if so.
+    pub lack: Option<String>,
+}
+
+impl Domain {
+    /// Why GPUs of two hosts do not reach each other over NVLink, if so.
+    pub fn refusal(&self, other: &Self) -> Option<String> {
+        let part = |of: &Self| (of.cluster_uuid.clone(), of.clique);
+        if self.cluster_uuid != other.cluster_uuid {
+            return Some("they are in different NVLink domains".to_owned());
+        }
+        if part(self) != part(other) {
+            let clique = |of: &Self| of.clique.map_or("?".to_owned(), |clique| clique.to_string());
+            let [one, two] = [self, other].map(clique);
+            return Some(format!("they are in cliques {one} and {two} of the NVLink domain"));
+        }
+        let lack = self.lack.clone().or_else(|| other.lack.clone());
+        lack.or_else(|| {
+            let none = self.imex_channels.is_disjoint(&other.imex_channels);
+            none.then(|| {
+                "they have no IMEX channel in common (/dev/nvidia-caps-imex-channels): start \
+                 nvidia-imex on both, and give the job the same channel on both"
+                    .to_owned()
+            })
+        })
+    }
+}
+
 /// A host with the ranks on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -87,6 +125,10 @@ pub struct Topology {
     pub gpus: Vec<GpuNode>,
     /// The network interfaces that libfabric offers; none where RDMA is not asked for.
     pub nics: Vec<NicNode>,
+    /// The NVLink domain of the GPUs, if all are in one with other hosts; none where copies between
+    /// GPUs are not asked for.
+    #[serde(default)]
+    pub domain: Option<Domain>,
 }
 
 impl Topology {

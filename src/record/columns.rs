@@ -321,8 +321,13 @@ columns! {
     /// Who issues the operations: `read` (the target pulls), `write` (the source pushes); empty
     /// where it makes no difference.
     issuer: Option<Issuer>, Case;
-    /// How memory of a GPU reaches another process: `ipc`, `cumem`.
+    /// How memory of a GPU reaches another process: `ipc`, `cumem`, `fabric`.
     handle: Option<Handle>, Case;
+    /// Where pairs of GPUs are sampled, the number of pairs that are measured; ordered pairs where
+    /// flows go one way.
+    pairs_measured: Option<u32>, Run;
+    /// The number of all such pairs.
+    pairs: Option<u32>, Run;
     /// Where the first flow's source lies: `gpu`, `host`.
     source_memory: Option<MemoryKind>, Case;
     /// Where the first flow's target lies.

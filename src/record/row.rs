@@ -134,6 +134,8 @@ impl Row {
             issuer: case.issuer,
             handle: case.handle,
             size_bytes: Some(case.size),
+            pairs_measured: case.sample.map(|sample| sample.pairs),
+            pairs: case.sample.map(|sample| sample.of),
             provider: fabric.map(|fabric| fabric.provider.clone()),
             fabric: source_nics.first().map(|nic| nic.fabric.clone()),
             source_domain: joined(source_nics.iter().map(|nic| Some(&nic.domain))),
@@ -294,6 +296,7 @@ fn flags(measured: &Measurement) -> String {
         (measured.is_misplaced, "numa_misplaced"),
         (measured.is_unheld, "unheld"),
         (measured.clock_rose, "clock_rose"),
+        (measured.is_second, "measured_again"),
     ];
     raised(&flags).join(" ")
 }

@@ -56,8 +56,9 @@ impl Lookout {
         let gpus = match &post {
             // A rank knows only its own part of such a case.
             Some(post) if case.transport.is_across_hosts() => post.reader.gpus(),
-            Some(_) => {
-                let own: BTreeSet<Gpu> = case.ends().filter_map(|end| end.gpu()).collect();
+            Some(post) => {
+                let here = case.ends().filter(|end| post.ranks.contains(&end.rank));
+                let own: BTreeSet<Gpu> = here.filter_map(|end| end.gpu()).collect();
                 own.into_iter().collect()
             }
             None => Vec::new(),

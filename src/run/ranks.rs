@@ -122,6 +122,7 @@ impl Ranks {
             members.into_iter().map(|members| (hosts, members)).collect()
         });
         let (hosts, members): (usize, Vec<Rank>) = self.world.scatter(counted)?;
+        self.world.set_spans_hosts(hosts > 1);
         if hosts > 1 {
             self.part = Some(self.world.part(&members)?);
         }

@@ -120,6 +120,9 @@ fn site(
 /// The topology of this machine. Loads libfabric and NCCL if the run measures them.
 fn topology(options: &Options) -> Result<Topology, String> {
     let mut topology = machine::topology().map_err(|err| err.to_string())?;
+    if options.asked.transports.contains(&TransportKind::P2p) {
+        topology.domain = machine::nvlink_domain(&topology.gpus);
+    }
     if options.asked.transports.contains(&TransportKind::Rdma) {
         topology.nics = machine::offered_nics(options.fabric_lib.as_deref().map(Path::new));
     }

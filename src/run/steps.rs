@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sites::Site;
 use crate::{
-    plan::{self, BadRequest, Case, Effort, Rank, Request, TransportKind, topology::Host},
+    plan::{self, BadRequest, Case, Effort, Pattern, Rank, Request, TransportKind, topology::Host},
     record::{Naming, Row},
     show::progress::Weight,
 };
@@ -20,6 +20,9 @@ pub(super) enum Step {
     OnEachHost(Vec<Option<Case>>),
     /// A case that all ranks of all hosts measure together. Other ranks than 0 know their own part.
     AcrossHosts(Box<Case>),
+    /// A case that some ranks of several hosts measure, of whom the first is their root. The others
+    /// know of none.
+    Among { case: Box<Case>, ranks: Vec<Rank> },
 }
 
 /// What a rank must know of the run: its part of the steps.
@@ -48,7 +51,7 @@ impl Step {
     pub(super) fn planned(&self) -> Vec<Row> {
         match self {
             Self::Absent { transport, reason } => vec![Row::absent(0, *transport, reason)],
-            Self::OnEachHost(_) | Self::AcrossHosts(_) => {
+            Self::OnEachHost(_) | Self::AcrossHosts(_) | Self::Among { .. } => {
                 self.cases().map(|case| Row::planned(0, case)).collect()
             }
         }
@@ -59,7 +62,7 @@ impl Step {
         let (of_hosts, of_all) = match self {
             Self::Absent { .. } => (&[][..], None),
             Self::OnEachHost(cases) => (&cases[..], None),
-            Self::AcrossHosts(case) => (&[][..], Some(&**case)),
+            Self::AcrossHosts(case) | Self::Among { case, .. } => (&[][..], Some(&**case)),
         };
         of_hosts.iter().flatten().chain(of_all)
     }
@@ -69,7 +72,7 @@ impl Step {
         match self {
             Self::Absent { .. } => None,
             Self::OnEachHost(cases) => cases.get(host)?.as_ref(),
-            Self::AcrossHosts(case) => Some(case),
+            Self::AcrossHosts(case) | Self::Among { case, .. } => Some(case),
         }
     }
 }
@@ -116,6 +119,9 @@ pub(super) fn plan(
     let transports = || request.transports.iter().copied();
     for transport in transports().filter(|transport| !transport.is_across_hosts()) {
         steps.extend(planner.on_each_host(transport, sites)?);
+        if transport == TransportKind::P2p {
+            steps.extend(planner.within_domains(sites)?);
+        }
     }
     if !is_launched {
         let is_absent = sites[0].absent.contains_key(&TransportKind::Rdma);
@@ -170,15 +176,51 @@ impl Planner<'_> {
         Ok(cases.into_iter().map(|case| Step::AcrossHosts(Box::new(case))).collect())
     }
 
+    /// The steps of copies between GPUs of one NVLink domain in several hosts.
+    fn within_domains(&self, sites: &[Site]) -> Result<Vec<Step>, String> {
+        let transport = TransportKind::P2p;
+        let hosts: Vec<Host> = sites.iter().map(|site| site.host.clone()).collect();
+        let (_, reasons) = plan::nvlink_domains(&hosts);
+        let absent = |reason| Step::Absent { transport, reason };
+        let mut steps: Vec<Step> = reasons.into_iter().map(absent).collect();
+        let cases = plan::cases_across_hosts(&self.request_of(transport, None), &hosts)?;
+        let step = |case: Case| {
+            let mut ranks = case.members();
+            // The first rank of a host reads its counters.
+            let with_a_part =
+                hosts.iter().filter(|host| host.ranks.iter().any(|rank| ranks.contains(rank)));
+            let first: Vec<Rank> =
+                with_a_part.filter_map(|host| host.ranks.first().copied()).collect();
+            ranks.extend(first);
+            ranks.sort_unstable();
+            ranks.dedup();
+            Step::Among { case: Box::new(case), ranks }
+        };
+        steps.extend(cases.into_iter().map(step));
+        Ok(steps)
+    }
+
     /// The steps of a transport that each host measures by itself.
     fn on_each_host(
         &mut self,
         transport: TransportKind,
         sites: &[Site],
     ) -> Result<Vec<Step>, String> {
+        let all: Vec<Host> = sites.iter().map(|site| site.host.clone()).collect();
+        let (mut domains, _) = plan::nvlink_domains(&all);
+        domains.retain(|_| transport == TransportKind::P2p);
         let (mut hosts, mut reasons) = (Vec::new(), Vec::new());
         for site in sites {
-            let (cases, reason) = self.on_host(transport, site)?;
+            // Single pairs are measured by all hosts of a domain together.
+            let mut request = self.request.clone();
+            if domains.iter().flatten().any(|host| host.ranks == site.host.ranks) {
+                request.patterns.retain(|pattern| *pattern != Pattern::OneWay);
+                if request.patterns.is_empty() {
+                    hosts.push(Vec::new().into_iter());
+                    continue;
+                }
+            }
+            let (cases, reason) = self.on_host(transport, site, request)?;
             hosts.push(cases.into_iter());
             reasons.extend(reason.map(|reason| on(site, sites, &reason)));
         }
@@ -196,6 +238,7 @@ impl Planner<'_> {
         &mut self,
         transport: TransportKind,
         site: &Site,
+        request: Request,
     ) -> Result<(Vec<Case>, Option<String>), String> {
         let Host { topology, ranks, .. } = &site.host;
         check_named_gpus(self.request, site)?;
@@ -203,7 +246,8 @@ impl Planner<'_> {
             return Ok((Vec::new(), Some(reason.clone())));
         }
         let count = u32::try_from(ranks.len()).ok().filter(|_| self.is_launched);
-        let request = self.request_of(transport, count.or(self.request.ranks));
+        let ranks_of = count.or(request.ranks);
+        let request = Request { transports: vec![transport], ranks: ranks_of, ..request };
         let mut cases = plan::cases(&request, topology).or_else(|err| match err {
             // One host may have too few ranks for a pattern that others have enough for.
             BadRequest::TooFewRanks(_) if self.is_launched => Ok(Vec::new()),
@@ -256,6 +300,15 @@ pub(super) fn parts(steps: &[Step], hosts: &[Host], members: &[Rank]) -> Vec<Vec
                     own.push(Step::OnEachHost(vec![cases.get(host).cloned().flatten()]));
                 }
             }
+            Step::Among { case, ranks } => {
+                let (part, bare) = (step, Box::new(case.without_flows()));
+                for (rank, own) in members.iter().zip(&mut all) {
+                    own.push(match ranks.contains(rank) {
+                        true => part.clone(),
+                        false => Step::Among { case: bare.clone(), ranks: Vec::new() },
+                    });
+                }
+            }
             Step::AcrossHosts(case) => {
                 let (mut parts, bare) = (case.parts(), case.without_flows());
                 for (rank, own) in members.iter().zip(&mut all) {
@@ -273,7 +326,9 @@ pub(super) fn listing(steps: &[Step]) -> String {
     let listed = |row: &Row| row.title(&Naming::default()) + "\n";
     let lines = steps.iter().flat_map(|step| match step {
         Step::Absent { transport, reason } => vec![format!("{transport} skipped: {reason}\n")],
-        Step::OnEachHost(_) | Step::AcrossHosts(_) => step.planned().iter().map(listed).collect(),
+        Step::OnEachHost(_) | Step::AcrossHosts(_) | Step::Among { .. } => {
+            step.planned().iter().map(listed).collect()
+        }
     });
     (1..).zip(lines).map(|(number, line)| format!("{number} {line}")).collect()
 }

@@ -15,9 +15,10 @@ use crate::{
     judge::counters::Seen,
     machine::health::HostHealth,
     measure::{Experiment, Failed, Outcome, measure},
-    plan::{Case, Effort, Rank, TransportKind, topology::Topology},
+    plan::{Case, Effort, Engine, Issuer, Operation, Rank, TransportKind, topology::Topology},
     stderr,
     transport::{self, Transport, nccl_env, pattern::part_seed},
+    units::Bytes,
     world::{self, Heard, World},
 };
 
@@ -60,6 +61,32 @@ struct Bench {
     topology: Topology,
     lookout: Lookout,
     effort: Effort,
+    usual: Usual,
+}
+
+/// How fast pairs of a sample are, by the kind of case; rank 0 knows it.
+#[derive(Default)]
+struct Usual(HashMap<(Operation, Engine, Option<Issuer>, Bytes), Vec<f64>>);
+
+/// Pairs that are needed to tell what is usual.
+const PAIRS_USUAL: usize = 8;
+
+/// A pair that is slower than the median by more than this share is measured again.
+const LOW: f64 = 0.05;
+
+impl Usual {
+    /// Whether a pair of a sample is slower than others so far; from now on it is one of them.
+    fn is_low(&mut self, case: &Case, result: &CaseResult) -> bool {
+        let Some(Ok(Outcome::Measured(measured))) = &result.outcome else { return false };
+        let gb_s = measured.bandwidth.as_ref().map(|bulk| bulk.gb_s.estimate);
+        let Some(gb_s) = gb_s.filter(|_| case.sample.is_some()) else { return false };
+        let kind = (case.operation, case.engine, case.issuer, case.size);
+        let others = self.0.entry(kind).or_default();
+        let place = others.partition_point(|other| *other < gb_s);
+        let is_low = others.len() >= PAIRS_USUAL && gb_s < others[others.len() / 2] * (1.0 - LOW);
+        others.insert(place, gb_s);
+        is_low
+    }
 }
 
 impl<'a> Worker<'a> {
@@ -72,22 +99,51 @@ impl<'a> Worker<'a> {
         job: &Job,
     ) -> Self {
         let lookout = Lookout::new(ranks, &topology);
-        let bench = Bench { transports, topology, lookout, effort: job.effort };
+        let bench =
+            Bench { transports, topology, lookout, effort: job.effort, usual: Usual::default() };
         Self { ranks, bench, host, seed: job.seed, next: job.first }
     }
 
-    /// Does this rank's part of the next step. Fails if the other ranks are out of reach.
+    /// Does this rank's part of the next step, a second time if a pair of a sample was slower than the
+    /// others. Fails if the other ranks are out of reach.
     pub(super) fn measure(&mut self, step: &Step) -> Result<StepResult, Failed> {
         let seed = part_seed(self.seed, self.next);
         self.next += 1;
-        let case = step.case(self.host);
-        if matches!(step, Step::OnEachHost(_)) && self.ranks.part.is_some() {
-            return self.measure_on_each_host(case, seed);
+        let (result, is_low) = self.measure_once(step, seed)?;
+        if !is_low {
+            return Ok(result);
         }
-        let Some(case) = case else { return Ok(StepResult::default()) };
-        let world = &mut self.ranks.world;
+        let (mut result, _) = self.measure_once(step, part_seed(seed, 1))?;
+        for case in &mut result.cases {
+            if let Some(Ok(Outcome::Measured(measured))) = &mut case.outcome {
+                measured.is_second = true;
+            }
+        }
+        Ok(result)
+    }
+
+    /// Whether a pair of a sample was slower than the others comes second.
+    fn measure_once(&mut self, step: &Step, seed: u64) -> Result<(StepResult, bool), Failed> {
+        let case = step.case(self.host);
+        let Ranks { world, part, .. } = &mut *self.ranks;
+        match step {
+            Step::OnEachHost(_) if part.is_some() => {
+                return self.bench.measure_in_part(world, part.as_mut(), case, (step, seed));
+            }
+            Step::Among { ranks, .. } => {
+                let mut part = match ranks.contains(&world.rank()) {
+                    true => Some(world.part(ranks)?),
+                    false => None,
+                };
+                part.iter_mut().for_each(|part| part.set_spans_hosts(true));
+                let case = case.filter(|_| part.is_some());
+                return self.bench.measure_in_part(world, part.as_mut(), case, (step, seed));
+            }
+            Step::Absent { .. } | Step::OnEachHost(_) | Step::AcrossHosts(_) => {}
+        }
+        let Some(case) = case else { return Ok((StepResult::default(), false)) };
         let (mut result, mut lost) = self.bench.measure(world, case, seed);
-        if lost.is_none() && self.ranks.part.is_some() {
+        if lost.is_none() && part.is_some() {
             // Drops messages of a failed case.
             world.next_round();
             match world.gather(result.seen.clone()) {
@@ -96,60 +152,19 @@ impl<'a> Worker<'a> {
                 Err(err) => lost = Some(err.into()),
             }
         }
+        let mut is_low = false;
+        if lost.is_none() && case.sample.is_some() {
+            world.next_round();
+            let own = world.is_root().then(|| self.bench.usual.is_low(case, &result));
+            is_low = world.broadcast(own)?;
+        }
         match lost {
             Some(lost) if !world.is_root() => Err(lost),
             lost => {
                 let lost = lost.map(|lost| lost.to_string());
-                Ok(StepResult { cases: vec![result], lost })
+                Ok((StepResult { cases: vec![result], lost }, is_low))
             }
         }
-    }
-
-    /// Measures `case` on the ranks of this host, brings what came of each host's case to rank 0,
-    /// and its decision to all.
-    fn measure_on_each_host(
-        &mut self,
-        case: Option<&Case>,
-        seed: u64,
-    ) -> Result<StepResult, Failed> {
-        let Ranks { world, part: Some(part), .. } = &mut *self.ranks else {
-            return Ok(StepResult::default());
-        };
-        let (result, lost) = match case {
-            Some(case) => self.bench.measure(part, case, seed),
-            None => {
-                part.next_round();
-                (CaseResult::default(), None)
-            }
-        };
-        // Other hosts may still be measuring; a signal does not wait for them.
-        if interrupt::asked().is_some() {
-            let lost = Some(transport::Error::Interrupted.to_string());
-            return Ok(StepResult { cases: Vec::new(), lost });
-        }
-        // Drops messages of a failed case on the host where it failed.
-        part.next_round();
-        let met = part.barrier().err().map(Failed::from);
-        let lost = lost.or(met).map(|lost| lost.to_string());
-        let result = match &lost {
-            Some(reason) => CaseResult::failed(reason.clone(), Vec::new()),
-            None => result,
-        };
-        // Another host may still be measuring its own case.
-        let (deadline, limit) = (world.deadline(), self.bench.effort.time_limit);
-        world.set_deadline(deadline.saturating_add(limit.saturating_mul(4)));
-        let all = world.gather((part.is_root(), result, lost));
-        world.set_deadline(deadline);
-        let mut cases = Vec::new();
-        let mut first_lost = None;
-        for (is_first, result, lost) in all?.into_iter().flatten() {
-            first_lost = first_lost.or(lost);
-            if is_first {
-                cases.push(result);
-            }
-        }
-        let lost = world.broadcast(world.is_root().then_some(first_lost))?;
-        Ok(StepResult { cases, lost })
     }
 
     /// After the last step: sends rank 0 the end of the NCCL log and the health of the GPUs. A
@@ -192,6 +207,71 @@ impl Bench {
             Err(Ok(err)) => (CaseResult::failed(err.to_string(), look.seen()), None),
             Err(Err(lost)) => (CaseResult::failed(lost.to_string(), look.seen()), Some(lost)),
         }
+    }
+}
+
+impl Bench {
+    /// Measures `case` with the ranks of `part`, if this rank is in it, brings what came of each part's
+    /// case to rank 0, and its decision to all. Whether a pair of a sample is slower than the others.
+    fn measure_in_part(
+        &mut self,
+        world: &mut World,
+        mut part: Option<&mut World>,
+        case: Option<&Case>,
+        (step, seed): (&Step, u64),
+    ) -> Result<(StepResult, bool), Failed> {
+        let (result, lost) = match (&mut part, case) {
+            (Some(part), Some(case)) => self.measure(part, case, seed),
+            (Some(part), None) => {
+                part.next_round();
+                (CaseResult::default(), None)
+            }
+            (None, _) => (CaseResult::default(), None),
+        };
+        // Other parts may still be measuring; a signal does not wait for them.
+        if interrupt::asked().is_some() {
+            let lost = Some(transport::Error::Interrupted.to_string());
+            return Ok((StepResult { cases: Vec::new(), lost }, false));
+        }
+        // Drops messages of a failed case in the part where it failed.
+        let met = part.as_mut().and_then(|part| {
+            part.next_round();
+            part.barrier().err()
+        });
+        let lost = lost.or(met.map(Failed::from)).map(|lost| lost.to_string());
+        let mut result = match &lost {
+            Some(reason) => CaseResult::failed(reason.clone(), Vec::new()),
+            None => result,
+        };
+        // The first rank of the part reports what all of its hosts have counted.
+        if lost.is_none()
+            && part.as_ref().is_some_and(|part| part.spans_hosts())
+            && let Some(part) = &mut part
+        {
+            let all = part.gather(std::mem::take(&mut result.seen))?;
+            result.seen = all.into_iter().flatten().flatten().collect();
+        }
+        // Another part may still be measuring its own case.
+        let (deadline, limit) = (world.deadline(), self.effort.time_limit);
+        world.set_deadline(deadline.saturating_add(limit.saturating_mul(4)));
+        let is_first = part.is_some_and(|part| part.is_root());
+        let all = world.gather((is_first, result, lost));
+        world.set_deadline(deadline);
+        let mut cases = Vec::new();
+        let mut first_lost = None;
+        for (is_first, result, lost) in all?.into_iter().flatten() {
+            first_lost = first_lost.or(lost);
+            if is_first {
+                cases.push(result);
+            }
+        }
+        let mut is_low = false;
+        for (case, result) in step.cases().zip(&cases) {
+            is_low |= self.usual.is_low(case, result);
+        }
+        let decision = world.is_root().then_some((first_lost, is_low));
+        let (lost, is_low) = world.broadcast(decision)?;
+        Ok((StepResult { cases, lost }, is_low))
     }
 }
 

@@ -22,9 +22,11 @@ pub(super) fn is_pair(row: &Row) -> bool {
         && (is_of_gpus || row.transport.is_between_ranks())
 }
 
-/// The name of a row's kind, and the host of pairs within a host.
-fn kind(row: &Row) -> (String, Option<&str>) {
-    let host = row.source_host.as_deref().filter(|_| !row.transport.is_across_hosts());
+/// The name of a row's kind, and the host of pairs within a host; `is_joined`: GPUs of several hosts
+/// reach each other.
+fn kind(row: &Row, is_joined: bool) -> (String, Option<&str>) {
+    let is_within = !row.transport.is_across_hosts() && !is_joined;
+    let host = row.source_host.as_deref().filter(|_| is_within);
     (row.kind(&Naming { has_hosts: false, without: &["issuer"] }), host)
 }
 
@@ -37,8 +39,11 @@ const fn noun(transport: TransportKind) -> &'static str {
 /// sizes, a table by size for each pair.
 pub(super) fn matrices(rows: &[&Row], page: &mut Page) {
     let mut kinds: IndexMap<(String, Option<&str>), Vec<&Row>> = IndexMap::new();
+    let is_apart = |row: &&Row| row.source_host != row.target_host;
+    let of_pairs = |row: &&Row| row.transport == TransportKind::P2p;
+    let is_joined = rows.iter().copied().filter(of_pairs).any(|row| is_apart(&row));
     for &row in rows {
-        kinds.entry(kind(row)).or_default().push(row);
+        kinds.entry(kind(row, is_joined && of_pairs(&row))).or_default().push(row);
     }
     let hosts: BTreeSet<Option<&str>> = kinds.keys().map(|(_, host)| *host).collect();
     for ((name, host), rows) in &kinds {
@@ -51,13 +56,18 @@ pub(super) fn matrices(rows: &[&Row], page: &mut Page) {
         let size = size.or_else(|| rows.iter().filter_map(|row| row.size_bytes).max());
         let at_largest: Vec<&Row> =
             rows.iter().copied().filter(|row| row.size_bytes == size).collect();
-        at_size(name, size.unwrap_or_default(), &at_largest, page);
+        match sample(&at_largest) {
+            Some(sample) => {
+                of_sample(name, size.unwrap_or_default(), &sample, &at_largest, page);
+            }
+            None => at_size(name, size.unwrap_or_default(), &at_largest, page),
+        }
         page.lines(&notes(rows));
         let paths = verdicts::paths(rows, &|row| which(row, rows));
         if !paths.is_empty() {
             page.lines(&format!("{paths}\n"));
         }
-        if at_largest.len() < rows.len() {
+        if at_largest.len() < rows.len() && sample(rows).is_none() {
             by_size(name, rows, page);
         }
     }
@@ -105,6 +115,51 @@ fn at_size(name: &str, size: Bytes, rows: &[&Row], page: &mut Page) {
         page.title(title("GB/s"));
         square(page, rows, &bandwidth);
     }
+}
+
+/// How many pairs of how many rows of a sample are of, for a sentence.
+pub(super) fn sample(rows: &[&Row]) -> Option<String> {
+    let (measured, all) = rows
+        .iter()
+        .find_map(|row| Some((row.pairs_measured?, row.pairs.filter(|all| *all > 0)?)))?;
+    Some(format!(
+        "{measured} of {all} pairs, drawn by lot: a slow GPU, interface or host shows, a single slow \
+         pair only if it is among them"
+    ))
+}
+
+/// What a sample of pairs tells: a matrix would be nearly empty.
+fn of_sample(name: &str, size: Bytes, sample: &str, rows: &[&Row], page: &mut Page) {
+    page.title(format!("{name}, {size}{}", ending(rows)));
+    page.lines(&format!("{sample}\n"));
+    let is_chase = rows[0].operation.is_some_and(Operation::is_latency_only);
+    let of = |row: &Row| match is_chase {
+        true => row.latency_ns_p50.map(|ns| ns as f64),
+        false => row.bandwidth_gb_s,
+    };
+    let unit = if is_chase { "ns" } else { "GB/s" };
+    let mut head = vec!["issuer".to_owned(), "pairs".to_owned()];
+    head.extend(["least", "median", "most"].map(|which| format!("{which} {unit}")));
+    head.extend(["least at".to_owned(), "measured again".to_owned()]);
+    let mut grid = Grid::new(head);
+    let issuers: IndexSet<Option<Issuer>> = rows.iter().map(|row| row.issuer).collect();
+    for issuer in issuers {
+        let own: Vec<&Row> = rows.iter().copied().filter(|row| row.issuer == issuer).collect();
+        let mut values: Vec<(f64, &Row)> =
+            own.iter().filter_map(|row| Some((of(row)?, *row))).collect();
+        values.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let value = |at: usize| values.get(at).map(|(value, _)| short_gb_s(*value));
+        let last = values.len().saturating_sub(1);
+        let again =
+            own.iter().filter(|row| row.flags.split(' ').any(|flag| flag == "measured_again"));
+        let mut cells = vec![words::or_dash(issuer), values.len().to_string()];
+        cells.extend([0, values.len() / 2, last].map(|at| words::or_dash(value(at))));
+        cells.push(words::or_dash(values.first().map(|(_, row)| pair(row, rows))));
+        cells.push(again.count().to_string());
+        grid.row(cells);
+    }
+    page.grid(grid.words(&["issuer", "least at"]));
+    page.lines("\n");
 }
 
 /// The end of a title: what the rows have in common besides their kind.

@@ -209,6 +209,12 @@ pub trait Transfer {
         false
     }
 
+    /// Whether its ranks may be on several hosts and do not bring themselves together: they have to
+    /// meet before and after each run.
+    fn is_apart(&self) -> bool {
+        false
+    }
+
     /// Whether the work of a GPU begins while it is queued, so that the time of queueing counts.
     fn is_unheld(&self) -> bool {
         false

@@ -113,6 +113,8 @@ pub struct World {
     /// The first is the root.
     members: Vec<Rank>,
     deadline: Duration,
+    /// Whether its ranks are on several hosts.
+    spans_hosts: bool,
     progress: Rc<RefCell<Progress>>,
     // The connections end before what was started is waited for.
     links: Links,

@@ -69,6 +69,7 @@ impl World {
             place: 0,
             members: vec![rank],
             deadline: Duration::MAX,
+            spans_hosts: false,
             links: Links::Sockets(Vec::new()),
             progress: Rc::default(),
             keeper: Keeper::Nothing,
@@ -89,7 +90,8 @@ impl World {
             reason: "it is no member of what it calls".to_owned(),
         })?;
         let keeper = Keeper::Nothing;
-        Ok(Self { place, members, deadline, links, progress: Rc::default(), keeper })
+        let (spans_hosts, progress) = (false, Rc::default());
+        Ok(Self { place, members, deadline, spans_hosts, links, progress, keeper })
     }
 
     /// The place of `rank` among `members`, with connections of its own.
@@ -173,6 +175,16 @@ impl World {
     /// From now on a rank waits so long for another one at most.
     pub const fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
+    }
+
+    /// Whether its ranks are on several hosts, and share no memory.
+    pub const fn spans_hosts(&self) -> bool {
+        self.spans_hosts
+    }
+
+    /// From now on its ranks are on several hosts, or on one.
+    pub const fn set_spans_hosts(&mut self, spans_hosts: bool) {
+        self.spans_hosts = spans_hosts;
     }
 
     /// Whether this is the rank that decides and records: the first of the members.

@@ -29,6 +29,7 @@ mod matrix;
 mod mpi;
 mod nccl;
 mod nccl_versions;
+mod nvlink_domains;
 mod older_drivers;
 mod program;
 mod prose;

@@ -2,7 +2,10 @@
 
 use std::ffi::{CStr, c_char};
 
-use super::{Code, In, Out, driver, reach::has_access, visible::visible};
+use super::{
+    Code, In, Out, driver, reach::has_access, virtual_memory::gives_fabric_handles,
+    visible::visible,
+};
 use crate::{
     attach::put_text,
     machine::{Gpu, Link, Machine},
@@ -233,12 +236,15 @@ fn attribute_of(machine: &Machine, ordinal: usize, attribute: i32) -> Option<i32
         116 | 117 => i32::from(machine.host.gpudirect), // GPUDirect RDMA, and the host flushes it
         // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES, …_NONE
         118 => i32::from(gpu.orders_writes()) * 200,
-        120 | 121 => 0,             // clusters, deferred mapping
-        124 => 0,                   // memory given away as dma-bufs
-        125 => 0,                   // events between processes
-        126 => 1,                   // domains of memory synchronisation
-        127..=130 | 132 | 133 => 0, // tensor maps, fabric handles, NUMA, multicast, MPS
-        131 => -1,                  // the GPU is no NUMA node
+        120 | 121 => 0,                   // clusters, deferred mapping
+        124 => 0,                         // memory given away as dma-bufs
+        125 => 0,                         // events between processes
+        126 => 1,                         // domains of memory synchronisation
+        127 | 129 | 130 | 132 | 133 => 0, // tensor maps, NUMA, multicast, MPS
+        // A driver that is too old does not know the question.
+        128 if machine.driver_version < 12_030 => return None,
+        128 => i32::from(gives_fabric_handles(machine, ordinal as u32)),
+        131 => -1, // the GPU is no NUMA node
         _ => return None,
     };
     Some(value)

@@ -21,6 +21,35 @@ pub(crate) struct Handle {
 }
 
 const MAGIC: u64 = 0x6732_6720_6970_6321;
+const MAGIC_OF_FABRIC: u64 = 0x6732_6720_6661_6272;
+
+impl Handle {
+    /// Of the fabric.
+    pub(crate) fn of_fabric((at, nonce): (usize, u64)) -> Self {
+        Self { magic: MAGIC_OF_FABRIC, at: at as u64, nonce, rest: [0; 5] }
+    }
+
+    /// What it is of, if it is of the fabric and that still exists.
+    pub(crate) fn in_fabric(self, world: &World) -> Option<Export> {
+        (self.magic == MAGIC_OF_FABRIC).then(|| self.export(world))?
+    }
+
+    fn export(self, world: &World) -> Option<Export> {
+        let mut plane = world.plane();
+        plane.bury_the_dead();
+        let export = usize::try_from(self.at).ok().and_then(|at| plane.exports.get(at).copied());
+        export.filter(|export| export.nonce == self.nonce && self.nonce != 0)
+    }
+}
+
+impl Export {
+    /// The file that it is in.
+    pub(crate) fn file(&self) -> Result<File, Code> {
+        let path = format!("/proc/{}/fd/{}", self.pid, self.descriptor);
+        let file = File::options().read(true).write(true).open(path);
+        file.map_err(|_| Code::INVALID_VALUE)
+    }
+}
 
 driver! {
     fn cuIpcGetMemHandle(handle: Out<Handle>, address: u64) |world| {
@@ -74,7 +103,7 @@ driver! {
     }
 }
 
-fn export_new(
+pub(crate) fn export_new(
     world: &World,
     gpu: u32,
     (descriptor, offset): (i32, u64),
@@ -94,12 +123,7 @@ fn export_new(
 fn open(world: &World, handle: Handle) -> Result<u64, Code> {
     let mut local = world.local();
     let gpu = local.current(world)?;
-    let mut plane = world.plane();
-    plane.bury_the_dead();
-    let export = usize::try_from(handle.at).ok().and_then(|at| plane.exports.get(at).copied());
-    drop(plane);
-    let live = export.filter(|export| export.nonce == handle.nonce && handle.nonce != 0);
-    let export = live.ok_or(Code::INVALID_VALUE)?;
+    let export = handle.export(world).ok_or(Code::INVALID_VALUE)?;
     if world.machine.host_of(export.gpu) != world.host {
         return Err(Code::INVALID_VALUE);
     }
@@ -122,9 +146,7 @@ fn open(world: &World, handle: Handle) -> Result<u64, Code> {
         }
         return Ok(start);
     }
-    let path = format!("/proc/{}/fd/{}", export.pid, export.descriptor);
-    let file = File::options().read(true).write(true).open(path);
-    let file = file.map_err(|_| Code::INVALID_VALUE)?;
+    let file = export.file()?;
     // Mappings begin at whole pages, allocations need not.
     let before = export.offset % PAGE;
     let whole = (before + export.bytes).next_multiple_of(PAGE);

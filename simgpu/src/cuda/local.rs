@@ -126,11 +126,21 @@ pub(crate) struct Physical {
     pub bytes: u64,
     /// Whether it counts as this process's.
     pub own: bool,
-    /// Whether it may be exported.
-    pub exportable: bool,
+    /// The kinds of handles by which it may be exported.
+    pub handle_types: u32,
+    /// Its place in the list of exported memory, once it has a fabric handle.
+    pub export: Option<(usize, u64)>,
     /// How often it is mapped, and whether its handle has been released.
     pub mapped: u32,
     pub released: bool,
+}
+
+impl Physical {
+    /// New memory of this process.
+    pub(crate) fn new(file: std::fs::File, gpu: u32, bytes: u64, handle_types: u32) -> Self {
+        let (export, mapped, released) = (None, 0, false);
+        Self { file, gpu, bytes, own: true, handle_types, export, mapped, released }
+    }
 }
 
 thread_local! {

@@ -8,12 +8,14 @@ use std::{
 
 use super::{
     Code, In, Local, Out, driver,
+    ipc::{Handle, export_new},
     local::Physical,
     memory::{give_back, take},
     queue::idle,
     reach::can_enable,
 };
 use crate::{
+    machine::Machine,
     memory::{Kind, Mapping, Region, Removed, file_key},
     state::World,
     timing::{WRITE_COUNTERS, cost::Place, memory_file, words::Key},
@@ -23,6 +25,8 @@ use crate::{
 const GRANULARITY: u64 = 2 << 20;
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 const POSIX_FILE_DESCRIPTOR: u32 = 1;
+/// CU_MEM_HANDLE_TYPE_FABRIC
+const FABRIC: u32 = 8;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 const READ_WRITE: u32 = 3;
 
@@ -59,7 +63,7 @@ driver! {
         properties: In<Properties>,
         option: u32,
     ) |world| {
-        check(&world.local(), properties.get(0)?)?;
+        check(world, properties.get(0)?)?;
         if option > 1 {
             return Err(Code::INVALID_VALUE);
         }
@@ -68,7 +72,7 @@ driver! {
 
     fn cuMemCreate(handle: Out<u64>, bytes: usize, properties: In<Properties>, flags: u64) |world| {
         let properties = properties.get(0)?;
-        let gpu = check(&world.local(), properties)?;
+        let gpu = check(world, properties)?;
         let bytes = bytes as u64;
         let whole = bytes > 0 && bytes.is_multiple_of(GRANULARITY);
         if flags != 0 || !whole || handle.pointer().is_null() {
@@ -79,10 +83,8 @@ driver! {
             give_back(world, gpu, bytes);
             return Err(Code::OUT_OF_MEMORY);
         };
-        let exportable = properties.handle_types & POSIX_FILE_DESCRIPTOR != 0;
-        let physical =
-            Physical { file, gpu, bytes, own: true, exportable, mapped: 0, released: false };
-        handle.set(world.local().physical.add(physical))
+        let Properties { handle_types, .. } = properties;
+        handle.set(world.local().physical.add(Physical::new(file, gpu, bytes, handle_types)))
     }
 
     fn cuMemRelease(handle: u64) |world| {
@@ -97,8 +99,8 @@ driver! {
     fn cuMemGetAllocationPropertiesFromHandle(properties: Out<Properties>, handle: u64) |world| {
         let local = world.local();
         let physical = local.physical.get(handle).ok_or(Code::INVALID_VALUE)?;
-        let handle_types = if physical.exportable { POSIX_FILE_DESCRIPTOR } else { 0 };
-        let location = Location { kind: 1, id: physical.gpu as i32 };
+        let Physical { gpu, handle_types, .. } = *physical;
+        let location = Location { kind: 1, id: gpu as i32 };
         let windows = std::ptr::null_mut();
         properties.set(Properties { kind: 1, handle_types, location, windows, flags: [0; 8] })
     }
@@ -195,10 +197,22 @@ driver! {
         kind: u32,
         flags: u64,
     ) |world| {
-        let local = world.local();
-        let physical = local.physical.get(handle).ok_or(Code::INVALID_VALUE)?;
-        if kind != POSIX_FILE_DESCRIPTOR || flags != 0 || !physical.exportable {
+        let mut local = world.local();
+        let physical = local.physical.get_mut(handle).ok_or(Code::INVALID_VALUE)?;
+        let is_one = kind == POSIX_FILE_DESCRIPTOR || kind == FABRIC;
+        if !is_one || flags != 0 || physical.handle_types & kind == 0 {
             return Err(Code::INVALID_VALUE);
+        }
+        if kind == FABRIC {
+            let export = match physical.export {
+                Some(export) => export,
+                None => {
+                    let file = (physical.file.as_raw_fd(), 0);
+                    export_new(world, physical.gpu, file, physical.bytes)?
+                }
+            };
+            physical.export = Some(export);
+            return Out(shareable.pointer().cast()).set(Handle::of_fabric(export));
         }
         let descriptor = physical.file.try_clone().map_err(|_| Code::OPERATING_SYSTEM)?;
         shareable.set(descriptor.into_raw_fd())
@@ -228,7 +242,16 @@ driver! {
     fn cuMemImportFromShareableHandle(handle: Out<u64>, shareable: usize, kind: u32) |world| {
         let mut local = world.local();
         local.initialised()?;
-        if kind != POSIX_FILE_DESCRIPTOR || handle.pointer().is_null() {
+        if handle.pointer().is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        if kind == FABRIC {
+            has_channel(world)?;
+            let given = In(shareable as *const Handle).get(0)?;
+            let imported = import_from_fabric(world, given)?;
+            return handle.set(local.physical.add(imported));
+        }
+        if kind != POSIX_FILE_DESCRIPTOR {
             return Err(Code::INVALID_VALUE);
         }
         // The descriptor itself is passed where a pointer is declared.
@@ -239,14 +262,39 @@ driver! {
 }
 
 /// Refuses memory of other kinds than a GPU's; the GPU.
-fn check(local: &Local, properties: Properties) -> Result<u32, Code> {
-    let gpu = local.gpu(properties.location.id)?;
+fn check(world: &World, properties: Properties) -> Result<u32, Code> {
+    let gpu = world.local().gpu(properties.location.id)?;
     let pinned = properties.kind == 1 && properties.location.kind == 1;
-    match properties.handle_types & !POSIX_FILE_DESCRIPTOR {
-        0 if pinned => Ok(gpu),
-        0 => Err(Code::INVALID_VALUE),
-        _ => Err(Code::NOT_SUPPORTED),
+    if properties.handle_types & !(POSIX_FILE_DESCRIPTOR | FABRIC) != 0 {
+        return Err(Code::NOT_SUPPORTED);
     }
+    if properties.handle_types & FABRIC != 0 {
+        if !gives_fabric_handles(&world.machine, gpu) {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        has_channel(world)?;
+    }
+    if pinned { Ok(gpu) } else { Err(Code::INVALID_VALUE) }
+}
+
+/// Whether memory of a GPU can be shared with other hosts: it is in an NVLink domain, and the driver
+/// is of CUDA 12.3 or newer, whose cuda.h has such handles first.
+pub(crate) fn gives_fabric_handles(machine: &Machine, gpu: u32) -> bool {
+    let health = &machine.gpus[gpu as usize].health;
+    machine.driver_version >= 12_030 && health.cluster_uuid != [0; 16]
+}
+
+/// Refuses where there is no IMEX channel.
+fn has_channel(world: &World) -> Result<(), Code> {
+    if world.own.host.imex { Ok(()) } else { Err(Code::NOT_PERMITTED) }
+}
+
+/// Memory of a process of the same NVLink domain, be it on another host.
+fn import_from_fabric(world: &World, handle: Handle) -> Result<Physical, Code> {
+    let export = handle.in_fabric(world).ok_or(Code::INVALID_VALUE)?;
+    let handle_types = POSIX_FILE_DESCRIPTOR | FABRIC;
+    let imported = Physical::new(export.file()?, export.gpu, export.bytes, handle_types);
+    Ok(Physical { own: false, ..imported })
 }
 
 /// What files with such memory are called, so that an importer knows whose it is.
@@ -275,7 +323,7 @@ fn import(world: &World, descriptor: i32) -> Option<Physical> {
     let file = File::from(borrowed.try_clone_to_owned().ok()?);
     let bytes = file.metadata().ok()?.len();
     debug_assert!(file.as_raw_fd() != descriptor);
-    Some(Physical { file, gpu, bytes, own: false, exportable: true, mapped: 0, released: false })
+    Some(Physical { own: false, ..Physical::new(file, gpu, bytes, POSIX_FILE_DESCRIPTOR) })
 }
 
 fn map(
@@ -354,8 +402,12 @@ fn let_go_if_unused(world: &World, local: &mut Local, handle: u64) {
     let unused = |physical: &Physical| physical.released && physical.mapped == 0;
     if local.physical.get(handle).is_some_and(unused)
         && let Some(physical) = local.physical.remove(handle)
-        && physical.own
     {
-        give_back(world, physical.gpu, physical.bytes);
+        if let Some((at, _)) = physical.export {
+            world.plane().exports[at].nonce = 0;
+        }
+        if physical.own {
+            give_back(world, physical.gpu, physical.bytes);
+        }
     }
 }

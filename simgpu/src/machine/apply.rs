@@ -53,6 +53,7 @@ pub(super) fn machine(file: File, name: &str) -> Result<Machine, Problem> {
             links_down.extend(down.map(|link| (ordinal, link)));
         }
     }
+    machine.connect_hosts();
     no_address_twice(&machine, &file.gpu)?;
     change_pairs(&mut machine, &file.pair)?;
     nvlinks::count(&mut machine, &file)?;
@@ -346,9 +347,7 @@ fn ends_apart(
             let text = format!("GPU {source} is source and target: a pair is of two GPUs");
             Err(Problem::new(at, &format!("{table}.target"), text))
         }
-        ((Some(source), Some(target)), Some(at))
-            if machine.host_of(source) != machine.host_of(target) =>
-        {
+        ((Some(source), Some(target)), Some(at)) if !machine.shares_nvlinks(source, target) => {
             let text = format!("GPU {source} and GPU {target} are in two hosts: no pair");
             Err(Problem::new(at, &format!("{table}.target"), text))
         }
@@ -367,12 +366,14 @@ fn pairs_between(
     (source, target): Ends,
     both_ways: bool,
 ) -> impl Iterator<Item = &mut Pair> {
-    let own = machine.gpus_of_host();
-    machine.pairs.iter_mut().filter(move |pair| {
+    let is_connected = |pair: &Pair| machine.shares_nvlinks(pair.source, pair.target);
+    let connected: Vec<bool> = machine.pairs.iter().map(is_connected).collect();
+    let pairs = machine.pairs.iter_mut().zip(connected).filter(move |(pair, is_connected)| {
         let is_meant =
             is_between(pair, (source, target)) || both_ways && is_between(pair, (target, source));
-        is_meant && pair.is_within_host(own)
-    })
+        is_meant && *is_connected
+    });
+    pairs.map(|(pair, _)| pair)
 }
 
 /// Changes the pairs as the file's entries say, in their order.

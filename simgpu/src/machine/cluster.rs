@@ -3,12 +3,11 @@
 //! The devices of all hosts are numbered one host after the other. A process is on one host, and sees
 //! what [`Machine::of_host`] gives.
 
-use super::{GPUS_MAX, Host, Machine, Nic, Pair, nics::Place, pairs_of};
+use super::{GPUS_MAX, Host, Link, Machine, Nic, Pair, nics::Place, pairs_of};
 use crate::timing::wire::NICS;
 
 impl Machine {
-    /// So many hosts, each of which has what this machine has; or how many there can be. Memory of a
-    /// GPU is not reached from another host, but by the network.
+    /// So many hosts, each of which has what this machine has; or how many there can be.
     pub(crate) fn times(self, hosts: u32) -> Result<Self, u32> {
         let own = u32::try_from(self.gpus.len()).unwrap_or(u32::MAX);
         let nics = u32::try_from(NICS / self.nics.len().max(1)).unwrap_or(u32::MAX);
@@ -36,13 +35,45 @@ impl Machine {
                 Nic { host, place, ..nic.clone() }
             })
         });
-        Ok(Self {
+        let mut machine = Self {
             hosts,
             nics: nics.collect(),
             pairs,
             gpus: (0..hosts).flat_map(|_| self.gpus.iter().cloned()).collect(),
             ..self
-        })
+        };
+        machine.connect_hosts();
+        Ok(machine)
+    }
+
+    /// Connects GPUs of different hosts: those of one clique of an NVLink domain as two of one host
+    /// are, the others by the network alone.
+    pub(super) fn connect_hosts(&mut self) {
+        let own = self.gpus_of_host();
+        let is_domain: Vec<bool> =
+            self.pairs.iter().map(|pair| self.shares_nvlinks(pair.source, pair.target)).collect();
+        let within = self.pair(0, 1).filter(|_| own > 1).cloned();
+        for (pair, is_domain) in self.pairs.iter_mut().zip(is_domain) {
+            if pair.is_within_host(own) {
+                continue;
+            }
+            let Pair { source, target, .. } = *pair;
+            match &within {
+                Some(within) if is_domain => *pair = Pair { source, target, ..within.clone() },
+                _ => {
+                    pair.link = Link::Pcie;
+                    (pair.read_allowed, pair.write_allowed, pair.atomics) = (false, false, false);
+                }
+            }
+        }
+    }
+
+    /// Whether two GPUs are in one host, or in one clique of an NVLink domain.
+    pub(super) fn shares_nvlinks(&self, one: u32, other: u32) -> bool {
+        let [health, others] = [one, other].map(|gpu| &self.gpus[gpu as usize].health);
+        let is_one_clique = health.cluster_uuid != [0; 16]
+            && (health.cluster_uuid, health.clique) == (others.cluster_uuid, others.clique);
+        self.host_of(one) == self.host_of(other) || is_one_clique
     }
 
     /// How many GPUs each host has.
@@ -164,6 +195,22 @@ mod tests {
         // The driver counts GPUs of all hosts, NVML those of its own.
         assert_eq!(own.uuid(3), three.uuid(19));
         assert_ne!(own.uuid(3), three.of_host(1).uuid(3));
+    }
+
+    #[test]
+    fn gpus_of_one_clique_reach_each_other_over_nvlink_also_between_hosts() {
+        let mut three = load("3xp6e-gb200.36xlarge").unwrap();
+        let within = three.pair(0, 1).unwrap().clone();
+        for pair in &three.pairs {
+            let Pair { source, target, .. } = *pair;
+            assert_eq!(*pair, Pair { source, target, ..within.clone() });
+        }
+        three.gpus[5].health.clique = 7;
+        three.connect_hosts();
+        for pair in three.pairs.iter().filter(|pair| !pair.is_within_host(4)) {
+            let is_one_clique = pair.source != 5 && pair.target != 5;
+            assert_eq!([pair.read_allowed, pair.write_allowed], [is_one_clique; 2], "{pair:?}");
+        }
     }
 
     #[test]

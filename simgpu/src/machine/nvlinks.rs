@@ -26,11 +26,15 @@ fn links(pair: &Pair) -> u32 {
 /// with fewer, without one a GPU has those of its pairs.
 pub(super) fn count(machine: &mut Machine, file: &File) -> Result<(), Problem> {
     if machine.gpus.iter().any(|gpu| gpu.nvlinks.switch) {
-        let own = machine.gpus_of_host();
-        for pair in machine.pairs.iter_mut().filter(|pair| pair.is_within_host(own)) {
-            let [source, target] = [pair.source, pair.target]
-                .map(|ordinal| machine.gpus[ordinal as usize].nvlinks.count);
-            pair.link = link(source.min(target));
+        let links_of = |pair: &Pair| {
+            let [source, target] = [pair.source, pair.target];
+            let count = |ordinal: u32| machine.gpus[ordinal as usize].nvlinks.count;
+            let is_connected = machine.shares_nvlinks(source, target);
+            if is_connected { count(source).min(count(target)) } else { 0 }
+        };
+        let links: Vec<u32> = machine.pairs.iter().map(links_of).collect();
+        for (pair, links) in machine.pairs.iter_mut().zip(links) {
+            pair.link = link(links);
         }
     } else {
         for (ordinal, gpu) in (0..).zip(&mut machine.gpus) {

@@ -5,6 +5,7 @@
 
 mod clocks;
 pub(crate) mod cost;
+mod futex;
 pub(crate) mod meeting;
 mod plane;
 mod settle;
@@ -12,9 +13,10 @@ mod shared;
 pub(crate) mod wire;
 pub(crate) mod words;
 
+pub(crate) use futex::{wait, wake};
 pub(crate) use plane::{Export, Gate, GateKind, Operation, Plane, Work, event};
 pub(crate) use settle::{After, What, split_mix};
-pub(crate) use shared::{Guard, Shared, State, Task, WRITE_COUNTERS, memory_file, wait, wake};
+pub(crate) use shared::{Guard, Shared, State, Task, WRITE_COUNTERS, memory_file};
 #[cfg(test)]
 pub(crate) use {plane::Stream, settle::Step};
 

@@ -17,6 +17,7 @@ use super::{
     GPUS, PROCESSES, Plane, RING,
     clocks::Load,
     cost::{HOST, Leg, Medium, Place},
+    futex::{wait, wake},
     ps_of_ns,
     settle::{After, Step, What},
     wire::{ENDPOINTS, USERS},
@@ -587,22 +588,4 @@ fn start_of(pid: u32) -> Option<u64> {
         return None;
     }
     fields.nth(18)?.parse().ok()
-}
-
-/// Sleeps until `word` is not `seen`, or for `limit`.
-pub(crate) fn wait(word: &AtomicU32, seen: u32, limit: Duration) {
-    let limit = libc::timespec {
-        tv_sec: limit.as_secs() as libc::time_t,
-        tv_nsec: limit.subsec_nanos() as _,
-    };
-    // SAFETY: the word and the time are alive for the whole call; the call only reads them.
-    unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, seen, &raw const limit)
-    };
-}
-
-/// Wakes all that sleep in [`wait`] on `word`.
-pub(crate) fn wake(word: &AtomicU32) {
-    // SAFETY: the word is alive for the whole call; only its address counts.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }

@@ -2,7 +2,10 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::*;
 use crate::{
-    plan::{Operation, TransportKind},
+    plan::{
+        self, Case, Endpoint, Engine, Flow, Gpu, Issuer, Operation, Request, TransportKind,
+        topology::{Domain, GpuNode, Topology},
+    },
     record::{Row, Status},
     units::Bytes,
 };
@@ -213,4 +216,90 @@ fn memory_that_is_reached_directly_is_not_held_against_staged() {
     let staged = matrix(4, &mut |_, _| 20.0).into_iter().take(1).collect();
     let rows = path("direct", direct).chain(path("staged", staged));
     assert_eq!(find(&rows.collect::<Vec<Row>>(), &alike), []);
+}
+
+/// The rows of a sample of the pairs of 18 hosts with four GPUs each in one NVLink domain, at the rates
+/// that `gb_s` gives two GPUs, which are counted over all hosts, with noise of 0.5 %.
+fn sampled(seed: u64, gb_s: &dyn Fn(u32, u32) -> f64) -> Vec<Row> {
+    let hosts: Vec<Host> = (0..18).map(domain_host).collect();
+    let request = Request {
+        operations: vec![Operation::Copy],
+        engines: vec![Engine::Ce],
+        issuers: vec![Issuer::Read],
+        seed,
+        ..Request::of(&[TransportKind::P2p])
+    };
+    let cases = plan::cases_across_hosts(&request, &hosts).unwrap();
+    assert!(cases.len() as f64 <= 0.12 * 72.0 * 71.0);
+    let mut random = StdRng::seed_from_u64(!seed);
+    let number = |end: Endpoint| 4 * end.rank.0 + end.gpu().unwrap().0;
+    let row = |case: &Case| {
+        let Flow { source, target } = case.flows[0];
+        let noise = 1.0 + random.random_range(-0.005..0.005);
+        let gb_s = gb_s(number(source), number(target)) * noise;
+        Row {
+            bandwidth_gb_s: Some(gb_s),
+            bandwidth_gb_s_low: Some(gb_s * 0.995),
+            bandwidth_gb_s_high: Some(gb_s * 1.005),
+            status: Status::Ok,
+            ..Row::planned(0, case)
+        }
+        .on(&hosts)
+    };
+    cases.iter().map(row).collect()
+}
+
+fn domain_host(number: u32) -> Host {
+    let gpu = |gpu: u32| GpuNode {
+        gpu: Gpu(gpu),
+        name: String::new(),
+        uuid: String::new(),
+        pci_bus_id: String::new(),
+        memory: Bytes::mib(1 << 16),
+        numa_node: None,
+        pcie_path: Vec::new(),
+    };
+    let domain = Domain {
+        cluster_uuid: "domain".to_owned(),
+        clique: Some(0),
+        imex_channels: [0].into(),
+        lack: None,
+    };
+    let topology =
+        Topology { gpus: (0..4).map(gpu).collect(), domain: Some(domain), ..Topology::default() };
+    Host { name: format!("host-{number}"), ranks: vec![Rank(number)], topology }
+}
+
+#[test]
+fn a_sample_of_72_gpus_finds_what_is_slow_whatever_the_seed() {
+    let count = |is_found: &dyn Fn(u64) -> bool| (0..100).filter(|seed| is_found(*seed)).count();
+    let names = |seed: u64, gb_s: &dyn Fn(u32, u32) -> f64| -> Vec<String> {
+        let hosts: Vec<Host> = (0..18).map(domain_host).collect();
+        let found = find(&sampled(seed, gb_s), &|row| way(row, &hosts));
+        let name = |outlier: Outlier| match outlier.suspect {
+            Suspect::Part { role: Role::Either, name } => name,
+            other => format!("{other:?}"),
+        };
+        found.into_iter().map(name).collect()
+    };
+    // A slow GPU, and one with half of its NVLinks.
+    for share in [0.9, 0.5] {
+        let found = count(&|seed| {
+            let slow = (seed * 37 % 72) as u32;
+            let gb_s = |source, target| if [source, target].contains(&slow) { share } else { 1.0 };
+            names(seed, &gb_s) == [format!("GPU {} of host-{}", slow % 4, slow / 4)]
+        });
+        assert!(found >= 99, "{share}: found with {found} of 100 seeds");
+    }
+    let found = count(&|seed| {
+        let slow = (seed % 18) as u32;
+        let gb_s = |source, target| {
+            let is_slow = source / 4 != target / 4 && [source / 4, target / 4].contains(&slow);
+            if is_slow { 0.9 } else { 1.0 }
+        };
+        names(seed, &gb_s) == [format!("host host-{slow}")]
+    });
+    assert!(found >= 99, "a host: found with {found} of 100 seeds");
+    let found = count(&|seed| !names(seed, &|_, _| 1.0).is_empty());
+    assert!(found <= 5, "something is found with {found} of 100 seeds where nothing is");
 }

@@ -104,6 +104,15 @@ impl Device {
         Ok(self.ask(Question::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)? != 0)
     }
 
+    /// Whether the driver shares its memory with other hosts of its NVLink domain.
+    ///
+    /// # Errors
+    ///
+    /// The driver is too old to tell.
+    pub fn gives_fabric_handles(self) -> Result<bool, CallError> {
+        Ok(self.ask(Question::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)? != 0)
+    }
+
     /// Whether what it does may not yet see what other devices have written to its memory, and its
     /// driver can wait for that. A driver that does not tell has no function to wait with.
     pub(super) fn needs_flush(self) -> bool {

@@ -48,7 +48,7 @@ pub use device::Device;
 pub(in crate::ffi) use graph::{Capture, Graph};
 pub use kernel::{Chase, Hold, Kernels, Reduced};
 pub use memory::{Buffer, HostMemory, Mapped, Memory, Pinned, Registered, Slice};
-pub use sharing::{IpcHandle, SharedBuffer};
+pub use sharing::{FabricHandle, IpcHandle, SharedBuffer};
 pub use stream::{Event, Stream};
 
 /// The driver by the name under which every driver installs it. `libcuda.so` is for linkers, and

@@ -9,9 +9,12 @@
 //! exports something (`PR_SET_PTRACER`); other users still may not. Containers that filter
 //! the call need the capability `SYS_PTRACE`.
 //!
-//! In both ways the exporter keeps the memory until the importers have let go of it.
+//! Where GPUs of several hosts are in one NVLink domain, such memory can have a fabric handle instead:
+//! 64 bytes that a process on another host opens, if both hosts have the same IMEX channel.
 //!
-//! The kernel's drivers of other devices reach it in a third way, by a dma-buf.
+//! In all these ways the exporter keeps the memory until the importers have let go of it.
+//!
+//! The kernel's drivers of other devices reach it in a way of their own, by a dma-buf.
 
 use std::{
     ffi::{c_int, c_void},
@@ -42,9 +45,18 @@ use crate::{
     units::Bytes,
 };
 
-/// Handles are file descriptors.
+/// Handles that are file descriptors, and those of an NVLink domain.
 const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
+
+/// A handle by which a process on any host of an NVLink domain opens a [`SharedBuffer`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FabricHandle {
+    bytes: Vec<u8>,
+    /// Of the whole mapping.
+    size: Bytes,
+}
 
 /// A handle by which another process opens a [`Buffer`], as long as its owner keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,9 +149,27 @@ impl SharedBuffer {
     ///
     /// The driver's refusal: want of memory, or a GPU with no way to this one.
     pub fn create(context: &Context, size: Bytes, peers: &[&Context]) -> Result<Self, CallError> {
+        Self::new(context, size, peers, DESCRIPTOR)
+    }
+
+    /// The same for processes on all hosts of the GPU's NVLink domain.
+    ///
+    /// # Errors
+    ///
+    /// The driver's refusal: want of memory, or of an IMEX channel.
+    pub fn create_in_fabric(context: &Context, size: Bytes) -> Result<Self, CallError> {
+        Self::new(context, size, &[], FABRIC)
+    }
+
+    fn new(
+        context: &Context,
+        size: Bytes,
+        peers: &[&Context],
+        handle_type: CUmemAllocationHandleType,
+    ) -> Result<Self, CallError> {
         let driver = context.current()?;
         let object = || format!("{size} on {}", context.device());
-        let properties = properties(context);
+        let properties = properties(context, handle_type);
         let mut grain = 0;
         // SAFETY: `properties` and `grain` are live locals; the call reads one, writes the other.
         let answer = unsafe {
@@ -174,21 +204,72 @@ impl SharedBuffer {
         peers: &[&Context],
     ) -> Result<Self, CallError> {
         let fetched = fetch(descriptor)?;
-        let driver = context.current()?;
-        let mut handle = 0;
         // The call takes the number where other kinds of handles are addresses.
         let number =
             std::ptr::without_provenance_mut::<c_void>(fetched.as_raw_fd().unsigned_abs() as usize);
-        // SAFETY: the descriptor is open; `handle` is a live local that the call only writes.
-        let answer = unsafe {
-            driver.calls.cuMemImportFromShareableHandle(&raw mut handle, number, DESCRIPTOR)
-        };
         let size = descriptor.size;
         let object = || format!("{size} of process {}", descriptor.pid);
+        // SAFETY: the descriptor is open.
+        unsafe { Self::import(context, (number, DESCRIPTOR), size, peers, object) }
+    }
+
+    /// Maps the memory that a process on any host of the NVLink domain exports, for the GPU of
+    /// `context`.
+    ///
+    /// # Errors
+    ///
+    /// The exporter is gone, the hosts have no IMEX channel in common, or the GPU has no way to the
+    /// memory's.
+    pub fn open_fabric(context: &Context, handle: &FabricHandle) -> Result<Self, CallError> {
+        let mut words = [0_u64; 8];
+        for (word, bytes) in words.iter_mut().zip(handle.bytes.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+        }
+        let object = || format!("{} of another process, for {}", handle.size, context.device());
+        // SAFETY: the call reads the 64 bytes of such a handle, a live local.
+        unsafe {
+            Self::import(context, (words.as_mut_ptr().cast(), FABRIC), handle.size, &[], object)
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The pointer is what the driver asks for of a handle of this kind.
+    unsafe fn import(
+        context: &Context,
+        (given, kind): (*mut c_void, CUmemAllocationHandleType),
+        size: Bytes,
+        peers: &[&Context],
+        object: impl FnOnce() -> String,
+    ) -> Result<Self, CallError> {
+        let driver = context.current()?;
+        let mut handle = 0;
+        // SAFETY: the caller's promise; `handle` is a live local that the call only writes.
+        let answer =
+            unsafe { driver.calls.cuMemImportFromShareableHandle(&raw mut handle, given, kind) };
         driver.check(answer, object)?;
         let allocation = Allocation { context: context.clone(), handle };
         let mapping = Mapping::new(allocation, length(size), peers)?;
         Ok(Self { mapping, size, exported: Mutex::default() })
+    }
+
+    /// What processes on all hosts of the NVLink domain open it with, as long as this value lives.
+    pub fn fabric_handle(&self) -> Result<FabricHandle, CallError> {
+        let context = &self.mapping.allocation.context;
+        let driver = context.current()?;
+        let mut words = [0_u64; 8];
+        // SAFETY: for this kind of handle the call writes 64 bytes, a live local.
+        let answer = unsafe {
+            driver.calls.cuMemExportToShareableHandle(
+                words.as_mut_ptr().cast(),
+                self.mapping.allocation.handle,
+                FABRIC,
+                0,
+            )
+        };
+        driver.check(answer, || context.device().to_string())?;
+        let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        Ok(FabricHandle { bytes, size: Bytes::of_len(self.mapping.length) })
     }
 
     /// What other processes open it with, as long as this value lives. As long any process of this
@@ -296,10 +377,10 @@ fn location(context: &Context) -> CUmemLocation {
     }
 }
 
-fn properties(context: &Context) -> CUmemAllocationProp {
+fn properties(context: &Context, handle_type: CUmemAllocationHandleType) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CUmemAllocationType_enum::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: DESCRIPTOR,
+        requestedHandleTypes: handle_type,
         location: location(context),
         win32HandleMetaData: std::ptr::null_mut(),
         allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {

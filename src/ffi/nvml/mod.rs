@@ -144,6 +144,11 @@ impl Nvml {
         })
     }
 
+    /// How far the GPU at `pci_bus_id` has come in joining the NVLink fabric.
+    pub fn fabric_of(&self, pci_bus_id: &str) -> Option<Fabric> {
+        self.fabric(&self.device(pci_bus_id)?)
+    }
+
     fn device(&self, pci_bus_id: &str) -> Option<Device<'_>> {
         self.library.device_by_pci_bus_id(pci_bus_id).ok()
     }

@@ -39,6 +39,10 @@ enum Carrier {
 }
 
 fn carrier(case: &Case, flow: &Flow, host: &Seen) -> Carrier {
+    // Nothing else joins GPUs of two hosts.
+    if !host.ranks.contains(&flow.target.rank) || !host.ranks.contains(&flow.source.rank) {
+        return Carrier::NvLink;
+    }
     match flow.source.gpu().zip(flow.target.gpu()) {
         Some((source, target)) if source == target => Carrier::Memory,
         Some((source, target))
@@ -91,10 +95,10 @@ fn host_of<'a>(flow: &Flow, seen: &'a [Seen]) -> Option<&'a Seen> {
 /// The data that a case moves through each GPU of a host.
 fn loads(case: &Case, bytes: u64, host: &Seen) -> BTreeMap<Gpu, Load> {
     let mut loads: BTreeMap<Gpu, Load> = BTreeMap::new();
-    for flow in case.flows.iter().filter(|flow| host.ranks.contains(&flow.source.rank)) {
+    for flow in &case.flows {
         let carrier = carrier(case, flow, host);
         for (direction, end) in [flow.source, flow.target].into_iter().enumerate() {
-            let Some(gpu) = end.gpu() else { continue };
+            let Some(gpu) = end.gpu().filter(|_| host.ranks.contains(&end.rank)) else { continue };
             let load = loads.entry(gpu).or_default();
             match carrier {
                 Carrier::Memory if direction == 0 => load.own += bytes,

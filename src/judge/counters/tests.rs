@@ -39,6 +39,7 @@ fn case(transport: TransportKind, flows: &[(Endpoint, Endpoint)]) -> Case {
         handle: None,
         size: Bytes::new(BYTES / OPERATIONS),
         slot: None,
+        sample: None,
         fabric: None,
         nccl: None,
     }

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Advice, Facts, Finding, Located, examine};
 use crate::{
-    machine::{FabricState, host::Identity, software::Installed, tally},
+    machine::{self, host::Identity, software::Installed, tally},
+    plan::topology::Domain,
     units::count,
 };
 
@@ -36,32 +37,6 @@ pub struct Member {
     pub simulated: bool,
 }
 
-/// The part of an NVLink domain that a host's GPUs are in, and by what hosts may share memory there.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Domain {
-    /// The domain's UUID.
-    pub cluster_uuid: String,
-    /// The GPUs of one clique reach each other.
-    pub clique: Option<u32>,
-    /// Channels of IMEX that the host has.
-    pub imex_channels: BTreeSet<u32>,
-}
-
-impl Domain {
-    /// That of a host's first GPU that has joined one.
-    fn of(facts: &Facts) -> Option<Self> {
-        let fabrics = facts.survey.gpus.iter().filter_map(|gpu| gpu.nvml.as_ref()?.fabric.as_ref());
-        let mut joined = fabrics.filter(|fabric| fabric.state == FabricState::Completed);
-        joined.find_map(|fabric| {
-            Some(Self {
-                cluster_uuid: fabric.cluster_uuid.clone()?,
-                clique: fabric.clique,
-                imex_channels: facts.host.imex_channels.clone(),
-            })
-        })
-    }
-}
-
 impl Member {
     /// The rank of this number, which is in this `place` on its host.
     pub fn new(rank: u32, place: usize, facts: &Facts) -> Self {
@@ -84,7 +59,7 @@ impl Member {
             identity: facts.host.identity.clone(),
             nccl_host_id: facts.setting("NCCL_HOSTID").map(|setting| setting.value.clone()),
             gpu: gpu.map(|gpu| gpu.node.uuid.clone()),
-            domain: Domain::of(facts),
+            domain: domain(facts),
             versions: versions.into_iter().filter_map(known).collect(),
             findings: examine(facts),
             beyond: super::beyond(facts),
@@ -232,6 +207,13 @@ fn apart_on_one<'a>(ranks: &[&'a Member]) -> Option<Located> {
         source: "NCCL's src/misc/utils.cc (getHostHash), src/init.cc (shmDev)",
     });
     Some(located(finding, ranks))
+}
+
+/// The NVLink domain of a host's GPUs that have joined one.
+fn domain(facts: &Facts) -> Option<Domain> {
+    let fabrics = facts.survey.gpus.iter().filter_map(|gpu| gpu.nvml.as_ref()?.fabric.as_ref());
+    let joined = fabrics.filter(|fabric| fabric.cluster_uuid.is_some()).take(1);
+    machine::domain(joined, facts.host.imex_channels.clone())
 }
 
 /// A rank that speaks for its host, whose GPUs are in a domain.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Gpu, HostWay, Load, Machine, NvLinks, Raw, rate};
+use super::{Gpu, HostWay, Load, Machine, NvLinks, Raw, Site, rate};
 use crate::{
-    plan::{Case, Engine, Flow, Operation, Place},
+    plan::{Case, Engine, Flow, Operation, Place, Rank},
     units::Bytes,
 };
 
@@ -64,6 +64,26 @@ pub(super) fn p2p(case: &Case, machine: &Machine) -> Result<Raw, String> {
     let ports = Ports::of(&case.flows);
     let ways = case.flows.iter().map(|flow| direct(machine, flow, &ports, case.engine));
     Ok(Raw::least(ways)?.ok_or("it has no flow")?)
+}
+
+/// From a GPU of one host to one of another, over NVLink; `None`: all is within a host.
+pub(super) fn between_hosts(case: &Case, sites: &[Site<'_>]) -> Result<Option<Raw>, String> {
+    let Some(flow) = case.flows.first() else { return Ok(None) };
+    let site = |rank: Rank| sites.iter().position(|site| site.ranks.contains(&rank));
+    let (from, to) = (site(flow.source.rank), site(flow.target.rank));
+    let Some((from, to)) = from.zip(to).filter(|(from, to)| from != to) else { return Ok(None) };
+    let (source, target) = gpus_of(flow)?;
+    let ends = [sites[from].machine.gpu(source)?, sites[to].machine.gpu(target)?];
+    let mut ways = Vec::new();
+    for gpu in ends {
+        let links = gpu.nvlinks.filter(|links| links.is_switched);
+        let links = links.ok_or("NVML does not describe NVLinks that end in switches")?;
+        ways.push(Ok(Raw { lacks: lacking(&[gpu])?, ..nvlinks_of(&links, links.up) }));
+    }
+    let generation = ends[0].nvlinks.map_or(0, |links| links.generation).max(2);
+    let kind = if case.engine == Engine::Sm { "sm" } else { "ce" };
+    let raw = Raw::least(ways.into_iter())?;
+    Ok(raw.map(|raw| raw.with_share(format!("nvlink{generation}_{kind}"))))
 }
 
 /// From GPU to GPU through host memory.

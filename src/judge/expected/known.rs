@@ -154,6 +154,7 @@ fn case(transport: TransportKind, engine: Engine, pattern: Pattern, flows: Vec<F
         handle: None,
         size: Bytes::mib(1024),
         slot: None,
+        sample: None,
         fabric: None,
         nccl: None,
     }

@@ -182,7 +182,10 @@ pub fn expected(
             let found = copies::local(case, here()?)?.reached(catalogue)?;
             Ok(Expected { may_be_cached: copies::may_be_cached(case), ..found })
         }
-        TransportKind::P2p => copies::p2p(case, here()?)?.reached(catalogue),
+        TransportKind::P2p => match copies::between_hosts(case, sites)? {
+            Some(raw) => raw.reached(catalogue),
+            None => copies::p2p(case, here()?)?.reached(catalogue),
+        },
         TransportKind::Shm => copies::shm(case, here()?)?.reached(catalogue),
         TransportKind::Nccl => collectives::expected(case, sites, chosen, catalogue),
         TransportKind::Rdma => network::expected(case, sites, chosen)?.reached(catalogue),

@@ -36,6 +36,7 @@ fn copy(transport: TransportKind, engine: Engine, ends: &[(Endpoint, Endpoint)])
         handle: None,
         size: Bytes::mib(64),
         slot: None,
+        sample: None,
         fabric: None,
         nccl: None,
     }

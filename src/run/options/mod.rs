@@ -168,7 +168,7 @@ pub enum Format {
 impl Options {
     /// What to measure. Fails if the sizes of nccl-tests contradict each other.
     pub fn request(&self) -> Result<Request, String> {
-        let mut request = self.asked.clone();
+        let mut request = Request { seed: self.seed, ..self.asked.clone() };
         if request.sizes.is_none() {
             request.sizes = self.nccl.sizes()?;
         }

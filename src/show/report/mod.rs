@@ -75,7 +75,7 @@ struct Sentence {
 struct Section {
     title: &'static str,
     about: &'static str,
-    /// A sentence on what the folder of the run lacks.
+    /// A sentence on what is not there of all that could be.
     missing: String,
     charts: Vec<Chart>,
     tables: Vec<Table>,

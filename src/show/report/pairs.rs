@@ -9,7 +9,7 @@ use super::{Chart, Section, Variant, kinds};
 use crate::{
     plan::{Issuer, Operation, TransportKind},
     record::Row,
-    show::words,
+    show::{matrix, words},
     units::{Bytes, readable_gb_s},
 };
 
@@ -130,6 +130,7 @@ impl Axis {
 
 pub(super) fn section(rows: &[Row]) -> Section {
     let mut charts = Vec::new();
+    let sample = matrix::sample(&rows.iter().collect::<Vec<&Row>>());
     let ends = &Ends::of(rows);
     let has = |transport| rows.iter().any(|row| row.transport == transport);
     let has_both = has(TransportKind::Shm) && has(TransportKind::P2p);
@@ -173,6 +174,7 @@ pub(super) fn section(rows: &[Row]) -> Section {
         title: "Pairs",
         about: "Bandwidth in GB/s of each ordered pair, alone. A slow GPU or rank is a dark row (as a source) \
                 and a dark column (as a target).",
+        missing: sample.unwrap_or_default(),
         charts,
         ..Section::default()
     }

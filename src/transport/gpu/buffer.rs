@@ -11,7 +11,10 @@ use super::{
 use crate::{
     ffi::{
         CallError,
-        cuda::{self, Context, Descriptor, HostMemory, IpcHandle, Memory, SharedBuffer, Slice},
+        cuda::{
+            self, Context, Descriptor, FabricHandle, HostMemory, IpcHandle, Memory, SharedBuffer,
+            Slice,
+        },
         host,
     },
     plan::{Case, Endpoint, Handle, Place, Rank},
@@ -55,6 +58,8 @@ pub(in crate::transport) enum Offer {
     Ipc(IpcHandle),
     /// `cuMemCreate` and a file descriptor.
     Cumem(Descriptor),
+    /// `cuMemCreate` and a handle for all hosts of the NVLink domain.
+    Fabric(FabricHandle),
 }
 
 impl Buffer {
@@ -191,6 +196,12 @@ fn of_gpu(
             let descriptor = memory.export().trying_to(SHARE)?;
             (Box::new(memory), Some(Offer::Cumem(descriptor)))
         }
+        Some(Handle::Fabric) => {
+            let memory = SharedBuffer::create_in_fabric(context, size);
+            let memory = memory.trying_to("allocate a buffer to share in the NVLink domain")?;
+            let handle = memory.fabric_handle().trying_to(SHARE)?;
+            (Box::new(memory), Some(Offer::Fabric(handle)))
+        }
     })
 }
 
@@ -202,6 +213,9 @@ impl Offer {
             Self::Ipc(handle) => Box::new(cuda::Buffer::open(context, handle).trying_to(REACH)?),
             Self::Cumem(descriptor) => {
                 Box::new(SharedBuffer::open(context, *descriptor, &[]).trying_to(REACH)?)
+            }
+            Self::Fabric(handle) => {
+                Box::new(SharedBuffer::open_fabric(context, handle).trying_to(REACH)?)
             }
         })
     }

@@ -14,7 +14,7 @@ use crate::{
         cuda::{self, Chase, HostMemory, Memory},
     },
     plan::{Case, Rank},
-    transport::{Clock, Error, Mismatch, Span, Transfer, TryingTo, pattern},
+    transport::{Clock, Conclusion, Error, Mismatch, Span, Transfer, TryingTo, pattern},
     units::Bytes,
     world::World,
 };
@@ -150,6 +150,10 @@ impl Transfer for Pointers {
         self.endpoints.is_misplaced
     }
 
+    fn is_apart(&self) -> bool {
+        self.endpoints.is_apart
+    }
+
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
         if let (Some(list), Some(buffer)) = (&mut self.list, self.endpoints.buffers.first_mut()) {
             let bytes = list.bytes(PATIENCE).trying_to("write a list")?;
@@ -165,6 +169,14 @@ impl Transfer for Pointers {
             (reader.offset, reader.expected) = (0, 0);
         }
         Ok(())
+    }
+
+    fn conclude(&mut self, world: &mut World) -> Result<Conclusion, Error> {
+        if self.endpoints.is_apart {
+            self.reader = None;
+            world.barrier()?;
+        }
+        Ok(Conclusion::default())
     }
 
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {

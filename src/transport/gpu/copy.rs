@@ -11,7 +11,10 @@ use super::{
 use crate::{
     ffi::{CallError, cuda::Event},
     plan::{Case, Flow, Issuer, Rank},
-    transport::{Clock, Empty, Error, Mismatch, Span, Transfer, TryingTo, first_mismatch, pattern},
+    transport::{
+        Clock, Conclusion, Empty, Error, Mismatch, Span, Transfer, TryingTo, first_mismatch,
+        pattern,
+    },
     units::Bytes,
     world::World,
 };
@@ -65,6 +68,9 @@ impl Copies {
         let streams = streams.collect::<Result<Vec<FlowStream>, Error>>()?;
         let ready = streams.first().map(|first| &*first.copier.ready);
         let executors: BTreeSet<Rank> = case.flows.iter().map(executor).collect();
+        if endpoints.is_apart && executors.len() > 1 {
+            return Err(Error::Disagreement("ranks of several hosts cannot start together"));
+        }
         let start = Start::together(&executors, ready, world)?;
         let boundaries = ready.map(|ready| ready.events(spans_together(1, streams.len()) + 1));
         let sample_time_min =
@@ -174,12 +180,25 @@ impl Transfer for Copies {
         self.endpoints.is_misplaced
     }
 
+    fn is_apart(&self) -> bool {
+        self.endpoints.is_apart
+    }
+
     fn fill(&mut self, seed: u64) -> Result<(), Error> {
         for stream in &mut self.streams {
             stream.seed = pattern::part_seed(seed, stream.flow as u64);
             stream.done = 0;
         }
         self.endpoints.buffers.iter_mut().try_for_each(|buffer| buffer.fill(seed))
+    }
+
+    fn conclude(&mut self, world: &mut World) -> Result<Conclusion, Error> {
+        if self.endpoints.is_apart {
+            // Nobody frees what another host has open.
+            self.streams.clear();
+            world.barrier()?;
+        }
+        Ok(Conclusion::default())
     }
 
     fn run(&mut self, operations: u64, spans: &mut [Span]) -> Result<(), Error> {

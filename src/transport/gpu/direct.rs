@@ -3,6 +3,7 @@
 use super::{Gpus, chase::Pointers, copy::Copies};
 use crate::{
     ffi::cuda::Feature,
+    machine,
     plan::{Case, Flow, Gpu, Handle, Operation},
     transport::{Error, Support, Transfer, Transport, TryingTo},
     world::World,
@@ -17,6 +18,10 @@ impl Gpus {
         let executor = flow.executor(case.issuer).gpu();
         let (here, there) =
             if executor == Some(source) { (source, target) } else { (target, source) };
+        let is_shared = flow.source.rank != flow.target.rank;
+        if case.handle == Some(Handle::Fabric) && is_shared {
+            return Ok(None);
+        }
         if here == there || self.reaches(here, there)? {
             return Ok(None);
         }
@@ -48,9 +53,14 @@ impl Transport for Gpus {
         }
         let feature = case.handle.map(|handle| match handle {
             Handle::Ipc => Feature::Ipc,
-            Handle::Cumem => Feature::Descriptors,
+            Handle::Cumem | Handle::Fabric => Feature::Descriptors,
         });
         if let Some(lack) = feature.and_then(Gpus::lack) {
+            return Ok(Support::No(lack));
+        }
+        if case.handle == Some(Handle::Fabric)
+            && let Some(lack) = machine::lack_of_fabric_handles()
+        {
             return Ok(Support::No(lack));
         }
         self.room(case, world.rank(), case.size)

@@ -39,6 +39,8 @@ pub(in crate::transport) struct Endpoints {
     pub(in crate::transport) is_member: bool,
     /// Whether host memory of any rank lies on another NUMA node than the case says.
     pub(in crate::transport) is_misplaced: bool,
+    /// Whether the ranks of the case share no memory to meet in: they may be on several hosts.
+    pub(super) is_apart: bool,
 }
 
 /// A buffer that a flow works on.
@@ -48,7 +50,7 @@ pub(super) enum FlowBuffer {
     Own(usize),
     /// Another rank's. The memory is closed before the loan ends. `size` is that of the buffer: the
     /// memory can be larger.
-    Peer { memory: Box<dyn Memory>, size: Bytes, _loan: Loan },
+    Peer { memory: Box<dyn Memory>, size: Bytes, _loan: Option<Loan> },
 }
 
 /// Counts in shared memory how many of this rank's buffers other ranks have open, and waits on drop
@@ -88,19 +90,23 @@ impl Endpoints {
         for buffer in &mut buffers {
             is_misplaced |= buffer.is_misplaced(end(&case.flows[buffer.flow], buffer.side))?;
         }
+        let is_apart = world.spans_hosts();
         let control = match members.len() {
+            _ if is_apart => None,
             1 => None,
             _ => Some(Control::new(case, world, Wait::Sleep)?),
         };
         let offered = |buffer: &mut Buffer| Some((buffer.flow, buffer.offer.take()?));
         let offered: BTreeMap<usize, Offer> = buffers.iter_mut().filter_map(offered).collect();
-        let count = (!offered.is_empty()).then(|| Segment::create(Bytes::kib(4))).transpose();
+        // The driver keeps memory that another host has open.
+        let is_counted = !offered.is_empty() && !is_apart;
+        let count = is_counted.then(|| Segment::create(Bytes::kib(4))).transpose();
         let lender = Lender { count: count.trying_to("share memory")? };
         let count = lender.count.as_ref().map(Segment::address);
         let offers = world.exchange_among(Offers { buffers: offered, count }, &members)?;
         let is_misplaced = world.agree(is_misplaced, |all| all.contains(&true))?;
         let is_member = members.contains(&rank);
-        Ok(Self { _lender: lender, buffers, control, offers, is_member, is_misplaced })
+        Ok(Self { _lender: lender, buffers, control, offers, is_member, is_misplaced, is_apart })
     }
 
     /// The buffer at one end of a flow that a GPU of this rank executes.
@@ -127,7 +133,10 @@ impl Endpoints {
         let theirs = theirs.ok_or(Error::Disagreement("a rank offers nothing"))?;
         let offer = theirs.buffers.get(&flow);
         let offer = offer.ok_or(Error::Disagreement("a rank does not offer a buffer"))?;
-        let _loan = Loan::of(control::open(theirs.count)?);
+        let _loan = match self.is_apart {
+            true => None,
+            false => Some(Loan::of(control::open(theirs.count)?)),
+        };
         let memory = offer.open(&ready.context)?;
         Ok(FlowBuffer::Peer { memory, size: case.size, _loan })
     }
@@ -139,7 +148,7 @@ impl Endpoints {
         index.ok_or(Error::Disagreement("a buffer is missing"))
     }
 
-    /// Waits until all ranks of the case have come as far as this one.
+    /// Waits until all ranks of the case have come as far as this one, if they share memory.
     pub(in crate::transport) fn meet(&mut self, waiting_for: &'static str) -> Result<(), Error> {
         match &mut self.control {
             Some(control) => {

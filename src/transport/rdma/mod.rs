@@ -424,6 +424,7 @@ mod tests {
             handle: None,
             size,
             slot: None,
+            sample: None,
             fabric: Some(fabric.clone()),
             nccl: None,
         };

@@ -35,6 +35,7 @@ fn case(pattern: Pattern, size: u64, slot: Option<u64>) -> Case {
         handle: None,
         size: Bytes::new(size),
         slot,
+        sample: None,
         fabric: None,
         nccl: None,
     }
