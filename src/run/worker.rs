@@ -1,6 +1,6 @@
 //! One rank at work: it measures its part of each step, and rank 0 hears what came of it.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, mem};
 
 use serde::{Deserialize, Serialize};
 
@@ -208,9 +208,7 @@ impl Bench {
             Err(Err(lost)) => (CaseResult::failed(lost.to_string(), look.seen()), Some(lost)),
         }
     }
-}
 
-impl Bench {
     /// Measures `case` with the ranks of `part`, if this rank is in it, brings what came of each part's
     /// case to rank 0, and its decision to all. Whether a pair of a sample is slower than the others.
     fn measure_in_part(
@@ -220,7 +218,7 @@ impl Bench {
         case: Option<&Case>,
         (step, seed): (&Step, u64),
     ) -> Result<(StepResult, bool), Failed> {
-        let (result, lost) = match (&mut part, case) {
+        let (mut result, lost) = match (&mut part, case) {
             (Some(part), Some(case)) => self.measure(part, case, seed),
             (Some(part), None) => {
                 part.next_round();
@@ -233,24 +231,21 @@ impl Bench {
             let lost = Some(transport::Error::Interrupted.to_string());
             return Ok((StepResult { cases: Vec::new(), lost }, false));
         }
-        // Drops messages of a failed case in the part where it failed.
-        let met = part.as_mut().and_then(|part| {
+        // Drops messages of a failed case in the part where it failed. The first rank of the part
+        // reports what all of its hosts have counted.
+        let met = part.as_mut().map_or(Ok(()), |part| {
             part.next_round();
-            part.barrier().err()
+            if part.spans_hosts() {
+                let all = part.gather(mem::take(&mut result.seen))?;
+                result.seen = all.into_iter().flatten().flatten().collect();
+            }
+            part.barrier()
         });
-        let lost = lost.or(met.map(Failed::from)).map(|lost| lost.to_string());
-        let mut result = match &lost {
+        let lost = lost.or(met.err().map(Failed::from)).map(|lost| lost.to_string());
+        let result = match &lost {
             Some(reason) => CaseResult::failed(reason.clone(), Vec::new()),
             None => result,
         };
-        // The first rank of the part reports what all of its hosts have counted.
-        if lost.is_none()
-            && part.as_ref().is_some_and(|part| part.spans_hosts())
-            && let Some(part) = &mut part
-        {
-            let all = part.gather(std::mem::take(&mut result.seen))?;
-            result.seen = all.into_iter().flatten().flatten().collect();
-        }
         // Another part may still be measuring its own case.
         let (deadline, limit) = (world.deadline(), self.effort.time_limit);
         world.set_deadline(deadline.saturating_add(limit.saturating_mul(4)));
@@ -269,6 +264,7 @@ impl Bench {
         for (case, result) in step.cases().zip(&cases) {
             is_low |= self.usual.is_low(case, result);
         }
+        let is_low = is_low && first_lost.is_none();
         let decision = world.is_root().then_some((first_lost, is_low));
         let (lost, is_low) = world.broadcast(decision)?;
         Ok((StepResult { cases, lost }, is_low))

@@ -97,7 +97,8 @@ pub struct Options {
           allow_hyphen_values = true)]
     pub deadline: Duration,
 
-    /// Seed of the data patterns, and of randomness on a simulated machine, 0 to 2^64 - 1
+    /// Seed of the data patterns, of samples of pairs, and of randomness on a simulated machine, 0 to
+    /// 2^64 - 1
     #[arg(long, value_name = "N", default_value_t = 1, allow_hyphen_values = true)]
     pub seed: u64,
 
