@@ -1,6 +1,7 @@
 //! The driver through its own functions, each test on a machine of its own.
 
 mod execution;
+mod fabric_handles;
 mod faults;
 mod holds;
 mod misuse;

@@ -23,13 +23,13 @@ use crate::{
 const LONG: u64 = 60_000_000_000;
 
 /// A handle as text, to be sent.
-fn handle_text(handle: &Handle) -> String {
+pub(super) fn handle_text(handle: &Handle) -> String {
     // SAFETY: a handle is 64 bytes without padding.
     let bytes: [u8; 64] = unsafe { std::mem::transmute(*handle) };
     bytes.map(|byte| format!("{byte:02x}")).concat()
 }
 
-fn handle_of(text: &str) -> Handle {
+pub(super) fn handle_of(text: &str) -> Handle {
     let byte = |at: usize| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap();
     let bytes: [u8; 64] = std::array::from_fn(byte);
     // SAFETY: a handle is 64 bytes, and any are one.
@@ -208,7 +208,7 @@ fn memory_of_cu_mem_create_goes_to_another_process_as_a_descriptor() {
 }
 
 /// Maps memory for GPUs.
-fn map(memory: u64, bytes: usize, gpus: &[u32]) -> u64 {
+pub(super) fn map(memory: u64, bytes: usize, gpus: &[u32]) -> u64 {
     let address = get(|out| cuMemAddressReserve(out, bytes, 0, 0, 0));
     ok(cuMemMap(address, bytes, 0, memory, 0));
     let access: Vec<[u32; 3]> = gpus.iter().map(|gpu| [1, *gpu, 3]).collect();
