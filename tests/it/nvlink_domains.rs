@@ -9,8 +9,8 @@ use crate::common::{
     text,
 };
 
-/// Short measurements, which are exact in simulated time.
-const QUICK: &str = "--samples 3 --time-limit 2ms --quiet";
+/// Short measurements, which are exact in simulated time, however long they last.
+const QUICK: &str = "--samples 3 --time-limit 2ms --deadline 300s --quiet";
 
 /// Two hosts with two GPUs each, whose pairs have known rates.
 const TWO: &str = "schema = 1\nfrom = 'p6e-gb200.36xlarge'\nhosts = 2\ngpu_count = 2\n\

@@ -45,8 +45,6 @@ thread_local! {
     static LOOKED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
     /// Polls in vain since its endpoints were last told something, and how often they had been.
     static IDLE: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
-    /// Whether it has asked for work of a GPU since it last polled: that wakes nobody.
-    static ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What a poll in vain has seen, after which its thread waits.
@@ -63,10 +61,9 @@ pub(super) struct Seen {
 pub(super) fn poll(world: &World, at: u32, seen: &mut Seen) -> Option<Note> {
     let now_ns = monotonic_ns();
     LOOKED.set((0, 0));
-    let has_asked = ASKED.replace(false);
     // Polls in vain would keep the others from the lock, and from the processors.
     if seen.told == world.shared.told(at) && now_ns < seen.at_ns + REST_NS {
-        rest(world, seen, has_asked);
+        rest(world, seen);
         return None;
     }
     let mut plane = world.plane();
@@ -97,14 +94,14 @@ pub(super) fn poll(world: &World, at: u32, seen: &mut Seen) -> Option<Note> {
 }
 
 /// Leaves the processor to others between two polls in vain.
-fn rest(world: &World, seen: &Seen, has_asked: bool) {
+fn rest(world: &World, seen: &Seen) {
     let rings = world.shared.rings(seen.user);
     let polls = match IDLE.get() {
         (polls, rung) if rung == rings => polls + 1,
         _ => 1,
     };
     IDLE.set((polls, rings));
-    match has_asked || polls < VAIN_POLLS * seen.endpoints {
+    match polls < VAIN_POLLS * seen.endpoints {
         true => std::thread::yield_now(),
         false => world.shared.nap(seen.user, rings, NAP),
     }
@@ -114,8 +111,11 @@ fn rest(world: &World, seen: &Seen, has_asked: bool) {
 /// not executed yet. If the thread has endpoints, time goes there by those, or while it looks at nothing
 /// else.
 pub(crate) fn looks_again(world: &World, time_ps: Option<u64>) -> bool {
-    ASKED.set(true);
-    let Some(time_ps) = time_ps else { return true };
+    let Some(time_ps) = time_ps else {
+        // Nobody wakes this thread when it is: it does not sleep meanwhile.
+        IDLE.set((0, IDLE.get().1));
+        return true;
+    };
     let is_later = || time_ps > world.shared.host_ps();
     if !is_later() {
         return false;
