@@ -8,6 +8,8 @@ use crate::{cuda::Live, faults, state::World};
 #[derive(serde::Serialize)]
 struct Report {
     pid: u32,
+    /// The host's time.
+    host_ns: u64,
     calls: BTreeMap<String, u64>,
     live: Live,
 }
@@ -16,7 +18,8 @@ struct Report {
 pub(crate) fn write(world: &World) {
     let Some(path) = &world.machine.report else { return };
     let live = world.local().live();
-    let report = Report { pid: std::process::id(), calls: faults::counts(), live };
+    let host_ns = world.shared.host_ps() / 1000;
+    let report = Report { pid: std::process::id(), host_ns, calls: faults::counts(), live };
     let Ok(mut line) = serde_json::to_string(&report) else { return };
     line.push('\n');
     // One write, so that lines of processes that end together do not mix.

@@ -74,6 +74,9 @@ pub(crate) fn domain<'a>(
     Some(Domain { cluster_uuid, clique, imex_channels, lack: None })
 }
 
+/// What a driver says to a question that it does not know (`CUDA_ERROR_INVALID_VALUE`).
+const INVALID_VALUE: u32 = 1;
+
 /// Why the driver shares no memory of GPUs with other hosts, if so.
 pub(crate) fn lack_of_fabric_handles() -> Option<String> {
     let driver = cuda::driver().ok()?;
@@ -83,11 +86,12 @@ pub(crate) fn lack_of_fabric_handles() -> Option<String> {
             "the driver gives no fabric handles of {device}'s memory \
              (CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED is 0)"
         )),
-        Err(_) => Some(
+        Err(ffi::CallError { source: ffi::Cause::Library { code: INVALID_VALUE, .. }, .. }) => Some(
             "the driver is too old to share memory of GPUs between hosts: it takes 545 or newer \
              (fabric handles, CUDA 12.3)"
                 .to_owned(),
         ),
+        Err(err) => Some(err.to_string()),
     };
     driver.devices().ok()?.iter().find_map(lack)
 }

@@ -17,6 +17,7 @@ pub mod topology;
 
 use std::time::Duration;
 
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use strum::VariantArray as _;
 
@@ -267,7 +268,8 @@ pub fn cases_across_hosts(request: &Request, hosts: &[Host]) -> Result<Vec<Case>
 /// that are in a domain too.
 pub fn nvlink_domains(hosts: &[Host]) -> (Vec<Vec<&Host>>, Vec<String>) {
     let mut groups: Vec<Vec<&Host>> = Vec::new();
-    let mut reasons = Vec::new();
+    // The names of those that do not reach the first, by the reason.
+    let mut apart: IndexMap<String, Vec<&str>> = IndexMap::new();
     for host in hosts {
         let Some(domain) = &host.topology.domain else { continue };
         let refusal = |first: &Host| first.topology.domain.as_ref()?.refusal(domain);
@@ -275,14 +277,18 @@ pub fn nvlink_domains(hosts: &[Host]) -> (Vec<Vec<&Host>>, Vec<String>) {
         match refusals.iter().position(Option::is_none) {
             Some(at) => groups[at].push(host),
             None => {
-                let first = groups.first().zip(refusals.into_iter().next().flatten());
-                reasons.extend(first.map(|(group, reason)| {
-                    format!("not between {} and {}: {reason}", group[0].name, host.name)
-                }));
+                if let Some(reason) = refusals.into_iter().flatten().next() {
+                    apart.entry(reason).or_default().push(&host.name);
+                }
                 groups.push(vec![host]);
             }
         }
     }
+    let first = groups.first().map_or("", |group| &group[0].name);
+    let sentence = |(reason, names): (String, Vec<&str>)| {
+        format!("not between {first} and {}: {reason}", names.join(", "))
+    };
+    let reasons = apart.into_iter().map(sentence).collect();
     groups.retain(|group| group.len() > 1);
     (groups, reasons)
 }

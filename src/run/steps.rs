@@ -166,7 +166,7 @@ impl Planner<'_> {
                 return absent(on(site, sites, reason));
             }
         }
-        let hosts: Vec<Host> = sites.iter().map(|site| site.host.clone()).collect();
+        let hosts = hosts_of(sites);
         let ranks = hosts.iter().map(|host| host.ranks.len()).sum::<usize>();
         let request = self.request_of(transport, u32::try_from(ranks).ok());
         let cases = plan::cases_across_hosts(&request, &hosts)?;
@@ -179,7 +179,7 @@ impl Planner<'_> {
     /// The steps of copies between GPUs of one NVLink domain in several hosts.
     fn within_domains(&self, sites: &[Site]) -> Result<Vec<Step>, String> {
         let transport = TransportKind::P2p;
-        let hosts: Vec<Host> = sites.iter().map(|site| site.host.clone()).collect();
+        let hosts = hosts_of(sites);
         let (_, reasons) = plan::nvlink_domains(&hosts);
         let absent = |reason| Step::Absent { transport, reason };
         let mut steps: Vec<Step> = reasons.into_iter().map(absent).collect();
@@ -206,9 +206,14 @@ impl Planner<'_> {
         transport: TransportKind,
         sites: &[Site],
     ) -> Result<Vec<Step>, String> {
-        let all: Vec<Host> = sites.iter().map(|site| site.host.clone()).collect();
-        let (mut domains, _) = plan::nvlink_domains(&all);
-        domains.retain(|_| transport == TransportKind::P2p);
+        let all = hosts_of(sites);
+        let domains = match transport {
+            TransportKind::P2p => plan::nvlink_domains(&all).0,
+            TransportKind::Local
+            | TransportKind::Shm
+            | TransportKind::Nccl
+            | TransportKind::Rdma => Vec::new(),
+        };
         let (mut hosts, mut reasons) = (Vec::new(), Vec::new());
         for site in sites {
             // Single pairs are measured by all hosts of a domain together.
@@ -246,8 +251,8 @@ impl Planner<'_> {
             return Ok((Vec::new(), Some(reason.clone())));
         }
         let count = u32::try_from(ranks.len()).ok().filter(|_| self.is_launched);
-        let ranks_of = count.or(request.ranks);
-        let request = Request { transports: vec![transport], ranks: ranks_of, ..request };
+        let ranks_here = count.or(request.ranks);
+        let request = Request { transports: vec![transport], ranks: ranks_here, ..request };
         let mut cases = plan::cases(&request, topology).or_else(|err| match err {
             // One host may have too few ranks for a pattern that others have enough for.
             BadRequest::TooFewRanks(_) if self.is_launched => Ok(Vec::new()),
@@ -267,6 +272,10 @@ impl Planner<'_> {
         }
         Ok((cases, reason))
     }
+}
+
+fn hosts_of(sites: &[Site]) -> Vec<Host> {
+    sites.iter().map(|site| site.host.clone()).collect()
 }
 
 /// Refuses named GPUs on a host that has none at all, for the reason that it has none.

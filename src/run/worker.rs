@@ -44,8 +44,6 @@ pub(super) struct StepResult {
 pub(super) struct Worker<'a> {
     pub(super) ranks: &'a mut Ranks,
     bench: Bench,
-    /// Which of the hosts of a step this rank is on.
-    host: usize,
     seed: u64,
     /// The number of the next step, by which its data differs from that of others.
     next: u64,
@@ -57,6 +55,8 @@ pub(super) type Leave = (Rank, Option<String>, Option<HostHealth>);
 
 /// What a rank measures cases with.
 struct Bench {
+    /// Which of the hosts of a step this rank is on.
+    host: usize,
     transports: Transports,
     topology: Topology,
     lookout: Lookout,
@@ -99,36 +99,46 @@ impl<'a> Worker<'a> {
         job: &Job,
     ) -> Self {
         let lookout = Lookout::new(ranks, &topology);
-        let bench =
-            Bench { transports, topology, lookout, effort: job.effort, usual: Usual::default() };
-        Self { ranks, bench, host, seed: job.seed, next: job.first }
+        let (effort, usual) = (job.effort, Usual::default());
+        let bench = Bench { host, transports, topology, lookout, effort, usual };
+        Self { ranks, bench, seed: job.seed, next: job.first }
     }
 
-    /// Does this rank's part of the next step, a second time if a pair of a sample was slower than the
-    /// others. Fails if the other ranks are out of reach.
+    /// Does this rank's part of the next step. Pairs of a sample that are slower than the others are
+    /// measured a second time. Fails if the other ranks are out of reach.
     pub(super) fn measure(&mut self, step: &Step) -> Result<StepResult, Failed> {
         let seed = part_seed(self.seed, self.next);
         self.next += 1;
-        let (result, is_low) = self.measure_once(step, seed)?;
-        if !is_low {
+        let (mut result, are_low) = self.measure_once(step, seed)?;
+        if !are_low.contains(&true) {
             return Ok(result);
         }
-        let (mut result, _) = self.measure_once(step, part_seed(seed, 1))?;
-        for case in &mut result.cases {
-            if let Some(Ok(Outcome::Measured(measured))) = &mut case.outcome {
-                measured.is_second = true;
+        match self.measure_once(step, part_seed(seed, 1)) {
+            Ok((second, _)) => {
+                result.lost = second.lost;
+                let cases = result.cases.iter_mut().zip(second.cases).zip(are_low);
+                for ((case, mut second), _) in cases.filter(|(_, is_low)| *is_low) {
+                    if let Some(Ok(Outcome::Measured(measured))) = &mut second.outcome {
+                        measured.is_second = true;
+                    }
+                    *case = second;
+                }
             }
+            // The first measurement is complete.
+            Err(err) if self.ranks.world.is_root() => result.lost = Some(err.to_string()),
+            Err(err) => return Err(err),
         }
         Ok(result)
     }
 
-    /// Whether a pair of a sample was slower than the others comes second.
-    fn measure_once(&mut self, step: &Step, seed: u64) -> Result<(StepResult, bool), Failed> {
-        let case = step.case(self.host);
+    /// What came of the step, and for each of its cases whether it is of a pair of a sample that is
+    /// slower than the others.
+    fn measure_once(&mut self, step: &Step, seed: u64) -> Result<(StepResult, Vec<bool>), Failed> {
+        let case = step.case(self.bench.host);
         let Ranks { world, part, .. } = &mut *self.ranks;
         match step {
             Step::OnEachHost(_) if part.is_some() => {
-                return self.bench.measure_in_part(world, part.as_mut(), case, (step, seed));
+                return self.bench.measure_in_part(world, part.as_mut(), step, seed);
             }
             Step::Among { ranks, .. } => {
                 let mut part = match ranks.contains(&world.rank()) {
@@ -136,33 +146,35 @@ impl<'a> Worker<'a> {
                     false => None,
                 };
                 part.iter_mut().for_each(|part| part.set_spans_hosts(true));
-                let case = case.filter(|_| part.is_some());
-                return self.bench.measure_in_part(world, part.as_mut(), case, (step, seed));
+                return self.bench.measure_in_part(world, part.as_mut(), step, seed);
             }
             Step::Absent { .. } | Step::OnEachHost(_) | Step::AcrossHosts(_) => {}
         }
-        let Some(case) = case else { return Ok((StepResult::default(), false)) };
+        let Some(case) = case else { return Ok(Default::default()) };
         let (mut result, mut lost) = self.bench.measure(world, case, seed);
+        // What fails from here on leaves the case complete.
         if lost.is_none() && part.is_some() {
             // Drops messages of a failed case.
             world.next_round();
             match world.gather(result.seen.clone()) {
                 Ok(all) => result.seen = all.into_iter().flatten().flatten().collect(),
-                // The case itself is complete.
                 Err(err) => lost = Some(err.into()),
             }
         }
-        let mut is_low = false;
+        let mut are_low = Vec::new();
         if lost.is_none() && case.sample.is_some() {
             world.next_round();
-            let own = world.is_root().then(|| self.bench.usual.is_low(case, &result));
-            is_low = world.broadcast(own)?;
+            let own = world.is_root().then(|| vec![self.bench.usual.is_low(case, &result)]);
+            match world.broadcast(own) {
+                Ok(all) => are_low = all,
+                Err(err) => lost = Some(err.into()),
+            }
         }
         match lost {
             Some(lost) if !world.is_root() => Err(lost),
             lost => {
                 let lost = lost.map(|lost| lost.to_string());
-                Ok((StepResult { cases: vec![result], lost }, is_low))
+                Ok((StepResult { cases: vec![result], lost }, are_low))
             }
         }
     }
@@ -209,16 +221,16 @@ impl Bench {
         }
     }
 
-    /// Measures `case` with the ranks of `part`, if this rank is in it, brings what came of each part's
-    /// case to rank 0, and its decision to all. Whether a pair of a sample is slower than the others.
+    /// Measures this rank's case with the ranks of `part`, if it is in one, brings what came of each
+    /// part's case to rank 0, and its decision to all, as `measure_once` tells it.
     fn measure_in_part(
         &mut self,
         world: &mut World,
         mut part: Option<&mut World>,
-        case: Option<&Case>,
-        (step, seed): (&Step, u64),
-    ) -> Result<(StepResult, bool), Failed> {
-        let (mut result, lost) = match (&mut part, case) {
+        step: &Step,
+        seed: u64,
+    ) -> Result<(StepResult, Vec<bool>), Failed> {
+        let (mut result, lost) = match (&mut part, step.case(self.host)) {
             (Some(part), Some(case)) => self.measure(part, case, seed),
             (Some(part), None) => {
                 part.next_round();
@@ -229,7 +241,7 @@ impl Bench {
         // Other parts may still be measuring; a signal does not wait for them.
         if interrupt::asked().is_some() {
             let lost = Some(transport::Error::Interrupted.to_string());
-            return Ok((StepResult { cases: Vec::new(), lost }, false));
+            return Ok((StepResult { cases: Vec::new(), lost }, Vec::new()));
         }
         // Drops messages of a failed case in the part where it failed. The first rank of the part
         // reports what all of its hosts have counted.
@@ -260,14 +272,15 @@ impl Bench {
                 cases.push(result);
             }
         }
-        let mut is_low = false;
-        for (case, result) in step.cases().zip(&cases) {
-            is_low |= self.usual.is_low(case, result);
+        let is_low =
+            |(host, result)| step.case(host).is_some_and(|case| self.usual.is_low(case, result));
+        let mut are_low: Vec<bool> = cases.iter().enumerate().map(is_low).collect();
+        if first_lost.is_some() {
+            are_low.clear();
         }
-        let is_low = is_low && first_lost.is_none();
-        let decision = world.is_root().then_some((first_lost, is_low));
-        let (lost, is_low) = world.broadcast(decision)?;
-        Ok((StepResult { cases, lost }, is_low))
+        let decision = world.is_root().then_some((first_lost, are_low));
+        let (lost, are_low) = world.broadcast(decision)?;
+        Ok((StepResult { cases, lost }, are_low))
     }
 }
 

@@ -39,11 +39,10 @@ const fn noun(transport: TransportKind) -> &'static str {
 /// sizes, a table by size for each pair.
 pub(super) fn matrices(rows: &[&Row], page: &mut Page) {
     let mut kinds: IndexMap<(String, Option<&str>), Vec<&Row>> = IndexMap::new();
-    let is_apart = |row: &&Row| row.source_host != row.target_host;
-    let of_pairs = |row: &&Row| row.transport == TransportKind::P2p;
-    let is_joined = rows.iter().copied().filter(of_pairs).any(|row| is_apart(&row));
+    let is_p2p = |row: &Row| row.transport == TransportKind::P2p;
+    let is_joined = rows.iter().any(|row| is_p2p(row) && row.source_host != row.target_host);
     for &row in rows {
-        kinds.entry(kind(row, is_joined && of_pairs(&row))).or_default().push(row);
+        kinds.entry(kind(row, is_joined && is_p2p(row))).or_default().push(row);
     }
     let hosts: BTreeSet<Option<&str>> = kinds.keys().map(|(_, host)| *host).collect();
     for ((name, host), rows) in &kinds {

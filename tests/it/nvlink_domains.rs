@@ -127,10 +127,7 @@ fn a_pair_that_fails_on_one_rank_fails_alone_and_says_where() {
 
 #[test]
 fn a_sample_of_72_gpus_names_the_slow_one() {
-    let machine = "schema = 1\nfrom = 'p6e-gb200.36xlarge'\nhosts = 18\n\
-                   [[gpu]]\nordinals = [37]\nnvlinks_down = [0, 1, 2, 3, 4, 5, 6, 7, 8]\n";
-    let line = format!("p2p --engine ce --issuer read --operation copy --sizes 1M {QUICK}");
-    let run = Simulated::run_ranks(18, machine, &line);
+    let run = sample(18, "[[gpu]]\nordinals = [37]\nnvlinks_down = [0, 1, 2, 3, 4, 5, 6, 7, 8]\n");
     let rows = run.rows();
     assert_eq!(rows.len(), 576);
     for row in 0..rows.len() {
@@ -142,6 +139,9 @@ fn a_sample_of_72_gpus_names_the_slow_one() {
     let slow: Vec<&str> = run.stdout.lines().filter(|line| line.contains(" % slower ")).collect();
     assert!(slow.len() == 1 && slow[0].contains(named), "{}", run.stdout);
     let again = (0..rows.len()).filter(|row| rows.cell(*row, "flags").contains("measured_again"));
+    let again: Vec<usize> = again.collect();
+    // The first pairs have nothing to be compared with.
+    assert!((8..=16).contains(&again.len()), "{again:?}");
     for row in again {
         let ends = ["source", "target"].map(|end| {
             let cell = |name: &str| rows.cell(row, &format!("{end}_{name}"));
@@ -149,6 +149,25 @@ fn a_sample_of_72_gpus_names_the_slow_one() {
         });
         assert!(ends.contains(&("ip-10-0-0-10", "1")), "{ends:?}");
     }
+    // Each further GPU takes as long as those before, and not longer for the number of pairs.
+    let seconds = |run: &Simulated| {
+        let times = run.report().into_iter().map(|line| line["host_ns"].as_u64().unwrap());
+        times.max().unwrap() as f64 / 1e9
+    };
+    let [few, more] = [4, 9].map(|hosts| seconds(&sample(hosts, "")));
+    let many = seconds(&run);
+    let each = [(more - few) / 20.0, (many - more) / 36.0];
+    assert!(each[1] <= 1.1 * each[0], "{few}, {more}, {many} s; {each:?} s for each further GPU");
+}
+
+/// A sample of the pairs of so many hosts with four GPUs each, with what `more` says of them.
+fn sample(hosts: u32, more: &str) -> Simulated {
+    let machine = format!(
+        "schema = 1\nfrom = 'p6e-gb200.36xlarge'\nhosts = {hosts}\nreport = 'report.jsonl'\n{more}"
+    );
+    let line =
+        format!("p2p --engine ce --issuer read --operation copy --pairs sample --sizes 1M {QUICK}");
+    Simulated::run_ranks(hosts, &machine, &line)
 }
 
 #[test]

@@ -15,21 +15,30 @@ fn two_hosts(more: &str) -> Machine {
 /// What `cuMemCreate` takes for memory of the first GPU that has a fabric handle.
 static IN_FABRIC: [u32; 8] = [1, 8, 1, 0, 0, 0, 0, 0];
 
+fn created() -> u64 {
+    let properties = In::of((&raw const IN_FABRIC).cast());
+    get(|out| cuMemCreate(out, 2 << 20, properties, 0))
+}
+
+/// The handle of memory, to be sent.
+fn exported(memory: u64) -> String {
+    let mut handle = handle_of(&"00".repeat(64));
+    ok(cuMemExportToShareableHandle(Out::to((&raw mut handle).cast()), memory, 8, 0));
+    handle_text(&handle)
+}
+
 #[test]
 fn memory_goes_to_another_host_by_a_fabric_handle() {
     two(
         || two_hosts(""),
         |other| {
-            let properties = In::of((&raw const IN_FABRIC).cast());
-            let memory = get(|out| cuMemCreate(out, 2 << 20, properties, 0));
+            let memory = created();
             let address = map(memory, 2 << 20, &[0]);
             gpu(0);
             put(address, &bytes(1000, 1));
-            let mut handle = handle_of(&"00".repeat(64));
-            let room = Out::to((&raw mut handle).cast());
-            assert_eq!(cuMemExportToShareableHandle(room, memory, 1, 0), 1, "no descriptor");
-            ok(cuMemExportToShareableHandle(Out::to((&raw mut handle).cast()), memory, 8, 0));
-            other.send(&handle_text(&handle));
+            let code = cuMemExportToShareableHandle(Out::to(&mut 0), memory, 1, 0);
+            assert_eq!(code, 1, "no descriptor");
+            other.send(&exported(memory));
             assert_eq!(other.receive(), "done");
             assert!(fetch(address, 1000) == bytes(1000, 2), "what the other has written");
             ok(cuMemUnmap(address, 2 << 20));
@@ -60,11 +69,7 @@ fn gpus_of_another_clique_get_no_access_to_memory_by_a_fabric_handle() {
     two(
         || two_hosts("[[gpu]]\nordinals = [2]\nclique = 7\n"),
         |other| {
-            let properties = In::of((&raw const IN_FABRIC).cast());
-            let memory = get(|out| cuMemCreate(out, 2 << 20, properties, 0));
-            let mut handle = handle_of(&"00".repeat(64));
-            ok(cuMemExportToShareableHandle(Out::to((&raw mut handle).cast()), memory, 8, 0));
-            other.send(&handle_text(&handle));
+            other.send(&exported(created()));
             assert_eq!(other.receive(), "done");
         },
         |line| {

@@ -210,7 +210,9 @@ impl SharedBuffer {
         let size = descriptor.size;
         let object = || format!("{size} of process {}", descriptor.pid);
         // SAFETY: the descriptor is open.
-        unsafe { Self::import(context, (number, DESCRIPTOR), size, peers, object) }
+        let allocation = unsafe { Allocation::import(context, number, DESCRIPTOR, object)? };
+        let mapping = Mapping::new(allocation, length(size), peers)?;
+        Ok(Self { mapping, size, exported: Mutex::default() })
     }
 
     /// Maps the memory that a process on any host of the NVLink domain exports, for the GPU of
@@ -226,31 +228,11 @@ impl SharedBuffer {
             *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
         }
         let object = || format!("{} of another process, for {}", handle.size, context.device());
+        let given = words.as_mut_ptr().cast();
         // SAFETY: the call reads the 64 bytes of such a handle, a live local.
-        unsafe {
-            Self::import(context, (words.as_mut_ptr().cast(), FABRIC), handle.size, &[], object)
-        }
-    }
-
-    /// # Safety
-    ///
-    /// The pointer is what the driver asks for of a handle of this kind.
-    unsafe fn import(
-        context: &Context,
-        (given, kind): (*mut c_void, CUmemAllocationHandleType),
-        size: Bytes,
-        peers: &[&Context],
-        object: impl FnOnce() -> String,
-    ) -> Result<Self, CallError> {
-        let driver = context.current()?;
-        let mut handle = 0;
-        // SAFETY: the caller's promise; `handle` is a live local that the call only writes.
-        let answer =
-            unsafe { driver.calls.cuMemImportFromShareableHandle(&raw mut handle, given, kind) };
-        driver.check(answer, object)?;
-        let allocation = Allocation { context: context.clone(), handle };
-        let mapping = Mapping::new(allocation, length(size), peers)?;
-        Ok(Self { mapping, size, exported: Mutex::default() })
+        let allocation = unsafe { Allocation::import(context, given, FABRIC, object)? };
+        let mapping = Mapping::new(allocation, length(handle.size), &[])?;
+        Ok(Self { mapping, size: handle.size, exported: Mutex::default() })
     }
 
     /// What processes on all hosts of the NVLink domain open it with, as long as this value lives.
@@ -298,6 +280,28 @@ impl Memory for SharedBuffer {
 struct Allocation {
     context: Context,
     handle: u64,
+}
+
+impl Allocation {
+    /// Another process's, for the GPU of `context`.
+    ///
+    /// # Safety
+    ///
+    /// The pointer is what the driver asks for of a handle of this kind.
+    unsafe fn import(
+        context: &Context,
+        given: *mut c_void,
+        kind: CUmemAllocationHandleType,
+        object: impl FnOnce() -> String,
+    ) -> Result<Self, CallError> {
+        let driver = context.current()?;
+        let mut handle = 0;
+        // SAFETY: the caller's promise; `handle` is a live local that the call only writes.
+        let answer =
+            unsafe { driver.calls.cuMemImportFromShareableHandle(&raw mut handle, given, kind) };
+        driver.check(answer, object)?;
+        Ok(Self { context: context.clone(), handle })
+    }
 }
 
 impl Drop for Allocation {

@@ -73,17 +73,14 @@ pub(super) fn between_hosts(case: &Case, sites: &[Site<'_>]) -> Result<Option<Ra
     let (from, to) = (site(flow.source.rank), site(flow.target.rank));
     let Some((from, to)) = from.zip(to).filter(|(from, to)| from != to) else { return Ok(None) };
     let (source, target) = gpus_of(flow)?;
-    let ends = [sites[from].machine.gpu(source)?, sites[to].machine.gpu(target)?];
-    let mut ways = Vec::new();
-    for gpu in ends {
-        let links = gpu.nvlinks.filter(|links| links.is_switched);
-        let links = links.ok_or("NVML does not describe NVLinks that end in switches")?;
-        ways.push(Ok(Raw { lacks: lacking(&[gpu])?, ..nvlinks_of(&links, links.up) }));
-    }
-    let generation = ends[0].nvlinks.map_or(0, |links| links.generation).max(2);
-    let kind = if case.engine == Engine::Sm { "sm" } else { "ce" };
-    let raw = Raw::least(ways.into_iter())?;
-    Ok(raw.map(|raw| raw.with_share(format!("nvlink{generation}_{kind}"))))
+    let (from, to) = (sites[from].machine.gpu(source)?, sites[to].machine.gpu(target)?);
+    let links = [from, to].map(|gpu| gpu.nvlinks.filter(|links| links.is_switched));
+    let [Some(one), Some(other)] = links else {
+        return Err("NVML does not describe NVLinks that end in switches".to_owned());
+    };
+    // Their ordinals are of different hosts: they share no port.
+    let (ports, links) = (Ports::of(&[]), one.up.min(other.up));
+    over_nvlinks([from, to], links, &ports, case.engine).map(Some)
 }
 
 /// From GPU to GPU through host memory.
@@ -137,21 +134,31 @@ fn direct(machine: &Machine, flow: &Flow, ports: &Ports, engine: Engine) -> Resu
         format!("GPUs {source} and {target} are not known to reach each other's memory")
     })?;
     let (from, to) = (machine.gpu(source)?, machine.gpu(target)?);
-    let (is_kernel, is_shared) = (engine == Engine::Sm, ports.are_shared());
-    let lacks = lacking(&[from, to])?;
     if pair.nvlinks == 0 {
         let mut raw = through_host(from, to, ports)?;
-        raw.lacks.extend(lacks);
+        raw.lacks.extend(lacking(&[from, to])?);
         let near = if pair.is_near { "near" } else { "far" };
-        let kind = match (is_shared, is_kernel) {
+        let kind = match (ports.are_shared(), engine == Engine::Sm) {
             (true, _) => "both",
             (false, true) => "sm",
             (false, false) => "ce",
         };
         return Ok(raw.with_share(format!("pcie_{near}_{kind}")));
     }
+    over_nvlinks([from, to], pair.nvlinks, ports, engine)
+}
+
+/// The way of one flow over so many NVLinks.
+fn over_nvlinks(
+    [from, to]: [&Gpu; 2],
+    count: u32,
+    ports: &Ports,
+    engine: Engine,
+) -> Result<Raw, String> {
+    let (is_kernel, is_shared) = (engine == Engine::Sm, ports.are_shared());
+    let lacks = lacking(&[from, to])?;
     let links = from.nvlinks.zip(to.nvlinks).ok_or("NVML does not describe their NVLinks")?;
-    let mut raw = Raw { lacks, ..nvlinks_of(&links.0, pair.nvlinks) };
+    let mut raw = Raw { lacks, ..nvlinks_of(&links.0, count) };
     for (gpu, links, flows) in [
         (from, links.0, ports.out.flows(&from.ordinal)),
         (to, links.1, ports.into.flows(&to.ordinal)),

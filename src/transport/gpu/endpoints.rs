@@ -91,10 +91,9 @@ impl Endpoints {
             is_misplaced |= buffer.is_misplaced(end(&case.flows[buffer.flow], buffer.side))?;
         }
         let is_apart = world.spans_hosts();
-        let control = match members.len() {
-            _ if is_apart => None,
-            1 => None,
-            _ => Some(Control::new(case, world, Wait::Sleep)?),
+        let control = match is_apart || members.len() == 1 {
+            true => None,
+            false => Some(Control::new(case, world, Wait::Sleep)?),
         };
         let offered = |buffer: &mut Buffer| Some((buffer.flow, buffer.offer.take()?));
         let offered: BTreeMap<usize, Offer> = buffers.iter_mut().filter_map(offered).collect();
