@@ -122,8 +122,8 @@ pub(super) fn sample(rows: &[&Row]) -> Option<String> {
         .iter()
         .find_map(|row| Some((row.pairs_measured?, row.pairs.filter(|all| *all > 0)?)))?;
     Some(format!(
-        "{measured} of {all} pairs, drawn by lot: a slow GPU, interface or host shows, a single slow \
-         pair only if it is among them"
+        "{measured} of {all} pairs, drawn by lot: a slow GPU or host shows, a single slow pair only if \
+         it is among them."
     ))
 }
 

@@ -75,10 +75,17 @@ fn named(row: &Row) -> Option<[(&str, u32); 2]> {
 
 impl<'a> Ends<'a> {
     fn of(rows: &'a [Row]) -> Self {
-        // Hosts are in the order of the rows, which is that of their ranks.
         let mut all: IndexSet<(&str, u32)> = rows.iter().filter_map(named).flatten().collect();
-        let hosts: IndexSet<&str> = all.iter().map(|(host, _)| *host).collect();
-        all.sort_unstable_by_key(|(host, number)| (hosts.get_index_of(host), *number));
+        // Hosts are in the order of their first ranks; the rows of a sample are in none.
+        let mut firsts: HashMap<&str, u32> = HashMap::new();
+        for row in rows {
+            let ranks = [row.source_rank, row.target_rank];
+            for (host, rank) in [&row.source_host, &row.target_host].into_iter().zip(ranks) {
+                let first = firsts.entry(host.as_deref().unwrap_or_default()).or_insert(u32::MAX);
+                *first = rank.map_or(*first, |rank| rank.min(*first));
+            }
+        }
+        all.sort_unstable_by_key(|(host, number)| (firsts.get(host), *host, *number));
         Self(all)
     }
 
