@@ -451,13 +451,9 @@ impl Passes<'_> {
         let gb_s = is_timed(&times.all).then(|| summary(bytes, &times.all, clock)).flatten();
         let gb_s = gb_s.ok_or(Error::Disagreement(NO_TIME))?;
         let rank_gb_s = |(rank, times): &(Rank, Vec<Duration>)| {
-            let flows = case.flows.iter().filter(|flow| case.timed_by(flow) == *rank).count();
-            let share = match case.collective() {
-                // All ranks have a part in each.
-                Some(_) => bytes,
-                None => case.size.times(flows as u64).times(operations),
-            };
-            Some((*rank, summary(share, times, clock)?.estimate))
+            // All ranks have a part in each collective.
+            let share = if case.collective().is_some() { 1.0 } else { case.share_of(*rank) };
+            Some((*rank, share * summary(bytes, times, clock)?.estimate))
         };
         let slowest = times.ranks.iter().filter_map(rank_gb_s).min_by(|a, b| a.1.total_cmp(&b.1));
         times.all.sort_unstable();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use indexmap::IndexSet;
 use serde::{Deserialize, Serialize};
 
 use super::{Collective, Layout, Nccl, Operation, TransportKind, topology::NumaNode};
@@ -399,12 +400,64 @@ impl Case {
         }
     }
 
-    /// What all flows move in one operation; of a collective its data, which counts once.
+    /// What moves in one operation, where data counts once.
     pub fn bytes_per_operation(&self) -> Bytes {
         match self.collective() {
             Some((_, nccl, layout)) => layout.size(nccl.data_type),
-            None => self.size.times(self.flows.len() as u64),
+            None => self.size.times(self.transfers() as u64),
         }
+    }
+
+    /// The transfers of its size that one operation is: each flow is one, or, where switches bring
+    /// data to several GPUs, what each GPU issues; an all-reduce is one, of which each issues a part.
+    pub fn transfers(&self) -> usize {
+        match self.operation {
+            Operation::Collective(_) | Operation::MultimemAllReduce => 1,
+            operation if operation.is_switched() => self.issuers().len(),
+            _ => self.flows.len(),
+        }
+    }
+
+    /// The share of an operation that a rank times.
+    pub fn share_of(&self, rank: Rank) -> f64 {
+        let share = |own: usize, all: usize| own as f64 / all.max(1) as f64;
+        if self.operation.is_switched() {
+            let issuers = self.issuers();
+            return share(issuers.iter().filter(|end| end.rank == rank).count(), issuers.len());
+        }
+        let own = self.flows.iter().filter(|flow| self.timed_by(flow) == rank);
+        share(own.count(), self.flows.len())
+    }
+
+    /// The ends that do the work, each once, in the order of the flows.
+    pub fn issuers(&self) -> Vec<Endpoint> {
+        let issuers = self.flows.iter().map(|flow| flow.executor(self.issuer));
+        issuers.collect::<IndexSet<Endpoint>>().into_iter().collect()
+    }
+
+    /// All ends, each once, in the order of their ranks and GPUs: of an operation of switches the
+    /// GPUs that it reaches.
+    pub fn team(&self) -> Vec<Endpoint> {
+        let ends = self.ends().map(|end| ((end.rank, end.gpu()), end));
+        ends.collect::<BTreeMap<_, _>>().into_values().collect()
+    }
+
+    /// What an operation of switches brings out of each GPU and into it, for each byte of its size:
+    /// switches load from every GPU, and store to every GPU, the one that issues among them.
+    pub fn switched_bytes(&self) -> BTreeMap<(Rank, Gpu), [f64; 2]> {
+        let (team, issuers) = (self.team(), self.issuers());
+        let of_all = self.transfers() as f64;
+        let of_one = of_all / issuers.len() as f64;
+        let of = |end: &Endpoint| {
+            let own = if issuers.contains(end) { of_one } else { 0.0 };
+            let both = match self.operation {
+                Operation::MulticastStore => [own, of_all],
+                Operation::MultimemReduce => [of_all, own],
+                _ => [of_all + own; 2],
+            };
+            Some(((end.rank, end.gpu()?), both))
+        };
+        team.iter().filter_map(of).collect()
     }
 
     /// The collective that it is, what that works on, and how its elements lie.

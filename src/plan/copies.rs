@@ -8,6 +8,10 @@ use super::{
     gpus as gpus_of, nvlink_domains, sizes,
     topology::{GpuNode, Host, Topology},
 };
+use crate::units::Bytes;
+
+/// What one access of a kernel through NVLink switches moves.
+const VECTOR: Bytes = Bytes::new(16);
 
 /// Copies between processes by their CPUs. `is_alone`: there are no GPUs to copy instead.
 pub(super) fn shm_of_host(
@@ -55,19 +59,14 @@ pub(super) fn shm_of_gpus(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
 }
 
 /// Transfers from one GPU's memory to another's.
-pub(super) fn p2p(request: &Request, gpus: &[&GpuNode]) -> Vec<Case> {
+pub(super) fn p2p(request: &Request, gpus: &[&GpuNode]) -> Result<Vec<Case>, String> {
     p2p_between(request, &ends_here(request, gpus))
 }
 
-/// The same where GPUs of several hosts reach each other's memory: all pairs, also those within a
-/// host. Several flows at once are of one host, whose ranks start them together.
+/// The same where GPUs of several hosts reach each other's memory: what one GPU issues, also within
+/// a host. What several issue at once is of one host, whose ranks start together.
 pub(super) fn p2p_between_hosts(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, String> {
-    let patterns = request.patterns_or(&[Pattern::OneWay]);
-    if !patterns.contains(&Pattern::OneWay) {
-        return Ok(Vec::new());
-    }
-    let request =
-        Request { patterns: vec![Pattern::OneWay], handle: Handle::Fabric, ..request.clone() };
+    let request = Request { handle: Handle::Fabric, ..request.clone() };
     let mut cases = Vec::new();
     for domain in nvlink_domains(hosts).0 {
         let mut ends = Vec::new();
@@ -76,18 +75,66 @@ pub(super) fn p2p_between_hosts(request: &Request, hosts: &[Host]) -> Result<Vec
                 gpus_of(&request, &host.topology)?.into_iter().map(|gpu| gpu.gpu).collect();
             ends.extend(flows::of_gpus(&gpus, &host.ranks));
         }
-        cases.extend(p2p_between(&request, &ends));
+        cases.extend(p2p_between(&request, &ends)?);
     }
+    cases.retain(is_of_domain);
     Ok(cases)
 }
 
-fn p2p_between(request: &Request, ends: &[Endpoint]) -> Vec<Case> {
+/// Whether the hosts of an NVLink domain measure a case of p2p together, if there is one.
+pub(crate) fn is_of_domain(case: &Case) -> bool {
+    case.transport == TransportKind::P2p
+        && (case.pattern == Pattern::OneWay
+            || case.operation.is_switched() && case.issuers().len() == 1)
+}
+
+fn p2p_between(request: &Request, ends: &[Endpoint]) -> Result<Vec<Case>, String> {
     let of_set = |set: FlowSet| {
         let mut possible = vec![Operation::Copy, Operation::ReadOnly, Operation::WriteOnly];
         possible.extend((set.pattern == Pattern::OneWay).then_some(Operation::Chase));
         by_gpus(request, TransportKind::P2p, set, &possible)
     };
-    flow_sets(request, ends).flat_map(of_set).collect()
+    let mut cases: Vec<Case> = flow_sets(request, ends).flat_map(of_set).collect();
+    cases.extend(switched(request, ends)?);
+    Ok(cases)
+}
+
+/// What NVLink switches do for all of `ends` at once.
+fn switched(request: &Request, ends: &[Endpoint]) -> Result<Vec<Case>, String> {
+    let sizes = request.sizes.as_deref().unwrap_or(&[SIZE_OF_GPU]);
+    let is_possible = |operation: &Operation| {
+        let issues = |issuer| request.issuers.contains(&issuer);
+        operation.issuer().is_none_or(issues) && request.engines.contains(&Engine::Sm)
+    };
+    let mut cases = Vec::new();
+    for &operation in request.operations.iter().filter(|operation| operation.is_switched()) {
+        if let Some(size) = sizes.iter().find(|size| !size.get().is_multiple_of(VECTOR.get())) {
+            return Err(format!("--sizes {size}: {operation} moves multiples of {VECTOR} only"));
+        }
+        if ends.len() < 2 || !is_possible(&operation) {
+            continue;
+        }
+        let possible = operation.switched_patterns();
+        let wanted = request.patterns_or(&possible[..1]).iter();
+        for &pattern in wanted.filter(|pattern| possible.contains(pattern)) {
+            for flows in flows::between(pattern, ends) {
+                let is_between_ranks =
+                    flows.iter().any(|flow| flow.source.rank != flow.target.rank);
+                let handle = match request.handle {
+                    // CUDA IPC knows no such memory.
+                    Handle::Ipc => Handle::Cumem,
+                    handle => handle,
+                };
+                cases.extend(sizes.iter().map(|&size| Case {
+                    operation,
+                    issuer: operation.issuer(),
+                    handle: is_between_ranks.then_some(handle),
+                    ..Case::copy(TransportKind::P2p, pattern, flows.clone(), Engine::Sm, size)
+                }));
+            }
+        }
+    }
+    Ok(cases)
 }
 
 /// Transfers within a GPU, and between it and host memory on the nearest and the farthest NUMA

@@ -27,6 +27,7 @@ pub use case::{
     Rank, Sample,
 };
 pub use collective::{Collective, DataType, Layout, Ranks, Reduction, Shape, Share};
+pub(crate) use copies::is_of_domain;
 pub use flags::RANKS_MAX;
 use flags::{gpu_list, node_pair, operation, slot_size};
 pub use nccl::{Allocator, CollectiveRequest, Iterations, Nccl, Peers, Registration, Split};
@@ -308,7 +309,7 @@ pub fn cases(request: &Request, topology: &Topology) -> Result<Vec<Case>, BadReq
     for transport in &request.transports {
         match transport {
             TransportKind::Local => cases.extend(copies::local(request, topology, &gpus)),
-            TransportKind::P2p => cases.extend(copies::p2p(request, &gpus)),
+            TransportKind::P2p => cases.extend(copies::p2p(request, &gpus)?),
             TransportKind::Shm => {
                 cases.extend(copies::shm_of_host(request, topology, gpus.is_empty())?);
                 cases.extend(copies::shm_of_gpus(request, &gpus));

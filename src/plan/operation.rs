@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Collective, Issuer};
+use super::{Collective, Issuer, Pattern};
 
 /// What is done with the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
@@ -19,6 +19,14 @@ pub enum Operation {
     WriteOnly,
     /// A kernel on the target's GPU follows a chain of pointers through it: latency of a load.
     Chase,
+    /// A kernel on the source's GPU makes it up and stores it in the memory of all GPUs at once,
+    /// its own among them, through NVLink switches.
+    MulticastStore,
+    /// A kernel on the target's GPU loads the sum of what all GPUs have, its own among them, which
+    /// NVLink switches add up.
+    MultimemReduce,
+    /// Each GPU loads the sums of its part, and stores them in the memory of all: an all-reduce.
+    MultimemAllReduce,
     /// RDMA: the source writes into the target's memory.
     Write,
     /// RDMA: the target reads out of the source's memory.
@@ -37,6 +45,25 @@ pub enum Operation {
 impl Operation {
     /// What GPUs do unless the user says otherwise.
     pub const OF_GPU: [Self; 2] = [Self::Copy, Self::Chase];
+
+    /// Those through NVLink switches that store to, and load from, several GPUs at once.
+    pub const OF_SWITCHES: [Self; 3] =
+        [Self::MulticastStore, Self::MultimemReduce, Self::MultimemAllReduce];
+
+    /// The patterns that it has if it is one of [`Operation::OF_SWITCHES`], the usual one first.
+    pub const fn switched_patterns(self) -> &'static [Pattern] {
+        match self {
+            Self::MulticastStore => &[Pattern::OneToAll, Pattern::AllPairs],
+            Self::MultimemReduce => &[Pattern::AllToOne, Pattern::AllPairs],
+            Self::MultimemAllReduce => &[Pattern::AllPairs],
+            _ => &[],
+        }
+    }
+
+    /// Whether NVLink switches carry it out for several GPUs at once.
+    pub const fn is_switched(self) -> bool {
+        !self.switched_patterns().is_empty()
+    }
 
     /// Those of RDMA.
     pub const OF_RDMA: [Self; 4] = [Self::Write, Self::Read, Self::Send, Self::PingPong];
@@ -59,9 +86,13 @@ impl Operation {
     /// The only issuer that it can have; `None`: it can have either, or both ends take part.
     pub const fn issuer(self) -> Option<Issuer> {
         match self {
-            Self::ReadOnly | Self::Chase | Self::Read => Some(Issuer::Read),
-            Self::WriteOnly | Self::Write => Some(Issuer::Write),
-            Self::Copy | Self::Send | Self::PingPong | Self::Collective(_) => None,
+            Self::ReadOnly | Self::Chase | Self::MultimemReduce | Self::Read => Some(Issuer::Read),
+            Self::WriteOnly | Self::MulticastStore | Self::Write => Some(Issuer::Write),
+            Self::Copy
+            | Self::MultimemAllReduce
+            | Self::Send
+            | Self::PingPong
+            | Self::Collective(_) => None,
         }
     }
 }

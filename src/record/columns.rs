@@ -279,9 +279,10 @@ columns! {
     pattern: Option<Pattern>, Case;
     /// How many flows go at the same time.
     flows: Option<usize>, Setting;
-    /// What is done with the data: `copy`, `read-only`, `write-only`, `chase`; of RDMA `write`,
-    /// `read`, `send`, `ping-pong`; of NCCL `all_reduce`, `all_gather`, `reduce_scatter`,
-    /// `broadcast`, `reduce`, `alltoall`, `gather`, `scatter`, `sendrecv`.
+    /// What is done with the data: `copy`, `read-only`, `write-only`, `chase`; by NVLink switches
+    /// `multicast-store`, `multimem-reduce`, `multimem-all-reduce`; of RDMA `write`, `read`, `send`,
+    /// `ping-pong`; of NCCL `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `reduce`,
+    /// `alltoall`, `gather`, `scatter`, `sendrecv`.
     operation: Option<Operation>, Case;
     /// What moves the bytes: `cpu`, `ce` (copy engine), `sm` (kernel), `nic` (network interface
     /// or what its provider has in its place).
@@ -445,7 +446,8 @@ columns! {
     /// Doubts about the numbers, separated by spaces.
     flags: String, Measured;
     /// Median bandwidth (of RDMA all bytes over all time) of one flow, one direction: the total
-    /// over `flows`, which is that of the slowest flow, or of RDMA the mean.
+    /// over `flows`, which is that of the slowest flow, or of RDMA the mean. What NVLink switches
+    /// bring to several GPUs counts once: of what one GPU issues, or of an all-reduce as a whole.
     bandwidth_gb_s: Option<f64>, Measured, "10⁹ bytes/s";
     /// Lower end of the 95 % confidence interval of `bandwidth_gb_s`; empty below 6 samples.
     bandwidth_gb_s_low: Option<f64>, Measured, "10⁹ bytes/s";

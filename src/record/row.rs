@@ -70,7 +70,7 @@ impl Row {
         let Some(bandwidth) = bandwidth else { return self };
         let total = &bandwidth.gb_s;
         let collective = case.collective();
-        let flows = if collective.is_some() { 1.0 } else { case.flows.len() as f64 };
+        let flows = case.transfers() as f64;
         let bus = collective.and_then(|(of, nccl, _)| of.busbw_factor(nccl.ranks));
         let has_interval = total.count >= SAMPLES_FOR_INTERVAL;
         Self {

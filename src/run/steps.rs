@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::sites::Site;
 use crate::{
-    plan::{self, BadRequest, Case, Effort, Pattern, Rank, Request, TransportKind, topology::Host},
+    plan::{self, BadRequest, Case, Effort, Rank, Request, TransportKind, topology::Host},
     record::{Naming, Row},
     show::progress::Weight,
 };
@@ -216,16 +216,11 @@ impl Planner<'_> {
         };
         let (mut hosts, mut reasons) = (Vec::new(), Vec::new());
         for site in sites {
-            // Single pairs are measured by all hosts of a domain together.
-            let mut request = self.request.clone();
+            let (mut cases, mut reason) = self.on_host(transport, site)?;
             if domains.iter().flatten().any(|host| host.ranks == site.host.ranks) {
-                request.patterns.retain(|pattern| *pattern != Pattern::OneWay);
-                if request.patterns.is_empty() {
-                    hosts.push(Vec::new().into_iter());
-                    continue;
-                }
+                cases.retain(|case| !plan::is_of_domain(case));
+                reason = reason.filter(|_| !cases.is_empty());
             }
-            let (cases, reason) = self.on_host(transport, site, request)?;
             hosts.push(cases.into_iter());
             reasons.extend(reason.map(|reason| on(site, sites, &reason)));
         }
@@ -243,7 +238,6 @@ impl Planner<'_> {
         &mut self,
         transport: TransportKind,
         site: &Site,
-        request: Request,
     ) -> Result<(Vec<Case>, Option<String>), String> {
         let Host { topology, ranks, .. } = &site.host;
         check_named_gpus(self.request, site)?;
@@ -251,8 +245,9 @@ impl Planner<'_> {
             return Ok((Vec::new(), Some(reason.clone())));
         }
         let count = u32::try_from(ranks.len()).ok().filter(|_| self.is_launched);
-        let ranks_here = count.or(request.ranks);
-        let request = Request { transports: vec![transport], ranks: ranks_here, ..request };
+        let ranks_here = count.or(self.request.ranks);
+        let request =
+            Request { transports: vec![transport], ranks: ranks_here, ..self.request.clone() };
         let mut cases = plan::cases(&request, topology).or_else(|err| match err {
             // One host may have too few ranks for a pattern that others have enough for.
             BadRequest::TooFewRanks(_) if self.is_launched => Ok(Vec::new()),

@@ -27,6 +27,7 @@ mod hosts;
 mod known_answers;
 mod matrix;
 mod mpi;
+mod multicast;
 mod nccl;
 mod nccl_versions;
 mod nvlink_domains;

@@ -188,7 +188,7 @@ fn pci_numbers(id: &str) -> Option<(u32, u32, u32)> {
 }
 
 /// The value of an attribute, by its number in the driver's header; `None`: it has none.
-fn attribute_of(machine: &Machine, ordinal: usize, attribute: i32) -> Option<i32> {
+pub(crate) fn attribute_of(machine: &Machine, ordinal: usize, attribute: i32) -> Option<i32> {
     let gpu = &machine.gpus[ordinal];
     let value = match attribute {
         // The limits of every GPU since compute capability 7.0.
@@ -236,12 +236,14 @@ fn attribute_of(machine: &Machine, ordinal: usize, attribute: i32) -> Option<i32
         116 | 117 => i32::from(machine.host.gpudirect), // GPUDirect RDMA, and the host flushes it
         // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES, …_NONE
         118 => i32::from(gpu.orders_writes()) * 200,
-        120 | 121 => 0,                   // clusters, deferred mapping
-        124 => 0,                         // memory given away as dma-bufs
-        125 => 0,                         // events between processes
-        126 => 1,                         // domains of memory synchronisation
-        127 | 129 | 130 | 132 | 133 => 0, // tensor maps, NUMA, multicast, MPS
-        // A driver that is too old does not know the question.
+        120 | 121 => 0,             // clusters, deferred mapping
+        124 => 0,                   // memory given away as dma-bufs
+        125 => 0,                   // events between processes
+        126 => 1,                   // domains of memory synchronisation
+        127 | 129 | 130 | 133 => 0, // tensor maps, NUMA, MPS
+        // A driver that is too old does not know the questions.
+        132 if machine.driver_version < 12_010 => return None,
+        132 => i32::from(machine.gives_multicast(ordinal as u32)),
         128 if machine.driver_version < 12_030 => return None,
         128 => i32::from(gives_fabric_handles(machine, ordinal as u32)),
         131 => -1, // the GPU is no NUMA node

@@ -22,11 +22,22 @@ pub(crate) struct Handle {
 
 const MAGIC: u64 = 0x6732_6720_6970_6321;
 const MAGIC_OF_FABRIC: u64 = 0x6732_6720_6661_6272;
+const MAGIC_OF_TEAM: u64 = 0x6732_6720_7465_616d;
 
 impl Handle {
     /// Of the fabric.
     pub(crate) fn of_fabric((at, nonce): (usize, u64)) -> Self {
         Self { magic: MAGIC_OF_FABRIC, at: at as u64, nonce, rest: [0; 5] }
+    }
+
+    /// Of a multicast object.
+    pub(crate) fn of_team(team: (usize, u64)) -> Self {
+        Self { magic: MAGIC_OF_TEAM, ..Self::of_fabric(team) }
+    }
+
+    /// The multicast object that it is of, if it is of one.
+    pub(crate) fn team(self) -> Option<(usize, u64)> {
+        (self.magic == MAGIC_OF_TEAM).then_some((usize::try_from(self.at).ok()?, self.nonce))
     }
 
     /// What it is of, if it is of the fabric and that still exists.

@@ -5,13 +5,14 @@ use std::ffi::c_void;
 use super::{
     Code, In, Local, driver, graph,
     local::Function,
+    multicast,
     queue::Queueing,
     reach::{Access, may},
     rest::{First, at_first},
 };
 use crate::{
     execute::{Action, Kernel, Watched},
-    kernels::{Effect, Launch},
+    kernels::{Effect, Launch, Multicast},
     machine::Machine,
     memory::Region,
     state::World,
@@ -48,7 +49,8 @@ driver! {
             return Err(Code::NOT_SUPPORTED);
         }
         let parameters = values(&function, &parameters)?;
-        let launch = Launch { kernel: function.kernel, grid, block, parameters };
+        let multicast = Multicast::default();
+        let launch = Launch { kernel: function.kernel, grid, block, parameters, multicast };
         if graph::is_captured(&local, stream) {
             let again = move |world: &World, stream| queue(world, stream, function.gpu, launch.clone());
             graph::capture_call(&mut local, stream, again);
@@ -68,7 +70,13 @@ fn queue(world: &World, stream: u64, gpu: u32, launch: Launch) -> Result<(), Cod
     if gpu != queueing.gpu {
         return Err(Code::INVALID_HANDLE);
     }
-    let (work, action) = planned(world, &queueing.local, gpu, launch);
+    let (work, action) = match launch.effect() {
+        Effect::StoreInAll { .. } | Effect::ReduceAll { .. } => {
+            multicast::planned(world, &mut queueing.local, gpu, launch)
+                .unwrap_or_else(|| illegal(gpu))
+        }
+        _ => planned(world, &queueing.local, gpu, launch),
+    };
     queueing.push(work, Some(action));
     if queueing.local.is_launch_blocking { queueing.synchronize() } else { Ok(()) }
 }
@@ -97,15 +105,20 @@ fn values(function: &Function, parameters: &In<In<u8>>) -> Result<Vec<Vec<u8>>, 
         .collect()
 }
 
-/// What a launch is in time and in deed.
+/// Instead of a launch that touches what it may not touch.
+fn illegal(gpu: u32) -> (Work, Action) {
+    let code = Code::ILLEGAL_ADDRESS.0;
+    (Work::Transfer(Cost::default()), Action::Fail { gpu, code })
+}
+
+/// What a launch without multimem instructions is in time and in deed.
 fn planned(world: &World, local: &Local, gpu: u32, launch: Launch) -> (Work, Action) {
     let machine = &world.machine;
     let effect = launch.effect();
     let mut touched = touched(effect).into_iter().filter(|(_, bytes, _)| *bytes > 0);
     let may = |(address, bytes, access)| may_touch(machine, local, gpu, (address, bytes), access);
     if !touched.all(may) {
-        let code = Code::ILLEGAL_ADDRESS.0;
-        return (Work::Transfer(Cost::default()), Action::Fail { gpu, code });
+        return illegal(gpu);
     }
     let place = |address| match local.memory.find(address, 1) {
         Some(region) => region.place,
@@ -128,6 +141,7 @@ fn planned(world: &World, local: &Local, gpu: u32, launch: Launch) -> (Work, Act
         }
         Effect::Spin { duration_ns, .. } => ((own, own), cost::spin(machine, gpu, duration_ns)),
         Effect::Hold { flag, .. } => ((place(flag), own), Cost::default()),
+        Effect::StoreInAll { .. } | Effect::ReduceAll { .. } => return illegal(gpu),
     };
     let private = match effect {
         Effect::Copy { target, source, .. } => [target, source]
@@ -163,6 +177,7 @@ fn touched(effect: Effect) -> Vec<(u64, u64, Access)> {
             vec![(list, 8, Load), (cycles, hops.saturating_mul(4), Store), (result, 24, Store)]
         }
         Effect::Spin { result, .. } => vec![(result, 16, Store)],
+        Effect::StoreInAll { .. } | Effect::ReduceAll { .. } => vec![],
     }
 }
 

@@ -3,11 +3,13 @@
 use std::{
     cell::RefCell,
     collections::{HashMap, HashSet},
+    os::fd::AsRawFd as _,
 };
 
 use super::{
     Code,
     graph::{Capture, Graph},
+    multicast::TeamHandle,
     rest::First,
     table::Table,
 };
@@ -48,6 +50,8 @@ pub(crate) struct Local {
     pub memory: Memory,
     /// Memory of `cuMemCreate`.
     pub physical: Table<Physical>,
+    /// Multicast objects.
+    pub teams: Table<TeamHandle>,
     /// Streams that were destroyed with work in them.
     pub closing: Vec<usize>,
     /// Streams that were ever created.
@@ -141,6 +145,11 @@ impl Physical {
         let (export, mapped, released) = (None, 0, false);
         Self { file, gpu, bytes, own: true, handle_types, export, mapped, released }
     }
+
+    /// Its file, and where in it the memory is, as an export has it.
+    pub(crate) fn file(&self) -> (i32, u64) {
+        (self.file.as_raw_fd(), 0)
+    }
 }
 
 thread_local! {
@@ -158,6 +167,7 @@ mod tag {
     pub(super) const PHYSICAL: u8 = 0x56;
     pub(super) const GRAPH: u8 = 0x57;
     pub(super) const EXECUTABLE: u8 = 0x58;
+    pub(super) const TEAM: u8 = 0x59;
 }
 
 impl Local {
@@ -179,6 +189,7 @@ impl Local {
             functions: Table::new(tag::FUNCTION),
             memory: Memory::default(),
             physical: Table::new(tag::PHYSICAL),
+            teams: Table::new(tag::TEAM),
             closing: Vec::new(),
             stream_count: 0,
             queued: 0,
@@ -259,7 +270,8 @@ impl Local {
             graphs: self.graphs.all().count() + self.executables.all().count(),
             modules: self.modules.all().count(),
             reservations: self.memory.reservations.len(),
-            handles: self.physical.all().filter(|(_, memory)| !memory.released).count(),
+            handles: self.physical.all().filter(|(_, memory)| !memory.released).count()
+                + self.teams.all().filter(|(_, team)| !team.released).count(),
             ipc: count(|region| matches!(region.kind, Kind::Imported { .. })),
             communicators: crate::nccl::open(),
         }

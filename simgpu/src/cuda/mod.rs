@@ -5,7 +5,7 @@
 
 mod context;
 mod copy;
-mod device;
+pub(crate) mod device;
 mod errors;
 mod event;
 pub(crate) mod graph;
@@ -14,6 +14,7 @@ mod launch;
 pub(crate) mod local;
 mod memory;
 mod module;
+mod multicast;
 pub(crate) mod queue;
 mod reach;
 pub(crate) mod rest;
@@ -163,6 +164,7 @@ fn functions() -> impl Iterator<Item = (&'static str, *mut c_void)> {
         launch::functions,
         memory::functions,
         module::functions,
+        multicast::functions,
         stream::functions,
         virtual_memory::functions,
     ];
@@ -179,6 +181,6 @@ pub(crate) fn function_names() -> impl Iterator<Item = &'static str> {
 pub(crate) mod abi {
     pub(crate) use super::{
         In, Out, context::*, copy::*, device::*, errors::*, event::*, graph::*, ipc::*, launch::*,
-        memory::*, module::*, stream::*, virtual_memory::*,
+        memory::*, module::*, multicast::*, stream::*, virtual_memory::*,
     };
 }

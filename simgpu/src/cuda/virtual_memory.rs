@@ -11,6 +11,7 @@ use super::{
     ipc::{Handle, export_new},
     local::Physical,
     memory::{give_back, take},
+    multicast,
     queue::idle,
     reach::can_enable,
 };
@@ -22,11 +23,11 @@ use crate::{
 };
 
 /// What such memory comes in multiples of.
-const GRANULARITY: u64 = 2 << 20;
+pub(super) const GRANULARITY: u64 = 2 << 20;
 /// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-const POSIX_FILE_DESCRIPTOR: u32 = 1;
+pub(super) const POSIX_FILE_DESCRIPTOR: u32 = 1;
 /// CU_MEM_HANDLE_TYPE_FABRIC
-const FABRIC: u32 = 8;
+pub(super) const FABRIC: u32 = 8;
 /// CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 const READ_WRITE: u32 = 3;
 
@@ -90,6 +91,9 @@ driver! {
     fn cuMemRelease(handle: u64) |world| {
         let mut local = world.local();
         local.initialised()?;
+        if local.teams.get(handle).is_some() {
+            return multicast::release(world, &mut local, handle);
+        }
         let physical = local.physical.get_mut(handle).filter(|own| !own.released);
         physical.ok_or(Code::INVALID_VALUE)?.released = true;
         let_go_if_unused(world, &mut local, handle);
@@ -140,6 +144,13 @@ driver! {
     }
 
     fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) |world| {
+        if multicast::is_one(world, handle) {
+            let is_whole = offset == 0 && flags == 0;
+            return match is_whole {
+                true => multicast::map(world, (address, bytes as u64), handle),
+                false => Err(Code::INVALID_VALUE),
+            };
+        }
         let key = map(&mut world.local(), (address, bytes as u64), offset, handle, flags)?;
         // The same memory can be mapped twice, here and in other processes.
         let counter = key.counter(WRITE_COUNTERS);
@@ -150,6 +161,9 @@ driver! {
     fn cuMemUnmap(address: u64, bytes: usize) |world| {
         let end = address.checked_add(bytes as u64).ok_or(Code::INVALID_VALUE)?;
         let mut local = idle(world);
+        if multicast::unmap(world, &mut local, (address, bytes as u64)) {
+            return Ok(());
+        }
         let whole = whole_regions(&local, address, end)?;
         for (start, handle) in whole {
             let Some(Removed { region, .. }) = local.memory.remove(start) else { continue };
@@ -169,6 +183,18 @@ driver! {
     fn cuMemSetAccess(address: u64, bytes: usize, access: In<Access>, count: usize) |world| {
         let end = address.checked_add(bytes as u64).ok_or(Code::INVALID_VALUE)?;
         let mut local = world.local();
+        if let Some(found) = local.memory.teams.iter().position(|team| team.start == address) {
+            for at in 0..count {
+                let Access { location, flags } = access.get(at)?;
+                let gpu = local.gpu(location.id)?;
+                let team = &mut local.memory.teams[found];
+                if location.kind != 1 || flags != READ_WRITE || bytes as u64 != team.bytes {
+                    return Err(Code::INVALID_VALUE);
+                }
+                team.access |= 1 << gpu;
+            }
+            return Ok(());
+        }
         let whole = whole_regions(&local, address, end)?;
         for at in 0..count {
             let Access { location, flags } = access.get(at)?;
@@ -198,6 +224,9 @@ driver! {
         flags: u64,
     ) |world| {
         let mut local = world.local();
+        if local.teams.get(handle).is_some() && flags == 0 {
+            return multicast::export(world, &local, (&shareable, handle, kind));
+        }
         let physical = local.physical.get_mut(handle).ok_or(Code::INVALID_VALUE)?;
         let is_one = kind == POSIX_FILE_DESCRIPTOR || kind == FABRIC;
         if !is_one || flags != 0 || physical.handle_types & kind == 0 {
@@ -206,10 +235,7 @@ driver! {
         if kind == FABRIC {
             let export = match physical.export {
                 Some(export) => export,
-                None => {
-                    let file = (physical.file.as_raw_fd(), 0);
-                    export_new(world, physical.gpu, file, physical.bytes)?
-                }
+                None => export_new(world, physical.gpu, physical.file(), physical.bytes)?,
             };
             physical.export = Some(export);
             return Out(shareable.pointer().cast()).set(Handle::of_fabric(export));
@@ -248,6 +274,10 @@ driver! {
         if kind == FABRIC {
             has_channel(world)?;
             let given = In(shareable as *const Handle).get(0)?;
+            if let Some(team) = given.team() {
+                let found = multicast::import(world, &mut local, team);
+                return handle.set(found.ok_or(Code::INVALID_VALUE)?);
+            }
             let imported = import_from_fabric(world, given)?;
             return handle.set(local.physical.add(imported));
         }
@@ -256,7 +286,14 @@ driver! {
         }
         // The descriptor itself is passed where a pointer is declared.
         let descriptor = i32::try_from(shareable).map_err(|_| Code::INVALID_VALUE)?;
-        let imported = import(world, descriptor).ok_or(Code::INVALID_VALUE)?;
+        let link = std::fs::read_link(format!("/proc/self/fd/{descriptor}"));
+        let link = link.map_err(|_| Code::INVALID_VALUE)?;
+        let link = link.to_str().ok_or(Code::INVALID_VALUE)?;
+        if let Some(team) = multicast::named(world, link) {
+            let found = multicast::import(world, &mut local, team);
+            return handle.set(found.ok_or(Code::INVALID_VALUE)?);
+        }
+        let imported = import(world, descriptor, link).ok_or(Code::INVALID_VALUE)?;
         handle.set(local.physical.add(imported))
     }
 }
@@ -285,7 +322,7 @@ pub(crate) fn gives_fabric_handles(machine: &Machine, gpu: u32) -> bool {
 }
 
 /// Refuses where there is no IMEX channel.
-fn has_channel(world: &World) -> Result<(), Code> {
+pub(super) fn has_channel(world: &World) -> Result<(), Code> {
     if world.own.host.imex { Ok(()) } else { Err(Code::NOT_PERMITTED) }
 }
 
@@ -310,12 +347,10 @@ fn create(world: &World, gpu: u32, bytes: u64) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// The memory behind a descriptor, if it is of this machine.
-fn import(world: &World, descriptor: i32) -> Option<Physical> {
-    let link = std::fs::read_link(format!("/proc/self/fd/{descriptor}")).ok()?;
+/// The memory behind a descriptor with this link, if it is of this machine.
+fn import(world: &World, descriptor: i32, link: &str) -> Option<Physical> {
     let gpus = 0..world.machine.gpus.len() as u32;
-    let names =
-        |gpu: &u32| link.to_str() == Some(&format!("/memfd:{} (deleted)", name(world, *gpu)));
+    let names = |gpu: &u32| link == format!("/memfd:{} (deleted)", name(world, *gpu));
     let gpu = gpus.into_iter().find(names)?;
     // SAFETY: the link has just shown that the descriptor is open, and the program lends it for
     // the time of the call.
@@ -398,7 +433,7 @@ fn set_access(
 }
 
 /// Forgets memory whose handle has been released and that is mapped nowhere any more.
-fn let_go_if_unused(world: &World, local: &mut Local, handle: u64) {
+pub(super) fn let_go_if_unused(world: &World, local: &mut Local, handle: u64) {
     let unused = |physical: &Physical| physical.released && physical.mapped == 0;
     if local.physical.get(handle).is_some_and(unused)
         && let Some(physical) = local.physical.remove(handle)

@@ -1,6 +1,9 @@
 //! What operations do to memory: to its bytes, or to what is known of them.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+};
 
 use super::{Action, Copy, Kernel};
 use crate::{
@@ -104,16 +107,86 @@ fn put(world: &World, start: u64, bytes: u64, content: &Content, really: impl Fn
 
 /// Lets `really` write a range, and everybody know; how many times that was counted.
 fn writing(world: &World, start: u64, bytes: u64, really: impl FnOnce()) -> u64 {
+    writing_all(world, &[start], bytes, really).len() as u64
+}
+
+/// The same for several ranges of `bytes`; the counters, each as often as it was counted.
+fn writing_all(world: &World, starts: &[u64], bytes: u64, really: impl FnOnce()) -> Vec<usize> {
     let count = || {
-        let counters = world.executor.contents().repeats.written(start, bytes);
+        let mut contents = world.executor.contents();
+        let written = |&start| contents.repeats.written(start, bytes);
+        let counters: Vec<usize> = starts.iter().flat_map(written).collect();
         counters.iter().for_each(|&at| world.shared.count_write(at));
-        counters.len() as u64
+        counters
     };
-    let begun = count();
-    world.executor.contents().forget(&range(start, bytes));
+    let mut counted = count();
+    starts.iter().for_each(|&start| world.executor.contents().forget(&range(start, bytes)));
     really();
     // Others may see the memory only since it began.
-    begun + count()
+    counted.extend(count());
+    counted
+}
+
+/// Lets `run` do what a kernel does by multimem instructions, unless that would change nothing.
+fn through_switches(world: &World, kernel: &Kernel, run: impl FnOnce()) {
+    let multicast = &kernel.launch.multicast;
+    let at = |address: u64| {
+        let offset = address.wrapping_sub(multicast.start);
+        let members = multicast.members.iter();
+        members.map(|&member| member.wrapping_add(offset)).collect::<Vec<u64>>()
+    };
+    // Where each GPU's memory is read, if it is; where memory is written.
+    let (sources, targets, bytes) = match kernel.effect {
+        Effect::StoreInAll { target, bytes } => (Vec::new(), at(target), bytes),
+        Effect::ReduceAll { target, source, bytes, to_all } => {
+            (at(source), if to_all { at(target) } else { vec![target] }, bytes)
+        }
+        _ => return,
+    };
+    // The parameters say what is done; so much that they can't be the same by chance.
+    let mut hasher = DefaultHasher::new();
+    (kernel.launch.kernel.name, &kernel.launch.parameters).hash(&mut hasher);
+    let what = hasher.finish() | 1;
+    // All sources and all targets are in one of these.
+    let copies: Vec<Copied> = (0..sources.len().max(targets.len()))
+        .map(|place| {
+            let of = |list: &[u64]| list.get(place).or(list.last()).copied().unwrap_or(0);
+            Copied { target: of(&targets), source: of(&sources), bytes, what }
+        })
+        .collect();
+    let writes = |copied: Copied| {
+        world.executor.contents().repeats.writes(copied, |at| world.shared.writes(at))
+    };
+    let before: Vec<u64> = copies.iter().map(|&copied| writes(copied)).collect();
+    let has =
+        |(copied, &writes): (&Copied, &u64)| world.executor.contents().repeats.has(*copied, writes);
+    if !(kernel.private && copies.iter().zip(&before).all(has)) {
+        let counted = writing_all(world, &targets, bytes, run);
+        for (&copied, before) in copies.iter().zip(before) {
+            let own = world.executor.contents().repeats.writes(copied, |counter| {
+                counted.iter().filter(|&&at| at == counter).count() as u64
+            });
+            let after = writes(copied);
+            if kernel.private && after == before + own {
+                world.executor.contents().repeats.copied(copied, after);
+            }
+        }
+    }
+    let own = Place::Gpu(kernel.gpu);
+    for (place, &member) in multicast.gpus.iter().enumerate() {
+        match (kernel.effect, targets.get(place).or(targets.last())) {
+            (Effect::StoreInAll { .. }, Some(&target)) => {
+                flip(world, target, bytes, (own, Place::Gpu(member)));
+            }
+            (Effect::ReduceAll { to_all, .. }, Some(&target)) => {
+                flip(world, target, bytes, (Place::Gpu(member), own));
+                if to_all {
+                    flip(world, target, bytes, (own, Place::Gpu(member)));
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Lets `run` do what a kernel does.
@@ -144,6 +217,9 @@ pub(super) fn launch(world: &World, kernel: &Kernel, run: impl FnOnce()) {
             });
         }
         Effect::Spin { duration_ns, result } => spin(world, kernel.gpu, duration_ns, result),
+        Effect::StoreInAll { .. } | Effect::ReduceAll { .. } => {
+            through_switches(world, kernel, run)
+        }
     }
 }
 

@@ -20,6 +20,19 @@ pub struct Launch {
     pub block: [u32; 3],
     /// The bytes of each parameter, in order.
     pub parameters: Vec<Vec<u8>>,
+    /// What is behind the multicast address among the parameters, if one is.
+    pub multicast: Multicast,
+}
+
+/// What is behind the addresses of a multicast mapping, as this process has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Multicast {
+    /// The first address.
+    pub start: u64,
+    /// The GPUs with memory behind it.
+    pub gpus: Vec<u32>,
+    /// Where the memory of each begins.
+    pub members: Vec<u64>,
 }
 
 /// What a launch does, with addresses as this process has them.
@@ -41,6 +54,12 @@ pub enum Effect {
     Chase { list: u64, hops: u64, cycles: u64, result: u64 },
     /// Lasts for `duration_ns`, and writes two 64-bit words at `result`; `spin`.
     Spin { duration_ns: u64, result: u64 },
+    /// Stores the pattern of a seed behind a multicast address; `multicast_store`.
+    StoreInAll { target: u64, bytes: u64 },
+    /// Adds up what is behind a multicast address, and stores the sums at `target`, or, with
+    /// `to_all`, behind that, which is a multicast address too; `multimem_reduce`,
+    /// `multimem_all_reduce`.
+    ReduceAll { target: u64, source: u64, bytes: u64, to_all: bool },
 }
 
 /// What a kernel stores.
@@ -92,7 +111,7 @@ pub enum BadModule {
     Unknown,
 }
 
-static KERNELS: [Kernel; 11] = [
+static KERNELS: [Kernel; 14] = [
     Kernel { name: "copy_by_read", parameters: &[8, 8, 8], effect: copy },
     Kernel { name: "copy_by_write", parameters: &[8, 8, 8], effect: copy },
     Kernel { name: "read_only", parameters: &[8, 8, 8], effect: read },
@@ -104,6 +123,9 @@ static KERNELS: [Kernel; 11] = [
     Kernel { name: "hold", parameters: &[8, 4, 8, 8], effect: hold },
     Kernel { name: "chase", parameters: &[8, 8, 8, 8, 8, 8], effect: chase },
     Kernel { name: "spin", parameters: &[8, 8], effect: spin },
+    Kernel { name: "multicast_store", parameters: &[8, 8, 8], effect: store_in_all },
+    Kernel { name: "multimem_reduce", parameters: &[8, 8, 8], effect: reduce_all },
+    Kernel { name: "multimem_all_reduce", parameters: &[8, 8, 8], effect: all_reduce },
 ];
 
 /// Bytes from which a launch is worth a second thread: starting one takes some 50 µs.
@@ -223,6 +245,21 @@ fn spin(launch: &Launch) -> Effect {
     Effect::Spin { duration_ns, result }
 }
 
+fn store_in_all(launch: &Launch) -> Effect {
+    let [target, bytes, _seed] = launch.integers();
+    Effect::StoreInAll { target, bytes }
+}
+
+fn reduce_all(launch: &Launch) -> Effect {
+    let [target, source, bytes] = launch.integers();
+    Effect::ReduceAll { target, source, bytes, to_all: false }
+}
+
+fn all_reduce(launch: &Launch) -> Effect {
+    let [target, source, bytes] = launch.integers();
+    Effect::ReduceAll { target, source, bytes, to_all: true }
+}
+
 impl Launch {
     /// What it does.
     ///
@@ -250,7 +287,9 @@ impl Launch {
             Effect::Copy { bytes, .. }
             | Effect::Read { bytes, .. }
             | Effect::Write { bytes, .. }
-            | Effect::Compare { bytes, .. } => bytes,
+            | Effect::Compare { bytes, .. }
+            | Effect::StoreInAll { bytes, .. }
+            | Effect::ReduceAll { bytes, .. } => bytes,
             Effect::Hold { .. } | Effect::Chase { .. } | Effect::Spin { .. } => 0,
         };
         let [blocks, y, z] = self.grid;
@@ -283,6 +322,11 @@ impl Launch {
             block: self.block[0],
             latency_ns,
             context: (&raw const hop_ns).cast(),
+            multicast: CpuMulticast {
+                start: self.multicast.start,
+                members: self.multicast.members.as_ptr(),
+                count: self.multicast.members.len() as u64,
+            },
         };
         // SAFETY: the pointers are of locals and of `self`, which outlive the call; each parameter
         // has the size that the kernel's function reads; what the kernel touches is the caller's
@@ -316,6 +360,15 @@ struct CpuLaunch {
     block: u32,
     latency_ns: unsafe extern "C" fn(*const c_void, u64) -> f64,
     context: *const c_void,
+    multicast: CpuMulticast,
+}
+
+/// `SimgpuMulticast` in host.cpp.
+#[repr(C)]
+struct CpuMulticast {
+    start: u64,
+    members: *const u64,
+    count: u64,
 }
 
 unsafe extern "C" {

@@ -1,6 +1,6 @@
 //! A kernel on a part of what a launch works on, in memory of the caller.
 
-use super::{Expected, KERNELS, Launch, Written};
+use super::{Expected, KERNELS, Launch, Multicast, Written};
 
 /// Enough that the loop over a block's threads is the inner one.
 const THREADS: u32 = 128;
@@ -23,7 +23,8 @@ fn run(name: &str, parameters: &[u64]) {
     let kernel = KERNELS.iter().find(|kernel| kernel.name == name).expect("a name of the table");
     let sized = kernel.parameters.iter().zip(parameters);
     let parameters = sized.map(|(&size, value)| value.to_le_bytes()[..size].to_vec()).collect();
-    let launch = Launch { kernel, grid: [1; 3], block: [THREADS, 1, 1], parameters };
+    let (grid, block, multicast) = ([1; 3], [THREADS, 1, 1], Multicast::default());
+    let launch = Launch { kernel, grid, block, parameters, multicast };
     // SAFETY: the functions below pass slices that they have, with their lengths.
     unsafe { launch.run(&|_| 0.0) };
 }

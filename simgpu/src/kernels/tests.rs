@@ -30,6 +30,7 @@ fn launch(name: &str, (grid, block): (u32, u32), parameters: &[Parameter]) -> La
         grid: [grid, 1, 1],
         block: [block, 1, 1],
         parameters: parameters.iter().map(bytes).collect(),
+        multicast: Multicast::default(),
     }
 }
 

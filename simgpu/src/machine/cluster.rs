@@ -69,7 +69,7 @@ impl Machine {
     }
 
     /// Whether two GPUs are in one host, or in one clique of an NVLink domain.
-    pub(super) fn shares_nvlinks(&self, one: u32, other: u32) -> bool {
+    pub(crate) fn shares_nvlinks(&self, one: u32, other: u32) -> bool {
         let [health, others] = [one, other].map(|gpu| &self.gpus[gpu as usize].health);
         let is_one_clique = health.cluster_uuid != [0; 16]
             && (health.cluster_uuid, health.clique) == (others.cluster_uuid, others.clique);

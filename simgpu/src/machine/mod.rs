@@ -225,6 +225,22 @@ impl Machine {
         hash(ordinal.to_le_bytes().into_iter().chain(self.name.bytes()))
     }
 
+    /// Whether NVLink switches store to, and load the sum of, the memory of several GPUs, this one
+    /// among them: multimem instructions came with compute capability 9.0, and their driver with
+    /// CUDA 12.1.
+    pub fn gives_multicast(&self, gpu: u32) -> bool {
+        let Gpu { nvlinks, compute_capability, .. } = &self.gpus[gpu as usize];
+        let usual = nvlinks.switch && *compute_capability >= (9, 0);
+        self.driver_version >= 12_010 && self.nccl.nvls.unwrap_or(usual)
+    }
+
+    /// The share of NVLink's rate that is reached through switches that reduce: what NCCL's model
+    /// reckons with, by the compute capability.
+    pub(crate) fn nvls_efficiency(&self, gpu: u32) -> f64 {
+        let usual = if self.gpus[gpu as usize].compute_capability >= (10, 0) { 0.74 } else { 0.85 };
+        self.nccl.nvls_efficiency.unwrap_or(usual)
+    }
+
     /// Where an NVLink of a GPU ends; `None` if it is down or there is none of this number.
     pub fn nvlink_end(&self, gpu: u32, link: u32) -> Option<NvLinkEnd> {
         let nvlinks = &self.gpus.get(gpu as usize)?.nvlinks;

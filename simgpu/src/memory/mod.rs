@@ -37,6 +37,21 @@ pub(crate) struct Memory {
     arenas: BTreeMap<u32, Arena>,
     /// Address ranges of `cuMemAddressReserve`.
     pub reservations: Vec<Mapping>,
+    /// Mapped multicast objects: in no region, as only multimem instructions reach them.
+    pub teams: Vec<TeamMapping>,
+}
+
+/// A multicast object where it is mapped.
+#[derive(Debug)]
+pub(crate) struct TeamMapping {
+    pub start: u64,
+    pub bytes: u64,
+    /// Of the object.
+    pub handle: u64,
+    /// The GPUs that may reach it, a bit each.
+    pub access: u128,
+    /// Where this process has the memory of each GPU, from its first use on.
+    pub members: Vec<(u32, Mapping)>,
 }
 
 /// Memory that was given out, imported or registered.
@@ -150,6 +165,9 @@ impl Memory {
     pub(crate) fn overlaps(&self, start: u64, bytes: u64) -> bool {
         let before_end = self.regions.range(..start.saturating_add(bytes)).next_back();
         before_end.is_some_and(|(_, region)| region.end() > start)
+            || self.teams.iter().any(|team| {
+                team.start < start.saturating_add(bytes) && start < team.start + team.bytes
+            })
     }
 
     /// Adds a region that came from elsewhere than [`Memory::allocate`].

@@ -68,9 +68,6 @@ const HOP_US: [[[f64; 3]; 3]; 3] = [
 /// What the protocol LL moves at most, in GB/s, by generation: Volta, Ampere, Hopper, Blackwell.
 const LL_GB_S: [f64; 4] = [39.0, 87.7, 141.0, 282.0];
 
-/// What is reached of the NVSwitch's bound, by generation.
-const NVLS_EFFICIENCY: [f64; 4] = [0.0, 0.0, 0.85, 0.74];
-
 /// Channels over NVLink, and over anything else.
 const CHANNELS: (u32, u32) = (24, 4);
 
@@ -204,12 +201,9 @@ impl Model {
             _ => 0,
         };
         let switched = ranks.iter().all(|rank| machine.gpus[rank.gpu as usize].nvlinks.switch);
-        let can = machine.nccl.nvls.unwrap_or(switched && nvlink && generation >= 2);
+        let can = switched && nvlink && ranks.iter().all(|rank| machine.gives_multicast(rank.gpu));
         let nvls = (can && count > 1 && hosts.len() == 1 && ranks.iter().all(|rank| rank.has(10)))
-            .then(|| {
-                let usual = NVLS_EFFICIENCY[generation.max(2)];
-                (ring_gb_s, machine.nccl.nvls_efficiency.unwrap_or(usual))
-            });
+            .then(|| (ring_gb_s, machine.nvls_efficiency(ranks[0].gpu)));
         let own_latency_ns = machine.gpus[ranks[0].gpu as usize].local.ce.latency_ns;
         let nodes = hosts.len();
         Ok(Self {

@@ -5,6 +5,7 @@ mod fabric_handles;
 mod faults;
 mod holds;
 mod misuse;
+mod multicast;
 mod nccl;
 mod processes;
 mod time;

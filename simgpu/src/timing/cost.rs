@@ -100,7 +100,48 @@ pub(crate) struct Cost {
     pub target: u16,
     /// Whether it lasts as long as it was told to, however fast the clocks are.
     pub spins: bool,
+    /// What goes through NVLink switches to and from several GPUs at once.
+    pub team: TeamTraffic,
 }
+
+/// The GPUs that a kernel reaches by multimem instructions, and what their NVLinks carry of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct TeamTraffic {
+    /// A bit for each GPU.
+    members: [u64; 2],
+    /// Bytes out of each GPU and into it.
+    each: [u64; 2],
+    /// Further bytes out of the GPU that runs the kernel, and into it.
+    own: [u64; 2],
+}
+
+impl TeamTraffic {
+    /// Each GPU with the bytes out of it and into it; `gpu` runs the kernel.
+    pub(crate) fn by_gpu(&self, gpu: u16) -> impl Iterator<Item = (u16, [u64; 2])> {
+        let has = |other: &u16| self.members[usize::from(*other / 64)] >> (other % 64) & 1 == 1;
+        (0..GPUS as u16).filter(has).map(move |other| {
+            let own = if other == gpu { self.own } else { [0; 2] };
+            (other, [self.each[0] + own[0], self.each[1] + own[1]])
+        })
+    }
+}
+
+/// How often what a kernel does with multimem instructions goes out of each GPU and into it, and
+/// once more out of its own GPU and into it. Switches load from every GPU and store to every GPU,
+/// the kernel's own among them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Multimem {
+    each: [u64; 2],
+    own: [u64; 2],
+}
+
+/// A store to all.
+pub(crate) const STORE_IN_ALL: Multimem = Multimem { each: [0, 1], own: [1, 0] };
+/// A load of the sum of all.
+pub(crate) const REDUCE_ALL: Multimem = Multimem { each: [1, 0], own: [0, 1] };
+/// Both.
+pub(crate) const ALL_REDUCE: Multimem = Multimem { each: [1, 1], own: [1, 1] };
 
 /// How two GPUs' memories can be reached from each other in a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,6 +228,57 @@ pub(crate) fn spin(machine: &Machine, gpu: u32, duration_ns: u64) -> Cost {
     let mut cost = Sum::new(machine, 0).finish(machine.gpus[gpu as usize].launch_ns, own);
     cost.duration_ps += duration_ns.saturating_mul(1000);
     cost.spins = true;
+    cost
+}
+
+/// A kernel on `gpu` that does something by multimem instructions with `bytes` of all `members`.
+///
+/// All links of the switches move their data at the rate of the slowest member. What goes out of
+/// every member, or into it, is reckoned at the first: the other members' links are as busy.
+pub(crate) fn through_switches(
+    machine: &Machine,
+    gpu: u32,
+    members: &[u32],
+    (multimem, bytes): (Multimem, u64),
+) -> Cost {
+    let others = members.iter().filter(|&&other| other != gpu);
+    let rates = others.map(|&other| match multimem.own {
+        [0, _] => pair(machine, other, gpu).sm_read,
+        _ => pair(machine, gpu, other).sm_write,
+    });
+    let slowest = rates.min_by(|one, other| one.gb_s.total_cmp(&other.gb_s));
+    let mut sum = Sum::new(machine, 0);
+    let Some(rate) = slowest else { return sum.finish(0.0, (Place::Gpu(gpu), Place::Gpu(gpu))) };
+    let gb_s = rate.gb_s * machine.nvls_efficiency(gpu);
+    sum.rate(Rate { gb_s, ..rate });
+    let first = members.iter().copied().min().unwrap_or(gpu);
+    let [each, own] = [multimem.each, multimem.own].map(|times| times.map(|times| times * bytes));
+    let carried = |of: u32, way: usize| {
+        let each = if of == first { each[way] } else { 0 };
+        each + if of == gpu { own[way] } else { 0 }
+    };
+    let mut uses = vec![
+        (Resource::Egress(first), carried(first, 0)),
+        (Resource::Ingress(first), carried(first, 1)),
+    ];
+    if gpu != first {
+        uses.push((Resource::Egress(gpu), carried(gpu, 0)));
+        uses.push((Resource::Ingress(gpu), carried(gpu, 1)));
+    }
+    uses.retain(|(_, carried)| *carried > 0);
+    let fixed_ns = machine.gpus[gpu as usize].launch_ns;
+    let mut cost = sum.finish(fixed_ns, (Place::Gpu(gpu), Place::Gpu(gpu)));
+    // Its own GPU's links carry the most.
+    let most = [0, 1].map(|way| each[way] + own[way]).into_iter().max().unwrap_or(0);
+    cost.duration_ps += ps_of_bytes(most, gb_s);
+    cost.count = u32::try_from(uses.len()).unwrap_or(0);
+    for (at, (resource, carried)) in uses.into_iter().enumerate() {
+        cost.resources[at] = resource.number();
+        cost.busy_ps[at] = ps_of_bytes(carried, gb_s);
+    }
+    let mut bits = [0; 2];
+    members.iter().for_each(|&other| bits[other as usize / 64] |= 1 << (other % 64));
+    cost.team = TeamTraffic { members: bits, each, own };
     cost
 }
 

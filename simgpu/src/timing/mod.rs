@@ -7,7 +7,7 @@ mod clocks;
 pub(crate) mod cost;
 mod futex;
 pub(crate) mod meeting;
-mod plane;
+pub(crate) mod plane;
 mod settle;
 mod shared;
 pub(crate) mod wire;

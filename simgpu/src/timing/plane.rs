@@ -32,6 +32,8 @@ pub(crate) struct Plane {
     pub words: Words,
     /// Memory that has been exported.
     pub exports: [Export; super::EVENTS / 16],
+    /// Multicast objects.
+    pub teams: [Team; TEAMS],
     /// Communicators and what their ranks have posted.
     pub meetings: Meetings,
     /// What is under way on the network.
@@ -96,6 +98,63 @@ pub(crate) struct Event {
     pub sequence: u64,
     /// When.
     pub time_ps: u64,
+}
+
+/// Multicast objects of all processes.
+const TEAMS: usize = 64;
+
+/// A multicast object.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct Team {
+    /// Never given twice; 0: nobody's.
+    pub nonce: u64,
+    /// The process that made it.
+    pub place: u32,
+    /// How many GPUs are to be added.
+    pub wanted: u32,
+    /// The kinds of handles by which it may be exported.
+    pub handle_types: u32,
+    /// Memory of each GPU behind it, at most.
+    pub bytes: u64,
+    /// Whether each GPU of the machine is in it.
+    pub added: [bool; GPUS],
+    /// The memory of each.
+    pub bound: [Bound; GPUS],
+}
+
+/// Memory that is bound to a multicast object.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Bound {
+    /// Its place in the list of exported memory, and its number there; 0: none is bound.
+    pub at: u64,
+    pub nonce: u64,
+    /// How much of it.
+    pub bytes: u64,
+}
+
+impl Team {
+    /// Nobody's.
+    pub(crate) const NONE: Self = Self {
+        nonce: 0,
+        place: 0,
+        wanted: 0,
+        handle_types: 0,
+        bytes: 0,
+        added: [false; GPUS],
+        bound: [Bound { at: 0, nonce: 0, bytes: 0 }; GPUS],
+    };
+
+    /// Whether a GPU is in it.
+    pub(crate) fn has(&self, gpu: u32) -> bool {
+        self.added[gpu as usize]
+    }
+
+    /// How many GPUs are in it.
+    pub(crate) fn count(&self) -> u32 {
+        self.added.iter().map(|&added| u32::from(added)).sum()
+    }
 }
 
 /// Memory that other processes may open.
@@ -222,6 +281,14 @@ impl Plane {
         Some((free, self.nonce))
     }
 
+    /// Takes a place in the list of multicast objects.
+    pub(crate) fn take_team(&mut self, team: Team) -> Option<(usize, u64)> {
+        let free = self.teams.iter().position(|team| team.nonce == 0)?;
+        self.nonce += 1;
+        self.teams[free] = Team { nonce: self.nonce, ..team };
+        Some((free, self.nonce))
+    }
+
     /// Gives back all that a process owned, with what it had queued.
     pub(crate) fn bury(&mut self, place: usize) {
         for (at, stream) in self.streams.iter_mut().enumerate() {
@@ -237,6 +304,9 @@ impl Plane {
         }
         for export in self.exports.iter_mut().filter(|export| export.place as usize == place) {
             export.nonce = 0;
+        }
+        for team in self.teams.iter_mut().filter(|team| team.place as usize == place) {
+            team.nonce = 0;
         }
         self.meetings.bury(place);
         self.wires.bury(place);

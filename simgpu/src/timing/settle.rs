@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     Guard, STREAMS,
-    cost::{Cost, HOST, Medium},
+    cost::{Cost, HOST, Leg, Medium},
     plane::{Connection, Gate, GateKind, Operation, Stream, Work, link, linked, slot},
     ps_of_ns,
     words::{Key, Write},
@@ -274,6 +274,11 @@ impl Guard<'_> {
         }
         for leg in cost.legs.iter().filter(|leg| leg.medium != Medium::None) {
             self.shared.count_traffic(*leg, cost.bytes);
+        }
+        for (gpu, [out, into]) in cost.team.by_gpu(cost.source) {
+            let leg = |source, target| Leg { source, target, medium: Medium::NvLink };
+            self.shared.count_traffic(leg(gpu, HOST), out);
+            self.shared.count_traffic(leg(HOST, gpu), into);
         }
         if cost.spins {
             let end_ps = start_ps + cost.duration_ps;

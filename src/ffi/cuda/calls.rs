@@ -15,7 +15,8 @@ use cudarc::driver::sys::{
     CUflushGPUDirectRDMAWritesScope, CUflushGPUDirectRDMAWritesTarget, CUfunction,
     CUfunction_attribute, CUgraph, CUgraphExec, CUipcMemHandle, CUmemAccessDesc,
     CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
-    CUmemGenericAllocationHandle, CUmemRangeHandleType, CUmodule, CUresult, CUstream, CUuuid,
+    CUmemGenericAllocationHandle, CUmemRangeHandleType, CUmodule, CUmulticastGranularity_flags,
+    CUmulticastObjectProp, CUresult, CUstream, CUuuid,
 };
 
 use libloading::os::unix::Library;
@@ -195,6 +196,18 @@ calls! {
         cuMemImportFromShareableHandle(
             *mut CUmemGenericAllocationHandle, *mut c_void, CUmemAllocationHandleType
         );
+    }
+    Multicast since "530" {
+        cuMulticastCreate(*mut CUmemGenericAllocationHandle, *const CUmulticastObjectProp);
+        cuMulticastGetGranularity(
+            *mut usize, *const CUmulticastObjectProp, CUmulticastGranularity_flags
+        );
+        cuMulticastAddDevice(CUmemGenericAllocationHandle, CUdevice);
+        cuMulticastBindMem(
+            CUmemGenericAllocationHandle, usize, CUmemGenericAllocationHandle, usize, usize,
+            c_ulonglong
+        );
+        cuMulticastUnbind(CUmemGenericAllocationHandle, CUdevice, usize, usize);
     }
     RdmaFlush since "470" {
         cuFlushGPUDirectRDMAWrites(

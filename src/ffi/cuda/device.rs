@@ -113,6 +113,16 @@ impl Device {
         Ok(self.ask(Question::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)? != 0)
     }
 
+    /// Whether NVLink switches store to its memory, and load from it, together with that of other
+    /// GPUs.
+    ///
+    /// # Errors
+    ///
+    /// The driver is too old to tell.
+    pub fn has_multicast(self) -> Result<bool, CallError> {
+        Ok(self.ask(Question::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED)? != 0)
+    }
+
     /// Whether what it does may not yet see what other devices have written to its memory, and its
     /// driver can wait for that. A driver that does not tell has no function to wait with.
     pub(super) fn needs_flush(self) -> bool {

@@ -33,6 +33,7 @@ const HOLD: &CStr = ptx(concat!(include_str!("../../../kernels/hold.ptx"), "\0")
 const VALUES: &CStr = ptx(concat!(include_str!("../../../kernels/values.ptx"), "\0"));
 const CHASE: &CStr = ptx(concat!(include_str!("../../../kernels/chase.ptx"), "\0"));
 const SPIN: &CStr = ptx(concat!(include_str!("../../../kernels/spin.ptx"), "\0"));
+const MULTICAST: &CStr = ptx(concat!(include_str!("../../../kernels/multicast.ptx"), "\0"));
 
 const fn ptx(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
@@ -59,8 +60,19 @@ pub struct Kernels {
     spin: Function,
     give: Function,
     compare_reduced: Function,
+    /// Where switches do what they ask for.
+    multimem: Option<Multimem>,
     /// What the functions are in.
     _modules: [Module; 6],
+}
+
+/// Kernels of multimem instructions.
+#[derive(Debug)]
+struct Multimem {
+    store: Function,
+    reduce: Function,
+    all_reduce: Function,
+    _module: Module,
 }
 
 /// What [`Kernels::hold`] waits for, and how it reports a timeout.
@@ -133,7 +145,10 @@ impl Kernels {
         let chase = Module::load(context, CHASE)?;
         let spin = Module::load(context, SPIN)?;
         let values = Module::load(context, VALUES)?;
+        let has_multicast = context.device().has_multicast().unwrap_or(false);
+        let multimem = has_multicast.then(|| Multimem::load(context)).transpose()?;
         Ok(Self {
+            multimem,
             blocks_max: context.device().multiprocessors()? * BLOCKS,
             copy_by_read: copy.function(c"copy_by_read")?,
             copy_by_write: copy.function(c"copy_by_write")?,
@@ -358,6 +373,62 @@ impl Kernels {
         self.launch(&self.compare_reduced, stream, self.grid(found, 1), &parameters)
     }
 
+    /// Queues storing the pattern of `seed` into `target`, which is behind a multicast address: in
+    /// the memory of every GPU. `at_once` as in [`Kernels::copy_by_read`].
+    ///
+    /// # Panics
+    ///
+    /// The GPU has no multicast.
+    pub fn multicast_store(
+        &self,
+        stream: &Stream,
+        target: Slice<'_>,
+        seed: u64,
+        at_once: u32,
+    ) -> Result<(), CallError> {
+        let parameters = [target.address(), target.size().get(), seed];
+        self.launch(&self.multimem().store, stream, self.grid(target, at_once), &parameters)
+    }
+
+    /// Queues adding up the 32-bit floats of every GPU at `source`, which is behind a multicast
+    /// address, into `target`. `at_once` as in [`Kernels::copy_by_read`].
+    ///
+    /// # Panics
+    ///
+    /// The two are not equally long, or the GPU has no multicast.
+    pub fn multimem_reduce(
+        &self,
+        stream: &Stream,
+        target: Slice<'_>,
+        source: Slice<'_>,
+        at_once: u32,
+    ) -> Result<(), CallError> {
+        assert_eq!(target.size(), source.size(), "there is a sum for each element");
+        let parameters = [target.address(), source.address(), source.size().get()];
+        self.launch(&self.multimem().reduce, stream, self.grid(source, at_once), &parameters)
+    }
+
+    /// The same with a `target` behind a multicast address: the sums go to every GPU.
+    ///
+    /// # Panics
+    ///
+    /// As [`Kernels::multimem_reduce`].
+    pub fn multimem_all_reduce(
+        &self,
+        stream: &Stream,
+        target: Slice<'_>,
+        source: Slice<'_>,
+        at_once: u32,
+    ) -> Result<(), CallError> {
+        assert_eq!(target.size(), source.size(), "there is a sum for each element");
+        let parameters = [target.address(), source.address(), source.size().get()];
+        self.launch(&self.multimem().all_reduce, stream, self.grid(source, at_once), &parameters)
+    }
+
+    fn multimem(&self) -> &Multimem {
+        self.multimem.as_ref().expect("memory behind a multicast address needs a GPU that has it")
+    }
+
     fn fill_flipped(
         &self,
         stream: &Stream,
@@ -456,6 +527,18 @@ impl Module {
         let answer = unsafe { driver.calls.cuFuncGetAttribute(&raw mut count, registers, handle) };
         driver.check(answer, object)?;
         Ok(Function { handle: Handle(handle), name })
+    }
+}
+
+impl Multimem {
+    fn load(context: &Context) -> Result<Self, CallError> {
+        let module = Module::load(context, MULTICAST)?;
+        Ok(Self {
+            store: module.function(c"multicast_store")?,
+            reduce: module.function(c"multimem_reduce")?,
+            all_reduce: module.function(c"multimem_all_reduce")?,
+            _module: module,
+        })
     }
 }
 

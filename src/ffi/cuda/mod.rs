@@ -23,6 +23,7 @@ mod device;
 mod graph;
 mod kernel;
 mod memory;
+mod multicast;
 mod sharing;
 mod stream;
 
@@ -48,6 +49,7 @@ pub use device::Device;
 pub(in crate::ffi) use graph::{Capture, Graph};
 pub use kernel::{Chase, Hold, Kernels, Reduced};
 pub use memory::{Buffer, HostMemory, Mapped, Memory, Pinned, Registered, Slice};
+pub use multicast::{Multicast, MulticastHandle, Sharing};
 pub use sharing::{FabricHandle, IpcHandle, SharedBuffer};
 pub use stream::{Event, Stream};
 
@@ -71,6 +73,8 @@ pub enum Feature {
     Ipc,
     /// Sharing memory by [`Descriptor`].
     Descriptors,
+    /// Memory of several GPUs behind one address: [`Multicast`].
+    Multicast,
     /// Telling of native atomics: [`Device::has_native_atomics`].
     NativeAtomics,
     /// Waiting for what other devices have written: [`Context::flush_rdma_writes`].

@@ -20,7 +20,7 @@ use std::{
     ffi::{c_int, c_void},
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use cudarc::driver::sys::{
@@ -46,16 +46,17 @@ use crate::{
 };
 
 /// Handles that are file descriptors, and those of an NVLink domain.
-const DESCRIPTOR: CUmemAllocationHandleType =
+pub(super) const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-const FABRIC: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
+pub(super) const FABRIC: CUmemAllocationHandleType =
+    CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
 
 /// A handle by which a process on any host of an NVLink domain opens a [`SharedBuffer`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FabricHandle {
     bytes: Vec<u8>,
     /// Of the whole mapping.
-    size: Bytes,
+    pub(super) size: Bytes,
 }
 
 /// A handle by which another process opens a [`Buffer`], as long as its owner keeps it.
@@ -161,7 +162,7 @@ impl SharedBuffer {
         Self::new(context, size, &[], FABRIC)
     }
 
-    fn new(
+    pub(super) fn new(
         context: &Context,
         size: Bytes,
         peers: &[&Context],
@@ -186,9 +187,14 @@ impl SharedBuffer {
         let answer =
             unsafe { driver.calls.cuMemCreate(&raw mut handle, whole, &raw const properties, 0) };
         driver.check(answer, object)?;
-        let allocation = Allocation { context: context.clone(), handle };
+        let allocation = Arc::new(Allocation { context: context.clone(), handle });
         let mapping = Mapping::new(allocation, whole, peers)?;
         Ok(Self { mapping, size, exported: Mutex::default() })
+    }
+
+    /// What it is made of.
+    pub(super) fn allocation(&self) -> &Arc<Allocation> {
+        &self.mapping.allocation
     }
 
     /// Maps the memory that another process exports, for the GPU of `context` and those of
@@ -203,15 +209,9 @@ impl SharedBuffer {
         descriptor: Descriptor,
         peers: &[&Context],
     ) -> Result<Self, CallError> {
-        let fetched = fetch(descriptor)?;
-        // The call takes the number where other kinds of handles are addresses.
-        let number =
-            std::ptr::without_provenance_mut::<c_void>(fetched.as_raw_fd().unsigned_abs() as usize);
         let size = descriptor.size;
-        let object = || format!("{size} of process {}", descriptor.pid);
-        // SAFETY: the descriptor is open.
-        let allocation = unsafe { Allocation::import(context, number, DESCRIPTOR, object)? };
-        let mapping = Mapping::new(allocation, length(size), peers)?;
+        let allocation = Allocation::of_descriptor(context, descriptor)?;
+        let mapping = Mapping::new(Arc::new(allocation), length(size), peers)?;
         Ok(Self { mapping, size, exported: Mutex::default() })
     }
 
@@ -223,35 +223,14 @@ impl SharedBuffer {
     /// The exporter is gone, the hosts have no IMEX channel in common, or the GPU has no way to the
     /// memory's.
     pub fn open_fabric(context: &Context, handle: &FabricHandle) -> Result<Self, CallError> {
-        let mut words = [0_u64; 8];
-        for (word, bytes) in words.iter_mut().zip(handle.bytes.chunks_exact(8)) {
-            *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
-        }
-        let object = || format!("{} of another process, for {}", handle.size, context.device());
-        let given = words.as_mut_ptr().cast();
-        // SAFETY: the call reads the 64 bytes of such a handle, a live local.
-        let allocation = unsafe { Allocation::import(context, given, FABRIC, object)? };
-        let mapping = Mapping::new(allocation, length(handle.size), &[])?;
+        let allocation = Allocation::of_fabric(context, handle)?;
+        let mapping = Mapping::new(Arc::new(allocation), length(handle.size), &[])?;
         Ok(Self { mapping, size: handle.size, exported: Mutex::default() })
     }
 
     /// What processes on all hosts of the NVLink domain open it with, as long as this value lives.
     pub fn fabric_handle(&self) -> Result<FabricHandle, CallError> {
-        let context = &self.mapping.allocation.context;
-        let driver = context.current()?;
-        let mut words = [0_u64; 8];
-        // SAFETY: for this kind of handle the call writes 64 bytes, a live local.
-        let answer = unsafe {
-            driver.calls.cuMemExportToShareableHandle(
-                words.as_mut_ptr().cast(),
-                self.mapping.allocation.handle,
-                FABRIC,
-                0,
-            )
-        };
-        driver.check(answer, || context.device().to_string())?;
-        let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        Ok(FabricHandle { bytes, size: Bytes::of_len(self.mapping.length) })
+        self.mapping.allocation.fabric_handle(Bytes::of_len(self.mapping.length))
     }
 
     /// What other processes open it with, as long as this value lives. As long any process of this
@@ -277,12 +256,56 @@ impl Memory for SharedBuffer {
 
 /// An allocation without an address; released on drop.
 #[derive(Debug)]
-struct Allocation {
-    context: Context,
-    handle: u64,
+pub(super) struct Allocation {
+    pub(super) context: Context,
+    pub(super) handle: u64,
 }
 
 impl Allocation {
+    /// That behind a descriptor of another process, for the GPU of `context`.
+    pub(super) fn of_descriptor(
+        context: &Context,
+        descriptor: Descriptor,
+    ) -> Result<Self, CallError> {
+        let fetched = fetch(descriptor)?;
+        // The call takes the number where other kinds of handles are addresses.
+        let number =
+            std::ptr::without_provenance_mut::<c_void>(fetched.as_raw_fd().unsigned_abs() as usize);
+        let object = || format!("{} of process {}", descriptor.size, descriptor.pid);
+        // SAFETY: the descriptor is open.
+        unsafe { Self::import(context, number, DESCRIPTOR, object) }
+    }
+
+    /// That of another process, be it on another host, for the GPU of `context`.
+    pub(super) fn of_fabric(context: &Context, handle: &FabricHandle) -> Result<Self, CallError> {
+        let mut words = [0_u64; 8];
+        for (word, bytes) in words.iter_mut().zip(handle.bytes.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+        }
+        let object = || format!("{} of another process, for {}", handle.size, context.device());
+        let given = words.as_mut_ptr().cast();
+        // SAFETY: the call reads the 64 bytes of such a handle, a live local.
+        unsafe { Self::import(context, given, FABRIC, object) }
+    }
+
+    /// What processes on all hosts of the NVLink domain open it with; it is of `size`.
+    pub(super) fn fabric_handle(&self, size: Bytes) -> Result<FabricHandle, CallError> {
+        let driver = self.context.current()?;
+        let mut words = [0_u64; 8];
+        // SAFETY: for this kind of handle the call writes 64 bytes, a live local.
+        let answer = unsafe {
+            driver.calls.cuMemExportToShareableHandle(
+                words.as_mut_ptr().cast(),
+                self.handle,
+                FABRIC,
+                0,
+            )
+        };
+        driver.check(answer, || self.context.device().to_string())?;
+        let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        Ok(FabricHandle { bytes, size })
+    }
+
     /// Another process's, for the GPU of `context`.
     ///
     /// # Safety
@@ -317,15 +340,20 @@ impl Drop for Allocation {
 
 /// Addresses with an allocation behind them.
 #[derive(Debug)]
-struct Mapping {
-    address: u64,
+pub(super) struct Mapping {
+    pub(super) address: u64,
     length: usize,
     mapped: bool,
-    allocation: Allocation,
+    allocation: Arc<Allocation>,
 }
 
 impl Mapping {
-    fn new(allocation: Allocation, length: usize, peers: &[&Context]) -> Result<Self, CallError> {
+    /// Maps an allocation for its own GPU and those of `peers`.
+    pub(super) fn new(
+        allocation: Arc<Allocation>,
+        length: usize,
+        peers: &[&Context],
+    ) -> Result<Self, CallError> {
         let context = allocation.context.clone();
         let driver = context.current()?;
         let object = || format!("{} on {}", Bytes::of_len(length), context.device());
@@ -398,15 +426,15 @@ fn properties(context: &Context, handle_type: CUmemAllocationHandleType) -> CUme
 
 /// A descriptor that others may fetch.
 #[derive(Debug)]
-struct Export {
-    descriptor: OwnedFd,
+pub(super) struct Export {
+    pub(super) descriptor: OwnedFd,
 }
 
 /// How many descriptors this process exports now.
 static EXPORTS: Mutex<usize> = Mutex::new(0);
 
 impl Export {
-    fn new(allocation: &Allocation) -> Result<Self, CallError> {
+    pub(super) fn new(allocation: &Allocation) -> Result<Self, CallError> {
         let driver = allocation.context.current()?;
         let mut descriptor: c_int = -1;
         // SAFETY: for this kind of handle the call writes one integer, a live local.

@@ -95,6 +95,14 @@ fn host_of<'a>(flow: &Flow, seen: &'a [Seen]) -> Option<&'a Seen> {
 /// The data that a case moves through each GPU of a host.
 fn loads(case: &Case, bytes: u64, host: &Seen) -> BTreeMap<Gpu, Load> {
     let mut loads: BTreeMap<Gpu, Load> = BTreeMap::new();
+    if case.operation.is_switched() {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
+        let bytes = |share: f64| (share * bytes as f64).round() as u64;
+        let all = case.switched_bytes().into_iter();
+        let here = all.filter(|((rank, _), _)| host.ranks.contains(rank));
+        let load = |share: [f64; 2]| Load { nvlink: share.map(bytes), ..Load::default() };
+        return here.map(|((_, gpu), share)| (gpu, load(share))).collect();
+    }
     for flow in &case.flows {
         let carrier = carrier(case, flow, host);
         for (direction, end) in [flow.source, flow.target].into_iter().enumerate() {

@@ -83,6 +83,23 @@ pub(super) fn between_hosts(case: &Case, sites: &[Site<'_>]) -> Result<Option<Ra
     over_nvlinks([from, to], links, &ports, case.engine).map(Some)
 }
 
+/// What NVLink switches do for several GPUs at once: the links of the GPU with the fewest carry what
+/// the busiest carries.
+pub(super) fn switched(case: &Case, sites: &[Site<'_>]) -> Result<Raw, String> {
+    let bytes = case.switched_bytes();
+    let ways = bytes.keys().map(|&(rank, ordinal)| {
+        let site = sites.iter().find(|site| site.ranks.contains(&rank));
+        let gpu = site.ok_or("the host of its ranks is not known")?.machine.gpu(ordinal.0)?;
+        let links = gpu.nvlinks.filter(|links| links.is_switched);
+        let links = links.ok_or("NVML does not describe NVLinks that end in switches")?;
+        let key = format!("multicast{}", links.generation.clamp(4, 5));
+        Ok(Raw { lacks: lacking(&[gpu])?, ..nvlinks_of(&links, links.up) }.with_share(key))
+    });
+    let raw = Raw::least(ways)?.ok_or("it has no GPU")?;
+    let most = bytes.values().flatten().copied().fold(0.0, f64::max);
+    Ok(raw.times(1.0 / most, &format!("/ {most:.4} for each byte")))
+}
+
 /// From GPU to GPU through host memory.
 pub(super) fn shm(case: &Case, machine: &Machine) -> Result<Raw, String> {
     if case.engine == Engine::Cpu {

@@ -182,6 +182,9 @@ pub fn expected(
             let found = copies::local(case, here()?)?.reached(catalogue)?;
             Ok(Expected { may_be_cached: copies::may_be_cached(case), ..found })
         }
+        TransportKind::P2p if case.operation.is_switched() => {
+            copies::switched(case, sites)?.reached(catalogue)
+        }
         TransportKind::P2p => match copies::between_hosts(case, sites)? {
             Some(raw) => raw.reached(catalogue),
             None => copies::p2p(case, here()?)?.reached(catalogue),

@@ -1,5 +1,6 @@
 //! Transfers whose flows are each one operation of one stream: copies by engines and by kernels,
-//! and kernels that only read or only write.
+//! and kernels that only read or only write. Of what NVLink switches do for several GPUs at once,
+//! each GPU that issues has a stream.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,10 +8,11 @@ use super::{
     Content, Copier, ENTRIES_MAX, Gpus, PATIENCE, Side, Start, agree_on_clock, elapsed,
     endpoints::{Endpoints, FlowBuffer, sides},
     join,
+    team::Team,
 };
 use crate::{
     ffi::{CallError, cuda::Event},
-    plan::{Case, Flow, Issuer, Rank},
+    plan::{Case, Endpoint, Flow, Issuer, Rank},
     transport::{
         Clock, Conclusion, Empty, Error, Mismatch, Span, Transfer, TryingTo, first_mismatch,
         pattern,
@@ -32,6 +34,8 @@ pub(super) struct Copies {
     /// other.
     streams: Vec<FlowStream>,
     endpoints: Endpoints,
+    /// The memory of an operation of switches.
+    team: Option<Team>,
     /// The beginning and the end of each span of all flows, on the first flow's stream.
     boundaries: Vec<Event>,
     start: Start,
@@ -43,12 +47,12 @@ pub(super) struct Copies {
 /// A flow that this rank's GPU executes, on a stream of its own.
 #[derive(Debug)]
 struct FlowStream {
+    /// Its number; where switches do the work, the GPU's number among those that issue.
     flow: usize,
     copier: Copier,
     size: Bytes,
-    source: Option<FlowBuffer>,
-    target: FlowBuffer,
-    target_side: Side,
+    /// What it works on; `None`: memory of the team.
+    buffers: Option<Buffers>,
     /// The seed of the data, for a kernel that generates it.
     seed: u64,
     /// Operations since the buffers were filled.
@@ -57,15 +61,31 @@ struct FlowStream {
     finished: Vec<Event>,
 }
 
+/// What a flow works on.
+#[derive(Debug)]
+struct Buffers {
+    source: Option<FlowBuffer>,
+    target: FlowBuffer,
+    target_side: Side,
+}
+
 impl Copies {
     /// Acquires this rank's part of `case`; every rank calls it.
     pub(super) fn new(case: &Case, world: &mut World, gpus: &Gpus) -> Result<Self, Error> {
         let rank = world.rank();
         let endpoints = Endpoints::new(case, world, gpus)?;
         let executor = |flow: &Flow| flow.executor(case.issuer).rank;
-        let own = (0..case.flows.len()).filter(|&flow| executor(&case.flows[flow]) == rank);
-        let streams = own.map(|flow| FlowStream::new(case, flow, gpus, &endpoints));
-        let streams = streams.collect::<Result<Vec<FlowStream>, Error>>()?;
+        let is_switched = case.operation.is_switched();
+        let streams: Result<Vec<FlowStream>, Error> = if is_switched {
+            let issuers = case.issuers().into_iter().enumerate();
+            let own = issuers.filter(|(_, end)| end.rank == rank);
+            own.map(|(number, end)| FlowStream::issuing(case, number, end, gpus)).collect()
+        } else {
+            let own = (0..case.flows.len()).filter(|&flow| executor(&case.flows[flow]) == rank);
+            own.map(|flow| FlowStream::new(case, flow, gpus, &endpoints)).collect()
+        };
+        let streams = streams?;
+        let team = is_switched.then(|| Team::new(case, world, gpus)).transpose()?;
         let ready = streams.first().map(|first| &*first.copier.ready);
         let executors: BTreeSet<Rank> = case.flows.iter().map(executor).collect();
         if endpoints.is_apart && executors.len() > 1 {
@@ -73,12 +93,13 @@ impl Copies {
         }
         let start = Start::together(&executors, ready, world)?;
         let boundaries = ready.map(|ready| ready.events(spans_together(1, streams.len()) + 1));
-        let sample_time_min =
-            if case.flows.len() > 1 { SAMPLE_TIME_OF_SEVERAL } else { Duration::ZERO };
+        let is_single = case.flows.len() == 1 || is_switched && case.issuers().len() == 1;
+        let sample_time_min = if is_single { Duration::ZERO } else { SAMPLE_TIME_OF_SEVERAL };
         let clock = ready.map(|ready| ready.clock(sample_time_min));
         let mut made = Self {
             rank,
             endpoints,
+            team,
             boundaries: boundaries.transpose()?.unwrap_or_default(),
             streams,
             start,
@@ -143,7 +164,8 @@ impl Copies {
     /// Queues `spans` times the `content`, behind a hold if `is_held`. Each span begins for all
     /// flows when the one before has ended for all.
     fn queue(&mut self, content: Content, spans: usize, is_held: bool) -> Result<(), CallError> {
-        let Self { streams, boundaries, endpoints, start, .. } = self;
+        let Self { streams, boundaries, endpoints, team, start, .. } = self;
+        let team = team.as_ref();
         let Some(first) = streams.first() else { return Ok(()) };
         start.begin(&first.copier.ready, &first.copier.stream, &boundaries[0], is_held)?;
         for span in 0..spans {
@@ -153,7 +175,8 @@ impl Copies {
             match content {
                 Content::Operations(operations) => {
                     for _ in 0..operations {
-                        streams.iter_mut().try_for_each(|stream| stream.queue(endpoints))?;
+                        let queue = |stream: &mut FlowStream| stream.queue(endpoints, team);
+                        streams.iter_mut().try_for_each(queue)?;
                     }
                 }
                 Content::Empty(Empty::Span) => {}
@@ -189,11 +212,12 @@ impl Transfer for Copies {
             stream.seed = pattern::part_seed(seed, stream.flow as u64);
             stream.done = 0;
         }
+        self.team.iter_mut().try_for_each(|team| team.fill(seed))?;
         self.endpoints.buffers.iter_mut().try_for_each(|buffer| buffer.fill(seed))
     }
 
     fn conclude(&mut self, world: &mut World) -> Result<Conclusion, Error> {
-        if self.endpoints.is_apart {
+        if self.endpoints.is_apart || self.team.is_some() {
             // Nobody frees what another host has open.
             self.streams.clear();
             world.barrier()?;
@@ -210,7 +234,10 @@ impl Transfer for Copies {
     }
 
     fn verify(&mut self, seed: u64) -> Result<Option<Mismatch>, Error> {
-        let Self { rank, streams, endpoints, .. } = self;
+        let Self { rank, streams, endpoints, team, .. } = self;
+        if let Some(team) = team {
+            return team.verify(seed);
+        }
         first_mismatch(endpoints.buffers.iter_mut().map(|buffer| match buffer.side {
             Side::Source => Ok(None),
             Side::Target => buffer.compare(seed, *rank),
@@ -239,14 +266,33 @@ impl FlowStream {
             if sides.contains(&Side::Checksum) { Side::Checksum } else { Side::Target };
         let reach = |side: Side| endpoints.reach(case, flow, side, gpus);
         let has_source = sides.contains(&Side::Source);
+        let buffers = Buffers {
+            source: has_source.then(|| reach(Side::Source)).transpose()?,
+            target: reach(target_side)?,
+            target_side,
+        };
         Ok(Self {
             flow,
             finished: ready.events(spans_together(1, streams))?,
             copier: Copier::new(ready, case.engine, reads, of_gpu.count())?,
             size: case.size,
-            source: has_source.then(|| reach(Side::Source)).transpose()?,
-            target: reach(target_side)?,
-            target_side,
+            buffers: Some(buffers),
+            seed: 0,
+            done: 0,
+        })
+    }
+
+    /// The stream of a GPU of this rank that issues an operation of switches.
+    fn issuing(case: &Case, number: usize, end: Endpoint, gpus: &Gpus) -> Result<Self, Error> {
+        let gpu = end.gpu().ok_or(Error::Disagreement("a flow has no GPU"))?;
+        let ready = gpus.ready(gpu)?;
+        let streams = case.issuers().iter().filter(|issuer| issuer.rank == end.rank).count();
+        Ok(Self {
+            flow: number,
+            finished: ready.events(spans_together(1, streams))?,
+            copier: Copier::new(ready, case.engine, false, 1)?,
+            size: case.size,
+            buffers: None,
             seed: 0,
             done: 0,
         })
@@ -254,15 +300,18 @@ impl FlowStream {
 
     /// Queues one operation.
     #[inline]
-    fn queue(&mut self, endpoints: &Endpoints) -> Result<(), CallError> {
+    fn queue(&mut self, endpoints: &Endpoints, team: Option<&Team>) -> Result<(), CallError> {
         self.done += 1;
+        let Some(buffers) = &self.buffers else {
+            return team.map_or(Ok(()), |team| team.queue(self.flow, &self.copier, self.seed));
+        };
         let Copier { ready, stream, at_once, .. } = &self.copier;
-        let target = self.target.all(endpoints);
-        let Some(source) = &self.source else {
+        let target = buffers.target.all(endpoints);
+        let Some(source) = &buffers.source else {
             return ready.kernels.write_only(stream, target, self.seed, *at_once);
         };
         let source = source.all(endpoints);
-        match self.target_side {
+        match buffers.target_side {
             Side::Checksum => ready.kernels.read_only(stream, source, target, *at_once),
             Side::Source | Side::Target => self.copier.copy(target, source),
         }

@@ -45,6 +45,9 @@ impl Gpus {
 
 impl Transport for Gpus {
     fn support(&self, case: &Case, world: &World) -> Result<Support, Error> {
+        if case.operation.is_switched() {
+            return self.support_of_switches(case, world.rank());
+        }
         let own = |flow: &&Flow| flow.executor(case.issuer).rank == world.rank();
         for flow in case.flows.iter().filter(own) {
             if let Some(refusal) = self.refusal(case, flow)? {

@@ -213,6 +213,10 @@ pub(super) fn sides(operation: Operation) -> Result<&'static [Side], Error> {
         Operation::ReadOnly => Ok(&[Side::Source, Side::Checksum]),
         Operation::WriteOnly => Ok(&[Side::Target]),
         Operation::Chase => Ok(&[Side::Source]),
+        // These have memory of a team instead.
+        Operation::MulticastStore | Operation::MultimemReduce | Operation::MultimemAllReduce => {
+            Ok(&[])
+        }
         Operation::Write
         | Operation::Read
         | Operation::Send

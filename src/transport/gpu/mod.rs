@@ -8,6 +8,7 @@ mod copy;
 mod direct;
 mod endpoints;
 mod start;
+mod team;
 mod timing;
 mod warmth;
 

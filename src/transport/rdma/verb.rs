@@ -23,6 +23,9 @@ impl Verb {
             Operation::Send => Ok(Self::Send),
             Operation::PingPong => Ok(Self::PingPong),
             Operation::Copy
+            | Operation::MulticastStore
+            | Operation::MultimemReduce
+            | Operation::MultimemAllReduce
             | Operation::ReadOnly
             | Operation::WriteOnly
             | Operation::Chase
