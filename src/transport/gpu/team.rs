@@ -255,16 +255,9 @@ impl Gpus {
         let own: Vec<Gpu> =
             case.team().iter().filter(|end| end.rank == rank).filter_map(|end| end.gpu()).collect();
         for &gpu in &own {
-            let lack = match self.device(gpu)?.has_multicast() {
-                Ok(true) => continue,
-                Ok(false) => format!(
-                    "GPU {} has no multicast: it takes NVLink switches of generation 4 or newer, \
-                     as of H100, and a Fabric Manager that runs",
-                    gpu.0
-                ),
-                Err(_) => "the driver is too old for multicast: it takes 530 or newer".to_owned(),
-            };
-            return Ok(Support::No(lack));
+            if let Some(lack) = machine::lack_of_multicast(self.device(gpu)?) {
+                return Ok(Support::No(lack));
+            }
         }
         for &gpu in &own {
             let issues =
