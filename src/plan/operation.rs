@@ -46,11 +46,7 @@ impl Operation {
     /// What GPUs do unless the user says otherwise.
     pub const OF_GPU: [Self; 2] = [Self::Copy, Self::Chase];
 
-    /// Those through NVLink switches that store to, and load from, several GPUs at once.
-    pub const OF_SWITCHES: [Self; 3] =
-        [Self::MulticastStore, Self::MultimemReduce, Self::MultimemAllReduce];
-
-    /// The patterns that it has if it is one of [`Operation::OF_SWITCHES`], the usual one first.
+    /// The patterns that it has if NVLink switches carry it out, the usual one first.
     pub const fn switched_patterns(self) -> &'static [Pattern] {
         match self {
             Self::MulticastStore => &[Pattern::OneToAll, Pattern::AllPairs],

@@ -97,7 +97,10 @@ pub(super) fn switched(case: &Case, sites: &[Site<'_>]) -> Result<Raw, String> {
     });
     let raw = Raw::least(ways)?.ok_or("it has no GPU")?;
     let most = bytes.values().flatten().copied().fold(0.0, f64::max);
-    Ok(raw.times(1.0 / most, &format!("/ {most:.4} for each byte")))
+    Ok(match most {
+        1.0 => raw,
+        _ => raw.times(1.0 / most, &format!("/ {most:.4} bytes for each")),
+    })
 }
 
 /// From GPU to GPU through host memory.
