@@ -96,21 +96,6 @@ pub(crate) fn lack_of_fabric_handles() -> Option<String> {
     driver.devices().ok()?.iter().find_map(lack)
 }
 
-/// Why NVLink switches do nothing for `device` together with other GPUs, if so.
-pub(crate) fn lack_of_multicast(device: cuda::Device) -> Option<String> {
-    match device.has_multicast() {
-        Ok(true) => None,
-        Ok(false) => Some(format!(
-            "{device} has no multicast: it takes NVLink switches of generation 4 or newer, as of \
-             H100, and a Fabric Manager that runs"
-        )),
-        Err(ffi::CallError { source: ffi::Cause::Library { code: INVALID_VALUE, .. }, .. }) => {
-            Some("the driver is too old for multicast: it takes 530 or newer".to_owned())
-        }
-        Err(err) => Some(err.to_string()),
-    }
-}
-
 /// The GPUs that the driver reports; none without a driver that works.
 fn gpus() -> Result<Vec<GpuNode>, ffi::CallError> {
     let Ok(driver) = cuda::driver() else { return Ok(Vec::new()) };

@@ -413,8 +413,15 @@ impl Case {
     pub fn transfers(&self) -> usize {
         match self.operation {
             Operation::Collective(_) | Operation::MultimemAllReduce => 1,
-            operation if operation.is_switched() => self.issuers().len(),
-            _ => self.flows.len(),
+            Operation::MulticastStore | Operation::MultimemReduce => self.issuers().len(),
+            Operation::Copy
+            | Operation::ReadOnly
+            | Operation::WriteOnly
+            | Operation::Chase
+            | Operation::Write
+            | Operation::Read
+            | Operation::Send
+            | Operation::PingPong => self.flows.len(),
         }
     }
 
@@ -450,12 +457,10 @@ impl Case {
         let of_one = of_all / issuers.len() as f64;
         let of = |end: &Endpoint| {
             let own = if issuers.contains(end) { of_one } else { 0.0 };
-            let both = match self.operation {
-                Operation::MulticastStore => [own, of_all],
-                Operation::MultimemReduce => [of_all, own],
-                _ => [of_all + own; 2],
-            };
-            Some(((end.rank, end.gpu()?), both))
+            let once = |is_done: bool, both: [f64; 2]| if is_done { both } else { [0.0; 2] };
+            let stored = once(self.operation != Operation::MultimemReduce, [own, of_all]);
+            let loaded = once(self.operation != Operation::MulticastStore, [of_all, own]);
+            Some(((end.rank, end.gpu()?), [0, 1].map(|way| stored[way] + loaded[way])))
         };
         team.iter().filter_map(of).collect()
     }

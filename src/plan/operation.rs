@@ -52,7 +52,15 @@ impl Operation {
             Self::MulticastStore => &[Pattern::OneToAll, Pattern::AllPairs],
             Self::MultimemReduce => &[Pattern::AllToOne, Pattern::AllPairs],
             Self::MultimemAllReduce => &[Pattern::AllPairs],
-            _ => &[],
+            Self::Copy
+            | Self::ReadOnly
+            | Self::WriteOnly
+            | Self::Chase
+            | Self::Write
+            | Self::Read
+            | Self::Send
+            | Self::PingPong
+            | Self::Collective(_) => &[],
         }
     }
 

@@ -17,7 +17,7 @@ const LEFT_OUT: [&str; 4] =
     ["cuGetErrorName", "cuGetErrorString", "cuIpcOpenMemHandle", "cuIpcCloseMemHandle"];
 
 /// What gives something back: if it fails, that may stay.
-const GIVING_BACK: [&str; 11] = [
+const GIVING_BACK: [&str; 12] = [
     "cuDevicePrimaryCtxRelease",
     "cuMemFree",
     "cuMemHostUnregister",
@@ -27,6 +27,7 @@ const GIVING_BACK: [&str; 11] = [
     "cuMemUnmap",
     "cuMemAddressFree",
     "cuMemRelease",
+    "cuMulticastUnbind",
     "cuGraphDestroy",
     "cuGraphExecDestroy",
 ];
@@ -42,7 +43,7 @@ fn every_call_that_fails_is_named_and_leaves_nothing_behind() {
         let report = folder.path().join("report.jsonl");
         let machine = folder.path().join("machine.toml");
         let text = format!(
-            "schema = 1\nfrom = \"p4d.24xlarge\"\nreport = {:?}\n[[fault.call]]\nname = \"{name}\"\ncode = 4242\n",
+            "schema = 1\nfrom = \"p4d.24xlarge\"\nreport = {:?}\n[nccl]\nnvls = true\n[[fault.call]]\nname = \"{name}\"\ncode = 4242\n",
             report.to_str().unwrap()
         );
         fs::write(&machine, text).unwrap();
@@ -147,6 +148,13 @@ fn everything() -> Result<(), Box<dyn Error>> {
     })?;
     let shared = SharedBuffer::create(&context, size, &[&peer])?;
     let opened = SharedBuffer::open(&context, shared.export()?, &[])?;
+    let mut multicast = Multicast::create(&context, size, 2, Sharing::Host)?;
+    multicast.handle()?;
+    multicast.add(&context)?;
+    multicast.add(&peer)?;
+    multicast.bind(&context)?;
+    multicast.bind(&peer)?;
+    multicast.map()?;
     let pinned = HostMemory::new(&context, size)?;
     let registered = Registered::new(&context, Segment::create(size)?)?;
     let kernels = Kernels::load(&context)?;

@@ -12,8 +12,8 @@ use g2g::{
     ffi::{
         CallError, Cause,
         cuda::{
-            self, Buffer, Chase, Context, Event, Hold, HostMemory, Kernels, Memory, Registered,
-            SharedBuffer, Slice, Stream,
+            self, Buffer, Chase, Context, Event, Hold, HostMemory, Kernels, Memory, Multicast,
+            Registered, SharedBuffer, Sharing, Slice, Stream,
         },
         shm::{Segment, Store},
         simulation,

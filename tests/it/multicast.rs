@@ -138,7 +138,7 @@ fn what_cannot_be_done_says_why() {
     };
     skipped("schema = 1\nfrom = 'p4d.24xlarge'\n", "GPU 0 has no multicast");
     let old = four_gpus("").replace("gpu_count", "driver_version = 12000\ngpu_count");
-    skipped(&old, "the driver is too old for multicast: it takes 530 or newer");
+    skipped(&old, "driver 530 or newer");
     for (line, sentence) in [
         ("--sizes 100", "--sizes 100 B: multicast-store moves multiples of 16 B only"),
         ("--sizes 1M --pattern one-way", "nothing can be measured"),

@@ -55,7 +55,8 @@ fn each_driver_has_the_functions_that_the_table_says() {
 
 #[test]
 fn the_documents_name_the_versions_that_the_tables_have() {
-    let text = include_str!("../../README.md");
+    let words: Vec<&str> = include_str!("../../README.md").split_whitespace().collect();
+    let text = words.join(" ");
     let [(driver, _), later @ ..] = CALLS else { unreachable!() };
     let oldest =
         [format!("driver {driver} or newer"), format!("NCCL {} or newer", nccl::CALLS[0].0)];

@@ -4,12 +4,12 @@ use std::ffi::{c_char, c_int};
 
 use cudarc::driver::sys::{
     CUGPUDirectRDMAWritesOrdering, CUdevice_P2PAttribute_enum as PairQuestion,
-    CUdevice_attribute_enum as Question, CUflushGPUDirectRDMAWritesOptions, CUuuid,
+    CUdevice_attribute_enum as Question, CUflushGPUDirectRDMAWritesOptions, CUresult, CUuuid,
 };
 
 use super::{Driver, calls::Answer};
 use crate::{
-    ffi::{CallError, text_in, uuid_text},
+    ffi::{CallError, Cause, text_in, uuid_text},
     units::Bytes,
 };
 
@@ -114,13 +114,13 @@ impl Device {
     }
 
     /// Whether NVLink switches store to its memory, and load from it, together with that of other
-    /// GPUs.
-    ///
-    /// # Errors
-    ///
-    /// The driver is too old to tell.
+    /// GPUs; not where the driver is too old to tell.
     pub fn has_multicast(self) -> Result<bool, CallError> {
-        Ok(self.ask(Question::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED)? != 0)
+        const UNKNOWN: u32 = CUresult::CUDA_ERROR_INVALID_VALUE as u32;
+        match self.ask(Question::CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED) {
+            Err(CallError { source: Cause::Library { code: UNKNOWN, .. }, .. }) => Ok(false),
+            answer => Ok(answer? != 0),
+        }
     }
 
     /// Whether what it does may not yet see what other devices have written to its memory, and its

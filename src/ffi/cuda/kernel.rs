@@ -145,8 +145,10 @@ impl Kernels {
         let chase = Module::load(context, CHASE)?;
         let spin = Module::load(context, SPIN)?;
         let values = Module::load(context, VALUES)?;
-        let has_multicast = context.device().has_multicast().unwrap_or(false);
-        let multimem = has_multicast.then(|| Multimem::load(context)).transpose()?;
+        let multimem = match context.device().has_multicast()? {
+            true => Some(Multimem::load(context)?),
+            false => None,
+        };
         Ok(Self {
             multimem,
             blocks_max: context.device().multiprocessors()? * BLOCKS,

@@ -94,24 +94,17 @@ impl Team {
         let Copier { ready, stream, at_once, .. } = copier;
         let kernels = &ready.kernels;
         let all = memory.all();
-        match self.operation {
-            Operation::MulticastStore => {
-                let target = all.slice(self.size.times(issuer as u64), self.size);
-                kernels.multicast_store(stream, target, seed, *at_once)
-            }
-            Operation::MultimemReduce => {
-                let Some(sum) = self.sums.iter().find(|sum| sum.issuer == issuer) else {
-                    return Ok(());
-                };
-                let source = all.slice(Bytes::default(), self.size);
-                kernels.multimem_reduce(stream, sum.buffer.all(), source, *at_once)
-            }
-            _ => {
-                let (begin, size) = self.part(issuer as u64);
-                let target = all.slice(self.size.plus(begin), size);
-                kernels.multimem_all_reduce(stream, target, all.slice(begin, size), *at_once)
-            }
+        if self.operation == Operation::MulticastStore {
+            let target = all.slice(self.size.times(issuer as u64), self.size);
+            return kernels.multicast_store(stream, target, seed, *at_once);
         }
+        if let Some(sum) = self.sums.iter().find(|sum| sum.issuer == issuer) {
+            let source = all.slice(Bytes::default(), self.size);
+            return kernels.multimem_reduce(stream, sum.buffer.all(), source, *at_once);
+        }
+        let (begin, size) = self.part(issuer as u64);
+        let target = all.slice(self.size.plus(begin), size);
+        kernels.multimem_all_reduce(stream, target, all.slice(begin, size), *at_once)
     }
 
     /// The part of an all-reduce that issuer number `issuer` does.
@@ -134,11 +127,10 @@ impl Team {
     fn try_to_fill(&self, seed: u64) -> Result<(), CallError> {
         for (at, Member { place, ready }) in self.members.iter().enumerate() {
             let Ready { kernels, stream, .. } = &**ready;
-            if self.operation == Operation::MulticastStore {
-                for (issuer, part) in self.stored(at) {
-                    kernels.poison(stream, part, pattern::part_seed(seed, issuer))?;
-                }
-            } else {
+            for (issuer, part) in self.stored(at) {
+                kernels.poison(stream, part, pattern::part_seed(seed, issuer))?;
+            }
+            if self.operation != Operation::MulticastStore {
                 let given = self.half(at, 0);
                 kernels.give(stream, given, self.values.reduced(seed), *place)?;
                 if self.operation == Operation::MultimemAllReduce {
@@ -156,12 +148,13 @@ impl Team {
 
     /// Compares all that has come to this rank's memory.
     pub(super) fn verify(&self, seed: u64) -> Result<Option<Mismatch>, Error> {
-        let of_member = |(at, Member { ready, .. }): (usize, &Member)| match self.operation {
-            Operation::MulticastStore => first_mismatch(self.stored(at).map(|(issuer, part)| {
+        let of_member = |(at, Member { ready, .. }): (usize, &Member)| {
+            if self.operation == Operation::MultimemAllReduce {
+                return ready.compare_reduced(self.half(at, 1), &self.values, seed, self.rank);
+            }
+            first_mismatch(self.stored(at).map(|(issuer, part)| {
                 ready.compare(part, pattern::part_seed(seed, issuer), self.rank)
-            })),
-            Operation::MultimemReduce => Ok(None),
-            _ => ready.compare_reduced(self.half(at, 1), &self.values, seed, self.rank),
+            }))
         };
         let of_sum = |Sum { buffer, ready, .. }: &Sum| {
             ready.compare_reduced(buffer.all(), &self.values, seed, self.rank)
@@ -170,9 +163,10 @@ impl Team {
         first_mismatch(members.chain(self.sums.iter().map(of_sum)))
     }
 
-    /// What each issuer stores in the memory of this rank's GPU number `at`.
+    /// What each issuer stores in the memory of this rank's GPU number `at`; nothing of a reduction.
     fn stored(&self, at: usize) -> impl Iterator<Item = (u64, Slice<'_>)> {
-        let all = self.memory.iter().map(move |memory| memory.member(at));
+        let memory = self.memory.iter().filter(|_| self.operation == Operation::MulticastStore);
+        let all = memory.map(move |memory| memory.member(at));
         all.flat_map(move |all| {
             (0..self.issuers)
                 .map(move |issuer| (issuer, all.slice(self.size.times(issuer), self.size)))
@@ -236,11 +230,12 @@ fn memory(case: &Case, members: &[Member], world: &mut World) -> Result<Option<M
 
 /// The memory of each GPU behind the address.
 fn bytes_of_member(case: &Case) -> Bytes {
-    match case.operation {
-        Operation::MulticastStore => case.size.times(case.issuers().len() as u64),
-        Operation::MultimemReduce => case.size,
-        _ => case.size.times(2),
-    }
+    let times = match case.operation == Operation::MulticastStore {
+        true => case.issuers().len() as u64,
+        false if case.operation == Operation::MultimemReduce => 1,
+        false => 2,
+    };
+    case.size.times(times)
 }
 
 impl Gpus {
@@ -255,8 +250,12 @@ impl Gpus {
         let own: Vec<Gpu> =
             case.team().iter().filter(|end| end.rank == rank).filter_map(|end| end.gpu()).collect();
         for &gpu in &own {
-            if let Some(lack) = machine::lack_of_multicast(self.device(gpu)?) {
-                return Ok(Support::No(lack));
+            if !self.device(gpu)?.has_multicast().trying_to("ask for multicast")? {
+                return Ok(Support::No(format!(
+                    "GPU {} has no multicast: it takes NVLink switches of generation 4 or newer, \
+                     as of H100, driver 530 or newer, and a Fabric Manager that runs",
+                    gpu.0
+                )));
             }
         }
         for &gpu in &own {
