@@ -26,6 +26,13 @@ const OPERATION_NS: f64 = 150.0;
 /// What a GPU's PCIe 5.0 x16 carries: that of host copies in the project's catalogue.
 const PCIE_5_GB_S: f64 = 57.6;
 
+/// What a copy engine reads of host memory over it, and what a copy and its event cost beside that.
+const FROM_HOST_SHARE: f64 = 0.91;
+const COPY_NS: f64 = 1700.0 + 1000.0;
+
+/// Data of one operation on staged data.
+const CHUNK: f64 = MIB / 2.0;
+
 /// A kind of instance: what its interfaces do, and how many a GPU has.
 #[derive(Clone, Copy, Debug)]
 struct Instance {
@@ -229,6 +236,36 @@ fn on_a_g6e_interfaces_do_not_reach_memory_of_gpus() {
 }
 
 #[test]
+fn staged_data_is_as_fast_as_its_slowest_part() {
+    let g6e = Instance { name: "g6e.48xlarge", writes: true, ..P4D };
+    let copies = CHUNK / (COPY_NS + CHUNK / (PCIE_5_GB_S * FROM_HOST_SHARE));
+    for (instance, most) in [(P4D, f64::INFINITY), (P5, copies), (g6e, f64::INFINITY)] {
+        let line = "--memory staged --pattern one-way --sizes 64K,8M --operation write,read,send";
+        let run = run_between(2, 2, instance, line);
+        let rows = run.rows();
+        assert_eq!(rows.len(), 12, "{}", run.stdout);
+        for row in 0..rows.len() {
+            let (what, operation) = (what(&rows, row), rows.cell(row, "operation"));
+            assert_eq!(rows.cell(row, "status"), "ok", "{what}");
+            assert_eq!(rows.cell(row, "gpu_path"), "staged", "{what}");
+            if rows.number(row, "size_bytes") < MIB {
+                continue;
+            }
+            assert_eq!(rows.cell(row, "path_verdict"), "proven", "{what}");
+            let reached = rows.number(row, "bandwidth_gb_s");
+            let link = instance.link(operation) * instance.rails;
+            if operation == "read" && link < most {
+                // The source's word that a chunk may be read waits behind the chunks before it. Up
+                // to a window of words goes out at once, and nothing until the reads are there.
+                assert!(reached > 0.93 * link && reached < link * (1.0 + SHARE), "{what} {reached}");
+            } else {
+                assert_near(reached, link.min(most), SHARE, &what);
+            }
+        }
+    }
+}
+
+#[test]
 fn each_of_four_hosts_sends_to_another_as_fast_as_if_it_were_alone() {
     let line = "--memory gpu --operation write,read --sizes 2M --pattern neighbours,bisection";
     let run = run_between(4, 4, P5, line);
@@ -365,7 +402,7 @@ mod long {
     use super::*;
 
     #[test]
-    #[ignore = "takes a quarter of an hour"]
+    #[ignore = "takes some minutes"]
     fn in_a_thousand_orders_nothing_is_lost_and_nothing_is_there_twice() {
         for seed in 1..=1000 {
             let instance = if seed % 2 == 0 { P5 } else { P4D };
