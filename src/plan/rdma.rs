@@ -26,6 +26,10 @@ pub(super) const WINDOW: u32 = 64;
 pub(crate) const HARDWARE: [&str; 2] = ["efa", "verbs"];
 const SOFTWARE: [&str; 2] = ["tcp", "shm"];
 
+/// What provider verbs puts behind the name of a device whose connections share receive queues
+/// (XRC; `suffix` in `prov/verbs/src/verbs_info.c` of libfabric).
+const SHARED_CONNECTIONS: &str = "-xrc";
+
 /// The provider between processes of one host.
 pub(crate) const OF_ONE_HOST: &str = "shm";
 
@@ -413,10 +417,13 @@ fn usable_nics<'a>(
         _ => all,
     };
     // Interfaces with the same place are partners: in the order of their networks on one host, and
-    // each once, though it may have addresses of two kinds, and verbs offers a device a second time
-    // as `mlx5_0-xrc`.
+    // each once, though it may have addresses of two kinds, and verbs offers a device a second time,
+    // for connections that need not be shared here.
     let known = &hosts[0].topology.nics;
-    usable.sort_by_key(|nic| known.iter().position(|other| other.name.fabric == nic.name.fabric));
+    usable.sort_by_key(|nic| {
+        let place = known.iter().position(|other| other.name.fabric == nic.name.fabric);
+        (place, nic.name.domain.ends_with(SHARED_CONNECTIONS))
+    });
     let mut seen = Vec::new();
     usable.retain(|nic| {
         let device = nic.name.device.as_ref().unwrap_or(&nic.name.domain);

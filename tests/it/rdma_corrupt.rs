@@ -239,6 +239,25 @@ fn messages_go_over_efa_and_the_rest_over_efa_direct_unless_the_user_names_a_fab
 }
 
 #[test]
+fn a_device_that_verbs_offers_twice_is_one_interface() {
+    for nic in ["nearest", "all"] {
+        let options = format!(
+            "--provider verbs --nic {nic} --sizes 64,64K --operation write,read,send,ping-pong {QUICK}"
+        );
+        let run = Run::of(g2g(), "verbs", "bulk", &options);
+        let rows = verified(&run.result, &run.output(), &run.said);
+        assert_eq!(rows.len(), 8, "{}", run.said);
+        for row in 0..rows.len() {
+            let cells = ["provider", "source_domain", "target_domain", "latency_completion"];
+            let [provider, source, target, completion] = cells.map(|name| rows.cell(row, name));
+            assert_eq!([provider, source, target], ["verbs;ofi_rxm", "mlx5_0", "mlx5_0"], "{nic}");
+            let is_told = matches!(rows.cell(row, "operation"), "write" | "send");
+            assert_eq!(completion, if is_told { "delivery" } else { "arrival" }, "{nic}");
+        }
+    }
+}
+
+#[test]
 fn a_variable_by_which_efas_writes_wait_for_ever_is_refused() {
     let mut program = g2g();
     program.env("FI_EFA_USE_UNSOLICITED_WRITE_RECV", "0");

@@ -254,7 +254,10 @@ fn staged_data_is_as_fast_as_its_slowest_part() {
             if operation == "read" && link < most {
                 // The source's word that a chunk may be read waits behind the chunks before it. Up
                 // to a window of words goes out at once, and nothing until the reads are there.
-                assert!(reached > 0.93 * link && reached < link * (1.0 + SHARE), "{what} {reached}");
+                assert!(
+                    reached > 0.93 * link && reached < link * (1.0 + SHARE),
+                    "{what} {reached}"
+                );
             } else {
                 assert_near(reached, link.min(most), SHARE, &what);
             }

@@ -11,8 +11,12 @@
  * FAULT=efa is the real library's first tcp offer under efa's names, on both of its fabrics:
  * efa-direct, which comes first, has short messages only. It promises to take no shared memory;
  * with FAULT=efa-shared it does not know that wish. With FAULT=event an error that belongs to no
- * operation comes after some operations, and ends the process where no event queue is bound. With
- * FAULT=halt the process whose number is in the file HALT stops where it would tell another that it
+ * operation comes after some operations, and ends the process where no event queue is bound.
+ *
+ * FAULT=verbs is that offer as verbs with ofi_rxm above it, which has a device twice: by its name,
+ * and for connections of another kind with "-xrc" behind it.
+ *
+ * With FAULT=halt the process whose number is in the file HALT stops where it would tell another that it
  * has come to a barrier.
  */
 
@@ -140,18 +144,46 @@ static struct iovec wrong(struct endpoint *endpoint, enum fault fault, const str
 	return sent;
 }
 
-static int is_efa(void)
+/* What the tcp provider is shown as, if as another one. */
+static const char *guise(void)
 {
-	return !strncmp(getenv("FAULT"), "efa", 3);
+	if (!strncmp(getenv("FAULT"), "efa", 3))
+		return "efa";
+	return strcmp(getenv("FAULT"), "verbs") ? NULL : "verbs;ofi_rxm";
 }
 
-/* What the tcp provider calls its network and itself, where it is shown as efa. */
-static char network[256], layers[256];
-
-static void restore_names(struct fi_fabric_attr *fabric)
+/* Whether this is one of the offers that are shown as another provider's. */
+static int is_shown(const struct fi_fabric_attr *fabric)
 {
-	fabric->name = network;
-	fabric->prov_name = layers;
+	return guise() && fabric->prov_name && !strcmp(fabric->prov_name, guise());
+}
+
+/* What the tcp provider calls its network, itself and its interface. */
+static char network[256], layers[256], interface[256];
+
+/* The names that an offer is shown by. */
+struct names {
+	struct fi_fabric_attr fabric;
+	char *domain;
+};
+
+/* Gives a shown offer its own names back for a call; those that it is shown by. */
+static struct names unmask(struct fi_info *info)
+{
+	struct names shown = {*info->fabric_attr, info->domain_attr->name};
+
+	if (is_shown(info->fabric_attr)) {
+		info->fabric_attr->name = network;
+		info->fabric_attr->prov_name = layers;
+		info->domain_attr->name = interface;
+	}
+	return shown;
+}
+
+static void mask(struct fi_info *info, struct names shown)
+{
+	*info->fabric_attr = shown.fabric;
+	info->domain_attr->name = shown.domain;
 }
 
 static int has_failed;
@@ -403,14 +435,11 @@ static int open_endpoint(struct fid_domain *domain, struct fi_info *info, struct
 {
 	struct domain_ops *table = (struct domain_ops *)domain->ops;
 	struct endpoint *endpoint;
-	int is_named = is_efa() && !strcmp(info->fabric_attr->prov_name, "efa"), code;
-	int is_direct = !strcmp(info->fabric_attr->name, "efa-direct");
-	struct fi_fabric_attr names = *info->fabric_attr;
+	int is_direct = !strcmp(info->fabric_attr->name, "efa-direct"), code;
+	struct names shown = unmask(info);
 
-	if (is_named)
-		restore_names(info->fabric_attr);
 	code = table->real->endpoint(domain, info, ep, context);
-	*info->fabric_attr = names;
+	mask(info, shown);
 	/* A layered provider may open those of the provider below through this library too. */
 	if (code || info->ep_attr->type != FI_EP_RDM)
 		return code;
@@ -421,7 +450,7 @@ static int open_endpoint(struct fid_domain *domain, struct fi_info *info, struct
 	endpoint->ops.bind = bind_endpoint;
 	endpoint->is_direct = is_direct;
 	(*ep)->fid.ops = &endpoint->ops;
-	if (is_named) {
+	if (!strcmp(shown.fabric.prov_name, "efa")) {
 		endpoint->options = *(*ep)->ops;
 		endpoint->options.setopt = setopt;
 		endpoint->options.getopt = getopt_;
@@ -481,13 +510,10 @@ static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct f
 {
 	struct fabric_ops *above = (struct fabric_ops *)fabric->ops;
 	struct domain_ops *table;
-	struct fi_fabric_attr names = *info->fabric_attr;
-	int code;
+	struct names shown = unmask(info);
+	int code = above->real->domain(fabric, info, domain, context);
 
-	if (is_efa() && !strcmp(names.prov_name, "efa"))
-		restore_names(info->fabric_attr);
-	code = above->real->domain(fabric, info, domain, context);
-	*info->fabric_attr = names;
+	mask(info, shown);
 	if (code)
 		return code;
 	table = calloc(1, sizeof(*table));
@@ -507,34 +533,88 @@ static int open_domain(struct fid_fabric *fabric, struct fi_info *info, struct f
 typedef int getinfo(uint32_t, const char *, const char *, uint64_t, const struct fi_info *,
 		    struct fi_info **);
 
-/* The first offer of tcp as one of efa-direct and one of efa. */
-static int get_efa(getinfo *get, uint32_t version, const struct fi_info *wanted,
-		   struct fi_info **info)
+static void rename_(char **name, const char *now)
 {
-	struct fi_info *hints = fi_dupinfo(wanted), *direct;
+	free(*name);
+	*name = strdup(now);
+}
+
+static int close_device(struct fid *fid)
+{
+	struct fid_nic *nic = (struct fid_nic *)fid;
+
+	free(nic->device_attr->name);
+	free(nic->device_attr);
+	free(nic);
+	return 0;
+}
+
+static int control_device(struct fid *fid, int command, void *argument);
+
+static struct fi_ops device_ops = {
+	.size = sizeof(struct fi_ops),
+	.close = close_device,
+	.control = control_device,
+};
+
+/* The device of an offer. */
+static struct fid_nic *device(const char *name)
+{
+	struct fid_nic *nic = calloc(1, sizeof(*nic));
+
+	nic->fid.fclass = FI_CLASS_NIC;
+	nic->fid.ops = &device_ops;
+	nic->device_attr = calloc(1, sizeof(*nic->device_attr));
+	nic->device_attr->name = strdup(name);
+	return nic;
+}
+
+static int control_device(struct fid *fid, int command, void *argument)
+{
+	if (command != FI_DUP)
+		return -FI_ENOSYS;
+	*(struct fid_nic **)argument = device(((struct fid_nic *)fid)->device_attr->name);
+	return 0;
+}
+
+/* The first offer of tcp as two of another provider. */
+static int get_shown(getinfo *get, uint32_t version, const struct fi_info *wanted,
+		     struct fi_info **info)
+{
+	struct fi_info *hints = fi_dupinfo(wanted), *second, *first;
 	int code;
 
 	free(hints->fabric_attr->name);
-	free(hints->fabric_attr->prov_name);
-	hints->fabric_attr->name = NULL;
-	hints->fabric_attr->prov_name = strdup("tcp");
+	free(hints->domain_attr->name);
+	hints->fabric_attr->name = hints->domain_attr->name = NULL;
+	rename_(&hints->fabric_attr->prov_name, "tcp");
 	code = get(version, NULL, NULL, 0, hints, info);
 	fi_freeinfo(hints);
 	if (code)
 		return code;
-	fi_freeinfo((*info)->next);
-	(*info)->next = NULL;
-	strncpy(network, (*info)->fabric_attr->name, sizeof(network) - 1);
-	strncpy(layers, (*info)->fabric_attr->prov_name, sizeof(layers) - 1);
-	free((*info)->fabric_attr->name);
-	free((*info)->fabric_attr->prov_name);
-	(*info)->fabric_attr->name = strdup("efa");
-	(*info)->fabric_attr->prov_name = strdup("efa");
-	direct = fi_dupinfo(*info);
-	free(direct->fabric_attr->name);
-	direct->fabric_attr->name = strdup("efa-direct");
-	direct->next = *info;
-	*info = direct;
+	second = *info;
+	fi_freeinfo(second->next);
+	second->next = NULL;
+	strncpy(network, second->fabric_attr->name, sizeof(network) - 1);
+	strncpy(layers, second->fabric_attr->prov_name, sizeof(layers) - 1);
+	strncpy(interface, second->domain_attr->name, sizeof(interface) - 1);
+	rename_(&second->fabric_attr->prov_name, guise());
+	first = fi_dupinfo(second);
+	first->next = second;
+	if (!strcmp(guise(), "efa")) {
+		rename_(&first->fabric_attr->name, "efa-direct");
+		rename_(&second->fabric_attr->name, "efa");
+	} else {
+		rename_(&first->fabric_attr->name, "IB-0xfe80000000000000");
+		rename_(&second->fabric_attr->name, "IB-0xfe80000000000000");
+		rename_(&first->domain_attr->name, "mlx5_0-xrc");
+		rename_(&second->domain_attr->name, "mlx5_0");
+		if (!first->nic)
+			first->nic = device("mlx5_0");
+		if (!second->nic)
+			second->nic = device("mlx5_0");
+	}
+	*info = first;
 	return 0;
 }
 
@@ -548,9 +628,8 @@ int fi_getinfo(uint32_t version, const char *node, const char *service, uint64_t
 
 	*(void **)&get = dlvsym(library, "fi_getinfo", "FABRIC_1.3");
 	/* A layered provider asks for the one below. */
-	if (is_efa() && (!hints->fabric_attr->prov_name ||
-			 !strcmp(hints->fabric_attr->prov_name, "efa")))
-		return get_efa(get, version, hints, info);
+	if (guise() && (!hints->fabric_attr->prov_name || is_shown(hints->fabric_attr)))
+		return get_shown(get, version, hints, info);
 	code = get(version, node, service, flags, hints, info);
 	for (offer = code ? NULL : *info; offer; offer = offer->next) {
 		if (!strcmp(getenv("FAULT"), "small"))
@@ -570,9 +649,10 @@ int fi_fabric(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *con
 	struct fabric_ops *table;
 	int code;
 
-	if (is_efa() && !strcmp(named.prov_name, "efa"))
-		restore_names(&named);
-
+	if (is_shown(attr)) {
+		named.name = network;
+		named.prov_name = layers;
+	}
 	*(void **)&open = dlvsym(library, "fi_fabric", "FABRIC_1.1");
 	code = open(&named, fabric, context);
 	if (code)
