@@ -417,8 +417,8 @@ fn usable_nics<'a>(
         _ => all,
     };
     // Interfaces with the same place are partners: in the order of their networks on one host, and
-    // each once, though it may have addresses of two kinds, and verbs offers a device a second time,
-    // for connections that need not be shared here.
+    // each once, though it may have addresses of two kinds, and verbs offers a device a second
+    // time, for connections that need not be shared here.
     let known = &hosts[0].topology.nics;
     usable.sort_by_key(|nic| {
         let place = known.iter().position(|other| other.name.fabric == nic.name.fabric);

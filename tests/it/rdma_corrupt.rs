@@ -242,7 +242,8 @@ fn messages_go_over_efa_and_the_rest_over_efa_direct_unless_the_user_names_a_fab
 fn a_device_that_verbs_offers_twice_is_one_interface() {
     for nic in ["nearest", "all"] {
         let options = format!(
-            "--provider verbs --nic {nic} --sizes 64,64K --operation write,read,send,ping-pong {QUICK}"
+            "--provider verbs --nic {nic} --sizes 64,64K --operation write,read,send,ping-pong \
+             {QUICK}"
         );
         let run = Run::of(g2g(), "verbs", "bulk", &options);
         let rows = verified(&run.result, &run.output(), &run.said);

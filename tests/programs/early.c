@@ -16,8 +16,8 @@
  * FAULT=verbs is that offer as verbs with ofi_rxm above it, which has a device twice: by its name,
  * and for connections of another kind with "-xrc" behind it.
  *
- * With FAULT=halt the process whose number is in the file HALT stops where it would tell another that it
- * has come to a barrier.
+ * With FAULT=halt the process whose number is in the file HALT stops where it would tell another
+ * that it has come to a barrier.
  */
 
 #define _GNU_SOURCE
