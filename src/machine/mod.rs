@@ -115,12 +115,10 @@ fn gpus() -> Result<Vec<GpuNode>, ffi::CallError> {
     driver.devices()?.into_iter().map(describe).collect()
 }
 
-/// The NUMA node of the device with this PCI address, and its path below its root. What is simulated
-/// is not near any of this machine's CPUs and memory.
+/// The NUMA node of the device with this PCI address, and its path below its root.
 fn place(address: &str) -> (Option<NumaNode>, Vec<String>) {
     let system = System::here();
-    let node = || pci::numa_node(system, address, &mut Vec::new()).map(NumaNode);
-    let node = system.is_real().then(node).flatten();
+    let node = pci::numa_node(system, address, &mut Vec::new()).map(NumaNode);
     (node, pci::path(system, address).unwrap_or_default())
 }
 
