@@ -177,6 +177,15 @@ fn on_a_p5_writes_and_reads_are_the_devices_and_messages_go_over_efa() {
 }
 
 #[test]
+fn each_interface_has_a_window_of_its_own() {
+    // 64 operations of 8 KiB are more than a round trip of one interface, and less than that of four.
+    let line = "--memory gpu --pattern one-way --operation write --sizes 8K";
+    let rows = run(P5, "", line).rows();
+    let expected = P5.link("write") * P5.rails;
+    assert_near(rows.number(0, "bandwidth_gb_s"), expected, SHARE, &what(&rows, 0));
+}
+
+#[test]
 fn an_operation_that_lasts_longer_than_a_sample_takes_each_interface_as_often() {
     assert_rows(P5, "--memory gpu --pattern one-way --operation write --sizes 64M", 1);
 }
@@ -270,7 +279,10 @@ fn staged_data_is_as_fast_as_its_slowest_part() {
                     "{what} {reached}"
                 );
             } else {
-                assert_near(reached, link.min(most), SHARE, &what);
+                // Where the copies at both ends are the bound, they are equally fast: what one waits
+                // for the other is lost. Up to 0.015 was seen, by chance.
+                let share = if link < most { SHARE } else { 0.02 };
+                assert_near(reached, link.min(most), share, &what);
             }
         }
     }

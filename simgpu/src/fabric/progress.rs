@@ -93,7 +93,7 @@ pub(super) fn poll(world: &World, at: u32, seen: &mut Seen) -> Option<Note> {
     }
 }
 
-/// Leaves the processor to others between two polls in vain.
+/// Leaves the processor to others once each endpoint has been polled in vain.
 fn rest(world: &World, seen: &Seen) {
     let rings = world.shared.rings(seen.user);
     let polls = match IDLE.get() {
@@ -101,9 +101,10 @@ fn rest(world: &World, seen: &Seen) {
         _ => 1,
     };
     IDLE.set((polls, rings));
-    match polls < VAIN_POLLS * seen.endpoints {
-        true => std::thread::yield_now(),
-        false => world.shared.nap(seen.user, rings, NAP),
+    if polls >= VAIN_POLLS * seen.endpoints {
+        world.shared.nap(seen.user, rings, NAP);
+    } else if polls.is_multiple_of(seen.endpoints) {
+        std::thread::yield_now();
     }
 }
 

@@ -201,20 +201,23 @@ impl Channel {
         self.count.posted - self.count.completed
     }
 
-    /// Operations, or chunks, that can be started now, if `window` of them may be under way.
+    /// Operations, or chunks, that can be started now, if `window` of them may be under way: each once
+    /// its slot [is free](Self::is_free).
     #[inline]
     pub(super) fn room(&self, window: u64, verb: Verb) -> u64 {
         let room = window.saturating_sub(self.under_way());
         match &self.memories.stage {
-            None if self.busy.is_empty() => room,
-            None => {
-                let next = self.count.posted..self.count.posted + room;
-                next.take_while(|&number| !self.busy[self.part(number)]).count() as u64
-            }
+            None => room,
             Some(_) if verb == Verb::Read => room.min(self.slots - self.under_way()),
             // The target has not emptied the other slots.
             Some(_) => room.min(self.slots - (self.count.posted - self.count.turns)),
         }
+    }
+
+    /// Whether no operation is under way in the slot of operation number `number`.
+    #[inline]
+    pub(super) fn is_free(&self, number: u64) -> bool {
+        self.busy.is_empty() || !self.busy[self.part(number)]
     }
 
     /// Hands an operation to the interface.
@@ -344,9 +347,9 @@ mod tests {
 
     /// The operations that `channel` hands out now, of `window`: they are under way from here on.
     fn hand_out(channel: &mut Channel, window: u64) -> Vec<u64> {
-        let first = channel.count.posted;
-        let numbers: Vec<u64> = (first..first + channel.room(window, Verb::Write)).collect();
-        for _ in &numbers {
+        let mut numbers = Vec::new();
+        while channel.room(window, Verb::Write) > 0 && channel.is_free(channel.count.posted) {
+            numbers.push(channel.count.posted);
             channel.note_posted();
         }
         numbers

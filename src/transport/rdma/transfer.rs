@@ -403,12 +403,16 @@ impl Streams {
                 continue;
             }
             for next in 1..=count {
+                let number = channel.count.posted;
+                if !channel.is_free(number) {
+                    break;
+                }
+                let has_next = || next < count && channel.is_free(number + 1);
                 let flags = match goal.group {
                     None if matches!(verb, Verb::Write | Verb::Send) => Flags::NONE.delivery(),
-                    Some(_) if next < count && channel.peer.rails.len() == 1 => Flags::NONE.more(),
+                    Some(_) if channel.peer.rails.len() == 1 && has_next() => Flags::NONE.more(),
                     _ => Flags::NONE,
                 };
-                let number = channel.count.posted;
                 let context = operation_context(own, number);
                 let request = Request { verb, number, size, context, flags };
                 let posted = channel.post(&mut self.ports, request);
