@@ -55,6 +55,18 @@ fn defaults_are_the_transports_own() {
 }
 
 #[test]
+fn the_effort_has_defaults_that_single_flags_override() {
+    let quick = options("g2g p2p --effort quick --time-limit 1s");
+    let (effort, request) = (quick.effort(), quick.request().unwrap());
+    assert_eq!((effort.precision, effort.time_limit), (0.02, Duration::from_secs(1)));
+    assert_eq!(effort.latency_time, Duration::from_millis(2));
+    assert_eq!(request.engines, [Engine::Ce]);
+    let named = options("g2g p2p --effort quick --engine sm").request().unwrap();
+    assert_eq!(named.engines, [Engine::Sm]);
+    assert_eq!(options("g2g p2p --effort thorough").effort().precision, 0.005);
+}
+
+#[test]
 fn what_was_typed_is_what_is_asked_for() {
     let options = options(
         "g2g shm --sizes 4K,1M --pattern pairs,pairs,one-way --ranks 4 --numa 0:1,1:0 \

@@ -61,6 +61,12 @@ pub fn now() -> Moment {
     Moment { ns }
 }
 
+/// The machine's time: on a simulated machine its own, which goes on as that of a real one would,
+/// however slow the simulation is.
+pub fn machine_now() -> Moment {
+    super::simulation::time_ns().map_or_else(now, |ns| Moment { ns })
+}
+
 /// Rests between two looks at what has been waited for since `waited` ago: spins at first, since
 /// most waits are shorter than a sleep, and then sleeps an eighth of the wait, a millisecond at
 /// most.

@@ -8,7 +8,7 @@ mod sampling;
 mod summary;
 mod times;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +20,8 @@ use crate::{
     interrupt,
     plan::{Case, Effort, Operation, Rank},
     transport::{
-        self, Clock, Conclusion, Empty, Error, Mismatch, Network, Span, Staging, Support, Transfer,
-        Transport, pattern::part_seed,
+        self, Clock, Conclusion, Empty, Error, Mismatch, Moment, Network, Span, Staging, Support,
+        Transfer, Transport, pattern::part_seed,
     },
     units::{Bytes, gb_s},
     world::{self, World},
@@ -253,6 +253,7 @@ fn phases(
         // Other ranks know only their parts of the case.
         has_gpus: world.agree((), |_| case.ends().any(|end| end.gpu().is_some()))?,
         clock_rose: false,
+        looked: None,
         world,
     };
     passes.clocks_rise()?;
@@ -264,6 +265,7 @@ fn phases(
     let clock = passes.clock;
     let mut stop = sampling::Stop::new(effort, clock, iterations.operations());
     stop.has_bandwidth = !case.operation.is_latency_only();
+    stop.is_of_events = empty.is_some();
     if iterations.warm_up > 0 {
         passes.run(Some(iterations.warm_up), 1)?;
     }
@@ -273,13 +275,21 @@ fn phases(
         *phase = Phase::Proof;
         passes.prove()?;
     }
-    let mut bandwidth = None;
+    let (mut bandwidth, mut times) = (None, None);
     if stop.has_bandwidth {
         *phase = Phase::Bandwidth;
-        bandwidth = passes.bulk(stop, operations)?;
+        let of_bulk = passes.bulk(stop, operations)?;
+        bandwidth = of_bulk.0;
+        // A sample that is one operation is a latency.
+        times = Some(of_bulk.1).filter(|_| operations == 1 && !clock.is_streaming);
     }
-    *phase = Phase::Latency;
-    let times = passes.latency(stop, operations)?;
+    let times = match times {
+        Some(times) => times,
+        None => {
+            *phase = Phase::Latency;
+            passes.latency(stop, operations)?
+        }
+    };
     *phase = Phase::Conclusion;
     let Passes { count: operations, clock_rose, .. } = passes;
     witness.look_after();
@@ -345,10 +355,20 @@ struct Passes<'a> {
     has_gpus: bool,
     /// Whether a GPU's clock rose while a batch was timed.
     clock_rose: bool,
+    /// When the clocks were looked at last.
+    looked: Option<Moment>,
 }
 
-/// What rank 0 decides after a batch: how many samples follow, if any, or that data is wrong.
-type Decision = Result<Option<usize>, Mismatch>;
+/// The next batch.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Batch {
+    samples: usize,
+    /// Whether the clocks of GPUs may have fallen since they were looked at.
+    may_be_slow: bool,
+}
+
+/// What rank 0 decides after a batch: what follows, if anything, or that data is wrong.
+type Decision = Result<Option<Batch>, Mismatch>;
 
 impl Passes<'_> {
     /// Runs `samples` of `operations` each, or of single ones.
@@ -370,10 +390,17 @@ impl Passes<'_> {
 
     /// Loads the GPUs, if there are any, until their clocks have risen.
     fn clocks_rise(&mut self) -> Result<(), Error> {
-        if !self.has_gpus {
-            return Ok(());
+        if self.has_gpus {
+            transport::warm(self.transport.gpus(), self.case, self.world)?;
+            self.looked = Some(transport::machine_now());
         }
-        transport::warm(self.transport.gpus(), self.case, self.world)
+        Ok(())
+    }
+
+    /// A batch of so many samples, which follows now.
+    fn batch(&self, samples: usize) -> Batch {
+        let is_old = |looked| transport::machine_now().since(looked) > sampling::LOOK_AGE;
+        Batch { samples, may_be_slow: self.looked.is_none_or(is_old) }
     }
 
     /// What spans take in which nothing moves, if events of a GPU time them.
@@ -433,8 +460,13 @@ impl Passes<'_> {
         self.sample(0, None, next).map(drop)
     }
 
-    /// Times many operations at once. The numbers are rank 0's.
-    fn bulk(&mut self, stop: sampling::Stop, operations: u64) -> Result<Option<Bulk>, Ended> {
+    /// Times many operations at once; what they reached, and the times of the samples. The numbers
+    /// are rank 0's.
+    fn bulk(
+        &mut self,
+        stop: sampling::Stop,
+        operations: u64,
+    ) -> Result<(Option<Bulk>, Times), Ended> {
         let case = self.case;
         let bytes = case.bytes_per_operation().times(operations);
         let clock = self.clock;
@@ -446,7 +478,7 @@ impl Passes<'_> {
         };
         let mut times = self.sample(1, Some(operations), next)?;
         if !self.world.is_root() {
-            return Ok(None);
+            return Ok((None, times));
         }
         let gb_s = is_timed(&times.all).then(|| summary(bytes, &times.all, clock)).flatten();
         let gb_s = gb_s.ok_or(Error::Disagreement(NO_TIME))?;
@@ -457,19 +489,25 @@ impl Passes<'_> {
         };
         let slowest = times.ranks.iter().filter_map(rank_gb_s).min_by(|a, b| a.1.total_cmp(&b.1));
         times.all.sort_unstable();
-        Ok(Some(Bulk {
+        let bulk = Bulk {
             converged: stop.is_converged(&gb_s),
             gb_s,
             operations_per_sample: operations,
             sample_time: times.all[times.all.len() / 2],
             slowest: slowest.filter(|_| times.ranks.len() > 1),
-        }))
+        };
+        Ok((Some(bulk), times))
     }
 
     /// Times single operations, after samples of the bandwidth pass had `operations`.
     fn latency(&mut self, stop: sampling::Stop, operations: u64) -> Result<Times, Ended> {
         self.each = self.each.div_f64(operations as f64);
-        let next = |times: &[Duration], each, elapsed| stop.latency(times.len(), each, elapsed);
+        let median = |times: &[Duration]| {
+            Summary::of(&times.iter().map(Duration::as_secs_f64).collect::<Vec<f64>>())
+        };
+        let next = |times: &[Duration], each, elapsed| {
+            stop.latency(times.len(), || median(times), each, elapsed)
+        };
         self.sample(2, None, next)
     }
 
@@ -482,14 +520,15 @@ impl Passes<'_> {
         operations: Option<u64>,
         next: impl Fn(&[Duration], Duration, Duration) -> Option<usize>,
     ) -> Result<Times, Ended> {
-        let began = Instant::now();
+        let began = transport::machine_now();
         let mut times = Times::default();
-        let wanted = |times: &Times, each| next(&times.all, each, began.elapsed());
-        let mut decision: Decision = Ok(wanted(&times, self.each));
+        let wanted =
+            |times: &Times, each| next(&times.all, each, transport::machine_now().since(began));
+        let mut decision: Decision = Ok(wanted(&times, self.each).map(|count| self.batch(count)));
         for batch in 0.. {
             may_go_on()?;
-            let count = match self.world.broadcast(Some(decision))? {
-                Ok(Some(count)) => count,
+            let Batch { samples, may_be_slow } = match self.world.broadcast(Some(decision))? {
+                Ok(Some(batch)) => batch,
                 Ok(None) => break,
                 Err(mismatch) => {
                     let staging = self.transfer.staging();
@@ -501,13 +540,14 @@ impl Passes<'_> {
             let rank = self.world.rank();
             // A proof is not timed.
             let is_timed = number > 0;
-            if is_timed {
+            if is_timed && may_be_slow {
                 self.clocks_rise()?;
             }
-            let spans = self.run(operations, count)?;
+            let spans = self.run(operations, samples)?;
             transport::check_clock()?;
             let gpus = self.transport.gpus();
             let rose = is_timed && transport::clock_rose(gpus, self.case, rank)?;
+            self.looked = is_timed.then(transport::machine_now).or(self.looked);
             let mismatch = self.transfer.verify(seed)?;
             decision = Ok(None);
             let own = ((rank, spans), (mismatch, rose));
@@ -520,7 +560,7 @@ impl Passes<'_> {
                 let each = all.iter().sum::<Duration>().div_f64(all.len().max(1) as f64);
                 decision = match mismatches.into_iter().flatten().next() {
                     Some(mismatch) => Err(mismatch),
-                    None => Ok(wanted(&times, each)),
+                    None => Ok(wanted(&times, each).map(|count| self.batch(count))),
                 };
             }
         }

@@ -13,15 +13,11 @@ const SAMPLES_MIN: usize = 20;
 /// Most latency samples of one case: 10 values lie above the 99.9th percentile.
 const LATENCY_SAMPLES_MAX: usize = 10_000;
 
-/// With this many latency samples, one value lies above the 99.9th percentile. More are taken only
-/// within a fortieth of the time limit.
-const LATENCY_SAMPLES_GOOD: usize = 1000;
-
 /// Samples of one step of the warm-up, which uses the shortest.
 const WARM_UP_SPANS: usize = 3;
 
-/// Samples of the last step of the warm-up. It confirms that a sample is long enough, because on a
-/// busy machine three samples can be long by chance.
+/// Samples of the last step of the warm-up. It confirms that a sample is long enough, because on
+/// busy CPUs three samples can be long by chance.
 const CONFIRMING_SPANS: usize = 12;
 
 /// Samples of at least this length need no confirmation.
@@ -39,9 +35,8 @@ pub(super) const PROOFS: usize = 16;
 /// The proof stops after this time, with at least one operation.
 pub(super) const PROOF_TIME: Duration = Duration::from_millis(50);
 
-/// Samples whose interval ends a pass last at least this long together: what changes more slowly
-/// than that is not in the interval of fewer.
-const PASS_TIME_MIN: Duration = Duration::from_millis(20);
+/// Clocks of GPUs that have worked do not fall for this long.
+pub(super) const LOOK_AGE: Duration = Duration::from_millis(50);
 
 /// A batch lasts about this long. The first transfers after filling find the data in other caches
 /// than later ones do, so they must be few.
@@ -84,13 +79,15 @@ pub(super) struct Stop {
     operations: Option<u64>,
     /// Whether the case has a bandwidth pass.
     pub(super) has_bandwidth: bool,
+    /// Whether GPUs time the samples, which a busy CPU does not make longer.
+    pub(super) is_of_events: bool,
 }
 
 impl Stop {
     pub(super) fn new(effort: Effort, clock: Clock, operations: Option<u64>) -> Self {
         // A clock that times only single operations overrides the count.
         let operations = operations.map(|count| if clock.operations_max == 1 { 1 } else { count });
-        Self { effort, clock, operations, has_bandwidth: true }
+        Self { effort, clock, operations, has_bandwidth: true, is_of_events: false }
     }
 
     /// The shortest time of a sample.
@@ -124,7 +121,8 @@ impl Stop {
         let step = self.clock.operations_step;
         let more = trial.operations.and_then(|count| more_operations(count, each, wanted, most));
         let more = more.map(|count| count.next_multiple_of(step).min(most));
-        let is_sure = each >= CONFIRMED_TIME || trial.samples == CONFIRMING_SPANS;
+        let is_sure =
+            self.is_of_events || each >= CONFIRMED_TIME || trial.samples == CONFIRMING_SPANS;
         match (more, self.clock.is_streaming && self.has_bandwidth) {
             (Some(_), _) => Some(Trial { operations: more, samples: WARM_UP_SPANS }),
             // A long latency says little about the rate of the stream.
@@ -164,20 +162,12 @@ impl Stop {
         if elapsed >= self.effort.time_limit && count > 0 {
             return None;
         }
-        // Each look at the interval is a chance to stop at one that is narrow by chance. So looks
-        // are few, each at twice as many samples as the one before.
-        let mut look = SAMPLES_MIN;
-        while look < count {
-            look *= 2;
+        // What changes more slowly than a pass lasts is not in its interval.
+        if let Some(missing) = until_look(self.effort.bandwidth_time, count, each) {
+            return Some(batch.min(missing));
         }
-        if look > count {
-            return Some(batch.min(look - count));
-        }
-        let is_long = each.mul_f64(count as f64) >= PASS_TIME_MIN;
-        if is_long && summary().is_some_and(|summary| self.is_converged(&summary)) {
-            return None;
-        }
-        Some(batch.min(count))
+        let is_converged = |summary: Summary| self.is_converged(&summary);
+        if summary().is_some_and(is_converged) { None } else { Some(batch.min(count)) }
     }
 
     /// The longest time of a batch of the bandwidth pass.
@@ -189,16 +179,41 @@ impl Stop {
     }
 
     /// Samples of the next batch of the latency pass, or `None` to stop. The pass so far has
-    /// `count` samples and has lasted `elapsed`. It may last half of the time limit, or a fortieth
-    /// once it has enough samples.
-    pub(super) fn latency(&self, count: usize, each: Duration, elapsed: Duration) -> Option<usize> {
+    /// `count` samples, with this interval of their median, and has lasted `elapsed`; a sample lasts
+    /// about `each`. It may last half of the time limit.
+    pub(super) fn latency(
+        &self,
+        count: usize,
+        median: impl FnOnce() -> Option<Summary>,
+        each: Duration,
+        elapsed: Duration,
+    ) -> Option<usize> {
         let missing = LATENCY_SAMPLES_MAX.saturating_sub(count);
-        let share = if count < LATENCY_SAMPLES_GOOD { 2 } else { 40 };
-        if missing == 0 || (elapsed >= self.effort.time_limit / share && count > 0) {
+        if missing == 0 || (elapsed >= self.effort.time_limit / 2 && count > 0) {
             return None;
         }
-        Some(fitting(BATCH_TIME.min(self.effort.time_limit), each).min(missing))
+        let batch = fitting(BATCH_TIME.min(self.effort.time_limit), each).min(missing);
+        if let Some(more) = until_look(self.effort.latency_time, count, each) {
+            return Some(batch.min(more));
+        }
+        let is_known = |median: Summary| median.half_width() <= self.effort.precision;
+        if median().is_some_and(is_known) { None } else { Some(batch.min(count)) }
     }
+}
+
+/// How many samples are missing after `count` until the next look at the interval; `None`: this is
+/// one. The first look is after as many as last `time` together, and [`SAMPLES_MIN`] at least. Each
+/// look is a chance to stop at an interval that is narrow by chance, so looks are few, each at twice
+/// as many samples as the one before.
+fn until_look(time: Duration, count: usize, each: Duration) -> Option<usize> {
+    let wanted = (time.as_secs_f64() / each.as_secs_f64().max(1e-9)).ceil();
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+    let mut look = (wanted as usize).max(SAMPLES_MIN);
+    // The time of a sample, and with it the first look, is known better after each batch.
+    while look + look / 10 < count {
+        look = look.saturating_mul(2);
+    }
+    (look > count + count / 10).then(|| look - count)
 }
 
 /// As many samples as fit into the `time` of a batch.
@@ -219,7 +234,7 @@ mod tests {
     const STREAM_TIME_MIN: Duration = Duration::from_millis(250);
 
     fn stop(samples: Option<u32>) -> Stop {
-        let effort = Effort { precision: 0.01, time_limit: Duration::from_secs(2), samples };
+        let effort = Effort { samples, ..Effort::default() };
         Stop::new(effort, Clock::of_host(Duration::from_nanos(20)), None)
     }
 
@@ -279,7 +294,7 @@ mod tests {
         assert_eq!(bandwidth(stop(None), &wide, MS, 40 * MS), Some(40));
         assert_eq!(bandwidth(stop(None), &wide, MS, 2000 * MS), None);
         // Samples that are short together do not end it.
-        assert_eq!(bandwidth(stop(None), &[10.0; 40], MS / 10, 4 * MS), Some(40));
+        assert_eq!(bandwidth(stop(None), &[10.0; 40], MS / 10, 4 * MS), Some(110));
         assert_eq!(bandwidth(stop(None), &[10.0; 320], MS / 10, 32 * MS), None);
         // Between two looks nothing is decided, however narrow the interval.
         assert_eq!(bandwidth(stop(None), &[10.0; 50], MS, 50 * MS), Some(30));
@@ -312,32 +327,52 @@ mod tests {
         );
     }
 
+    fn latency(samples: &[f64], each: Duration, elapsed: Duration) -> Option<usize> {
+        stop(None).latency(samples.len(), || Summary::of(samples), each, elapsed)
+    }
+
     #[test]
-    fn latency_samples_have_a_most_and_half_of_the_time() {
-        assert_eq!(stop(None).latency(5, MS / 100, MS), Some(2000));
-        assert_eq!(stop(None).latency(9_000, MS / 1000, 9 * MS), Some(1000));
-        assert_eq!(stop(None).latency(10_000, MS / 1000, 10 * MS), None);
-        assert_eq!(stop(None).latency(25, 10 * MS, 999 * MS), Some(25));
-        assert_eq!(stop(None).latency(25, 10 * MS, 1000 * MS), None);
-        assert_eq!(stop(None).latency(1500, MS / 5, 49 * MS), Some(1250));
-        assert_eq!(stop(None).latency(1500, MS / 5, 50 * MS), None);
-        // One batch at least, whatever the limit.
-        assert_eq!(stop(None).latency(0, 900 * MS, 1000 * MS), Some(1));
+    fn single_operations_are_timed_for_a_time_and_until_their_median_is_known() {
+        // As many as fit into 5 ms, 20 at least, 2000 of them in a batch.
+        assert_eq!(latency(&[], MS / 1000, Duration::ZERO), Some(2000));
+        assert_eq!(latency(&[], MS / 8, Duration::ZERO), Some(40));
+        assert_eq!(latency(&[], MS, Duration::ZERO), Some(20));
+        assert_eq!(latency(&[1.0; 5], MS, 5 * MS), Some(15));
+        assert_eq!(latency(&[1.0; 9_500], MS / 10_000, MS), Some(500));
+        assert_eq!(latency(&[1.0; 10_000], MS / 10_000, MS), None);
+        assert_eq!(latency(&[1.0; 20], MS, 20 * MS), None);
+        // They last a little longer than was thought.
+        assert_eq!(latency(&[1.0; 37], MS / 8, 9 * MS), None);
+        // Until the next look at an interval that is too wide.
+        let wide: Vec<f64> = (0..40).map(|n| 10.0 + f64::from(n % 7)).collect();
+        assert_eq!(latency(&wide, MS, 40 * MS), Some(40));
+        assert_eq!(latency(&[1.0; 50], MS, 50 * MS), Some(30));
+        // Long ones in batches, and to half of the limit; one at least.
+        assert_eq!(latency(&[], 20 * MS, Duration::ZERO), Some(12));
+        assert_eq!(latency(&[1.0; 10], 100 * MS, 999 * MS), Some(2));
+        assert_eq!(latency(&[1.0; 10], 100 * MS, 1000 * MS), None);
+        assert_eq!(latency(&[], 900 * MS, 1000 * MS), Some(1));
         assert_eq!(bandwidth(stop(None), &[], 900 * MS, 2000 * MS), Some(1));
     }
 
     #[test]
     fn the_interval_still_covers_the_median_when_sampling_stops_by_it() {
-        // The loop of a pass, on synthetic times that vary by 1 % to 4 %: it stops after about 22
-        // to 200 samples, whether a batch holds many of them or one.
-        for (variation, each) in
+        // The loops of both passes, on synthetic times that vary by 1 % to 4 %: they stop after
+        // about 22 to 200 samples, whether a batch holds many of them or one.
+        let of_bandwidth = |samples: &[f64], each| bandwidth(stop(None), samples, each, MS);
+        let of_latency = |samples: &[f64], each| latency(samples, each, 10 * MS);
+        type Pass<'a> = &'a dyn Fn(&[f64], Duration) -> Option<usize>;
+        let passes: [Pass<'_>; 2] = [&of_bandwidth, &of_latency];
+        for ((variation, each), more) in
             [(0.1, MS), (0.2, MS), (0.3, MS), (0.4, MS), (0.2, 20 * MS), (0.3, 300 * MS)]
+                .into_iter()
+                .flat_map(|case| passes.map(|pass| (case, pass)))
         {
             let normal = Normal::new(10.0, variation).unwrap();
             let mut random = StdRng::seed_from_u64(20_261_121);
             let covers = |_: &u32| {
                 let mut samples = Vec::new();
-                while let Some(more) = bandwidth(stop(None), &samples, each, MS) {
+                while let Some(more) = more(&samples, each) {
                     samples.extend((0..more).map(|_| normal.sample(&mut random)));
                 }
                 let summary = Summary::of(&samples).unwrap();

@@ -121,8 +121,9 @@ pub struct Request {
     )]
     pub issuers: Vec<Issuer>,
 
-    /// What copies a GPU's data: the copy engine (ce) or a kernel (sm); comma-separated
-    #[arg(long = "engine", value_name = "ENGINE", value_delimiter = ',', default_value = "ce,sm")]
+    /// What copies a GPU's data: the copy engine (ce) or a kernel (sm); comma-separated [default:
+    /// both; ce with --effort quick]
+    #[arg(long = "engine", value_name = "ENGINE", value_delimiter = ',')]
     pub engines: Vec<Engine>,
 
     /// Operations to measure; comma-separated [default: copy,chase for GPUs,
@@ -190,6 +191,15 @@ impl Request {
         }
     }
 
+    /// Fills in what the user leaves to `level`.
+    pub fn at(self, level: Level) -> Self {
+        let engines = match self.engines.is_empty() {
+            true => level.engines().to_vec(),
+            false => self.engines,
+        };
+        Self { engines, ..self }
+    }
+
     /// The requested patterns, or `default`.
     fn patterns_or<'a>(&'a self, default: &'a [Pattern]) -> &'a [Pattern] {
         if self.patterns.is_empty() { default } else { &self.patterns }
@@ -221,9 +231,10 @@ pub const SIZE_OF_GPU: Bytes = Bytes::mib(64);
 /// and within reach of the translation caches.
 pub const SIZE_OF_CHASE: Bytes = Bytes::mib(2);
 
-/// How long a case is measured.
+/// How long a case is measured. Times are the machine's: on a simulated machine its own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default)]
 pub struct Effort {
     /// Sampling stops when the 95 % interval of the median is within this share of the median, on
     /// each side; 0.01 is 1 %.
@@ -232,6 +243,51 @@ pub struct Effort {
     pub time_limit: Duration,
     /// Exactly so many bandwidth samples instead of sampling until the precision is reached.
     pub samples: Option<u32>,
+    /// All bandwidth samples together last at least this long.
+    pub bandwidth_time: Duration,
+    /// Single operations are timed for this long, and longer until their median is known to
+    /// `precision`.
+    pub latency_time: Duration,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Level::Normal.effort()
+    }
+}
+
+/// How much time a run may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Level {
+    /// A first look: copy engines only, and 5 ms of bandwidth and 2 ms of latency for each row
+    Quick,
+    /// 15 ms of bandwidth and 5 ms of latency for each row, and longer until both are precise
+    #[default]
+    Normal,
+    /// 100 ms of bandwidth, precise to 0.5 %, and 10000 single operations, as far as they fit into
+    /// 5 s
+    Thorough,
+}
+
+impl Level {
+    /// How long each case is measured.
+    pub const fn effort(self) -> Effort {
+        let ms = Duration::from_millis;
+        let (precision, time_limit, bandwidth_time, latency_time) = match self {
+            Self::Quick => (0.02, ms(200), ms(5), ms(2)),
+            Self::Normal => (0.01, ms(2000), ms(15), ms(5)),
+            Self::Thorough => (0.005, ms(10_000), ms(100), ms(5000)),
+        };
+        Effort { precision, time_limit, samples: None, bandwidth_time, latency_time }
+    }
+
+    /// What copies data of a GPU.
+    const fn engines(self) -> &'static [Engine] {
+        match self {
+            Self::Quick => &[Engine::Ce],
+            Self::Normal | Self::Thorough => &Engine::OF_GPU,
+        }
+    }
 }
 
 /// Why this machine's topology cannot answer a request.

@@ -495,13 +495,16 @@ columns! {
     bandwidth_variation: Option<f64>, Measured;
     /// Whether the confidence interval reached the precision asked for.
     converged: Option<bool>, Measured;
+    /// How long the machine was busy with the row, from the preparation to the release; on a
+    /// simulated machine in its time.
+    machine_seconds: Option<f64>, Measured, "s";
     /// Samples of the latency; of `chase` single loads.
     latency_samples: Option<u64>, Measured;
     /// The smallest latency.
     latency_ns_min: Option<u64>, Measured, "ns";
     /// The median latency.
     latency_ns_p50: Option<u64>, Measured, "ns";
-    /// 90 % of the latencies are no larger.
+    /// 90 % of the latencies are no larger; empty where fewer than 10 are larger, as below.
     latency_ns_p90: Option<u64>, Measured, "ns";
     /// 99 % of the latencies are no larger.
     latency_ns_p99: Option<u64>, Measured, "ns";

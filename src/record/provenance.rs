@@ -131,8 +131,7 @@ impl Provenance {
     pub(crate) fn example() -> Self {
         use crate::plan::Rank;
 
-        let time_limit = std::time::Duration::from_secs(2);
-        let effort = Effort { precision: 0.01, time_limit, samples: None };
+        let effort = Effort::default();
         let topology = crate::plan::topology::tests::machine(&[&[0, 1]]);
         let ranks = vec![Rank(0), Rank(1)];
         let host = Host { name: "here".to_owned(), ranks, topology };

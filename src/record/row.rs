@@ -1,6 +1,6 @@
 //! A row of the results, from the outcome of a case.
 
-use super::{MemoryKind, Row, Status};
+use super::{Latency, MemoryKind, Row, Status};
 use crate::{
     judge::counters::CountedPath,
     judge::expected::{Expected, Judgement},
@@ -48,9 +48,9 @@ impl Row {
                     latency_samples: Some(latency.count()),
                     latency_ns_min: Some(latency.min_ns()),
                     latency_ns_p50: Some(latency.quantile_ns(0.5)),
-                    latency_ns_p90: Some(latency.quantile_ns(0.9)),
-                    latency_ns_p99: Some(latency.quantile_ns(0.99)),
-                    latency_ns_p999: Some(latency.quantile_ns(0.999)),
+                    latency_ns_p90: tail_ns(latency, 0.9),
+                    latency_ns_p99: tail_ns(latency, 0.99),
+                    latency_ns_p999: tail_ns(latency, 0.999),
                     latency_ns_max: Some(latency.max_ns()),
                     clock_resolution_ns: Some(nanoseconds(measured.clock.resolution)),
                     clock_accuracy_ns: Some(nanoseconds(measured.clock.accuracy))
@@ -278,8 +278,15 @@ impl Row {
 /// A latency below this many times the clock's resolution is imprecise.
 const RESOLUTIONS_FOR_LATENCY: u64 = 10;
 
-/// Below so many samples the 99.9th percentile is just the largest one.
-const SAMPLES_FOR_P999: u64 = 1000;
+/// A percentile is known where so many values lie beyond it.
+const VALUES_BEYOND: f64 = 10.0;
+
+/// The share `quantile` of the latencies is no larger; `None` where too few are larger to tell.
+fn tail_ns(latency: &Latency, quantile: f64) -> Option<u64> {
+    // The share is no binary fraction.
+    let beyond = (1.0 - quantile) * latency.count() as f64 + 1e-6;
+    (beyond >= VALUES_BEYOND).then(|| latency.quantile_ns(quantile))
+}
 
 fn flags(measured: &Measurement) -> String {
     let resolution_ns = nanoseconds(measured.clock.resolution);
@@ -291,7 +298,6 @@ fn flags(measured: &Measurement) -> String {
         (bulk(&|bulk| bulk.gb_s.count < SAMPLES_FOR_INTERVAL), "few_bandwidth_samples"),
         (bulk(&|bulk| bulk.sample_time < measured.clock.sample_time_min / 2), "short_samples"),
         (latency.quantile_ns(0.5) < RESOLUTIONS_FOR_LATENCY * resolution_ns, "timer_coarse"),
-        (latency.count() < SAMPLES_FOR_P999, "few_latency_samples"),
         (staging.is_some_and(|staging| staging.wait == Some(Wait::Yield)), "shared_cpus"),
         (measured.is_misplaced, "numa_misplaced"),
         (measured.is_unheld, "unheld"),

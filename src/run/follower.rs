@@ -35,6 +35,7 @@ pub(super) fn follow(
         Err(err) => return Failure::of_rank(rank, err).map_or(Ok(true), Err),
     };
     let mut worker = Worker::new(ranks, transports, topology, 0, &job);
+    worker.keep_up(&job.steps);
     let is_told = |err: &transport::Error| match err {
         transport::Error::World(err) => Failure::is_told(err),
         _ => false,

@@ -1,5 +1,7 @@
 //! Rank 0 from the plan to the last row: it plans, measures with the others, judges and records.
 
+use std::time::Duration;
+
 use super::{
     END, Failure, Options, free_folder,
     judge::{Judge, catalogue},
@@ -24,6 +26,7 @@ use crate::{
         progress::{Left, Progress},
     },
     stderr::say,
+    transport::machine_now,
 };
 
 /// Plans, measures with the other ranks, records and prints; whether all went well.
@@ -61,7 +64,8 @@ pub(super) fn lead(
         }
         let host = run.hosts.iter().position(|host| host.ranks.contains(&Rank(0))).unwrap_or(0);
         let topology = run.hosts[host].topology.clone();
-        let worker = Worker::new(ranks, transports, topology, host, &job);
+        let mut worker = Worker::new(ranks, transports, topology, host, &job);
+        worker.keep_up(rest.steps);
         Leader::new(&run, worker, &mut recorder, &rest).measure_all(rest.steps)
     };
     let shown = run.show_results(&recorder);
@@ -158,7 +162,7 @@ impl<'a> Leader<'a> {
         }
         let rows = rest.row - 1 + rest.steps.iter().map(Step::rows).sum::<usize>();
         let weights = rest.steps.iter().filter_map(Step::weight);
-        let left = Left::new(weights, options.time_limit);
+        let left = Left::new(weights, options.effort().time_limit);
         let progress = Progress::new(rows, recorder.rows().len(), left, options.verbosity());
         progress.begin_run(recorder.folder());
         let (proof, notes) = (Proof::default(), Notes::default());
@@ -189,7 +193,9 @@ impl<'a> Leader<'a> {
             if let Some((case, weight)) = step.cases().next().zip(step.weight()) {
                 self.progress.begin(case, weight);
             }
+            let began = machine_now();
             let measured = self.worker.measure(step);
+            let time = machine_now().since(began);
             self.progress.end();
             let StepResult { cases, lost } = measured.unwrap_or_else(|err| StepResult {
                 lost: Some(err.to_string()),
@@ -198,7 +204,7 @@ impl<'a> Leader<'a> {
             let before = self.recorder.rows().len();
             for (host, result) in cases.iter().enumerate() {
                 if let Some(case) = step.case(host) {
-                    self.take(case, result)?;
+                    self.take(case, result, time)?;
                 }
             }
             if let Some(reason) = lost {
@@ -213,8 +219,8 @@ impl<'a> Leader<'a> {
         Ok(())
     }
 
-    /// Makes and records the row of a case: its numbers, its path, its verdict.
-    fn take(&mut self, case: &Case, result: &CaseResult) -> Result<(), Failure> {
+    /// Makes and records the row of a case that took `time`: its numbers, its path, its verdict.
+    fn take(&mut self, case: &Case, result: &CaseResult, time: Duration) -> Result<(), Failure> {
         let (row, latencies) = match &result.outcome {
             Some(Ok(outcome)) => {
                 let row = Row::new(self.next, case, outcome);
@@ -230,6 +236,7 @@ impl<'a> Leader<'a> {
         let hosts = &self.run.hosts;
         let row = self.notes.row(row, case, result).on(hosts);
         let row = row.with_nccl_env(&self.run.options.asked.nccl.variables);
+        let row = Row { machine_seconds: Some(time.as_secs_f64()), ..row };
         self.record(self.run.judge.judged(row, case, hosts), &latencies)
     }
 

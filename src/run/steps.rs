@@ -1,12 +1,12 @@
 //! The steps of a run, one after the other, and what each rank must know of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
 use super::sites::Site;
 use crate::{
-    plan::{self, BadRequest, Case, Effort, Rank, Request, TransportKind, topology::Host},
+    plan::{self, BadRequest, Case, Effort, Gpu, Rank, Request, TransportKind, topology::Host},
     record::{Naming, Row},
     show::progress::Weight,
 };
@@ -323,6 +323,20 @@ pub(super) fn parts(steps: &[Step], hosts: &[Host], members: &[Rank]) -> Vec<Vec
         }
     }
     all
+}
+
+/// The GPUs that `rank`, on host number `host`, uses in `steps`, by transport.
+pub(super) fn gpus(
+    steps: &[Step],
+    host: usize,
+    rank: Rank,
+) -> HashMap<TransportKind, BTreeSet<Gpu>> {
+    let mut used: HashMap<TransportKind, BTreeSet<Gpu>> = HashMap::new();
+    for case in steps.iter().filter_map(|step| step.case(host)) {
+        let own = case.ends().filter(|end| end.rank == rank).filter_map(|end| end.gpu());
+        used.entry(case.transport).or_default().extend(own);
+    }
+    used
 }
 
 /// What `--dry-run` prints.

@@ -1,6 +1,9 @@
 //! One rank at work: it measures its part of each step, and rank 0 hears what came of it.
 
-use std::{collections::HashMap, mem};
+use std::{
+    collections::{BTreeSet, HashMap},
+    mem,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -8,14 +11,14 @@ use super::{
     Open,
     lookout::Lookout,
     ranks::Ranks,
-    steps::{Job, Step},
+    steps::{self, Job, Step},
 };
 use crate::{
     interrupt,
     judge::counters::Seen,
     machine::health::HostHealth,
     measure::{Experiment, Failed, Outcome, measure},
-    plan::{Case, Effort, Engine, Issuer, Operation, Rank, TransportKind, topology::Topology},
+    plan::{Case, Effort, Engine, Gpu, Issuer, Operation, Rank, TransportKind, topology::Topology},
     stderr,
     transport::{self, Transport, nccl_env, pattern::part_seed},
     units::Bytes,
@@ -62,6 +65,8 @@ struct Bench {
     lookout: Lookout,
     effort: Effort,
     usual: Usual,
+    /// The GPUs that this rank uses with transports that it has not opened yet.
+    used: HashMap<TransportKind, BTreeSet<Gpu>>,
 }
 
 /// How fast pairs of a sample are, by the kind of case; rank 0 knows it.
@@ -100,8 +105,14 @@ impl<'a> Worker<'a> {
     ) -> Self {
         let lookout = Lookout::new(ranks, &topology);
         let (effort, usual) = (job.effort, Usual::default());
-        let bench = Bench { host, transports, topology, lookout, effort, usual };
+        let used = HashMap::new();
+        let bench = Bench { host, transports, topology, lookout, effort, usual, used };
         Self { ranks, bench, seed: job.seed, next: job.first }
+    }
+
+    /// Keeps the clocks up of all GPUs that this rank uses in `steps`.
+    pub(super) fn keep_up(&mut self, steps: &[Step]) {
+        self.bench.used = steps::gpus(steps, self.bench.host, self.ranks.world.rank());
     }
 
     /// Does this rank's part of the next step. Pairs of a sample that are slower than the others are
@@ -206,6 +217,11 @@ impl Bench {
         let mut look = self.lookout.around(case);
         let measured = match self.transports.get(case.transport, &self.topology) {
             Ok(transport) => {
+                if let (Some(gpus), Some(used)) =
+                    (transport.gpus(), self.used.remove(&case.transport))
+                {
+                    gpus.keep_up(used);
+                }
                 let experiment = Experiment { transport, case, effort: self.effort, seed };
                 measure(world, &experiment, &mut look)
             }

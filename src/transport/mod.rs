@@ -25,7 +25,10 @@ use crate::{
     world::{self, World},
 };
 
-pub use crate::ffi::shm::Store as StoreKind;
+pub use crate::ffi::{
+    clock::{Moment, machine_now},
+    shm::Store as StoreKind,
+};
 pub use gpu::{Gpus, clock_rose, warm};
 pub use pattern::Mismatch;
 

@@ -7,7 +7,7 @@ use g2g::{
     machine,
     measure::{self, Experiment, Outcome, Witness},
     plan::{
-        self, Effort, FabricRequest, Operation, Pattern, Rank, Request, TransportKind,
+        self, Effort, FabricRequest, Level, Operation, Pattern, Rank, Request, TransportKind,
         topology::Host,
     },
     transport::{self, Completion, GpuPath, Registration},
@@ -28,7 +28,7 @@ on_both_machines! {
 const SIZE: Bytes = Bytes::new((3 << 19) + 4099);
 
 pub(super) const QUICK: Effort =
-    Effort { precision: 0.01, time_limit: Duration::from_millis(50), samples: Some(3) };
+    Effort { time_limit: Duration::from_millis(50), samples: Some(3), ..Level::Normal.effort() };
 
 pub(super) struct Nobody;
 

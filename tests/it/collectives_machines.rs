@@ -235,7 +235,7 @@ fn latencies_are_distributed_as_they_were_made() {
     const EXTRA_NS: f64 = 50_000.0;
     let jitter = "\n[[fault.jitter]]\nshare = 0.05\nextra_ns = 50000\n";
     let line =
-        "nccl --operation all_gather --sizes 64K --place out-of-place --time-limit 3s --quiet";
+        "nccl --operation all_gather --sizes 64K --place out-of-place --effort thorough --quiet";
     let machine = pcie_machine(&format!("{jitter}{EXACT_EVENTS}"));
     let rows = Simulated::run(&machine, line).rows();
     let ns = PCIE.ns("all_gather", rows.number(0, "size_bytes")) + EVENT_NS;

@@ -173,14 +173,8 @@ fn flags(defect: &str) -> (Vec<String>, Simulated) {
     let run = Simulated::run(&machine(&format!("from = 'p4d.24xlarge'\n{defect}")), COPIES);
     let rows = run.rows();
     let all = |row| rows.cell(row, "flags").split_whitespace().map(str::to_owned).collect();
-    const OTHERS: [&str; 6] = [
-        "not_converged",
-        "few_bandwidth_samples",
-        "few_latency_samples",
-        "short_samples",
-        "timer_coarse",
-        "shared_cpus",
-    ];
+    const OTHERS: [&str; 5] =
+        ["not_converged", "few_bandwidth_samples", "short_samples", "timer_coarse", "shared_cpus"];
     let flags = (0..rows.len()).map(|row| {
         let all: Vec<String> = all(row);
         let own: Vec<String> =

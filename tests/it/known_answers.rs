@@ -161,7 +161,7 @@ fn what_goes_at_once_shares_what_the_model_shares() {
 #[test]
 fn jitter_on_one_percent_shows_at_the_top_percentiles_only() {
     let jitter = "\n[[fault.jitter]]\nshare = 0.01\nextra_ns = 50000.0\n";
-    let line = "p2p --gpus 0,1 --engine ce --operation copy --sizes 1M --time-limit 2s";
+    let line = "p2p --gpus 0,1 --engine ce --operation copy --sizes 1M --effort thorough";
     let rows = Simulated::run(&four_gpus("", jitter), line).rows();
     assert_eq!(rows.len(), 4);
     for row in 0..4 {

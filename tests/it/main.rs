@@ -17,6 +17,7 @@ mod collectives_modes;
 mod compare;
 mod counters;
 mod doctor;
+mod effort;
 mod expected;
 mod explain;
 mod faults;

@@ -6,15 +6,15 @@ use crate::common::{
 };
 
 /// Columns and flags that depend on how many samples fit into real time.
-const BY_CHANCE: [&str; 5] = [
+const BY_CHANCE: [&str; 6] = [
     "bandwidth_variation",
     "latency_samples",
+    "machine_seconds",
     "operations_per_sample",
     "path_reason",
     "wire_bytes_per_payload_byte",
 ];
-const FLAGS_BY_CHANCE: [&str; 3] =
-    ["not_converged", "few_bandwidth_samples", "few_latency_samples"];
+const FLAGS_BY_CHANCE: [&str; 2] = ["not_converged", "few_bandwidth_samples"];
 
 /// Where in time a sample begins moves its bounds by what events can tell apart, at most: by one
 /// bucket of a histogram, and by one step of the events' clock.

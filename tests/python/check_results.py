@@ -50,7 +50,8 @@ def check_row(row):
             require(pandas.isna(row["bandwidth_gb_s"]), f"{where}: a bandwidth of no stream")
             bandwidths = []
         for names in filter(None, (bandwidths, LATENCIES)):
-            values = [row[name] for name in names]
+            # A percentile beyond which too few latencies lie is not told.
+            values = [row[name] for name in names if pandas.notna(row[name])]
             require(values[0] >= 0, f"{where}: {names[0]} is {values[0]}, negative")
             # The interval of a rate that scatters widely begins at 0.
             least = names[1] if names is BANDWIDTHS else names[0]
@@ -95,7 +96,11 @@ def check_histogram(row, tag, histogram):
         "latency_ns_max": histogram.get_max_value(),
     }
     for name, quantile in QUANTILES.items():
-        found[name] = value_at(histogram, quantile)
+        is_known = quantile == 0.5 or (1 - quantile) * found["latency_samples"] + 1e-6 >= 10
+        same = is_known == pandas.notna(row[name])
+        require(same, f"{tag}: {name} is {row[name]} of {found['latency_samples']} latencies")
+        if is_known:
+            found[name] = value_at(histogram, quantile)
     for name, value in found.items():
         same = value == row[name]
         require(same, f"{tag}: {name} is {value} in latency.hlog and {row[name]} in run.csv")

@@ -12,7 +12,7 @@ use nccl::NcclOptions;
 use values::{deadline, each_once, precision, time};
 
 use crate::{
-    plan::{Effort, Request, TransportKind},
+    plan::{Effort, Level, Request, TransportKind},
     show::progress::Verbosity,
 };
 
@@ -72,17 +72,21 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub catalogue: Option<PathBuf>,
 
+    /// How much time each row may take; the defaults of the next two, and of what is measured,
+    /// follow from it
+    #[arg(long, value_enum, default_value_t = Level::Normal)]
+    pub effort: Level,
+
     /// Sample until the 95 % confidence interval of the median bandwidth is within this percentage
-    /// of the median on each side; above 0, at most 50
-    #[arg(long, value_name = "PERCENT", default_value = "1%", value_parser = precision,
-          allow_hyphen_values = true)]
-    pub precision: f64,
+    /// of the median on each side, and that of the median latency too; above 0, at most 50
+    /// [default: 2%, 1% or 0.5%, by the effort]
+    #[arg(long, value_name = "PERCENT", value_parser = precision, allow_hyphen_values = true)]
+    pub precision: Option<f64>,
 
     /// Stop sampling the bandwidth of a case after this time, converged or not, and its latency
-    /// after half of it; for example 500ms, 2s or 1m
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = time,
-          allow_hyphen_values = true)]
-    pub time_limit: Duration,
+    /// after half of it; for example 500ms, 2s or 1m [default: 200ms, 2s or 10s, by the effort]
+    #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    pub time_limit: Option<Duration>,
 
     /// Take exactly this many bandwidth samples, regardless of --precision and --time-limit. A
     /// sample lasts one transfer or longer: 100 µs within a process's GPUs, 1 ms between ranks, 2
@@ -169,7 +173,7 @@ pub enum Format {
 impl Options {
     /// What to measure. Fails if the sizes of nccl-tests contradict each other.
     pub fn request(&self) -> Result<Request, String> {
-        let mut request = Request { seed: self.seed, ..self.asked.clone() };
+        let mut request = Request { seed: self.seed, ..self.asked.clone() }.at(self.effort);
         if request.sizes.is_none() {
             request.sizes = self.nccl.sizes()?;
         }
@@ -196,6 +200,12 @@ impl Options {
 
     /// How long to measure each case.
     pub fn effort(&self) -> Effort {
-        Effort { precision: self.precision, time_limit: self.time_limit, samples: self.samples }
+        let of_level = self.effort.effort();
+        Effort {
+            precision: self.precision.unwrap_or(of_level.precision),
+            time_limit: self.time_limit.unwrap_or(of_level.time_limit),
+            samples: self.samples,
+            ..of_level
+        }
     }
 }

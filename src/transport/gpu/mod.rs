@@ -12,7 +12,12 @@ mod team;
 mod timing;
 mod warmth;
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    time::Duration,
+};
 
 pub(super) use buffer::{Buffer, Side};
 pub(super) use copier::Copier;
@@ -49,6 +54,8 @@ pub struct Gpus {
     devices: Vec<Device>,
     pub(super) topology: Topology,
     ready: RefCell<BTreeMap<Gpu, Rc<Ready>>>,
+    /// Those that the run uses.
+    used: RefCell<BTreeSet<Gpu>>,
 }
 
 /// A GPU that is ready to work.
@@ -72,7 +79,12 @@ impl Gpus {
     pub(super) fn new(topology: &Topology) -> Result<Self, String> {
         let driver = cuda::driver().map_err(|err| err.to_string())?;
         let devices = driver.devices().map_err(|err| err.to_string())?;
-        Ok(Self { devices, topology: topology.clone(), ready: RefCell::default() })
+        Ok(Self {
+            devices,
+            topology: topology.clone(),
+            ready: RefCell::default(),
+            used: RefCell::default(),
+        })
     }
 
     /// The device of a GPU.

@@ -1,6 +1,6 @@
 //! Times by events: a GPU notes when a stream has come to them.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use super::PATIENCE;
 use crate::{
@@ -52,15 +52,14 @@ pub(super) fn resolution(context: &Context, stream: &Stream) -> Result<Duration,
     const WRITES: u64 = 64;
     let buffer = cuda::Buffer::new(context, Bytes::kib(4 * WRITES))?;
     let mut times = Vec::new();
-    let mut before = Event::new(context)?;
+    let (mut before, mut after) = (Event::new(context)?, Event::new(context)?);
     stream.record(&before)?;
     for write in 1..=WRITES {
         stream.set(buffer.slice(Bytes::default(), Bytes::kib(4 * write)), 0)?;
-        let after = Event::new(context)?;
         stream.record(&after)?;
         stream.synchronize(PATIENCE)?;
         times.push(after.elapsed_since(&before)?);
-        before = after;
+        mem::swap(&mut before, &mut after);
     }
     times.push(Duration::ZERO);
     times.sort_unstable();

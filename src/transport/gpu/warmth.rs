@@ -25,6 +25,8 @@ pub(super) struct Warmth {
     full: Cell<f64>,
     /// At the last look.
     now: Cell<f64>,
+    /// Whether a look has failed that was for later cases only.
+    is_lost: Cell<bool>,
 }
 
 /// What the clocks of a rank's GPUs are like. Where it has none, there is nothing to rise.
@@ -37,8 +39,8 @@ struct Clocks {
 }
 
 /// How long a look at clocks takes. The coarsest global timer, of a microsecond, tells them to a
-/// two-thousandth then.
-const LOOK: Duration = Duration::from_millis(2);
+/// thousandth then.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// How long GPUs spin between two looks at clocks that rise.
 const STEP: Duration = Duration::from_millis(20);
@@ -50,16 +52,18 @@ const LOAD_MIN: Duration = Duration::from_millis(500);
 /// The load after which clocks that still rise are left alone.
 const LOAD_MAX: Duration = Duration::from_secs(2);
 
-/// Loads the GPUs of `case` until the clocks of all have risen. Where they are high already, that
-/// takes a look. Every rank calls it: one whose GPUs have risen loads them until the others have.
+/// Loads the GPUs of `case`, and those that later cases use, until the clocks of all have risen.
+/// Where they are high already, that takes a look. Every rank calls it: one whose GPUs have risen
+/// loads them until the others have.
 ///
 /// An idle GPU runs at a fraction of its clocks, and takes tens to hundreds of milliseconds to rise.
 /// Until then everything it does is slow, and evenly so.
 pub fn warm(gpus: Option<&Gpus>, case: &Case, world: &mut World) -> Result<(), Error> {
     let own = of(gpus, case, world.rank())?;
+    let later = gpus.map(|gpus| gpus.later(&own)).unwrap_or_default();
     let (mut spun, mut load) = (LOOK, Duration::ZERO);
     loop {
-        let all = world.agree(look(&own, spun)?, |all| Clocks {
+        let all = world.agree(look(&own, &later, spun)?, |all| Clocks {
             are_full: all.iter().all(|clocks| clocks.are_full),
             have_risen: all.iter().any(|clocks| clocks.have_risen),
         })?;
@@ -71,7 +75,7 @@ pub fn warm(gpus: Option<&Gpus>, case: &Case, world: &mut World) -> Result<(), E
         load += spun;
     }
     if !load.is_zero() {
-        own.iter().for_each(|gpu| gpu.warmth.full.set(gpu.warmth.now.get()));
+        own.iter().chain(&later).for_each(|gpu| gpu.warmth.full.set(gpu.warmth.now.get()));
     }
     Ok(())
 }
@@ -79,7 +83,7 @@ pub fn warm(gpus: Option<&Gpus>, case: &Case, world: &mut World) -> Result<(), E
 /// Whether the clock of a GPU that `rank` has in `case` has risen since the last look: what was
 /// timed meanwhile is too slow.
 pub fn clock_rose(gpus: Option<&Gpus>, case: &Case, rank: Rank) -> Result<bool, Error> {
-    Ok(look(&of(gpus, case, rank)?, LOOK)?.have_risen)
+    Ok(look(&of(gpus, case, rank)?, &[], LOOK)?.have_risen)
 }
 
 /// The GPUs that `rank` has in `case`.
@@ -89,19 +93,51 @@ fn of(gpus: Option<&Gpus>, case: &Case, rank: Rank) -> Result<Vec<Rc<Ready>>, Er
     gpus.iter().flat_map(|gpus| own.iter().map(|&gpu| gpus.ready(gpu))).collect()
 }
 
-/// Lets these GPUs spin for `duration`, all at once; their clocks then.
-fn look(gpus: &[Rc<Ready>], duration: Duration) -> Result<Clocks, Error> {
+/// Lets the GPUs of a case spin for `duration`, and those of later cases, all at once; their clocks
+/// then.
+fn look(own: &[Rc<Ready>], later: &[Rc<Ready>], duration: Duration) -> Result<Clocks, Error> {
     const DOING: &str = "look at a GPU's clock";
-    gpus.iter().try_for_each(|gpu| gpu.spin(duration)).trying_to(DOING)?;
     let mut clocks = Clocks { are_full: true, have_risen: false };
-    for gpu in gpus {
-        let (full, before) = (gpu.warmth.full.get(), gpu.warmth.now.get());
-        let now = gpu.spun_clock().trying_to(DOING)?;
-        gpu.warmth.now.set(now);
-        clocks.are_full &= full > 0.0 && now >= full * (1.0 - NOISE);
-        clocks.have_risen |= now > before * (1.0 + NOISE);
+    own.iter().try_for_each(|gpu| gpu.spin(duration)).trying_to(DOING)?;
+    // What is wrong with another GPU is not this case's.
+    let is_here = |gpu: &&Rc<Ready>| !gpu.warmth.is_lost.get() && gpu.spin(duration).is_ok();
+    let later: Vec<&Rc<Ready>> = later.iter().filter(is_here).collect();
+    for gpu in own {
+        clocks.note(&gpu.warmth, gpu.spun_clock().trying_to(DOING)?);
+    }
+    for gpu in later {
+        match gpu.spun_clock() {
+            Ok(now) => clocks.note(&gpu.warmth, now),
+            Err(_) => gpu.warmth.is_lost.set(true),
+        }
     }
     Ok(clocks)
+}
+
+impl Clocks {
+    /// Adds a GPU whose clock is `now`.
+    fn note(&mut self, warmth: &Warmth, now: f64) {
+        let (full, before) = (warmth.full.get(), warmth.now.replace(now));
+        self.are_full &= full > 0.0 && now >= full * (1.0 - NOISE);
+        self.have_risen |= now > before * (1.0 + NOISE);
+    }
+}
+
+impl Gpus {
+    /// Names the GPUs that this process uses in the run. One that has nothing to do for long takes
+    /// long to rise again, so all are kept up.
+    pub fn keep_up(&self, used: BTreeSet<Gpu>) {
+        *self.used.borrow_mut() = used;
+    }
+
+    /// Those that are used in the run, without `own`.
+    fn later(&self, own: &[Rc<Ready>]) -> Vec<Rc<Ready>> {
+        let mut used = self.used.borrow_mut();
+        let mut all = Vec::new();
+        used.retain(|&gpu| self.ready(gpu).map(|ready| all.push(ready)).is_ok());
+        all.retain(|gpu| !own.iter().any(|own| Rc::ptr_eq(own, gpu)));
+        all
+    }
 }
 
 impl Ready {

@@ -46,11 +46,6 @@ pub(super) fn clock(case: &Case, network: &Network) -> Clock {
     }
 }
 
-/// The time by which operations are measured: on a simulated machine its own.
-pub(super) fn now_ns() -> u64 {
-    simulation::time_ns().unwrap_or_else(|| ffi::clock::now().ns())
-}
-
 /// How long the flows of `case` run before the first sample.
 pub(super) fn run_in(case: &Case) -> Duration {
     match case.fabric.as_ref().is_some_and(is_of_hardware) {

@@ -164,7 +164,7 @@ impl Streams {
 
     /// Streams until every rank has its samples.
     pub(super) fn stream(&mut self, group: u64, spans: &mut [Span]) -> Result<(), Error> {
-        let mut samples = Samples::begin(spans, samples::now_ns(), self.run_in);
+        let mut samples = Samples::begin(spans, clock::machine_now().ns(), self.run_in);
         let initiates = self.initiated().next().is_some();
         let is_written = !initiates && self.verb == Verb::Write;
         let mut patience = Patience::new(self.wait, self.deadline);
@@ -182,7 +182,7 @@ impl Streams {
             }
             if initiates && !samples.are_all() {
                 let groups = self.groups_done(group);
-                samples.take(groups, samples::now_ns);
+                samples.take(groups, || clock::machine_now().ns());
             } else if goal.stop.is_none() {
                 if !is_ending {
                     is_ending = true;
@@ -227,7 +227,7 @@ impl Streams {
         let initiates = self.initiated().next().is_some();
         let mut done = 0;
         for span in spans.iter_mut().filter(|_| initiates) {
-            let start = samples::now_ns();
+            let start = clock::machine_now().ns();
             done += self.chunks;
             let is_done = |channel: &Channel, verb| match verb {
                 Verb::PingPong => channel.count.delivered >= done,
@@ -247,7 +247,7 @@ impl Streams {
                 self.wait_on(&mut patience, moved, FLOW)?;
                 moved = self.go_on(goal)?;
             }
-            let elapsed = samples::now_ns().saturating_sub(start);
+            let elapsed = clock::machine_now().ns().saturating_sub(start);
             let one_way = if self.verb == Verb::PingPong { elapsed / 2 } else { elapsed };
             *span = Span { start_ns: Some(start), end_ns: Some(start + one_way) };
         }
