@@ -247,6 +247,7 @@ fn phases(
         clock: transfer.clock(),
         transfer: transfer.as_mut(),
         case,
+        effort,
         seed,
         each: Duration::ZERO,
         count: 0,
@@ -346,6 +347,7 @@ struct Passes<'a> {
     /// What times the spans.
     clock: Clock,
     case: &'a Case,
+    effort: Effort,
     seed: u64,
     /// About how long a sample lasts: of the warm-up, then of the next pass.
     each: Duration,
@@ -399,8 +401,13 @@ impl Passes<'_> {
 
     /// A batch of so many samples, which follows now.
     fn batch(&self, samples: usize) -> Batch {
+        Batch { samples, may_be_slow: self.may_have_fallen() }
+    }
+
+    /// Whether the clocks of GPUs may have fallen since they were looked at.
+    fn may_have_fallen(&self) -> bool {
         let is_old = |looked| transport::machine_now().since(looked) > sampling::LOOK_AGE;
-        Batch { samples, may_be_slow: self.looked.is_none_or(is_old) }
+        self.looked.is_none_or(is_old)
     }
 
     /// What spans take in which nothing moves, if events of a GPU time them.
@@ -453,8 +460,9 @@ impl Passes<'_> {
     /// Verifies single operations. Operations that run back to back move the same bytes, so the
     /// next one could hide what one left wrong.
     fn prove(&mut self) -> Result<(), Ended> {
+        let longest = self.effort.latency_time;
         let next = |times: &[Duration], _, elapsed| {
-            let is_enough = times.len() >= sampling::PROOFS || elapsed >= sampling::PROOF_TIME;
+            let is_enough = times.len() >= sampling::PROOFS || elapsed >= longest;
             (times.is_empty() || !is_enough).then_some(1)
         };
         self.sample(0, None, next).map(drop)
@@ -545,9 +553,10 @@ impl Passes<'_> {
             }
             let spans = self.run(operations, samples)?;
             transport::check_clock()?;
+            let is_looked_at = is_timed && self.may_have_fallen();
             let gpus = self.transport.gpus();
-            let rose = is_timed && transport::clock_rose(gpus, self.case, rank)?;
-            self.looked = is_timed.then(transport::machine_now).or(self.looked);
+            let rose = is_looked_at && transport::clock_rose(gpus, self.case, rank)?;
+            self.looked = is_looked_at.then(transport::machine_now).or(self.looked);
             let mismatch = self.transfer.verify(seed)?;
             decision = Ok(None);
             let own = ((rank, spans), (mismatch, rose));

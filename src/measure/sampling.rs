@@ -32,9 +32,6 @@ pub(super) const EMPTY_SPANS_MIN: u32 = 250;
 /// Single operations that are verified one by one before the bandwidth pass.
 pub(super) const PROOFS: usize = 16;
 
-/// The proof stops after this time, with at least one operation.
-pub(super) const PROOF_TIME: Duration = Duration::from_millis(50);
-
 /// Clocks of GPUs that have worked do not fall for this long.
 pub(super) const LOOK_AGE: Duration = Duration::from_millis(50);
 

@@ -246,7 +246,7 @@ pub struct Effort {
     /// All bandwidth samples together last at least this long.
     pub bandwidth_time: Duration,
     /// Single operations are timed for this long, and longer until their median is known to
-    /// `precision`.
+    /// `precision`. Before that at most as long are proven, each by itself.
     pub latency_time: Duration,
 }
 
@@ -261,7 +261,7 @@ impl Default for Effort {
 pub enum Level {
     /// A first look: copy engines only, and 5 ms of bandwidth and 2 ms of latency for each row
     Quick,
-    /// 15 ms of bandwidth and 5 ms of latency for each row, and longer until both are precise
+    /// 10 ms of bandwidth and 5 ms of latency for each row, and longer until both are precise
     #[default]
     Normal,
     /// 100 ms of bandwidth, precise to 0.5 %, and 10000 single operations, as far as they fit into
@@ -275,7 +275,7 @@ impl Level {
         let ms = Duration::from_millis;
         let (precision, time_limit, bandwidth_time, latency_time) = match self {
             Self::Quick => (0.02, ms(200), ms(5), ms(2)),
-            Self::Normal => (0.01, ms(2000), ms(15), ms(5)),
+            Self::Normal => (0.01, ms(2000), ms(10), ms(5)),
             Self::Thorough => (0.005, ms(10_000), ms(100), ms(5000)),
         };
         Effort { precision, time_limit, samples: None, bandwidth_time, latency_time }

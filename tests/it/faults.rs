@@ -224,9 +224,9 @@ fn one_wrong_byte_among_good_transfers_is_found_where_single_ones_are_proven() {
                 --time-limit 50ms";
     let clean = Simulated::run(&four_gpus("", FREE_EVENTS), line).rows();
     let operations = clean.number(0, "operations_per_sample");
-    // The warm-up takes samples of one operation, then 3 and 12 of what a sample holds. What it
+    // The warm-up takes samples of one operation, then 3 of what a sample holds. What it
     // leaves behind is not what is verified; the 16 single operations behind it are.
-    let warm_up = 3.0 + 15.0 * operations;
+    let warm_up = 3.0 + 3.0 * operations;
     for (after, status) in [(1.0, "ok"), (warm_up - 1.0, "ok"), (warm_up + 5.0, "corrupt")] {
         let flip =
             format!("\n[[fault.flip]]\nsource = 0\ntarget = 1\noffset = 4242\nafter = {after}\n");

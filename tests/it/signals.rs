@@ -146,11 +146,11 @@ fn a_rank_that_is_told_alone_ends_and_is_named() {
 /// then is. Of a pass that a busy machine shortens it is one of the first calls.
 const MOMENTS: [(&str, u64, &str); 6] = [
     ("cuMemAlloc", 0, "while it was prepared"),
-    ("cuMemcpyAsync", 200, "in the warm-up"),
-    ("cuMemcpyAsync", 435, "in the proof of single operations"),
-    ("cuMemcpyAsync", 700, "in the bandwidth pass"),
-    ("cuMemcpyAsync", 1200, "in the latency pass"),
-    ("cuMemcpyAsync", 1550, "in the warm-up"),
+    ("cuMemcpyAsync", 100, "in the warm-up"),
+    ("cuMemcpyAsync", 165, "in the proof of single operations"),
+    ("cuMemcpyAsync", 400, "in the bandwidth pass"),
+    ("cuMemcpyAsync", 900, "in the latency pass"),
+    ("cuMemcpyAsync", 1170, "in the warm-up"),
 ];
 
 /// What becomes of a run of one process in a call.

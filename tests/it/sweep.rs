@@ -151,7 +151,7 @@ values = [
 #[test]
 fn a_difference_below_the_jitter_is_noise() {
     let plan = format!(
-        "{COPY}repetitions = 5\n[[axis]]\nname = \"--simulate\"\nvalues = [\"a.toml\", \"b.toml\", \
+        "{COPY}repetitions = 6\n[[axis]]\nname = \"--simulate\"\nvalues = [\"a.toml\", \"b.toml\", \
          \"c.toml\"]\n"
     );
     let place = Place::with(&plan);

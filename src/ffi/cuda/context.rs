@@ -210,6 +210,11 @@ impl Context {
         Ok(())
     }
 
+    /// Whether every stream of this process is idle, or becomes so soon.
+    pub fn is_at_rest(&self) -> bool {
+        self.inner.device.driver.settle(stream::Inner::settle_once).is_ok()
+    }
+
     /// Frees something made in this context, by `free`, once no stream of this process can still be
     /// using it. If a stream stays busy or the driver refuses, it prints a warning and the memory
     /// stays until the process ends. Returns whether it was freed.

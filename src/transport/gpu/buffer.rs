@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Gpus, PATIENCE, Ready,
     endpoints::{end, is_lent},
+    kept::Kept,
 };
 use crate::{
     ffi::{
@@ -76,7 +77,7 @@ impl Buffer {
         let (memory, offer) = match end(&case.flows[flow], side).place {
             Place::Gpu(gpu) => {
                 let ready = gpus.ready(gpu)?;
-                let (memory, offer) = of_gpu(&ready.context, size, handle)?;
+                let (memory, offer) = of_gpu(&ready, size, handle)?;
                 (Owned::Gpu(memory, ready), offer)
             }
             // Host memory is reached by its own rank only.
@@ -175,17 +176,24 @@ impl Buffer {
     }
 }
 
-/// Allocates memory of the GPU of `context`, with the offer to another rank if it is shared by
-/// `handle`.
+/// Memory of the GPU `ready`, with the offer to another rank if it is shared by `handle`.
 fn of_gpu(
-    context: &Context,
+    ready: &Rc<Ready>,
     size: Bytes,
     handle: Option<Handle>,
 ) -> Result<(Box<dyn Memory>, Option<Offer>), Error> {
     const ALLOCATE: &str = "allocate a buffer";
     const SHARE: &str = "share memory of a GPU";
+    let context = &ready.context;
+    if handle.is_some() {
+        ready.buffers.clear();
+    }
     Ok(match handle {
-        None => (Box::new(cuda::Buffer::new(context, size).trying_to(ALLOCATE)?), None),
+        None => {
+            let make = || cuda::Buffer::new(context, size);
+            let memory = Kept::new(ready, |ready| &ready.buffers, size, make);
+            (Box::new(memory.trying_to(ALLOCATE)?), None)
+        }
         Some(Handle::Ipc) => {
             let memory = cuda::Buffer::to_share(context, size).trying_to(ALLOCATE)?;
             let handle = memory.ipc_handle().trying_to(SHARE)?;

@@ -86,7 +86,7 @@ impl Copies {
         };
         let streams = streams?;
         let team = is_switched.then(|| Team::new(case, world, gpus)).transpose()?;
-        let ready = streams.first().map(|first| &*first.copier.ready);
+        let ready = streams.first().map(|first| &first.copier.ready);
         let executors: BTreeSet<Rank> = case.flows.iter().map(executor).collect();
         if endpoints.is_apart && executors.len() > 1 {
             return Err(Error::Disagreement("ranks of several hosts cannot start together"));

@@ -7,6 +7,7 @@ mod copier;
 mod copy;
 mod direct;
 mod endpoints;
+mod kept;
 mod start;
 mod team;
 mod timing;
@@ -26,6 +27,7 @@ pub(super) use start::Start;
 pub(super) use timing::{Content, elapsed, join};
 pub use warmth::{clock_rose, warm};
 
+use self::kept::Shelf;
 use super::{Clock, Error, Mismatch, RESOLUTIONS_MIN, Support, TryingTo, pattern, values::Values};
 use crate::{
     ffi::{
@@ -69,6 +71,10 @@ pub(super) struct Ready {
     /// some links. The host reads them in `copied`.
     answers: cuda::Buffer,
     copied: RefCell<HostMemory>,
+    /// For buffers of cases.
+    buffers: Shelf<cuda::Buffer>,
+    /// For the flags that start their work.
+    flags: Shelf<HostMemory>,
     /// The resolution of its events.
     pub(super) resolution: Duration,
     warmth: warmth::Warmth,
@@ -139,7 +145,12 @@ impl Gpus {
         wanted: Bytes,
         whose: &str,
     ) -> Result<Option<String>, Error> {
-        let free = self.ready(gpu)?.context.free_memory().trying_to("ask for free memory")?;
+        let ready = self.ready(gpu)?;
+        let free = || ready.context.free_memory().trying_to("ask for free memory");
+        if wanted > free()? {
+            ready.buffers.clear();
+        }
+        let free = free()?;
         let sentence = || {
             format!(
                 "the buffers{whose} need {} of GPU {} but {} are free: give smaller --sizes",
@@ -174,6 +185,8 @@ impl Ready {
             kernels: Kernels::load(&context)?,
             answers: cuda::Buffer::new(&context, Bytes::kib(4))?,
             copied: RefCell::new(HostMemory::new(&context, Bytes::kib(4))?),
+            buffers: Shelf::default(),
+            flags: Shelf::default(),
             stream,
             resolution,
             context,

@@ -1,8 +1,8 @@
 //! Starts work together: it is queued behind a hold, and begins when the host releases it.
 
-use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
+use std::{collections::BTreeSet, rc::Rc, sync::atomic::Ordering, time::Duration};
 
-use super::{PATIENCE, Ready};
+use super::{PATIENCE, Ready, kept::Kept};
 use crate::{
     ffi::{
         CallError,
@@ -26,7 +26,7 @@ const TIMED_OUT: Bytes = Bytes::new(2048);
 #[derive(Debug)]
 pub(in crate::transport) struct Start {
     /// `None` if no GPU of this rank works.
-    own: Option<HostMemory>,
+    own: Option<Kept<HostMemory>>,
     /// The flag that all ranks watch. Without it the flag is in `own`.
     shared: Option<Registered>,
     /// The value of the flag that releases the work queued last.
@@ -41,7 +41,7 @@ impl Start {
     /// of this rank, if this rank is among them.
     pub(in crate::transport) fn together(
         starters: &BTreeSet<Rank>,
-        ready: Option<&Ready>,
+        ready: Option<&Rc<Ready>>,
         world: &mut World,
     ) -> Result<Self, Error> {
         let shared =
@@ -52,14 +52,14 @@ impl Start {
     /// For the work of `ready`, a GPU of this rank, if it has any. Without `shared` memory this
     /// rank begins alone.
     pub(in crate::transport) fn new(
-        ready: Option<&Ready>,
+        ready: Option<&Rc<Ready>>,
         shared: Option<Segment>,
     ) -> Result<Self, Error> {
+        let own = ready.map(flag).transpose().trying_to(PIN)?;
         let context = ready.map(|ready| &ready.context);
-        let own = context.map(|context| HostMemory::new(context, Bytes::kib(4))).transpose();
         let shared = context.zip(shared).map(|(context, shared)| Registered::new(context, shared));
         Ok(Self {
-            own: own.trying_to(PIN)?,
+            own,
             shared: shared.transpose().trying_to(PIN)?,
             ticket: 0,
             timeout: PATIENCE / 2,
@@ -96,7 +96,7 @@ impl Start {
                 // GPUs watch the low half of the word, which comes first.
                 shared.word(0).store(u64::from(self.ticket).to_le(), Ordering::Release);
             }
-            (None, Some(own)) => own.word(FLAG).store(self.ticket.to_le(), Ordering::Release),
+            (None, Some(own)) => own.get().word(FLAG).store(self.ticket.to_le(), Ordering::Release),
             (None, None) => {}
         }
     }
@@ -104,12 +104,23 @@ impl Start {
     /// Fails if a hold has timed out.
     pub(in crate::transport) fn check(&self) -> Result<(), Error> {
         match &self.own {
-            Some(own) if own.word(TIMED_OUT).load(Ordering::Acquire) != 0 => {
+            Some(own) if own.get().word(TIMED_OUT).load(Ordering::Acquire) != 0 => {
                 Err(Error::HeldTooLong(self.timeout))
             }
             _ => Ok(()),
         }
     }
+}
+
+/// Memory of a flag that has not been raised.
+fn flag(ready: &Rc<Ready>) -> Result<Kept<HostMemory>, CallError> {
+    const SIZE: Bytes = Bytes::kib(4);
+    let make = || HostMemory::new(&ready.context, SIZE);
+    let memory = Kept::new(ready, |ready| &ready.flags, SIZE, make)?;
+    for word in [FLAG, TIMED_OUT] {
+        memory.get().word(word).store(0, Ordering::Release);
+    }
+    Ok(memory)
 }
 
 const PIN: &str = "pin the flag that starts the work";

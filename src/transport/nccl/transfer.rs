@@ -92,7 +92,7 @@ impl Collectives {
         let iterations = case.collective().map(|(_, nccl, _)| nccl.iterations).unwrap_or_default();
         let deadline = world.deadline();
         let first = ranks.first().map(|rank| &rank.device);
-        let start = Start::new(first.map(|device| &*device.ready), None)?;
+        let start = Start::new(first.map(|device| &device.ready), None)?;
         let held_max = held_max(case);
         let step = iterations.operations_per_group.saturating_mul(iterations.launches());
         let clock = first.map(|RankDevice { part, ready, .. }| {

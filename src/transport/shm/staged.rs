@@ -152,7 +152,7 @@ impl Staged {
             }
         }
         let sources = ring_ends.iter().filter(|ring_end| ring_end.is_source).count();
-        let ready = ring_ends[..sources].first().map(|first| &*first.copier.ready);
+        let ready = ring_ends[..sources].first().map(|first| &first.copier.ready);
         let starters = case.flows.iter().map(|flow| flow.source.rank).collect();
         let start = Start::together(&starters, ready, world)?;
         let boundaries = ready.map(|ready| ready.events(2)).transpose()?.unwrap_or_default();
