@@ -4,10 +4,10 @@ use std::{borrow::Cow, fs, path::Path};
 
 use super::{Failure, options::Options};
 use crate::{
-    judge::expected::{self, Chosen, Difference, Machine, Measured},
+    judge::expected::{self, Chosen, Difference, Expected, Machine, Measured},
     machine::survey,
     plan::{
-        Case,
+        Case, Flow, TransportKind,
         catalogue::Catalogue,
         topology::{Host, Topology},
     },
@@ -62,20 +62,43 @@ impl Judge {
         if row.status != Status::Ok {
             return row;
         }
-        let machines = self.hosts.iter().map(|judged| &judged.machine);
-        let sites: Vec<expected::Site<'_>> = machines
-            .zip(hosts)
-            .map(|(machine, host)| expected::Site { machine, ranks: &host.ranks })
-            .collect();
         let chosen = Chosen {
             algorithm: row.algorithm.as_deref(),
             protocol: row.algorithm_protocol.as_deref(),
             transports: row.path.as_deref(),
             is_emulated: row.emulated,
         };
-        let expected = expected::expected(case, &sites, chosen, &self.catalogue);
+        let expected = self.expected(case, hosts, chosen);
         let judgement = expected::judge(measured(&row, case), expected);
         row.judged(judgement)
+    }
+
+    /// What `case` should reach between `hosts`, with what its library has `chosen`.
+    pub(super) fn expected(
+        &self,
+        case: &Case,
+        hosts: &[Host],
+        chosen: Chosen<'_>,
+    ) -> Result<Expected, String> {
+        let machines = self.hosts.iter().map(|judged| &judged.machine);
+        let sites: Vec<expected::Site<'_>> = machines
+            .zip(hosts)
+            .map(|(machine, host)| expected::Site { machine, ranks: &host.ranks })
+            .collect();
+        expected::expected(case, &sites, chosen, &self.catalogue)
+    }
+
+    /// Whether GPUs of `case` cannot reach each other's memory, so that its row is skipped.
+    pub(super) fn skips(&self, case: &Case, hosts: &[Host]) -> bool {
+        let of_rank = |rank| hosts.iter().position(|host| host.ranks.contains(&rank));
+        case.transport == TransportKind::P2p
+            && case.flows.iter().any(|Flow { source, target }| {
+                let host = of_rank(source.rank).filter(|&host| of_rank(target.rank) == Some(host));
+                let gpus = source.gpu().zip(target.gpu());
+                host.zip(gpus).is_some_and(|(host, (source, target))| {
+                    self.hosts[host].machine.keeps_apart(source.0, target.0)
+                })
+            })
     }
 
     /// Reports hosts that differ from what they should be, and rows that are not as expected.

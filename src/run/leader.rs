@@ -1,9 +1,11 @@
 //! Rank 0 from the plan to the last row: it plans, measures with the others, judges and records.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    END, Failure, Options, free_folder,
+    END, Failure, Options,
+    estimate::{Estimate, estimate},
+    free_folder,
     judge::{Judge, catalogue},
     notes::Notes,
     proof::Proof,
@@ -23,10 +25,11 @@ use crate::{
     record::{self, Recorder, Row, provenance::Provenance},
     show::{
         self,
-        progress::{Left, Progress},
+        progress::{Left, Progress, readable_wait},
     },
     stderr::say,
-    transport::machine_now,
+    transport::{Moment, machine_now},
+    units::{Bytes, count},
 };
 
 /// Plans, measures with the other ranks, records and prints; whether all went well.
@@ -45,6 +48,7 @@ pub(super) fn lead(
     let run = Run { options, hosts, simulation, judge, steps, is_launched };
     if options.dry_run {
         show::print(&steps::listing(&run.steps)).map_err(Failure::start)?;
+        run.say_estimate(&run.estimate(&run.steps), &run.steps);
         return Ok(true);
     }
     let mut recorder = run.open(ranks)?;
@@ -66,7 +70,10 @@ pub(super) fn lead(
         let topology = run.hosts[host].topology.clone();
         let mut worker = Worker::new(ranks, transports, topology, host, &job);
         worker.keep_up(rest.steps);
-        Leader::new(&run, worker, &mut recorder, &rest).measure_all(rest.steps)
+        let estimate = run.estimate(rest.steps);
+        run.say_estimate(&estimate, rest.steps);
+        let leader = Leader::new(&run, worker, &mut recorder, &rest, &estimate);
+        leader.measure_all(rest.steps, &estimate)
     };
     let shown = run.show_results(&recorder);
     measured?;
@@ -105,6 +112,31 @@ impl Run<'_> {
         }
     }
 
+    fn estimate(&self, steps: &[Step]) -> Estimate {
+        estimate(steps, self.options.effort(), &self.judge, &self.hosts)
+    }
+
+    /// Says how many rows `steps` are, and how long they take.
+    fn say_estimate(&self, estimate: &Estimate, steps: &[Step]) {
+        if self.options.quiet {
+            return;
+        }
+        let sizes: BTreeSet<Bytes> = steps.iter().flat_map(Step::cases).map(|c| c.size).collect();
+        let sizes = match (sizes.first(), sizes.last()) {
+            (Some(least), Some(most)) if least == most => format!(" of {least}"),
+            (Some(least), Some(most)) => format!(" of {least} to {most}"),
+            _ => String::new(),
+        };
+        let rows: usize = steps.iter().map(Step::rows).sum();
+        let (rows, time) = (count(rows, "row"), readable_wait(estimate.all.as_secs_f64()));
+        say(&format!("{rows}{sizes}, about {time}{}", self.whose_time()));
+    }
+
+    /// Whose time a duration is, if not this machine's.
+    fn whose_time(&self) -> &'static str {
+        if self.options.simulate.is_some() { " of the simulated machine" } else { "" }
+    }
+
     /// Starts the other ranks unless a launcher has, and sends each rank its job. Returns when all
     /// ranks have it.
     fn begin(&self, rest: &Rest<'_>, job: &Job, ranks: &mut Ranks) -> Result<(), Failure> {
@@ -139,6 +171,8 @@ struct Leader<'a> {
     proof: Proof,
     /// What has been reported about GPUs.
     notes: Notes,
+    /// When the first row began.
+    began: Moment,
     /// The number of rows of the whole run.
     rows: usize,
     /// Number of the next row. In a resumed run the first ones may be recorded already.
@@ -152,6 +186,7 @@ impl<'a> Leader<'a> {
         worker: Worker<'a>,
         recorder: &'a mut Recorder,
         rest: &Rest<'_>,
+        estimate: &Estimate,
     ) -> Self {
         let options = run.options;
         // A run that is resumed with other GPUs keeps the topology that it began with.
@@ -161,36 +196,42 @@ impl<'a> Leader<'a> {
             say(&format!("warning: {err}"));
         }
         let rows = rest.row - 1 + rest.steps.iter().map(Step::rows).sum::<usize>();
-        let weights = rest.steps.iter().filter_map(Step::weight);
-        let left = Left::new(weights, options.effort().time_limit);
+        let left = Left::new(estimate.weights.iter().copied().flatten());
         let progress = Progress::new(rows, recorder.rows().len(), left, options.verbosity());
         progress.begin_run(recorder.folder());
         let (proof, notes) = (Proof::default(), Notes::default());
-        Self { run, recorder, worker, progress, proof, notes, rows, next: rest.row }
+        let (began, next) = (machine_now(), rest.row);
+        Self { run, recorder, worker, progress, proof, notes, began, rows, next }
     }
 
     /// Measures and records all steps, then the end of the run. After a failure the other ranks are
     /// out of reach, so only this rank's own logs and health are recorded.
-    fn measure_all(mut self, steps: &[Step]) -> Result<(), Failure> {
-        let measured = self.measure(steps).and_then(|()| self.take_leave());
+    fn measure_all(mut self, steps: &[Step], estimate: &Estimate) -> Result<(), Failure> {
+        let before = self.recorder.rows().len();
+        let measured = self.measure(steps, estimate).and_then(|()| self.take_leave());
         if measured.is_err() {
             // The first failure is the one to report.
             let own = self.worker.own_leave();
             let _ = self.conclude(vec![own]);
         }
         self.progress.finish();
+        if !self.run.options.quiet {
+            let rows = count(self.recorder.rows().len() - before, "row");
+            let time = readable_wait(machine_now().since(self.began).as_secs_f64());
+            say(&format!("measured {rows} in {time}{}", self.run.whose_time()));
+        }
         measured
     }
 
     /// Measures and records each step. Ends early if a row cannot be recorded or a rank is lost.
-    fn measure(&mut self, steps: &[Step]) -> Result<(), Failure> {
-        for step in steps {
+    fn measure(&mut self, steps: &[Step], estimate: &Estimate) -> Result<(), Failure> {
+        for (step, &weight) in steps.iter().zip(&estimate.weights) {
             self.may_go_on()?;
             if let Step::Absent { transport, reason } = step {
                 self.record(Row::absent(self.next, *transport, reason), &[])?;
                 continue;
             }
-            if let Some((case, weight)) = step.cases().next().zip(step.weight()) {
+            if let Some((case, weight)) = step.cases().next().zip(weight) {
                 self.progress.begin(case, weight);
             }
             let began = machine_now();

@@ -1,5 +1,6 @@
 //! A run: a request becomes cases, cases are measured, and results become rows.
 
+mod estimate;
 mod follower;
 mod judge;
 mod leader;

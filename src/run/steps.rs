@@ -8,7 +8,6 @@ use super::sites::Site;
 use crate::{
     plan::{self, BadRequest, Case, Effort, Gpu, Rank, Request, TransportKind, topology::Host},
     record::{Naming, Row},
-    show::progress::Weight,
 };
 
 /// Cases that run at the same time. Each case is a row.
@@ -39,12 +38,6 @@ impl Step {
     /// The number of its rows.
     pub(super) fn rows(&self) -> usize {
         self.cases().count().max(1)
-    }
-
-    /// What its duration depends on; `None`: it takes no time.
-    pub(super) fn weight(&self) -> Option<Weight> {
-        let case = self.cases().max_by_key(|case| case.size)?;
-        Some(Weight { transport: case.transport, size: case.size })
     }
 
     /// Its rows, with the columns that are known from the plan.

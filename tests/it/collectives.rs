@@ -60,7 +60,8 @@ fn assert_known_answers(rows: &Rows) {
     }
 }
 
-const COLLECTIVES: &str = "nccl --operation all_reduce,all_gather,reduce_scatter,broadcast,reduce \
+const COLLECTIVES: &str = "nccl --place out-of-place,in-place --operation \
+                           all_reduce,all_gather,reduce_scatter,broadcast,reduce \
                            --sizes 16M --samples 6 --time-limit 10ms";
 
 #[test]
@@ -94,7 +95,8 @@ fn every_type_and_reduction_is_verified() {
 
 #[test]
 fn what_only_moves_is_verified_for_every_root() {
-    let line = "nccl --operation broadcast,alltoall,gather,scatter,sendrecv --root all \
+    let line = "nccl --place out-of-place,in-place --operation \
+                broadcast,alltoall,gather,scatter,sendrecv --root all \
                 --sizes 1000,64K --samples 1 --time-limit 1ms --ranks 2";
     let rows = Simulated::run(&machine(""), line).rows();
     // In place and not, for each root; to all, and to the next one, out of place only.

@@ -81,7 +81,8 @@ fn calls(report: &[serde_json::Value], name: &str) -> u64 {
 fn memory_of_both_kinds_is_registered_in_every_way_and_given_back() {
     for ranks in ["1", "4"] {
         let line = format!(
-            "nccl --operation all_gather,reduce_scatter --buffer cuda,nccl -R 0,local,2 \
+            "nccl --place out-of-place,in-place --operation all_gather,reduce_scatter \
+             --buffer cuda,nccl -R 0,local,2 \
              --sizes 64K {QUICK} --ranks {ranks}"
         );
         let run = Simulated::run(&machine(""), &line);
@@ -214,7 +215,8 @@ fn communicators_of_parts_work_at_the_same_time_and_the_slowest_counts() {
 
 #[test]
 fn parts_are_verified_in_every_operation_and_place() {
-    let line = "nccl --sizes 4K --split MOD:2 --root all --samples 1 --time-limit 1ms --ranks 2";
+    let line = "nccl --place out-of-place,in-place --sizes 4K --split MOD:2 --root all \
+                --samples 1 --time-limit 1ms --ranks 2";
     let run = Simulated::run(&machine(""), line);
     let rows = run.rows();
     // Four collectives with a root, of which there are two, and five without; two of nine are not
@@ -277,7 +279,8 @@ fn operations_in_a_graph_last_as_long_and_are_launched_so_often() {
 
 #[test]
 fn every_operation_in_a_graph_is_verified() {
-    let line = "nccl --sizes 4K -o sum,mulsum -G 2 --samples 1 --time-limit 1ms --ranks 2";
+    let line = "nccl --place out-of-place,in-place --sizes 4K -o sum,mulsum -G 2 --samples 1 \
+                --time-limit 1ms --ranks 2";
     let rows = Simulated::run(&machine(""), line).rows();
     // Three reductions of two kinds and four others in place and not, two only not.
     assert_eq!(rows.len(), 2 * (3 * 2 + 4) + 2);

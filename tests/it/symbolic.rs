@@ -119,7 +119,8 @@ fn processes_have_the_same_rows() {
     }
 }
 
-const COLLECTIVES: &str = "nccl --operation all_reduce,all_gather,reduce_scatter,broadcast,reduce,\
+const COLLECTIVES: &str = "nccl --place out-of-place,in-place --operation \
+                           all_reduce,all_gather,reduce_scatter,broadcast,reduce,\
                            alltoall,gather,scatter,sendrecv --sizes 64K";
 const TYPES: &str = "nccl --operation all_reduce,reduce_scatter --sizes 4K -n 2 \
                      --place out-of-place -d int8,uint64,half,f8e4m3 -o sum,avg,mulsum";

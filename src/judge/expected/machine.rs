@@ -205,6 +205,12 @@ impl Machine {
         gpu.ok_or_else(|| format!("nothing is known of GPU {ordinal}"))
     }
 
+    /// Whether neither of two GPUs that it knows reaches the other's memory.
+    pub fn keeps_apart(&self, gpu: u32, other: u32) -> bool {
+        let is_known = gpu != other && self.gpu(gpu).is_ok() && self.gpu(other).is_ok();
+        is_known && self.pair(gpu, other).is_none() && self.pair(other, gpu).is_none()
+    }
+
     /// The way from one GPU to another's memory.
     pub fn pair(&self, gpu: u32, peer: u32) -> Option<&Pair> {
         self.pairs.iter().find(|pair| (pair.gpu, pair.peer) == (gpu, peer))

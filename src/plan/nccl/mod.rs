@@ -84,9 +84,9 @@ pub struct CollectiveRequest {
           value_parser = roots)]
     pub roots: std::vec::Vec<u32>,
 
-    /// Whether the receive buffer is the send buffer; comma-separated
-    #[arg(long = "place", value_name = "PLACE", value_delimiter = ',', value_parser = place(),
-          default_value = "out-of-place,in-place")]
+    /// Whether the receive buffer is the send buffer; comma-separated [default: out-of-place; both
+    /// with --effort thorough or --format nccl-tests]
+    #[arg(long = "place", value_name = "PLACE", value_delimiter = ',', value_parser = place())]
     pub in_place: Vec<bool>,
 
     /// Who allocates memory: the driver, or NCCL (ncclMemAlloc, as nccl-tests does);
@@ -155,7 +155,7 @@ impl Default for CollectiveRequest {
             data_types: vec![DataType::Float],
             reductions: vec![Reduction::Sum],
             roots: vec![0],
-            in_place: vec![false, true],
+            in_place: vec![false],
             buffers: Vec::new(),
             registrations: vec![Registration::None],
             iterations: Iterations::default(),

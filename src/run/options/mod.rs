@@ -183,6 +183,11 @@ impl Options {
         each_once(&mut request.issuers);
         each_once(&mut request.fabric.memory);
         let collectives = &mut request.collectives;
+        if collectives.in_place.is_empty() {
+            // nccl-tests shows both.
+            let has_both = self.effort == Level::Thorough || self.format == Format::NcclTests;
+            collectives.in_place = if has_both { vec![false, true] } else { vec![false] };
+        }
         each_once(&mut collectives.in_place);
         each_once(&mut collectives.buffers);
         each_once(&mut collectives.registrations);

@@ -195,7 +195,7 @@ impl Runs {
 }
 
 /// `40 s`, `3 min`, `2.5 h`
-fn readable_wait(seconds: f64) -> String {
+pub(crate) fn readable_wait(seconds: f64) -> String {
     match seconds {
         ..90.0 => format!("{seconds:.0} s"),
         ..5400.0 => format!("{:.0} min", seconds / 60.0),
