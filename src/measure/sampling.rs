@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(bandwidth(stop(None), &wide, MS, 2000 * MS), None);
         // Samples that are short together do not end it.
         assert_eq!(bandwidth(stop(None), &[10.0; 40], MS / 10, 4 * MS), Some(60));
-        assert_eq!(bandwidth(stop(None), &[10.0; 320], MS / 10, 32 * MS), None);
+        assert_eq!(bandwidth(stop(None), &[10.0; 200], MS / 10, 20 * MS), None);
         // Between two looks nothing is decided, however narrow the interval.
         assert_eq!(bandwidth(stop(None), &[10.0; 50], MS, 50 * MS), Some(30));
     }

@@ -286,8 +286,8 @@ fn every_operation_in_a_graph_is_verified() {
     assert_eq!(rows.len(), 2 * (3 * 2 + 4) + 2);
     assert!((0..rows.len()).all(|row| rows.cell(row, "status") == "ok"));
     // As many as nccl-tests would have: three groups of five, twice.
-    let line = "nccl --operation all_gather --sizes 4K -n 3 -m 5 -w 7 -G 2 --samples 2 \
-                --time-limit 1ms --ranks 2";
+    let line = "nccl --operation all_gather --place out-of-place,in-place --sizes 4K -n 3 -m 5 -w 7 \
+                -G 2 --samples 2 --time-limit 1ms --ranks 2";
     let rows = Simulated::run(&machine(""), line).rows();
     let each = |row| (rows.cell(row, "status"), rows.cell(row, "operations_per_sample"));
     assert_eq!((each(0), each(1)), (("ok", "30"), ("ok", "30")));

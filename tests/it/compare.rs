@@ -430,7 +430,7 @@ fn results_of_other_tools_are_held_against_ours() {
         cases.iter().find(is).unwrap_or_else(|| panic!("{name}: {cases:?}"))[key].as_f64()
     };
 
-    place.run("nccl", "nccl --simulate p5.48xlarge --operation all_reduce --sizes 8,1M --samples 6 --time-limit 1ms --quiet");
+    place.run("nccl", "nccl --simulate p5.48xlarge --operation all_reduce --place out-of-place,in-place --sizes 8,1M --samples 6 --time-limit 1ms --quiet");
     let file = fixture("nccl-tests-2.19.6.txt");
     let (cases, _) = place.judged(&format!("nccl {file} --across simulated,nccl"));
     let of_ours = Rows::read(&place.path("nccl"));

@@ -262,7 +262,7 @@ fn several_runs_and_sweeps_go_on_one_page() {
     fs::write(
         &plan,
         "command = \"nccl\"\n\
-         flags = \"--simulate p4d.24xlarge --gpus 0-1 --operation all_reduce --sizes 1M --time-limit 10ms\"\n\
+         flags = \"--simulate p4d.24xlarge --gpus 0-1 --operation all_reduce --place out-of-place,in-place --sizes 1M --time-limit 10ms\"\n\
          repetitions = 2\n\
          [[axis]]\nname = \"algorithm\"\n\
          values = [{ label = \"default\" }, { label = \"Tree\", env = { NCCL_ALGO = \"Tree\" } }]\n",

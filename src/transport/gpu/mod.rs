@@ -129,6 +129,10 @@ impl Gpus {
             let sum = wanted.entry(gpu).or_default();
             *sum = sum.plus(each);
         }
+        if wanted.is_empty() {
+            // A rank with a part may need memory of a GPU that this one has too.
+            self.ready.borrow().values().for_each(|ready| ready.buffers.clear());
+        }
         for (gpu, wanted) in wanted {
             if let Some(lack) = self.lack_of_memory(gpu, wanted, "")? {
                 return Ok(Support::No(lack));
