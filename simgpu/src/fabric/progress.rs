@@ -33,17 +33,17 @@ const LOOKS: u32 = 2;
 /// died or stopped meanwhile.
 const REST_NS: u64 = 50_000_000;
 
-/// Polls in vain of each of its endpoints after which a thread sleeps between them, and for how long if
-/// nothing wakes it: threads that give way to each other and never sleep get little of a processor that
-/// others use too.
-const VAIN_POLLS: u32 = 64;
+/// A thread whose endpoints all had nothing sleeps until it is told something, or for so long: it may
+/// have more to look at. To give way instead would cost a time slice each time where others use the
+/// processors too.
 const NAP: Duration = Duration::from_micros(200);
 
 thread_local! {
     /// What this thread looks for on a GPU, and how often it has in vain since it last polled an
     /// endpoint.
     static LOOKED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
-    /// Polls in vain since its endpoints were last told something, and how often they had been.
+    /// Polls of endpoints that were told nothing, one after the other since this thread last slept, and
+    /// how often its process had been told anything.
     static IDLE: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
@@ -52,7 +52,6 @@ thread_local! {
 pub(super) struct Seen {
     told: u32,
     at_ns: u64,
-    user: u32,
     endpoints: u32,
 }
 
@@ -62,10 +61,12 @@ pub(super) fn poll(world: &World, at: u32, seen: &mut Seen) -> Option<Note> {
     let now_ns = monotonic_ns();
     LOOKED.set((0, 0));
     // Polls in vain would keep the others from the lock, and from the processors.
+    let rings = world.shared.board(world.place).rings();
     if seen.told == world.shared.told(at) && now_ns < seen.at_ns + REST_NS {
-        rest(world, seen);
+        rest(world, seen, rings);
         return None;
     }
+    IDLE.set((0, rings));
     let mut plane = world.plane();
     if seen.at_ns != 0 && now_ns >= seen.at_ns + REST_NS {
         plane.bury_the_dead();
@@ -87,24 +88,21 @@ pub(super) fn poll(world: &World, at: u32, seen: &mut Seen) -> Option<Note> {
         }
         let is_on = go_on(world, &mut plane, now_ns);
         if !is_on {
-            *seen = Seen { told: world.shared.told(at), at_ns: now_ns, user, endpoints };
+            *seen = Seen { told: world.shared.told(at), at_ns: now_ns, endpoints };
             return None;
         }
     }
 }
 
 /// Leaves the processor to others once each endpoint has been polled in vain.
-fn rest(world: &World, seen: &Seen) {
-    let rings = world.shared.rings(seen.user);
+fn rest(world: &World, seen: &Seen, rings: u32) {
     let polls = match IDLE.get() {
         (polls, rung) if rung == rings => polls + 1,
         _ => 1,
     };
-    IDLE.set((polls, rings));
-    if polls >= VAIN_POLLS * seen.endpoints {
-        world.shared.nap(seen.user, rings, NAP);
-    } else if polls.is_multiple_of(seen.endpoints) {
-        std::thread::yield_now();
+    IDLE.set((polls % seen.endpoints, rings));
+    if polls >= seen.endpoints {
+        world.shared.board(world.place).nap(rings, NAP);
     }
 }
 
@@ -112,11 +110,7 @@ fn rest(world: &World, seen: &Seen) {
 /// not executed yet. If the thread has endpoints, time goes there by those, or while it looks at nothing
 /// else.
 pub(crate) fn looks_again(world: &World, time_ps: Option<u64>) -> bool {
-    let Some(time_ps) = time_ps else {
-        // Nobody wakes this thread when it is: it does not sleep meanwhile.
-        IDLE.set((0, IDLE.get().1));
-        return true;
-    };
+    let Some(time_ps) = time_ps else { return true };
     let is_later = || time_ps > world.shared.host_ps();
     if !is_later() {
         return false;

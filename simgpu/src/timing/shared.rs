@@ -20,7 +20,7 @@ use super::{
     futex::{wait, wake},
     ps_of_ns,
     settle::{After, Step, What},
-    wire::{ENDPOINTS, USERS},
+    wire::ENDPOINTS,
 };
 use crate::machine::Machine;
 
@@ -41,8 +41,6 @@ pub(crate) struct Shared {
     host_ps: AtomicU64,
     /// Changes when an endpoint of the network has something new, or its process is to look at all.
     told: [AtomicU32; ENDPOINTS],
-    /// Of each thread that has endpoints.
-    bells: [Bell; USERS],
     /// Bytes of each GPU: NVLink out and in, PCIe out and in.
     traffic: [[AtomicU64; 4]; GPUS],
     /// What each GPU's clocks depend on.
@@ -58,13 +56,6 @@ pub(crate) struct Shared {
 // SAFETY: the plane is only reached through a `Guard`, and there is one at a time; the lock is
 // made for use from everywhere; the rest is atomic.
 unsafe impl Sync for Shared {}
-
-/// Wakes a thread that waits for what its endpoints are told.
-#[repr(C)]
-struct Bell {
-    rings: AtomicU32,
-    is_waited_for: AtomicU32,
-}
 
 /// A machine's state, open in this process.
 #[derive(Debug)]
@@ -224,29 +215,12 @@ impl Shared {
         self.told[endpoint as usize].load(Ordering::Acquire)
     }
 
-    /// Endpoints of the network, each of a user, have something new.
+    /// Endpoints of the network, each of the process at a place, have something new.
     pub(crate) fn tell(&self, endpoints: impl IntoIterator<Item = (u32, u32)>) {
-        for (endpoint, user) in endpoints {
+        for (endpoint, place) in endpoints {
             self.told[endpoint as usize].fetch_add(1, Ordering::AcqRel);
-            let bell = &self.bells[user as usize];
-            bell.rings.fetch_add(1, Ordering::SeqCst);
-            if bell.is_waited_for.swap(0, Ordering::SeqCst) == 1 {
-                wake(&bell.rings);
-            }
+            self.board(place as usize).done.ring();
         }
-    }
-
-    /// How often a user's endpoints were told something.
-    pub(crate) fn rings(&self, user: u32) -> u32 {
-        self.bells[user as usize].rings.load(Ordering::Acquire)
-    }
-
-    /// Sleeps until a user's endpoints were told something after it had seen so many `rings`, or for
-    /// `limit`.
-    pub(crate) fn nap(&self, user: u32, rings: u32, limit: Duration) {
-        let bell = &self.bells[user as usize];
-        bell.is_waited_for.store(1, Ordering::SeqCst);
-        wait(&bell.rings, rings, limit);
     }
 
     /// Device memory that a process has on a GPU, in bytes.
@@ -405,9 +379,19 @@ pub(crate) struct Board {
 struct Done {
     /// Entries that have been executed.
     executed: AtomicU64,
-    /// How many threads wait for `executed`, and what changes when they should look.
+    /// How many threads wait for `executed`, or for what their endpoints are told, and what changes
+    /// when they should look.
     watchers: AtomicU32,
     progress: AtomicU32,
+}
+
+impl Done {
+    fn ring(&self) {
+        self.progress.fetch_add(1, Ordering::SeqCst);
+        if self.watchers.load(Ordering::SeqCst) > 0 {
+            wake(&self.progress);
+        }
+    }
 }
 
 /// An operation in the order of execution.
@@ -505,11 +489,19 @@ impl Board {
     /// Another entry has been executed.
     pub(crate) fn finish(&self, executed: u64) {
         self.done.executed.store(executed, Ordering::Release);
-        fence(Ordering::SeqCst);
-        if self.done.watchers.load(Ordering::Relaxed) > 0 {
-            self.done.progress.fetch_add(1, Ordering::Release);
-            wake(&self.done.progress);
-        }
+        self.done.ring();
+    }
+
+    /// Changes when another entry has been executed, or an endpoint of the process has something new.
+    pub(crate) fn rings(&self) -> u32 {
+        self.done.progress.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until there are other `rings` than those, or for `limit`.
+    pub(crate) fn nap(&self, rings: u32, limit: Duration) {
+        self.done.watchers.fetch_add(1, Ordering::SeqCst);
+        wait(&self.done.progress, rings, limit);
+        self.done.watchers.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Waits until the first `count` entries have been executed, or their process has died.

@@ -21,7 +21,7 @@ use pool::{NONE, Pool};
 /// Network interfaces of a machine.
 pub(crate) const NICS: usize = 320;
 /// Threads that have endpoints.
-pub(crate) const USERS: usize = 256;
+const USERS: usize = 256;
 /// Endpoints of all processes together.
 pub(crate) const ENDPOINTS: usize = 4096;
 /// Operations of all endpoints that are under way.
@@ -265,14 +265,16 @@ impl Wires {
         }
     }
 
-    /// The endpoints that were told something since this was last asked, and who uses each.
+    /// The endpoints that were told something since this was last asked, and the place of each one's
+    /// process.
     pub(crate) fn take_told(&mut self) -> impl Iterator<Item = (u32, u32)> {
         let all = std::mem::replace(&mut self.told, [0; ENDPOINTS / 64]);
         let bits = |(word, bits): (usize, u64)| {
             (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word as u32 * 64 + bit)
         };
         let told = all.into_iter().enumerate().filter(|(_, bits)| *bits != 0).flat_map(bits);
-        told.map(|at| (at, self.endpoints[at as usize].user))
+        let user = |at: u32| &self.users[self.endpoints[at as usize].user as usize];
+        told.map(move |at| (at, user(at).place))
     }
 
     /// The next thing that happens at `now_ps` or before: bytes to be moved, which the caller does
