@@ -38,6 +38,9 @@ const REST_NS: u64 = 50_000_000;
 /// processors too.
 const NAP: Duration = Duration::from_micros(200);
 
+/// Before that it looks for so long: mostly another thread runs, and is about to tell it something.
+const SPIN_NS: u64 = 50_000;
+
 thread_local! {
     /// What this thread looks for on a GPU, and how often it has in vain since it last polled an
     /// endpoint.
@@ -101,8 +104,16 @@ fn rest(world: &World, seen: &Seen, rings: u32) {
         _ => 1,
     };
     IDLE.set((polls % seen.endpoints, rings));
-    if polls >= seen.endpoints {
-        world.shared.board(world.place).nap(rings, NAP);
+    if polls < seen.endpoints {
+        return;
+    }
+    let board = world.shared.board(world.place);
+    let began_ns = monotonic_ns();
+    while board.rings() == rings {
+        if monotonic_ns() > began_ns + SPIN_NS {
+            return board.nap(rings, NAP);
+        }
+        std::hint::spin_loop();
     }
 }
 
