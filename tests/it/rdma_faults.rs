@@ -92,20 +92,23 @@ fn every_launchers_ranks_end_when_one_is_killed_or_stops() {
 }
 
 #[test]
-fn a_rank_that_stops_on_its_way_to_a_barrier_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let (output, halt) = (folder.path().join("run"), folder.path().join("halt"));
-    let line = line(&output).replace("one-way", "neighbours").replace("limit 1s", "limit 60s");
-    let line = format!("{line} --ranks 3 --fabric-lib {}", library(folder.path()).display());
-    let mut command = g2g();
-    command.args(line.split_whitespace()).env("FAULT", "halt").env("WHEN", "bulk");
-    command.env("HALT", &halt);
-    let parent = Running::start(&mut command);
-    assert!(eventually(SOON, || children(&parent).len() == 2), "not all ranks started");
-    fs::write(&halt, children(&parent)[1].to_string()).unwrap();
-    let (result, said) = end(parent);
-    assert_eq!(result.status.code(), Some(1), "{said}");
-    assert!(is_named(&said) && !said.contains("for rank 1 "), "{said}");
+fn a_rank_that_stops_on_its_way_to_a_barrier_or_before_it_confirms_the_last_data_is_named() {
+    for fault in ["halt", "halt-last"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (output, halt) = (folder.path().join("run"), folder.path().join("halt"));
+        let line = line(&output).replace("one-way", "neighbours").replace("limit 1s", "limit 60s");
+        let line = format!("{line} --ranks 3 --fabric-lib {}", library(folder.path()).display());
+        let mut command = g2g();
+        command.args(line.split_whitespace()).env("FAULT", fault).env("WHEN", "bulk");
+        command.env("HALT", &halt);
+        let parent = Running::start(&mut command);
+        assert!(eventually(SOON, || children(&parent).len() == 2), "not all ranks started");
+        fs::write(&halt, children(&parent)[1].to_string()).unwrap();
+        let (result, said) = end(parent);
+        assert_eq!(result.status.code(), Some(1), "{said}");
+        let is_other_named = ["for rank 0 ", "for rank 1 "].iter().any(|rank| said.contains(rank));
+        assert!(is_named(&said) && !is_other_named, "{fault}: {said}");
+    }
 }
 
 #[test]

@@ -17,7 +17,8 @@
  * and for connections of another kind with "-xrc" behind it.
  *
  * With FAULT=halt the process whose number is in the file HALT stops where it would tell another
- * that it has come to a barrier.
+ * that it has come to a barrier, and with FAULT=halt-last where it would confirm what has arrived
+ * after it has said that its own flow is over.
  */
 
 #define _GNU_SOURCE
@@ -46,6 +47,7 @@
 /* The kinds of g2g's words (`src/transport/rdma/signal.rs`). */
 #define KIND_SHIFT 29
 #define KIND_DATA 0
+#define KIND_CONFIRM 1
 #define KIND_FINAL 2
 #define KIND_TELL 3
 
@@ -265,6 +267,9 @@ static struct endpoint *of_msg(struct fid_ep *ep)
 	return (struct endpoint *)((char *)ep->msg - offsetof(struct endpoint, msg));
 }
 
+/* Whether the last word of a flow was said, and nothing but confirmations since. */
+static int said_final;
+
 /* Stops this process if the file HALT has its number. */
 static void halt_if_asked(void)
 {
@@ -286,12 +291,16 @@ static ssize_t writemsg(struct fid_ep *ep, const struct fi_msg_rma *msg, uint64_
 	enum fault fault = fault_of_next(endpoint);
 	struct fi_msg_rma sent = *msg;
 	struct iovec data;
+	uint64_t kind = msg->data >> KIND_SHIFT;
 	ssize_t code;
 
-	if (msg->data >> KIND_SHIFT != KIND_DATA) {
-		if (msg->data >> KIND_SHIFT == KIND_TELL && !strcmp(getenv("FAULT"), "halt"))
+	if (kind != KIND_DATA) {
+		if (kind == KIND_TELL && !strcmp(getenv("FAULT"), "halt"))
 			halt_if_asked();
-		if (msg->data >> KIND_SHIFT == KIND_FINAL) {
+		if (kind == KIND_CONFIRM && said_final && !strcmp(getenv("FAULT"), "halt-last"))
+			halt_if_asked();
+		said_final = kind == KIND_FINAL || (said_final && kind == KIND_CONFIRM);
+		if (kind == KIND_FINAL) {
 			/* What is late by now never comes. */
 			endpoint->in_run = 0;
 			endpoint->is_late = 0;

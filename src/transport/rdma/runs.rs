@@ -35,9 +35,10 @@ impl Streams {
     }
 
     /// The rank that has not come to the barrier, or does not take the word that this one has.
-    fn late(&self) -> Rank {
-        let silent = self.barrier.missing().or_else(|| self.outbox.first());
-        silent.unwrap_or_else(|| self.missing())
+    pub(super) fn late(&self) -> Rank {
+        let first = || self.ways.first().map(|(rank, _)| *rank);
+        let silent = self.barrier.missing().or_else(|| self.outbox.first()).or_else(first);
+        silent.unwrap_or(self.rank)
     }
 
     fn run_with(

@@ -197,7 +197,7 @@ impl Streams {
                 }
             }
             let all_move = moved && self.have_all_moved(&mut seen);
-            self.wait_on(&mut patience, all_move, if is_ending { END } else { FLOW })?;
+            self.wait_on(&mut patience, all_move, if is_ending { END } else { FLOW }, goal)?;
         }
         Ok(())
     }
@@ -244,7 +244,7 @@ impl Streams {
                 if self.initiated().all(|channel| is_done(channel, self.verb)) {
                     break;
                 }
-                self.wait_on(&mut patience, moved, FLOW)?;
+                self.wait_on(&mut patience, moved, FLOW, goal)?;
                 moved = self.go_on(goal)?;
             }
             let elapsed = clock::machine_now().ns().saturating_sub(start);
@@ -254,7 +254,7 @@ impl Streams {
         let goal = Goal { group: None, stop: Some(done), pauses: false, is_last: true };
         while !self.is_over(goal) {
             let moved = self.advance(goal)?;
-            self.wait_on(&mut patience, moved, END)?;
+            self.wait_on(&mut patience, moved, END, goal)?;
         }
         Ok(())
     }
@@ -492,45 +492,48 @@ impl Streams {
 
     /// Whether nothing is left to do or to receive.
     fn is_over(&self, goal: Goal) -> bool {
-        let is_read = self.verb == Verb::Read;
-        let is_done = |channel: &Channel| {
-            let count = &channel.count;
-            let arrived = if channel.initiates { count.posted } else { count.delivered };
-            let all_confirmed = match goal.group {
-                _ if is_read => 0,
-                Some(group) => arrived / group,
-                None => 1,
-            };
-            let answers = self.verb == Verb::PingPong;
-            let is_staged = channel.memories.stage.is_some() && channel.initiates;
-            count.completed == count.posted
-                && (!is_staged || count.turns == count.posted)
-                && count.last.is_some()
-                && count.confirmed == all_confirmed
-                && match (channel.initiates, is_read) {
-                    (true, _) => goal.stop == Some(count.posted),
-                    (false, true) => true,
-                    (false, false) => {
-                        count.has_all(goal.group.unwrap_or(1))
-                            && (!answers || count.posted == count.delivered)
-                    }
-                }
-        };
         goal.is_last
             && self.outbox.is_empty()
             && self.signals_under_way == 0
-            && self.channels.iter().all(is_done)
+            && self.channels.iter().all(|channel| self.is_done(channel, goal))
+    }
+
+    /// Whether nothing is left to do or to receive for a flow.
+    fn is_done(&self, channel: &Channel, goal: Goal) -> bool {
+        let is_read = self.verb == Verb::Read;
+        let count = &channel.count;
+        let arrived = if channel.initiates { count.posted } else { count.delivered };
+        let all_confirmed = match goal.group {
+            _ if is_read => 0,
+            Some(group) => arrived / group,
+            None => 1,
+        };
+        let answers = self.verb == Verb::PingPong;
+        let is_staged = channel.memories.stage.is_some() && channel.initiates;
+        count.completed == count.posted
+            && (!is_staged || count.turns == count.posted)
+            && count.last.is_some()
+            && count.confirmed == all_confirmed
+            && match (channel.initiates, is_read) {
+                (true, _) => goal.stop == Some(count.posted),
+                (false, true) => true,
+                (false, false) => {
+                    count.has_all(goal.group.unwrap_or(1))
+                        && (!answers || count.posted == count.delivered)
+                }
+            }
     }
 
     /// Waits between polls, and fails if nothing has moved for too long.
     #[inline]
-    pub(super) fn wait_on(
+    fn wait_on(
         &mut self,
         patience: &mut Patience,
         moved: bool,
         waiting_for: &'static str,
+        goal: Goal,
     ) -> Result<(), Error> {
-        self.wait_for(patience, moved, waiting_for, Self::missing)
+        self.wait_for(patience, moved, waiting_for, |streams| streams.missing(goal))
     }
 
     /// The same where `missing` says which rank this one waits for.
@@ -539,7 +542,7 @@ impl Streams {
         patience: &mut Patience,
         moved: bool,
         waiting_for: &'static str,
-        missing: fn(&Self) -> Rank,
+        missing: impl FnOnce(&Self) -> Rank,
     ) -> Result<(), Error> {
         if moved {
             patience.renew();
@@ -553,7 +556,7 @@ impl Streams {
     }
 
     /// The rank that this one waits for.
-    pub(super) fn missing(&self) -> Rank {
+    fn missing(&self, goal: Goal) -> Rank {
         // This rank itself, if its GPU hangs.
         let is_copying =
             |channel: &Channel| channel.memories.stage.as_ref().is_some_and(Stage::is_copying);
@@ -563,12 +566,8 @@ impl Streams {
         if let Some(partner) = self.standing {
             return partner;
         }
-        let is_waiting = |channel: &&Channel| {
-            channel.under_way() > 0 || channel.count.last.is_none() || channel.count.confirmed == 0
-        };
-        let by_flow = self.channels.iter().find(is_waiting).map(|channel| channel.peer.rank);
-        let by_way = || self.ways.first().map(|(rank, _)| *rank);
-        by_flow.or_else(|| self.barrier.missing()).or_else(by_way).unwrap_or(self.rank)
+        let undone = self.channels.iter().find(|channel| !self.is_done(channel, goal));
+        undone.map_or_else(|| self.late(), |channel| channel.peer.rank)
     }
 
     /// The error of a failed operation, with the rank at its other end.
