@@ -34,7 +34,8 @@ impl Streams {
         Ok(())
     }
 
-    /// The rank that has not come to the barrier, or does not take the word that this one has.
+    /// The rank that has not come to the barrier, or does not take the word that this one has; where
+    /// neither is known, the first partner.
     pub(super) fn late(&self) -> Rank {
         let first = || self.ways.first().map(|(rank, _)| *rank);
         let silent = self.barrier.missing().or_else(|| self.outbox.first()).or_else(first);
