@@ -77,9 +77,12 @@ driver! {
         let latest = || event::latest(&world.plane().events[event.slot]);
         world.help(|| is_done(&world.executor, &latest()));
         let latest = latest();
-        let time_ps = if let Latest::Timed { time_ps, .. } = latest { time_ps } else { 0 };
-        let end_ps = is_done(&world.executor, &latest).then_some(time_ps);
-        if fabric::looks_again(world, end_ps) {
+        let time_ps = match latest {
+            Latest::Never => Some(0),
+            Latest::Queued { .. } => None,
+            Latest::Timed { time_ps, .. } => Some(time_ps),
+        };
+        if fabric::looks_again(world, time_ps, || is_done(&world.executor, &latest)) {
             return Err(Code::NOT_READY);
         }
         reach(world, &latest);

@@ -181,7 +181,7 @@ impl<'w> Queueing<'w> {
         let is_done = || world.executor.executed(slot) >= queued;
         world.help(is_done);
         let end_ps = is_done().then(|| world.executor.end_ps(slot));
-        if fabric::looks_again(world, end_ps) {
+        if fabric::looks_again(world, end_ps, is_done) {
             return Err(Code::NOT_READY);
         }
         world.shared.reach(world.executor.end_ps(slot));

@@ -117,13 +117,17 @@ fn rest(world: &World, seen: &Seen, rings: u32) {
     }
 }
 
-/// Whether a thread has to look again for what happens on a GPU at `time_ps`, or, without a time, is
-/// not executed yet. If the thread has endpoints, time goes there by those, or while it looks at nothing
-/// else.
-pub(crate) fn looks_again(world: &World, time_ps: Option<u64>) -> bool {
+/// Whether a thread has to look again for what happens on a GPU at `time_ps`, or, without a time, may
+/// never happen; `is_done` says whether it is carried out. If the thread has endpoints, time goes there
+/// by those, or while it looks at nothing else, and no further before it is done.
+pub(crate) fn looks_again(
+    world: &World,
+    time_ps: Option<u64>,
+    is_done: impl Fn() -> bool,
+) -> bool {
     let Some(time_ps) = time_ps else { return true };
     let is_later = || time_ps > world.shared.host_ps();
-    if !is_later() {
+    if !is_later() && is_done() {
         return false;
     }
     let looks = match LOOKED.get() {
@@ -132,12 +136,22 @@ pub(crate) fn looks_again(world: &World, time_ps: Option<u64>) -> bool {
     };
     LOOKED.set((time_ps, looks));
     let mut plane = world.plane();
-    let Some(user) = plane.wires.user(world.place, thread()) else { return false };
-    plane.wires.look(user, time_ps, looks >= LOOKS);
-    while is_later() && go_on(world, &mut plane, monotonic_ns()) {
-        settle(world, &mut plane);
+    let Some(user) = plane.wires.user(world.place, thread()) else { return !is_done() };
+    if is_later() {
+        plane.wires.look(user, time_ps, looks >= LOOKS);
+        while is_later() && go_on(world, &mut plane, monotonic_ns()) {
+            settle(world, &mut plane);
+        }
+        if is_later() {
+            return true;
+        }
     }
-    is_later()
+    if is_done() {
+        return false;
+    }
+    plane.wires.rouse(user);
+    settle(world, &mut plane);
+    true
 }
 
 /// This thread waits from now on for something that no endpoint brings, or no longer.

@@ -9,7 +9,9 @@
 //!
 //! * For writes and messages the target sends it when a slot is free again.
 //! * For reads the target requests the next chunk with it, and the source answers with it when the
-//!   chunk can be read.
+//!   chunk can be read. The answers leave by the interfaces that also send the chunks, so the target
+//!   reads no more than half of the ring at a time: the other half's answers do not wait behind all
+//!   of it, and none arrives too late for its chunk to follow the last one.
 
 use super::{
     channel::{self, Channel, Memories, Request},
@@ -147,6 +149,11 @@ impl Stage {
         self.arrived[self.place(self.begun)].filter(|_| has_room)
     }
 
+    /// Whether one more chunk may be read: at most half of the ring, or one.
+    fn can_read(&self) -> bool {
+        self.read - self.begun < self.chunks.slots.div_ceil(2)
+    }
+
     /// The number of the oldest queued copy, if it is done.
     fn next_done(&self) -> Result<Option<u64>, Error> {
         let is_done =
@@ -208,6 +215,7 @@ impl Streams {
         // The source has said how many chunks can be read.
         while self.verb == Verb::Read
             && stage.read < self.channels[own].count.turns
+            && stage.can_read()
             && self.post_chunk(own, stage.read, stage.chunks)?
         {
             stage.read += 1;

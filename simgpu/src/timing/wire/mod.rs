@@ -250,17 +250,21 @@ impl Wires {
 
     /// Those for whom something has happened by `now_ps` are to look before time goes on.
     pub(crate) fn wake(&mut self, now_ps: u64) {
-        for (number, user) in self.users.iter_mut().enumerate() {
-            if user.wake_ps == 0 || user.wake_ps > now_ps {
-                continue;
+        for user in 0..USERS {
+            if (1..=now_ps).contains(&self.users[user].wake_ps) {
+                self.rouse(user);
             }
-            (user.wake_ps, user.looks) = (0, false);
-            for at in 0..self.end as usize {
-                let endpoint = &mut self.endpoints[at];
-                if endpoint.number != 0 && endpoint.user as usize == number {
-                    endpoint.idle = 0;
-                    self.told[at / 64] |= 1 << (at % 64);
-                }
+        }
+    }
+
+    /// A thread is to look at all of its endpoints before time goes on.
+    pub(crate) fn rouse(&mut self, user: usize) {
+        (self.users[user].wake_ps, self.users[user].looks) = (0, false);
+        for at in 0..self.end as usize {
+            let endpoint = &mut self.endpoints[at];
+            if endpoint.number != 0 && endpoint.user as usize == user {
+                endpoint.idle = 0;
+                self.told[at / 64] |= 1 << (at % 64);
             }
         }
     }
