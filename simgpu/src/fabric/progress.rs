@@ -120,11 +120,7 @@ fn rest(world: &World, seen: &Seen, rings: u32) {
 /// Whether a thread has to look again for what happens on a GPU at `time_ps`, or, without a time, may
 /// never happen; `is_done` says whether it is carried out. If the thread has endpoints, time goes there
 /// by those, or while it looks at nothing else, and no further before it is done.
-pub(crate) fn looks_again(
-    world: &World,
-    time_ps: Option<u64>,
-    is_done: impl Fn() -> bool,
-) -> bool {
+pub(crate) fn looks_again(world: &World, time_ps: Option<u64>, is_done: impl Fn() -> bool) -> bool {
     let Some(time_ps) = time_ps else { return true };
     let is_later = || time_ps > world.shared.host_ps();
     if !is_later() && is_done() {

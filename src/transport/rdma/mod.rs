@@ -52,7 +52,8 @@ const OPERATIONS_MAX: u64 = 1 << 20;
 
 /// The most data of a flow under way at once on each endpoint, unless the user gives a window. It
 /// exceeds what a link of 400 Gbit/s holds with a round trip of 50 µs (2.5 MB). More gains nothing:
-/// targets leave the caches, and runs take longer to end.
+/// targets leave the caches, and runs take longer to end. Of staged data twice as much, most of which
+/// is not on the network.
 const UNDER_WAY_MAX: Bytes = Bytes::mib(4);
 
 /// The fewest operations of a flow under way at once on each endpoint, unless the user gives a
@@ -321,7 +322,8 @@ fn window(case: &Case, fabric: &Fabric, room: usize) -> u64 {
         true => u64::from(fabric.window),
         false => {
             let rails = u64::from(fabric.rails);
-            let most = UNDER_WAY_MAX.times(rails).get() / chunk(case).get().max(1);
+            let most = if fabric.is_staged { 2 } else { 1 } * UNDER_WAY_MAX.times(rails).get();
+            let most = most / chunk(case).get().max(1);
             (rails * u64::from(fabric.window)).min(most.max(UNDER_WAY_MIN * rails))
         }
     };

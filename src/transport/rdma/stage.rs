@@ -9,9 +9,11 @@
 //!
 //! * For writes and messages the target sends it when a slot is free again.
 //! * For reads the target requests the next chunk with it, and the source answers with it when the
-//!   chunk can be read. The answers leave by the interfaces that also send the chunks, so the target
-//!   reads no more than half of the ring at a time: the other half's answers do not wait behind all
-//!   of it, and none arrives too late for its chunk to follow the last one.
+//!   chunk can be read.
+//!
+//! These words leave by the same interfaces as chunks, and may wait behind all that the network has. So
+//! it has a quarter of the ring at most: a request, an answer and a chunk each wait for less than the
+//! copies of the other chunks last.
 
 use super::{
     channel::{self, Channel, Memories, Request},
@@ -56,6 +58,11 @@ impl Chunks {
         let offset = self.chunk.times(place);
         let left = Bytes::new(self.size.get() - offset.get());
         (operation, offset, left.min(self.chunk))
+    }
+
+    /// Whether the network takes one more chunk where it has `count`: of the ring a quarter, or two.
+    fn have_room(self, count: u64) -> bool {
+        count < (self.slots / 4).max(2)
     }
 
     /// The size of the first `count` chunks together.
@@ -149,11 +156,6 @@ impl Stage {
         self.arrived[self.place(self.begun)].filter(|_| has_room)
     }
 
-    /// Whether one more chunk may be read: at most half of the ring, or one.
-    fn can_read(&self) -> bool {
-        self.read - self.begun < self.chunks.slots.div_ceil(2)
-    }
-
     /// The number of the oldest queued copy, if it is done.
     fn next_done(&self) -> Result<Option<u64>, Error> {
         let is_done =
@@ -198,9 +200,12 @@ impl Streams {
             moved = true;
         }
         while let Some(number) = stage.next_done()? {
+            let completed = self.channels[own].count.completed;
             if is_read {
                 self.say_turn(own);
-            } else if !self.post_chunk(own, number, stage.chunks)? {
+            } else if !stage.chunks.have_room(number - completed)
+                || !self.post_chunk(own, number, stage.chunks)?
+            {
                 break;
             }
             stage.done += 1;
@@ -215,7 +220,7 @@ impl Streams {
         // The source has said how many chunks can be read.
         while self.verb == Verb::Read
             && stage.read < self.channels[own].count.turns
-            && stage.can_read()
+            && stage.chunks.have_room(stage.read - stage.begun)
             && self.post_chunk(own, stage.read, stage.chunks)?
         {
             stage.read += 1;
