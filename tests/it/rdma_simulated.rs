@@ -157,7 +157,8 @@ fn assert_row(instance: Instance, rows: &Rows, row: usize, rails: f64) {
         assert_near(rows.number(row, "bandwidth_gb_s"), expected, SHARE, &what);
     }
     if operation != "ping-pong" && bytes < 64.0 {
-        let most = 1e9 / POST_NS.max(OPERATION_NS / rails);
+        // Of each rank that posts operations.
+        let most = rows.number(row, "flows") * 1e9 / POST_NS.max(OPERATION_NS / rails);
         assert!(rows.number(row, "operations_per_s") <= most * 1.01, "{what}");
     }
     // Counters prove the path where the data is more than its headers.
@@ -282,6 +283,16 @@ fn on_a_g6e_interfaces_do_not_reach_memory_of_gpus() {
         assert_eq!(rows.cell(row, "status"), "skipped", "{}", run.stdout);
         assert!(rows.cell(row, "reason").contains("GPU"), "{}", run.stdout);
     }
+}
+
+#[test]
+fn without_cudas_runtime_library_memory_of_gpus_is_not_reached_and_the_library_is_named() {
+    let line = "--memory gpu,staged --pattern one-way --operation write --sizes 64K";
+    let run = run(P5, "[host]\ncuda_runtime = 'none'\n", line);
+    let rows = run.rows();
+    let status = |row| rows.cell(row, "status");
+    assert_eq!([0, 1].map(status), ["skipped", "ok"], "{}", run.stdout);
+    assert!(rows.cell(0, "reason").contains("looks for libcudart.so"), "{}", run.stdout);
 }
 
 #[test]
@@ -460,26 +471,53 @@ mod long {
         rows.cell(0, "source_domain").split('+').next().unwrap_or_default().to_owned()
     }
 
-    #[test]
-    #[ignore = "takes an hour"]
-    fn on_clusters_of_five_kinds_every_operation_and_pattern_is_as_fast_as_the_model() {
+    /// Every operation, memory, pattern and size on clusters like `instance`.
+    fn assert_all(instance: Instance) {
         let mut wrong = Vec::new();
-        for instance in [P4D, P5, P5EN, P6_B200, G6E] {
-            for memory in ["host", "gpu", "staged"] {
-                if memory == "gpu" && instance.name == G6E.name {
-                    continue;
-                }
-                for (hosts, patterns) in [(2, "one-way,both-ways"), (4, "neighbours,bisection")] {
-                    let line = format!(
-                        "--memory {memory} --operation write,read,send,ping-pong \
-                         --pattern {patterns} --sizes 8,4K,64K,2M,64M"
-                    );
-                    let nic = off(hosts, instance, &line, NEAREST, &mut wrong);
-                    off(hosts, instance, &line, &nic, &mut wrong);
-                }
+        for memory in ["host", "gpu", "staged"] {
+            if memory == "gpu" && instance.name == G6E.name {
+                continue;
+            }
+            for (hosts, patterns) in [(2, "one-way,both-ways"), (4, "neighbours,bisection")] {
+                let line = format!(
+                    "--memory {memory} --operation write,read,send,ping-pong \
+                     --pattern {patterns} --sizes 8,64K,2M,64M"
+                );
+                let nic = off(hosts, instance, &line, NEAREST, &mut wrong);
+                off(hosts, instance, &line, &nic, &mut wrong);
             }
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    #[ignore = "takes 10 minutes"]
+    fn everything_on_p4d_is_as_fast_as_the_model() {
+        assert_all(P4D);
+    }
+
+    #[test]
+    #[ignore = "takes 20 minutes"]
+    fn everything_on_p5_is_as_fast_as_the_model() {
+        assert_all(P5);
+    }
+
+    #[test]
+    #[ignore = "takes 20 minutes"]
+    fn everything_on_p5en_is_as_fast_as_the_model() {
+        assert_all(P5EN);
+    }
+
+    #[test]
+    #[ignore = "takes 20 minutes"]
+    fn everything_on_p6_b200_is_as_fast_as_the_model() {
+        assert_all(P6_B200);
+    }
+
+    #[test]
+    #[ignore = "takes 10 minutes"]
+    fn everything_on_g6e_is_as_fast_as_the_model() {
+        assert_all(G6E);
     }
 
     #[test]

@@ -131,6 +131,7 @@ pub(super) fn offers(machine: &Machine, hints: &Hints) -> *mut fi::fi_info {
         let cannot = is_direct && !machine.efa.writes
             || has_hmem && hints.mr_mode & fi::FI_MR_HMEM == 0
             || has_hmem && is_direct && !machine.host.gpudirect
+            || has_hmem && machine.host.cuda_runtime.is_none()
             || is_direct && hints.mr_mode & fi::FI_MR_LOCAL == 0;
         if cannot {
             continue;

@@ -9,7 +9,10 @@ use crate::{
         pci::{Address, Function, Located},
     },
     state::World,
-    timing::{monotonic_ns, wire::Counts},
+    timing::{
+        monotonic_ns,
+        wire::{Counts, LIFESPAN_MS},
+    },
 };
 
 /// What the driver counts of a port, in its order: `EFA_DEFINE_PORT_STATS` in Linux'
@@ -55,9 +58,6 @@ const DEVICE_COUNTERS: [&str; 12] = [
     "mmap_err",
 ];
 
-/// Milliseconds for which the kernel keeps counters before it asks the device again.
-const LIFESPAN_MS: u32 = 10;
-
 /// The name that rdma-core's `rdma_rename` gives an interface by its address.
 pub(crate) fn rdma_name((domain, bus, device): Address) -> String {
     match domain {
@@ -87,11 +87,7 @@ pub(crate) fn live(world: &World, path: &str) -> Option<String> {
     let number = own.nics.iter().position(|nic| rdma_name(nic.pci) == name)?;
     let mut plane = world.plane();
     let nic = plane.wires.nics.get_mut(own.first_nic + number)?;
-    let now_ns = monotonic_ns();
-    if now_ns > nic.shown_ns + u64::from(LIFESPAN_MS) * 1_000_000 {
-        (nic.shown, nic.shown_ns) = (nic.counts, now_ns);
-    }
-    Some(format!("{}\n", count(counter, nic.shown)?))
+    Some(format!("{}\n", count(counter, nic.show(monotonic_ns()))?))
 }
 
 /// Writes all interfaces.

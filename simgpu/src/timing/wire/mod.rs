@@ -8,12 +8,12 @@ mod agenda;
 mod parts;
 mod pool;
 
-use super::{GPUS, ps_of_bytes, ps_of_ns, settle::split_mix_from};
+use super::{GPUS, monotonic_ns, ps_of_bytes, ps_of_ns, settle::split_mix_from};
 use crate::machine::NicFault;
 use agenda::Agenda;
 pub(crate) use parts::{
-    Counts, End, Endpoint, Flight, Held, Kind, Memory, Move, Nic, Note, NoteKind, Order, Pcie,
-    Side, User, Way,
+    Counts, End, Endpoint, Flight, Held, Kind, LIFESPAN_MS, Memory, Move, Nic, Note, NoteKind,
+    Order, Pcie, Side, User, Way,
 };
 use parts::{List, Region};
 use pool::{NONE, Pool};
@@ -336,6 +336,11 @@ impl Wires {
         let far_end = End { pid: far.pid, memory: far_memory };
         let is_read = order.kind == Kind::Read;
         let [source, target] = if is_read { [far.nic, near.nic] } else { [near.nic, far.nic] };
+        // Others read the counters all the time: what this adds is shown as late as can be.
+        let now_ns = monotonic_ns();
+        for nic in [source, target] {
+            self.nics[nic as usize % NICS].show(now_ns);
+        }
         self.nics[source as usize % NICS].counts.tx_bytes += moved;
         self.nics[target as usize % NICS].counts.rx_bytes += moved;
         let own = &mut self.nics[near.nic as usize % NICS].counts;

@@ -65,10 +65,24 @@ pub(crate) struct Nic {
     pub in_ps: u64,
     pub counts: Counts,
     /// What the kernel shows of them, and when it has last asked, by its monotonic clock.
-    pub shown: Counts,
-    pub shown_ns: u64,
+    shown: Counts,
+    shown_ns: u64,
     /// Operations that were ever started on it.
     pub started: u64,
+}
+
+/// How long the kernel shows what it has read of an RDMA device's counters before it asks the device
+/// again (Linux, `include/rdma/ib_verbs.h`, `RDMA_HW_STATS_DEFAULT_LIFESPAN`).
+pub(crate) const LIFESPAN_MS: u32 = 10;
+
+impl Nic {
+    /// What the kernel shows to who reads the counters at `now_ns`.
+    pub(crate) fn show(&mut self, now_ns: u64) -> Counts {
+        if now_ns > self.shown_ns + u64::from(LIFESPAN_MS) * 1_000_000 {
+            (self.shown, self.shown_ns) = (self.counts, now_ns);
+        }
+        self.shown
+    }
 }
 
 /// What the driver of an interface counts.
