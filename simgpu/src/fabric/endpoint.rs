@@ -134,7 +134,7 @@ unsafe extern "C" fn control(raw: *mut fi::fid, command: c_int, _argument: *mut 
         return -fi::FI_ENOAV.cast_signed();
     }
     let pid = std::process::id();
-    let user = (world.place, progress::thread());
+    let user = (world.place, progress::own_thread());
     let wires = &mut world.plane().wires;
     let Some(at) = wires.open(user, pid, endpoint.nic as u32, queue.size) else {
         return failed(fi::FI_ENOMEM);

@@ -3,7 +3,8 @@
 use std::{
     cell::Cell,
     io::{self, Write},
-    sync::Once,
+    sync::{Once, OnceLock},
+    thread,
     time::Duration,
 };
 
@@ -38,8 +39,12 @@ const REST_NS: u64 = 50_000_000;
 /// processors too.
 const NAP: Duration = Duration::from_micros(200);
 
-/// Before that it looks for so long: mostly another thread runs, and is about to tell it something.
+/// Before that it looks for so long, if all threads with endpoints have a processor each: mostly another
+/// one runs, and is about to tell it something.
 const SPIN_NS: u64 = 50_000;
+
+/// And for so long where they share processors: the other thread may wait for this one's.
+const SPIN_SHARED_NS: u64 = 2_000;
 
 thread_local! {
     /// What this thread looks for on a GPU, and how often it has in vain since it last polled an
@@ -56,6 +61,8 @@ pub(super) struct Seen {
     told: u32,
     at_ns: u64,
     endpoints: u32,
+    /// How long to look before it sleeps.
+    spin_ns: u64,
 }
 
 /// Fetches what an endpoint is told next. Without anything, and while everybody waits, time goes to
@@ -91,10 +98,18 @@ pub(super) fn poll(world: &World, at: u32, seen: &mut Seen) -> Option<Note> {
         }
         let is_on = go_on(world, &mut plane, now_ns);
         if !is_on {
-            *seen = Seen { told: world.shared.told(at), at_ns: now_ns, endpoints };
+            let has_own = plane.wires.threads() <= processors();
+            let spin_ns = if has_own { SPIN_NS } else { SPIN_SHARED_NS };
+            *seen = Seen { told: world.shared.told(at), at_ns: now_ns, endpoints, spin_ns };
             return None;
         }
     }
+}
+
+/// Those that this process may use.
+fn processors() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// Leaves the processor to others once each endpoint has been polled in vain.
@@ -110,7 +125,7 @@ fn rest(world: &World, seen: &Seen, rings: u32) {
     let board = world.shared.board(world.place);
     let began_ns = monotonic_ns();
     while board.rings() == rings {
-        if monotonic_ns() > began_ns + SPIN_NS {
+        if monotonic_ns() > began_ns + seen.spin_ns {
             return board.nap(rings, NAP);
         }
         std::hint::spin_loop();
@@ -132,7 +147,7 @@ pub(crate) fn looks_again(world: &World, time_ps: Option<u64>, is_done: impl Fn(
     };
     LOOKED.set((time_ps, looks));
     let mut plane = world.plane();
-    let Some(user) = plane.wires.user(world.place, thread()) else { return !is_done() };
+    let Some(user) = plane.wires.user(world.place, own_thread()) else { return !is_done() };
     if is_later() {
         plane.wires.look(user, time_ps, looks >= LOOKS);
         while is_later() && go_on(world, &mut plane, monotonic_ns()) {
@@ -153,7 +168,7 @@ pub(crate) fn looks_again(world: &World, time_ps: Option<u64>, is_done: impl Fn(
 /// This thread waits from now on for something that no endpoint brings, or no longer.
 pub(crate) fn wait(world: &World, waits: bool) {
     let mut plane = world.plane();
-    let Some(user) = plane.wires.user(world.place, thread()) else { return };
+    let Some(user) = plane.wires.user(world.place, own_thread()) else { return };
     plane.wires.users[user].waits = waits;
     while waits && go_on(world, &mut plane, monotonic_ns()) {
         settle(world, &mut plane);
@@ -224,7 +239,7 @@ fn warn_if_forbidden(err: &io::Error) {
 }
 
 /// This thread's number in the system.
-pub(super) fn thread() -> u32 {
+pub(super) fn own_thread() -> u32 {
     // SAFETY: the call takes nothing.
     unsafe { libc::gettid() }.cast_unsigned()
 }

@@ -84,6 +84,11 @@ impl Wires {
         is_there.then_some(Memory { address, ..region.start })
     }
 
+    /// Threads with endpoints.
+    pub(crate) fn threads(&self) -> usize {
+        self.users.iter().filter(|user| user.endpoints > 0).count()
+    }
+
     /// The number of a thread among those with endpoints, if it has any.
     pub(crate) fn user(&mut self, place: usize, thread: u32) -> Option<usize> {
         let is_it = |user: &User| (user.place as usize, user.thread) == (place, thread);
