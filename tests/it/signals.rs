@@ -51,6 +51,13 @@ impl Run {
         self
     }
 
+    /// Rank 1 in the middle of its work, whenever it is there.
+    fn rank(&self) -> u32 {
+        assert!(eventually(SOON, || !children(&self.child).is_empty()), "no rank");
+        std::thread::sleep(Duration::from_millis(500));
+        children(&self.child)[0]
+    }
+
     /// Waits for the end that a signal must have brought, `began` ago at most so long; what was
     /// said.
     fn ended(self, began: Instant, code: i32) -> (String, TempDir) {
@@ -134,8 +141,7 @@ fn ranks_leave_the_decision_to_rank_0_when_a_terminal_tells_them_all() {
 #[test]
 fn a_rank_that_is_told_alone_ends_and_is_named() {
     let run = Run::start(ENDLESS).wait_for(0);
-    std::thread::sleep(Duration::from_millis(500));
-    let rank = children(&run.child)[0];
+    let rank = run.rank();
     let began = Instant::now();
     signal("TERM", rank);
     let (said, _folder) = run.ended(began, 1);
@@ -249,8 +255,7 @@ fn a_run_on_simulated_gpus_ends_behind_any_row() {
 fn a_rank_that_is_stopped_does_not_hold_up_the_end() {
     for (name, code) in SIGNALS {
         let run = Run::start(ENDLESS).wait_for(0);
-        std::thread::sleep(Duration::from_millis(500));
-        signal("STOP", children(&run.child)[0]);
+        signal("STOP", run.rank());
         std::thread::sleep(Duration::from_millis(500));
         let began = Instant::now();
         signal(name, run.child.id());
@@ -295,8 +300,7 @@ fn a_call_that_does_not_come_back_does_not_hold_up_the_end() {
 #[test]
 fn a_second_signal_ends_at_once_what_does_not_end_by_itself() {
     let run = Run::start(ENDLESS).wait_for(0);
-    std::thread::sleep(Duration::from_millis(500));
-    signal("STOP", children(&run.child)[0]);
+    signal("STOP", run.rank());
     signal("INT", run.child.id());
     std::thread::sleep(Duration::from_secs(1));
     signal("TERM", run.child.id());
