@@ -39,8 +39,8 @@ const REST_NS: u64 = 50_000_000;
 /// processors too.
 const NAP: Duration = Duration::from_micros(200);
 
-/// Before that it looks for so long, if all threads with endpoints have a processor each: mostly another
-/// one runs, and is about to tell it something.
+/// Before that it looks for so long, if all threads with endpoints have a processor each: mostly
+/// another one runs, and is about to tell it something.
 const SPIN_NS: u64 = 50_000;
 
 /// And for so long where they share processors: the other thread may wait for this one's.
@@ -132,9 +132,9 @@ fn rest(world: &World, seen: &Seen, rings: u32) {
     }
 }
 
-/// Whether a thread has to look again for what happens on a GPU at `time_ps`, or, without a time, may
-/// never happen; `is_done` says whether it is carried out. If the thread has endpoints, time goes there
-/// by those, or while it looks at nothing else, and no further before it is done.
+/// Whether a thread has to look again for what happens on a GPU at `time_ps`, or, without a time,
+/// may never happen; `is_done` says whether it is carried out. If the thread has endpoints, time
+/// goes there by those, or while it looks at nothing else, and no further before it is done.
 pub(crate) fn looks_again(world: &World, time_ps: Option<u64>, is_done: impl Fn() -> bool) -> bool {
     let Some(time_ps) = time_ps else { return true };
     let is_later = || time_ps > world.shared.host_ps();

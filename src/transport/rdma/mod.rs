@@ -52,8 +52,8 @@ const OPERATIONS_MAX: u64 = 1 << 20;
 
 /// The most data of a flow under way at once on each endpoint, unless the user gives a window. It
 /// exceeds what a link of 400 Gbit/s holds with a round trip of 50 µs (2.5 MB). More gains nothing:
-/// targets leave the caches, and runs take longer to end. Of staged data twice as much, most of which
-/// is not on the network.
+/// targets leave the caches, and runs take longer to end. Of staged data it is twice as much, most
+/// of which is not on the network.
 const UNDER_WAY_MAX: Bytes = Bytes::mib(4);
 
 /// The fewest operations of a flow under way at once on each endpoint, unless the user gives a

@@ -12,8 +12,8 @@ use crate::{
 
 /// The flows run for this long before the first sample, so that bursts after a pause are over and
 /// queues are full: of providers of software, whose sockets and queues the kernel sizes as it goes,
-/// and of hardware, some hundred round trips. Staged data takes several turns of its ring, each of which
-/// lasts up to 1.4 ms (8 MiB over 100 Gbit/s, copied at both ends).
+/// and of hardware, some hundred round trips. Staged data takes several turns of its ring, each of
+/// which lasts up to 0.7 ms (8 MiB over 100 Gbit/s).
 const RUN_IN_OF_SOFTWARE: Duration = Duration::from_millis(20);
 const RUN_IN_OF_HARDWARE: Duration = Duration::from_millis(2);
 const RUN_IN_OF_STAGED: Duration = Duration::from_millis(10);

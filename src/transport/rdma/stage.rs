@@ -11,9 +11,9 @@
 //! * For reads the target requests the next chunk with it, and the source answers with it when the
 //!   chunk can be read.
 //!
-//! These words leave by the same interfaces as chunks, and may wait behind all that the network has. So
-//! it has a quarter of the ring at most: a request, an answer and a chunk each wait for less than the
-//! copies of the other chunks last.
+//! These words leave by the same interfaces as chunks, and may wait behind all chunks that the
+//! network has. So it has a quarter of the ring at most: a request, its answer and its chunk wait
+//! for a quarter each, less in all than the ring lasts.
 
 use super::{
     channel::{self, Channel, Memories, Request},
