@@ -460,11 +460,12 @@ mod long {
         nic: &str,
         wrong: &mut Vec<String>,
     ) -> String {
-        // Of two hosts each one's way of 4 operations, and both at once of 3; of four two patterns of
-        // 3. Four processes wake one another for each of the smallest operations, so those are over
-        // one interface.
-        let (patterns, rows_of_size) = match hosts {
-            2 => ("one-way,both-ways", 2 * 4 + 3),
+        // Of two hosts each one's way of each operation, and both ways at once but for ping-pong; of
+        // four two patterns. There is no ping-pong of staged data. Four processes wake one another
+        // for each of the smallest operations, so those are over one interface.
+        let (patterns, rows_of_size) = match (hosts, memory) {
+            (2, "staged") => ("one-way,both-ways", 2 * 3 + 3),
+            (2, _) => ("one-way,both-ways", 2 * 4 + 3),
             _ => ("neighbours,bisection", 2 * 3),
         };
         let sizes = if (hosts, nic) == (4, NEAREST) { &SIZES[1..] } else { &SIZES };
