@@ -114,13 +114,12 @@ fn what(rows: &Rows, row: usize) -> String {
     columns.map(|column| rows.cell(row, column)).join(" ")
 }
 
-/// The words of a run.
+/// The words of a run. Simulated time goes on however slow this machine is, hence the deadline.
 fn words(line: &str) -> String {
-    let samples = if line.contains("--samples") { "" } else { "--samples 5" };
-    // Simulated time goes on however slow this machine is.
-    let deadline = if line.contains("--deadline") { "" } else { "--deadline 300s" };
-    let limit = if line.contains("--time-limit") { "" } else { "--time-limit 50ms" };
-    format!("rdma {line} {samples} {limit} {deadline} --quiet")
+    let defaults = [("--samples", "5"), ("--time-limit", "50ms"), ("--deadline", "300s")];
+    let missing = defaults.iter().filter(|(flag, _)| !line.contains(flag));
+    let missing: String = missing.map(|(flag, value)| format!(" {flag} {value}")).collect();
+    format!("rdma {line}{missing} --quiet")
 }
 
 /// A run of two ranks on a machine like `instance`, with more in its file.
