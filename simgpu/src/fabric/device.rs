@@ -4,12 +4,12 @@ use crate::{
     machine::Machine,
     timing::{
         cost::{Place, pcie_of},
-        wire::{Kind, Pcie, Side, Way},
+        wire::{Kind, PACKET, Pcie, Side, Way},
     },
 };
 
-/// The MTU, less the headers: the longest message of `efa-direct`.
-pub(super) const MESSAGE_MAX: u64 = 8928;
+/// The longest message of `efa-direct` is one packet.
+pub(super) const MESSAGE_MAX: u64 = PACKET;
 
 /// The longest write or read of the device.
 pub(super) const RDMA_MAX: u64 = 1 << 30;

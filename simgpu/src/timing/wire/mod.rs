@@ -13,9 +13,9 @@ use crate::machine::NicFault;
 use agenda::Agenda;
 pub(crate) use parts::{
     Counts, End, Endpoint, Flight, Held, Kind, LIFESPAN_MS, Memory, Move, Nic, Note, NoteKind,
-    Order, Pcie, Side, User, Way,
+    Order, PACKET, Pcie, Side, User, Way,
 };
-use parts::{List, Region};
+use parts::{Link, List, Region};
 use pool::{NONE, Pool};
 
 /// Network interfaces of a machine.
@@ -210,11 +210,12 @@ impl Wires {
             Kind::Read => (far, near, ready_ps + ps_of_ns(way.latency_ns)),
             Kind::Write | Kind::Message => (near, far, ready_ps),
         };
-        let mut pass = |link_ps: &mut u64, side: Side, from_ps: u64| {
+        let mut pass = |link: &mut Link, side: Side, from_ps: u64| {
             let pcie = side.pcie.map(|pcie| (&mut free_ps[pcie.resource], pcie.gb_s));
-            let begin_ps = from_ps.max(*link_ps).max(pcie.as_ref().map_or(0, |pcie| *pcie.0));
-            *link_ps = begin_ps + ps_of_bytes(order.bytes, side.link_gb_s);
-            let mut end_ps = *link_ps;
+            let free_ps = link.free_ps(order.bytes);
+            let begin_ps = from_ps.max(free_ps).max(pcie.as_ref().map_or(0, |pcie| *pcie.0));
+            let takes_ps = ps_of_bytes(order.bytes, side.link_gb_s);
+            let mut end_ps = link.pass(order.bytes, begin_ps, takes_ps);
             if let Some((free_ps, gb_s)) = pcie {
                 *free_ps = begin_ps + ps_of_bytes(order.bytes, gb_s);
                 end_ps = end_ps.max(*free_ps);
@@ -222,8 +223,8 @@ impl Wires {
             (begin_ps, end_ps)
         };
         let [out, into] = way.sides;
-        let (out_begin_ps, out_end_ps) = pass(&mut self.nics[source].out_ps, out, ready_ps);
-        let (_, in_end_ps) = pass(&mut self.nics[target].in_ps, into, out_begin_ps);
+        let (out_begin_ps, out_end_ps) = pass(&mut self.nics[source].out, out, ready_ps);
+        let (_, in_end_ps) = pass(&mut self.nics[target].into, into, out_begin_ps);
         // One that is alone is behind nothing.
         let late_ps = match endpoints[0].under_way {
             ..=1 => 0,

@@ -61,14 +61,44 @@ pub(super) struct Region {
 #[repr(C)]
 pub(crate) struct Nic {
     pub free_ps: u64,
-    pub out_ps: u64,
-    pub in_ps: u64,
+    pub out: Link,
+    pub into: Link,
     pub counts: Counts,
     /// What the kernel shows of them, and when it has last asked, by its monotonic clock.
     shown: Counts,
     shown_ns: u64,
     /// Operations that were ever started on it.
     pub started: u64,
+}
+
+/// One direction of an interface's link.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct Link {
+    /// When it is free of all operations, and of those of one packet.
+    all_ps: u64,
+    packets_ps: u64,
+}
+
+/// Bytes of the longest operation that is one packet: the MTU, less the headers.
+pub(crate) const PACKET: u64 = 8928;
+
+impl Link {
+    /// When it is free for an operation of `bytes`. One packet goes between those of longer
+    /// operations.
+    pub(super) const fn free_ps(&self, bytes: u64) -> u64 {
+        if bytes <= PACKET { self.packets_ps } else { self.all_ps }
+    }
+
+    /// An operation of `bytes` begins at `begin_ps` and takes so long; when it has passed.
+    pub(super) fn pass(&mut self, bytes: u64, begin_ps: u64, takes_ps: u64) -> u64 {
+        let end_ps = begin_ps + takes_ps;
+        if bytes <= PACKET {
+            self.packets_ps = end_ps;
+        }
+        self.all_ps = self.all_ps.max(begin_ps) + takes_ps;
+        end_ps
+    }
 }
 
 /// How long the kernel shows what it has read of an RDMA device's counters before it asks the device

@@ -93,6 +93,28 @@ fn a_write_arrives_and_is_told_at_both_ends() {
 }
 
 #[test]
+fn a_packet_goes_between_those_of_longer_operations() {
+    let mut wires = wires();
+    let ends = ends(&mut wires, 16);
+    let of = |wires: &Wires, bytes, context| Order {
+        bytes,
+        context,
+        ..order(wires, Kind::Write, ends, 0)
+    };
+    // 100 us at 10 GB/s, then two packets of 100 ns, then 100 us again.
+    let orders = [(1_000_000, 1), (1000, 2), (1000, 3), (1_000_000, 4)];
+    let orders = orders.map(|(bytes, context)| of(&wires, bytes, context));
+    start(&mut wires, &orders, 0);
+    let moves = run(&mut wires);
+    let arrived: Vec<(u64, u64)> =
+        moves.iter().map(|(at_ps, order)| (*at_ps, order.bytes)).collect();
+    let expected = [(1_150_000, 1000), (1_250_000, 1000), (101_030_000, 1_000_000)];
+    assert_eq!(arrived[..3], expected);
+    // The link has carried all of them one after the other.
+    assert_eq!(arrived[3], (201_230_000, 1_000_000));
+}
+
+#[test]
 fn data_that_is_read_comes_after_its_request_and_goes_the_other_way() {
     let mut wires = wires();
     let ends = ends(&mut wires, 16);
