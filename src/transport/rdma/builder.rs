@@ -13,7 +13,7 @@ use super::{
     labels::{gpu_path, shared_memory},
     own_flows, own_nics, parts_under_way,
     port::{Port, Rail, rails},
-    room,
+    posted_receives, room,
     signal::{Barrier, Outbox},
     slots,
     stage::{Chunks, Stage},
@@ -137,9 +137,10 @@ impl<'a> Builder<'a> {
         let receives = |flow: &&Flow| flow.target.rank == self.rank || self.verb == Verb::PingPong;
         let incoming = self.flows.iter().filter(receives).count() as u64;
         let Some(flow) = self.flows.iter().find(receives).copied() else { return Ok(None) };
-        let per_port = parts_under_way(self.window * incoming, 1).max(2);
         let is_shared = incoming == 1 && self.chunks.slots == 1;
-        let ports = self.ports.len() as u64;
+        let (ports, rails) = (self.ports.len() as u64, u64::from(self.fabric.rails).max(1));
+        let per_port = posted_receives(self.window, rails, ports, self.chunks.chunk) * incoming;
+        let per_port = parts_under_way(per_port, 1).max(2);
         let slots = if is_shared { 1 } else { per_port * ports };
         let ready = self.ready(rdma, &flow)?;
         let target = Target::new(self.chunks.chunk, slots, |size| {

@@ -367,6 +367,15 @@ fn parts_under_way(window: u64, rails: u64) -> u64 {
     if parts.is_multiple_of(channel::SHIFTS) { parts + rails } else { parts }
 }
 
+/// Receives of a flow on each of `ports` interfaces of its target, where `window` messages of `chunk`
+/// may be under way over `rails`: those of the rails that end there, and as many again for messages
+/// that came and whose receives are not posted anew, as far as they need little memory.
+fn posted_receives(window: u64, rails: u64, ports: u64, chunk: Bytes) -> u64 {
+    let under_way = window.div_ceil(rails) * rails.div_ceil(ports.max(1));
+    let more = (UNDER_WAY_MAX.get() / chunk.get().max(1)).min(under_way);
+    (under_way + more).min(window.max(under_way))
+}
+
 /// What the provider lacks for `case`: a sentence. `message_max`: the longest message, where it is
 /// shorter than the longest write or read.
 fn lack(case: &Case, facts: &Facts, message_max: Option<Bytes>) -> Option<String> {
@@ -431,6 +440,22 @@ mod tests {
             nccl: None,
         };
         (case, fabric)
+    }
+
+    #[test]
+    fn large_messages_take_no_more_memory_than_can_be_under_way() {
+        let of = |window, rails, ports, chunk| posted_receives(window, rails, ports, chunk);
+        // One rail: what is under way.
+        assert_eq!(of(64, 1, 1, Bytes::new(8)), 64);
+        assert_eq!(of(2, 1, 1, Bytes::mib(64)), 2);
+        // Sixteen rails to as many ports.
+        assert_eq!(of(1024, 16, 16, Bytes::new(8)), 128);
+        assert_eq!(of(32, 16, 16, Bytes::mib(64)), 2);
+        assert_eq!(of(64, 16, 16, Bytes::mib(1)), 8);
+        // More rails than ports, and fewer.
+        assert_eq!(of(8, 4, 1, Bytes::mib(64)), 8);
+        assert_eq!(of(8, 4, 8, Bytes::mib(64)), 2);
+        assert_eq!(of(1, 16, 16, Bytes::new(8)), 1);
     }
 
     #[test]
