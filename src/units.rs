@@ -11,10 +11,18 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// Both spellings are powers of 1024. `KB` and `MB` are missing on purpose: some read them as
-/// powers of 1000, some as powers of 1024.
-const SUFFIXES: [(&str, u64); 6] =
-    [("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("K", KIB), ("M", MIB), ("G", GIB)];
+/// All are powers of 1024, in capital letters or not, as in nccl-tests.
+const SUFFIXES: [(&str, u64); 9] = [
+    ("kib", KIB),
+    ("mib", MIB),
+    ("gib", GIB),
+    ("kb", KIB),
+    ("mb", MIB),
+    ("gb", GIB),
+    ("k", KIB),
+    ("m", MIB),
+    ("g", GIB),
+];
 
 /// An amount of data.
 #[derive(
@@ -185,10 +193,11 @@ impl FromStr for Bytes {
     type Err = BadSize;
 
     fn from_str(text: &str) -> Result<Self, BadSize> {
+        let lower = text.to_ascii_lowercase();
         let (digits, scale) = SUFFIXES
             .into_iter()
-            .find_map(|(suffix, scale)| Some((text.strip_suffix(suffix)?, scale)))
-            .unwrap_or((text, 1));
+            .find_map(|(suffix, scale)| Some((lower.strip_suffix(suffix)?, scale)))
+            .unwrap_or((&lower, 1));
         if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(BadSize::Syntax(text.to_owned()));
         }
@@ -207,16 +216,21 @@ mod tests {
 
     #[test]
     fn suffixes_are_powers_of_1024() {
-        for (text, bytes) in
-            [("0", 0), ("64", 64), ("4K", 4096), ("4KiB", 4096), ("3M", 3 << 20), ("2GiB", 2 << 30)]
-        {
+        for (text, bytes) in [
+            ("0", 0),
+            ("64", 64),
+            ("4K", 4096),
+            ("4KiB", 4096),
+            ("128m", 128 << 20),
+            ("8gb", 8 << 30),
+        ] {
             assert_eq!(text.parse(), Ok(Bytes::new(bytes)), "{text}");
         }
     }
 
     #[test]
     fn what_is_ambiguous_or_no_size_is_refused() {
-        for text in ["", "K", "64MB", "64kb", "1e6", "1.5M", "-1", "+1", " 1", "0x10", "4 K"] {
+        for text in ["", "K", "64B", "64T", "1e6", "1.5M", "-1", "+1", " 1", "0x10", "4 K"] {
             assert_eq!(text.parse::<Bytes>(), Err(BadSize::Syntax(text.to_owned())), "{text}");
         }
     }

@@ -192,58 +192,74 @@ fn upper_quartile(mut values: Vec<f64>) -> f64 {
     values[(values.len() * 3).div_ceil(4).min(values.len() - 1)]
 }
 
-/// The outliers as lines of text; empty if there are none.
-pub fn text(outliers: &[Outlier]) -> String {
-    if outliers.is_empty() {
-        return String::new();
-    }
+/// What is said of a part or a flow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// That it is slow, and how: a sentence without its full stop.
+    pub said: String,
+    /// What shows it: the probability by chance, and what was measured.
+    pub shown: String,
+    /// By how much at most: a share, 0 to 1.
+    slower: f64,
+}
+
+/// The outliers in words, each part and flow once: parts first, the slowest of each first.
+pub fn told(outliers: &[Outlier]) -> Vec<Told> {
     let mut by_suspect: BTreeMap<&Suspect, Vec<&Outlier>> = BTreeMap::new();
     for outlier in outliers {
         by_suspect.entry(&outlier.suspect).or_default().push(outlier);
     }
-    let mut text = "Slower than its like:\n".to_owned();
-    for (suspect, outliers) in &by_suspect {
-        let shares = || outliers.iter().map(|outlier| (outlier.slower * 100.0).round());
-        let (least, most) = (shares().fold(f64::MAX, f64::min), shares().fold(0.0, f64::max));
-        let share = if least < most { format!("{least} to {most}") } else { most.to_string() };
-        let is_normal = |role: Role, name: &str| {
-            let is_it = |other: &Suspect| {
-                matches!(other, Suspect::Part { role: found, name: of }
-                if of == name && (*found == role || *found == Role::Either))
-            };
-            outliers.iter().all(|outlier| outlier.has_other_role)
-                && !by_suspect.keys().copied().any(is_it)
+    let suspects: BTreeSet<&Suspect> = by_suspect.keys().copied().collect();
+    let tell = |(suspect, outliers): (&Suspect, Vec<&Outlier>)| {
+        (matches!(suspect, Suspect::Flow { .. }), tell(suspect, outliers, &suspects))
+    };
+    let mut told: Vec<(bool, Told)> = by_suspect.into_iter().map(tell).collect();
+    told.sort_by(|(a_flow, a), (b_flow, b)| {
+        a_flow.cmp(b_flow).then_with(|| b.slower.total_cmp(&a.slower))
+    });
+    told.into_iter().map(|(_, told)| told).collect()
+}
+
+fn tell(suspect: &Suspect, mut outliers: Vec<&Outlier>, suspects: &BTreeSet<&Suspect>) -> Told {
+    let shares = || outliers.iter().map(|outlier| (outlier.slower * 100.0).round());
+    let (least, most) = (shares().fold(f64::MAX, f64::min), shares().fold(0.0, f64::max));
+    let share = if least < most { format!("{least} to {most}") } else { most.to_string() };
+    let is_normal = |role: Role, name: &str| {
+        let is_it = |other: &Suspect| {
+            matches!(other, Suspect::Part { role: found, name: of }
+            if of == name && (*found == role || *found == Role::Either))
         };
-        let said = match suspect {
-            Suspect::Flow { source, target } => {
-                format!("{source} -> {target} is {share} % slower than other pairs")
-            }
-            Suspect::Part { role, name } => {
-                let (of, normal) = match role {
-                    Role::Source if is_normal(Role::Target, name) => {
-                        ("source to all", ", as a target normal")
-                    }
-                    Role::Target if is_normal(Role::Source, name) => {
-                        ("target of all", ", as a source normal")
-                    }
-                    Role::Source => ("source to all", ""),
-                    Role::Target => ("target of all", ""),
-                    Role::Either => ("source and as a target", ""),
-                };
-                format!("{name} is {share} % slower as a {of}{normal}")
-            }
-        };
-        let mut worst = outliers.clone();
-        worst.sort_by(|a, b| b.slower.total_cmp(&a.slower));
-        let mut what: Vec<String> =
-            worst.iter().take(WHAT_MAX).map(|outlier| outlier.what.clone()).collect();
-        if let Some(left @ 1..) = worst.len().checked_sub(WHAT_MAX) {
-            what.push(format!("and {left} more"));
+        outliers.iter().all(|outlier| outlier.has_other_role)
+            && !suspects.iter().any(|suspect| is_it(suspect))
+    };
+    let said = match suspect {
+        Suspect::Flow { source, target } => {
+            format!("{source} -> {target} is {share} % slower than other pairs")
         }
-        let p = outliers.iter().map(|outlier| outlier.p).fold(0.0, f64::max);
-        text.push_str(&format!("  {said} (p {}; {})\n", readable_p(p), what.join("; ")));
+        Suspect::Part { role, name } => {
+            let (of, normal) = match role {
+                Role::Source if is_normal(Role::Target, name) => {
+                    ("source to all", ", as a target normal")
+                }
+                Role::Target if is_normal(Role::Source, name) => {
+                    ("target of all", ", as a source normal")
+                }
+                Role::Source => ("source to all", ""),
+                Role::Target => ("target of all", ""),
+                Role::Either => ("source and as a target", ""),
+            };
+            format!("{name} is {share} % slower as a {of}{normal}")
+        }
+    };
+    outliers.sort_by(|a, b| b.slower.total_cmp(&a.slower));
+    let mut what: Vec<String> =
+        outliers.iter().take(WHAT_MAX).map(|outlier| outlier.what.clone()).collect();
+    if let Some(left @ 1..) = outliers.len().checked_sub(WHAT_MAX) {
+        what.push(format!("and {left} more"));
     }
-    text
+    let p = outliers.iter().map(|outlier| outlier.p).fold(0.0, f64::max);
+    let shown = format!("p {}; {}", readable_p(p), what.join("; "));
+    Told { said, shown, slower: outliers.first().map_or(0.0, |worst| worst.slower) }
 }
 
 /// A probability with its significant digits.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{TextOrJson, print};
+use super::{TextOrJson, print, print_page};
 use crate::{
     run::{self, Failure},
     show,
@@ -33,7 +33,7 @@ impl Catalogue {
     pub(super) fn run(&self) -> Result<bool, Failure> {
         let catalogue = run::catalogue(self.catalogue.as_deref())?;
         let text = match (&self.name, self.format) {
-            (None, TextOrJson::Table) => show::catalogue_text(&catalogue),
+            (None, TextOrJson::Table) => return print_page(&show::catalogue_page(&catalogue)),
             (None, TextOrJson::Json) => show::catalogue_json(&catalogue),
             (Some(name), format) => {
                 let unknown = || {
@@ -44,7 +44,10 @@ impl Catalogue {
                 };
                 let entry = catalogue.entry(name).ok_or_else(unknown)?;
                 match format {
-                    TextOrJson::Table => show::catalogue_entry_text(&catalogue, name, entry),
+                    TextOrJson::Table => {
+                        let page = show::catalogue_entry_page(&catalogue, name, entry);
+                        return print_page(&page);
+                    }
                     TextOrJson::Json => show::catalogue_entry_json(&catalogue, name, entry),
                 }
             }

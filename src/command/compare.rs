@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 
-use super::print;
+use super::{print, print_page};
 use crate::{
     analysis::{
         compare::{self, By, Comparison, Source, Trait},
@@ -78,13 +78,12 @@ impl Compare {
             None => parts(&self.a, self.by.as_deref().unwrap_or_default())?,
         };
         let page = || show::compare::page(&sources, &comparisons, self.all);
-        let text = match self.format {
-            CompareFormat::Table => page().text(),
-            CompareFormat::Markdown => page().markdown(),
-            CompareFormat::Csv => show::compare::csv(&sources, &comparisons),
-            CompareFormat::Json => show::compare::json(&sources, &comparisons),
+        match self.format {
+            CompareFormat::Table => print_page(&page())?,
+            CompareFormat::Markdown => print(&page().markdown())?,
+            CompareFormat::Csv => print(&show::compare::csv(&sources, &comparisons))?,
+            CompareFormat::Json => print(&show::compare::json(&sources, &comparisons))?,
         };
-        print(&text)?;
         let Some(most) = self.fail_on else { return Ok(true) };
         let cases = || comparisons.iter().flat_map(|comparison: &Comparison| &comparison.cases);
         let is_compared = |verdict: &ChangeVerdict| {

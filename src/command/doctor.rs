@@ -9,7 +9,7 @@ use std::{
 
 use clap::Args;
 
-use super::{TextOrJson, print};
+use super::{TextOrJson, print, print_page};
 use crate::{
     judge::doctor::{Facts, Member, Verdict},
     machine::{self, Refusal, acs::Acs, host::Host, software::Software, survey, system::System},
@@ -95,10 +95,10 @@ impl Doctor {
         let Some(members) = examined else { return Ok(true) };
         let report = crate::judge::doctor::Report::of(&members);
         let format = if self.json { TextOrJson::Json } else { self.format };
-        print(&match format {
-            TextOrJson::Table => show::doctor_text(&report, self.verbose),
-            TextOrJson::Json => show::json(&report),
-        })?;
+        match format {
+            TextOrJson::Table => print_page(&show::doctor_page(&report, self.verbose))?,
+            TextOrJson::Json => print(&show::json(&report))?,
+        };
         Ok(report.count(Verdict::Problem) == 0)
     }
 }

@@ -8,10 +8,11 @@ use std::{
 
 use clap::Args;
 
-use super::{TextOrJson, print};
+use super::{TextOrJson, print, print_page};
 use crate::{
     nccl_log::{Reader, explain::Explanation},
     run::Failure,
+    show::{self, Page},
 };
 
 /// Bytes that are read at once.
@@ -53,13 +54,9 @@ impl Explain {
             ));
         }
         let explanation = Explanation::of(log);
-        let text = match self.format {
-            TextOrJson::Table => explanation.text(),
-            TextOrJson::Json => {
-                let json = serde_json::to_string_pretty(&explanation);
-                json.map_err(Failure::start)? + "\n"
-            }
-        };
-        print(&text)
+        match self.format {
+            TextOrJson::Table => print_page(&Page::of(&explanation.text())),
+            TextOrJson::Json => print(&show::json(&explanation)),
+        }
     }
 }

@@ -5,18 +5,22 @@
 mod catalogue;
 mod compare;
 mod doctor;
+mod examples;
 mod explain;
 mod report;
 mod sweep;
 mod topo;
 
-use std::{env, ffi::OsString, process::ExitCode};
+use std::{env, ffi::OsString, io, process::ExitCode};
 
-use clap::{Parser, Subcommand, ValueEnum, error::ErrorKind};
+use clap::{
+    CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use crate::{
     interrupt,
-    run::{self, Failure, Join, Measure, Open, Ranks, Task},
+    run::{self, Failure, Join, Measure, Open, Ranks, Task, heeded},
     show,
     stderr::say,
 };
@@ -26,7 +30,12 @@ pub fn main(open: Open) -> ExitCode {
     let mut ranks = Ranks::of_process();
     let is_first = ranks.is_first();
     let result = match Cli::read(env::args_os()) {
-        Ok(cli) => cli.command.run(open, &mut ranks),
+        Ok(cli) => {
+            if is_first && matches!(cli.command, Command::Measure(_)) {
+                note_sizes(env::args());
+            }
+            cli.command.run(open, &mut ranks)
+        }
         Err(Answer::Help(text)) if is_first => print(&text),
         Err(Answer::Usage(text)) if is_first => {
             say(text.trim_end());
@@ -57,9 +66,32 @@ pub fn main(open: Open) -> ExitCode {
     }
 }
 
+/// Says what sizes mean that some read as powers of 1000.
+fn note_sizes(words: impl Iterator<Item = String>) {
+    let is_doubtful = |word: &str| {
+        let unit = word.trim_start_matches(|letter: char| letter.is_ascii_digit());
+        let is_unit = ["kb", "mb", "gb"].iter().any(|name| unit.eq_ignore_ascii_case(name));
+        is_unit && unit.len() < word.len()
+    };
+    let words: Vec<String> = words.collect();
+    let sizes = words.iter().flat_map(|word| word.split([',', '=', '.']));
+    if let Some(size) = sizes.into_iter().find(|word| is_doubtful(word)) {
+        let unit = size.trim_start_matches(|letter: char| letter.is_ascii_digit());
+        say(&format!("note: {size}: sizes are powers of 1024, so {unit} is {}iB", &unit[..1]));
+    }
+}
+
 /// Prints the answer of a command that measures nothing.
 fn print(text: &str) -> Result<bool, Failure> {
-    let printed = show::print(text);
+    is_printed(show::print(text))
+}
+
+/// The same for a person.
+fn print_page(page: &show::Page) -> Result<bool, Failure> {
+    is_printed(show::print_page(page))
+}
+
+fn is_printed(printed: io::Result<()>) -> Result<bool, Failure> {
     printed.map(|()| true).map_err(|err| Failure::Start(format!("cannot print the answer: {err}")))
 }
 
@@ -97,7 +129,7 @@ impl Command {
 /// Exit code: 0 all well, 1 a case was corrupt or failed, 2 cannot start or bad arguments, 130 and
 /// 143 ended by SIGINT and SIGTERM.
 #[derive(Debug, Parser)]
-#[command(name = "g2g", version, next_line_help = true, term_width = 80)]
+#[command(name = "g2g", version, term_width = 80)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -153,15 +185,36 @@ pub enum Answer {
 impl Cli {
     /// Parses a command line, the program's name first.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, Answer> {
-        Self::try_parse_from(words).map_err(|err| match err.kind() {
-            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Answer::Help(err.to_string()),
-            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Answer::Usage(err.to_string()),
-            ErrorKind::InvalidSubcommand | ErrorKind::UnknownArgument => {
-                let sentence = sentence(&err.to_string());
-                Answer::Refused(format!("{sentence}; --help lists what there is"))
-            }
-            _ => Answer::Refused(sentence(&err.to_string())),
-        })
+        let words = heeded::in_order(words.into_iter().collect());
+        let is_short = words.iter().any(|word| word == "-h");
+        let mut command = examples::shown(heeded::shown(Self::command(), is_short));
+        let matches = command.try_get_matches_from_mut(words);
+        let matches = matches.map_err(|err| answer(&err, &command))?;
+        match heeded::refusal(&command, &matches) {
+            Some(sentence) => Err(Answer::Refused(sentence)),
+            None => Self::from_arg_matches(&matches).map_err(|err| answer(&err, &command)),
+        }
+    }
+}
+
+fn answer(err: &clap::Error, command: &clap::Command) -> Answer {
+    let sentence = || sentence(&err.to_string());
+    match err.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Answer::Help(err.to_string()),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Answer::Usage(err.to_string()),
+        ErrorKind::UnknownArgument => {
+            let flag = match err.get(ContextKind::InvalidArg) {
+                Some(ContextValue::String(flag)) => flag.trim_start_matches('-'),
+                _ => "",
+            };
+            let flag = flag.split('=').next().unwrap_or_default();
+            let owners = heeded::owners(command, flag);
+            Answer::Refused(format!("{}{owners}; --help lists what there is", sentence()))
+        }
+        ErrorKind::InvalidSubcommand => {
+            Answer::Refused(format!("{}; --help lists what there is", sentence()))
+        }
+        _ => Answer::Refused(sentence()),
     }
 }
 

@@ -44,7 +44,7 @@ const SAME: [(&str, &str); 6] = [
 /// The flags of `g2g sweep`.
 #[derive(Clone, Debug, Args)]
 pub struct Sweep {
-    /// Plan file, as README.md explains; scripts/plans has examples. Paths in it are relative to
+    /// Plan file, as docs/guide.md explains; scripts/plans has examples. Paths in it are relative to
     /// the current folder
     #[arg(value_name = "PLAN.toml", required_unless_present = "resume")]
     plan: Option<PathBuf>,
@@ -353,12 +353,11 @@ impl Folder {
         let json = results.json();
         write_json(&self.folder.join("sweep.json"), &json).map_err(Failure::middle)?;
         write_own(&self.folder);
-        let text = match options.format {
-            SweepFormat::Table => Ok(results.tables()),
-            SweepFormat::Csv => fs::read_to_string(&csv),
-            SweepFormat::Json => Ok(json),
+        let shown = match options.format {
+            SweepFormat::Table => show::print_page(&results.page()),
+            SweepFormat::Csv => fs::read_to_string(&csv).and_then(|text| show::print(&text)),
+            SweepFormat::Json => show::print(&json),
         };
-        let shown = text.and_then(|text| show::print(&text));
         shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
         if let Some(signal) = interrupt::asked().filter(|_| ended.len() < self.plan.runs().len()) {
             let (name, remedy) = (signal.name(), remedy(&self.folder));

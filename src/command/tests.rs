@@ -8,7 +8,7 @@ use strum::VariantArray as _;
 use super::*;
 use crate::{
     plan::{
-        Engine, Gpu, Handle, Issuer, NcclRequest, Operation, Pattern, TransportKind,
+        Collective, Engine, Gpu, Handle, Issuer, NcclRequest, Operation, Pattern, TransportKind,
         topology::NumaNode,
     },
     run::Options,
@@ -41,7 +41,7 @@ fn the_command_line_is_consistent() {
 #[test]
 fn defaults_are_the_transports_own() {
     let options = options("g2g run");
-    let request = options.request().unwrap();
+    let request = options.request(false).unwrap();
     assert_eq!(request.transports, TransportKind::VARIANTS);
     assert_eq!((request.sizes, request.gpus), (None, None));
     assert_eq!((request.ranks, request.slot), (None, None));
@@ -57,11 +57,11 @@ fn defaults_are_the_transports_own() {
 #[test]
 fn the_effort_has_defaults_that_single_flags_override() {
     let quick = options("g2g p2p --effort quick --time-limit 1s");
-    let (effort, request) = (quick.effort(), quick.request().unwrap());
+    let (effort, request) = (quick.effort(), quick.request(false).unwrap());
     assert_eq!((effort.precision, effort.time_limit), (0.02, Duration::from_secs(1)));
     assert_eq!(effort.latency_time, Duration::from_millis(2));
     assert_eq!(request.engines, [Engine::Ce]);
-    let named = options("g2g p2p --effort quick --engine sm").request().unwrap();
+    let named = options("g2g p2p --effort quick --engine sm").request(false).unwrap();
     assert_eq!(named.engines, [Engine::Sm]);
     assert_eq!(options("g2g p2p --effort thorough").effort().precision, 0.005);
 }
@@ -69,11 +69,11 @@ fn the_effort_has_defaults_that_single_flags_override() {
 #[test]
 fn what_was_typed_is_what_is_asked_for() {
     let options = options(
-        "g2g shm --sizes 4K,1M --pattern pairs,pairs,one-way --ranks 4 --numa 0:1,1:0 \
+        "g2g run --sizes 4K,1M --pattern pairs,pairs,one-way --ranks 4 --numa 0:1,1:0 \
          --slot-size 64K --precision 0.5 --time-limit 1m --gpus 3,0-1 --issuer write --engine sm \
          --operation chase,copy,chase --handle cumem",
     );
-    let request = options.request().unwrap();
+    let request = options.request(false).unwrap();
     assert_eq!(request.sizes, Some(vec![Bytes::kib(4), Bytes::mib(1)]));
     assert_eq!(request.patterns, [Pattern::Pairs, Pattern::OneWay]);
     assert_eq!(request.numa, [(NumaNode(0), NumaNode(1)), (NumaNode(1), NumaNode(0))]);
@@ -94,7 +94,7 @@ fn variables_are_cut_at_their_first_sign() {
     );
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let variables = vec![pair("NCCL_ALGO", "ring"), pair("NCCL_SOCKET_IFNAME", "=eth0")];
-    let request = options.request().unwrap();
+    let request = options.request(false).unwrap();
     assert_eq!(request.nccl, NcclRequest { variables, allows_unknown: true });
 }
 
@@ -102,7 +102,7 @@ fn variables_are_cut_at_their_first_sign() {
 fn bad_words_are_refused_in_one_sentence_with_the_remedy() {
     for (line, part) in [
         ("g2g run --sizes 0", "a size of 0 moves nothing"),
-        ("g2g run --sizes 64MB", "`64MB` is not a size: write bytes"),
+        ("g2g run --sizes 64T", "`64T` is not a size: write bytes"),
         ("g2g run --sizes 1e6", "`1e6` is not a size"),
         ("g2g run --sizes 8K..4K", "the first size of a range is the smaller one"),
         ("g2g run --sizes 99999999999G", "too large"),
@@ -147,4 +147,101 @@ fn every_flag_is_explained_within_80_columns() {
     }
     let Err(Answer::Help(help)) = read("g2g shm --help") else { panic!("no help") };
     assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+}
+
+/// The commands that measure, each with all of its flags.
+fn measuring() -> clap::Command {
+    let mut command = heeded::shown(Cli::command(), false);
+    command.build();
+    command
+}
+
+const MEASURING: [&str; 6] = ["run", "local", "p2p", "shm", "nccl", "rdma"];
+
+#[test]
+fn a_flag_that_a_command_does_not_heed_is_refused_with_the_command_that_does() {
+    let command = measuring();
+    let mut refusals = 0;
+    for name in MEASURING {
+        let of_command = command.find_subcommand(name).unwrap();
+        for flag in of_command.get_arguments().filter(|flag| flag.is_hide_set()) {
+            let long = flag.get_long().unwrap();
+            // Any value that the flag takes.
+            let values = flag.get_possible_values();
+            let value = values.first().map(|value| value.get_name().to_owned());
+            let value = value.unwrap_or_else(|| match long {
+                "data-type" => "half".to_owned(),
+                "reduction" => "max".to_owned(),
+                "numa" => "0:1".to_owned(),
+                "slot-size" | "minbytes" | "maxbytes" | "stepbytes" => "64K".to_owned(),
+                "nccl-env" => "NCCL_ALGO=Ring".to_owned(),
+                "split" => "MOD:2".to_owned(),
+                "place" => "in-place".to_owned(),
+                "stepfactor" => "2".to_owned(),
+                _ => "1".to_owned(),
+            });
+            let line = match flag.get_action().takes_values() {
+                true => format!("g2g {name} --{long} {value}"),
+                false => format!("g2g {name} --{long}"),
+            };
+            let sentence = refused(&line);
+            assert!(
+                sentence.starts_with(&format!("g2g {name} has no --{long}; g2g ")),
+                "{sentence}"
+            );
+            assert!(sentence.ends_with(" has it") || sentence.ends_with(" have it"), "{sentence}");
+            assert!(sentence.contains("g2g run"), "{sentence}");
+            refusals += 1;
+        }
+    }
+    assert!(refusals > 80, "{refusals}");
+    let all = command.find_subcommand("run").unwrap();
+    assert!(all.get_arguments().all(|flag| !flag.is_hide_set() || flag.get_long() == Some("help")));
+    // Commands that do not measure name those that have it too.
+    let sentence = refused("g2g topo --provider efa");
+    assert!(sentence.contains("g2g run and g2g rdma have it"), "{sentence}");
+    let sentence = refused("g2g p2p --operation all_reduce");
+    assert!(sentence.contains("copy, read-only") && !sentence.contains("ping-pong"), "{sentence}");
+}
+
+#[test]
+fn short_help_fits_a_screen() {
+    let command = measuring();
+    for of_command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        let name = of_command.get_name();
+        let Err(Answer::Help(help)) = read(&format!("g2g {name} -h")) else { panic!("{name}") };
+        let lines = help.lines().count();
+        assert!(lines <= 40, "{name} has {lines} lines: {help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+    }
+}
+
+#[test]
+fn some_flags_may_stand_before_the_command() {
+    for line in [
+        "g2g --simulate p5.48xlarge -q p2p --sizes 1M",
+        "g2g -q --simulate=p5.48xlarge p2p --sizes 1M",
+        "g2g p2p --sizes 1M --simulate p5.48xlarge --quiet",
+    ] {
+        let options = options(line);
+        assert_eq!((options.simulate.as_deref(), options.quiet), (Some("p5.48xlarge"), true));
+    }
+    assert!(refused("g2g --simulate p5.48xlarge report x").contains("have it"));
+    assert!(refused("g2g --simulate p5.48xlarge").contains("g2g run, g2g local"));
+}
+
+#[test]
+fn the_habits_of_nccl_tests_are_understood() {
+    let request = |line: &str| options(line).request(false).unwrap();
+    let asked = request("g2g nccl --operation all_reduce_perf -b 8 -e 128m -f 2 -g 8 -c 0");
+    assert_eq!(asked.operations, [Operation::Collective(Collective::AllReduce)]);
+    assert_eq!(asked.gpus, Some((0..8).map(Gpu).collect()));
+    assert_eq!(asked.sizes.unwrap().last(), Some(&Bytes::mib(128)));
+    assert_eq!(request("g2g nccl -t 2 -g 4").gpus.unwrap().len(), 8);
+    assert_eq!(request("g2g nccl --ranks 2 -g 1").gpus.unwrap().len(), 2);
+    let launched = |line: &str| options(line).request(true);
+    assert_eq!(launched("g2g nccl -g 1").unwrap().gpus, None);
+    assert!(launched("g2g nccl -g 8").unwrap_err().contains("start more ranks instead"));
+    let names = "allreduce,allgather,reducescatter,all_to_all,sendrecv_perf";
+    assert_eq!(request(&format!("g2g nccl --operation {names}")).operations.len(), 5);
 }

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
-use super::print;
+use super::{print, print_page};
 use crate::{
     machine::{self, survey},
     record,
@@ -43,7 +43,7 @@ impl Topo {
         }
         let (survey, _) = survey::told();
         print(&match self.format {
-            MachineFormat::Table => show::topology_text(&survey),
+            MachineFormat::Table => return print_page(&show::topology_page(&survey)),
             MachineFormat::Json => record::topology_json(&survey),
             MachineFormat::Svg => show::picture(&survey),
         })

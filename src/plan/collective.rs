@@ -19,26 +19,33 @@ use crate::units::Bytes;
 #[strum(serialize_all = "snake_case")]
 pub enum Collective {
     /// NCCL: every rank gets the reduction of all ranks' data.
+    #[value(aliases = ["allreduce", "all_reduce_perf"])]
     AllReduce,
     /// NCCL: every rank gets all ranks' data.
+    #[value(aliases = ["allgather", "all_gather_perf"])]
     AllGather,
     /// NCCL: every rank gets its part of the reduction of all ranks' data.
+    #[value(aliases = ["reducescatter", "reduce_scatter_perf"])]
     ReduceScatter,
     /// NCCL: every rank gets the root's data.
+    #[value(aliases = ["broadcast_perf"])]
     Broadcast,
     /// NCCL: the root gets the reduction of all ranks' data.
+    #[value(aliases = ["reduce_perf"])]
     Reduce,
     /// NCCL: every rank gets a part of each rank's data.
-    #[value(name = "alltoall")]
+    #[value(name = "alltoall", aliases = ["all_to_all", "alltoall_perf"])]
     #[serde(rename = "alltoall")]
     #[strum(serialize = "alltoall")]
     AllToAll,
     /// NCCL: the root gets all ranks' data.
+    #[value(aliases = ["gather_perf"])]
     Gather,
     /// NCCL: every rank gets its part of the root's data.
+    #[value(aliases = ["scatter_perf"])]
     Scatter,
     /// NCCL: every rank sends its data to the next one, around.
-    #[value(name = "sendrecv")]
+    #[value(name = "sendrecv", aliases = ["send_recv", "sendrecv_perf"])]
     #[serde(rename = "sendrecv")]
     #[strum(serialize = "sendrecv")]
     SendRecv,

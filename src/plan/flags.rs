@@ -6,7 +6,7 @@ use clap::{
 };
 
 use super::{
-    Collective, Gpu, Operation,
+    Collective, Gpu, Operation, TransportKind,
     topology::{NumaNode, cpu_list},
 };
 use crate::units::{BadSize, Bytes};
@@ -34,10 +34,21 @@ pub(super) fn node_pair(text: &str) -> Result<(NumaNode, NumaNode), String> {
         .ok_or_else(|| "write the numbers of two NUMA nodes, such as 0:1".to_owned())
 }
 
-/// An operation, among them NCCL's collectives by their own names.
-pub(super) fn operation() -> impl TypedValueParser<Value = Operation> {
-    let own = Operation::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-    let of_nccl = Collective::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+/// An operation of `transport`, or of any, among them NCCL's collectives by their own names.
+pub(crate) fn operation(
+    transport: Option<TransportKind>,
+) -> impl TypedValueParser<Value = Operation> {
+    let is_of = move |operation: Operation| {
+        transport.is_none_or(|transport| operation.transports().contains(&transport))
+    };
+    let own = Operation::value_variants()
+        .iter()
+        .filter(move |operation| is_of(**operation))
+        .filter_map(ValueEnum::to_possible_value);
+    let of_nccl = Collective::value_variants()
+        .iter()
+        .filter(move |collective| is_of(Operation::Collective(**collective)))
+        .filter_map(ValueEnum::to_possible_value);
     PossibleValuesParser::new(own.chain(of_nccl)).try_map(|name| {
         Collective::from_str(&name, false)
             .map(Operation::Collective)

@@ -29,7 +29,8 @@ pub use case::{
 pub use collective::{Collective, DataType, Layout, Ranks, Reduction, Shape, Share};
 pub(crate) use copies::is_of_domain;
 pub use flags::RANKS_MAX;
-use flags::{gpu_list, node_pair, operation, slot_size};
+pub(crate) use flags::operation;
+use flags::{gpu_list, node_pair, slot_size};
 pub use nccl::{Allocator, CollectiveRequest, Iterations, Nccl, Peers, Registration, Split};
 pub use nccl_env::NcclRequest;
 pub use operation::Operation;
@@ -101,16 +102,22 @@ pub struct Request {
     #[arg(skip)]
     pub transports: Vec<TransportKind>,
 
+    /// Bytes of one transfer: 64,4K..64K,3M
+    ///
     /// Bytes of one transfer; K, M and G are powers of 1024. A range doubles: 4K..64M. Separate
     /// sizes and ranges with commas: 64,4K..64K,3M [default: 64M for GPUs, 64..64M for host memory,
     /// 8,64,1K,8K,64K,1M,8M,64M for rdma]
     #[arg(long, value_name = "SIZES", value_parser = sizes::list)]
     pub sizes: Option<std::vec::Vec<Bytes>>,
 
+    /// GPUs to measure, such as 0,2 or 0-3 [all]
+    ///
     /// GPUs to measure, by the driver's ordinals, such as 0,2 or 0-3 [default: all]
     #[arg(long, value_name = "GPUS", value_parser = gpu_list)]
     pub gpus: Option<std::vec::Vec<Gpu>>,
 
+    /// Who asks for a copy: read,write [both]
+    ///
     /// Which GPU issues a copy between two GPUs: the target (read) or the source (write);
     /// comma-separated
     #[arg(
@@ -121,17 +128,23 @@ pub struct Request {
     )]
     pub issuers: Vec<Issuer>,
 
+    /// Who copies: ce (copy engine), sm (kernel) [both]
+    ///
     /// What copies a GPU's data: the copy engine (ce) or a kernel (sm); comma-separated [default:
     /// both; ce with --effort quick]
     #[arg(long = "engine", value_name = "ENGINE", value_delimiter = ',')]
     pub engines: Vec<Engine>,
 
+    /// What is done, such as copy,chase or all_reduce
+    ///
     /// Operations to measure; comma-separated [default: copy,chase for GPUs,
     /// write,read,send,ping-pong for rdma]
-    #[arg(long = "operation", value_name = "OPERATION", value_delimiter = ',',
-          value_parser = operation())]
+    #[arg(long = "operation", value_name = "OP", value_delimiter = ',',
+          value_parser = operation(None))]
     pub operations: Vec<Operation>,
 
+    /// Which flows run at the same time
+    ///
     /// Which flows run at the same time; comma-separated [default: one-way between GPUs; one-way,
     /// both-ways and pairs between ranks, as far as there are enough; for rdma one-way and
     /// both-ways between two ranks, one-way up to four, otherwise neighbours and bisection; for
@@ -139,6 +152,8 @@ pub struct Request {
     #[arg(long = "pattern", value_name = "PATTERN", value_delimiter = ',')]
     pub patterns: Vec<Pattern>,
 
+    /// Which pairs of GPUs: all, sample
+    ///
     /// Which pairs of GPUs to measure: all, or a sample in which each GPU has 8 partners at most
     /// [default: a sample from 24 GPUs on]
     #[arg(long, value_name = "PAIRS", value_enum)]
@@ -148,20 +163,28 @@ pub struct Request {
     #[arg(skip)]
     pub seed: u64,
 
+    /// Number of processes
+    ///
     /// Number of processes, 1 to 1024. They get the GPUs in turn, and each has a CPU for itself if
     /// there are enough [default: one for all GPUs, two for host memory]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
     pub ranks: Option<u32>,
 
+    /// How processes share GPU memory [ipc]
+    ///
     /// How a process shares its GPU memory with another one
     #[arg(long, value_name = "HANDLE", value_enum, default_value_t = Handle::Ipc)]
     pub handle: Handle,
 
+    /// NUMA nodes of copies by CPUs, such as 0:1
+    ///
     /// NUMA nodes of source and target of copies by CPUs, such as 0:1; comma-separated [default:
     /// the first node to itself and to the farthest]
-    #[arg(long, value_name = "SOURCE:TARGET", value_parser = node_pair, value_delimiter = ',')]
+    #[arg(long, value_name = "FROM:TO", value_parser = node_pair, value_delimiter = ',')]
     pub numa: Vec<(NumaNode, NumaNode)>,
 
+    /// Bytes of one slot of the staging ring
+    ///
     /// Bytes of one slot of the staging ring, 64 or more [default: the fastest of several, found
     /// for each case; 512K for rdma]
     #[arg(long = "slot-size", value_name = "SIZE", value_parser = slot_size)]

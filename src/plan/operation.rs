@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Collective, Issuer, Pattern};
+use super::{Collective, Issuer, Pattern, TransportKind};
 
 /// What is done with the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
@@ -67,6 +67,20 @@ impl Operation {
     /// Whether NVLink switches carry it out for several GPUs at once.
     pub const fn is_switched(self) -> bool {
         !self.switched_patterns().is_empty()
+    }
+
+    /// The transports that have it.
+    pub const fn transports(self) -> &'static [TransportKind] {
+        match self {
+            Self::Copy | Self::ReadOnly | Self::WriteOnly | Self::Chase => {
+                &[TransportKind::Local, TransportKind::P2p]
+            }
+            Self::MulticastStore | Self::MultimemReduce | Self::MultimemAllReduce => {
+                &[TransportKind::P2p]
+            }
+            Self::Write | Self::Read | Self::Send | Self::PingPong => &[TransportKind::Rdma],
+            Self::Collective(_) => &[TransportKind::Nccl],
+        }
     }
 
     /// Those of RDMA.

@@ -56,31 +56,43 @@ const WINDOW_MAX: i64 = 1 << 16;
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "RDMA")]
 pub struct FabricRequest {
+    /// libfabric providers: efa,verbs,tcp,shm
+    ///
     /// libfabric providers, such as efa, verbs, tcp or shm; comma-separated [default: efa and verbs
     /// where available, otherwise tcp, and shm within a host]
-    #[arg(long = "provider", value_name = "PROVIDER", value_delimiter = ',')]
+    #[arg(long = "provider", value_name = "NAME", value_delimiter = ',')]
     pub providers: Vec<String>,
 
+    /// libfabric fabric: efa, efa-direct
+    ///
     /// libfabric fabric, such as efa or efa-direct of provider efa [default: efa-direct for writes
     /// and reads where it is offered, efa for messages]
     #[arg(long, value_name = "FABRIC")]
     pub fabric: Option<String>,
 
+    /// Interfaces: nearest, all, or one by name
+    ///
     /// Network interfaces of a rank: those nearest to its GPU over PCIe, all of its host in turn,
     /// or one by the name of its libfabric domain
-    #[arg(long, value_name = "nearest|all|NAME", default_value = "nearest", value_parser = nic)]
+    #[arg(long, value_name = "NIC", default_value = "nearest", value_parser = nic)]
     pub nic: NicChoice,
 
+    /// Endpoints of a rank on each interface [1]
+    ///
     /// Endpoints of a rank on each of its interfaces, 1 to 64, which operations take in turn
     /// [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub endpoints: Option<u32>,
 
+    /// Where the data is: host,gpu,staged
+    ///
     /// Where the data is; staged: on a GPU, copied through host memory at both ends;
     /// comma-separated [default: gpu,staged where there are GPUs, otherwise host]
     #[arg(long, value_name = "MEMORY", value_delimiter = ',')]
     pub memory: Vec<Memory>,
 
+    /// Operations of a flow in flight at once
+    ///
     /// Operations of a flow in flight at once, 1 to 65536; fewer if the provider allows fewer
     /// [default: 64 on each endpoint, of 4 MiB in all at most, but two]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=WINDOW_MAX))]

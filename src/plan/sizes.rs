@@ -95,7 +95,7 @@ mod tests {
         assert!(refuse("").contains("is not a size"));
         assert!(refuse("4K,").contains("is not a size"));
         assert!(refuse("4K..").contains("is not a size"));
-        assert!(refuse("64MB").contains("`64MB` is not a size"));
+        assert!(refuse("64T").contains("`64T` is not a size"));
         assert!(refuse("1e6").contains("`1e6` is not a size"));
         assert!(refuse("99999999999G").contains("too large"));
     }

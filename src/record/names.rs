@@ -48,7 +48,7 @@ impl Row {
             ("operation", word(&self.operation)),
             ("data_type", word(&self.data_type)),
             ("reduction", word(&self.reduction)),
-            ("issuer", word(&self.issuer)),
+            ("issuer", word(&self.issuer.filter(|_| self.has_issuers()))),
             ("engine", unless(self.engine, &[Engine::Cpu, Engine::Nic])),
             ("provider", word(&self.provider)),
             ("endpoints", unless(self.endpoints, &[1]).map(|count| format!("{count} endpoints"))),
@@ -74,6 +74,11 @@ impl Row {
         ];
         let told = words.into_iter().filter(|(column, _)| naming.has(column));
         told.filter_map(|(_, word)| word).collect::<Vec<String>>().join(" ")
+    }
+
+    /// Whether another issuer could have done it.
+    fn has_issuers(&self) -> bool {
+        self.operation.is_none_or(|operation| operation.issuer().is_none())
     }
 
     /// Between what: `GPU 0 -> GPU 3`, `8 ranks`; of several flows the first.

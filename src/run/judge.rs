@@ -101,8 +101,8 @@ impl Judge {
             })
     }
 
-    /// Reports hosts that differ from what they should be, and rows that are not as expected.
-    pub(super) fn conclude(&self, rows: &[Row], hosts: &[Host], is_quiet: bool) {
+    /// Reports hosts that differ from what they should be.
+    pub(super) fn conclude(&self, hosts: &[Host], is_quiet: bool) {
         if is_quiet {
             return;
         }
@@ -114,16 +114,6 @@ impl Judge {
             for difference in &judged.differences {
                 say(&format!("note: {place}{}", difference.sentence()));
             }
-        }
-        let count = |verdict| rows.iter().filter(|row| row.verdict == Some(verdict)).count();
-        let below = count(expected::Verdict::Below);
-        let above = count(expected::Verdict::Above);
-        if below + above > 0 {
-            say(&format!(
-                "note: of {} rows {below} are below what is expected here and {above} above: see \
-                 verdict and verdict_reason",
-                rows.len()
-            ));
         }
     }
 }

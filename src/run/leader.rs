@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    END, Failure, Options,
+    END, Failure, Format, Options,
     estimate::{Estimate, estimate},
     free_folder,
     judge::{Judge, catalogue},
@@ -47,18 +47,19 @@ pub(super) fn lead(
     let judge = Judge { catalogue: catalogue(options.catalogue.as_deref())?, hosts: judged };
     let run = Run { options, hosts, simulation, judge, steps, is_launched };
     if options.dry_run {
-        show::print(&steps::listing(&run.steps)).map_err(Failure::start)?;
+        let listing = show::Page::of(&steps::listing(&run.steps));
+        show::print_page(&listing).map_err(Failure::start)?;
         run.say_estimate(&run.estimate(&run.steps), &run.steps);
         return Ok(true);
     }
     let mut recorder = run.open(ranks)?;
     let rest = Rest::of(&run.steps, recorder.rows().len());
-    let measured = if rest.steps.is_empty() {
+    let (measured, took) = if rest.steps.is_empty() {
         ranks.dismiss();
         if !options.quiet {
             say(&format!("all rows are there in {}", recorder.folder().display()));
         }
-        Ok(())
+        (Ok(()), None)
     } else {
         let (effort, seed) = (options.effort(), options.seed);
         let job = Job { steps: Vec::new(), first: rest.measured, effort, seed };
@@ -73,12 +74,13 @@ pub(super) fn lead(
         let estimate = run.estimate(rest.steps);
         run.say_estimate(&estimate, rest.steps);
         let leader = Leader::new(&run, worker, &mut recorder, &rest, &estimate);
-        leader.measure_all(rest.steps, &estimate)
+        let (measured, took) = leader.measure_all(rest.steps, &estimate);
+        (measured, Some(took))
     };
-    let shown = run.show_results(&recorder);
+    let shown = run.show_results(&recorder, took);
     measured?;
     shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
-    Ok(is_well(&recorder))
+    Ok(is_well(&recorder, options.fail_below))
 }
 
 /// A planned run, as rank 0 knows it.
@@ -133,7 +135,7 @@ impl Run<'_> {
     }
 
     /// Whose time a duration is, if not this machine's.
-    fn whose_time(&self) -> &'static str {
+    pub(super) fn whose_time(&self) -> &'static str {
         if self.options.simulate.is_some() { " of the simulated machine" } else { "" }
     }
 
@@ -204,9 +206,14 @@ impl<'a> Leader<'a> {
         Self { run, recorder, worker, progress, proof, notes, began, rows, next }
     }
 
-    /// Measures and records all steps, then the end of the run. After a failure the other ranks are
-    /// out of reach, so only this rank's own logs and health are recorded.
-    fn measure_all(mut self, steps: &[Step], estimate: &Estimate) -> Result<(), Failure> {
+    /// Measures and records all steps, then the end of the run; with how long that took. After a
+    /// failure the other ranks are out of reach, so only this rank's own logs and health are
+    /// recorded.
+    fn measure_all(
+        mut self,
+        steps: &[Step],
+        estimate: &Estimate,
+    ) -> (Result<(), Failure>, Duration) {
         let before = self.recorder.rows().len();
         let measured = self.measure(steps, estimate).and_then(|()| self.take_leave());
         if measured.is_err() {
@@ -215,12 +222,15 @@ impl<'a> Leader<'a> {
             let _ = self.conclude(vec![own]);
         }
         self.progress.finish();
-        if !self.run.options.quiet {
+        let took = machine_now().since(self.began);
+        // The answer says it too.
+        let Options { quiet, format, .. } = self.run.options;
+        if !quiet && !matches!(format, Format::Table | Format::Markdown) {
             let rows = count(self.recorder.rows().len() - before, "row");
-            let time = readable_wait(machine_now().since(self.began).as_secs_f64());
+            let time = readable_wait(took.as_secs_f64());
             say(&format!("measured {rows} in {time}{}", self.run.whose_time()));
         }
-        measured
+        (measured, took)
     }
 
     /// Measures and records each step. Ends early if a row cannot be recorded or a rank is lost.

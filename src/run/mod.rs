@@ -24,8 +24,8 @@ use std::{
 
 pub(crate) use follower::join;
 pub(crate) use judge::catalogue;
-pub(crate) use options::values;
 pub use options::{Format, Measure, Options};
+pub(crate) use options::{heeded, values};
 pub(crate) use page::{write_own, write_page};
 pub(crate) use ranks::{Entered, Task, Told};
 pub use ranks::{Join, Ranks};
@@ -93,12 +93,16 @@ impl Measure {
     /// Measures with all ranks; whether all went well.
     pub(crate) fn run(self, open: Open, ranks: &mut Ranks) -> Result<bool, Failure> {
         let options = self.options();
-        let request = options.request().map_err(Failure::Words)?;
+        let request = options.request(ranks.launcher.is_some()).map_err(Failure::Words)?;
         let keeps_log = request.transports.contains(&TransportKind::Nccl);
         let notes = cuda_env::set().map_err(Failure::Start)?;
         nccl_env::set(&request.nccl, ranks.own_number(), keeps_log).map_err(Failure::Start)?;
         if ranks.is_first() {
-            notes.iter().for_each(|note| stderr::say(&format!("note: {note}")));
+            let checks = (options.nccl.check == 0 && !options.quiet).then(|| {
+                "g2g gives no number that it has not verified: -c 0 changes nothing".to_owned()
+            });
+            let notes = notes.iter().chain(&checks);
+            notes.for_each(|note| stderr::say(&format!("note: {note}")));
         }
         watch(ranks.is_first())?;
         ranks.meet(request.ranks, options.mpi_lib.as_deref(), options.deadline)?;

@@ -11,11 +11,11 @@ use crate::{
 /// The page's name in the folder of a run or a sweep.
 const PAGE: &str = "report.html";
 
-/// Writes the page of a run or a sweep that has just ended. A failure is only a warning.
-pub(crate) fn write_own(folder: &Path) {
-    if let Err(err) = write_page(&[folder.to_owned()], None) {
-        say(&format!("warning: no page of the results: {err}"));
-    }
+/// Writes the page of a run or a sweep that has just ended, and returns its path. A failure is only
+/// a warning.
+pub(crate) fn write_own(folder: &Path) -> Option<PathBuf> {
+    let written = write_page(&[folder.to_owned()], None);
+    written.inspect_err(|err| say(&format!("warning: no page of the results: {err}"))).ok()
 }
 
 /// Writes the page of the runs and sweeps in `folders` atomically, and returns its path.

@@ -1,41 +1,40 @@
 //! The results of a run: the report, standard output and whether all is well.
 
-use std::io;
+use std::{io, time::Duration};
 
 use super::{Format, leader::Run, page::write_own, steps::Step};
 use crate::{
-    analysis::attribution,
     interrupt,
+    judge::expected::Verdict,
     plan::Case,
-    record::{self, Recorder, Status},
-    show,
+    record::{self, Recorder, Row, Status},
+    show::{self, progress::readable_wait},
     stderr::say,
+    units::count as count_of,
 };
 
 impl Run<'_> {
-    /// Judges and shows the results, even of a run that failed.
-    pub(super) fn show_results(&self, recorder: &Recorder) -> io::Result<()> {
-        self.judge.conclude(recorder.rows(), &self.hosts, self.options.quiet);
-        let shown = self.show(recorder);
+    /// Judges and shows the results, even of a run that failed; `took` is how long it measured.
+    pub(super) fn show_results(
+        &self,
+        recorder: &Recorder,
+        took: Option<Duration>,
+    ) -> io::Result<()> {
+        self.judge.conclude(&self.hosts, self.options.quiet);
         // After a signal there is no time for a page; `g2g report` can write it later.
-        if !self.options.no_report && interrupt::asked().is_none() {
-            write_own(recorder.folder());
-        }
-        shown
-    }
-
-    /// Prints the results in the requested format.
-    fn show(&self, recorder: &Recorder) -> io::Result<()> {
+        let has_page = !self.options.no_report && interrupt::asked().is_none();
+        let page = if has_page { write_own(recorder.folder()) } else { None };
+        let took = took.map(|took| readable_wait(took.as_secs_f64()) + self.whose_time());
         let (rows, provenance) = (recorder.rows(), &recorder.run().provenance);
-        let page = || {
-            let slow = attribution::find(rows, &|row| attribution::way(row, &self.hosts));
-            let mut page = show::tables(rows);
-            page.lines(&attribution::text(&slow));
-            page
+        let answer = || {
+            let mut answer = show::answer(recorder.run(), took.as_deref(), self.options.details);
+            let page = page.map_or_else(String::new, |page| format!("page: {}\n", page.display()));
+            answer.lines(&format!("results: {}\n{page}", recorder.folder().display()));
+            answer
         };
         show::print(&match self.options.format {
-            Format::Table => page().text(),
-            Format::Markdown => page().markdown(),
+            Format::Table => return show::print_page(&answer()),
+            Format::Markdown => answer().markdown(),
             Format::Csv => record::csv_text(rows),
             Format::Json => record::json_text(recorder.run()),
             Format::NcclTests => {
@@ -66,17 +65,43 @@ impl Run<'_> {
     }
 }
 
-/// Reports corrupt and failed rows; whether there are none.
-pub(super) fn is_well(recorder: &Recorder) -> bool {
-    let count = |status| recorder.rows().iter().filter(|row| row.status == status).count();
-    let (corrupt, failed) = (count(Status::Corrupt), count(Status::Failed));
+/// Reports corrupt and failed rows, and with --fail-below those that are too slow; whether there
+/// are none.
+pub(super) fn is_well(recorder: &Recorder, fail_below: Option<Option<f64>>) -> bool {
+    let rows = recorder.rows();
+    let count = |is_it: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| is_it(row)).count();
+    let with = |status| count(&|row| row.status == status);
+    let (corrupt, failed) = (with(Status::Corrupt), with(Status::Failed));
+    let all = count_of(rows.len(), "row");
+    let file = recorder.folder().join("run.csv");
     if corrupt + failed > 0 {
         say(&format!(
-            "error: of {} rows {corrupt} are corrupt and {failed} failed: see status and reason in \
-             {}",
-            recorder.rows().len(),
-            recorder.folder().join("run.csv").display()
+            "error: of {all} {corrupt} are corrupt and {failed} failed: see status and reason in {}",
+            file.display()
         ));
     }
-    corrupt + failed == 0
+    let below = fail_below.map_or(0, |least| count(&|row| is_below(row, least)));
+    if below > 0 {
+        let what = match fail_below.flatten() {
+            Some(least) => format!("below {} % of what is expected", 100.0 * least),
+            None => "below what is expected".to_owned(),
+        };
+        say(&format!(
+            "error: of {all} {below} are {what} (--fail-below): see verdict and expected_fraction \
+             in {}",
+            file.display()
+        ));
+    }
+    corrupt + failed + below == 0
+}
+
+/// Whether the verdict on a row is `below`, or its share of what is expected less than `least`.
+fn is_below(row: &Row, least: Option<f64>) -> bool {
+    match least {
+        None => row.verdict == Some(Verdict::Below),
+        Some(least) => {
+            let is_known = row.verdict.is_some_and(|verdict| verdict != Verdict::Unknown);
+            is_known && row.expected_fraction.is_some_and(|share| share < least)
+        }
+    }
 }

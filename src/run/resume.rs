@@ -58,7 +58,7 @@ fn other_request(then: &Provenance, options: &Options, now: &Provenance) -> Opti
     // What decides the numbers.
     let asked = |of: &Options| {
         let simulate = of.simulate.as_ref().map(PathBuf::from);
-        (of.request(), of.effort(), of.seed, simulate, of.catalogue.clone())
+        (of.request(false), of.effort(), of.seed, simulate, of.catalogue.clone())
     };
     if before.is_none_or(|before| asked(&before) != asked(options)) {
         let words = then.command.get(1..).unwrap_or_default().join(" ");

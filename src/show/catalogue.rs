@@ -22,7 +22,7 @@ const WORDS: [&str; 8] =
 type Named<'a, T> = (&'a Catalogue, &'a String, &'a T);
 
 /// A line for each GPU and for each instance type.
-pub fn catalogue_text(catalogue: &Catalogue) -> String {
+pub fn catalogue_page(catalogue: &Catalogue) -> Page {
     let gpus: [Column<Named<'_, Gpu>>; 8] = [
         ("GPU", |(_, name, _)| name.clone()),
         ("name", |(.., gpu)| gpu.name.clone()),
@@ -56,7 +56,7 @@ pub fn catalogue_text(catalogue: &Catalogue) -> String {
     page.title("Instance types; `g2g catalogue NAME` shows all of one, with where it is from");
     let named = catalogue.instance.iter().map(|(name, known)| (catalogue, name, known));
     page.grid(Grid::of(&instances, named).words(&WORDS).without_empty());
-    page.text()
+    page
 }
 
 /// All of the catalogue.
@@ -76,7 +76,7 @@ fn expected_table(paths: &[Known]) -> Grid {
 }
 
 /// All facts of an entry, and of the GPU of an instance, with their sources.
-pub fn catalogue_entry_text(catalogue: &Catalogue, name: &str, entry: Entry<'_>) -> String {
+pub fn catalogue_entry_page(catalogue: &Catalogue, name: &str, entry: Entry<'_>) -> Page {
     let mut page = Page::default();
     for (title, facts, sources) in parts(catalogue, name, entry) {
         page.title(title);
@@ -99,7 +99,7 @@ pub fn catalogue_entry_text(catalogue: &Catalogue, name: &str, entry: Entry<'_>)
         page.lines("\n");
     }
     page.lines("A fact that is missing is not known.\n");
-    page.text()
+    page
 }
 
 /// The same as JSON.

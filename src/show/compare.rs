@@ -110,8 +110,9 @@ fn add(page: &mut Page, sources: &[Source], comparison: &Comparison, is_whole: b
         let size = line.row().size_bytes.map_or_else(String::new, |size| format!(", {size}"));
         groups.entry(kind + &size).or_default().push(line);
     }
-    let numbers = ["cases", "slower", "faster", "same", "median", "worst"];
-    let mut grid = Grid::new(["what"].into_iter().chain(numbers)).numbers(&numbers);
+    let numbers = ["cases", "slower", "faster", "same", "median"];
+    let head = ["what"].into_iter().chain(numbers).chain(["worst"]);
+    let mut grid = Grid::new(head).numbers(&numbers);
     for (title, lines) in groups {
         grid.row(group(title, &lines));
     }

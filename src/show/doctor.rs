@@ -1,18 +1,18 @@
-//! The doctor's report as text.
+//! The doctor's report for a person.
 
-use super::words;
+use super::{page::Page, words};
 use crate::{
     judge::doctor::{Located, Report, Verdict},
-    nccl_log::explain::{paragraph, upper},
+    nccl_log::explain::{line, upper},
     units::count,
 };
 
 /// The findings, problems first. Checks that passed are only counted, unless `is_verbose`.
-pub fn doctor_text(report: &Report, is_verbose: bool) -> String {
+pub fn doctor_page(report: &Report, is_verbose: bool) -> Page {
     let mut text = String::new();
     let simulated = words::mark(report.simulated);
-    for line in &report.hosts {
-        paragraph(&mut text, "", &format!("{line}{simulated}"));
+    for host in &report.hosts {
+        line(&mut text, "", &format!("{host}{simulated}"));
     }
     for (verdict, title) in [
         (Verdict::Problem, "Problems"),
@@ -39,11 +39,11 @@ pub fn doctor_text(report: &Report, is_verbose: bool) -> String {
         if is_verbose { "" } else { " (--verbose shows them)" }
     );
     text.push('\n');
-    paragraph(&mut text, "", &summary);
-    for line in &report.beyond {
-        paragraph(&mut text, "", &format!("{}.", upper(line)));
+    line(&mut text, "", &summary);
+    for told in &report.beyond {
+        line(&mut text, "", &format!("{}.", upper(told)));
     }
-    text
+    Page::of(&text)
 }
 
 fn add(text: &mut String, located: &Located) {
@@ -54,14 +54,14 @@ fn add(text: &mut String, located: &Located) {
         [rank] => format!(" (rank {rank})"),
         ranks => format!(" (ranks {})", ranks.join(", ")),
     };
-    paragraph(text, "- ", &format!("{}: {}{place}.", finding.check, finding.seen));
+    line(text, "- ", &format!("{}: {}{place}.", finding.check, finding.seen));
     for (word, more) in [
         ("What it means", &finding.means),
         ("What to do", &finding.remedy),
         ("See", &finding.source),
     ] {
         if let Some(more) = more {
-            paragraph(text, "  ", &format!("{word}: {more}."));
+            line(text, "  ", &format!("{word}: {more}."));
         }
     }
 }

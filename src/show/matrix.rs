@@ -11,8 +11,12 @@ use super::{
 use crate::{
     plan::{Issuer, Operation, Pattern, TransportKind},
     record::{Naming, Row, Status},
-    units::{Bytes, readable_gb_s, readable_nanoseconds},
+    units::{Bytes, readable_gb_s},
 };
+
+/// Pairs are alike within this share of their median, and those without an interval within that.
+const ALIKE: f64 = 0.01;
+const UNTOLD: f64 = 0.02;
 
 /// Whether `row` is one pair of GPUs, or of ranks that RDMA joins, one way.
 pub(super) fn is_pair(row: &Row) -> bool {
@@ -35,9 +39,9 @@ const fn noun(transport: TransportKind) -> &'static str {
     if transport.is_between_ranks() { "rank" } else { "GPU" }
 }
 
-/// For each kind of transfer: the matrices of its largest size, and, where there are several
-/// sizes, a table by size for each pair.
-pub(super) fn matrices(rows: &[&Row], page: &mut Page) {
+/// A matrix for each kind of transfer and each size, or a line where all pairs are alike; with
+/// `is_whole` a matrix of all, and what reads reach of what writes do.
+pub(super) fn matrices(rows: &[&Row], page: &mut Page, is_whole: bool) {
     let mut kinds: IndexMap<(String, Option<&str>), Vec<&Row>> = IndexMap::new();
     let is_p2p = |row: &Row| row.transport == TransportKind::P2p;
     let is_joined = rows.iter().any(|row| is_p2p(row) && row.source_host != row.target_host);
@@ -49,71 +53,106 @@ pub(super) fn matrices(rows: &[&Row], page: &mut Page) {
         if let Some(host) = host.filter(|_| hosts.len() > 1) {
             page.lines(&format!("On {host}:\n"));
         }
-        let measured = rows.iter().filter(|row| row.status == Status::Ok);
-        // A size that fits into no GPU has nothing to show.
-        let size = measured.filter_map(|row| row.size_bytes).max();
-        let size = size.or_else(|| rows.iter().filter_map(|row| row.size_bytes).max());
-        let at_largest: Vec<&Row> =
-            rows.iter().copied().filter(|row| row.size_bytes == size).collect();
-        match sample(&at_largest) {
-            Some(sample) => {
-                of_sample(name, size.unwrap_or_default(), &sample, &at_largest, page);
+        let mut sizes: BTreeMap<Bytes, Vec<&Row>> = BTreeMap::new();
+        for &row in rows {
+            sizes.entry(row.size_bytes.unwrap_or_default()).or_default().push(row);
+        }
+        for (size, rows) in &sizes {
+            match sample(rows) {
+                Some(sample) => of_sample(name, *size, &sample, rows, page),
+                None => at_size(&format!("{name}, {size}"), rows, page, is_whole),
             }
-            None => at_size(name, size.unwrap_or_default(), &at_largest, page),
         }
-        page.lines(&notes(rows));
-        let paths = verdicts::paths(rows, &|row| which(row, rows));
-        if !paths.is_empty() {
-            page.lines(&format!("{paths}\n"));
-        }
-        if at_largest.len() < rows.len() && sample(rows).is_none() {
-            by_size(name, rows, page);
-        }
+    }
+    if rows.is_empty() {
+        return;
+    }
+    let text = notes(rows) + &verdicts::paths(rows, &|row| which(row, rows));
+    if !text.is_empty() {
+        page.lines(&(text + "\n"));
     }
 }
 
-/// The matrices of rows of one kind and size.
-fn at_size(name: &str, size: Bytes, rows: &[&Row], page: &mut Page) {
+/// The matrices of rows of one kind and size, `name`.
+fn at_size(name: &str, rows: &[&Row], page: &mut Page, is_whole: bool) {
     let Row { transport, operation, .. } = *rows[0];
-    let noun = noun(transport);
-    let axis = format!("rows: source {noun}, columns: target {noun}");
     let ending = ending(rows);
-    let title = |what: &str| format!("{name}, {size}, {what}; {axis}{ending}");
-    let bandwidth = |row: &Row| cell(row, row.bandwidth_gb_s.map(short_gb_s));
-    if operation.is_some_and(Operation::is_latency_only) {
-        page.title(title(if operation == Some(Operation::Chase) {
-            "median latency of one load by the target"
-        } else {
-            "median latency one way"
-        }));
-        square(page, rows, &|row| cell(row, row.latency_ns_p50.map(readable_nanoseconds)));
-    } else if transport == TransportKind::P2p && operation == Some(Operation::Copy) {
-        let by = |issuer| -> Vec<&Row> {
-            rows.iter().copied().filter(|row| row.issuer == Some(issuer)).collect()
+    let issued = [
+        (Some(Issuer::Read), " read by the target"),
+        (Some(Issuer::Write), " written by the source"),
+        (None, ""),
+    ];
+    let has_issuers = transport == TransportKind::P2p && operation == Some(Operation::Copy);
+    for (issuer, words) in issued {
+        let rows: Vec<&Row> = rows
+            .iter()
+            .copied()
+            .filter(|row| row.issuer.filter(|_| has_issuers) == issuer)
+            .collect();
+        let Some(first) = rows.first() else { continue };
+        let is_latency = first.operation.is_some_and(Operation::is_latency_only);
+        let shown = if is_latency { words::nanoseconds } else { short_gb_s };
+        let unit = match (is_latency, first.operation == Some(Operation::Chase)) {
+            (true, true) => "median latency of one load by the target",
+            (true, false) => "median latency one way",
+            (false, _) => "GB/s",
         };
-        let (reads, writes) = (by(Issuer::Read), by(Issuer::Write));
-        for (of, name) in [(&reads, "read by the target"), (&writes, "written by the source")] {
-            if !of.is_empty() {
-                page.title(title(&format!("GB/s {name}")));
-                square(page, of, &bandwidth);
-            }
+        let is_alike = rows.iter().all(|row| value(row).is_some()) && least(&rows).is_none();
+        if let Some(middle) = middle(&rows).filter(|_| is_alike && rows.len() > 2 && !is_whole) {
+            let (count, middle) = (rows.len(), shown(middle));
+            page.lines(&format!("{name}, {unit}{words}: all {count} pairs {middle}{ending}\n"));
+            continue;
         }
-        let ratio = |read: &Row| {
-            let write = writes.iter().find(|write| ends(write) == ends(read))?;
-            Ratio::of(read, write)
-        };
-        if reads.iter().any(|read| ratio(read).is_some()) {
-            page.title(title("ratio read / write"));
-            let median = |ratio: Ratio| format!("{:.3}", ratio.median);
-            square(page, &reads, &|read| words::or_dash(ratio(read).map(median)));
-            page.title(title("95 % interval of the ratio, ± % of it"));
-            let width = |ratio: Ratio| Some(format!("{:.2}", 100.0 * ratio.half_width()?));
-            square(page, &reads, &|read| words::or_dash(ratio(read).and_then(width)));
-        }
-    } else {
-        page.title(title("GB/s"));
-        square(page, rows, &bandwidth);
+        page.title(format!("{name}, {unit}{words}{ending}"));
+        square(page, &rows, &|row| cell(row, value(row).map(shown)));
     }
+    let ratio = |read: &Row| {
+        let write =
+            rows.iter().find(|row| (row.issuer, ends(row)) == (Some(Issuer::Write), ends(read)))?;
+        Ratio::of(read, write)
+    };
+    let reads: Vec<&Row> =
+        rows.iter().copied().filter(|row| row.issuer == Some(Issuer::Read)).collect();
+    if is_whole && has_issuers && reads.iter().any(|read| ratio(read).is_some()) {
+        page.title(format!("{name}, ratio read / write{ending}"));
+        let median = |ratio: Ratio| format!("{:.3}", ratio.median);
+        square(page, &reads, &|read| words::or_dash(ratio(read).map(median)));
+        page.title(format!("{name}, 95 % interval of the ratio, ± % of it{ending}"));
+        let width = |ratio: Ratio| Some(format!("{:.2}", 100.0 * ratio.half_width()?));
+        square(page, &reads, &|read| words::or_dash(ratio(read).and_then(width)));
+    }
+}
+
+/// The number of a row in a matrix: its bandwidth, or if it has none its latency in ns.
+fn value(row: &Row) -> Option<f64> {
+    match row.operation.is_some_and(Operation::is_latency_only) {
+        true => row.latency_ns_p50.map(|ns| ns as f64),
+        false => row.bandwidth_gb_s,
+    }
+}
+
+fn middle(rows: &[&Row]) -> Option<f64> {
+    let values: Vec<f64> = rows.iter().filter_map(|row| value(row)).collect();
+    (!values.is_empty()).then(|| words::median(&values))
+}
+
+/// The worst of rows of which one is not like the others: farther from the median than 1 % of it,
+/// and than the 95 % interval of the row reaches on both sides together; of a row without an
+/// interval, 2 %. `None`: all are alike.
+pub(super) fn least<'a>(rows: &[&'a Row]) -> Option<(&'a Row, f64)> {
+    let middle = middle(rows)?;
+    let valued = || rows.iter().filter_map(|row| Some((*row, value(row)?)));
+    let is_unlike = |(row, value): (&Row, f64)| {
+        let interval = row.bandwidth_gb_s_low.zip(row.bandwidth_gb_s_high);
+        let width = interval.map_or(UNTOLD * middle, |(low, high)| high - low);
+        (value - middle).abs() > width.max(ALIKE * middle)
+    };
+    let is_latency = rows[0].operation.is_some_and(Operation::is_latency_only);
+    let worse = |a: &(&Row, f64), b: &(&Row, f64)| match is_latency {
+        true => b.1.total_cmp(&a.1),
+        false => a.1.total_cmp(&b.1),
+    };
+    valued().any(is_unlike).then(|| valued().min_by(worse)).flatten()
 }
 
 /// How many pairs of how many rows of a sample are of, for a sentence.
@@ -132,10 +171,6 @@ fn of_sample(name: &str, size: Bytes, sample: &str, rows: &[&Row], page: &mut Pa
     page.title(format!("{name}, {size}{}", ending(rows)));
     page.lines(&format!("{sample}\n"));
     let is_chase = rows[0].operation.is_some_and(Operation::is_latency_only);
-    let of = |row: &Row| match is_chase {
-        true => row.latency_ns_p50.map(|ns| ns as f64),
-        false => row.bandwidth_gb_s,
-    };
     let unit = if is_chase { "ns" } else { "GB/s" };
     let mut head = vec!["issuer".to_owned(), "pairs".to_owned()];
     head.extend(["least", "median", "most"].map(|which| format!("{which} {unit}")));
@@ -145,14 +180,14 @@ fn of_sample(name: &str, size: Bytes, sample: &str, rows: &[&Row], page: &mut Pa
     for issuer in issuers {
         let own: Vec<&Row> = rows.iter().copied().filter(|row| row.issuer == issuer).collect();
         let mut values: Vec<(f64, &Row)> =
-            own.iter().filter_map(|row| Some((of(row)?, *row))).collect();
+            own.iter().filter_map(|row| Some((value(row)?, *row))).collect();
         values.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let value = |at: usize| values.get(at).map(|(value, _)| short_gb_s(*value));
+        let at = |place: usize| values.get(place).map(|(value, _)| short_gb_s(*value));
         let last = values.len().saturating_sub(1);
         let again =
             own.iter().filter(|row| row.flags.split(' ').any(|flag| flag == "measured_again"));
         let mut cells = vec![words::or_dash(issuer), values.len().to_string()];
-        cells.extend([0, values.len() / 2, last].map(|at| words::or_dash(value(at))));
+        cells.extend([0, values.len() / 2, last].map(|place| words::or_dash(at(place))));
         cells.push(words::or_dash(values.first().map(|(_, row)| pair(row, rows))));
         cells.push(again.count().to_string());
         grid.row(cells);
@@ -173,8 +208,8 @@ fn ending(rows: &[&Row]) -> String {
     ending + words::mark(rows.iter().any(|row| row.simulated))
 }
 
-/// A bandwidth for a matrix, which must be narrow.
-fn short_gb_s(gb_s: f64) -> String {
+/// A bandwidth with two decimals, for a matrix, which must be narrow.
+pub(super) fn short_gb_s(gb_s: f64) -> String {
     if gb_s < 1.0 { readable_gb_s(gb_s) } else { format!("{gb_s:.2}") }
 }
 
@@ -209,7 +244,7 @@ fn square(page: &mut Page, rows: &[&Row], text: &dyn Fn(&Row) -> String) {
         None => format!("{noun} {number}"),
     };
     let labels: Vec<String> = places.iter().map(label).collect();
-    page.grid(Grid::square(&labels, |source, target| {
+    page.grid(Grid::square("from / to", &labels, |source, target| {
         let pair = [Some(places[source]), Some(places[target])];
         words::or_dash(rows.iter().find(|row| ends(row) == pair).map(|row| text(row)))
     }));
@@ -218,7 +253,7 @@ fn square(page: &mut Page, rows: &[&Row], text: &dyn Fn(&Row) -> String) {
 
 /// Why rows have no number, and their flags. Each note appears once, with the first row and the
 /// number of rows.
-fn notes(rows: &[&Row]) -> String {
+pub(super) fn notes(rows: &[&Row]) -> String {
     let mut notes: IndexMap<(String, String), (&Row, usize)> = IndexMap::new();
     for &row in rows {
         let words: Vec<String> = match row.status {
@@ -245,10 +280,9 @@ fn notes(rows: &[&Row]) -> String {
     text
 }
 
-/// `GPU 0 -> GPU 1 read 1 MiB`
+/// `p2p copy read ce, GPU 0 -> GPU 1, 1 MiB`
 fn which(row: &Row, rows: &[&Row]) -> String {
-    let issuer = row.issuer.map_or(String::new(), |issuer| format!(" {issuer}"));
-    format!("{}{issuer} {}", pair(row, rows), row.size_bytes.unwrap_or_default())
+    row.title(&Naming { has_hosts: !has_one_host(rows), ..Naming::default() })
 }
 
 /// `GPU 0 -> GPU 1`; with their hosts, where `rows` have several.
@@ -260,56 +294,6 @@ fn has_one_host(rows: &[&Row]) -> bool {
     let mut hosts = rows.iter().flat_map(|row| [&row.source_host, &row.target_host]);
     let first = hosts.next();
     hosts.all(|host| Some(host) == first)
-}
-
-/// A table by size for each pair, reads beside writes.
-fn by_size(name: &str, rows: &[&Row], page: &mut Page) {
-    let mut pairs: BTreeMap<[Option<End<'_>>; 2], Vec<&Row>> = BTreeMap::new();
-    for &row in rows {
-        pairs.entry(ends(row)).or_default().push(row);
-    }
-    for of_pair in pairs.values() {
-        let ending = ending(of_pair);
-        page.title(format!("{name}, {}{ending}", pair(of_pair[0], rows)));
-        page.grid(sizes_of_pair(of_pair));
-        page.lines("\n");
-    }
-}
-
-fn sizes_of_pair(rows: &[&Row]) -> Grid {
-    let sizes: IndexSet<Bytes> = rows.iter().filter_map(|row| row.size_bytes).collect();
-    let issuers: IndexSet<Option<Issuer>> = rows.iter().map(|row| row.issuer).collect();
-    let mut head = vec!["size".to_owned()];
-    for issuer in &issuers {
-        let name = issuer.map_or(String::new(), |issuer| format!("{issuer} "));
-        head.extend([format!("{name}GB/s"), "95 % interval".to_owned(), format!("{name}p50")]);
-    }
-    let has_ratio = issuers.len() == 2;
-    if has_ratio {
-        head.push("read / write".to_owned());
-    }
-    let mut grid = Grid::new(head);
-    for size in sizes {
-        let find = |issuer: Option<Issuer>| {
-            rows.iter().find(|row| row.size_bytes == Some(size) && row.issuer == issuer)
-        };
-        let mut cells = vec![size.to_string()];
-        for &issuer in &issuers {
-            cells.extend(find(issuer).map_or(["-", "-", "-"].map(str::to_owned), |row| {
-                [
-                    cell(row, row.bandwidth_gb_s.map(readable_gb_s)),
-                    words::or_dash(words::interval(row)),
-                    words::or_dash(row.latency_ns_p50.map(readable_nanoseconds)),
-                ]
-            }));
-        }
-        if has_ratio {
-            let both = find(Some(Issuer::Read)).zip(find(Some(Issuer::Write)));
-            cells.push(words::or_dash(both.and_then(|(read, write)| Ratio::of(read, write))));
-        }
-        grid.row(cells);
-    }
-    grid
 }
 
 /// The ratio of the bandwidths of two rows, with its 95 % confidence interval.
@@ -349,16 +333,6 @@ impl Ratio {
     }
 }
 
-impl std::fmt::Display for Ratio {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.3}", self.median)?;
-        match self.interval {
-            Some((low, high)) => write!(f, " ({low:.3} to {high:.3})"),
-            None => Ok(()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rand::{SeedableRng, rngs::StdRng};
@@ -391,8 +365,18 @@ mod tests {
 
     fn text(rows: &[Row]) -> String {
         let mut page = Page::default();
-        matrices(&rows.iter().collect::<Vec<&Row>>(), &mut page);
+        matrices(&rows.iter().collect::<Vec<&Row>>(), &mut page, true);
         page.text()
+    }
+
+    /// All pairs of so many GPUs, read and written.
+    fn all_pairs(gpus: u32, rate: &dyn Fn(u32, u32) -> f64) -> Vec<Row> {
+        let ends = (0..gpus * gpus).map(|n| (n / gpus, n % gpus)).filter(|(a, b)| a != b);
+        let both = |(source, target)| {
+            let rate = exactly(rate(source, target));
+            [Issuer::Read, Issuer::Write].map(|issuer| row(issuer, source, target, &rate))
+        };
+        ends.flat_map(both).collect()
     }
 
     #[test]
@@ -410,35 +394,57 @@ mod tests {
         ];
         let text = text(&rows);
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
-        assert_eq!(
-            lines[0],
-            "p2p copy ce, 64 MiB, GB/s read by the target; rows: source GPU, columns: target GPU \
-             [SIMULATED]"
-        );
+        assert_eq!(lines[0], "p2p copy ce, 64 MiB, GB/s read by the target [SIMULATED]");
         assert_eq!(lines[2].split_whitespace().collect::<Vec<_>>(), ["GPU", "0", "-", "300.00"]);
         assert_eq!(lines[3].split_whitespace().collect::<Vec<_>>(), ["GPU", "1", "skipped", "-"]);
         assert!(lines[7].ends_with("400.00"), "{text}");
-        assert!(lines[10].contains(", ratio read / write;"), "{text}");
+        assert!(lines[10].contains(", ratio read / write"), "{text}");
         assert_eq!(lines[12].split_whitespace().collect::<Vec<_>>(), ["GPU", "0", "-", "0.750"]);
-        assert!(lines[15].contains(", 95 % interval of the ratio, ± % of it;"), "{text}");
+        assert!(lines[15].contains(", 95 % interval of the ratio, ± % of it"), "{text}");
         assert_eq!(lines[17].split_whitespace().collect::<Vec<_>>(), ["GPU", "0", "-", "0.00"]);
-        assert!(text.contains("skipped: GPU 1 -> GPU 0 read 64 MiB: no peer access"), "{text}");
+        let skipped = "skipped: p2p copy read ce, GPU 1 -> GPU 0, 64 MiB: no peer access";
+        assert!(text.contains(skipped), "{text}");
     }
 
     #[test]
     fn eight_gpus_fit_a_terminal_of_eighty_columns() {
-        let rate = exactly(398.765);
-        let pair = |n: u32| (n / 8, n % 8);
-        let both = |n| {
-            let (source, target) = pair(n);
-            [Issuer::Read, Issuer::Write].map(|issuer| row(issuer, source, target, &rate))
-        };
-        let rows: Vec<Row> = (0..64).filter(|&n| pair(n).0 != pair(n).1).flat_map(both).collect();
-        let text = text(&rows);
-        for line in text.lines().filter(|line| line.starts_with(" GPU")) {
+        let text = text(&all_pairs(8, &|_, _| 398.765));
+        for line in text.lines().filter(|line| line.starts_with("   GPU")) {
             assert!(line.len() <= 80, "{line}");
         }
-        assert!(!text.contains("interval (") && text.contains("ratio read / write"), "{text}");
+        assert!(text.contains("ratio read / write"), "{text}");
+    }
+
+    #[test]
+    fn pairs_are_alike_within_their_intervals_or_a_hundredth() {
+        let unlike = |rows: &[Row]| {
+            let least = least(&rows.iter().collect::<Vec<&Row>>());
+            least.map(|(row, value)| (row.source_gpu, row.target_gpu, value))
+        };
+        let of = |slow: f64| {
+            all_pairs(3, &|source, target| if (source, target) == (2, 1) { slow } else { 100.0 })
+        };
+        assert_eq!(unlike(&of(99.1)), None);
+        assert_eq!(unlike(&of(98.9)), Some((Some(2), Some(1), 98.9)));
+        let wide = |row: Row| Row {
+            bandwidth_gb_s_low: row.bandwidth_gb_s.map(|gb_s| gb_s - 2.0),
+            bandwidth_gb_s_high: row.bandwidth_gb_s.map(|gb_s| gb_s + 2.0),
+            ..row
+        };
+        let wide: Vec<Row> = of(97.0).into_iter().map(wide).collect();
+        assert_eq!(unlike(&wide), None);
+        let untold = |row: Row| Row { bandwidth_gb_s_low: None, ..row };
+        let untold = |slow| of(slow).into_iter().map(untold).collect::<Vec<Row>>();
+        assert_eq!(unlike(&untold(98.1)), None);
+        assert!(unlike(&untold(97.9)).is_some());
+        // Of latencies the largest is the worst.
+        let chase = |row: Row| Row {
+            operation: Some(Operation::Chase),
+            latency_ns_p50: row.bandwidth_gb_s.and_then(crate::units::whole_nanoseconds),
+            ..row
+        };
+        let chases: Vec<Row> = of(120.0).into_iter().map(chase).collect();
+        assert_eq!(unlike(&chases), Some((Some(2), Some(1), 120.0)));
     }
 
     #[test]
@@ -460,16 +466,15 @@ mod tests {
             flagged(small(row(Issuer::Write, 0, 1, &exactly(300.0)))),
             huge,
         ];
-        let text = text(&rows);
+        let text = notes(&rows.iter().collect::<Vec<&Row>>());
         for line in [
-            "  CORRUPT: 3 of 6 rows, the first GPU 0 -> GPU 1 read 4 KiB: rank 1 found 3 wrong bytes",
-            "  short samples: 2 of 6 rows, the first GPU 0 -> GPU 1 write 64 MiB",
-            "  timer coarse: 2 of 6 rows, the first GPU 0 -> GPU 1 write 64 MiB",
+            "  CORRUPT: 3 of 6 rows, the first p2p copy read ce, GPU 0 -> GPU 1, 4 KiB: rank 1 \
+             found 3 wrong bytes",
+            "  short samples: 2 of 6 rows, the first p2p copy write ce, GPU 0 -> GPU 1, 64 MiB",
+            "  timer coarse: 2 of 6 rows, the first p2p copy write ce, GPU 0 -> GPU 1, 64 MiB",
         ] {
             assert!(text.lines().any(|found| found == line), "{text}");
         }
-        // The matrices show the largest size that has a number.
-        assert!(text.starts_with("p2p copy ce, 64 MiB, GB/s read"), "{text}");
     }
 
     #[test]
@@ -481,7 +486,9 @@ mod tests {
             handle: Some(crate::plan::Handle::Cumem),
             ..one
         };
-        assert!(text(&[ranks]).contains("target GPU; between ranks by cumem [SIMULATED]\n"));
+        assert!(
+            text(&[ranks]).contains("read by the target; between ranks by cumem [SIMULATED]\n")
+        );
     }
 
     #[test]
@@ -511,6 +518,6 @@ mod tests {
         let none = Row { bandwidth_gb_s: None, ..read.clone() };
         assert_eq!(Ratio::of(&read, &none), None);
         let few = Row { bandwidth_gb_s_low: None, ..read.clone() };
-        assert_eq!(Ratio::of(&read, &few).unwrap().to_string(), "1.000");
+        assert_eq!(Ratio::of(&read, &few).unwrap(), Ratio { median: 1.0, interval: None });
     }
 }

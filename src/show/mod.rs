@@ -2,6 +2,7 @@
 //!
 //! Decides nothing: other modules judge what it shows.
 
+mod answer;
 mod catalogue;
 pub mod compare;
 mod doctor;
@@ -12,18 +13,20 @@ mod picture;
 pub(crate) mod progress;
 mod prometheus;
 pub mod report;
+mod summary;
 pub mod sweep;
 mod table;
 mod topology;
 mod verdicts;
 mod words;
 
-pub use catalogue::{catalogue_entry_json, catalogue_entry_text, catalogue_json, catalogue_text};
-pub use doctor::doctor_text;
+pub use answer::answer;
+pub use catalogue::{catalogue_entry_json, catalogue_entry_page, catalogue_json, catalogue_page};
+pub use doctor::doctor_page;
 pub use nccl_tests::{NcclTests, text as nccl_tests_text};
 pub use page::Page;
 pub use picture::picture;
 pub use prometheus::text as prometheus_text;
-pub use table::{print, tables};
-pub use topology::topology_text;
+pub use table::{print, print_page};
+pub use topology::topology_page;
 pub use words::json;

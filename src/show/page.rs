@@ -1,10 +1,22 @@
 //! Titles, tables and lines, as text for a terminal or as Markdown for a comment or an issue.
 
-use std::io;
+use std::{env, io};
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
+use anstyle::{AnsiColor, Style};
+use comfy_table::{
+    Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets,
+};
 use serde::Serialize;
 use terminal_size::terminal_size_of;
+use textwrap::{WordSeparator, WordSplitter, core::display_width};
+
+use crate::stderr::visible;
+
+/// How wide a page is where nothing tells the width of the terminal.
+const WIDTH: usize = 80;
+
+/// Columns between two cells.
+const GAP: usize = 2;
 
 /// Titles, tables and sentences, in their order.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +30,30 @@ enum Part {
     Grid(Grid),
     /// Lines; indented ones are the items of a list.
     Lines(String),
+    Sentence(Sentence),
+}
+
+/// What is to be thought of a sentence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
+#[strum(serialize_all = "lowercase")]
+pub(super) enum Tone {
+    Good,
+    Bad,
+    Note,
+}
+
+/// A sentence that a person reads first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sentence {
+    pub(super) tone: Tone,
+    pub(super) text: String,
+}
+
+impl Sentence {
+    /// Whether it is a problem.
+    pub(super) fn is_bad(&self) -> bool {
+        self.tone == Tone::Bad
+    }
 }
 
 /// Cells under a head, numbers on the right and words on the left.
@@ -27,6 +63,9 @@ pub(super) struct Grid {
     pub(super) rows: Vec<Vec<String>>,
     #[serde(skip)]
     are_words: Vec<bool>,
+    /// The heads of columns that a narrow terminal does without, in this order.
+    #[serde(skip)]
+    spare: Vec<String>,
 }
 
 /// A column of a table of `T`: its head, and its cell for each of them.
@@ -36,7 +75,7 @@ impl Grid {
     /// A head without rows; the columns hold numbers.
     pub(super) fn new(head: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let head: Vec<String> = head.into_iter().map(Into::into).collect();
-        Self { are_words: vec![false; head.len()], head, rows: Vec::new() }
+        Self { are_words: vec![false; head.len()], head, ..Self::default() }
     }
 
     /// A row for each item; the columns hold numbers.
@@ -48,9 +87,14 @@ impl Grid {
         grid
     }
 
-    /// A row and a column for each label, with a cell for the indices of both.
-    pub(super) fn square(labels: &[String], cell: impl Fn(usize, usize) -> String) -> Self {
-        let mut grid = Self::new([""].into_iter().chain(labels.iter().map(String::as_str)));
+    /// A row and a column for each label, with a cell for the indices of both; `corner` is the head
+    /// of the labels.
+    pub(super) fn square(
+        corner: &str,
+        labels: &[String],
+        cell: impl Fn(usize, usize) -> String,
+    ) -> Self {
+        let mut grid = Self::new([corner].into_iter().chain(labels.iter().map(String::as_str)));
         for (row, label) in labels.iter().enumerate() {
             let cells = (0..labels.len()).map(|column| cell(row, column));
             grid.row([label.clone()].into_iter().chain(cells));
@@ -70,18 +114,28 @@ impl Grid {
         self
     }
 
+    /// The same, where a narrow terminal does without these columns, the first of them first.
+    pub(super) fn spare(mut self, columns: &[&str]) -> Self {
+        self.spare = columns.iter().map(|&name| name.to_owned()).collect();
+        self
+    }
+
     /// The same without empty columns.
     pub(super) fn without_empty(mut self) -> Self {
         for column in (0..self.head.len()).rev() {
             if self.rows.iter().all(|row| row[column].is_empty()) {
-                self.head.remove(column);
-                self.are_words.remove(column);
-                for row in &mut self.rows {
-                    row.remove(column);
-                }
+                self.remove(column);
             }
         }
         self
+    }
+
+    fn remove(&mut self, column: usize) {
+        self.head.remove(column);
+        self.are_words.remove(column);
+        for row in &mut self.rows {
+            row.remove(column);
+        }
     }
 
     /// Appends a row.
@@ -89,22 +143,92 @@ impl Grid {
         self.rows.push(cells.into_iter().collect());
     }
 
-    fn text(&self, width: Option<u16>) -> String {
+    /// For a terminal of `width` columns. What is too wide loses its spare columns, then breaks
+    /// its texts between words, then stands in several tables, each with the first column. Nothing
+    /// breaks a number.
+    fn text(&self, width: usize) -> String {
+        let mut grid = self.clone();
+        for name in &self.spare {
+            if grid.least_width(false) <= width {
+                break;
+            }
+            if let Some(column) = grid.head.iter().position(|head| head == name) {
+                grid.remove(column);
+            }
+        }
+        let parts = grid.parts(width);
+        parts.iter().map(|part| part.table(width)).collect::<Vec<String>>().join("\n\n")
+    }
+
+    /// The widest text of a column, or if `is_broken` its widest word.
+    fn column_width(&self, column: usize, is_broken: bool) -> usize {
+        let cells = [&self.head].into_iter().chain(&self.rows).map(|row| row[column].as_str());
+        let is_broken = is_broken && self.are_words[column];
+        cells
+            .flat_map(|cell| if is_broken { cell.split(' ').collect() } else { vec![cell] })
+            .map(display_width)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// The columns of a terminal that it takes, if its texts are broken or not.
+    fn least_width(&self, is_broken: bool) -> usize {
+        (0..self.head.len()).map(|column| self.column_width(column, is_broken) + GAP).sum()
+    }
+
+    /// Tables of the first column and as many others as fit into `width`.
+    fn parts(&self, width: usize) -> Vec<Self> {
+        if self.least_width(true) <= width {
+            return vec![self.clone()];
+        }
+        let first = self.column_width(0, true) + GAP;
+        let mut parts: Vec<Vec<usize>> = Vec::new();
+        let mut left = 0;
+        for column in 1..self.head.len() {
+            let needed = self.column_width(column, true) + GAP;
+            match parts.last_mut() {
+                Some(part) if needed <= left => part.push(column),
+                _ => {
+                    parts.push(vec![0, column]);
+                    left = width.saturating_sub(first);
+                }
+            }
+            left = left.saturating_sub(needed);
+        }
+        let of = |columns: Vec<usize>| {
+            let pick = |row: &Vec<String>| columns.iter().map(|&at| row[at].clone()).collect();
+            Self {
+                head: pick(&self.head),
+                rows: self.rows.iter().map(pick).collect(),
+                are_words: columns.iter().map(|&at| self.are_words[at]).collect(),
+                spare: Vec::new(),
+            }
+        };
+        parts.into_iter().map(of).collect()
+    }
+
+    fn table(&self, width: usize) -> String {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
-        if let Some(width) = width {
+        let is_broken = self.least_width(false) > width;
+        if is_broken {
+            let width = u16::try_from(width).unwrap_or(u16::MAX);
             table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
         }
         // A list of facts has no head.
         if self.head.iter().any(|name| !name.is_empty()) {
-            table.set_header(self.head.iter().map(Cell::new));
+            table.set_header(self.head.iter().map(|cell| Cell::new(visible(cell))));
         }
         for row in &self.rows {
-            table.add_row(row.iter().map(Cell::new));
+            table.add_row(row.iter().map(|cell| Cell::new(visible(cell))));
         }
-        for (column, are_words) in table.column_iter_mut().zip(&self.are_words) {
-            if !are_words {
+        let least = |column| u16::try_from(self.column_width(column, true) + GAP);
+        for (at, column) in table.column_iter_mut().enumerate() {
+            if !self.are_words[at] {
                 column.set_cell_alignment(CellAlignment::Right);
+                column.set_constraint(ColumnConstraint::ContentWidth);
+            } else if let Ok(least) = least(at) {
+                column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
             }
         }
         table.trim_fmt()
@@ -124,6 +248,11 @@ impl Grid {
 }
 
 impl Page {
+    /// A page of nothing but lines.
+    pub fn of(lines: &str) -> Self {
+        Self { parts: vec![Part::Lines(lines.to_owned())] }
+    }
+
     /// Appends a title.
     pub(super) fn title(&mut self, title: impl Into<String>) {
         self.parts.push(Part::Title(title.into()));
@@ -139,16 +268,38 @@ impl Page {
         self.parts.push(Part::Lines(lines.to_owned()));
     }
 
-    /// For a terminal, as wide as it is.
-    pub fn text(&self) -> String {
-        self.text_within(terminal_size_of(io::stdout()).map(|(width, _)| width.0))
+    /// Appends a sentence.
+    pub(super) fn sentence(&mut self, sentence: Sentence) {
+        self.parts.push(Part::Sentence(sentence));
     }
 
-    fn text_within(&self, width: Option<u16>) -> String {
+    /// For a terminal, as wide as it is, with what a terminal obeys to show styles.
+    pub(super) fn styled(&self) -> String {
+        self.text_within(width(), true)
+    }
+
+    /// The same without styles.
+    pub fn text(&self) -> String {
+        self.text_within(width(), false)
+    }
+
+    fn text_within(&self, width: usize, has_styles: bool) -> String {
+        let styled = |style: Style, text: String| match has_styles {
+            true => text.lines().map(|line| format!("{style}{line}{style:#}\n")).collect(),
+            false => text,
+        };
         let part = |part: &Part| match part {
-            Part::Title(title) => format!("{title}\n"),
+            Part::Title(title) => styled(Style::new().bold(), wrapped(title, width)),
             Part::Grid(grid) => format!("{}\n", grid.text(width)),
-            Part::Lines(lines) => lines.clone(),
+            Part::Lines(lines) => wrapped(lines, width),
+            Part::Sentence(Sentence { tone, text }) => {
+                let colour = match tone {
+                    Tone::Good => Some(AnsiColor::Green.into()),
+                    Tone::Bad => Some(AnsiColor::Red.into()),
+                    Tone::Note => None,
+                };
+                styled(Style::new().fg_color(colour), wrapped(text, width))
+            }
         };
         self.parts.iter().map(part).collect()
     }
@@ -161,11 +312,40 @@ impl Page {
                 Part::Title(title) => text += &format!("### {}\n\n", escaped(title)),
                 Part::Grid(grid) => text += &format!("{}\n", grid.markdown()),
                 Part::Lines(lines) => text += &paragraphs(lines),
+                Part::Sentence(Sentence { text: sentence, .. }) => text += &paragraphs(sentence),
             }
         }
         text.truncate(text.trim_end().len());
         text + "\n"
     }
+}
+
+/// How wide a page is: as `COLUMNS` says, which programs set that show what g2g prints, otherwise
+/// as the terminal.
+fn width() -> usize {
+    let told = env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let found = || terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+    told.filter(|&width| width > 0).or_else(found).unwrap_or(WIDTH)
+}
+
+/// Lines that are no longer than `width`, unless a word is. What is left of a line stands below it,
+/// further right.
+fn wrapped(lines: &str, width: usize) -> String {
+    let mut text = String::new();
+    for line in visible(lines).lines() {
+        let words = line.trim_start();
+        let (indent, words) = line.split_at(line.len() - words.len());
+        let below = format!("{indent}  ");
+        let options = textwrap::Options::new(width)
+            .initial_indent(indent)
+            .subsequent_indent(&below)
+            .break_words(false)
+            .word_separator(WordSeparator::AsciiSpace)
+            .word_splitter(WordSplitter::NoHyphenation);
+        text += &textwrap::fill(words, options);
+        text.push('\n');
+    }
+    text
 }
 
 /// Lines as paragraphs, indented ones as the items of a list.
@@ -260,7 +440,7 @@ mod tests {
         page.grid(grid);
         page.lines("\nnote\n");
         assert_eq!(
-            page.text_within(None),
+            page.text_within(80, false),
             "title\n  size   GB/s  status\n 1 KiB  2.000  verified\n\nnote\n"
         );
         assert_eq!(
@@ -275,8 +455,48 @@ mod tests {
         let mut grid = Grid::new(["what", "empty"]).words(&["what", "empty"]);
         grid.row(["many words that are longer than a line", ""].map(str::to_owned));
         page.grid(grid.without_empty());
-        let text = page.text_within(Some(20));
+        let text = page.text_within(20, false);
         assert!(text.lines().count() > 2 && text.lines().all(|line| line.len() <= 20), "{text}");
-        assert!(!text.contains("empty") && page.text_within(None).lines().count() == 2);
+        assert!(!text.contains("empty") && page.text_within(80, false).lines().count() == 2);
+    }
+
+    #[test]
+    fn what_a_narrow_terminal_does_without_goes_in_its_order_and_no_number_breaks() {
+        let mut grid = Grid::new(["what", "GB/s", "p50", "p99"]).words(&["what"]);
+        grid.row(["a copy", "398.765", "185.85 µs", "190.01 µs"].map(str::to_owned));
+        let grid = grid.spare(&["p99", "p50"]);
+        let heads = |width: usize| -> Vec<String> {
+            let text = grid.text(width);
+            text.lines().next().unwrap().split_whitespace().map(str::to_owned).collect()
+        };
+        assert_eq!(heads(40), ["what", "GB/s", "p50", "p99"]);
+        assert_eq!(heads(38), ["what", "GB/s", "p50"]);
+        assert_eq!(heads(27), ["what", "GB/s"]);
+        // Words break, then columns stand below each other.
+        let text = grid.text(16);
+        assert!(text.contains("398.765") && text.lines().count() == 3, "{text}");
+        let labels: Vec<String> = (0..16).map(|gpu| format!("GPU {gpu}")).collect();
+        let square =
+            Grid::square("from / to", &labels, |from, to| format!("{}.5", 100 * from + to));
+        for width in [20, 60, 80, 120, 200] {
+            let text = square.text(width);
+            assert!(text.lines().all(|line| line.len() <= width), "{text}");
+            for from in 0..16 {
+                let all =
+                    |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+                assert!((0..16).all(|to| all(&text).contains(&format!("{}.5", 100 * from + to))));
+            }
+        }
+    }
+
+    #[test]
+    fn lines_break_between_words_and_go_on_further_right() {
+        let mut page = Page::of("1234 5678 9012\n  - one two three\n");
+        page.sentence(Sentence { tone: Tone::Bad, text: "bad".to_owned() });
+        let expected = "1234 5678\n  9012\n  - one\n    two\n    three\nbad\n";
+        assert_eq!(page.text_within(9, false), expected);
+        assert_eq!(page.text_within(9, true), expected.replace("bad", "\u{1b}[31mbad\u{1b}[0m"));
+        // What a terminal would obey is shown.
+        assert_eq!(Page::of("a\u{1b}[31m").text_within(80, false), "a\\u001b[31m\n");
     }
 }

@@ -69,7 +69,7 @@ impl Results<'_> {
     }
 
     /// For each case the combinations, the best first, and the effect of each value.
-    pub fn tables(&self) -> String {
+    pub fn page(&self) -> Page {
         let mut page = Page::default();
         let simulated = words::mark(self.simulated);
         for found in self.findings.iter().filter(|found| !found.ranking.is_empty()) {
@@ -110,7 +110,7 @@ impl Results<'_> {
             page.lines("Failed, and left out with all of their combination:\n");
             page.lines(&failed);
         }
-        page.text()
+        page
     }
 }
 

@@ -1,12 +1,11 @@
 //! The tables of a run, and the only place that writes to standard output.
 
-use std::{
-    collections::HashSet,
-    io::{self, Write},
-};
+use std::io::{self, Write};
+
+use anstream::AutoStream;
+use indexmap::IndexMap;
 
 use super::{
-    matrix,
     page::{Column, Grid, Page},
     verdicts, words,
 };
@@ -27,94 +26,77 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Matrices for pairs of GPUs, a table for each other set of rows that differ only in their size,
-/// and a list of what was skipped.
-pub fn tables(rows: &[Row]) -> Page {
-    let mut page = Page::default();
-    let (absent, measured): (Vec<&Row>, Vec<&Row>) =
-        rows.iter().partition(|row| row.size_bytes.is_none());
-    let of_ranks = measured.iter().filter(|row| row.transport.is_between_ranks());
-    let ranks: HashSet<Option<u32>> =
-        of_ranks.flat_map(|row| [row.source_rank, row.target_rank]).collect();
-    // Two ranks are no matrix.
-    let is_pair =
-        |row: &&Row| matrix::is_pair(row) && (!row.transport.is_between_ranks() || ranks.len() > 2);
-    let (pairs, others): (Vec<&Row>, Vec<&Row>) = measured.into_iter().partition(is_pair);
-    for rows in others.chunk_by(|a, b| title(a) == title(b)) {
-        page.title(title(rows[0]));
-        page.grid(sizes(rows));
-        let of_size = |row: &Row| row.size_bytes.unwrap_or_default().to_string();
-        page.lines(&format!("{}\n", verdicts::paths(rows, &of_size)));
+/// The same with what a terminal obeys to show styles, where one is that wants them.
+pub fn print_page(page: &Page) -> io::Result<()> {
+    let mut stdout = AutoStream::auto(io::stdout().lock());
+    match stdout.write_all(page.styled().as_bytes()).and_then(|()| stdout.flush()) {
+        Err(err) if err.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
     }
-    matrix::matrices(&pairs, &mut page);
-    page.lines(&verdicts::text(rows));
-    if !absent.is_empty() {
-        let reason = |row: &&Row| format!("  {:<5}  {}\n", row.transport, row.reason);
-        page.lines(&format!("Not measured:\n{}", absent.iter().map(reason).collect::<String>()));
-    }
-    page
 }
 
-/// The title of rows that differ only in their size.
-pub(super) fn title(row: &Row) -> String {
-    let naming = Naming { has_hosts: false, without: &["size_bytes"] };
-    format!("{}{}", row.title(&naming), words::mark(row.simulated))
+/// A table for each kind of transfer, with a line for each row.
+pub(super) fn add_rows(page: &mut Page, rows: &[&Row]) {
+    let mut kinds: IndexMap<String, Vec<&Row>> = IndexMap::new();
+    for &row in rows {
+        kinds.entry(row.kind(&Naming::default())).or_default().push(row);
+    }
+    for (name, rows) in kinds {
+        page.title(name + words::mark(rows.iter().any(|row| row.simulated)));
+        page.grid(of_rows(&rows));
+        page.lines("\n");
+    }
 }
 
-/// A row for each size.
-fn sizes(rows: &[&Row]) -> Grid {
-    let first = rows[0];
+/// A line for each row of one kind.
+fn of_rows(rows: &[&Row]) -> Grid {
     let has_several_flows = rows.iter().any(|row| row.flows > Some(1));
-    let is_judged = rows.iter().any(|row| verdicts::percent(row) != "-");
-    let rate = match first.pattern {
-        _ if first.communicator_ranks.is_some() => "algbw GB/s",
+    let rate = match rows[0].pattern {
+        _ if rows[0].communicator_ranks.is_some() => "algbw GB/s",
         Some(Pattern::BothWays) if has_several_flows => "GB/s each way",
         _ if has_several_flows => "GB/s each",
         _ => "GB/s",
     };
-    let mut columns: Vec<Column<&Row>> = vec![
+    let columns: [Column<&Row>; 16] = [
+        ("between", |row| row.ends(&Naming::default())),
         ("size", |row| row.size_bytes.unwrap_or_default().to_string()),
         (rate, |row| gb_s(row.bandwidth_gb_s)),
-        ("95 % interval", |row| words::or_dash(words::interval(row))),
-    ];
-    if has_several_flows {
-        columns.push(("GB/s total", |row| gb_s(row.bandwidth_gb_s_total)));
-    }
-    if first.communicator_ranks.is_some() {
-        columns.push(("busbw GB/s", |row| gb_s(row.bandwidth_gb_s_bus)));
-    }
-    if rows.iter().any(|row| row.operations_per_s.is_some()) {
-        columns.push(("10⁶ op/s", |row| words::or_dash(row.operations_per_s.map(millions))));
-    }
-    if is_judged {
-        columns.push(("of expected", verdicts::percent));
-    }
-    columns.extend::<[Column<&Row>; 5]>([
+        ("95 % interval", |row| words::interval(row).unwrap_or_default()),
+        ("GB/s total", |row| gb_s(row.bandwidth_gb_s_total.filter(|_| row.flows > Some(1)))),
+        ("busbw GB/s", |row| gb_s(row.bandwidth_gb_s_bus)),
+        ("10⁶ op/s", |row| gb_s(row.operations_per_s.map(|rate| rate / 1e6))),
+        ("of expected", |row| verdicts::percent(verdicts::share(row))),
         ("p50", |row| time(row.latency_ns_p50)),
         ("p90", |row| time(row.latency_ns_p90)),
         ("p99", |row| time(row.latency_ns_p99)),
         ("p99.9", |row| time(row.latency_ns_p999)),
         ("max", |row| time(row.latency_ns_max)),
-    ]);
-    if rows.iter().any(|row| row.empty_span_ns.is_some()) {
-        columns.push(("empty span", |row| time(row.empty_span_ns)));
-        columns.push(("empty kernel", |row| time(row.empty_kernel_ns)));
-    }
-    columns.push(("status", status));
-    Grid::of(&columns, rows.iter().copied()).words(&["status"])
+        ("empty span", |row| time(row.empty_span_ns)),
+        ("empty kernel", |row| time(row.empty_kernel_ns)),
+        ("status", status),
+    ];
+    let spare = [
+        "empty kernel",
+        "empty span",
+        "95 % interval",
+        "max",
+        "p99.9",
+        "p90",
+        "10⁶ op/s",
+        "GB/s total",
+        "p99",
+        "status",
+    ];
+    let grid = Grid::of(&columns, rows.iter().copied()).words(&["between", "status"]);
+    grid.spare(&spare).without_empty()
 }
 
 fn gb_s(rate: Option<f64>) -> String {
-    words::or_dash(rate.map(readable_gb_s))
-}
-
-/// A rate in millions, with four digits as bandwidths have.
-fn millions(rate: f64) -> String {
-    readable_gb_s(rate / 1e6)
+    rate.map_or_else(String::new, readable_gb_s)
 }
 
 fn time(ns: Option<u64>) -> String {
-    words::or_dash(ns.map(readable_nanoseconds))
+    ns.map_or_else(String::new, readable_nanoseconds)
 }
 
 /// The status of a row with its remarks.

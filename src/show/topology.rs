@@ -22,7 +22,7 @@ const NOT_READ: &str = "Root may know more: `sudo g2g doctor` whether PCIe bridg
     between GPUs by way of the CPU, `sudo lspci -vvv` how long a packet may be.";
 
 /// Tables of the parts and of what connects them.
-pub fn topology_text(survey: &Survey) -> String {
+pub fn topology_page(survey: &Survey) -> Page {
     let simulated = words::mark(survey.simulated);
     let mut page = Page::default();
     page.lines(&format!("{}{simulated}\n", summary(survey)));
@@ -41,7 +41,7 @@ pub fn topology_text(survey: &Survey) -> String {
         page.grid(grid);
     }
     page.lines(&format!("\n{NOT_READ}\n"));
-    page.text()
+    page
 }
 
 fn gpu_tables(survey: &Survey) -> Vec<(String, Grid)> {
@@ -208,7 +208,7 @@ fn connections(survey: &Survey) -> Grid {
 
 fn matrix(survey: &Survey, cell: &dyn Fn(&SurveyedPair) -> String) -> Grid {
     let labels = survey.gpus.iter().map(|gpu| format!("GPU {}", gpu.node.gpu.0));
-    Grid::square(&labels.collect::<Vec<String>>(), |here, there| {
+    Grid::square("", &labels.collect::<Vec<String>>(), |here, there| {
         pair(survey, &survey.gpus[here], &survey.gpus[there]).map_or_else(|| "X".to_owned(), cell)
     })
 }

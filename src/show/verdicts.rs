@@ -1,77 +1,18 @@
-//! The verdicts in short: a line for each path, and one for each row that is not as expected.
+//! The verdicts in short: the share of what is expected, and a line for each path.
 
 use indexmap::IndexMap;
 
-use super::{table, words};
-use crate::{
-    judge::expected::Verdict,
-    nccl_log::Verdict as PathVerdict,
-    record::{Naming, Row},
-    units::readable_gb_s,
-};
-
-/// Rows that are listed one by one; more are counted.
-const LINES_MAX: usize = 20;
-
-/// The common properties of the rows of one line.
-fn kind(row: &Row) -> (String, Option<&str>) {
-    let naming = Naming { has_hosts: false, without: &["issuer", "in_place"] };
-    (row.kind(&naming), row.expected_from.as_deref())
-}
+use super::words;
+use crate::{judge::expected::Verdict, nccl_log::Verdict as PathVerdict, record::Row};
 
 /// The share of what is expected, for a table: `98 %`.
-pub(super) fn percent(row: &Row) -> String {
-    let known = row.expected_fraction.filter(|_| row.verdict != Some(Verdict::Unknown));
-    words::or_dash(known.map(|fraction| format!("{:.0} %", 100.0 * fraction)))
+pub(super) fn percent(share: Option<f64>) -> String {
+    share.map_or_else(String::new, |share| format!("{:.0} %", 100.0 * share))
 }
 
-/// All rows that are judged, in short; empty if there is none.
-pub(super) fn text(rows: &[Row]) -> String {
-    let judged: Vec<&Row> = rows
-        .iter()
-        .filter(|row| row.verdict.is_some_and(|verdict| verdict != Verdict::Unknown))
-        .collect();
-    if judged.is_empty() {
-        return String::new();
-    }
-    let mut kinds: IndexMap<(String, Option<&str>), Vec<&Row>> = IndexMap::new();
-    for &row in &judged {
-        kinds.entry(kind(row)).or_default().push(row);
-    }
-    let simulated = words::mark(judged.iter().any(|row| row.simulated));
-    let mut text = format!("Of what is expected here{simulated}\n");
-    for ((name, from), of_kind) in &kinds {
-        let shares = of_kind.iter().filter_map(|row| row.expected_fraction);
-        let least = 100.0 * shares.clone().fold(f64::INFINITY, f64::min);
-        let most = 100.0 * shares.fold(0.0, f64::max);
-        let expected = of_kind[0].expected_gb_s.map_or_else(String::new, readable_gb_s);
-        let range = if least.round() < most.round() {
-            format!("{least:.0} to {most:.0} %")
-        } else {
-            format!("{most:.0} %")
-        };
-        let from = from.unwrap_or_default();
-        text.push_str(&format!("  {name}: {range} of {expected} GB/s ({from})\n"));
-    }
-    let strange: Vec<&&Row> =
-        judged.iter().filter(|row| row.verdict != Some(Verdict::Expected)).collect();
-    for row in strange.iter().take(LINES_MAX) {
-        let word = if row.verdict == Some(Verdict::Above) { "ABOVE" } else { "BELOW" };
-        let gb_s =
-            row.bandwidth_gb_s_bus.or(row.bandwidth_gb_s).map_or_else(String::new, readable_gb_s);
-        let reason = row.verdict_reason.as_deref().unwrap_or_default();
-        let size = row.size_bytes.unwrap_or_default();
-        text.push_str(&format!(
-            "  {word}: {}, {size}: {gb_s} GB/s, {}: {reason}\n",
-            table::title(row),
-            percent(row)
-        ));
-    }
-    if strange.len() > LINES_MAX {
-        let left = strange.len() - LINES_MAX;
-        text.push_str(&format!("  and {left} more: see verdict in run.csv\n"));
-    }
-    text
+/// What a row reaches of what is expected, where there is a verdict on it.
+pub(super) fn share(row: &Row) -> Option<f64> {
+    row.expected_fraction.filter(|_| row.verdict != Some(Verdict::Unknown))
 }
 
 /// A line for each path that the data of rows took: how many rows took it, with the first as

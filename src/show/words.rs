@@ -38,6 +38,23 @@ pub(super) fn gb_s(value: f64) -> String {
     format!("{} GB/s", readable_gb_s(value))
 }
 
+/// A rate with three significant digits.
+pub(super) fn short(gb_s: f64) -> String {
+    match gb_s {
+        100.0.. => format!("{gb_s:.0}"),
+        10.0.. => format!("{gb_s:.1}"),
+        1.0.. => format!("{gb_s:.2}"),
+        _ => readable_gb_s(gb_s),
+    }
+}
+
+/// The middle value, of an even count the upper of two; 0 of none.
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+}
+
 /// The confidence interval of a row's bandwidth: `387.100 to 388.900`.
 pub(super) fn interval(row: &Row) -> Option<String> {
     let (low, high) = row.bandwidth_gb_s_low.zip(row.bandwidth_gb_s_high)?;

@@ -37,7 +37,10 @@ pub(crate) fn program() -> &'static str {
 
 /// The program.
 pub(crate) fn g2g() -> Command {
-    Command::new(program())
+    let mut command = Command::new(program());
+    // Lines are whole; tests/it/widths.rs has what becomes of them where there is less room.
+    command.env("COLUMNS", "1000");
+    command
 }
 
 /// The program with transports that fail.

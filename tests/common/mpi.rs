@@ -71,6 +71,8 @@ impl Mpi {
         // MPICH's launcher may die of SIGPIPE where a rank ends early, with what the rank has said.
         let mut command = Command::new("env");
         command.arg("--ignore-signal=PIPE").arg(&self.launcher);
+        // A launcher may give its ranks a terminal.
+        command.env("COLUMNS", "1000").env("NO_COLOR", "1");
         // Open MPI refuses more ranks than CPUs, and root, if it is not told otherwise.
         for name in ["OMPI_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT"] {
             command.env(name, "1").env(format!("{name}_CONFIRM"), "1");

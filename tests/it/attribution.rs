@@ -19,8 +19,9 @@ fn slow(instance: &str, defects: &str) -> Vec<String> {
     let result = run(g2g(), &line);
     let (printed, said) = (text(&result.stdout), text(&result.stderr));
     assert_eq!(result.status.code(), Some(0), "{printed}{said}");
-    let lines = printed.lines().skip_while(|line| !line.starts_with("Slower than its like:"));
-    lines.skip(1).map(|line| line.split(" (p ").next().unwrap().trim().to_owned()).collect()
+    let lines = printed.lines().filter(|line| !line.starts_with(' '));
+    let slow = lines.filter(|line| line.contains(" % slower "));
+    slow.map(|line| line.trim_end_matches('.').to_owned()).collect()
 }
 
 #[test]

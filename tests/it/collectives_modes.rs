@@ -41,9 +41,9 @@ fn messages_between_two_ranks_are_a_matrix() {
             }
             assert_eq!(rows.cell(row, "communicator_ranks"), "4");
         }
-        let title = "nccl sendrecv float, 1 MiB, GB/s; rows: source GPU, columns: target GPU";
+        let title = "nccl sendrecv float, 1 MiB, GB/s [SIMULATED]\n from / to";
         assert!(run.stdout.contains(title), "{}", run.stdout);
-        let cells = run.stdout.lines().find(|line| line.starts_with(" GPU 1")).unwrap();
+        let cells = run.stdout.lines().find(|line| line.trim_start().starts_with("GPU 1")).unwrap();
         let cells: Vec<&str> = cells.split_whitespace().collect();
         let cell = |place: usize| cells[place].parse::<f64>().unwrap();
         assert_eq!((cells.len(), cells[0], cells[1], cells[3]), (6, "GPU", "1", "-"));
@@ -114,7 +114,7 @@ fn memory_of_both_kinds_is_registered_in_every_way_and_given_back() {
         ] {
             assert_eq!(calls(&report, name), count, "{name}");
         }
-        let words = "in memory of NCCL registered symmetric, 4 ranks [SIMULATED]";
+        let words = "in memory of NCCL registered symmetric";
         assert!(run.stdout.contains(words), "{}", run.stdout);
     }
 }
@@ -228,7 +228,7 @@ fn parts_are_verified_in_every_operation_and_place() {
     }
     let calls = calls(&run.report(), "ncclCommSplit");
     assert_eq!(calls, 4, "each rank divides once, and its parts are kept");
-    assert!(run.stdout.contains(" split MOD:2, 2 ranks [SIMULATED]"), "{}", run.stdout);
+    assert!(run.stdout.contains(" split MOD:2 "), "{}", run.stdout);
 }
 
 #[test]

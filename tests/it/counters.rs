@@ -89,7 +89,10 @@ fn without_nvlinks_it_is_pcie_and_through_the_host_it_is_host_memory() {
 fn what_goes_another_way_than_asked_is_found() {
     let detour = "\n[[fault.detour]]\nsource = 0\ntarget = 1\n";
     let run = Simulated::run(&machine(&format!("from = 'p4d.24xlarge'{detour}")), COPIES);
-    for told in ["path CONTRADICTED: ", " (2 of 4 rows, the first GPU 0 -> GPU 1 read 1 MiB)\n"] {
+    for told in [
+        "path CONTRADICTED: ",
+        " (2 of 4 rows, the first p2p copy read ce, GPU 0 -> GPU 1, 1 MiB)\n",
+    ] {
         assert!(run.stdout.contains(told), "{}", run.stdout);
     }
     let rows = run.rows();

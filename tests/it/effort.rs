@@ -91,13 +91,13 @@ fn told(machine: &str, words: &str) -> [f64; 2] {
     let mut command = g2g();
     let line = format!("{words} --simulate {machine} --no-report --output");
     command.args(line.split_whitespace()).arg(folder.path().join("run"));
-    let said = text(&command.output().unwrap().stderr).to_owned();
+    let result = command.output().unwrap();
+    let (said, printed) = (text(&result.stderr), text(&result.stdout));
     let between = |from: &str, to: &str| {
         let at = said.find(from).unwrap_or_else(|| panic!("{said}")) + from.len();
         seconds(said[at..].split_once(to).unwrap().0)
     };
-    let rows = said.find("measured ").unwrap_or_else(|| panic!("{said}"));
-    let took = said[rows..].split_once(" in ").unwrap().1;
+    let took = printed.split_once(" rows measured in ").unwrap_or_else(|| panic!("{said}")).1;
     [
         between(", about ", " of the simulated machine"),
         seconds(took.split_once(" of the simulated machine").unwrap().0),

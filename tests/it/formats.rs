@@ -72,7 +72,7 @@ fn tables_in_markdown_have_the_numbers_of_the_rows() {
     let output = folder.path().join("run");
     let line = format!(
         "run --simulate p4d.24xlarge --gpus 0-2 --engine ce --operation copy --sizes 1M \
-         --samples 3 --quiet --format markdown --output {}",
+         --samples 3 --quiet --format markdown --details --output {}",
         output.display()
     );
     let printed = run(g2g(), &line);
@@ -85,8 +85,7 @@ fn tables_in_markdown_have_the_numbers_of_the_rows() {
         if !is_push || rows.cell(row, "pattern") != "one-way" {
             continue;
         }
-        let title = "p2p copy ce, 1 MiB, GB/s written by the source; rows: source GPU, columns: \
-                     target GPU [SIMULATED]";
+        let title = "p2p copy ce, 1 MiB, GB/s written by the source [SIMULATED]";
         let (_, cells) = tables.iter().find(|(said, _)| said == title).unwrap();
         let gpu = |column| format!("GPU {}", rows.cell(row, column));
         let across = cells[0].iter().position(|cell| *cell == gpu("target_gpu")).unwrap();
@@ -95,10 +94,9 @@ fn tables_in_markdown_have_the_numbers_of_the_rows() {
         found += 1;
     }
     assert_eq!(found, 6);
-    // One for rows that differ in their size.
-    let local = tables.iter().find(|(said, _)| said.starts_with("local copy ce, "));
-    let (said, cells) = local.unwrap();
-    assert!(said.ends_with(" [SIMULATED]"), "{said}");
-    assert_eq!((cells[0][0].as_str(), cells[1][0].as_str()), ("size", "1 MiB"));
+    // One for each kind, with a line for each row.
+    let (_, cells) = tables.iter().find(|(said, _)| said == "local copy ce [SIMULATED]").unwrap();
+    assert_eq!(cells[0][..2], ["between", "size"]);
+    assert_eq!(cells[1][..2], ["within GPU 0", "1 MiB"]);
     assert!(cells[1].last().unwrap().starts_with("verified"), "{cells:?}");
 }

@@ -7,6 +7,7 @@
 mod common;
 
 mod adding;
+mod answer;
 mod architecture;
 mod attribution;
 mod catalogue;

@@ -55,7 +55,7 @@ fn each_driver_has_the_functions_that_the_table_says() {
 
 #[test]
 fn the_documents_name_the_versions_that_the_tables_have() {
-    let words: Vec<&str> = include_str!("../../README.md").split_whitespace().collect();
+    let words: Vec<&str> = include_str!("../../docs/guide.md").split_whitespace().collect();
     let text = words.join(" ");
     let [(driver, _), later @ ..] = CALLS else { unreachable!() };
     let oldest =
@@ -142,6 +142,7 @@ fn with_driver(folder: &Path, line: &str) -> Output {
     let mut command = Command::new("unshare");
     command.arg("--map-root-user").arg(program());
     command.env("LD_LIBRARY_PATH", folder).env_remove("CUDA_VISIBLE_DEVICES");
+    command.env("COLUMNS", "1000");
     run(command, line)
 }
 

@@ -90,8 +90,10 @@ def kind_of(row):
         return [row[column]] if row[column] and row[column] not in usual else []
 
     words = []
-    for column in ("transport", "operation", "data_type", "reduction", "issuer"):
+    for column in ("transport", "operation", "data_type", "reduction"):
         words += unusual(column)
+    # Of other operations only one end can be the issuer.
+    words += unusual("issuer") if row["operation"] == "copy" else []
     words += unusual("engine", "cpu", "nic") + unusual("provider") + named("root", "root")
     words += ["in place"] if row["in_place"] == "true" else []
     words += named("buffer", "memory of", ("cuda",))

@@ -2,7 +2,7 @@
 
 use g2g::{
     plan::catalogue::Catalogue,
-    show::{catalogue_entry_json, catalogue_entry_text, catalogue_json, catalogue_text},
+    show::{catalogue_entry_json, catalogue_entry_page, catalogue_json, catalogue_page},
 };
 
 use super::assert_sentence;
@@ -17,12 +17,12 @@ pub(crate) fn take(file: &[u8]) -> bool {
             return false;
         }
     };
-    catalogue_text(&whole);
+    catalogue_page(&whole).text();
     serde_json::from_str::<serde_json::Value>(&catalogue_json(&whole)).expect("it is JSON");
     let names = whole.gpu.keys().chain(whole.instance.keys()).filter(|name| whole.is_added(name));
     for name in names {
         let entry = whole.entry(name).expect("it was added");
-        catalogue_entry_text(&whole, name, entry);
+        catalogue_entry_page(&whole, name, entry).text();
         let json = catalogue_entry_json(&whole, name, entry);
         serde_json::from_str::<serde_json::Value>(&json).expect("it is JSON");
     }

@@ -3,7 +3,7 @@
 use g2g::{
     machine::{acs::Acs, host::Host, software::Software, survey, system::System},
     record::topology_json,
-    show::{picture, topology_text},
+    show::{picture, topology_page},
 };
 
 /// The machine of these files is shown: no panic, pictures that are XML by their marks.
@@ -13,7 +13,7 @@ pub(crate) fn take(files: &[u8]) -> bool {
     let survey = survey::shown(&system);
     let text = topology_json(&survey);
     let back: survey::Survey = serde_json::from_str(&text).expect("what is written reads back");
-    topology_text(&back);
+    topology_page(&back).text();
     super::html::assert_is_safe(&picture(&back));
     Host::read(&system);
     Acs::read(&system, &survey);

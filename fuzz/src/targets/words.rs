@@ -20,7 +20,7 @@ pub(crate) fn take(input: &[u8]) -> bool {
             if let Command::Measure(measure) = cli.command {
                 let options = measure.options();
                 let _ = options.effort();
-                match options.request() {
+                match options.request(false) {
                     Ok(request) => {
                         let request = &request.nccl;
                         let seen = settings(&request.variables, [], &[]);

@@ -273,7 +273,7 @@ fn all_forms_say_the_same() {
     let new = source([row(0, 1, 97.0), row(0, 2, 100.0)]);
     let sources = [old, new];
     let found = sides(&sources, 1, "old", "new", &[]);
-    let text = page(&sources, &found, false).text();
+    let text = page(&sources, &found, false).markdown();
     for said in [
         "B against A: 3 cases",
         "p2p copy read ce, 64 MiB",
@@ -284,7 +284,7 @@ fn all_forms_say_the_same() {
         assert!(text.contains(said), "{said}:\n{text}");
     }
     assert!(!text.contains("GPU 2 of one, 64 MiB"), "{text}");
-    assert!(page(&sources, &found, true).text().contains("GPU 2 of one, 64 MiB"));
+    assert!(page(&sources, &found, true).markdown().contains("GPU 2 of one, 64 MiB"));
     assert!(page(&sources, &found, false).markdown().contains("| p2p copy read ce, 64 MiB"));
     let csv = csv(&sources, &found);
     let json: serde_json::Value = serde_json::from_str(&json(&sources, &found)).unwrap();

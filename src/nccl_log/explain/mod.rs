@@ -11,7 +11,7 @@ mod text;
 
 use serde::Serialize;
 
-pub(crate) use text::{paragraph, upper};
+pub(crate) use text::{line, upper};
 
 use crate::units::count;
 

@@ -9,21 +9,18 @@ use super::{Explanation, Finding, Weight, count};
 use crate::nccl_log::{Communicator, Link, Log, Place, Told, Verdict, number_ranges};
 use crate::units::Bytes;
 
-/// Columns of the text.
-const WIDTH: usize = 100;
-
 /// Members of a list that are written out.
 const LISTED_MAX: usize = 8;
 
 pub(super) fn text(explanation: &Explanation) -> String {
     let log = &explanation.log;
     let mut text = String::new();
-    paragraph(&mut text, "", &heading(log));
+    line(&mut text, "", &heading(log));
     let sections = [("Ranks", ranks(log)), ("Paths", paths(log)), ("Algorithms", choices(log))];
     for (title, lines) in sections.into_iter().filter(|(_, lines)| !lines.is_empty()) {
         let _ = write!(text, "\n{title}\n");
-        for line in lines {
-            paragraph(&mut text, "  ", &line);
+        for each in lines {
+            line(&mut text, "  ", &each);
         }
     }
     for (weight, title) in [(Weight::Problem, "Problems"), (Weight::Note, "Notes")] {
@@ -42,18 +39,18 @@ pub(super) fn text(explanation: &Explanation) -> String {
         Verdict::Unknown => "not proven",
     };
     text.push('\n');
-    paragraph(&mut text, "", &format!("The way of the data is {proof}: {}.", path.reason));
+    line(&mut text, "", &format!("The way of the data is {proof}: {}.", path.reason));
     text
 }
 
 fn add_finding(text: &mut String, log: &Log, finding: &Finding) {
     let sentence = upper(&finding.says);
-    paragraph(text, "- ", &format!("{sentence}{}.", places(log, &finding.at)));
+    line(text, "- ", &format!("{sentence}{}.", places(log, &finding.at)));
     if let Some(because) = &finding.because {
-        paragraph(text, "  ", &format!("Why: {because}."));
+        line(text, "  ", &format!("Why: {because}."));
     }
     if let Some(remedy) = &finding.remedy {
-        paragraph(text, "  ", &format!("What to change: {remedy}."));
+        line(text, "  ", &format!("What to change: {remedy}."));
     }
 }
 
@@ -261,27 +258,7 @@ fn printable(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
 }
 
-/// Adds `words` in lines of [`WIDTH`] columns; `start` stands before the first, and as much space
-/// before the others.
-pub(crate) fn paragraph(text: &mut String, start: &str, words: &str) {
-    let own = words.len() - words.trim_start().len();
-    let indent = start.len() + own;
-    let mut line = format!("{start}{}", " ".repeat(own));
-    let mut is_first = true;
-    for word in printable(words).split_whitespace() {
-        let width = line.chars().count() + 1 + word.chars().count();
-        if !is_first && width > WIDTH {
-            text.push_str(line.trim_end());
-            text.push('\n');
-            line = " ".repeat(indent);
-            is_first = true;
-        }
-        if !is_first {
-            line.push(' ');
-        }
-        line.push_str(word);
-        is_first = false;
-    }
-    text.push_str(line.trim_end());
-    text.push('\n');
+/// Adds a line of `words` after `start`.
+pub(crate) fn line(text: &mut String, start: &str, words: &str) {
+    text.push_str(&format!("{start}{}\n", printable(words)));
 }

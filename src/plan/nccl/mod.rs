@@ -68,35 +68,47 @@ pub struct Peers {
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "NCCL")]
 pub struct CollectiveRequest {
+    /// Data types, or all [float]
+    ///
     /// Data types; comma-separated, or all
     #[arg(short = 'd', long = "data-type", alias = "datatype", value_name = "TYPE",
           default_value = "float", value_parser = list_or_all::<DataType>)]
     pub data_types: std::vec::Vec<DataType>,
 
+    /// Reduction operations, or all [sum]
+    ///
     /// Reduction operations; comma-separated, or all
-    #[arg(short = 'o', long = "reduction", alias = "op", value_name = "REDUCTION",
+    #[arg(short = 'o', long = "reduction", alias = "op", value_name = "OP",
           default_value = "sum", value_parser = list_or_all::<Reduction>)]
     pub reductions: std::vec::Vec<Reduction>,
 
     // An empty list stands for all in turn.
+    /// Root rank, or all in turn [0]
+    ///
     /// Root rank, by its number in the communicator, or all in turn
     #[arg(short = 'r', long = "root", value_name = "RANK|all", default_value = "0",
           value_parser = roots)]
     pub roots: std::vec::Vec<u32>,
 
+    /// out-of-place,in-place [out-of-place]
+    ///
     /// Whether the receive buffer is the send buffer; comma-separated [default: out-of-place; both
     /// with --effort thorough or --format nccl-tests]
     #[arg(long = "place", value_name = "PLACE", value_delimiter = ',', value_parser = place())]
     pub in_place: Vec<bool>,
 
+    /// Who allocates memory: cuda,nccl [cuda]
+    ///
     /// Who allocates memory: the driver, or NCCL (ncclMemAlloc, as nccl-tests does);
     /// comma-separated [default: cuda, and nccl where --registration requires it]
     #[arg(long = "buffer", value_name = "ALLOCATOR", value_delimiter = ',')]
     pub buffers: Vec<Allocator>,
 
+    /// How memory is registered [none]
+    ///
     /// How memory is registered with NCCL; comma-separated
     #[arg(short = 'R', long = "registration", alias = "local_register",
-          value_name = "REGISTRATION", value_delimiter = ',',
+          value_name = "HOW", value_delimiter = ',',
           default_values_t = [Registration::None])]
     pub registrations: Vec<Registration>,
 
@@ -104,10 +116,12 @@ pub struct CollectiveRequest {
     #[command(flatten)]
     pub iterations: Iterations,
 
+    /// Several communicators at once, such as MOD:2
+    ///
     /// Split the ranks into communicators that all do the same at once. Ranks with the same color
     /// are together: the rank's number AND, OR, MOD or DIV this one, as nccl-tests'
     /// NCCL_TESTS_SPLIT [default: one communicator of all]
-    #[arg(long, value_name = "OPERATION:N")]
+    #[arg(long, value_name = "OP:N")]
     pub split: Option<Split>,
 }
 

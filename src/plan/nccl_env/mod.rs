@@ -25,12 +25,16 @@ pub use settings::{BEGINNINGS, Origin, Setting, settings};
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "NCCL")]
 pub struct NcclRequest {
+    /// A variable of NCCL; repeat for each
+    ///
     /// Set a variable of NCCL, of its plugin for EFA or of libfabric, overriding the environment;
     /// repeat for each. {rank} in a value stands for the rank's number. g2g refuses a variable that
     /// NCCL does not know, and a value that NCCL does not read as written
-    #[arg(long = "nccl-env", value_name = "NAME=VALUE", value_parser = assignment)]
+    #[arg(long = "nccl-env", value_name = "VAR=VAL", value_parser = assignment)]
     pub variables: Vec<(String, String)>,
 
+    /// Also variables that this NCCL does not know
+    ///
     /// Also set variables that this NCCL does not know, such as those that only a plugin reads
     #[arg(long = "allow-unknown-env")]
     pub allows_unknown: bool,

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::{plan::Step, units::Bytes};
+use crate::{
+    plan::{Gpu, Step},
+    units::Bytes,
+};
 
 /// More sizes than this are a mistake.
 const SIZES_MAX: usize = 10_000;
@@ -17,31 +20,58 @@ const STEP: Bytes = Bytes::mib(1);
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "NCCL")]
 pub struct NcclOptions {
+    /// NCCL to load
+    ///
     /// NCCL to load [default: the dynamic loader's libnccl.so.2, otherwise that of the active
     /// Python environment, otherwise one in the usual places]
     #[arg(long, value_name = "FILE", conflicts_with = "simulate")]
     pub nccl_lib: Option<PathBuf>,
 
+    /// Smallest size [32M]
+    ///
     /// Smallest size; with --maxbytes and one of the next two instead of --sizes [default: 32M]
     #[arg(short = 'b', long, value_name = "SIZE", conflicts_with = "sizes")]
     pub minbytes: Option<Bytes>,
 
+    /// Largest size [32M]
+    ///
     /// Largest size [default: 32M, or --minbytes if that is larger]
     #[arg(short = 'e', long, value_name = "SIZE", conflicts_with = "sizes")]
     pub maxbytes: Option<Bytes>,
 
+    /// Bytes from each size to the next [1M]
+    ///
     /// Bytes added from each size to the next [default: 1M]
     #[arg(short = 'i', long, value_name = "SIZE", conflicts_with_all = ["sizes", "stepfactor"])]
     pub stepbytes: Option<Bytes>,
 
+    /// Factor from each size to the next
+    ///
     /// Factor from each size to the next, 2 or more
     #[arg(short = 'f', long, value_name = "N", conflicts_with = "sizes",
           value_parser = clap::value_parser!(u64).range(2..))]
     pub stepfactor: Option<u64>,
 
-    /// For nccl-tests' command lines: g2g always verifies all that it times, so it refuses 0
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 1, value_parser = check)]
+    /// Of nccl-tests; g2g always checks the data
+    ///
+    /// For nccl-tests' command lines: g2g always verifies all that it times, with 0 too
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
     pub check: u32,
+
+    /// Number of GPUs: the first N of the machine
+    ///
+    /// As in nccl-tests: so many GPUs for each thread (--nthreads) and each rank, the first of the
+    /// machine. Under a launcher each rank has one GPU, so it is 1 there
+    #[arg(short = 'g', long, value_name = "N", conflicts_with = "gpus",
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub ngpus: Option<u32>,
+
+    /// Number of threads that have --ngpus GPUs each
+    ///
+    /// As in nccl-tests, for the number of GPUs: g2g needs no threads for them [default: 1]
+    #[arg(short = 't', long, value_name = "N", conflicts_with = "gpus",
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub nthreads: Option<u32>,
 }
 
 impl NcclOptions {
@@ -75,6 +105,27 @@ impl NcclOptions {
         }
     }
 
+    /// The GPUs, if given as nccl-tests has them, of so many ranks that g2g starts; `None` under a
+    /// launcher, whose ranks have one each.
+    pub(super) fn gpus(
+        &self,
+        ranks: Option<u32>,
+        is_launched: bool,
+    ) -> Result<Option<Vec<Gpu>>, String> {
+        if self.ngpus.is_none() && self.nthreads.is_none() {
+            return Ok(None);
+        }
+        let of_rank = self.ngpus.unwrap_or(1) * self.nthreads.unwrap_or(1);
+        match is_launched {
+            true if of_rank == 1 => Ok(None),
+            true => Err(format!(
+                "--ngpus and --nthreads give {of_rank} GPUs to each rank, and under a launcher a \
+                 rank has one: start more ranks instead"
+            )),
+            false => Ok(Some((0..of_rank.saturating_mul(ranks.unwrap_or(1))).map(Gpu).collect())),
+        }
+    }
+
     /// The step between sizes that nccl-tests would print.
     pub fn step(&self) -> Step {
         match (self.stepfactor, self.stepbytes) {
@@ -83,13 +134,5 @@ impl NcclOptions {
             (None, None) if self.minbytes.is_some() || self.maxbytes.is_some() => Step::Bytes(STEP),
             (None, None) => Step::Factor(2),
         }
-    }
-}
-
-fn check(text: &str) -> Result<u32, String> {
-    match text.parse() {
-        Ok(0) => Err("g2g gives no number that it has not verified: leave it out".to_owned()),
-        Ok(count) => Ok(count),
-        Err(_) => Err("write 1".to_owned()),
     }
 }

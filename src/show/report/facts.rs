@@ -2,7 +2,6 @@
 
 use super::{Section, Table, pairs::rounded};
 use crate::{
-    analysis::compare::gpus,
     machine::{
         Library,
         health::{Condition, GpuHealth, HostHealth},
@@ -17,20 +16,6 @@ use crate::{
 
 /// Rows of the table of all rows, which a browser lays out at once; the others are in run.csv.
 const ROWS_MAX: usize = 1000;
-
-/// The machine in a few words.
-pub(super) fn machine(run: &Run) -> String {
-    let provenance = &run.provenance;
-    let named = match &provenance.simulated_machine {
-        Some(machine) => Some(machine),
-        None => provenance.machine.product.as_ref().or(provenance.machine.cpu_model.as_ref()),
-    };
-    let hosts = &provenance.hosts;
-    let several = (hosts.len() > 1).then(|| count(hosts.len(), "host"));
-    let gpus = hosts.first().map(|host| gpus(&host.topology)).filter(|gpus| !gpus.is_empty());
-    let parts = [several, named.cloned(), gpus, Some(count(provenance.ranks, "rank"))];
-    parts.into_iter().flatten().collect::<Vec<String>>().join(", ")
-}
 
 /// The picture of the machine.
 pub(super) fn picture(run: &Run) -> Section {

@@ -7,10 +7,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{COLOURS, Kind, MARKS, Section, Variant, line_charts};
+use super::{COLOURS, MARKS, Section, Variant, line_charts};
 use crate::{
     record::{Error, Latency, Run},
-    show::{page::Grid, words},
+    show::{page::Grid, summary::Kind, words},
     units::{Bytes, count, readable_nanoseconds},
 };
 

@@ -4,7 +4,6 @@ mod facts;
 mod latency;
 mod pairs;
 mod sizes;
-mod summary;
 mod sweep;
 
 use askama::Template;
@@ -14,11 +13,12 @@ use serde_json::{Value, json};
 
 use std::path::Path;
 
-use indexmap::IndexMap;
-
-use super::page::Grid;
+use super::{
+    page::{Grid, Sentence},
+    summary::{self, kinds},
+};
 use crate::{
-    record::{Error, Naming, Row, Run, Status, sweep::Past},
+    record::{Error, Run, sweep::Past},
     units::count,
 };
 
@@ -61,13 +61,6 @@ pub struct Part {
     /// The text of run.csv as JSON, if it is not too long.
     csv: Option<String>,
     csv_name: String,
-}
-
-/// What a person reads first.
-struct Sentence {
-    /// `good`, `bad` or `note`.
-    kind: &'static str,
-    text: String,
 }
 
 /// A part of the page.
@@ -170,23 +163,6 @@ fn script(value: &impl Serialize) -> String {
     json.replace('<', "\\u003c")
 }
 
-/// Rows that differ in their ends and sizes only.
-struct Kind<'a> {
-    name: String,
-    rows: Vec<&'a Row>,
-}
-
-/// All measured rows by their kinds, in the order of their first rows. Kinds that differ in the
-/// columns `without` alone are one.
-fn kinds<'a>(rows: &'a [Row], without: &[&str]) -> Vec<Kind<'a>> {
-    let naming = Naming { without, ..Naming::default() };
-    let mut kinds: IndexMap<String, Vec<&Row>> = IndexMap::new();
-    for row in rows.iter().filter(|row| row.status == Status::Ok) {
-        kinds.entry(row.kind(&naming)).or_default().push(row);
-    }
-    kinds.into_iter().map(|(name, rows)| Kind { name, rows }).collect()
-}
-
 /// The page of some runs and sweeps.
 pub fn html(mut parts: Vec<Part>) -> String {
     let names: Vec<String> = parts.iter().map(|part| part.name.clone()).collect();
@@ -245,7 +221,7 @@ impl Part {
             csv_name: format!("{name}.csv"),
             name,
             is_simulated,
-            machine: facts::machine(run),
+            machine: summary::machine(&run.provenance),
             started: run.provenance.started.clone(),
             sentences,
             sections,

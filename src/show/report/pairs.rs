@@ -10,7 +10,7 @@ use crate::{
     plan::{Issuer, Operation, TransportKind},
     record::Row,
     show::{matrix, words},
-    units::{Bytes, readable_gb_s},
+    units::Bytes,
 };
 
 /// With fewer ends a heat map shows nothing that a line does not.
@@ -224,16 +224,16 @@ impl HeatMap<'_> {
     fn rates(self) -> Option<Chart> {
         let about = |cells: &Cells, axis: &Axis| {
             let (values, low, high) = values(cells);
-            if short(low) == short(high) {
-                return format!("{} pairs, all at {} GB/s", values.len(), short(high));
+            if words::short(low) == words::short(high) {
+                return format!("{} pairs, all at {} GB/s", values.len(), words::short(high));
             }
             let slowest = cells.iter().min_by(|a, b| a.1.value.total_cmp(&b.1.value));
             let (source, target) = slowest.map_or((0, 0), |(pair, _)| *pair);
             format!(
                 "{} pairs from {} to {} GB/s, the slowest {} → {}",
                 values.len(),
-                short(low),
-                short(high),
+                words::short(low),
+                words::short(high),
                 self.ends.name(source, axis.has_hosts),
                 self.ends.name(target, axis.has_hosts),
             )
@@ -249,7 +249,7 @@ impl HeatMap<'_> {
             Style {
                 trace: json!({
                     "colorscale": "Cividis",
-                    "zmin": low.min(median(&values) * (1.0 - RANGE_MIN)),
+                    "zmin": low.min(words::median(&values) * (1.0 - RANGE_MIN)),
                     "zmax": high,
                     "colorbar": { "title": { "text": "GB/s" }, "thickness": 12 },
                     "texttemplate": "%{z:.3r}",
@@ -269,7 +269,7 @@ impl HeatMap<'_> {
             format!(
                 "the rate of {above} over that of {below}, {low:.3} to {high:.3}, median {:.3}; \
                  above 1 {above} are faster",
-                median(&values)
+                words::median(&values)
             )
         };
         let style = |cells: &Cells| {
@@ -378,16 +378,6 @@ pub(super) fn rounded(value: f64, digits: usize) -> f64 {
     format!("{value:.0$e}", digits - 1).parse().unwrap_or(value)
 }
 
-/// A rate with three significant digits.
-pub(super) fn short(gb_s: f64) -> String {
-    match gb_s {
-        100.0.. => format!("{gb_s:.0}"),
-        10.0.. => format!("{gb_s:.1}"),
-        1.0.. => format!("{gb_s:.2}"),
-        _ => readable_gb_s(gb_s),
-    }
-}
-
 /// The numbers of cells, the least and the largest.
 fn values(cells: &Cells) -> (Vec<f64>, f64, f64) {
     let values: Vec<f64> = cells.values().map(|cell| cell.value).collect();
@@ -400,11 +390,4 @@ pub(super) fn range(values: &[f64]) -> (f64, f64) {
     values
         .iter()
         .fold((f64::INFINITY, 0.0), |(low, high), value| (low.min(*value), high.max(*value)))
-}
-
-/// The middle value, of an even count the upper of two; 0 of none.
-pub(super) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }

@@ -5,14 +5,12 @@ use std::{collections::BTreeMap, ops::RangeInclusive};
 use indexmap::IndexMap;
 use serde_json::{Value, json};
 
-use super::{
-    COLOURS, Chart, Kind, MARKS, Section, Table, Variant, line_charts,
-    pairs::{median, range},
-};
+use super::{COLOURS, Chart, MARKS, Section, Table, Variant, line_charts, pairs::range};
 use crate::{
     record::Row,
     show::{
         page::{Column, Grid},
+        summary::Kind,
         words,
     },
     units::{Bytes, count, readable_gb_s},
@@ -108,7 +106,7 @@ fn line(kind: &Kind, rate: fn(&Row) -> Option<f64>, most: usize) -> Option<Line>
     }
     let point = |(size, members): (Bytes, Vec<&Row>)| {
         let values: Vec<f64> = members.iter().filter_map(|row| rate(row)).collect();
-        let gb_s = median(&values);
+        let gb_s = words::median(&values);
         let (low, high) = match &values[..] {
             [value] => {
                 // The interval is that of `bandwidth_gb_s`.
@@ -125,7 +123,7 @@ fn line(kind: &Kind, rate: fn(&Row) -> Option<f64>, most: usize) -> Option<Line>
             low,
             high,
             rows: members.len(),
-            expected: (!expected.is_empty()).then(|| median(&expected)),
+            expected: (!expected.is_empty()).then(|| words::median(&expected)),
             seconds: size.get() as f64 / (gb_s * 1e9),
         }
     };

@@ -2,11 +2,12 @@
 
 use serde_json::json;
 
-use super::{Chart, Section, Sentence, Variant, summary::limited};
+use super::{Chart, Section, Sentence, Variant};
 use crate::{
     record::sweep::{Past, PastCase, PastEffect, PastPlace, PastRatio},
     show::{
-        page::{Column, Grid},
+        page::{Column, Grid, Tone},
+        summary::limited,
         words,
     },
     units::{count, readable_gb_s},
@@ -31,15 +32,15 @@ pub(super) fn sentences(sweep: &Past) -> Vec<Sentence> {
     let mut sentences = Vec::new();
     if failed > 0 {
         let text = format!("{} failed: see runs in sweep.json.", count(failed, "run"));
-        sentences.push(Sentence { kind: "bad", text });
+        sentences.push(Sentence { tone: Tone::Bad, text });
     }
     if missing > 0 {
         let runs = count(sweep.runs.len(), "run");
         let text = format!("{missing} of {runs} not made yet: g2g sweep --resume goes on.");
-        sentences.push(Sentence { kind: "bad", text });
+        sentences.push(Sentence { tone: Tone::Bad, text });
     }
     if sentences.is_empty() {
-        sentences.push(Sentence { kind: "good", text: "All runs ended well.".to_owned() });
+        sentences.push(Sentence { tone: Tone::Good, text: "All runs ended well.".to_owned() });
     }
     // If there are several bandwidths, the first case is their mean.
     let Some(case) = sweep.cases.first() else { return sentences };
@@ -55,7 +56,7 @@ pub(super) fn sentences(sweep: &Past) -> Vec<Sentence> {
             combination(sweep, best),
             lead.unwrap_or_default()
         );
-        sentences.push(Sentence { kind: "note", text });
+        sentences.push(Sentence { tone: Tone::Note, text });
     }
     let is_known = |effect: &&PastEffect| ["faster", "slower"].contains(&&*effect.effect.verdict);
     let effects = case.effects.iter().filter(is_known).map(|effect| {
@@ -63,7 +64,7 @@ pub(super) fn sentences(sweep: &Past) -> Vec<Sentence> {
         let (change, verdict) = (changed(Some(effect.ratio)), &effect.verdict);
         format!("{}: {axis}={value} is {change} against {against} ({verdict}).", case.case)
     });
-    sentences.extend(limited(effects, "note", "the chart of effects has them"));
+    sentences.extend(limited(effects, Tone::Note, "the chart of effects has them"));
     sentences
 }
 
