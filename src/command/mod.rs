@@ -32,7 +32,8 @@ pub fn main(open: Open) -> ExitCode {
     let result = match Cli::read(env::args_os()) {
         Ok(cli) => {
             if is_first && matches!(cli.command, Command::Measure(_)) {
-                note_sizes(env::args());
+                let words = env::args_os().filter_map(|word| word.into_string().ok());
+                note_sizes(&words.collect::<Vec<String>>());
             }
             cli.command.run(open, &mut ranks)
         }
@@ -67,15 +68,15 @@ pub fn main(open: Open) -> ExitCode {
 }
 
 /// Says what sizes mean that some read as powers of 1000.
-fn note_sizes(words: impl Iterator<Item = String>) {
+fn note_sizes(words: &[String]) {
     let is_doubtful = |word: &str| {
         let unit = word.trim_start_matches(|letter: char| letter.is_ascii_digit());
         let is_unit = ["kb", "mb", "gb"].iter().any(|name| unit.eq_ignore_ascii_case(name));
         is_unit && unit.len() < word.len()
     };
-    let words: Vec<String> = words.collect();
-    let sizes = words.iter().flat_map(|word| word.split([',', '=', '.']));
-    if let Some(size) = sizes.into_iter().find(|word| is_doubtful(word)) {
+    let mut sizes = words.iter().flat_map(|word| word.split([',', '=', '.']));
+    let is_quiet = words.iter().any(|word| word == "-q" || word == "--quiet");
+    if let Some(size) = sizes.find(|word| is_doubtful(word)).filter(|_| !is_quiet) {
         let unit = size.trim_start_matches(|letter: char| letter.is_ascii_digit());
         say(&format!("note: {size}: sizes are powers of 1024, so {unit} is {}iB", &unit[..1]));
     }

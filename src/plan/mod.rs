@@ -110,13 +110,13 @@ pub struct Request {
     #[arg(long, value_name = "SIZES", value_parser = sizes::list)]
     pub sizes: Option<std::vec::Vec<Bytes>>,
 
-    /// GPUs to measure, such as 0,2 or 0-3 [all]
+    /// GPUs to measure, such as 0,2 or 0-3 (all)
     ///
     /// GPUs to measure, by the driver's ordinals, such as 0,2 or 0-3 [default: all]
     #[arg(long, value_name = "GPUS", value_parser = gpu_list)]
     pub gpus: Option<std::vec::Vec<Gpu>>,
 
-    /// Who asks for a copy: read,write [both]
+    /// Who asks for a copy: read,write (both)
     ///
     /// Which GPU issues a copy between two GPUs: the target (read) or the source (write);
     /// comma-separated
@@ -128,7 +128,7 @@ pub struct Request {
     )]
     pub issuers: Vec<Issuer>,
 
-    /// Who copies: ce (copy engine), sm (kernel) [both]
+    /// Who copies: ce (copy engine), sm (kernel) (both)
     ///
     /// What copies a GPU's data: the copy engine (ce) or a kernel (sm); comma-separated [default:
     /// both; ce with --effort quick]
@@ -170,7 +170,7 @@ pub struct Request {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX))]
     pub ranks: Option<u32>,
 
-    /// How processes share GPU memory [ipc]
+    /// How processes share GPU memory (ipc)
     ///
     /// How a process shares its GPU memory with another one
     #[arg(long, value_name = "HANDLE", value_enum, default_value_t = Handle::Ipc)]

@@ -77,7 +77,7 @@ pub struct FabricRequest {
     #[arg(long, value_name = "NIC", default_value = "nearest", value_parser = nic)]
     pub nic: NicChoice,
 
-    /// Endpoints of a rank on each interface [1]
+    /// Endpoints of a rank on each interface (1)
     ///
     /// Endpoints of a rank on each of its interfaces, 1 to 64, which operations take in turn
     /// [default: 1]

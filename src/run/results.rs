@@ -80,7 +80,16 @@ pub(super) fn is_well(recorder: &Recorder, fail_below: Option<Option<f64>>) -> b
             file.display()
         ));
     }
-    let below = fail_below.map_or(0, |least| count(&|row| is_below(row, least)));
+    let is_judged = |row: &Row| row.verdict.is_some_and(|verdict| verdict != Verdict::Unknown);
+    let is_untold = fail_below.is_some() && count(&is_judged) == 0;
+    if is_untold {
+        say(&format!(
+            "error: no row has a verdict, so --fail-below has nothing to judge: see verdict_reason \
+             in {}",
+            file.display()
+        ));
+    }
+    let below = fail_below.map_or(0, |least| count(&|row| is_judged(row) && is_below(row, least)));
     if below > 0 {
         let what = match fail_below.flatten() {
             Some(least) => format!("below {} % of what is expected", 100.0 * least),
@@ -92,16 +101,13 @@ pub(super) fn is_well(recorder: &Recorder, fail_below: Option<Option<f64>>) -> b
             file.display()
         ));
     }
-    corrupt + failed + below == 0
+    corrupt + failed + below == 0 && !is_untold
 }
 
 /// Whether the verdict on a row is `below`, or its share of what is expected less than `least`.
 fn is_below(row: &Row, least: Option<f64>) -> bool {
     match least {
         None => row.verdict == Some(Verdict::Below),
-        Some(least) => {
-            let is_known = row.verdict.is_some_and(|verdict| verdict != Verdict::Unknown);
-            is_known && row.expected_fraction.is_some_and(|share| share < least)
-        }
+        Some(least) => row.expected_fraction.is_some_and(|share| share < least),
     }
 }

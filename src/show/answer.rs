@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use indexmap::IndexMap;
 
 use super::{
-    matrix::{self, short_gb_s},
+    matrix::{self, middle, short_gb_s},
     page::{Column, Grid, Page, Sentence, Tone},
     summary::{self, Reached, kinds},
     table, verdicts, words,
@@ -152,10 +152,14 @@ fn copies<'a>() -> [Column<&'a Line<'a>>; 8] {
         ("between", between),
         ("GB/s", |rows| number(rows, |row| row.bandwidth_gb_s)),
         ("total", |rows| {
-            number(rows, |row| row.bandwidth_gb_s_total.filter(|_| row.flows > Some(1)))
+            let total = |row: &Row| row.bandwidth_gb_s_total.filter(|_| row.flows > Some(1));
+            middle(rows, total).map_or_else(String::new, short_gb_s)
         }),
         ("of expected", share),
-        ("10⁶ op/s", |rows| number(rows, |row| Some(row.operations_per_s? / 1e6))),
+        ("10⁶ op/s", |rows| {
+            let millions = middle(rows, |row| Some(row.operations_per_s? / 1e6));
+            millions.map_or_else(String::new, short_gb_s)
+        }),
         ("p50", |rows| {
             let p50 = middle(rows, |row| Some(row.latency_ns_p50? as f64));
             p50.map_or_else(String::new, words::nanoseconds)
@@ -221,10 +225,4 @@ fn number(rows: &Line<'_>, value: impl Fn(&Row) -> Option<f64>) -> String {
         None if rows[0].status != Status::Ok => words::status(rows[0].status).to_owned(),
         None => String::new(),
     }
-}
-
-/// The middle of the values of rows that have one.
-fn middle(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
-    let values: Vec<f64> = rows.iter().filter_map(|row| value(row)).collect();
-    (!values.is_empty()).then(|| words::median(&values))
 }

@@ -98,7 +98,9 @@ fn at_size(name: &str, rows: &[&Row], page: &mut Page, is_whole: bool) {
             (false, _) => "GB/s",
         };
         let is_alike = rows.iter().all(|row| value(row).is_some()) && least(&rows).is_none();
-        if let Some(middle) = middle(&rows).filter(|_| is_alike && rows.len() > 2 && !is_whole) {
+        if let Some(middle) =
+            middle(&rows, value).filter(|_| is_alike && rows.len() > 2 && !is_whole)
+        {
             let (count, middle) = (rows.len(), shown(middle));
             page.lines(&format!("{name}, {unit}{words}: all {count} pairs {middle}{ending}\n"));
             continue;
@@ -131,8 +133,9 @@ fn value(row: &Row) -> Option<f64> {
     }
 }
 
-fn middle(rows: &[&Row]) -> Option<f64> {
-    let values: Vec<f64> = rows.iter().filter_map(|row| value(row)).collect();
+/// The median of the numbers of rows that have one.
+pub(super) fn middle(rows: &[&Row], number: impl Fn(&Row) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = rows.iter().filter_map(|row| number(row)).collect();
     (!values.is_empty()).then(|| words::median(&values))
 }
 
@@ -140,7 +143,7 @@ fn middle(rows: &[&Row]) -> Option<f64> {
 /// and than the 95 % interval of the row reaches on both sides together; of a row without an
 /// interval, 2 %. `None`: all are alike.
 pub(super) fn least<'a>(rows: &[&'a Row]) -> Option<(&'a Row, f64)> {
-    let middle = middle(rows)?;
+    let middle = middle(rows, value)?;
     let valued = || rows.iter().filter_map(|row| Some((*row, value(row)?)));
     let is_unlike = |(row, value): (&Row, f64)| {
         let interval = row.bandwidth_gb_s_low.zip(row.bandwidth_gb_s_high);
@@ -366,7 +369,7 @@ mod tests {
     fn text(rows: &[Row]) -> String {
         let mut page = Page::default();
         matrices(&rows.iter().collect::<Vec<&Row>>(), &mut page, true);
-        page.text()
+        page.text_within(80, false)
     }
 
     /// All pairs of so many GPUs, read and written.

@@ -274,16 +274,11 @@ impl Page {
     }
 
     /// For a terminal, as wide as it is, with what a terminal obeys to show styles.
-    pub(super) fn styled(&self) -> String {
+    pub fn styled(&self) -> String {
         self.text_within(width(), true)
     }
 
-    /// The same without styles.
-    pub fn text(&self) -> String {
-        self.text_within(width(), false)
-    }
-
-    fn text_within(&self, width: usize, has_styles: bool) -> String {
+    pub(super) fn text_within(&self, width: usize, has_styles: bool) -> String {
         let styled = |style: Style, text: String| match has_styles {
             true => text.lines().map(|line| format!("{style}{line}{style:#}\n")).collect(),
             false => text,

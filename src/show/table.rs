@@ -19,17 +19,16 @@ use crate::{
 /// Prints `text`, with control characters as escapes. It is no error if the reader has gone away,
 /// as `head` does.
 pub fn print(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(visible(text).as_bytes()).and_then(|()| stdout.flush()) {
-        Err(err) if err.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
+    write(io::stdout().lock(), &visible(text))
 }
 
 /// The same with what a terminal obeys to show styles, where one is that wants them.
 pub fn print_page(page: &Page) -> io::Result<()> {
-    let mut stdout = AutoStream::auto(io::stdout().lock());
-    match stdout.write_all(page.styled().as_bytes()).and_then(|()| stdout.flush()) {
+    write(AutoStream::auto(io::stdout().lock()), &page.styled())
+}
+
+fn write(mut stdout: impl Write, text: &str) -> io::Result<()> {
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(err) if err.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
     }

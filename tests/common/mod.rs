@@ -38,7 +38,7 @@ pub(crate) fn program() -> &'static str {
 /// The program.
 pub(crate) fn g2g() -> Command {
     let mut command = Command::new(program());
-    // Lines are whole; tests/it/widths.rs has what becomes of them where there is less room.
+    // Lines are whole; tests/it/answer.rs has what becomes of them where there is less room.
     command.env("COLUMNS", "1000");
     command
 }

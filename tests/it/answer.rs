@@ -95,6 +95,20 @@ fn what_is_below_ends_with_code_1_if_that_is_asked_for() {
 }
 
 #[test]
+fn where_nothing_is_judged_fail_below_does_not_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let line = format!(
+        "shm --sizes 64 --samples 3 --quiet --no-report --fail-below --output {}",
+        output.display()
+    );
+    let result = run(g2g(), &line);
+    let said = text(&result.stderr);
+    assert_eq!(result.status.code(), Some(1), "{said}");
+    assert!(said.contains("no row has a verdict"), "{said}");
+}
+
+#[test]
 fn no_line_is_wider_than_the_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).display().to_string();

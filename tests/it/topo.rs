@@ -241,7 +241,7 @@ fn files() -> &'static BTreeMap<String, Value> {
 fn shown(files: &BTreeMap<String, Value>) -> survey::Survey {
     let system = System::described(&serde_json::to_string(files).unwrap()).unwrap();
     let survey = survey::shown(&system);
-    assert!(!g2g::show::topology_page(&survey).text().is_empty());
+    assert!(!g2g::show::topology_page(&survey).styled().is_empty());
     let json: Value = serde_json::from_str(&record::topology_json(&survey)).unwrap();
     assert!(json["missing"].is_array());
     texts(&g2g::show::picture(&survey));

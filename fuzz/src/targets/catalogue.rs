@@ -17,12 +17,12 @@ pub(crate) fn take(file: &[u8]) -> bool {
             return false;
         }
     };
-    catalogue_page(&whole).text();
+    catalogue_page(&whole).styled();
     serde_json::from_str::<serde_json::Value>(&catalogue_json(&whole)).expect("it is JSON");
     let names = whole.gpu.keys().chain(whole.instance.keys()).filter(|name| whole.is_added(name));
     for name in names {
         let entry = whole.entry(name).expect("it was added");
-        catalogue_entry_page(&whole, name, entry).text();
+        catalogue_entry_page(&whole, name, entry).styled();
         let json = catalogue_entry_json(&whole, name, entry);
         serde_json::from_str::<serde_json::Value>(&json).expect("it is JSON");
     }

@@ -53,7 +53,7 @@ pub(crate) fn take(input: &[u8]) -> bool {
 
 fn compared(sources: &[Source], comparisons: &[compare::Comparison]) {
     let page = show::compare::page(sources, comparisons, true);
-    for text in [page.text(), page.markdown(), show::compare::csv(sources, comparisons)] {
+    for text in [page.styled(), page.markdown(), show::compare::csv(sources, comparisons)] {
         assert!(text.is_empty() || text.ends_with('\n'));
     }
     let json = show::compare::json(sources, comparisons);

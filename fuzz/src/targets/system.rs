@@ -13,7 +13,7 @@ pub(crate) fn take(files: &[u8]) -> bool {
     let survey = survey::shown(&system);
     let text = topology_json(&survey);
     let back: survey::Survey = serde_json::from_str(&text).expect("what is written reads back");
-    topology_page(&back).text();
+    topology_page(&back).styled();
     super::html::assert_is_safe(&picture(&back));
     Host::read(&system);
     Acs::read(&system, &survey);

@@ -68,14 +68,14 @@ pub struct Peers {
 #[derive(Clone, Debug, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "NCCL")]
 pub struct CollectiveRequest {
-    /// Data types, or all [float]
+    /// Data types, or all (float)
     ///
     /// Data types; comma-separated, or all
     #[arg(short = 'd', long = "data-type", alias = "datatype", value_name = "TYPE",
           default_value = "float", value_parser = list_or_all::<DataType>)]
     pub data_types: std::vec::Vec<DataType>,
 
-    /// Reduction operations, or all [sum]
+    /// Reduction operations, or all (sum)
     ///
     /// Reduction operations; comma-separated, or all
     #[arg(short = 'o', long = "reduction", alias = "op", value_name = "OP",
@@ -83,28 +83,28 @@ pub struct CollectiveRequest {
     pub reductions: std::vec::Vec<Reduction>,
 
     // An empty list stands for all in turn.
-    /// Root rank, or all in turn [0]
+    /// Root rank, or all in turn (0)
     ///
     /// Root rank, by its number in the communicator, or all in turn
     #[arg(short = 'r', long = "root", value_name = "RANK|all", default_value = "0",
           value_parser = roots)]
     pub roots: std::vec::Vec<u32>,
 
-    /// out-of-place,in-place [out-of-place]
+    /// out-of-place,in-place (out-of-place)
     ///
     /// Whether the receive buffer is the send buffer; comma-separated [default: out-of-place; both
     /// with --effort thorough or --format nccl-tests]
     #[arg(long = "place", value_name = "PLACE", value_delimiter = ',', value_parser = place())]
     pub in_place: Vec<bool>,
 
-    /// Who allocates memory: cuda,nccl [cuda]
+    /// Who allocates memory: cuda,nccl (cuda)
     ///
     /// Who allocates memory: the driver, or NCCL (ncclMemAlloc, as nccl-tests does);
     /// comma-separated [default: cuda, and nccl where --registration requires it]
     #[arg(long = "buffer", value_name = "ALLOCATOR", value_delimiter = ',')]
     pub buffers: Vec<Allocator>,
 
-    /// How memory is registered [none]
+    /// How memory is registered (none)
     ///
     /// How memory is registered with NCCL; comma-separated
     #[arg(short = 'R', long = "registration", alias = "local_register",

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::{Arg, ArgMatches, Command, parser::ValueSource};
+use strum::VariantArray as _;
 
 use crate::plan::{
     TransportKind::{self, Local, Nccl, P2p, Rdma, Shm},
@@ -43,7 +44,7 @@ fn heeded_by(arg: &Arg) -> Option<&'static [TransportKind]> {
 
 /// The transport of a command, if it measures one and no other.
 fn transport(command: &str) -> Option<TransportKind> {
-    [Local, P2p, Shm, Nccl, Rdma].into_iter().find(|kind| command == kind.to_string())
+    TransportKind::VARIANTS.iter().copied().find(|kind| command == kind.to_string())
 }
 
 fn heeds(command: &str, arg: &Arg) -> bool {

@@ -81,7 +81,7 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Level::Normal)]
     pub effort: Level,
 
-    /// Stop sampling at this precision [2, 1, 0.5 %]
+    /// Stop sampling at this precision (2, 1, 0.5 %)
     ///
     /// Sample until the 95 % confidence interval of the median bandwidth is within this percentage
     /// of the median on each side, and that of the median latency too; above 0, at most 50
@@ -89,7 +89,7 @@ pub struct Options {
     #[arg(long, value_name = "%", value_parser = precision, allow_hyphen_values = true)]
     pub precision: Option<f64>,
 
-    /// Longest sampling of a row [200ms, 2s, 10s]
+    /// Longest sampling of a row (200ms, 2s, 10s)
     ///
     /// Stop sampling the bandwidth of a case after this time, converged or not, and its latency
     /// after half of it; for example 500ms, 2s or 1m [default: 200ms, 2s or 10s, by the effort]
@@ -105,7 +105,7 @@ pub struct Options {
           value_parser = clap::value_parser!(u32).range(1..))]
     pub samples: Option<u32>,
 
-    /// Longest wait for another rank [60s]
+    /// Longest wait for another rank (60s)
     ///
     /// Longest wait for another rank before the run ends and names it, 100ms to 30 days
     #[arg(long, visible_alias = "timeout", value_name = "TIME", default_value = "60s",
@@ -144,7 +144,7 @@ pub struct Options {
           value_parser = threshold)]
     pub fail_below: Option<Option<f64>>,
 
-    /// New folder for the results [results/...]
+    /// New folder for the results (results/...)
     ///
     /// New folder for the results [default: results/TIME-MACHINE, with the time in UTC]
     #[arg(long, value_name = "FOLDER")]

@@ -27,19 +27,19 @@ pub struct NcclOptions {
     #[arg(long, value_name = "FILE", conflicts_with = "simulate")]
     pub nccl_lib: Option<PathBuf>,
 
-    /// Smallest size [32M]
+    /// Smallest size (32M)
     ///
     /// Smallest size; with --maxbytes and one of the next two instead of --sizes [default: 32M]
     #[arg(short = 'b', long, value_name = "SIZE", conflicts_with = "sizes")]
     pub minbytes: Option<Bytes>,
 
-    /// Largest size [32M]
+    /// Largest size (32M)
     ///
     /// Largest size [default: 32M, or --minbytes if that is larger]
     #[arg(short = 'e', long, value_name = "SIZE", conflicts_with = "sizes")]
     pub maxbytes: Option<Bytes>,
 
-    /// Bytes from each size to the next [1M]
+    /// Bytes from each size to the next (1M)
     ///
     /// Bytes added from each size to the next [default: 1M]
     #[arg(short = 'i', long, value_name = "SIZE", conflicts_with_all = ["sizes", "stepfactor"])]
