@@ -178,7 +178,7 @@ impl Grid {
 
     /// Tables of the first column and as many others as fit into `width`.
     fn parts(&self, width: usize) -> Vec<Self> {
-        if self.least_width(true) <= width {
+        if self.head.len() < 2 || self.least_width(true) <= width {
             return vec![self.clone()];
         }
         let first = self.column_width(0, true) + GAP;
@@ -470,6 +470,10 @@ mod tests {
         // Words break, then columns stand below each other.
         let text = grid.text(16);
         assert!(text.contains("398.765") && text.lines().count() == 3, "{text}");
+        // A table of one column has nothing to stand below it.
+        let mut alone = Grid::new(["number"]);
+        alone.row(["123456789".to_owned()]);
+        assert!(alone.text(5).contains("123456789"));
         let labels: Vec<String> = (0..16).map(|gpu| format!("GPU {gpu}")).collect();
         let square =
             Grid::square("from / to", &labels, |from, to| format!("{}.5", 100 * from + to));

@@ -113,8 +113,8 @@ fn no_line_is_wider_than_the_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).display().to_string();
     let plan = "command = \"p2p\"\nflags = \"--simulate p4d.24xlarge --gpus 0,1 --samples 3 \
-                --operation copy\"\nrepetitions = 2\n[[axis]]\nname = \"engine\"\n\
-                flag = \"--engine\"\nvalues = [\"ce\", \"sm\"]\n";
+                --operation copy --sizes 1M\"\nrepetitions = 1\n[[axis]]\nname = \"--engine\"\n\
+                values = [\"ce\", \"sm\"]\n";
     fs::write(folder.path().join("plan.toml"), plan).unwrap();
     for side in ["a", "b"] {
         let output = folder.path().join(side);
@@ -127,12 +127,12 @@ fn no_line_is_wider_than_the_terminal() {
     }
     let quick = "--samples 3 --time-limit 2ms --quiet --no-report";
     let commands = [
-        format!("local --simulate p4d.24xlarge --gpus 0-2 {quick}"),
+        format!("local --simulate p4d.24xlarge --gpus 0-2 --sizes 1M {quick}"),
         format!("p2p --simulate g6e.48xlarge {quick} --sizes 1M"),
-        format!("p2p --simulate p4d.24xlarge --gpus 0-2 {quick} --details"),
-        format!("shm --simulate p4d.24xlarge --gpus 0,1 {quick}"),
+        format!("p2p --simulate p4d.24xlarge --gpus 0-2 --sizes 1M {quick} --details"),
+        format!("shm --simulate p4d.24xlarge --gpus 0,1 --sizes 1M --slot-size 512K {quick}"),
         format!("nccl --simulate p4d.24xlarge --gpus 0-3 --sizes 1M,2M {quick}"),
-        format!("rdma --provider tcp --sizes 8,1M {quick}"),
+        format!("rdma --provider shm --operation write,ping-pong --sizes 8,64K {quick}"),
         "topo --simulate p5.48xlarge".to_owned(),
         "doctor --simulate p5.48xlarge --verbose".to_owned(),
         "catalogue".to_owned(),

@@ -43,7 +43,8 @@ fn messages_between_two_ranks_are_a_matrix() {
         }
         let title = "nccl sendrecv float, 1 MiB, GB/s [SIMULATED]\n from / to";
         assert!(run.stdout.contains(title), "{}", run.stdout);
-        let cells = run.stdout.lines().find(|line| line.trim_start().starts_with("GPU 1")).unwrap();
+        let mut indented = run.stdout.lines().filter(|line| line.starts_with(' '));
+        let cells = indented.find(|line| line.trim_start().starts_with("GPU 1")).unwrap();
         let cells: Vec<&str> = cells.split_whitespace().collect();
         let cell = |place: usize| cells[place].parse::<f64>().unwrap();
         assert_eq!((cells.len(), cells[0], cells[1], cells[3]), (6, "GPU", "1", "-"));

@@ -11,7 +11,7 @@ use crate::plan::{
 };
 
 /// Flags that few need: `-h` leaves them out, --help has them.
-const RARE: [&str; 14] = [
+const RARE: [&str; 16] = [
     "allows_unknown",
     "buffers",
     "catalogue",
@@ -22,10 +22,12 @@ const RARE: [&str; 14] = [
     "mpi_lib",
     "nccl_lib",
     "no_report",
+    "nthreads",
     "operations_per_group",
     "resume_changed",
     "seed",
     "split",
+    "stepbytes",
 ];
 
 /// The transports that heed a flag; `None`: all do, and what does not measure by a transport.
