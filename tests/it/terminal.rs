@@ -14,7 +14,11 @@ fn on_terminal(line: &str, variables: &[(&str, &str)]) -> String {
     let program = program();
     let mut command = Command::new("script");
     command.args(["--quiet", "--return", "--command", &format!("{program} {line}"), "/dev/null"]);
-    command.env_remove("NO_COLOR").env("TERM", "xterm-256color").envs(variables.iter().copied());
+    command
+        .env_remove("NO_COLOR")
+        .env_remove("CI")
+        .env("TERM", "xterm-256color")
+        .envs(variables.iter().copied());
     let result = command.output().unwrap();
     let said = text(&result.stdout);
     assert_eq!(result.status.code(), Some(0), "{said}");
