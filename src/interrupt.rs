@@ -105,6 +105,10 @@ fn watch_with(end: fn(Signal) -> !) -> io::Result<()> {
 fn lead(signal: Signal) -> ! {
     ASKED.store(signal.0, Ordering::Relaxed);
     let began = Instant::now();
+    // At once: a launcher may not wait for the end.
+    if let Some(Order { remedy, .. }) = &*ORDER.lock().unwrap_or_else(PoisonError::into_inner) {
+        say(&format!("note: {}: the run ends, its rows so far are kept; {remedy}", signal.name()));
+    }
     loop {
         let order = ORDER.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Order { limit, remedy }) = &*order else { exit_now(signal.exit_code()) };

@@ -184,11 +184,17 @@ pub enum Answer {
 }
 
 impl Cli {
+    /// The commands, each with examples and the flags that it heeds; if `is_short` with the help of
+    /// `-h`.
+    pub fn shown(is_short: bool) -> clap::Command {
+        examples::shown(heeded::shown(Self::command(), is_short))
+    }
+
     /// Parses a command line, the program's name first.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, Answer> {
         let words = heeded::in_order(words.into_iter().collect());
         let is_short = words.iter().any(|word| word == "-h");
-        let mut command = examples::shown(heeded::shown(Self::command(), is_short));
+        let mut command = Self::shown(is_short);
         let matches = command.try_get_matches_from_mut(words);
         let matches = matches.map_err(|err| answer(&err, &command))?;
         match heeded::refusal(&command, &matches) {

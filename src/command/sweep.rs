@@ -54,6 +54,10 @@ pub struct Sweep {
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["output", "dry_run"])]
     resume: Option<PathBuf>,
 
+    /// Simulate a machine in every run of the plan, as g2g run --simulate does
+    #[arg(long, value_name = "MACHINE", conflicts_with = "resume")]
+    simulate: Option<String>,
+
     /// New folder for the results [default: results/TIME-sweep-MACHINE, with the time in UTC]
     #[arg(long, value_name = "FOLDER")]
     output: Option<PathBuf>,
@@ -108,11 +112,13 @@ impl Sweep {
             (Some(folder), plan) => resume(folder, plan.as_deref())?,
             (None, Some(path)) => {
                 let (plan, text) = read(path)?;
+                let plan = simulated(plan, self.simulate.as_deref());
                 check(&plan, path)?;
                 if self.dry_run {
                     return print(&listing(&plan));
                 }
-                begin(plan, text, self.output.as_deref())?
+                let provenance = SweepProvenance::collect(self.simulate.clone());
+                begin(plan, text, &provenance, self.output.as_deref())?
             }
             (None, None) => return Err(Failure::Start("no plan was given".to_owned())),
         };
@@ -136,6 +142,14 @@ fn read(path: &Path) -> Result<(Plan, String), Failure> {
     let plan = Plan::read(&text);
     let plan = plan.map_err(|err| Failure::Start(format!("plan {shown}, {err}")))?;
     Ok((plan, text))
+}
+
+/// The plan with a machine that is simulated in each of its runs, if one is.
+fn simulated(mut plan: Plan, machine: Option<&str>) -> Plan {
+    for combination in &mut plan.combinations {
+        combination.words.extend(machine.map(|machine| format!("--simulate={machine}")));
+    }
+    plan
 }
 
 /// Checks every combination, with `--dry-run`, before any is run.
@@ -232,8 +246,12 @@ fn words(plan: &Plan, run: &Run) -> Vec<String> {
 }
 
 /// Makes the folder of a new sweep.
-fn begin(plan: Plan, text: String, output: Option<&Path>) -> Result<Folder, Failure> {
-    let provenance = SweepProvenance::collect();
+fn begin(
+    plan: Plan,
+    text: String,
+    provenance: &SweepProvenance,
+    output: Option<&Path>,
+) -> Result<Folder, Failure> {
     let folder = free_folder(output, &provenance.folder_name());
     let refuse = |reason: String| {
         let shown = folder.display();
@@ -286,7 +304,10 @@ fn resume(folder: &Path, plan: Option<&Path>) -> Result<Folder, Failure> {
         return Err(refuse(reason));
     }
     let provenance = document["provenance"].clone();
-    let here = serde_json::to_value(SweepProvenance::collect()).map_err(Failure::start)?;
+    let machine = provenance["simulated_machine"].as_str();
+    let own = simulated(own, machine);
+    let here = SweepProvenance::collect(machine.map(str::to_owned));
+    let here = serde_json::to_value(here).map_err(Failure::start)?;
     let told = |of: &Value| {
         let value = |place| Some(of.pointer(place)?.as_str()?.to_owned());
         SAME.iter().filter_map(|(name, place)| Some(((*name).to_owned(), value(place)?))).collect()

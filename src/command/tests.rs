@@ -207,12 +207,33 @@ fn a_flag_that_a_command_does_not_heed_is_refused_with_the_command_that_does() {
 #[test]
 fn short_help_fits_a_screen() {
     let command = measuring();
-    for of_command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
-        let name = of_command.get_name();
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    for name in shown.map(clap::Command::get_name).filter(|name| *name != "help") {
         let Err(Answer::Help(help)) = read(&format!("g2g {name} -h")) else { panic!("{name}") };
         let lines = help.lines().count();
         assert!(lines <= 40, "{name} has {lines} lines: {help}");
         assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+    }
+}
+
+/// Lines of nccl-tests' README, of AWS's guide "Get started with EFA and NCCL" and of AWS's examples
+/// for distributed training (awsome-distributed-training, micro-benchmarks/nccl-tests), without the
+/// launcher.
+#[test]
+fn lines_of_nccl_tests_and_of_awss_guides_are_taken() {
+    for (words, is_launched) in [
+        ("all_reduce_perf -b 8 -e 128M -f 2 -g 8", false),
+        ("all_reduce_perf -b 8 -e 8G -f 2 -g 1", true),
+        ("all_reduce_perf -b 8 -e 1G -f 2 -g 1 -c 1 -n 100", true),
+        ("all_reduce_perf -b 8 -e 2G -f 2 -t 1 -g 1 -c 1 -n 100", true),
+        ("alltoall_perf -b 8 -e 16G -f 2 -g 1 -c 1 -n 100", true),
+        ("all_gather_perf -b 8 -e 2G -f 2 -t 1 -g 1 -c 1 -n 100", true),
+        ("reduce_scatter_perf -b 64M -e 16G -f 2 -g 1 -n 20 -w 5 -c 0", true),
+        ("sendrecv_perf -b 8 -e 64MB -i 1048576 -g 8 -d half -o max", false),
+    ] {
+        let line = format!("g2g nccl --operation {words}");
+        let request = options(&line).request(is_launched);
+        assert!(request.is_ok(), "{line}: {:?}", request.err());
     }
 }
 

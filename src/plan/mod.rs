@@ -41,7 +41,9 @@ use topology::{GpuNode, Host, NumaNode, Topology};
 use crate::units::Bytes;
 
 /// A way of moving bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[derive(strum::IntoStaticStr, strum::Display, strum::VariantArray)]

@@ -1,7 +1,7 @@
 //! A run's folder, read back.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fmt::Display,
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
@@ -16,6 +16,7 @@ use super::{
 use crate::{
     machine::{health::HostHealth, survey::Survey},
     measure::Latency,
+    plan::TransportKind,
 };
 
 /// The end of run.json is looked for in so many bytes, and in more if it is not there.
@@ -68,6 +69,28 @@ impl Run {
         let rows = csv::read(&folder.join("run.csv"))?;
         let topology = topology(&folder.join(TOPOLOGY))?;
         Ok(Self { folder: folder.to_owned(), provenance, resumed, rows, topology, health })
+    }
+}
+
+impl Run {
+    /// How long the machine was busy with the rows of each transport, in seconds.
+    ///
+    /// Hosts that measure a row each at the same time have the same time, which counts once.
+    pub fn machine_seconds(&self) -> BTreeMap<TransportKind, f64> {
+        let mut all = BTreeMap::new();
+        let mut step: (Option<(TransportKind, u64)>, Vec<&str>) = (None, Vec::new());
+        for row in &self.rows {
+            let Some(seconds) = row.machine_seconds else { continue };
+            let time = Some((row.transport, seconds.to_bits()));
+            let is_within = row.source_host == row.target_host;
+            let host = row.source_host.as_deref().filter(|_| is_within);
+            if step.0 != time || host.is_none_or(|host| step.1.contains(&host)) {
+                *all.entry(row.transport).or_insert(0.0) += seconds;
+                step = (time.filter(|_| host.is_some()), Vec::new());
+            }
+            step.1.extend(host);
+        }
+        all
     }
 }
 
@@ -135,10 +158,7 @@ fn ending(file: &mut (impl Read + Seek)) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        plan::TransportKind,
-        record::{Recorder, Row},
-    };
+    use crate::record::{Recorder, Row};
 
     fn health(host: String) -> HostHealth {
         HostHealth { host, start: Vec::new(), end: Vec::new(), xids: None }
@@ -188,6 +208,33 @@ mod tests {
         }
         fs::write(&path, &whole).unwrap();
         assert_eq!(Run::read(folder.path()).unwrap().health.len(), 1);
+    }
+
+    #[test]
+    fn time_that_hosts_spend_together_counts_once() {
+        let mut run = Run::new(Path::new("run"), Provenance::example());
+        let mut busy = |transport, ends: [&str; 2], seconds| {
+            let row = Row::absent(1, transport, "");
+            let [source_host, target_host] = ends.map(|host| Some(host.to_owned()));
+            run.rows.push(Row { source_host, target_host, machine_seconds: Some(seconds), ..row });
+        };
+        use TransportKind::{Local, P2p};
+        for (ends, seconds) in [
+            // Two steps of both hosts, which last equally long.
+            (["a", "a"], 1.5),
+            (["b", "b"], 1.5),
+            (["a", "a"], 1.5),
+            (["b", "b"], 1.5),
+            // Pairs between hosts, one after another.
+            (["a", "b"], 2.0),
+            (["b", "a"], 2.0),
+            (["b", "b"], 2.0),
+        ] {
+            busy(P2p, ends, seconds);
+        }
+        busy(Local, ["a", "a"], 2.0);
+        run.rows.push(Row::absent(9, Local, "no GPU"));
+        assert_eq!(run.machine_seconds(), BTreeMap::from([(Local, 2.0), (P2p, 9.0)]));
     }
 
     #[test]

@@ -15,7 +15,6 @@ use super::{
     provenance::{Provenance, Resumption},
     resume::remove,
 };
-use crate::machine::health::HostHealth;
 
 const ENDING: &str = "\n]\n}\n";
 
@@ -79,9 +78,9 @@ impl Json {
         Ok(())
     }
 
-    /// Says at the end how the GPUs have done.
-    pub(super) fn conclude(&mut self, health: &[HostHealth]) -> Result<(), Error> {
-        if health.is_empty() { Ok(()) } else { self.file.conclude(ending(health).as_bytes()) }
+    /// Says at the end how long each transport took, and how the GPUs have done.
+    pub(super) fn conclude(&mut self, run: &Run) -> Result<(), Error> {
+        self.file.conclude(ending(run).as_bytes())
     }
 }
 
@@ -89,15 +88,20 @@ impl Json {
 pub fn text(run: &Run) -> String {
     let separator = if run.rows.is_empty() { "" } else { "\n" };
     let beginning = beginning(&run.provenance, &run.resumed);
-    format!("{beginning}{separator}{}{}", lines(&run.rows), ending(&run.health))
+    format!("{beginning}{separator}{}{}", lines(&run.rows), ending(run))
 }
 
 /// What follows the rows.
-fn ending(health: &[HostHealth]) -> String {
-    match health {
-        [] => ENDING.to_owned(),
-        health => format!("\n],\n\"health\": [\n{}{ENDING}", lines(health)),
+fn ending(run: &Run) -> String {
+    let mut ending = "\n]".to_owned();
+    let seconds = run.machine_seconds();
+    if !seconds.is_empty() {
+        ending += &format!(",\n\"machine_seconds\": {}", compact(&seconds));
     }
+    if !run.health.is_empty() {
+        ending += &format!(",\n\"health\": [\n{}\n]", lines(&run.health));
+    }
+    ending + "\n}\n"
 }
 
 /// What precedes the rows.
@@ -122,10 +126,12 @@ fn compact(row: &impl Serialize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use schemars::{JsonSchema, generate::SchemaSettings};
 
     use super::*;
-    use crate::plan::TransportKind;
+    use crate::{machine::health::HostHealth, plan::TransportKind};
 
     /// What stands in a run.json.
     #[derive(JsonSchema)]
@@ -139,6 +145,9 @@ mod tests {
         resumed: Vec<Resumption>,
         /// The rows, in their order. A key is a column of run.csv, an empty cell is `null`.
         rows: Vec<Row>,
+        /// How long the machine was busy with the rows of each transport, in seconds.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        machine_seconds: BTreeMap<TransportKind, f64>,
         /// How the GPUs of each host have done; behind the last row of a run with GPUs.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         health: Vec<HostHealth>,

@@ -188,10 +188,11 @@ impl Recorder {
         written.map_err(|source| Error::Write { path, source })
     }
 
-    /// Writes the health of each host's GPUs into run.json. No row can follow.
+    /// Writes into run.json how long each transport took, and the health of each host's GPUs. No
+    /// row can follow.
     pub fn conclude(&mut self, health: Vec<HostHealth>) -> Result<(), Error> {
         self.run.health = health;
-        self.json.conclude(&self.run.health)
+        self.json.conclude(&self.run)
     }
 
     /// What is in the files, but for the topology.

@@ -119,12 +119,8 @@ impl Provenance {
 
     /// A name for a folder: `20261121T093000Z-p5.48xlarge`.
     pub fn folder_name(&self) -> String {
-        let time = compact(&self.started);
-        if let Some(simulated) = &self.simulated_machine {
-            let stem = Path::new(simulated).file_name().unwrap_or_default().to_string_lossy();
-            return format!("{time}-simulated-{}", slug(stem.trim_end_matches(".toml")));
-        }
-        format!("{time}-{}", self.machine.slug())
+        let machine = self.machine.slug(self.simulated_machine.as_deref());
+        format!("{}-{machine}", compact(&self.started))
     }
 
     #[cfg(test)]
@@ -168,6 +164,8 @@ pub struct SweepProvenance {
     pub started: String,
     /// The command as it was given.
     pub command: Vec<String>,
+    /// The machine that is simulated in every run.
+    pub simulated_machine: Option<String>,
     /// The machine that the sweep is run from.
     pub machine: Machine,
     /// Variables, as in [`Provenance`].
@@ -176,13 +174,14 @@ pub struct SweepProvenance {
 
 impl SweepProvenance {
     /// Of the sweep that begins now.
-    pub fn collect() -> Self {
+    pub fn collect(simulated_machine: Option<String>) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
             git_revision: env!("G2G_GIT_REVISION").into(),
             architecture: env::consts::ARCH.into(),
             started: now(),
             command: command(),
+            simulated_machine,
             machine: Machine::collect(),
             environment: environment(),
         }
@@ -190,7 +189,8 @@ impl SweepProvenance {
 
     /// A name for a folder: `20261121T093000Z-sweep-p5.48xlarge`.
     pub fn folder_name(&self) -> String {
-        format!("{}-sweep-{}", compact(&self.started), self.machine.slug())
+        let machine = self.machine.slug(self.simulated_machine.as_deref());
+        format!("{}-sweep-{machine}", compact(&self.started))
     }
 }
 
@@ -222,8 +222,12 @@ fn environment() -> Vec<(String, String)> {
 }
 
 impl Machine {
-    /// What it is called, as a part of a file's name.
-    fn slug(&self) -> String {
+    /// What it, or the machine that it simulates, is called, as a part of a file's name.
+    fn slug(&self, simulated: Option<&str>) -> String {
+        if let Some(simulated) = simulated {
+            let stem = Path::new(simulated).file_name().unwrap_or_default().to_string_lossy();
+            return format!("simulated-{}", slug(stem.trim_end_matches(".toml")));
+        }
         let name = [&self.product, &self.cpu_model].into_iter().flatten().next();
         slug(name.map_or("unknown-machine", |name| name))
     }

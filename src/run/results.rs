@@ -4,7 +4,6 @@ use std::{io, time::Duration};
 
 use super::{Format, leader::Run, page::write_own, steps::Step};
 use crate::{
-    interrupt,
     judge::expected::Verdict,
     plan::Case,
     record::{self, Recorder, Row, Status},
@@ -21,29 +20,35 @@ impl Run<'_> {
         took: Option<Duration>,
     ) -> io::Result<()> {
         self.judge.conclude(&self.hosts, self.options.quiet);
-        // After a signal there is no time for a page; `g2g report` can write it later.
-        let has_page = !self.options.no_report && interrupt::asked().is_none();
-        let page = if has_page { write_own(recorder.folder()) } else { None };
         let took = took.map(|took| readable_wait(took.as_secs_f64()) + self.whose_time());
         let (rows, provenance) = (recorder.rows(), &recorder.run().provenance);
         let answer = || {
             let mut answer = show::answer(recorder.run(), took.as_deref(), self.options.details);
-            let page = page.map_or_else(String::new, |page| format!("page: {}\n", page.display()));
-            answer.lines(&format!("results: {}\n{page}", recorder.folder().display()));
+            answer.lines(&format!("results: {}\n", recorder.folder().display()));
             answer
         };
-        show::print(&match self.options.format {
-            Format::Table => return show::print_page(&answer()),
-            Format::Markdown => answer().markdown(),
-            Format::Csv => record::csv_text(rows),
-            Format::Json => record::json_text(recorder.run()),
+        let format = self.options.format;
+        match format {
+            Format::Table => show::print_page(&answer()),
+            Format::Markdown => show::print(&answer().markdown()),
+            Format::Csv => show::print(&record::csv_text(rows)),
+            Format::Json => show::print(&record::json_text(recorder.run())),
             Format::NcclTests => {
                 let communicator = self.cases().find(|case| case.nccl.is_some());
                 let flows = communicator.map_or(&[][..], |case| &case.flows);
-                show::nccl_tests_text(&self.about(), provenance, flows, rows)
+                show::print(&show::nccl_tests_text(&self.about(), provenance, flows, rows))
             }
-            Format::Prometheus => show::prometheus_text(provenance, rows),
-        })
+            Format::Prometheus => show::print(&show::prometheus_text(provenance, rows)),
+        }?;
+        // Last: after a signal there may be no time for it.
+        let page = (!self.options.no_report).then(|| write_own(recorder.folder())).flatten();
+        let Some(page) = page else { return Ok(()) };
+        let line = show::Page::of(&format!("page: {}\n", page.display()));
+        match format {
+            Format::Table => show::print_page(&line),
+            Format::Markdown => show::print(&format!("\n{}", line.markdown())),
+            _ => Ok(()),
+        }
     }
 
     /// What the header of nccl-tests' output says.

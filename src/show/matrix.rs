@@ -107,6 +107,11 @@ fn at_size(name: &str, rows: &[&Row], page: &mut Page, is_whole: bool) {
         }
         page.title(format!("{name}, {unit}{words}{ending}"));
         square(page, &rows, &|row| cell(row, value(row).map(shown)));
+        let is_forth = |row: &&Row| row.source_rank < row.target_rank;
+        let is_half = transport == TransportKind::Rdma && has_one_host(&rows);
+        if is_half && rows.len() > 1 && rows.iter().all(is_forth) {
+            page.lines("Within a host the way back is the same way: it is not measured.\n\n");
+        }
     }
     let ratio = |read: &Row| {
         let write =

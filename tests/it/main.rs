@@ -34,6 +34,7 @@ mod nccl;
 mod nccl_versions;
 mod nvlink_domains;
 mod older_drivers;
+mod package;
 mod program;
 mod prose;
 mod python;

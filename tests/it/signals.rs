@@ -32,10 +32,15 @@ struct Run {
 
 impl Run {
     fn start(words: &str) -> Self {
+        Self::begin(&format!("{words} --no-report"))
+    }
+
+    /// With a page.
+    fn begin(words: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let names = shared_memory_names();
         let output = folder.path().join("run");
-        let child = start(&format!("{words} --no-report --output {}", output.display()));
+        let child = start(&format!("{words} --output {}", output.display()));
         Self { child, folder, names }
     }
 
@@ -94,7 +99,7 @@ fn rows(folder: &Path) -> usize {
 fn a_run_that_is_interrupted_between_ranks_keeps_its_rows_and_prints_them() {
     for (name, code) in SIGNALS {
         let words = ENDLESS.replace("--samples 1000000000 --time-limit 1h", "--time-limit 1s");
-        let run = Run::start(&format!("{words} --precision 0.0001")).wait_for(2);
+        let run = Run::begin(&format!("{words} --precision 0.0001")).wait_for(2);
         let began = Instant::now();
         signal(name, run.child.id());
         let (said, folder) = run.ended(began, code);
@@ -104,7 +109,10 @@ fn a_run_that_is_interrupted_between_ranks_keeps_its_rows_and_prints_them() {
             said.contains(&format!("--resume {} goes on", folder.path().join("run").display()))
         );
         assert!(said.contains("shm copy host memory, ") && said.contains("verified"), "{said}");
+        let at_once = format!("note: SIG{name}: the run ends, its rows so far are kept; the same");
+        assert!(said.contains(&at_once), "{said}");
         assert_eq!(rows(folder.path()), 2);
+        assert!(said.contains("page: ") && folder.path().join("run/report.html").is_file());
     }
 }
 
