@@ -210,13 +210,17 @@ fn answer(err: &clap::Error, command: &clap::Command) -> Answer {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Answer::Help(err.to_string()),
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Answer::Usage(err.to_string()),
         ErrorKind::UnknownArgument => {
-            let flag = match err.get(ContextKind::InvalidArg) {
-                Some(ContextValue::String(flag)) => flag.trim_start_matches('-'),
+            let word = match err.get(ContextKind::InvalidArg) {
+                Some(ContextValue::String(word)) => word,
                 _ => "",
             };
-            let flag = flag.split('=').next().unwrap_or_default();
-            let owners = heeded::owners(command, flag);
-            Answer::Refused(format!("{}{owners}; --help lists what there is", sentence()))
+            let advice = match word.strip_prefix("--") {
+                Some(flag) => heeded::owners(command, flag.split('=').next().unwrap_or_default()),
+                None => {
+                    "; a value follows its flag, as in --sizes 1M or --fail-below=90%".to_owned()
+                }
+            };
+            Answer::Refused(format!("{}{advice}; --help lists what there is", sentence()))
         }
         ErrorKind::InvalidSubcommand => {
             Answer::Refused(format!("{}; --help lists what there is", sentence()))

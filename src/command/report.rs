@@ -14,8 +14,8 @@ pub struct Report {
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
 
-    /// Page to write; replaces an existing file [default: report.html in the folder of the first
-    /// run]
+    /// Page to write; replaces an existing file [default: report.html in the run's folder; of
+    /// several runs a new file in the current folder]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -1,6 +1,9 @@
 //! The report page of runs and sweeps.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs, iter,
+    path::{Path, PathBuf},
+};
 
 use crate::{
     record::{self, Run, files, sweep::Past},
@@ -25,14 +28,28 @@ pub(crate) fn write_page(
 ) -> Result<PathBuf, record::Error> {
     let parts = folders.iter().map(|folder| part(folder));
     let page = report::html(parts.collect::<Result<Vec<Part>, record::Error>>()?);
-    let path = output.map_or_else(|| folders[0].join(PAGE), Path::to_owned);
+    let path = match (output, folders) {
+        (Some(path), _) => path.to_owned(),
+        (None, [folder]) => folder.join(PAGE),
+        (None, _) => new_page(),
+    };
     match files::replace(&path, page.as_bytes()) {
         Ok(()) => Ok(path),
         Err(source) => Err(record::Error::Write { path, source }),
     }
 }
 
+/// A name in the current folder that no page has: of several runs none is overwritten by theirs.
+fn new_page() -> PathBuf {
+    let others = (2..).map(|number| PathBuf::from(format!("report-{number}.html")));
+    let mut names = iter::once(PathBuf::from(PAGE)).chain(others);
+    names.find(|name| fs::symlink_metadata(name).is_err()).expect("there is always another number")
+}
+
 fn part(folder: &Path) -> Result<Part, record::Error> {
+    if let Err(source) = fs::metadata(folder) {
+        return Err(record::Error::Read { path: folder.to_owned(), source });
+    }
     let has = |file: &str| folder.join(file).is_file();
     match (has("sweep.json"), has("run.json")) {
         (true, _) => Past::read(folder).map(|sweep| Part::of_sweep(&sweep)),

@@ -28,6 +28,7 @@ mod hardware;
 mod hosts;
 mod known_answers;
 mod matrix;
+mod mistakes;
 mod mpi;
 mod multicast;
 mod nccl;

@@ -279,6 +279,16 @@ fn several_runs_and_sweeps_go_on_one_page() {
     let result = run(g2g(), &line);
     assert_eq!(text(&result.stdout).trim(), both.display().to_string());
     let found = look_at(&[&both, &sweep], &first, "both").unwrap();
+    // Without -o it is a new page each time, here, and the runs' own stay what they are.
+    let own = fs::read_to_string(sweep.join("report.html")).unwrap();
+    for name in ["report.html", "report-2.html"] {
+        let mut command = g2g();
+        command.current_dir(folder.path());
+        let result = run(command, &format!("report {} {}", sweep.display(), first.display()));
+        assert_eq!(text(&result.stdout).trim(), name);
+        assert!(folder.path().join(name).is_file());
+    }
+    assert_eq!(fs::read_to_string(sweep.join("report.html")).unwrap(), own);
     // Two issuers of twelve pairs; of three cases two combinations and an effect.
     assert_eq!((&found["cells"], &found["sweep"]), (&(2 * 12).into(), &(3 * 3).into()), "{found}");
     let page = fs::read_to_string(both).unwrap();
@@ -303,6 +313,8 @@ fn what_is_no_run_gets_one_sentence() {
     };
     let missing = folder.path().join("missing");
     let said = refused(&format!("report {}", missing.display()));
+    assert!(said.contains("No such file"), "{said}");
+    let said = refused(&format!("report {}", folder.path().display()));
     assert!(said.contains("it holds neither a run (run.json) nor a sweep (sweep.json)"), "{said}");
     let said = refused(&format!("report {shown} -o {}/page.html", missing.display()));
     assert!(said.contains("cannot write"), "{said}");

@@ -231,20 +231,19 @@ fn what_was_interrupted_goes_on_with_the_rest() {
 
 #[test]
 fn a_plan_is_run_on_the_simulated_machine_that_is_named() {
-    let place = Place::with(&format!(
-        "{COPY}repetitions = 2\n[[axis]]\nname = \"--gpus\"\nvalues = [\"0-1\"]\n"
-    ));
+    let plan = format!("{COPY}repetitions = 2\n[[axis]]\nname = \"--gpus\"\nvalues = [\"0-1\"]\n");
+    let place = Place::with(&plan);
     fs::write(place.path("machine.toml"), machine(0.4)).unwrap();
     let json = place.sweep("plan.toml --simulate machine.toml --output out --quiet");
     assert_eq!(json["provenance"]["simulated_machine"], "machine.toml");
-    assert_eq!((&json["simulated"], place.rows().len()), (&Value::Bool(true), 3));
+    assert_eq!((&json["simulated"], place.rows().len()), (&Value::Bool(true), 5));
     // What goes on has it from the folder.
     fs::rename(place.path("out/runs/001"), place.path("out/runs/001.part")).unwrap();
     let json = place.sweep("--resume out --quiet");
-    assert_eq!((&json["simulated"], place.rows().len()), (&Value::Bool(true), 3));
+    assert_eq!((&json["simulated"], place.rows().len()), (&Value::Bool(true), 5));
     let result = place.run("--resume out --simulate machine.toml");
     assert_eq!(result.status.code(), Some(2), "{}", said(&result));
-    let twice = COPY.replace("--issuer", "--simulate p5.48xlarge --issuer");
+    let twice = plan.replace("--issuer", "--simulate p5.48xlarge --issuer");
     fs::write(place.path("twice.toml"), twice).unwrap();
     let result = place.run("twice.toml --simulate machine.toml");
     assert!(said(&result).contains("--simulate"), "{}", said(&result));

@@ -124,9 +124,10 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     instance::names()
 }
 
-/// The instance type whose name is most like this one.
+/// The instance type whose name is most like this one; nearest of all is one that begins with it.
 fn nearest_instance(name: &str) -> String {
-    let nearest = instance::names().min_by_key(|known| strsim::osa_distance(name, known));
+    let distance = |known: &&str| (!known.starts_with(name), strsim::osa_distance(name, known));
+    let nearest = instance::names().min_by_key(distance);
     nearest.unwrap_or_default().to_owned()
 }
 

@@ -100,6 +100,8 @@ fn an_unknown_name_is_answered_with_the_nearest_one() {
         "no machine is called `p5.48xlarg`: the nearest name is `p5.48xlarge`, and the path of a \
          machine file has a `/` or ends in `.toml`"
     );
+    let sentence = load("p6-b2").unwrap_err().to_string();
+    assert!(sentence.contains("nearest name is `p6-b200.48xlarge`"), "{sentence}");
 }
 
 #[test]
