@@ -139,6 +139,15 @@ impl Change {
             _ => ChangeVerdict::Faster,
         }
     }
+
+    /// The verdict without any statistics: whether it is beyond a margin either way.
+    pub(crate) fn verdict_by(&self, margin: f64, quantity: Quantity) -> ChangeVerdict {
+        match quantity.loss(self) {
+            loss if loss > margin => ChangeVerdict::Slower,
+            loss if loss < -margin => ChangeVerdict::Faster,
+            _ => ChangeVerdict::Same,
+        }
+    }
 }
 
 impl Known {
@@ -175,8 +184,7 @@ impl ChangeVerdict {
     /// Why there is no verdict; empty if there is one.
     pub fn reason(&self) -> &str {
         match self {
-            Self::Faster | Self::Slower | Self::Same => "",
-            Self::Unknown => "A or B does not say how well its number is known",
+            Self::Faster | Self::Slower | Self::Same | Self::Unknown => "",
             Self::NotComparable(reason) => reason,
         }
     }

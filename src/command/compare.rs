@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use super::{print, print_page};
 use crate::{
     analysis::{
-        compare::{self, By, Comparison, Source, Trait},
+        compare::{self, Allowance, By, Comparison, Source, Trait},
         statistics::ChangeVerdict,
     },
     record::{Run, import},
@@ -44,6 +44,10 @@ pub struct Compare {
     #[arg(long, value_name = "PERCENT", value_parser = threshold, allow_hyphen_values = true)]
     fail_on: Option<f64>,
 
+    /// Call numbers without an interval, as other tools' are, the same up to this change, 0% to 100%
+    #[arg(long, value_name = "PERCENT", value_parser = threshold, default_value = "5%")]
+    margin: f64,
+
     /// Compare even if this differs between A and B
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     across: Vec<Trait>,
@@ -74,8 +78,11 @@ impl Compare {
     /// Compares and prints; whether nothing got slower than --fail-on allows.
     pub(super) fn run(&self) -> Result<bool, Failure> {
         let (sources, comparisons) = match &self.b {
-            Some(b) => sides(&self.a, b, &self.across)?,
-            None => parts(&self.a, self.by.as_deref().unwrap_or_default())?,
+            Some(b) => {
+                let allowance = Allowance { across: self.across.clone(), margin: self.margin };
+                sides(&self.a, b, &allowance)?
+            }
+            None => parts(&self.a, self.by.as_deref().unwrap_or_default(), self.margin)?,
         };
         let page = || show::compare::page(&sources, &comparisons, self.all);
         match self.format {
@@ -113,7 +120,7 @@ impl Compare {
 type Compared = (Vec<Source>, Vec<Comparison>);
 
 /// Compares two runs, or two sweeps.
-fn sides(a: &Path, b: &Path, across: &[Trait]) -> Result<Compared, Failure> {
+fn sides(a: &Path, b: &Path, allowance: &Allowance) -> Result<Compared, Failure> {
     let names = [a, b].map(|path| path.display().to_string());
     if is_same(a, b) {
         let [a, b] = names;
@@ -129,15 +136,15 @@ fn sides(a: &Path, b: &Path, across: &[Trait]) -> Result<Compared, Failure> {
     let mut sources = of_a?;
     let count = sources.len();
     sources.extend(of_b?);
-    let comparisons = compare::sides(&sources, count, &names[0], &names[1], across);
+    let comparisons = compare::sides(&sources, count, &names[0], &names[1], allowance);
     Ok((sources, comparisons))
 }
 
 /// Compares the parts of one run or sweep.
-fn parts(path: &Path, by: &str) -> Result<Compared, Failure> {
+fn parts(path: &Path, by: &str, margin: f64) -> Result<Compared, Failure> {
     let kind: By = by.parse().map_err(Failure::Start)?;
     let sources = sources(path)?;
-    let comparisons = compare::parts(&sources, &kind);
+    let comparisons = compare::parts(&sources, &kind, margin);
     if comparisons.is_empty() {
         let shown = path.display();
         return Err(Failure::Start(format!(

@@ -39,7 +39,7 @@ const COLUMNS: [Member; 15] = [
     ("change_high", |line| json!(line.known().map(|known| known.high))),
     ("p", |line| json!(line.known().map(|known| known.p))),
     ("q", |line| json!(line.known().map(|known| known.q))),
-    ("verdict", |line| json!(line.case.verdict.to_string())),
+    ("verdict", |line| json!(line.verdict())),
     ("reason", |line| json!(line.case.verdict.reason())),
     ("simulated", |line| json!(line.sources.iter().any(Source::is_simulated))),
 ];
@@ -70,6 +70,15 @@ impl<'a> Line<'a> {
 
     fn known(self) -> Option<Known> {
         self.case.change?.known
+    }
+
+    /// `slower`, or `slower (no interval)` where that is by the margin.
+    fn verdict(self) -> String {
+        match (&self.case.verdict, self.case.lacks_interval()) {
+            (ChangeVerdict::Same, true) => "same (no interval)".to_owned(),
+            (verdict, true) => format!("{verdict} (no interval)"),
+            (verdict, false) => verdict.to_string(),
+        }
     }
 
     /// `+3.1 %`
@@ -113,14 +122,19 @@ fn add(page: &mut Page, sources: &[Source], comparison: &Comparison, is_whole: b
     let numbers = ["cases", "slower", "faster", "same", "median"];
     let head = ["what"].into_iter().chain(numbers).chain(["worst"]);
     let mut grid = Grid::new(head).numbers(&numbers);
-    for (title, lines) in groups {
-        grid.row(group(title, &lines));
+    // What one side cannot have is counted below.
+    let is_compared =
+        |line: &Line<'_>| !matches!(line.case.verdict, ChangeVerdict::NotComparable(_));
+    groups.retain(|_, lines| is_whole || lines.iter().any(is_compared));
+    if !groups.is_empty() {
+        for (title, lines) in groups {
+            grid.row(group(title, &lines));
+        }
+        page.lines("\n");
+        page.grid(grid);
     }
-    page.lines("\n");
-    page.grid(grid);
     let is_told = |line: &Line<'_>| {
-        use ChangeVerdict::{Faster, Slower, Unknown};
-        is_whole || matches!(line.case.verdict, Slower | Faster | Unknown)
+        is_whole || matches!(line.case.verdict, ChangeVerdict::Slower | ChangeVerdict::Faster)
     };
     let mut shown: Vec<Line<'_>> = lines(sources, comparison).filter(is_told).collect();
     let mut left = 0;
@@ -153,6 +167,13 @@ fn heading(page: &mut Page, sources: &[Source], comparison: &Comparison) {
             "Intervals hold what varied within a run, not from run to run: for that compare sweeps \
              with repetitions.\n",
         );
+    }
+    if comparison.cases.iter().any(Case::lacks_interval) {
+        let margin = 100.0 * comparison.margin;
+        page.lines(&format!(
+            "Numbers without an interval, as other tools' are, are the same up to {margin:.1} % \
+             (--margin).\n"
+        ));
     }
 }
 
@@ -206,7 +227,7 @@ fn cases(lines: &[Line<'_>]) -> Grid {
                 format!("{} to {high}", low.trim_end_matches(" %"))
             }))
         }),
-        ("verdict", |line| line.case.verdict.to_string()),
+        ("verdict", |line| line.verdict()),
     ];
     Grid::of(&columns, lines.iter().copied()).words(&["case", "verdict"])
 }

@@ -3,7 +3,7 @@
 use std::{fs, thread, time::Duration};
 
 use g2g::{
-    analysis::compare::{self, By, Source},
+    analysis::compare::{self, Allowance, By, Source},
     record::{Error, Held, Run, Status},
     show::{
         self,
@@ -42,10 +42,11 @@ pub(crate) fn take(input: &[u8]) -> bool {
     let source = || told(Run::read(FOLDER.path()).and_then(Source::of_run));
     if let (Some(a), Some(b)) = (source(), source()) {
         let sources = [a, b];
-        compared(&sources, &compare::sides(&sources, 1, "a", "b", &[]));
+        let allowance = Allowance { across: Vec::new(), margin: 0.05 };
+        compared(&sources, &compare::sides(&sources, 1, "a", "b", &allowance));
         for by in ["issuer", "engine", "host", "nccl-env:NCCL_ALGO"] {
             let by: By = by.parse().expect("it is one of them");
-            compared(&sources[..1], &compare::parts(&sources[..1], &by));
+            compared(&sources[..1], &compare::parts(&sources[..1], &by, allowance.margin));
         }
     }
     gone_on_with(contents)

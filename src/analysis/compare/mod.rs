@@ -185,6 +185,12 @@ impl Case {
     pub fn loss(&self) -> Option<f64> {
         Some(self.quantity.loss(&self.change?))
     }
+
+    /// Whether its verdict is by the margin, since a side does not say how well its number is known.
+    pub fn lacks_interval(&self) -> bool {
+        let is_compared = !matches!(self.verdict, ChangeVerdict::NotComparable(_));
+        is_compared && self.change.is_some_and(|change| change.known.is_none())
+    }
 }
 
 /// The comparison of two sides.
@@ -198,30 +204,41 @@ pub struct Comparison {
     pub cases: Vec<Case>,
     /// The smaller number of runs of the two sides.
     pub runs: usize,
+    /// The share of change from which on a case without an interval counts as another.
+    pub margin: f64,
     /// Differences between the sides that a reader must know.
     pub differences: Vec<String>,
     /// The columns in which the sides differ, if they are parts of the same runs.
     pub(crate) by: &'static [&'static str],
 }
 
-/// Compares the first `count` sources, which are A, with the others, which are B. Differences in
-/// the traits `across` are allowed.
+/// What a comparison allows for.
+#[derive(Clone, Debug)]
+pub struct Allowance {
+    /// Traits in which the sides may differ.
+    pub across: Vec<Trait>,
+    /// The share of change up to which numbers without an interval are the same.
+    pub margin: f64,
+}
+
+/// Compares the first `count` sources, which are A, with the others, which are B.
 pub fn sides(
     sources: &[Source],
     count: usize,
     a: &str,
     b: &str,
-    across: &[Trait],
+    allowance: &Allowance,
 ) -> Vec<Comparison> {
     let side = |name, range: Range<usize>| -> Side<'_> {
         Side { name, members: range.flat_map(|source| sources[source].members(source)).collect() }
     };
     let (a, b) = (side(a, 0..count), side(b, count..sources.len()));
-    judged(vec![compared(sources, &a, &b, None, across)])
+    judged(vec![compared(sources, &a, &b, None, allowance)])
 }
 
-/// Compares the parts of the same sources: each with the first.
-pub fn parts(sources: &[Source], by: &By) -> Vec<Comparison> {
+/// Compares the parts of the same sources, each with the first, with that margin.
+pub fn parts(sources: &[Source], by: &By, margin: f64) -> Vec<Comparison> {
+    let allowance = Allowance { across: Vec::new(), margin };
     let mut parts: IndexMap<&str, Vec<Member>> = IndexMap::new();
     for (at, source) in sources.iter().enumerate() {
         for member in source.members(at) {
@@ -231,7 +248,7 @@ pub fn parts(sources: &[Source], by: &By) -> Vec<Comparison> {
     }
     let mut sides = parts.into_iter().map(|(name, members)| Side { name, members });
     let Some(first) = sides.next() else { return Vec::new() };
-    judged(sides.map(|side| compared(sources, &first, &side, Some(by), &[])).collect())
+    judged(sides.map(|side| compared(sources, &first, &side, Some(by), &allowance)).collect())
 }
 
 /// One side of a comparison.
@@ -246,7 +263,7 @@ fn compared(
     a: &Side<'_>,
     b: &Side<'_>,
     by: Option<&By>,
-    across: &[Trait],
+    allowance: &Allowance,
 ) -> Comparison {
     let runs = |side: &Side<'_>| -> BTreeSet<usize> {
         side.members.iter().map(|(source, _)| *source).collect()
@@ -261,7 +278,7 @@ fn compared(
         // Another tool does not name its machine.
         let is_other = in_a != in_b && !in_a.is_empty() && !in_b.is_empty();
         let told = |values: BTreeSet<&str>| values.into_iter().collect::<Vec<&str>>().join(" and ");
-        (is_other && !across.contains(kind)).then(|| (*kind, [told(in_a), told(in_b)]))
+        (is_other && !allowance.across.contains(kind)).then(|| (*kind, [told(in_a), told(in_b)]))
     };
     let others: Vec<(Trait, [String; 2])> = Trait::VARIANTS.iter().filter_map(differs).collect();
     let differences = others.iter().map(|(kind, [a, b])| difference(*kind, a, b)).collect();
@@ -269,6 +286,7 @@ fn compared(
         a: a.name.to_owned(),
         b: b.name.to_owned(),
         runs: runs_of_a.len().min(runs_of_b.len()),
+        margin: allowance.margin,
         differences,
         by: by.map_or(&[], By::columns),
         cases: matched(sources, &a.members, &b.members, by)
@@ -359,15 +377,18 @@ fn estimate(sources: &[Source], side: &[Member], quantity: Quantity) -> Option<E
 
 /// Adds the verdicts, corrected for the number of cases.
 fn judged(mut comparisons: Vec<Comparison>) -> Vec<Comparison> {
-    let mut cases: Vec<&mut Case> = comparisons
+    let mut cases: Vec<(f64, &mut Case)> = comparisons
         .iter_mut()
-        .flat_map(|comparison| &mut comparison.cases)
-        .filter(|case| case.verdict == ChangeVerdict::Unknown)
+        .flat_map(|Comparison { margin, cases, .. }| cases.iter_mut().map(|case| (*margin, case)))
+        .filter(|(_, case)| case.verdict == ChangeVerdict::Unknown)
         .collect();
-    corrected(cases.iter_mut().filter_map(|case| case.change.as_mut()).collect());
-    for case in cases {
+    corrected(cases.iter_mut().filter_map(|(_, case)| case.change.as_mut()).collect());
+    for (margin, case) in cases {
         if let Some(change) = &case.change {
-            case.verdict = change.verdict(case.quantity);
+            case.verdict = match change.verdict(case.quantity) {
+                ChangeVerdict::Unknown => change.verdict_by(margin, case.quantity),
+                known => known,
+            };
         }
     }
     comparisons

@@ -40,8 +40,13 @@ fn source(rows: impl IntoIterator<Item = Row>) -> Source {
     }
 }
 
+/// A margin of 5 %, and no difference but these.
+fn but(across: &[Trait]) -> Allowance {
+    Allowance { across: across.to_vec(), margin: 0.05 }
+}
+
 fn verdicts(sources: &[Source], count: usize, across: &[Trait]) -> Vec<ChangeVerdict> {
-    let [comparison] = &sides(sources, count, "old", "new", across)[..] else { panic!() };
+    let [comparison] = &sides(sources, count, "old", "new", &but(across))[..] else { panic!() };
     comparison.cases.iter().map(|case| case.verdict.clone()).collect()
 }
 
@@ -75,7 +80,8 @@ fn what_cannot_be_compared_says_why() {
         verdicts(&[old, new], 1, &[]),
         [
             because("not in B"),
-            ChangeVerdict::Unknown,
+            // Both are 100, and one has no interval.
+            ChangeVerdict::Same,
             because("in B: corrupt: rank 0 found 1 wrong byte"),
             because("in A: skipped: no room"),
             because("not in A"),
@@ -107,7 +113,7 @@ fn other_machines_and_libraries_are_not_compared_unless_asked_for() {
     let sources = [old.clone(), newer.clone()];
     assert_eq!(verdicts(&sources, 1, &[]), [ChangeVerdict::Same, because(other_nccl)]);
     assert_eq!(verdicts(&sources, 1, &[Trait::Nccl]), [ChangeVerdict::Same, ChangeVerdict::Same]);
-    assert_eq!(sides(&sources, 1, "", "", &[])[0].differences, [other_nccl]);
+    assert_eq!(sides(&sources, 1, "", "", &but(&[]))[0].differences, [other_nccl]);
 
     let mut simulated = old.clone();
     simulated.traits[0].1 = "simulated".to_owned();
@@ -171,7 +177,7 @@ fn repeated_runs_say_how_well_they_are_known() {
     let sources = [100.0, 105.0, 95.0, 93.0, 98.0, 102.0].map(run);
     assert_eq!(verdicts(&sources, 3, &[]), [ChangeVerdict::Same]);
     assert_eq!(verdicts(&[run(100.0), run(93.0)], 1, &[]), [ChangeVerdict::Slower]);
-    assert_eq!(sides(&sources, 3, "", "", &[])[0].runs, 3);
+    assert_eq!(sides(&sources, 3, "", "", &but(&[]))[0].runs, 3);
 }
 
 #[test]
@@ -189,8 +195,21 @@ fn latencies_count_where_there_is_no_bandwidth() {
     };
     assert_eq!(verdicts(&[known(1000), known(1100)], 1, &[]), [ChangeVerdict::Slower]);
     assert_eq!(verdicts(&[known(1000), known(900)], 1, &[]), [ChangeVerdict::Faster]);
-    assert_eq!(verdicts(&[source([ping(1000)]), known(900)], 1, &[]), [ChangeVerdict::Unknown]);
-    let loss = sides(&[known(1000), known(1100)], 1, "", "", &[])[0].cases[0].loss().unwrap();
+    // Without an interval a margin decides.
+    for (ns, verdict) in [
+        (949, ChangeVerdict::Faster),
+        (951, ChangeVerdict::Same),
+        (1049, ChangeVerdict::Same),
+        (1051, ChangeVerdict::Slower),
+    ] {
+        let [comparison] = &sides(&[source([ping(1000)]), known(ns)], 1, "", "", &but(&[]))[..]
+        else {
+            panic!()
+        };
+        let case = &comparison.cases[0];
+        assert_eq!((&case.verdict, case.lacks_interval()), (&verdict, true), "{ns}");
+    }
+    let loss = sides(&[known(1000), known(1100)], 1, "", "", &but(&[]))[0].cases[0].loss().unwrap();
     assert!((loss - 0.1).abs() < 1e-9);
 }
 
@@ -209,7 +228,7 @@ fn reads_are_held_against_writes_and_engines_against_each_other() {
         Row { operation: Some(Operation::ReadOnly), ..of(Issuer::Read, Engine::Sm, 90.0) },
     ];
     let found = |by: &str| {
-        let found = parts(&[source(rows.clone())], &by.parse().unwrap());
+        let found = parts(&[source(rows.clone())], &by.parse().unwrap(), 0.05);
         let told = |comparison: &Comparison| {
             let Comparison { a, b, cases, .. } = comparison;
             (a.clone(), b.clone(), cases.iter().map(|case| (&case.verdict).into()).collect())
@@ -233,7 +252,7 @@ fn hosts_are_held_against_the_first_of_them() {
     };
     let between = Row { target_host: Some("two".to_owned()), ..on("one", 0, 12.0) };
     let rows = source([on("one", 0, 100.0), on("two", 8, 80.0), between, on("three", 16, 100.0)]);
-    let found = parts(&[rows], &By::Host);
+    let found = parts(&[rows], &By::Host, 0.05);
     let told: Vec<(&str, &str)> =
         found.iter().map(|found| (found.b.as_str(), (&found.cases[0].verdict).into())).collect();
     assert_eq!(told, [("two", "slower"), ("three", "same within noise")]);
@@ -254,7 +273,7 @@ fn values_of_a_variable_are_held_against_each_other() {
         with(Some("NCCL_PROTO=Simple"), 100.0),
         with(Some("NCCL_ALGO=Tree NCCL_PROTO=LL"), 10.0),
     ];
-    let found = parts(&sources, &"nccl-env:NCCL_ALGO".parse().unwrap());
+    let found = parts(&sources, &"nccl-env:NCCL_ALGO".parse().unwrap(), 0.05);
     let told: Vec<(&str, Vec<&str>)> = found
         .iter()
         .map(|found| {
@@ -272,7 +291,7 @@ fn all_forms_say_the_same() {
     let old = source([row(0, 1, 100.0), row(0, 2, 100.0), row(1, 2, 100.0)]);
     let new = source([row(0, 1, 97.0), row(0, 2, 100.0)]);
     let sources = [old, new];
-    let found = sides(&sources, 1, "old", "new", &[]);
+    let found = sides(&sources, 1, "old", "new", &but(&[]));
     let text = page(&sources, &found, false).markdown();
     for said in [
         "B against A: 3 cases",

@@ -1,5 +1,5 @@
-//! Results of other programs, read as rows of our own: the text and the JSON of nccl-tests, the
-//! JSON of nvbandwidth, the text of fabtests and of OSU's micro-benchmarks.
+//! Results of other programs, read as rows of our own: the text and the JSON of nccl-tests and of
+//! nvbandwidth, the text of fabtests and of OSU's micro-benchmarks.
 //!
 //! Owns the forms of those files. A row has what the file says and nothing else; `docs/formats.md`
 //! documents where each column goes. What is damaged or no row is counted and named.
@@ -149,7 +149,7 @@ trait Reader {
     fn line(&mut self, line: &str, sink: &mut Sink<'_>) -> Result<(), String>;
 
     /// Takes the end of the file.
-    fn end(&mut self, _: &mut Imported) {}
+    fn end(&mut self, _: &mut Sink<'_>) {}
 }
 
 /// Reads lines, if they are of a program that is known.
@@ -161,7 +161,7 @@ fn text(bytes: &[u8], sink: &mut Sink<'_>) {
             sink.leave_out(|| format!("line {number}: {reason}"));
         }
     }
-    reader.end(&mut sink.about);
+    reader.end(sink);
 }
 
 /// The program that prints such a line, and the reader of its text.

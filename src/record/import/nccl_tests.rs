@@ -213,11 +213,8 @@ impl Reader for Text {
         Ok(())
     }
 
-    fn end(&mut self, about: &mut Imported) {
-        if self.open_lines > 0 {
-            let note = "a run of nccl-tests ends without its last lines: it was cut off";
-            about.notes.push(note.to_owned());
-        }
+    fn end(&mut self, sink: &mut Sink<'_>) {
+        self.close(&mut sink.about);
     }
 }
 
@@ -272,9 +269,17 @@ impl Text {
         if self.columns.take().is_none() {
             return;
         }
-        self.end(about);
+        self.close(about);
         self.open_lines = 0;
         self.run = Run::default();
+    }
+
+    /// A run has ended.
+    fn close(&self, about: &mut Imported) {
+        if self.open_lines > 0 {
+            let note = "a run of nccl-tests ends without its last lines: it was cut off";
+            about.notes.push(note.to_owned());
+        }
     }
 
     /// How many ranks each communicator has; `None` where that differs, or is not said.

@@ -8,7 +8,7 @@
 
 use serde::Deserialize;
 
-use super::{Program, Sink, quoted};
+use super::{Program, Reader, Sink, quoted};
 use crate::{
     plan::{Engine, Issuer, Operation, Pattern, TransportKind},
     record::{MemoryKind, Row, Status},
@@ -16,8 +16,14 @@ use crate::{
 };
 
 /// The program.
-pub(super) const PROGRAM: Program =
-    Program { name: "nvbandwidth", described: "nvbandwidth (--json)", reader: |_| None };
+pub(super) const PROGRAM: Program = Program {
+    name: "nvbandwidth",
+    described: "nvbandwidth (text, or --json)",
+    reader: |line| line.starts_with(TITLE).then(|| Box::<Text>::default() as Box<dyn Reader>),
+};
+
+/// How its text begins.
+const TITLE: &str = "nvbandwidth Version: ";
 
 /// What it reports when a byte of the target is not what it must be.
 const WRONG_DATA: &str = "h_errorFlag == 0";
@@ -74,6 +80,68 @@ impl Tests {
         } else {
             rowless(&begun, Status::Failed, NOT_ENDED, sink);
         }
+    }
+}
+
+/// Reads its text (`output.cpp`, and the matrix in `inline_common.h`).
+#[derive(Default)]
+struct Text {
+    tests: Tests,
+    /// The test at hand.
+    test: Option<Test>,
+    /// The columns of the matrix at hand; 0 outside of one.
+    columns: usize,
+    /// The error that it ended with.
+    error: Option<String>,
+}
+
+impl Reader for Text {
+    fn line(&mut self, line: &str, sink: &mut Sink<'_>) -> Result<(), String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let Some(version) = line.strip_prefix(TITLE) {
+            sink.about.version = Some(version.to_owned());
+        } else if let Some(name) = line.strip_prefix("Running ") {
+            self.hand_over(sink);
+            let name = name.trim_end_matches('.').to_owned();
+            self.test = Some(Test { name, status: None, bandwidth_matrix: Vec::new() });
+        } else if line.starts_with("Waived:") {
+            return Err("nvbandwidth waived a test, and its text does not say which".to_owned());
+        } else if line.contains(WRONG_DATA) {
+            self.error = Some(line.to_owned());
+        } else if let Some(test) = &mut self.test {
+            let is_number = |word: &&str| *word == "N/A" || word.parse::<f64>().is_ok();
+            let is_head = || (0..).zip(&words).all(|(at, word)| word.parse() == Ok::<usize, _>(at));
+            if line.starts_with("Error:") {
+                test.status = Some("Error".to_owned());
+            } else if words.is_empty() {
+                self.columns = 0;
+            } else if self.columns == 0 {
+                self.columns = if is_head() { words.len() } else { 0 };
+            } else if words.len() > self.columns {
+                let numbers = &words[words.len() - self.columns..];
+                if numbers.iter().all(is_number) {
+                    let numbers = numbers.iter().map(|word| (*word).to_owned()).collect();
+                    test.bandwidth_matrix.push(Some(numbers));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, sink: &mut Sink<'_>) {
+        self.hand_over(sink);
+        std::mem::take(&mut self.tests).end(self.error.as_deref(), sink);
+    }
+}
+
+impl Text {
+    /// Hands over the test at hand, which has ended if it has a matrix.
+    fn hand_over(&mut self, sink: &mut Sink<'_>) {
+        self.columns = 0;
+        let Some(test) = self.test.take() else { return };
+        let status = if test.bandwidth_matrix.is_empty() { "Running" } else { "Passed" };
+        let status = test.status.or_else(|| Some(status.to_owned()));
+        self.tests.add(Test { status, ..test }, sink);
     }
 }
 

@@ -188,6 +188,19 @@ fn a_cell_of_nvbandwidth_is_the_flow_that_its_code_measures() {
 }
 
 #[test]
+fn the_text_of_nvbandwidth_says_what_its_json_says() {
+    let (of_json, rows) = fixture!("nvbandwidth-0.8.json");
+    let (about, found) = fixture!("nvbandwidth-0.8.txt");
+    assert_eq!((about.tool, &about.version), (of_json.tool, &of_json.version));
+    // What was waived has no name there.
+    let named = rows.into_iter().filter(|row| row.status != Status::Skipped);
+    let unnumbered = |row: Row| Row { case: 0, ..row };
+    let named: Vec<Row> = named.map(unnumbered).collect();
+    assert_eq!(found.into_iter().map(unnumbered).collect::<Vec<Row>>(), named);
+    assert_eq!(about.left_out, of_json.left_out + 1);
+}
+
+#[test]
 fn tests_of_nvbandwidth_without_numbers_are_rows_with_a_reason() {
     let (about, rows) = fixture!("nvbandwidth-0.8.json");
     let of = |status| rows.iter().filter(move |row| row.status == status);
