@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::print;
-use crate::run::{Failure, write_page};
+use crate::{
+    analysis::compare::Trait,
+    run::{Failure, write_page},
+};
 
 /// The flags of `g2g report`.
 #[derive(Clone, Debug, Args)]
@@ -18,12 +21,17 @@ pub struct Report {
     /// several runs a new file in the current folder]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+
+    /// Compare runs even if this differs between them
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    across: Vec<Trait>,
 }
 
 impl Report {
     /// Writes the page and prints its name.
     pub(super) fn run(&self) -> Result<bool, Failure> {
-        let path = write_page(&self.runs, self.output.as_deref()).map_err(Failure::start)?;
+        let path =
+            write_page(&self.runs, self.output.as_deref(), &self.across).map_err(Failure::start)?;
         print(&format!("{}\n", path.display()))
     }
 }

@@ -112,7 +112,27 @@ pub fn page(sources: &[Source], comparisons: &[Comparison], is_whole: bool) -> P
 
 fn add(page: &mut Page, sources: &[Source], comparison: &Comparison, is_whole: bool) {
     heading(page, sources, comparison);
-    // The cases of one kind and size, in the order of their first.
+    if let Some(grid) = overview(sources, comparison, is_whole) {
+        page.lines("\n");
+        page.grid(grid);
+    }
+    let (grid, left) = changed(sources, comparison, is_whole);
+    if let Some(grid) = grid {
+        page.lines("\n");
+        page.grid(grid);
+    }
+    if left > 0 {
+        page.lines(&format!("and {left} more: --all shows them, in their order\n"));
+    }
+    page.lines(&reasons(comparison));
+}
+
+/// A line for the cases of one kind and size, in the order of their first.
+pub(super) fn overview(
+    sources: &[Source],
+    comparison: &Comparison,
+    is_whole: bool,
+) -> Option<Grid> {
     let mut groups: IndexMap<String, Vec<Line<'_>>> = IndexMap::new();
     for line in lines(sources, comparison) {
         let kind = line.row().kind(&line.naming(false));
@@ -126,13 +146,19 @@ fn add(page: &mut Page, sources: &[Source], comparison: &Comparison, is_whole: b
     let is_compared =
         |line: &Line<'_>| !matches!(line.case.verdict, ChangeVerdict::NotComparable(_));
     groups.retain(|_, lines| is_whole || lines.iter().any(is_compared));
-    if !groups.is_empty() {
-        for (title, lines) in groups {
-            grid.row(group(title, &lines));
-        }
-        page.lines("\n");
-        page.grid(grid);
+    for (title, lines) in groups {
+        grid.row(group(title, &lines));
     }
+    (!grid.rows.is_empty()).then_some(grid)
+}
+
+/// The cases that changed, the worst first, and how many more there are; all if `is_whole`, in their
+/// order.
+pub(super) fn changed(
+    sources: &[Source],
+    comparison: &Comparison,
+    is_whole: bool,
+) -> (Option<Grid>, usize) {
     let is_told = |line: &Line<'_>| {
         is_whole || matches!(line.case.verdict, ChangeVerdict::Slower | ChangeVerdict::Faster)
     };
@@ -143,14 +169,7 @@ fn add(page: &mut Page, sources: &[Source], comparison: &Comparison, is_whole: b
         left = shown.len().saturating_sub(SHOWN);
         shown.truncate(SHOWN);
     }
-    if !shown.is_empty() {
-        page.lines("\n");
-        page.grid(cases(&shown));
-    }
-    if left > 0 {
-        page.lines(&format!("and {left} more: --all shows them, in their order\n"));
-    }
-    page.lines(&reasons(comparison));
+    ((!shown.is_empty()).then(|| cases(&shown)), left)
 }
 
 /// What is compared, and what limits the comparison.
@@ -203,16 +222,22 @@ fn sort_by_loss(lines: &mut [Line<'_>]) {
 
 /// The reasons why cases have no verdict, each once.
 fn reasons(comparison: &Comparison) -> String {
-    let mut reasons: IndexMap<&str, usize> = IndexMap::new();
-    let all = comparison.cases.iter().map(|case| case.verdict.reason());
-    for reason in all.filter(|reason| !reason.is_empty()) {
-        *reasons.entry(reason).or_default() += 1;
-    }
+    let reasons = without_verdict(comparison);
     if reasons.is_empty() {
         return String::new();
     }
     let lines = reasons.iter().take(SHOWN).map(|(reason, count)| format!("  {count}: {reason}\n"));
     format!("No verdict:\n{}", lines.collect::<String>())
+}
+
+/// Why cases have no verdict, and how many for each reason.
+pub(super) fn without_verdict(comparison: &Comparison) -> IndexMap<&str, usize> {
+    let mut reasons: IndexMap<&str, usize> = IndexMap::new();
+    let all = comparison.cases.iter().map(|case| case.verdict.reason());
+    for reason in all.filter(|reason| !reason.is_empty()) {
+        *reasons.entry(reason).or_default() += 1;
+    }
+    reasons
 }
 
 fn cases(lines: &[Line<'_>]) -> Grid {

@@ -11,6 +11,8 @@ use std::{
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
+use crate::common::{g2g, text};
+
 /// Most characters of a line of prose.
 const COLUMNS_MAX: usize = 100;
 
@@ -141,6 +143,34 @@ fn files_that_are_named_are_there() {
         }
     }
     assert!(count > 30, "{count}");
+}
+
+#[test]
+fn the_commands_of_the_readme_run() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let lines = readme.lines().filter_map(|line| line.strip_prefix("    ./"));
+    let lines = lines.map(|line| line.split('#').next().unwrap().trim().to_owned());
+    let spans = parts(&readme).code.into_iter();
+    let commands: BTreeSet<String> =
+        spans.chain(lines).filter(|code| code.starts_with("g2g ")).collect();
+    for command in &commands {
+        let words: Vec<&str> = command.split(' ').skip(1).collect();
+        let more: &[&str] = match words[0] {
+            "X" => continue,
+            // What measures says what it would measure.
+            "run" if words.contains(&"--simulate") => &["--dry-run"],
+            "run" | "local" | "p2p" | "shm" | "nccl" | "rdma" => {
+                &["--dry-run", "--simulate", "p5.48xlarge"]
+            }
+            // These need results or a plan.
+            "compare" | "explain" | "report" | "sweep" => &["--help"],
+            _ => &[],
+        };
+        let result = g2g().args(&words).args(more).output().unwrap();
+        assert_eq!(result.status.code(), Some(0), "{command}: {}", text(&result.stderr));
+        assert!(!result.stdout.is_empty(), "{command}");
+    }
+    assert!(commands.len() >= 14, "{commands:?}");
 }
 
 /// A path without `..` in it.

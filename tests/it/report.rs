@@ -298,6 +298,46 @@ fn several_runs_and_sweeps_go_on_one_page() {
 }
 
 #[test]
+fn runs_on_one_page_are_compared_and_share_their_charts() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = "p2p --sizes 1M,4M --operation copy --engine ce --no-report";
+    let measured = |name: &str, faults: &str| {
+        let run = measure(folder.path(), faults, words);
+        fs::rename(run, folder.path().join(name)).unwrap();
+    };
+    measured("before", "");
+    measured("after", SLOW);
+    measured("again", SLOW);
+    let report = |line: &str| {
+        let mut command = g2g();
+        command.current_dir(folder.path());
+        let result = run(command, line);
+        assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
+        fs::read_to_string(folder.path().join(text(&result.stdout).trim())).unwrap()
+    };
+    let page = report("report before after again");
+    // Three pairs with two issuers, of which one reads, and two sizes have GPU 2 as their source.
+    let verdict = page.lines().find(|line| line.contains("after against before: ")).unwrap();
+    assert!(verdict.contains("12 of 48 cases slower, the worst -38"), "{verdict}");
+    assert!(verdict.contains("GPU 2 → GPU ") && verdict.contains("bad"), "{verdict}");
+    let place = |what: &str| page.find(what).unwrap_or_else(|| panic!("{what}"));
+    assert!(place("after against before") < place("before: Summary"));
+    for said in [
+        "again against before: 12 of 48 cases slower",
+        "p2p copy read ce: after over before",
+        "p2p copy write ce: again over before",
+        // A line for each run.
+        "3 lines of bandwidth by size",
+        "3 sets of results",
+    ] {
+        assert!(page.contains(said), "{said}");
+    }
+    // Each stands in the charts of all, and not in its own too.
+    assert_eq!(page.matches("<h2>Bandwidth by size").count(), 1);
+    assert!(!report("report after again").contains("cases slower"));
+}
+
+#[test]
 fn what_is_no_run_gets_one_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let run_folder =

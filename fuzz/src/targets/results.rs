@@ -35,9 +35,9 @@ pub(crate) fn take(input: &[u8]) -> bool {
         }
     };
     write();
-    let shown = Run::read(FOLDER.path()).and_then(|run| Part::of_run(&run));
+    let shown = Run::read(FOLDER.path()).and_then(|run| Part::of_run(&run, false));
     if let Some(part) = told(shown) {
-        html::assert_is_safe(&report::html(vec![part]));
+        html::assert_is_safe(&report::html(vec![part], None));
     }
     let source = || told(Run::read(FOLDER.path()).and_then(Source::of_run));
     if let (Some(a), Some(b)) = (source(), source()) {

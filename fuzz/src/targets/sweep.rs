@@ -46,7 +46,7 @@ pub(crate) fn take(input: &[u8]) -> bool {
     fs::write(folder.join("sweep.json"), json).expect("memory takes every write");
     match Past::read(folder) {
         Ok(past) => {
-            html::assert_is_safe(&report::html(vec![Part::of_sweep(&past)]));
+            html::assert_is_safe(&report::html(vec![Part::of_sweep(&past)], None));
             is_taken
         }
         Err(err) => {

@@ -212,6 +212,9 @@ pub struct Comparison {
     pub(crate) by: &'static [&'static str],
 }
 
+/// The margin if nobody says another, as `--margin` of `g2g compare` has it.
+pub(crate) const MARGIN: f64 = 0.05;
+
 /// What a comparison allows for.
 #[derive(Clone, Debug)]
 pub struct Allowance {

@@ -1,5 +1,6 @@
 //! `report.html`: a page that needs nothing but itself.
 
+mod compared;
 mod facts;
 mod latency;
 mod pairs;
@@ -163,8 +164,8 @@ fn script(value: &impl Serialize) -> String {
     json.replace('<', "\\u003c")
 }
 
-/// The page of some runs and sweeps.
-pub fn html(mut parts: Vec<Part>) -> String {
+/// The page of some runs and sweeps; of several runs with their comparison first.
+pub fn html(mut parts: Vec<Part>, comparison: Option<Part>) -> String {
     let names: Vec<String> = parts.iter().map(|part| part.name.clone()).collect();
     for (number, part) in (1..).zip(&mut parts) {
         part.number = number;
@@ -185,7 +186,7 @@ pub fn html(mut parts: Vec<Part>) -> String {
         },
         is_simulated: parts.iter().any(|part| part.is_simulated),
         version: env!("CARGO_PKG_VERSION"),
-        parts,
+        parts: comparison.into_iter().chain(parts).collect(),
         plotly: plotly.map_or("", |(script, _)| script),
     };
     page.render().expect("memory takes every write")
@@ -198,8 +199,8 @@ fn name(folder: &Path) -> String {
 }
 
 impl Part {
-    /// A run.
-    pub fn of_run(run: &Run) -> Result<Self, Error> {
+    /// A run; without the charts in which it stands beside others where it does.
+    pub fn of_run(run: &Run, is_compared: bool) -> Result<Self, Error> {
         let rows = &run.rows;
         let is_simulated = run.provenance.simulated;
         let path = run.folder.join("run.csv");
@@ -209,7 +210,9 @@ impl Part {
         let kinds = kinds(rows, &[]);
         let sentences = summary::sentences(run, &kinds);
         let mut sections = vec![facts::picture(run), pairs::section(rows)];
-        sections.extend(sizes::sections(&kinds));
+        if !is_compared {
+            sections.extend(sizes::sections(&kinds));
+        }
         sections.push(latency::section(run, &kinds)?);
         sections.extend(facts::sections(run));
         sections.retain(|Section { charts, tables, picture, missing, .. }| {

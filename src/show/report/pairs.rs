@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use indexmap::IndexSet;
+use indexmap::{IndexMap, IndexSet};
 use serde_json::{Value, json};
 
 use super::{Chart, Section, Variant, kinds};
 use crate::{
     plan::{Issuer, Operation, TransportKind},
-    record::Row,
+    record::{Naming, Row},
     show::{matrix, words},
     units::Bytes,
 };
@@ -185,6 +185,29 @@ pub(super) fn section(rows: &[Row]) -> Section {
         charts,
         ..Section::default()
     }
+}
+
+/// Heat maps of what changed: of each kind the rates of one run over those of another, with the
+/// names of both. The rows are those of one run, of which each has its pair's ratio.
+pub(super) fn changes<'a>(
+    rows: &[Row],
+    ratios: impl Iterator<Item = (&'a Row, f64)>,
+    [above, below]: [&str; 2],
+) -> Vec<Chart> {
+    let ends = &Ends::of(rows);
+    let mut kinds: IndexMap<String, (&'static str, Sizes)> = IndexMap::new();
+    for (row, value) in ratios.filter(|(row, _)| row.flows == Some(1)) {
+        let (Some(pair), Some(size)) = (ends.pair(row), row.size_bytes) else { continue };
+        let noun = if is_between_gpus(row) { "GPU" } else { "rank" };
+        let kind = row.kind(&Naming::default()).replace("->", "→");
+        let (_, sizes) = kinds.entry(kind).or_insert_with(|| (noun, Sizes::new()));
+        sizes.entry(size).or_default().insert(pair, Cell { value, expected: None });
+    }
+    let chart = |(kind, (noun, sizes)): (String, (&'static str, Sizes))| {
+        let title = format!("{kind}: {above} over {below}");
+        HeatMap { title, ends, noun, sizes: &sizes }.ratios(above, below)
+    };
+    kinds.into_iter().filter_map(chart).collect()
 }
 
 /// The ratios of the cells that both have.

@@ -10,7 +10,7 @@ use crate::{
     record::Row,
     show::{
         page::{Column, Grid},
-        summary::Kind,
+        summary::{Kind, kinds},
         words,
     },
     units::{Bytes, count, readable_gb_s},
@@ -24,6 +24,9 @@ const POINTS_OF_LINE: RangeInclusive<usize> = 64..=512;
 
 /// Names that fit below an axis.
 const TICKS_MAX: f64 = 9.0;
+
+/// Rates whose ends are less than this apart are drawn from 0.
+const ALIKE: f64 = 4.0;
 
 /// With fewer sizes a start and a rate cannot be distinguished.
 const SIZES_FOR_FIT: usize = 3;
@@ -53,6 +56,9 @@ struct Line {
     points: Vec<Point>,
 }
 
+/// A line, and the place of its colour.
+type Placed<'a> = (usize, &'a Line);
+
 /// The cost of a transfer: a start, and a time for each byte.
 struct Fit {
     start_s: f64,
@@ -75,7 +81,9 @@ pub(super) fn sections(kinds: &[Kind]) -> [Section; 2] {
         let transport = line.name.split(' ').next().unwrap_or_default();
         transports.entry(transport).or_default().push(line);
     }
-    let of_transport = |(transport, lines): (&&str, &Vec<&Line>)| charts(transport, lines, "GB/s");
+    let of_transport = |(transport, lines): (&&str, &Vec<&Line>)| {
+        charts(transport, &lines.iter().copied().enumerate().collect::<Vec<Placed>>(), "GB/s")
+    };
     let busses = lines(&collectives, |row| row.bandwidth_gb_s_bus);
     let algorithms = lines(&collectives, |row| row.bandwidth_gb_s);
     [
@@ -92,11 +100,47 @@ pub(super) fn sections(kinds: &[Kind]) -> [Section; 2] {
             title: "Collectives",
             about: "Bus bandwidth by nccl-tests' formulas: what one link would have to carry if the data \
                     went around a ring. With NVLS or trees it can be more than a link can carry.",
-            charts: charts("nccl", &busses.iter().collect::<Vec<&Line>>(), "GB/s (bus)"),
+            charts: charts(
+                "nccl",
+                &busses.iter().enumerate().collect::<Vec<Placed>>(),
+                "GB/s (bus)",
+            ),
             tables: fits(&algorithms, "GB/s (algorithm) beyond it").into_iter().collect(),
             ..Section::default()
         },
     ]
+}
+
+/// All runs together: a chart for each kind, in which each run has a colour of its own. Runs have a
+/// name and rows.
+pub(super) fn together(runs: &[(&str, &[Row])]) -> Section {
+    let mut all: IndexMap<String, Vec<(usize, Line)>> = IndexMap::new();
+    for (place, (name, rows)) in runs.iter().enumerate() {
+        for kind in kinds(rows, &[]) {
+            let is_collective = kind.rows[0].transport.is_collective();
+            let rate = if is_collective {
+                |row: &Row| row.bandwidth_gb_s_bus
+            } else {
+                |row: &Row| row.bandwidth_gb_s
+            };
+            let Some(line) = line(&kind, rate, *POINTS_OF_LINE.start()) else { continue };
+            let unit = if is_collective { " (bus)" } else { "" };
+            let lines = all.entry(format!("{}, GB/s{unit}", line.name)).or_default();
+            lines.push((place, Line { name: (*name).to_owned(), ..line }));
+        }
+    }
+    let of_kind = |(kind, lines): (&String, &Vec<(usize, Line)>)| {
+        let lines = lines.iter().map(|(place, line)| (*place, line));
+        charts(kind, &lines.collect::<Vec<Placed>>(), "GB/s")
+    };
+    Section {
+        title: "Bandwidth by size",
+        about: "A line is a run: the median of all pairs, its band the slowest to the fastest pair; \
+                of a single pair the band is the 95 % confidence interval. Dashes: what a healthy \
+                machine is expected to reach with large transfers.",
+        charts: all.iter().flat_map(of_kind).collect(),
+        ..Section::default()
+    }
 }
 
 fn line(kind: &Kind, rate: fn(&Row) -> Option<f64>, most: usize) -> Option<Line> {
@@ -161,9 +205,10 @@ fn drawn(points: Vec<Point>, most: usize) -> Vec<Point> {
     points.into_iter().enumerate().filter(is_first).map(|(_, point)| point).collect()
 }
 
-/// The lines of one transport, in as many charts as they need.
-fn charts(transport: &str, lines: &[&Line], unit: &'static str) -> Vec<Chart> {
-    line_charts(transport, lines, |lines| {
+/// Lines that belong together, in as many charts as they need.
+fn charts(title: &str, lines: &[Placed], unit: &'static str) -> Vec<Chart> {
+    line_charts(title, lines, |placed| {
+        let lines = &placed.iter().map(|(_, line)| *line).collect::<Vec<&Line>>();
         let best = lines.iter().flat_map(|line| &line.points).map(|point| point.gb_s);
         let best = readable_gb_s(best.fold(0.0, f64::max));
         let mut about = format!("bandwidth by size, up to {best} {unit}");
@@ -172,7 +217,7 @@ fn charts(transport: &str, lines: &[&Line], unit: &'static str) -> Vec<Chart> {
             about.push_str(&format!("; {drawn} of {all} sizes, all are in run.csv"));
         }
         let variant = Variant {
-            traces: lines.iter().enumerate().flat_map(traces).collect(),
+            traces: placed.iter().flat_map(traces).collect(),
             layout: layout(lines, unit),
             table: Some(table(lines, unit)),
         };
@@ -181,7 +226,8 @@ fn charts(transport: &str, lines: &[&Line], unit: &'static str) -> Vec<Chart> {
 }
 
 /// A line with its band, and what is expected of it.
-fn traces((place, line): (usize, &&Line)) -> Vec<Value> {
+fn traces(&(place, line): &Placed) -> Vec<Value> {
+    let place = place % COLOURS.len();
     let colour = COLOURS[place];
     let sizes = || line.points.iter().map(|point| point.size);
     let rates = |rate: fn(&Point) -> f64| line.points.iter().map(rate);
@@ -253,7 +299,14 @@ fn layout(lines: &[&Line], unit: &str) -> Value {
     let lows = rates().map(|point| if point.low > 0.0 { point.low } else { point.gb_s });
     let low = lows.fold(f64::INFINITY, f64::min);
     let high = rates().map(|point| point.high).fold(0.0, f64::max);
-    let rates = super::ticks(low, high);
+    // A logarithmic axis has no ticks between rates that are alike.
+    let rates = match high / low < ALIKE {
+        true => json!({ "title": { "text": unit }, "rangemode": "tozero" }),
+        false => {
+            let ticks = super::ticks(low, high);
+            json!({ "type": "log", "title": { "text": unit }, "tickvals": ticks })
+        }
+    };
     json!({
         "xaxis": {
             "type": "log",
@@ -262,7 +315,7 @@ fn layout(lines: &[&Line], unit: &str) -> Value {
             "tickvals": chosen,
             "ticktext": chosen.iter().map(|size| words::short_size(Bytes::new(*size))).collect::<Vec<String>>(),
         },
-        "yaxis": { "type": "log", "title": { "text": unit }, "tickvals": rates },
+        "yaxis": rates,
         "legend": super::legend(),
     })
 }
