@@ -9,6 +9,7 @@ use std::{
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicI32, Ordering},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -32,6 +33,9 @@ const OBEDIENCE: Duration = Duration::from_secs(6);
 
 /// How often a process that was asked to end checks its limit.
 const TURN: Duration = Duration::from_millis(20);
+
+/// How long a sentence may take where nobody reads standard error.
+const SPEECH: Duration = Duration::from_millis(500);
 
 /// How long one wait for a signal lasts; the value does not matter.
 const LONG: Duration = Duration::from_secs(3600);
@@ -101,20 +105,39 @@ fn watch_with(end: fn(Signal) -> !) -> io::Result<()> {
     thread::Builder::new().name("signals".to_owned()).spawn(watch).map(drop)
 }
 
+/// Says a sentence, but does not wait for ever where nobody reads it.
+fn say_in_time(sentence: String) {
+    let (told, heard) = mpsc::channel();
+    let speak = move || {
+        say(&sentence);
+        let _ = told.send(());
+    };
+    if thread::Builder::new().spawn(speak).is_ok() {
+        let _ = heard.recv_timeout(SPEECH);
+    }
+}
+
+/// What a user can do after the end, where one is ordered. It holds no lock while it is said.
+fn remedy_of_the_order() -> Option<String> {
+    let order = ORDER.lock().unwrap_or_else(PoisonError::into_inner);
+    order.as_ref().map(|order| order.remedy.clone())
+}
+
 /// Ends the process if it does not end itself.
 fn lead(signal: Signal) -> ! {
-    ASKED.store(signal.0, Ordering::Relaxed);
     let began = Instant::now();
-    // At once: a launcher may not wait for the end.
-    if let Some(Order { remedy, .. }) = &*ORDER.lock().unwrap_or_else(PoisonError::into_inner) {
-        say(&format!("note: {}: the run ends, its rows so far are kept; {remedy}", signal.name()));
+    if let Some(remedy) = remedy_of_the_order() {
+        // At once: a launcher may not wait for the end.
+        let name = signal.name();
+        say_in_time(format!("note: {name}: the run ends, its rows so far are kept; {remedy}"));
     }
+    ASKED.store(signal.0, Ordering::Relaxed);
     loop {
         let order = ORDER.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Order { limit, remedy }) = &*order else { exit_now(signal.exit_code()) };
         if began.elapsed() >= *limit {
             let (name, limit) = (signal.name(), limit.as_secs_f64());
-            say(&format!(
+            say_in_time(format!(
                 "error: interrupted by {name}; what was under way has not ended within {limit} s: \
                  {remedy}"
             ));

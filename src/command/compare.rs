@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use super::{print, print_page};
 use crate::{
     analysis::{
-        compare::{self, Allowance, By, Comparison, Source, Trait},
+        compare::{self, Allowance, By, Case, Comparison, Runs, Source, Trait},
         statistics::ChangeVerdict,
     },
     record::{Run, import},
@@ -45,8 +45,9 @@ pub struct Compare {
     fail_on: Option<f64>,
 
     /// Call numbers without an interval, as other tools' are, the same up to this change, 0% to 100%
-    #[arg(long, value_name = "PERCENT", value_parser = threshold, default_value = "5%")]
-    margin: f64,
+    /// [default: 5%]
+    #[arg(long, value_name = "PERCENT", value_parser = threshold)]
+    margin: Option<f64>,
 
     /// Compare even if this differs between A and B
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
@@ -77,12 +78,10 @@ enum CompareFormat {
 impl Compare {
     /// Compares and prints; whether nothing got slower than --fail-on allows.
     pub(super) fn run(&self) -> Result<bool, Failure> {
+        let margin = self.margin.unwrap_or(compare::MARGIN);
         let (sources, comparisons) = match &self.b {
-            Some(b) => {
-                let allowance = Allowance { across: self.across.clone(), margin: self.margin };
-                sides(&self.a, b, &allowance)?
-            }
-            None => parts(&self.a, self.by.as_deref().unwrap_or_default(), self.margin)?,
+            Some(b) => sides(&self.a, b, &Allowance { across: self.across.clone(), margin })?,
+            None => parts(&self.a, self.by.as_deref().unwrap_or_default(), margin)?,
         };
         let page = || show::compare::page(&sources, &comparisons, self.all);
         match self.format {
@@ -93,10 +92,7 @@ impl Compare {
         };
         let Some(most) = self.fail_on else { return Ok(true) };
         let cases = || comparisons.iter().flat_map(|comparison: &Comparison| &comparison.cases);
-        let is_compared = |verdict: &ChangeVerdict| {
-            matches!(verdict, ChangeVerdict::Faster | ChangeVerdict::Slower | ChangeVerdict::Same)
-        };
-        if !cases().any(|case| is_compared(&case.verdict)) {
+        if !cases().any(Case::is_compared) {
             return Err(Failure::Start(
                 "nothing could be compared, so nothing is known of what got slower: see the \
                  reasons above"
@@ -136,8 +132,10 @@ fn sides(a: &Path, b: &Path, allowance: &Allowance) -> Result<Compared, Failure>
     let mut sources = of_a?;
     let count = sources.len();
     sources.extend(of_b?);
-    let comparisons = compare::sides(&sources, count, &names[0], &names[1], allowance);
-    Ok((sources, comparisons))
+    let a = Runs { name: &names[0], sources: 0..count };
+    let b = Runs { name: &names[1], sources: count..sources.len() };
+    let comparison = compare::sides(&sources, a, b, allowance);
+    Ok((sources, vec![comparison]))
 }
 
 /// Compares the parts of one run or sweep.

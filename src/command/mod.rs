@@ -214,11 +214,13 @@ fn answer(err: &clap::Error, command: &clap::Command) -> Answer {
                 Some(ContextValue::String(word)) => word,
                 _ => "",
             };
-            let advice = match word.strip_prefix("--") {
-                Some(flag) => heeded::owners(command, flag.split('=').next().unwrap_or_default()),
-                None => {
+            let is_value = !word.starts_with('-') || word.parse::<f64>().is_ok();
+            let flag = word.trim_start_matches('-').split('=').next().unwrap_or_default();
+            let advice = match is_value {
+                true => {
                     "; a value follows its flag, as in --sizes 1M or --fail-below=90%".to_owned()
                 }
+                false => heeded::owners(command, flag),
             };
             Answer::Refused(format!("{}{advice}; --help lists what there is", sentence()))
         }

@@ -70,9 +70,7 @@ impl Run {
         let topology = topology(&folder.join(TOPOLOGY))?;
         Ok(Self { folder: folder.to_owned(), provenance, resumed, rows, topology, health })
     }
-}
 
-impl Run {
     /// How long the machine was busy with the rows of each transport, in seconds.
     ///
     /// Hosts that measure a row each at the same time have the same time, which counts once.

@@ -6,8 +6,8 @@ use std::{
 };
 
 use crate::{
-    analysis::compare::{self, Allowance, MARGIN, Source, Trait},
-    record::{self, Row, Run, files, sweep::Past},
+    analysis::compare::{self, Allowance, Comparison, MARGIN, Runs, Source, Trait},
+    record::{self, Run, files, sweep::Past},
     show::report::{self, Part},
     stderr::say,
 };
@@ -31,14 +31,14 @@ pub(crate) fn write_page(
 ) -> Result<PathBuf, record::Error> {
     let results = folders.iter().map(|folder| read(folder));
     let results = results.collect::<Result<Vec<Results>, record::Error>>()?;
-    let runs: Vec<(String, &Run)> = results.iter().filter_map(Results::run).collect();
-    let is_compared = runs.len() > 1;
+    let is_run = |results: &&Results| matches!(results, Results::Run(_));
+    let is_compared = results.iter().filter(is_run).count() > 1;
     let parts = results.iter().map(|results| match results {
         Results::Run(run) => Part::of_run(run, is_compared),
         Results::Sweep(sweep) => Ok(Part::of_sweep(sweep)),
     });
     let parts = parts.collect::<Result<Vec<Part>, record::Error>>()?;
-    let comparison = is_compared.then(|| compared(&runs, across)).transpose()?;
+    let comparison = is_compared.then(|| compared(results, across)).transpose()?;
     let page = report::html(parts, comparison);
     let path = match (output, folders) {
         (Some(path), _) => path.to_owned(),
@@ -57,31 +57,20 @@ enum Results {
     Sweep(Box<Past>),
 }
 
-impl Results {
-    /// The run, with its name.
-    fn run(&self) -> Option<(String, &Run)> {
-        match self {
-            Self::Run(run) => Some((run.folder.display().to_string(), run)),
-            Self::Sweep(_) => None,
-        }
-    }
-}
-
 /// Each further run against the first.
-fn compared(runs: &[(String, &Run)], across: &[Trait]) -> Result<Part, record::Error> {
+fn compared(results: Vec<Results>, across: &[Trait]) -> Result<Part, record::Error> {
+    let (mut names, mut sources) = (Vec::new(), Vec::new());
+    for results in results {
+        let Results::Run(run) = results else { continue };
+        names.push(run.folder.display().to_string());
+        sources.push(Source::of_run(*run)?);
+    }
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let allowance = Allowance { across: across.to_vec(), margin: MARGIN };
-    let (a, first) = &runs[0];
-    let first = Source::of_run((*first).clone())?;
-    let against = |(b, run): &(String, &Run)| {
-        let sources = [first.clone(), Source::of_run((*run).clone())?];
-        let comparisons = compare::sides(&sources, 1, a, b, &allowance);
-        Ok(comparisons.into_iter().map(|comparison| (sources.clone(), comparison)).collect())
-    };
-    let comparisons: Vec<Vec<_>> =
-        runs[1..].iter().map(against).collect::<Result<_, record::Error>>()?;
-    let runs: Vec<(&str, &[Row])> =
-        runs.iter().map(|(name, run)| (name.as_str(), &run.rows[..])).collect();
-    Ok(Part::of_comparisons(&runs, &comparisons.concat()))
+    let run = |at: usize| Runs { name: names[at], sources: at..at + 1 };
+    let against_first = |at| compare::sides(&sources, run(0), run(at), &allowance);
+    let comparisons: Vec<Comparison> = (1..sources.len()).map(against_first).collect();
+    Ok(Part::of_comparisons(&names, &sources, &comparisons))
 }
 
 /// A name in the current folder that no page has: of several runs none is overwritten by theirs.

@@ -47,7 +47,8 @@ impl Run<'_> {
         match format {
             Format::Table => show::print_page(&line),
             Format::Markdown => show::print(&format!("\n{}", line.markdown())),
-            _ => Ok(()),
+            // These are for programs.
+            Format::Csv | Format::Json | Format::NcclTests | Format::Prometheus => Ok(()),
         }
     }
 

@@ -143,9 +143,7 @@ pub(super) fn overview(
     let head = ["what"].into_iter().chain(numbers).chain(["worst"]);
     let mut grid = Grid::new(head).numbers(&numbers);
     // What one side cannot have is counted below.
-    let is_compared =
-        |line: &Line<'_>| !matches!(line.case.verdict, ChangeVerdict::NotComparable(_));
-    groups.retain(|_, lines| is_whole || lines.iter().any(is_compared));
+    groups.retain(|_, lines| is_whole || lines.iter().any(|line| line.case.is_compared()));
     for (title, lines) in groups {
         grid.row(group(title, &lines));
     }
@@ -202,9 +200,8 @@ fn group(title: String, lines: &[Line<'_>]) -> [String; 7] {
             let count = lines.iter().filter(|line| line.case.verdict == verdict).count();
             words::or_dash((count > 0).then_some(count))
         });
-    let is_compared =
-        |line: &Line<'_>| !matches!(line.case.verdict, ChangeVerdict::NotComparable(_));
-    let mut compared: Vec<Line<'_>> = lines.iter().copied().filter(is_compared).collect();
+    let compared = lines.iter().copied().filter(|line| line.case.is_compared());
+    let mut compared: Vec<Line<'_>> = compared.collect();
     sort_by_loss(&mut compared);
     let median = compared.get(compared.len() / 2).and_then(|line| line.change());
     let worst = compared.first().and_then(|line| {

@@ -23,7 +23,7 @@ const SLOWER_BY_2_PERCENT: &str = "[[fault.slow]]\nsource = 0\nfraction = 0.98\n
                                    [[fault.slow]]\nsource = 1\nfraction = 0.98\n";
 
 /// Four GPUs that all reach each other at 0.025 GB/s by their copy engines.
-fn machine(rest: &str) -> String {
+pub(super) fn machine(rest: &str) -> String {
     format!(
         "schema = 1\nname = \"four\"\ngpu_count = 4\n[[gpu]]\nmemory_mib = 1024\n[[pair]]\n\
          ce_read = {{ gb_s = 0.025, latency_ns = 2000 }}\n\
@@ -34,28 +34,29 @@ fn machine(rest: &str) -> String {
 
 /// All ordered pairs, read and written: 24 rows. A number of samples does not depend on how busy
 /// this machine is.
-const PAIRS: &str = "p2p --engine ce --operation copy --sizes 4K --time-limit 1ms --quiet";
+pub(super) const PAIRS: &str =
+    "p2p --engine ce --operation copy --sizes 4K --time-limit 1ms --quiet";
 
 /// A folder in which runs lie side by side.
-struct Place(TempDir);
+pub(super) struct Place(TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// Writes a file; its path as a word.
-    fn file(&self, name: &str, text: &str) -> String {
+    pub(super) fn file(&self, name: &str, text: &str) -> String {
         fs::write(self.path(name), text).unwrap();
         self.path(name).display().to_string()
     }
 
     /// Runs g2g with the words of `line`; its results are in the folder `name`.
-    fn run(&self, name: &str, line: &str) {
+    pub(super) fn run(&self, name: &str, line: &str) {
         let mut command = g2g();
         command
             .args(line.split_whitespace())
@@ -85,14 +86,14 @@ impl Place {
     }
 
     /// `g2g compare` with the words of `line`, in this folder.
-    fn compare(&self, line: &str) -> Output {
+    pub(super) fn compare(&self, line: &str) -> Output {
         let mut command = g2g();
         command.arg("compare").current_dir(self.0.path());
         run(command, line)
     }
 
     /// The same in JSON, and its exit code.
-    fn judged(&self, line: &str) -> (Vec<Value>, i32) {
+    pub(super) fn judged(&self, line: &str) -> (Vec<Value>, i32) {
         let output = self.compare(&format!("{line} --format json"));
         let cases = serde_json::from_slice(&output.stdout);
         let cases = cases.unwrap_or_else(|err| panic!("{line}: {err}: {}", text(&output.stderr)));
@@ -100,7 +101,7 @@ impl Place {
     }
 }
 
-fn verdict(case: &Value) -> &str {
+pub(super) fn verdict(case: &Value) -> &str {
     case["verdict"].as_str().unwrap()
 }
 
@@ -417,80 +418,6 @@ fn real_runs_compare_and_simulated_ones_do_not_with_them() {
     assert!(cases.iter().all(|case| case["reason"] == reason), "{cases:?}");
     let output = place.compare("old new --fail-on 5%");
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
-}
-
-#[test]
-fn results_of_other_tools_are_held_against_ours() {
-    let place = Place::new();
-    let fixture =
-        |name: &str| format!("{}/tests/fixtures/import/{name}", env!("CARGO_MANIFEST_DIR"));
-    let value = |cases: &[Value], name: &str, size: u64, key: &str| {
-        let is =
-            |case: &&Value| case["case"].as_str().unwrap() == name && case["size_bytes"] == size;
-        cases.iter().find(is).unwrap_or_else(|| panic!("{name}: {cases:?}"))[key].as_f64()
-    };
-
-    place.run("nccl", "nccl --simulate p5.48xlarge --operation all_reduce --place out-of-place,in-place --sizes 8,1M --samples 6 --time-limit 1ms --quiet");
-    let file = fixture("nccl-tests-2.19.6.txt");
-    let (cases, _) = place.judged(&format!("nccl {file} --across simulated,nccl"));
-    let of_ours = Rows::read(&place.path("nccl"));
-    for (name, in_place, size, algbw) in [
-        ("nccl all_reduce float sum 8 ranks", "false", 1 << 20, 25.27),
-        ("nccl all_reduce float sum in place 8 ranks", "true", 1 << 20, 25.62),
-        ("nccl all_reduce float sum 8 ranks", "false", 8, 8.0 / 22.31e3),
-    ] {
-        let found = value(&cases, name, size, "value_b").unwrap();
-        assert_near(found, algbw, 0.001, "the algorithm bandwidth of nccl-tests");
-        let is_row = |row: &usize| {
-            of_ours.cell(*row, "in_place") == in_place
-                && of_ours.number(*row, "size_bytes") == size as f64
-        };
-        let row = (0..of_ours.len()).find(is_row).unwrap();
-        let own = value(&cases, name, size, "value_a").unwrap();
-        assert_near(own, of_ours.number(row, "bandwidth_gb_s"), 1e-9, "and ours");
-    }
-    let result = place.compare(&format!("nccl {file} --across simulated,nccl"));
-    let (printed, said) = (text(&result.stdout), text(&result.stderr));
-    assert!(said.contains("nccl-tests found wrong data: `1 FAILED`"), "{said}");
-    for said in [
-        "Numbers without an interval, as other tools' are, are the same up to 5.0 % (--margin)",
-        "slower (no interval)",
-    ] {
-        assert!(printed.contains(said), "{printed}");
-    }
-    // What no row of theirs stands beside takes no line of the table.
-    assert!(!printed.contains("not comparable"), "{printed}");
-    let judged = |flags: &str| {
-        let line = format!("nccl {file} --across simulated,nccl --fail-on 5% {flags}");
-        place.compare(&line).status.code()
-    };
-    assert_eq!((judged("--margin 5%"), judged("--margin 100%")), (Some(1), Some(0)));
-    let (cases, _) = place.judged(&format!("nccl {file}"));
-    assert!(cases.iter().all(|case| verdict(case) == "not comparable"), "{cases:?}");
-
-    let machine = place.file("four.toml", &machine(""));
-    place.run("p2p", &format!("{PAIRS} --samples 6 --simulate {machine}"));
-    let file = fixture("nvbandwidth-0.8.json");
-    let (cases, _) = place.judged(&format!("p2p {file} --across simulated"));
-    let matched: Vec<&Value> = cases.iter().filter(|case| !case["change"].is_null()).collect();
-    assert_eq!(matched.len(), 24, "both matrices of 4 GPUs by their copy engines");
-    // Row 1, column 2 of what reads, where GPU 1 pulls; row 1, column 2 of what writes, where it
-    // pushes.
-    for (name, gb_s) in
-        [("p2p copy read ce GPU 2 of", 402.0), ("p2p copy write ce GPU 1 of", 412.0)]
-    {
-        let (_, target) = if gb_s == 402.0 { (2, 1) } else { (1, 2) };
-        let is = |case: &&&Value| {
-            let told = case["case"].as_str().unwrap();
-            told.starts_with(name) && told.contains(&format!("-> GPU {target}"))
-        };
-        assert_eq!(matched.iter().find(is).unwrap()["value_b"], gb_s, "{name}");
-    }
-    let said = text(&place.compare(&format!("p2p {file} --across simulated")).stderr);
-    assert!(
-        said.contains("1 result of nvbandwidth is left out: `all_to_host_memcpy_ce`"),
-        "{said}"
-    );
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod collectives;
 mod collectives_machines;
 mod collectives_modes;
 mod compare;
+mod compare_tools;
 mod counters;
 mod doctor;
 mod effort;

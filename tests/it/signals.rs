@@ -1,7 +1,9 @@
 //! SIGINT and SIGTERM: a run ends in order and in time, whatever it is doing.
 
 use std::{
-    fs,
+    fs::{self, OpenOptions},
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Output},
     time::{Duration, Instant},
@@ -124,6 +126,24 @@ fn a_run_that_is_interrupted_before_its_first_row_keeps_whole_files() {
         signal(name, run.child.id());
         let (said, folder) = run.ended(began, code);
         assert!(said.contains("3 rows were not measured"), "{said}");
+        assert_eq!(rows(folder.path()), 0);
+    }
+}
+
+#[test]
+fn a_run_whose_words_nobody_reads_ends_in_time_too() {
+    for (name, code) in SIGNALS {
+        let mut run = Run::start(ENDLESS).wait_for(0);
+        // Its standard error takes no more, and is not read before it has ended.
+        let mut pipe = OpenOptions::new();
+        pipe.write(true).custom_flags(libc::O_NONBLOCK);
+        let mut pipe = pipe.open(format!("/proc/{}/fd/2", run.child.id())).unwrap();
+        while pipe.write(b".").is_ok() {}
+        drop(pipe);
+        let began = Instant::now();
+        signal(name, run.child.id());
+        assert!(eventually(END, || run.child.try_wait().unwrap().is_some()), "it stays");
+        let (_, folder) = run.ended(began, code);
         assert_eq!(rows(folder.path()), 0);
     }
 }

@@ -3,7 +3,7 @@
 use std::{fs, thread, time::Duration};
 
 use g2g::{
-    analysis::compare::{self, Allowance, By, Source},
+    analysis::compare::{self, Allowance, By, Runs, Source},
     record::{Error, Held, Run, Status},
     show::{
         self,
@@ -43,7 +43,11 @@ pub(crate) fn take(input: &[u8]) -> bool {
     if let (Some(a), Some(b)) = (source(), source()) {
         let sources = [a, b];
         let allowance = Allowance { across: Vec::new(), margin: 0.05 };
-        compared(&sources, &compare::sides(&sources, 1, "a", "b", &allowance));
+        let run = |name, at| Runs { name, sources: at..at + 1 };
+        let sides = [compare::sides(&sources, run("a", 0), run("b", 1), &allowance)];
+        compared(&sources, &sides);
+        let part = Part::of_comparisons(&["a", "b"], &sources, &sides);
+        html::assert_is_safe(&report::html(Vec::new(), Some(part)));
         for by in ["issuer", "engine", "host", "nccl-env:NCCL_ALGO"] {
             let by: By = by.parse().expect("it is one of them");
             compared(&sources[..1], &compare::parts(&sources[..1], &by, allowance.margin));

@@ -7,6 +7,7 @@ mod matching;
 use std::{
     collections::{BTreeSet, HashMap},
     ops::Range,
+    slice,
 };
 
 use indexmap::IndexMap;
@@ -186,10 +187,15 @@ impl Case {
         Some(self.quantity.loss(&self.change?))
     }
 
+    /// Whether there is a verdict.
+    pub fn is_compared(&self) -> bool {
+        use ChangeVerdict::{Faster, Same, Slower};
+        matches!(self.verdict, Faster | Slower | Same)
+    }
+
     /// Whether its verdict is by the margin, since a side does not say how well its number is known.
     pub fn lacks_interval(&self) -> bool {
-        let is_compared = !matches!(self.verdict, ChangeVerdict::NotComparable(_));
-        is_compared && self.change.is_some_and(|change| change.known.is_none())
+        self.is_compared() && self.change.is_some_and(|change| change.known.is_none())
     }
 }
 
@@ -204,7 +210,7 @@ pub struct Comparison {
     pub cases: Vec<Case>,
     /// The smaller number of runs of the two sides.
     pub runs: usize,
-    /// The share of change from which on a case without an interval counts as another.
+    /// That of its [`Allowance`].
     pub margin: f64,
     /// Differences between the sides that a reader must know.
     pub differences: Vec<String>,
@@ -212,7 +218,7 @@ pub struct Comparison {
     pub(crate) by: &'static [&'static str],
 }
 
-/// The margin if nobody says another, as `--margin` of `g2g compare` has it.
+/// The margin if nobody says another.
 pub(crate) const MARGIN: f64 = 0.05;
 
 /// What a comparison allows for.
@@ -224,19 +230,24 @@ pub struct Allowance {
     pub margin: f64,
 }
 
-/// Compares the first `count` sources, which are A, with the others, which are B.
-pub fn sides(
-    sources: &[Source],
-    count: usize,
-    a: &str,
-    b: &str,
-    allowance: &Allowance,
-) -> Vec<Comparison> {
-    let side = |name, range: Range<usize>| -> Side<'_> {
-        Side { name, members: range.flat_map(|source| sources[source].members(source)).collect() }
-    };
-    let (a, b) = (side(a, 0..count), side(b, count..sources.len()));
-    judged(vec![compared(sources, &a, &b, None, allowance)])
+/// Results that are one side of a comparison.
+#[derive(Clone, Debug)]
+pub struct Runs<'a> {
+    /// What they are called.
+    pub name: &'a str,
+    /// Which sources they are.
+    pub sources: Range<usize>,
+}
+
+/// Compares some of the sources, A, with others, B.
+pub fn sides(sources: &[Source], a: Runs<'_>, b: Runs<'_>, allowance: &Allowance) -> Comparison {
+    let [a, b] = [a, b].map(|runs| {
+        let members = runs.sources.flat_map(|source| sources[source].members(source));
+        Side { name: runs.name, members: members.collect() }
+    });
+    let mut comparison = compared(sources, &a, &b, None, allowance);
+    judge(slice::from_mut(&mut comparison));
+    comparison
 }
 
 /// Compares the parts of the same sources, each with the first, with that margin.
@@ -251,7 +262,10 @@ pub fn parts(sources: &[Source], by: &By, margin: f64) -> Vec<Comparison> {
     }
     let mut sides = parts.into_iter().map(|(name, members)| Side { name, members });
     let Some(first) = sides.next() else { return Vec::new() };
-    judged(sides.map(|side| compared(sources, &first, &side, Some(by), &allowance)).collect())
+    let mut comparisons: Vec<Comparison> =
+        sides.map(|side| compared(sources, &first, &side, Some(by), &allowance)).collect();
+    judge(&mut comparisons);
+    comparisons
 }
 
 /// One side of a comparison.
@@ -296,7 +310,7 @@ fn compared(
             .into_iter()
             // Parts of a run need not have the same cases.
             .filter(|matched| by.is_none() || !matched.a.is_empty() && !matched.b.is_empty())
-            .filter_map(|matched| case(sources, &matched, &others))
+            .filter_map(|matched| case(sources, &matched, &others, allowance.margin))
             .collect(),
     }
 }
@@ -312,7 +326,12 @@ fn difference(kind: Trait, a: &str, b: &str) -> String {
 }
 
 /// A case of both sides; `None` if both have skipped it.
-fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) -> Option<Case> {
+fn case(
+    sources: &[Source],
+    matched: &Matched,
+    others: &[(Trait, [String; 2])],
+    margin: f64,
+) -> Option<Case> {
     let Matched { a, b, is_ambiguous } = matched;
     let example = *a.iter().chain(b).next()?;
     let row = |(source, row): Member| &sources[source].rows[row];
@@ -333,6 +352,8 @@ fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) 
         without.map_or(format!("not in {name}"), |row| format!("in {name}: {}", lack(row)))
     };
     let other = others.iter().find(|(kind, _)| kind.matters_to(row(example).transport));
+    let both = in_a.zip(in_b).filter(|_| !is_ambiguous);
+    let change = both.map(|(a, b)| Change::between(a, b));
     let verdict = match (in_a, in_b, other) {
         (None, _, _) => ChangeVerdict::NotComparable(missing(a, "A")),
         (_, None, _) => ChangeVerdict::NotComparable(missing(b, "B")),
@@ -341,10 +362,12 @@ fn case(sources: &[Source], matched: &Matched, others: &[(Trait, [String; 2])]) 
                 .to_owned(),
         ),
         (_, _, Some((kind, [a, b]))) => ChangeVerdict::NotComparable(difference(*kind, a, b)),
-        _ => ChangeVerdict::Unknown,
+        // The others' are corrected together.
+        _ => match change.filter(|change| change.known.is_none()) {
+            Some(change) => change.verdict_by(margin, quantity),
+            None => ChangeVerdict::Unknown,
+        },
     };
-    let both = in_a.zip(in_b).filter(|_| !is_ambiguous);
-    let change = both.map(|(a, b)| Change::between(a, b));
     Some(Case { example, quantity, a: in_a, b: in_b, change, verdict })
 }
 
@@ -378,23 +401,19 @@ fn estimate(sources: &[Source], side: &[Member], quantity: Quantity) -> Option<E
     }
 }
 
-/// Adds the verdicts, corrected for the number of cases.
-fn judged(mut comparisons: Vec<Comparison>) -> Vec<Comparison> {
-    let mut cases: Vec<(f64, &mut Case)> = comparisons
+/// Adds the verdicts of what has intervals, corrected for the number of cases.
+fn judge(comparisons: &mut [Comparison]) {
+    let mut cases: Vec<&mut Case> = comparisons
         .iter_mut()
-        .flat_map(|Comparison { margin, cases, .. }| cases.iter_mut().map(|case| (*margin, case)))
-        .filter(|(_, case)| case.verdict == ChangeVerdict::Unknown)
+        .flat_map(|comparison| &mut comparison.cases)
+        .filter(|case| case.verdict == ChangeVerdict::Unknown)
         .collect();
-    corrected(cases.iter_mut().filter_map(|(_, case)| case.change.as_mut()).collect());
-    for (margin, case) in cases {
+    corrected(cases.iter_mut().filter_map(|case| case.change.as_mut()).collect());
+    for case in cases {
         if let Some(change) = &case.change {
-            case.verdict = match change.verdict(case.quantity) {
-                ChangeVerdict::Unknown => change.verdict_by(margin, case.quantity),
-                known => known,
-            };
+            case.verdict = change.verdict(case.quantity);
         }
     }
-    comparisons
 }
 
 #[cfg(test)]

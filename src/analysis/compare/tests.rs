@@ -40,14 +40,15 @@ fn source(rows: impl IntoIterator<Item = Row>) -> Source {
     }
 }
 
-/// A margin of 5 %, and no difference but these.
-fn but(across: &[Trait]) -> Allowance {
-    Allowance { across: across.to_vec(), margin: 0.05 }
+/// The first `count` sources against the others.
+fn against(sources: &[Source], count: usize, across: &[Trait]) -> Comparison {
+    let old = Runs { name: "old", sources: 0..count };
+    let new = Runs { name: "new", sources: count..sources.len() };
+    sides(sources, old, new, &Allowance { across: across.to_vec(), margin: 0.05 })
 }
 
 fn verdicts(sources: &[Source], count: usize, across: &[Trait]) -> Vec<ChangeVerdict> {
-    let [comparison] = &sides(sources, count, "old", "new", &but(across))[..] else { panic!() };
-    comparison.cases.iter().map(|case| case.verdict.clone()).collect()
+    against(sources, count, across).cases.iter().map(|case| case.verdict.clone()).collect()
 }
 
 fn because(reason: &str) -> ChangeVerdict {
@@ -113,7 +114,7 @@ fn other_machines_and_libraries_are_not_compared_unless_asked_for() {
     let sources = [old.clone(), newer.clone()];
     assert_eq!(verdicts(&sources, 1, &[]), [ChangeVerdict::Same, because(other_nccl)]);
     assert_eq!(verdicts(&sources, 1, &[Trait::Nccl]), [ChangeVerdict::Same, ChangeVerdict::Same]);
-    assert_eq!(sides(&sources, 1, "", "", &but(&[]))[0].differences, [other_nccl]);
+    assert_eq!(against(&sources, 1, &[]).differences, [other_nccl]);
 
     let mut simulated = old.clone();
     simulated.traits[0].1 = "simulated".to_owned();
@@ -177,7 +178,7 @@ fn repeated_runs_say_how_well_they_are_known() {
     let sources = [100.0, 105.0, 95.0, 93.0, 98.0, 102.0].map(run);
     assert_eq!(verdicts(&sources, 3, &[]), [ChangeVerdict::Same]);
     assert_eq!(verdicts(&[run(100.0), run(93.0)], 1, &[]), [ChangeVerdict::Slower]);
-    assert_eq!(sides(&sources, 3, "", "", &but(&[]))[0].runs, 3);
+    assert_eq!(against(&sources, 3, &[]).runs, 3);
 }
 
 #[test]
@@ -202,14 +203,10 @@ fn latencies_count_where_there_is_no_bandwidth() {
         (1049, ChangeVerdict::Same),
         (1051, ChangeVerdict::Slower),
     ] {
-        let [comparison] = &sides(&[source([ping(1000)]), known(ns)], 1, "", "", &but(&[]))[..]
-        else {
-            panic!()
-        };
-        let case = &comparison.cases[0];
+        let case = &against(&[source([ping(1000)]), known(ns)], 1, &[]).cases[0];
         assert_eq!((&case.verdict, case.lacks_interval()), (&verdict, true), "{ns}");
     }
-    let loss = sides(&[known(1000), known(1100)], 1, "", "", &but(&[]))[0].cases[0].loss().unwrap();
+    let loss = against(&[known(1000), known(1100)], 1, &[]).cases[0].loss().unwrap();
     assert!((loss - 0.1).abs() < 1e-9);
 }
 
@@ -291,7 +288,7 @@ fn all_forms_say_the_same() {
     let old = source([row(0, 1, 100.0), row(0, 2, 100.0), row(1, 2, 100.0)]);
     let new = source([row(0, 1, 97.0), row(0, 2, 100.0)]);
     let sources = [old, new];
-    let found = sides(&sources, 1, "old", "new", &but(&[]));
+    let found = [against(&sources, 1, &[])];
     let text = page(&sources, &found, false).markdown();
     for said in [
         "B against A: 3 cases",

@@ -17,38 +17,31 @@ use crate::{
 };
 
 impl Part {
-    /// Runs with their names, and the comparison of each further one with the first: of the first
-    /// one's source and its own.
-    pub fn of_comparisons(
-        runs: &[(&str, &[Row])],
-        comparisons: &[([Source; 2], Comparison)],
-    ) -> Self {
-        let mut sections = Vec::new();
-        for (sources, comparison) in comparisons {
-            sections.push(tables(sources, comparison));
-            sections.push(heat_maps(sources, comparison));
-        }
-        sections.push(sizes::together(runs));
-        sections.retain(|section| !(section.charts.is_empty() && section.tables.is_empty()));
+    /// Runs with their names, and the comparison of each further one with the first.
+    pub fn of_comparisons(names: &[&str], runs: &[Source], comparisons: &[Comparison]) -> Self {
+        let of_one = |comparison| [tables(runs, comparison), heat_maps(runs, comparison)];
+        let rows: Vec<(&str, &[Row])> =
+            names.iter().copied().zip(runs.iter().map(|run| &run.rows[..])).collect();
+        let sections = comparisons.iter().flat_map(of_one).chain([sizes::together(&rows)]);
+        let is_there =
+            |section: &Section| !(section.charts.is_empty() && section.tables.is_empty());
+        let of_one = |comparison| sentences(runs, comparison);
         Self {
             number: 0,
             csv: None,
             csv_name: String::new(),
             name: "Comparison".to_owned(),
-            is_simulated: runs.iter().any(|(_, rows)| rows.iter().any(|row| row.simulated)),
+            is_simulated: runs.iter().any(Source::is_simulated),
             machine: count(runs.len(), "run"),
             started: String::new(),
-            sentences: comparisons
-                .iter()
-                .flat_map(|(sources, comparison)| sentences(sources, comparison))
-                .collect(),
-            sections,
+            sentences: comparisons.iter().flat_map(of_one).collect(),
+            sections: sections.filter(is_there).collect(),
         }
     }
 }
 
 /// The verdict, and what limits it.
-fn sentences(sources: &[Source; 2], comparison: &Comparison) -> Vec<Sentence> {
+fn sentences(sources: &[Source], comparison: &Comparison) -> Vec<Sentence> {
     let Comparison { a, b, cases, differences, .. } = comparison;
     let with = |verdict: ChangeVerdict| cases.iter().filter(move |case| case.verdict == verdict);
     let loss = |case: &&Case| case.loss().unwrap_or_default();
@@ -91,7 +84,7 @@ fn sentences(sources: &[Source; 2], comparison: &Comparison) -> Vec<Sentence> {
     sentences
 }
 
-fn tables(sources: &[Source; 2], comparison: &Comparison) -> Section {
+fn tables(sources: &[Source], comparison: &Comparison) -> Section {
     let Comparison { a, b, .. } = comparison;
     let table = |title: String, grid| Table { title, about: "", grid };
     let (cases, left) = changed(sources, comparison, false);
@@ -108,7 +101,7 @@ fn tables(sources: &[Source; 2], comparison: &Comparison) -> Section {
     }
 }
 
-fn heat_maps(sources: &[Source; 2], comparison: &Comparison) -> Section {
+fn heat_maps(sources: &[Source], comparison: &Comparison) -> Section {
     let Comparison { a, b, cases, .. } = comparison;
     let ratio = |case: &Case| {
         let (source, row) = case.example;
