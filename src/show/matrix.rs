@@ -98,11 +98,13 @@ fn at_size(name: &str, rows: &[&Row], page: &mut Page, is_whole: bool) {
             (false, _) => "GB/s",
         };
         let is_alike = rows.iter().all(|row| value(row).is_some()) && least(&rows).is_none();
-        if let Some(middle) =
-            middle(&rows, value).filter(|_| is_alike && rows.len() > 2 && !is_whole)
-        {
-            let (count, middle) = (rows.len(), shown(middle));
-            page.lines(&format!("{name}, {unit}{words}: all {count} pairs {middle}{ending}\n"));
+        let told = match is_alike {
+            true => middle(&rows, value).map(shown),
+            false => status_of_all(&rows).map(str::to_owned),
+        };
+        if let Some(told) = told.filter(|_| rows.len() > 2 && !is_whole) {
+            let count = rows.len();
+            page.lines(&format!("{name}, {unit}{words}: all {count} pairs {told}{ending}\n"));
             continue;
         }
         page.title(format!("{name}, {unit}{words}{ending}"));
@@ -136,6 +138,13 @@ fn value(row: &Row) -> Option<f64> {
         true => row.latency_ns_p50.map(|ns| ns as f64),
         false => row.bandwidth_gb_s,
     }
+}
+
+/// Why no row has a number, if it is the same for all.
+fn status_of_all(rows: &[&Row]) -> Option<&'static str> {
+    let status = rows[0].status;
+    let is_one = status != Status::Ok && rows.iter().all(|row| row.status == status);
+    is_one.then(|| words::status(status))
 }
 
 /// The median of the numbers of rows that have one.
@@ -412,6 +421,29 @@ mod tests {
         assert_eq!(lines[17].split_whitespace().collect::<Vec<_>>(), ["GPU", "0", "-", "0.00"]);
         let skipped = "skipped: p2p copy read ce, GPU 1 -> GPU 0, 64 MiB: no peer access";
         assert!(text.contains(skipped), "{text}");
+    }
+
+    #[test]
+    fn pairs_that_all_lack_a_number_for_one_reason_are_one_line() {
+        let skipped = |row: Row| Row {
+            status: Status::Skipped,
+            reason: "no peer access".to_owned(),
+            bandwidth_gb_s: None,
+            ..row
+        };
+        let mut rows: Vec<Row> = all_pairs(4, &|_, _| 1.0).into_iter().map(skipped).collect();
+        let text = |rows: &[Row]| {
+            let mut page = Page::default();
+            matrices(&rows.iter().collect::<Vec<&Row>>(), &mut page, false);
+            page.text_within(200, false)
+        };
+        let told = text(&rows);
+        let line = "p2p copy ce, 64 MiB, GB/s read by the target: all 12 pairs skipped [SIMULATED]";
+        assert_eq!(told.lines().next(), Some(line));
+        assert_eq!(told.matches("no peer access").count(), 1, "{told}");
+        assert!(!told.contains("GPU 3"), "{told}");
+        rows[0] = row(Issuer::Read, 0, 1, &exactly(1.0));
+        assert!(text(&rows).contains("GPU 3"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What comes with the program: man pages, completions, packages.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -112,8 +113,13 @@ mod long {
                 }
                 (false, _) => Command::new(file("g2g")),
             };
-            let result = well(command.args(["topo", "--simulate", "p5.48xlarge"]));
-            assert!(text(&result.stdout).contains("NVIDIA H100"), "{architecture}");
+            let output = folder.path().join("run").display().to_string();
+            let result = well(
+                command
+                    .args("local --simulate g5g.metal --effort quick".split(' '))
+                    .args(["--output", &output]),
+            );
+            assert!(text(&result.stdout).contains("every byte verified"), "{architecture}");
             // The scripts find the program of their package.
             if !is_other {
                 let mut build = Command::new(file("scripts/build"));
@@ -124,10 +130,20 @@ mod long {
         let folder = tempfile::tempdir().unwrap();
         let environment = folder.path().join("environment");
         well(Command::new("python3").args(["-m", "venv"]).arg(&environment));
-        let mut install = Command::new(environment.join("bin/pip"));
+        let pip = environment.join("bin/pip");
+        let files = || {
+            let mut find = Command::new("find");
+            find.arg(&environment).args(["-not", "-path", "*/__pycache__*"]);
+            let found = text(&well(&mut find).stdout).to_owned();
+            found.lines().map(str::to_owned).collect::<BTreeSet<String>>()
+        };
+        let before = files();
+        let mut install = Command::new(&pip);
         well(install.args(["install", "--no-index"]).arg(of(std::env::consts::ARCH, ".whl")));
         let mut installed = Command::new(environment.join("bin/g2g"));
         let result = well(installed.args(["topo", "--simulate", "p5.48xlarge"]));
         assert!(text(&result.stdout).contains("NVIDIA H100"));
+        well(Command::new(&pip).args(["uninstall", "--yes", "g2g"]));
+        assert_eq!(files(), before);
     }
 }

@@ -102,7 +102,7 @@ fn verdict(measured: Measured, expected: &Expected) -> (Verdict, String) {
         return (Verdict::Unknown, reason);
     }
     if most < low {
-        let reason = format!("less than {} GB/s, which a healthy machine reaches", rate(low));
+        let reason = format!("less than the {} GB/s that a healthy machine reaches", rate(low));
         return (Verdict::Below, hints(reason));
     }
     if measured.gb_s < low || measured.gb_s > high {

@@ -36,8 +36,16 @@ const COLOURS: [&str; LINES_MAX] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a", "#8c6d1f"];
 
 /// Symbols that distinguish lines besides their colours.
-const MARKS: [&str; LINES_MAX] =
-    ["circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross", "star"];
+const MARKS: [&str; LINES_MAX] = [
+    "circle",
+    "square-open",
+    "diamond-open",
+    "triangle-up-open",
+    "x-open",
+    "triangle-down-open",
+    "cross-open",
+    "star-open",
+];
 
 #[derive(Template)]
 #[template(path = "page.html", config = "src/show/report/askama.toml")]

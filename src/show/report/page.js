@@ -20,12 +20,15 @@
       xaxis: axis(layout.xaxis), yaxis: axis(layout.yaxis),
     };
   };
+  const paper = matchMedia("print");
   const config = { responsive: true, displaylogo: false, displayModeBar: false };
 
   const draw = (chart) => {
     const { layout, traces } = chart.variants[chart.shown];
     chart.drawn = true;
     const theme = themed(structuredClone(layout), traces[0].type === "heatmap");
+    // Paper is narrower than the window, and is not waited for.
+    if (paper.matches) Object.assign(theme, { width: chart.div.clientWidth, height: chart.div.clientHeight });
     return Plotly.react(chart.div, structuredClone(traces), theme, config);
   };
 
@@ -87,7 +90,7 @@
     for (const chart of charts.values()) if (chart.drawn) draw(chart);
   };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);
-  matchMedia("print").addEventListener("change", () => charts.forEach(draw));
+  paper.addEventListener("change", () => charts.forEach(draw));
 
   for (const button of document.querySelectorAll("[data-save]")) {
     button.addEventListener("click", () => {
