@@ -1,8 +1,11 @@
 //! The machine that this process is attached to, and this process's part of it.
 
-use std::sync::{
-    Mutex, MutexGuard, OnceLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use crate::{
@@ -152,7 +155,10 @@ extern "C" fn after_fork() {
 extern "C" fn at_exit() {
     if let Some(world) = world().filter(|world| !world.is_forked()) {
         crate::report::write(world);
-        world.plane().leave(world.place);
+        // Without it others find out that this process has ended.
+        if let Some(mut plane) = world.plane_unless_kept() {
+            plane.leave(world.place);
+        }
     }
 }
 
@@ -160,6 +166,12 @@ impl World {
     /// The plane of time, for this thread alone.
     pub(crate) fn plane(&self) -> Guard<'_> {
         self.shared.lock(&self.machine)
+    }
+
+    /// The same; `None` if another process, which was stopped, keeps it.
+    pub(crate) fn plane_unless_kept(&self) -> Option<Guard<'_>> {
+        const LIMIT: Duration = Duration::from_secs(5);
+        self.shared.lock_within(&self.machine, LIMIT)
     }
 
     /// What this process has, for this thread alone.

@@ -165,9 +165,10 @@ pub(crate) fn looks_again(world: &World, time_ps: Option<u64>, is_done: impl Fn(
     true
 }
 
-/// This thread waits from now on for something that no endpoint brings, or no longer.
+/// This thread waits from now on for something that no endpoint brings, or no longer. What it waits
+/// for may be a process that was stopped in the middle of a call, and then no time goes on anyway.
 pub(crate) fn wait(world: &World, waits: bool) {
-    let mut plane = world.plane();
+    let Some(mut plane) = world.plane_unless_kept() else { return };
     let Some(user) = plane.wires.user(world.place, own_thread()) else { return };
     plane.wires.users[user].waits = waits;
     while waits && go_on(world, &mut plane, monotonic_ns()) {

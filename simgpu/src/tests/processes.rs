@@ -322,6 +322,31 @@ fn a_value_written_by_one_process_releases_the_other_at_its_time_with_its_bytes(
 }
 
 #[test]
+fn a_process_that_is_stopped_in_a_call_holds_up_nobody_who_says_that_it_waits() {
+    two(
+        machine,
+        |other| {
+            let pid = i32::try_from(other.child.id()).unwrap();
+            let stat = format!("/proc/{pid}/stat");
+            while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert!(world().unwrap().plane_unless_kept().is_none());
+            crate::attach::simgpu_wait(1);
+            // SAFETY: the call takes two numbers and touches no memory.
+            unsafe { libc::kill(pid, libc::SIGCONT) };
+            assert!(world().unwrap().plane_unless_kept().is_some());
+        },
+        |_| {
+            let plane = world().unwrap().plane();
+            // SAFETY: the call takes a number. This very thread stops before it returns.
+            unsafe { libc::raise(libc::SIGSTOP) };
+            drop(plane);
+        },
+    );
+}
+
+#[test]
 fn a_query_does_not_wait_for_a_process_that_is_stopped() {
     const BYTES: usize = 32 << 20;
     two(

@@ -3,21 +3,21 @@
 use std::{
     cell::UnsafeCell,
     fs::File,
-    io::{self, Read},
+    io::{self, Read, Write},
     ops::{Deref, DerefMut},
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
         unix::fs::FileExt,
     },
     sync::atomic::{AtomicU32, AtomicU64, Ordering, fence},
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use super::{
     GPUS, PROCESSES, Plane, RING,
     clocks::Load,
     cost::{HOST, Leg, Medium, Place},
-    futex::{wait, wake},
+    futex::{timespec, wait, wake},
     ps_of_ns,
     settle::{After, Step, What},
     wire::ENDPOINTS,
@@ -29,6 +29,9 @@ const MAGIC: u64 = 0x6732_675f_7369_6d01;
 /// Where the machine's text begins; before it are `MAGIC`, its length, and the size of [`Shared`].
 const TEXT: u64 = 4096;
 
+/// How long a call waits for the lock.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Counters of writes to shared memory. Allocations take them by their place in memory; two that
 /// meet in one make each other's copies look older than they are, which only costs time.
 pub(crate) const WRITE_COUNTERS: usize = 4096;
@@ -37,6 +40,8 @@ pub(crate) const WRITE_COUNTERS: usize = 4096;
 #[repr(C)]
 pub(crate) struct Shared {
     lock: UnsafeCell<libc::pthread_mutex_t>,
+    /// The process that took the lock last.
+    holder: AtomicU32,
     /// The host's time.
     host_ps: AtomicU64,
     /// Changes when an endpoint of the network has something new, or its process is to look at all.
@@ -169,8 +174,9 @@ impl Shared {
         }
     }
 
-    /// Takes the lock. It is mostly held for less than a microsecond, and to sleep takes longer.
-    fn take_lock(&self) -> libc::c_int {
+    /// Takes the lock, or gives up after `limit`. It is mostly held for less than a microsecond, and
+    /// to sleep takes longer.
+    fn take_lock(&self, limit: Duration) -> libc::c_int {
         const TRIES: usize = 64;
         for _ in 0..TRIES {
             // SAFETY: `make_lock` has made it before anybody could get here.
@@ -179,20 +185,46 @@ impl Shared {
                 code => return code,
             }
         }
-        // SAFETY: as above.
-        unsafe { libc::pthread_mutex_lock(self.lock.get()) }
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let end = timespec(since_1970 + limit);
+        // SAFETY: as above, and the time is a live local.
+        unsafe { libc::pthread_mutex_timedlock(self.lock.get(), &raw const end) }
     }
 
-    /// The plane, for this thread alone; repairs what a process left that died with the lock.
+    /// The plane, for this thread alone; repairs what a process left that died with the lock. A
+    /// process that was stopped with it keeps it: then this one ends with a sentence, because most
+    /// calls have no code for that.
     pub(crate) fn lock<'a>(&'a self, machine: &'a Machine) -> Guard<'a> {
-        let code = self.take_lock();
+        self.lock_within(machine, PATIENCE).unwrap_or_else(|| {
+            let holder = self.holder.load(Ordering::Relaxed);
+            let _ = writeln!(
+                io::stderr(),
+                "error: the simulated machine does not answer: process {holder} was stopped in the \
+                 middle of a call"
+            );
+            // SAFETY: the call takes a number and does not return.
+            unsafe { libc::_exit(1) }
+        })
+    }
+
+    /// The same, unless another process keeps the lock for so long.
+    pub(crate) fn lock_within<'a>(
+        &'a self,
+        machine: &'a Machine,
+        limit: Duration,
+    ) -> Option<Guard<'a>> {
+        let code = self.take_lock(limit);
+        if code == libc::ETIMEDOUT {
+            return None;
+        }
+        self.holder.store(std::process::id(), Ordering::Relaxed);
         let mut guard = Guard { shared: self, machine, woken: 0 };
         if code == libc::EOWNERDEAD {
             guard.repair();
             // SAFETY: this thread has the lock, whose last owner died.
             unsafe { libc::pthread_mutex_consistent(self.lock.get()) };
         }
-        guard
+        Some(guard)
     }
 
     /// The host's time.
