@@ -5,6 +5,7 @@
 
 mod clocks;
 pub(crate) mod cost;
+mod file;
 mod futex;
 pub(crate) mod meeting;
 pub(crate) mod plane;
@@ -13,10 +14,11 @@ mod shared;
 pub(crate) mod wire;
 pub(crate) mod words;
 
+pub(crate) use file::{State, memory_file};
 pub(crate) use futex::{wait, wake};
 pub(crate) use plane::{Export, Gate, GateKind, Operation, Plane, Work, event};
 pub(crate) use settle::{After, What, split_mix};
-pub(crate) use shared::{Guard, Shared, State, Task, WRITE_COUNTERS, memory_file};
+pub(crate) use shared::{Guard, Shared, Task, WRITE_COUNTERS};
 #[cfg(test)]
 pub(crate) use {plane::Stream, settle::Step};
 
