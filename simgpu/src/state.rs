@@ -1,11 +1,8 @@
 //! The machine that this process is attached to, and this process's part of it.
 
-use std::{
-    sync::{
-        Mutex, MutexGuard, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Mutex, MutexGuard, OnceLock,
+    atomic::{AtomicBool, Ordering},
 };
 
 use crate::{
@@ -170,8 +167,7 @@ impl World {
 
     /// The same; `None` if another process, which was stopped, keeps it.
     pub(crate) fn plane_unless_kept(&self) -> Option<Guard<'_>> {
-        const LIMIT: Duration = Duration::from_secs(5);
-        self.shared.lock_within(&self.machine, LIMIT)
+        self.shared.lock_within(&self.machine, 2)
     }
 
     /// What this process has, for this thread alone.

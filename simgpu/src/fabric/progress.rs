@@ -83,6 +83,8 @@ pub(super) fn poll(world: &World, at: u32, seen: &mut Seen) -> Option<Note> {
     }
     let user = plane.wires.endpoints[at as usize].user;
     let endpoints = plane.wires.users[user as usize].endpoints;
+    // It does not wait, even if that could not be told.
+    plane.wires.users[user as usize].waits = false;
     plane.wires.users[user as usize].looks = false;
     loop {
         settle(world, &mut plane);

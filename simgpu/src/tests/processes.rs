@@ -322,7 +322,7 @@ fn a_value_written_by_one_process_releases_the_other_at_its_time_with_its_bytes(
 }
 
 #[test]
-fn a_process_that_is_stopped_in_a_call_holds_up_nobody_who_says_that_it_waits() {
+fn a_process_that_is_stopped_in_a_call_holds_up_no_other_for_ever() {
     two(
         machine,
         |other| {
@@ -331,8 +331,19 @@ fn a_process_that_is_stopped_in_a_call_holds_up_nobody_who_says_that_it_waits() 
             while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
                 thread::sleep(Duration::from_millis(1));
             }
+            // Most calls have no code for it. SAFETY: the child makes one call, and has one thread.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                drop(world().unwrap().plane());
+                // SAFETY: the call ends the process.
+                unsafe { libc::_exit(0) };
+            }
             assert!(world().unwrap().plane_unless_kept().is_none());
             crate::attach::simgpu_wait(1);
+            let mut status = 0;
+            // SAFETY: the status is a live local.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(libc::WEXITSTATUS(status), 1);
             // SAFETY: the call takes two numbers and touches no memory.
             unsafe { libc::kill(pid, libc::SIGCONT) };
             assert!(world().unwrap().plane_unless_kept().is_some());

@@ -19,8 +19,8 @@ use super::{
 };
 use crate::machine::Machine;
 
-/// How long a call waits for the lock.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// For how many seconds a call waits for the lock.
+const PATIENCE_S: u32 = 10;
 
 /// Counters of writes to shared memory. Allocations take them by their place in memory; two that
 /// meet in one make each other's copies look older than they are, which only costs time.
@@ -80,9 +80,10 @@ impl Shared {
         }
     }
 
-    /// Takes the lock, or gives up after `limit`. It is mostly held for less than a microsecond, and
-    /// to sleep takes longer.
-    fn take_lock(&self, limit: Duration) -> libc::c_int {
+    /// Takes the lock, or gives up after some seconds in which this process ran: all of a machine may
+    /// be stopped at once, and go on. The lock is mostly held for less than a microsecond, and to
+    /// sleep takes longer.
+    fn take_lock(&self, seconds: u32) -> libc::c_int {
         const TRIES: usize = 64;
         for _ in 0..TRIES {
             // SAFETY: `make_lock` has made it before anybody could get here.
@@ -91,35 +92,39 @@ impl Shared {
                 code => return code,
             }
         }
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let end = timespec(since_1970 + limit);
-        // SAFETY: as above, and the time is a live local.
-        unsafe { libc::pthread_mutex_timedlock(self.lock.get(), &raw const end) }
+        let wait_a_second = |_| {
+            let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let end = timespec(since_1970 + Duration::from_secs(1));
+            // SAFETY: as above, and the time is a live local.
+            unsafe { libc::pthread_mutex_timedlock(self.lock.get(), &raw const end) }
+        };
+        let mut codes = (0..seconds).map(wait_a_second);
+        codes.find(|code| *code != libc::ETIMEDOUT).unwrap_or(libc::ETIMEDOUT)
     }
 
     /// The plane, for this thread alone; repairs what a process left that died with the lock. A
     /// process that was stopped with it keeps it: then this one ends with a sentence, because most
     /// calls have no code for that.
     pub(crate) fn lock<'a>(&'a self, machine: &'a Machine) -> Guard<'a> {
-        self.lock_within(machine, PATIENCE).unwrap_or_else(|| {
+        self.lock_within(machine, PATIENCE_S).unwrap_or_else(|| {
             let holder = self.holder.load(Ordering::Relaxed);
             let _ = writeln!(
                 io::stderr(),
                 "error: the simulated machine does not answer: process {holder} was stopped in the \
-                 middle of a call"
+                 middle of a call: let it go on (kill -CONT {holder}) or end it, and run again"
             );
             // SAFETY: the call takes a number and does not return.
             unsafe { libc::_exit(1) }
         })
     }
 
-    /// The same, unless another process keeps the lock for so long.
+    /// The same; `None` if another process keeps the lock for so long.
     pub(crate) fn lock_within<'a>(
         &'a self,
         machine: &'a Machine,
-        limit: Duration,
+        seconds: u32,
     ) -> Option<Guard<'a>> {
-        let code = self.take_lock(limit);
+        let code = self.take_lock(seconds);
         if code == libc::ETIMEDOUT {
             return None;
         }
