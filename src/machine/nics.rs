@@ -36,6 +36,10 @@ pub struct Nic {
     pub pci: Option<pci::Device>,
     /// Its ports.
     pub ports: Vec<Port>,
+    /// The version of its firmware, if it is an RDMA device.
+    pub firmware: Option<String>,
+    /// The largest packet of its interfaces for IP, in bytes.
+    pub mtu_bytes: Option<u32>,
 }
 
 /// The kind of a network interface.
@@ -89,6 +93,7 @@ pub fn nics(system: &System, devices: &[pci::Device], missing: &mut Vec<String>)
             address.is_some() && nic.pci.as_ref().map(|pci| pci.address.as_str()) == address
         };
         if let Some(nic) = nics.iter_mut().filter(|nic| nic.is_rdma()).find(is_same) {
+            nic.mtu_bytes = nic.mtu_bytes.or(mtu_bytes(system, &name, missing));
             nic.interfaces.push(name);
         } else if optional(system.value(format!("{NET}/{name}/type")), missing) == Some(ETHERNET) {
             nics.push(Nic {
@@ -96,6 +101,8 @@ pub fn nics(system: &System, devices: &[pci::Device], missing: &mut Vec<String>)
                 interfaces: vec![name.clone()],
                 pci: found(devices, address),
                 ports: vec![ethernet_port(system, &name, missing)],
+                firmware: None,
+                mtu_bytes: mtu_bytes(system, &name, missing),
                 name,
             });
         }
@@ -162,7 +169,14 @@ fn rdma(
         Some("Ethernet") => NicKind::Roce,
         _ => NicKind::Rdma,
     };
-    Some(Nic { name: name.to_owned(), kind, interfaces: Vec::new(), pci, ports })
+    let firmware = optional(system.text(format!("{folder}/fw_ver")), missing);
+    let (name, interfaces) = (name.to_owned(), Vec::new());
+    Some(Nic { name, kind, interfaces, pci, ports, firmware, mtu_bytes: None })
+}
+
+/// The largest packet of an interface for IP.
+fn mtu_bytes(system: &System, name: &str, missing: &mut Vec<String>) -> Option<u32> {
+    optional(system.value(format!("{NET}/{name}/mtu")), missing)
 }
 
 /// The word of a port's state, which is written as `4: ACTIVE`.

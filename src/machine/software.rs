@@ -42,6 +42,8 @@ const PACKAGES: &str = "/opt/amazon/efa_installed_packages";
 pub struct Software {
     /// The version of EFA's installer.
     pub efa_installer: Option<String>,
+    /// The version of Fabric Manager, which has to be the driver's.
+    pub fabric_manager: Option<String>,
     /// NCCL, each file once; the first one is used.
     pub nccl: Vec<Installed>,
     /// libfabric.
@@ -84,6 +86,7 @@ impl Software {
         let packages = system.text(PACKAGES).unwrap_or_default();
         let mut software = Self {
             efa_installer: first(&INSTALLER, &packages),
+            fabric_manager: fabric_manager(system),
             nccl: loader.find(system, |name| name == "libnccl.so.2"),
             libfabric: loader.find(system, |name| name == "libfabric.so.1"),
             cuda_runtime: loader.find(system, |name| name == "libcudart.so"),
@@ -134,6 +137,22 @@ impl Software {
     }
 }
 
+/// The version of Fabric Manager by Debian's list of packages; elsewhere by its own log, where it
+/// has refused the driver.
+fn fabric_manager(system: &System) -> Option<String> {
+    let packages = system.text("/var/lib/dpkg/status").unwrap_or_default();
+    let is_it = |package: &&str| {
+        package.starts_with("Package: nvidia-fabricmanager")
+            && package.contains("\nStatus: install ok installed\n")
+    };
+    let package = packages.split("\n\n").map(str::trim_start).find(is_it);
+    let log = || system.text("/var/log/fabricmanager.log").ok();
+    match package {
+        Some(package) => first(&PACKAGE_VERSION, package),
+        None => first(&FABRIC_MANAGER_REFUSAL, &log()?),
+    }
+}
+
 /// What libfabric offers here, if it is here.
 fn providers() -> Option<BTreeMap<String, BTreeSet<String>>> {
     super::fabric().ok()?;
@@ -154,6 +173,14 @@ static LIBFABRIC: LazyLock<Regex> =
 
 static PLUGIN: LazyLock<Regex> =
     LazyLock::new(|| expression(r"(?:^|\s)(?:libnccl-ofi|aws-ofi-nccl)[a-z-]*[-_](\d+(?:\.\d+)+)"));
+
+static PACKAGE_VERSION: LazyLock<Regex> =
+    LazyLock::new(|| expression(r"(?m)^Version: (?:\d+:)?(\d+(?:\.\d+)+)"));
+
+/// `fabric manager NVIDIA GPU driver interface version 530.30.02 don't match with driver version
+/// 530.41.03` (NVIDIA/gpu-operator, issue 544).
+static FABRIC_MANAGER_REFUSAL: LazyLock<Regex> =
+    LazyLock::new(|| expression(r"driver interface version (\d+(?:\.\d+)+) do"));
 
 /// The plugin's name of itself in NCCL's log.
 static OFI_PLUGIN: LazyLock<regex::bytes::Regex> =

@@ -261,7 +261,7 @@ fn phases(
     let empty = passes.empty_spans()?;
     if let Some(EmptySpans { span, .. }) = empty {
         let least = &mut passes.clock.sample_time_min;
-        *least = span.saturating_mul(sampling::EMPTY_SPANS_MIN).max(*least);
+        *least = sampling::time_beside_empty(span, effort.precision).max(*least);
     }
     let clock = passes.clock;
     let mut stop = sampling::Stop::new(effort, clock, iterations.operations());

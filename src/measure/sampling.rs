@@ -26,8 +26,8 @@ const CONFIRMED_TIME: Duration = Duration::from_millis(50);
 /// Spans without operations, for the median of their times.
 pub(super) const EMPTY_SPANS: usize = 21;
 
-/// A sample lasts at least this many times a span without operations: 0.4 % of error.
-pub(super) const EMPTY_SPANS_MIN: u32 = 250;
+/// A span without operations is at most this share of the precision, or of 1 % if that is more.
+const EMPTY_SHARE_OF_PRECISION: f64 = 0.4;
 
 /// Single operations that are verified one by one before the bandwidth pass.
 pub(super) const PROOFS: usize = 16;
@@ -211,6 +211,11 @@ fn until_look(time: Duration, count: usize, each: Duration) -> Option<usize> {
         look = look.saturating_mul(2);
     }
     (look > count + count / 10).then(|| look - count)
+}
+
+/// How long a sample lasts at least in which a span without operations takes `empty`.
+pub(super) fn time_beside_empty(empty: Duration, precision: f64) -> Duration {
+    empty.div_f64(EMPTY_SHARE_OF_PRECISION * precision.max(0.01))
 }
 
 /// As many samples as fit into the `time` of a batch.

@@ -199,6 +199,51 @@ const DEFECTS: &[Planted] = &[
       path = '/usr/lib/libnccl.so.2.18.1'\n\
       text = ''",
      "note", "nccl", &["several of NCCL", "2.18.1"]),
+    (P5, "[[gpu]]\nordinals = [3]\nmultiprocessors = 131",
+     "problem", "gpus-alike", &["multiprocessors: 131 (GPU 3), 132 (the other 7)"]),
+    (P5, "[[gpu]]\nordinals = [3]\nmemory_mib = 40960",
+     "problem", "gpus-alike", &["memory: 40.0 GiB (GPU 3), 80.0 GiB (the other 7)"]),
+    (P5, "[[gpu]]\nordinals = [3]\nsm_clock_mhz = 1500",
+     "problem", "gpus-alike", &["highest SM clock: 1500 MHz (GPU 3), "]),
+    (P5, "[[gpu]]\nordinals = [3]\nmemory_clock_mhz = 1000",
+     "problem", "gpus-alike", &["highest memory clock: 1000 MHz (GPU 3), "]),
+    (P5, "[[gpu]]\nordinals = [3]\npower_limit_default_w = 350",
+     "problem", "gpus-alike", &["default power limit: 350 W (GPU 3), 700 W (the other 7)"]),
+    (P5, "[[gpu]]\nordinals = [3, 5]\npower_limit_w = 400",
+     "problem", "power-limit", &["GPU 3 400 W of 700 W, GPU 5 400 W", "-pl"]),
+    (P5, "[[gpu]]\nordinals = [3]\necc = false",
+     "problem", "gpus-alike", &["ECC: off (GPU 3), on (the other 7)"]),
+    (P5, "[[gpu]]\nordinals = [3]\npersistence = false",
+     "problem", "gpus-alike", &["persistence mode: off (GPU 3), "]),
+    (P5, "[[gpu]]\nordinals = [3]\ncompute_mode = 'prohibited'",
+     "problem", "gpus-alike", &["compute mode: prohibited (GPU 3), default (the other 7)"]),
+    (P5, "[[gpu]]\nordinals = [3]\nvbios = '96.00.1'",
+     "note", "gpus-alike", &["VBIOS: 96.00.1 (GPU 3), 0.0 (the other 7)"]),
+    (P5, "[[gpu]]\nordinals = [3]\ninforom = 'G520'",
+     "note", "gpus-alike", &["InfoROM: G520 (GPU 3), "]),
+    (P5, "[[gpu]]\nordinals = [3]\nname = 'NVIDIA A100'\nsm_clock_mhz = 1410",
+     "note", "gpus-alike", &["several models: 1 × NVIDIA A100, 7 × NVIDIA H100"]),
+    (P5, "[[gpu]]\nordinals = [3]\npcie_generation = 3\npcie_generation_max = 3",
+     "problem", "gpus-alike", &["PCIe generation: 3 (GPU 3), 5 (the other 7)"]),
+    (P5, "[[nic]]\nindices = [4]\nrate_gbps = 50",
+     "problem", "interfaces-alike", &["rate: 50 Gbit/s (rdmap68s0), 100 Gbit/s (the other 31)"]),
+    (P5, "[[host.file]]\npath = '/sys/class/infiniband/rdmap65s0/fw_ver'\ntext = \"1.2\\n\"",
+     "note", "interfaces-alike", &["firmware: 1.2 (rdmap65s0), "]),
+    (P5, "[[host.file]]\npath = '/sys/bus/pci/devices/0000:41:00.0/current_link_width'\ntext = '8'",
+     "problem", "interfaces-alike", &["PCIe link: PCIe5 x8 (rdmap65s0), "]),
+    (P5, "[[host.file]]\npath = '/sys/bus/pci/devices/0000:41:00.0/numa_node'\ntext = \"-1\\n\"",
+     "problem", "numa-nodes", &["rdmap65s0 (numa_node is -1)", "2"]),
+    (P4D, "[[host.file]]\npath = '/sys/bus/pci/devices/0000:40:00.0/current_link_width'\ntext = '8'\n\
+      [[host.file]]\npath = '/sys/bus/pci/devices/0000:41:00.0/current_link_width'\ntext = '8'\n\
+      [[host.file]]\npath = '/sys/bus/pci/devices/0000:42:00.0/current_link_width'\ntext = '8'\n\
+      [[host.file]]\npath = '/sys/bus/pci/devices/0000:43:00.0/current_link_width'\ntext = '8'",
+     "problem", "rdma-ports", &["rdmap64s0 has 100 Gbit/s on PCIe3 x8, 7.9 GB/s at most", "2 more"]),
+    (P5, "[[host.file]]\npath = '/var/lib/dpkg/status'\ntext = \"Package: bash\\nVersion: 5.2-1\\n\\n\
+      Package: nvidia-fabricmanager-570\\nStatus: install ok installed\\nVersion: 570.86.15-1\\n\"",
+     "problem", "fabric-manager-version", &["Fabric Manager is 570.86.15, the driver 570.00.00"]),
+    (P5, "[[host.file]]\npath = '/var/log/fabricmanager.log'\ntext = \"fabric manager NVIDIA GPU driver \
+      interface version 530.30.02 don't match with driver version 570.00.00.\\n\"",
+     "problem", "fabric-manager-version", &["530.30.02"]),
     (P4D, "[[host.file]]\npath = '/proc/self/limits'\ntext = 'Limit  Sof'",
      "cannot-tell", "locked-memory", &["/proc/self/limits does not tell"]),
     (P4D, "[[host.file]]\npath = '/proc/self/mountinfo'\ntext = '26 24 0:23 / /dev/sh'",
@@ -382,6 +427,36 @@ fn ranks_that_share_a_gpu_and_versions_that_differ_are_named() {
     assert!(answer.code == 0 && !notes.is_empty(), "{}", answer.stdout);
     assert!(notes.iter().all(|(check, _)| check == "versions"), "{notes:#?}");
     assert!(notes.iter().any(|(_, text)| text.contains("1.30.0 on ranks 1")), "{notes:#?}");
+}
+
+#[test]
+fn a_host_unlike_the_others_is_named_and_hosts_of_one_type_are_alike() {
+    let second = |of: &str| format!("[[gpu]]\nordinals = [8, 9, 10, 11, 12, 13, 14, 15]\n{of}\n");
+    let mpi = every_launcher().next().unwrap();
+    for (defect, verdict, words) in [
+        (String::new(), "", ""),
+        (second("vbios = '96.00.1'"), "note", "VBIOS of GPUs: 96.00.1 ({}), 0.0 (the other 2)"),
+        (second("ecc = false"), "problem", "ECC of GPUs: off ({}), on (the other 2)"),
+        (second("numa_node = 0"), "problem", "NUMA nodes of GPUs: 0 0 0 0 0 0 0 0 ({}), "),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("machine.toml");
+        fs::write(&file, format!("schema = 1\nfrom = 'p4d.24xlarge'\nhosts = 3\n{defect}"))
+            .unwrap();
+        let line = format!("doctor --json --simulate {}", file.display());
+        let (output, said) = mpi.outcome(3, &line);
+        let code = i32::from(verdict == "problem");
+        let answer = Answer { code, stdout: text(&output.stdout), stderr: said };
+        assert_eq!(output.status.code(), Some(code), "{}", answer.stderr);
+        if verdict.is_empty() {
+            assert!(answer.findings(&["problem", "note"]).is_empty(), "{}", answer.stdout);
+            continue;
+        }
+        let host =
+            answer.json()["hosts"][1].as_str().unwrap().split(',').next().unwrap().to_owned();
+        answer.is_only(verdict, "hosts-alike", &[&words.replace("{}", &host)], &defect);
+        assert_eq!(answer.json()["findings"][0]["ranks"], serde_json::json!([1]), "{defect}");
+    }
 }
 
 #[test]

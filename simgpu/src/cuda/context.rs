@@ -6,13 +6,17 @@ use super::{
     queue::{close_drained, idle, synchronize_all},
     reach::can_enable,
 };
-use crate::{fabric, state::World, timing::cost::Place};
+use crate::{fabric, machine::ComputeMode, state::World, timing::cost::Place};
 
 driver! {
     fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: i32) |world| {
         let mut local = world.local();
         let gpu = local.gpu(device)?;
         if local.context(gpu).retained == 0 {
+            let mode = world.machine.gpus[gpu as usize].health.compute_mode;
+            if mode == ComputeMode::Prohibited {
+                return Err(Code::UNKNOWN);
+            }
             let bytes = world.machine.gpus[gpu as usize].memory_bytes;
             let opened = local.memory.open(gpu, bytes).map_err(|_| Code::OUT_OF_MEMORY)?;
             if let Some(range) = opened.filter(|_| world.machine.symbolic_memory) {

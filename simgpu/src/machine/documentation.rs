@@ -1,4 +1,4 @@
-//! Holds `docs/machines.md` to what machine files are and instances have, and the catalogue to
+//! Holds `docs/machines.md` and `docs/simulated-faults.md` to what machine files are and instances have, and the catalogue to
 //! its own list of sources.
 
 use std::{collections::BTreeSet, fs};
@@ -11,8 +11,10 @@ use super::{
 
 /// The text below a heading, as far as the next one that is not below it.
 fn section(heading: &str) -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/machines.md");
-    let text = fs::read_to_string(path).unwrap();
+    let page = |name: &str| {
+        fs::read_to_string(format!("{}/../docs/{name}.md", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    };
+    let text = page("machines") + &page("simulated-faults");
     let depth = heading.chars().take_while(|&letter| letter == '#').count();
     let mut is_code = false;
     let mut lines = text.lines().skip_while(|line| *line != heading);
@@ -78,14 +80,14 @@ const TABLES: [(&str, &str, &str); 18] = [
     ("### `[driver]`", "driver", ""),
     ("### `[efa]`", "efa", ""),
     ("### `[nccl]`", "nccl", ""),
-    ("### `[[fault.slow]]`", "fault.slow", "fraction = 0.5\n"),
-    ("### `[[fault.jitter]]`", "fault.jitter", "share = 0.5\nextra_ns = 1\n"),
-    ("### `[[fault.flip]]`", "fault.flip", ""),
-    ("### `[[fault.call]]`", "fault.call", "name = 'cuInit'\ncode = 1\n"),
-    ("### `[[fault.rank]]`", "fault.rank", "what = 'wrong'\n"),
-    ("### `[[fault.health]]`", "fault.health", "what = 'lost'\n"),
-    ("### `[[fault.detour]]`", "fault.detour", ""),
-    ("### `[[fault.nic]]`", "fault.nic", "what = 'lost'\n"),
+    ("## `[[fault.slow]]`", "fault.slow", "fraction = 0.5\n"),
+    ("## `[[fault.jitter]]`", "fault.jitter", "share = 0.5\nextra_ns = 1\n"),
+    ("## `[[fault.flip]]`", "fault.flip", ""),
+    ("## `[[fault.call]]`", "fault.call", "name = 'cuInit'\ncode = 1\n"),
+    ("## `[[fault.rank]]`", "fault.rank", "what = 'wrong'\n"),
+    ("## `[[fault.health]]`", "fault.health", "what = 'lost'\n"),
+    ("## `[[fault.detour]]`", "fault.detour", ""),
+    ("## `[[fault.nic]]`", "fault.nic", "what = 'lost'\n"),
 ];
 
 #[test]

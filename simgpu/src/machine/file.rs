@@ -7,7 +7,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    BadMachine, FabricState, GPUS_MAX, Machine, NVLINKS_MAX, NicFault, Rate, Throttle, apply,
+    BadMachine, ComputeMode, FabricState, GPUS_MAX, Machine, NVLINKS_MAX, NicFault, Rate, Throttle,
+    apply,
     nics::PortState,
     problem::Problem,
     values::{
@@ -195,6 +196,11 @@ pub(super) struct GpuKeys {
     pub temperature_c: Option<Whole<0, 150>>,
     pub power_w: Option<Whole<0, 9999>>,
     pub power_limit_w: Option<Whole<1, 9999>>,
+    pub power_limit_default_w: Option<Whole<1, 9999>>,
+    pub compute_mode: Option<ComputeMode>,
+    pub persistence: Option<bool>,
+    pub vbios: Option<String>,
+    pub inforom: Option<String>,
     pub nvlink_counters: Option<bool>,
     pub pcie_counter_bits: Option<Bits>,
 }

@@ -34,6 +34,16 @@ pub struct Health {
     pub power_w: u32,
     /// The most that it may take.
     pub power_limit_w: u32,
+    /// The same, as it is built.
+    pub power_limit_default_w: u32,
+    /// Whose contexts it takes.
+    pub compute_mode: ComputeMode,
+    /// Whether the driver keeps it ready while nobody uses it.
+    pub persistence: bool,
+    /// The version of its firmware for the start.
+    pub vbios: String,
+    /// The version of what is stored on its board.
+    pub inforom: String,
     /// Whether the counters of its NVLinks can be read.
     pub nvlink_counters: bool,
     /// Bits of the counters of its PCIe link; `None`: they cannot be read.
@@ -47,6 +57,16 @@ pub struct EccErrors {
     pub corrected: u64,
     /// Those that it could not mend.
     pub uncorrected: u64,
+}
+
+/// Whose contexts a GPU takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ComputeMode {
+    /// Everybody's.
+    Default,
+    /// Nobody's.
+    Prohibited,
 }
 
 /// How far a GPU has come in joining the NVLink fabric.
@@ -132,6 +152,11 @@ impl Default for Health {
             temperature_c: 40,
             power_w: 100,
             power_limit_w: 700,
+            power_limit_default_w: 700,
+            compute_mode: ComputeMode::Default,
+            persistence: true,
+            vbios: "0.0".to_owned(),
+            inforom: "0.0".to_owned(),
             nvlink_counters: true,
             pcie_counter_bits: Some(64),
         }
@@ -215,6 +240,11 @@ pub(super) fn change(gpu: &mut Gpu, keys: &GpuKeys) -> Result<(), Problem> {
     set(&mut health.temperature_c, keys.temperature_c.map(Whole::get_u32));
     set(&mut health.power_w, keys.power_w.map(Whole::get_u32));
     set(&mut health.power_limit_w, keys.power_limit_w.map(Whole::get_u32));
+    set(&mut health.power_limit_default_w, keys.power_limit_default_w.map(Whole::get_u32));
+    set(&mut health.compute_mode, keys.compute_mode);
+    set(&mut health.persistence, keys.persistence);
+    set(&mut health.vbios, keys.vbios.clone());
+    set(&mut health.inforom, keys.inforom.clone());
     set(&mut health.nvlink_counters, keys.nvlink_counters);
     let bits = keys.pcie_counter_bits.map(|bits| Some(bits.get_u32()).filter(|&bits| bits > 0));
     set(&mut health.pcie_counter_bits, bits);

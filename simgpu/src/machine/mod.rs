@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 pub use efa::{Efa, FailingNic, NicFault};
 pub use faults::{CallFault, FailingCall, FailingRank, Faults, Flip, Jitter, RankFault};
 pub use health::{
-    EccErrors, ErrorCounter, FabricState, Health, HealthFault, Incident, is_divisible,
+    ComputeMode, EccErrors, ErrorCounter, FabricState, Health, HealthFault, Incident, is_divisible,
 };
 pub(crate) use host::Host;
 pub(crate) use nics::Nic;

@@ -1,9 +1,9 @@
 //! Calls about how a GPU is doing: clocks, temperature, power, errors; and its settings.
 
-use libc::{c_uint, c_ulonglong};
+use libc::{c_char, c_uint, c_ulonglong};
 use nvml_wrapper_sys::bindings::{
-    self as nvml, nvmlClockType_t, nvmlDevice_t, nvmlEccCounterType_t, nvmlEnableState_t,
-    nvmlMemoryErrorType_t, nvmlReturn_t, nvmlTemperatureSensors_t,
+    self as nvml, nvmlClockType_t, nvmlComputeMode_t, nvmlDevice_t, nvmlEccCounterType_t,
+    nvmlEnableState_t, nvmlMemoryErrorType_t, nvmlReturn_t, nvmlTemperatureSensors_t,
 };
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
     exported,
     given::Argument,
 };
-use crate::machine::{ErrorCounter, Throttle, is_divisible};
+use crate::machine::{ComputeMode, ErrorCounter, Throttle, is_divisible};
 
 impl Device {
     /// What holds its clocks down now.
@@ -98,6 +98,38 @@ exported! {
     /// The most that it may take.
     fn nvmlDeviceGetEnforcedPowerLimit(device: nvmlDevice_t, milliwatts: *mut c_uint) {
         milliwatts.put(device.device()?.gpu.health.power_limit_w * 1000)
+    }
+
+    /// The same, as it is built.
+    fn nvmlDeviceGetPowerManagementDefaultLimit(device: nvmlDevice_t, milliwatts: *mut c_uint) {
+        milliwatts.put(device.device()?.gpu.health.power_limit_default_w * 1000)
+    }
+
+    /// Whose contexts it takes.
+    fn nvmlDeviceGetComputeMode(device: nvmlDevice_t, mode: *mut nvmlComputeMode_t) {
+        mode.put(match device.device()?.gpu.health.compute_mode {
+            ComputeMode::Default => nvml::nvmlComputeMode_enum_NVML_COMPUTEMODE_DEFAULT,
+            ComputeMode::Prohibited => nvml::nvmlComputeMode_enum_NVML_COMPUTEMODE_PROHIBITED,
+        })
+    }
+
+    /// Whether the driver keeps it ready while nobody uses it.
+    fn nvmlDeviceGetPersistenceMode(device: nvmlDevice_t, mode: *mut nvmlEnableState_t) {
+        mode.put(nvmlEnableState_t::from(device.device()?.gpu.health.persistence))
+    }
+
+    /// The version of its firmware for the start.
+    fn nvmlDeviceGetVbiosVersion(device: nvmlDevice_t, version: *mut c_char, length: c_uint) {
+        version.put_text(&device.device()?.gpu.health.vbios, length)
+    }
+
+    /// The version of what is stored on its board.
+    fn nvmlDeviceGetInforomImageVersion(
+        device: nvmlDevice_t,
+        version: *mut c_char,
+        length: c_uint
+    ) {
+        version.put_text(&device.device()?.gpu.health.inforom, length)
     }
 
     /// Whether it is cut into instances, where it could be.

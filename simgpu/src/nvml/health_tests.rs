@@ -10,7 +10,7 @@ use super::{
     events::*,
     health::*,
     links::*,
-    tests::{Session, asked, field_value, gpu, nvml},
+    tests::{Session, asked, field_value, gpu, nvml, text},
     *,
 };
 use crate::{machine::of_file, state::Traffic};
@@ -36,6 +36,8 @@ fn what_a_file_says_of_a_gpu_is_told() {
     let _session = session(
         "from = 'p5.48xlarge'\n[[gpu]]\nordinals = [1]\nmig = true\necc_errors = 3\n\
          ecc_corrected_errors = 4\ntemperature_c = 91\npower_w = 500\npower_limit_w = 600\n\
+         power_limit_default_w = 750\ncompute_mode = 'prohibited'\npersistence = false\n\
+         vbios = '96.00.1'\ninforom = 'G520.2'\n\
          fabric = 'in-progress'\nfabric_status = 15\nclique = 7\n\
          cluster_uuid = '8f0c1a52-0000-4000-8000-0000000000ff'\n[[gpu]]\nordinals = [2]\n\
          ecc = false\n",
@@ -55,6 +57,16 @@ fn what_a_file_says_of_a_gpu_is_told() {
     assert_eq!(asked(|at| nvml!(nvmlDeviceGetTemperature(ill, 0, at))), Ok(91));
     assert_eq!(asked(|at| nvml!(nvmlDeviceGetPowerUsage(ill, at))), Ok(500_000));
     assert_eq!(asked(|at| nvml!(nvmlDeviceGetEnforcedPowerLimit(ill, at))), Ok(600_000));
+    let built = asked(|at| nvml!(nvmlDeviceGetPowerManagementDefaultLimit(ill, at)));
+    assert_eq!(built, Ok(750_000));
+    let modes = [well, ill].map(|device| {
+        let mode = asked(|at| nvml!(nvmlDeviceGetComputeMode(device, at)));
+        (mode, asked(|at| nvml!(nvmlDeviceGetPersistenceMode(device, at))))
+    });
+    assert_eq!(modes, [(Ok(0), Ok(1)), (Ok(2), Ok(0))]);
+    let vbios = text(32, |at, length| nvml!(nvmlDeviceGetVbiosVersion(ill, at, length)));
+    let inforom = text(16, |at, length| nvml!(nvmlDeviceGetInforomImageVersion(ill, at, length)));
+    assert_eq!((vbios.as_deref(), inforom.as_deref()), (Ok("96.00.1"), Ok("G520.2")));
     let fabric = |device| {
         asked(|at: *mut nvmlGpuFabricInfoV_t| {
             // SAFETY: `asked` gives a place for one.

@@ -44,6 +44,11 @@ macro_rules! all_calls {
             nvmlDeviceGetNumaNodeId
             nvmlDeviceGetMemoryAffinity
             nvmlDeviceGetCpuAffinity
+            nvmlDeviceGetPowerManagementDefaultLimit
+            nvmlDeviceGetComputeMode
+            nvmlDeviceGetPersistenceMode
+            nvmlDeviceGetVbiosVersion
+            nvmlDeviceGetInforomImageVersion
             nvmlDeviceGetMigMode
             nvmlDeviceGetEccMode
             nvmlDeviceGetTotalEccErrors

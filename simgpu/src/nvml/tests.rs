@@ -129,7 +129,10 @@ pub(super) fn asked<T: Copy>(call: impl FnOnce(*mut T) -> nvmlReturn_t) -> Answe
 }
 
 /// The text that a call writes into a buffer of this length.
-fn text(length: u32, call: impl FnOnce(*mut c_char, c_uint) -> nvmlReturn_t) -> Answer<String> {
+pub(super) fn text(
+    length: u32,
+    call: impl FnOnce(*mut c_char, c_uint) -> nvmlReturn_t,
+) -> Answer<String> {
     let mut buffer: Vec<c_char> = vec![1; length as usize + 1];
     match call(buffer.as_mut_ptr(), length) {
         SUCCESS => {

@@ -16,7 +16,9 @@ mod pair;
 use std::{ffi::c_ulong, path::Path, sync::OnceLock};
 
 use nvml_wrapper::{
-    self as wrapper, Device, enum_wrappers::device::Clock, error::NvmlError,
+    self as wrapper, Device,
+    enum_wrappers::device::{Clock, ComputeMode},
+    error::NvmlError,
     struct_wrappers::device::PciInfo,
 };
 use nvml_wrapper_sys::bindings as sys;
@@ -75,6 +77,14 @@ pub struct Gpu {
     pub persistence: Option<bool>,
     /// Whether its memory corrects errors.
     pub ecc: Option<bool>,
+    /// Whose contexts it takes: `default`, `exclusive-process` or `prohibited`.
+    pub compute_mode: Option<String>,
+    /// The most that it may take, in thousandths of a watt, unless that has been changed.
+    pub power_limit_default_mw: Option<u32>,
+    /// The version of its firmware for the start.
+    pub vbios: Option<String>,
+    /// The version of what is stored on its board.
+    pub inforom: Option<String>,
     /// How far it has come in joining the NVLink fabric, where there is one.
     pub fabric: Option<Fabric>,
     /// The links to a CPU on the same module.
@@ -136,6 +146,10 @@ impl Nvml {
             mig: device.mig_mode().ok().map(|mode| mode.current != 0),
             persistence: device.is_in_persistent_mode().ok(),
             ecc: device.is_ecc_enabled().ok().map(|mode| mode.currently_enabled),
+            compute_mode: device.compute_mode().ok().map(|mode| words(mode).to_owned()),
+            power_limit_default_mw: device.power_management_limit_default().ok(),
+            vbios: device.vbios_version().ok(),
+            inforom: device.info_rom_image_version().ok(),
             fabric: self.fabric(&device),
             c2c: self.c2c(&device),
             nvlink_gb_s: self.nvlink_gb_s(&device),
@@ -151,6 +165,15 @@ impl Nvml {
 
     fn device(&self, pci_bus_id: &str) -> Option<Device<'_>> {
         self.library.device_by_pci_bus_id(pci_bus_id).ok()
+    }
+}
+
+const fn words(mode: ComputeMode) -> &'static str {
+    match mode {
+        ComputeMode::Default => "default",
+        ComputeMode::ExclusiveThread => "exclusive-thread",
+        ComputeMode::ExclusiveProcess => "exclusive-process",
+        ComputeMode::Prohibited => "prohibited",
     }
 }
 

@@ -3,6 +3,7 @@
 //! Owns the checks, their verdicts and their words. A check is a pure function of what `machine`
 //! has read. A check that cannot tell says why.
 
+mod alike;
 mod checks;
 mod ranks;
 

@@ -5,7 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Advice, Facts, Finding, Located, examine};
+use super::{
+    Advice, Facts, Finding, Located,
+    alike::{self, Unlike},
+    examine,
+};
 use crate::{
     machine::{self, host::Identity, software::Installed, tally},
     plan::topology::Domain,
@@ -29,6 +33,12 @@ pub struct Member {
     pub domain: Option<Domain>,
     /// Versions, by the name of the software.
     pub versions: BTreeMap<String, String>,
+    /// The product in the firmware's description: on EC2 the instance type.
+    pub product: Option<String>,
+    /// What its host is compared with others by, by the name of the property.
+    pub properties: BTreeMap<String, String>,
+    /// The variables that should be the same for all ranks.
+    pub variables: BTreeMap<String, String>,
     /// Its findings.
     pub findings: Vec<Finding>,
     /// What else could be checked.
@@ -61,6 +71,9 @@ impl Member {
             gpu: gpu.map(|gpu| gpu.node.uuid.clone()),
             domain: domain(facts),
             versions: versions.into_iter().filter_map(known).collect(),
+            product: facts.host.product.clone().ok(),
+            properties: alike::of_host(facts),
+            variables: common_variables(facts),
             findings: examine(facts),
             beyond: super::beyond(facts),
             simulated: facts.survey.simulated,
@@ -96,6 +109,8 @@ pub(super) const ALL: &[(&str, Check)] = &[
     ("ranks-on-gpus", shared_gpus),
     ("ranks-apart", apart),
     ("nvlink-domain", domains),
+    ("hosts-alike", hosts),
+    ("variables-alike", variables),
     ("versions", versions),
 ];
 
@@ -278,6 +293,65 @@ fn domains(members: &[Member]) -> Vec<Located> {
         found.push(located(finding, &ranks));
     }
     found
+}
+
+/// Variables that ranks may have for themselves: what they see, what they log, and who they are.
+const OF_A_RANK: [&str; 5] = [
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NCCL_DEBUG",
+    "NCCL_DEBUG_FILE",
+    "NCCL_HOSTID",
+];
+
+/// The variables that should be the same for all ranks.
+fn common_variables(facts: &Facts) -> BTreeMap<String, String> {
+    let settings = facts.settings.iter().map(|setting| (&setting.name, &setting.value));
+    let all = settings.chain(&facts.variables);
+    let is_common = |(name, _): &(&String, &String)| !OF_A_RANK.contains(&name.as_str());
+    all.filter(is_common).map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// Hosts of one type that are not alike.
+fn hosts(members: &[Member]) -> Vec<Located> {
+    let hosts: BTreeMap<&Option<String>, &Member> =
+        members.iter().rev().map(|member| (&member.identity.hostname, member)).collect();
+    let mut types: BTreeMap<&Option<String>, Vec<&Member>> = BTreeMap::new();
+    for member in hosts.into_values() {
+        types.entry(&member.product).or_default().push(member);
+    }
+    let mut found = Vec::new();
+    for alike in types.into_values() {
+        let properties: Vec<_> = alike.iter().map(|member| member.properties.clone()).collect();
+        for unlike in Unlike::among(&properties) {
+            let name = |place: usize| alike[place].identity.hostname.clone().unwrap_or("?".into());
+            let odd: Vec<&Member> = unlike.odd().into_iter().map(|place| alike[place]).collect();
+            found.push(located(alike::host_finding(&unlike.property, unlike.seen(name)), &odd));
+        }
+    }
+    found
+}
+
+/// Variables that are not the same for all ranks.
+fn variables(members: &[Member]) -> Vec<Located> {
+    let names: BTreeSet<&String> =
+        members.iter().flat_map(|member| member.variables.keys()).collect();
+    let of = |member: &Member| {
+        let value = |name: &String| member.variables.get(name).map_or("unset", String::as_str);
+        names.iter().map(|&name| (name.clone(), value(name).to_owned())).collect()
+    };
+    let all: Vec<BTreeMap<String, String>> = members.iter().map(of).collect();
+    let finding = |unlike: Unlike| {
+        let odd: Vec<&Member> = unlike.odd().into_iter().map(|place| &members[place]).collect();
+        let seen = unlike.seen(|place| format!("rank {}", members[place].rank));
+        let finding = Finding::note(seen).with(Advice {
+            means: "ranks may choose different paths, or wait for each other for ever",
+            remedy: "give all ranks the same variables (mpirun -x NAME, srun --export)",
+            source: "NCCL user guide, environment variables",
+        });
+        located(finding, &odd)
+    };
+    Unlike::among(&all).into_iter().map(finding).collect()
 }
 
 /// Versions that are not the same everywhere.

@@ -172,6 +172,20 @@ fn a_path_that_is_not_there_cannot_be_switched_off() {
 }
 
 #[test]
+fn a_variable_that_one_rank_has_is_named_unless_it_is_its_own() {
+    let one = facts(&described(None), &[("NCCL_DEBUG", "INFO")]);
+    let other = facts(&described(None), &[("NCCL_ALGO", "Ring")]);
+    let members: Vec<Member> = [(0, &one), (1, &one), (2, &other)]
+        .map(|(rank, facts)| Member::new(rank, rank as usize, facts))
+        .into();
+    let report = Report::of(&members);
+    let told = report.findings.iter().filter(|located| located.finding.check == "variables-alike");
+    let told: Vec<(&str, &[u32])> =
+        told.map(|located| (located.finding.seen.as_str(), &located.ranks[..])).collect();
+    assert_eq!(told, [("NCCL_ALGO: Ring (rank 2), unset (the other 2)", &[2][..])]);
+}
+
+#[test]
 fn what_all_ranks_say_is_told_once_and_what_one_says_with_its_number() {
     let one = facts(&described(None), &[]);
     let small = json!({ "text": "26 24 0:23 / /dev/shm rw - tmpfs tmpfs rw,size=65536k\n" });

@@ -16,8 +16,10 @@ pub enum Part {
     NvLinks(u32),
     /// The PCIe link of a GPU.
     Pcie,
-    /// The count or the rate of its EFA interfaces.
+    /// The count of its EFA interfaces.
     Efa,
+    /// The rate of all its EFA interfaces together.
+    EfaRate,
     /// Its NUMA nodes.
     NumaNodes,
 }
@@ -78,7 +80,7 @@ pub fn differences(survey: &Survey, catalogue: &Catalogue) -> Vec<Difference> {
         let together: Option<f64> = rates.into_iter().sum();
         if let (Some(together), Some(total)) = (together, total) {
             let gb_s = |rate: f64| format!("{rate:.1} GB/s");
-            differ(Part::Efa, "rate of EFA", gb_s(together), gb_s(gb_s_of_gbit_s(total.get())));
+            differ(Part::EfaRate, "rate of EFA", gb_s(together), gb_s(gb_s_of_gbit_s(total.get())));
         }
     }
     if let Some(nodes) = instance.numa_nodes.filter(|_| !survey.nodes.is_empty()) {

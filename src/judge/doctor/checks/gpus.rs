@@ -145,6 +145,31 @@ pub(super) fn condition(facts: &Facts) -> Vec<Finding> {
     found
 }
 
+/// Whether somebody has lowered the power that a GPU may take.
+pub(super) fn power_limit(facts: &Facts) -> Option<Finding> {
+    let limits = facts.survey.gpus.iter().filter_map(|gpu| {
+        let now = gpu.condition.as_ref()?.power_limit_mw?;
+        Some((gpu.node.gpu.0, now, gpu.nvml.as_ref()?.power_limit_default_mw?))
+    });
+    let limits: Vec<(u32, u32, u32)> = limits.collect();
+    let lowered = limits.iter().filter(|(_, now, default)| now < default);
+    let lowered: Vec<String> = lowered
+        .map(|(gpu, now, default)| format!("GPU {gpu} {} W of {} W", now / 1000, default / 1000))
+        .collect();
+    if lowered.is_empty() {
+        let is_known = !limits.is_empty() && limits.len() == facts.survey.gpus.len();
+        return is_known.then(|| Finding::ok("no GPU's power limit is below its default"));
+    }
+    let seen = format!("power limits are below their defaults: {}", lowered.join(", "));
+    Some(Finding::problem(seen).with(Advice {
+        means: "under load the clocks fall earlier: kernels and reductions, and so collectives, \
+                are slower",
+        remedy: "as root: nvidia-smi -i GPU -pl WATTS; if it comes back, whoever runs the board \
+                 limits it: take another machine (on EC2: stop and start the instance)",
+        source: "nvmlDeviceGetEnforcedPowerLimit, nvmlDeviceGetPowerManagementDefaultLimit",
+    }))
+}
+
 /// Errors of the hardware, which no program can cause (NVIDIA, "XID Errors").
 const HARDWARE: [u64; 14] = [48, 61, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140, 145, 149];
 
@@ -207,6 +232,22 @@ pub(super) fn fabric(facts: &Facts) -> Option<Finding> {
         remedy: "systemctl status nvidia-fabricmanager; its version must be the driver's, and in a \
                  container it runs on the host",
         source: "NVIDIA Fabric Manager user guide; nvmlDeviceGetGpuFabricInfo",
+    }))
+}
+
+/// Fabric Manager refuses to work with a driver of another version.
+pub(super) fn fabric_manager_version(facts: &Facts) -> Option<Finding> {
+    let installed = facts.software.fabric_manager.as_ref()?;
+    let driver = facts.host.driver_version.as_ref().ok()?;
+    if installed == driver {
+        return Some(Finding::ok(format!("Fabric Manager has the driver's version {driver}")));
+    }
+    let seen = format!("Fabric Manager is {installed}, the driver {driver}");
+    Some(Finding::problem(seen).with(Advice {
+        means: "Fabric Manager does not start, and GPUs behind an NVSwitch wait for it: no GPU can \
+                be used",
+        remedy: "install the version of nvidia-fabricmanager that the driver has, and hold both",
+        source: "NVIDIA Fabric Manager user guide; /var/lib/dpkg/status, /var/log/fabricmanager.log",
     }))
 }
 
@@ -372,6 +413,8 @@ pub(super) fn persistence(facts: &Facts) -> Option<Finding> {
     let is_told = !modes.is_empty();
     match &facts.host.processes {
         _ if facts.survey.gpus.is_empty() => None,
+        // Where some have it and some do not, they are not alike.
+        _ if modes.contains(&true) && modes.contains(&false) => None,
         _ if is_told && modes.iter().all(|on| *on) => Some(Finding::ok("persistence mode is on")),
         Ok(names) if names.contains(PERSISTENCE_DAEMON) => {
             Some(Finding::ok("nvidia-persistenced runs"))

@@ -1,9 +1,12 @@
 //! Whether all parts that the machine should have are there and can be read.
 
+use std::collections::BTreeSet;
+
 use super::{Advice, Facts, Finding};
 use crate::{
     judge::expected::{Difference, Machine, Part, differences},
-    machine::links::GpuLinks,
+    machine::{links::GpuLinks, pci::Device},
+    units::count,
 };
 
 /// The most files that are listed.
@@ -25,7 +28,12 @@ pub(super) fn unread(facts: &Facts) -> Vec<Finding> {
 }
 
 pub(super) fn complete(facts: &Facts) -> Vec<Finding> {
-    let found = differences(&facts.survey, &facts.catalogue);
+    let mut found = differences(&facts.survey, &facts.catalogue);
+    let rates = facts.rdma_devices().filter_map(|nic| nic.rate_gbit_s().map(f64::to_bits));
+    if rates.collect::<BTreeSet<u64>>().len() > 1 {
+        // `interfaces-alike` names those that are slower than the others.
+        found.retain(|difference| difference.part != Part::EfaRate);
+    }
     if !found.is_empty() {
         return found.into_iter().map(|difference| finding(difference, facts)).collect();
     }
@@ -38,6 +46,43 @@ pub(super) fn complete(facts: &Facts) -> Vec<Finding> {
         (Ok(name), Some(_)) => Finding::ok(format!("as {name} should have them: {parts}")),
         _ => Finding::ok(format!("all there: {parts}")),
     }]
+}
+
+/// Devices of a machine with several NUMA nodes of which the kernel does not know the node.
+pub(super) fn numa_nodes(facts: &Facts) -> Option<Finding> {
+    let survey = &facts.survey;
+    let has_cpus = |cpus: &Option<String>| cpus.as_ref().is_some_and(|list| !list.is_empty());
+    let nodes = survey.nodes.iter().filter(|node| has_cpus(&node.cpus)).count();
+    if nodes < 2 {
+        return None;
+    }
+    let gpus = survey.gpus.iter().map(|gpu| (format!("GPU {}", gpu.node.gpu.0), &gpu.pci));
+    let devices = gpus.chain(facts.rdma_devices().map(|nic| (nic.name.clone(), &nic.pci)));
+    let known: Vec<(String, &Device)> =
+        devices.filter_map(|(name, pci)| Some((name, pci.as_ref()?))).collect();
+    // `machine-files` reports what could not be read.
+    let is_unread = |device: &Device| {
+        let file = format!("{}/numa_node", device.address);
+        survey.missing.iter().any(|reason| reason.contains(&file))
+    };
+    let lost = known.iter().filter(|(_, pci)| pci.numa_node.is_none() && !is_unread(pci));
+    let lost: Vec<&str> = lost.map(|(name, _)| name.as_str()).collect();
+    if lost.is_empty() {
+        let all = count(known.len(), "device");
+        let seen = format!("the kernel knows the NUMA node of {all}");
+        return (!known.is_empty()).then(|| Finding::ok(seen));
+    }
+    let seen = format!(
+        "the kernel does not know the NUMA node of {} (numa_node is -1); there are {nodes}",
+        lost.join(", ")
+    );
+    Some(Finding::problem(seen).with(Advice {
+        means: "programs, NCCL too, may take the far half of the host's memory and its CPUs for it: \
+                copies to and from host memory are slower",
+        remedy: "see whether the firmware or the hypervisor hides it; as root: echo NODE > \
+                 /sys/bus/pci/devices/ADDRESS/numa_node",
+        source: "the kernel's ABI/testing/sysfs-bus-pci",
+    }))
 }
 
 /// The parts of the machine that could be compared.
@@ -69,7 +114,7 @@ fn finding(difference: Difference, facts: &Facts) -> Finding {
     let verdict = if is_note { Finding::note } else { Finding::problem };
     let down = match part {
         Part::NvLinks(gpu) => down(facts, gpu),
-        Part::Gpus | Part::Pcie | Part::Efa | Part::NumaNodes => String::new(),
+        Part::Gpus | Part::Pcie | Part::Efa | Part::EfaRate | Part::NumaNodes => String::new(),
     };
     let (means, remedy) = match part {
         Part::Gpus => (
@@ -94,7 +139,7 @@ fn finding(difference: Difference, facts: &Facts) -> Finding {
             "attach interfaces of EFA when the instance is launched; load the kernel's module efa; \
              give a container the devices (vpc.amazonaws.com/efa)",
         ),
-        Part::Efa => (
+        Part::Efa | Part::EfaRate => (
             "the bandwidth between hosts is smaller, and GPUs share interfaces",
             "attach an interface of EFA to each network card when the instance is launched; give a \
              container all of them (vpc.amazonaws.com/efa)",

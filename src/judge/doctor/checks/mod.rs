@@ -6,7 +6,7 @@ mod instance;
 mod network;
 mod variables;
 
-use super::{Advice, Facts, Finding};
+use super::{Advice, Facts, Finding, alike};
 
 /// A check of the facts of a host. It finds nothing if there is nothing to look at.
 pub(super) enum Check {
@@ -31,13 +31,18 @@ impl Check {
 pub(super) const ALL: &[(&str, Check)] = &[
     ("machine-files", Several(instance::unread)),
     ("instance", Several(instance::complete)),
+    ("gpus-alike", Several(alike::gpus)),
+    ("interfaces-alike", Several(alike::interfaces)),
+    ("numa-nodes", One(instance::numa_nodes)),
     ("driver", One(gpus::driver)),
     ("visible-gpus", One(gpus::visible)),
     ("mig", One(gpus::mig)),
     ("gpu-condition", Several(gpus::condition)),
     ("xid", One(gpus::xids)),
     ("confidential-computing", One(gpus::confidential)),
+    ("power-limit", One(gpus::power_limit)),
     ("fabric-manager", One(gpus::fabric)),
+    ("fabric-manager-version", One(gpus::fabric_manager_version)),
     ("fabric", Several(gpus::clique)),
     ("imex", One(gpus::imex)),
     ("peer-access", One(gpus::peer_access)),

@@ -1,14 +1,9 @@
 //! The network between hosts: devices, their files, and the libraries that use them.
 
-use std::collections::BTreeSet;
-
 use super::{Advice, Facts, Finding};
 use crate::{
-    machine::{
-        nics::{Nic, NicKind},
-        software::Installed,
-    },
-    units::count,
+    machine::{nics::Nic, software::Installed},
+    units::{count, gb_s_of_gbit_s},
 };
 
 /// The first kernel that lets RDMA devices import GPU memory as dma-bufs.
@@ -20,6 +15,9 @@ const PEER_MODULES: [&str; 3] = ["nvidia_peermem", "efa_nv_peermem", "nv_peer_me
 /// The first libfabric that uses EFA's RDMA by default, and the first that registers dma-bufs.
 const LIBFABRIC_RDMA: (u32, u32) = (1, 18);
 const LIBFABRIC_DMA_BUF: (u32, u32) = (1, 20);
+
+/// The most devices that are listed.
+const LISTED_MAX: usize = 2;
 
 pub(super) fn devices(facts: &Facts) -> Option<Finding> {
     let here = facts.rdma_devices().count();
@@ -45,7 +43,6 @@ pub(super) fn devices(facts: &Facts) -> Option<Finding> {
 }
 
 pub(super) fn ports(facts: &Facts) -> Vec<Finding> {
-    const SOURCE: &str = "the kernel's ABI/stable/sysfs-class-infiniband";
     let devices: Vec<&Nic> = facts.rdma_devices().collect();
     if devices.is_empty() {
         return Vec::new();
@@ -61,34 +58,37 @@ pub(super) fn ports(facts: &Facts) -> Vec<Finding> {
         findings.push(Finding::problem(seen).with(Advice {
             means: "their share of the network's bandwidth is missing, or nothing goes out",
             remedy: "rdma link; dmesg; on EC2: stop and start the instance, or take another one",
-            source: SOURCE,
+            source: "the kernel's ABI/stable/sysfs-class-infiniband",
         }));
     }
-    let kinds: BTreeSet<NicKind> = devices.iter().map(|nic| nic.kind).collect();
-    for kind in kinds {
-        let alike = devices.iter().filter(|nic| nic.kind == kind);
-        // The rate of a port that is down is not known.
-        let told: Vec<(&str, f64)> =
-            alike.filter_map(|nic| Some((nic.name.as_str(), nic.rate_gbit_s()?))).collect();
-        let most = told.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
-        let slow = told.iter().filter(|(_, rate)| *rate < most);
-        let slow: Vec<String> =
-            slow.map(|(name, rate)| format!("{name} has {rate} Gbit/s")).collect();
-        if !slow.is_empty() {
-            let seen = format!(
-                "devices for {kind} have different rates: {}, the others {most} Gbit/s",
-                slow.join(", ")
-            );
-            findings.push(Finding::note(seen).with(Advice {
-                means: "what goes over several of them waits for the slowest",
-                remedy: "rdma link; if they should be alike, take another machine",
-                source: SOURCE,
-            }));
-        }
+    // What the device could send and its PCIe link cannot carry.
+    let narrow = |nic: &Nic| {
+        let (pci, rate) = (nic.pci.as_ref()?, nic.rate_gbit_s()?);
+        let (generation, lanes) = (pci.link_max.generation?, pci.link.lanes?);
+        let lane = facts.catalogue.pcie.generation(generation)?.raw_gbs_per_lane_per_dir.get();
+        let most = lane * f64::from(lanes);
+        let name = &nic.name;
+        (gb_s_of_gbit_s(rate) > most).then(|| {
+            format!("{name} has {rate} Gbit/s on PCIe{generation} x{lanes}, {most:.1} GB/s at most")
+        })
+    };
+    let mut narrow: Vec<String> = devices.iter().filter_map(|nic| narrow(nic)).collect();
+    if let Some(more @ 1..) = narrow.len().checked_sub(LISTED_MAX) {
+        narrow.truncate(LISTED_MAX);
+        narrow.push(format!("{more} more"));
+    }
+    if !narrow.is_empty() {
+        let seen = format!("PCIe links cannot carry the rate: {}", narrow.join("; "));
+        findings.push(Finding::problem(seen).with(Advice {
+            means: "what the device sends and receives is limited by its PCIe link",
+            remedy: "lspci -vv shows LnkCap and LnkSta; restart the machine, or seat the card in a \
+                     slot with more lanes; on EC2: stop and start the instance",
+            source: "the kernel's ABI/testing/sysfs-bus-pci",
+        }));
     }
     if findings.is_empty() {
         let up = count(devices.len(), "RDMA device");
-        findings.push(Finding::ok(format!("no port of {up} is down, and none is slower")));
+        findings.push(Finding::ok(format!("no port of {up} is down")));
     }
     findings
 }
