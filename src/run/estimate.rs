@@ -7,6 +7,7 @@ use crate::{
     judge::expected::{Chosen, Expected},
     plan::{Case, Effort, Gpu, Rank, TransportKind, topology::Host},
     show::progress::Weight,
+    transport::{run_in, stream_time_min},
 };
 
 /// A transfer begins so much later than it is asked for, where nothing better is known.
@@ -26,12 +27,12 @@ const COMMUNICATOR_S: f64 = 0.5;
 const WARM_UP_OF_GPU: f64 = 6.0;
 const WARM_UP_OF_CPU: f64 = 18.0;
 
+/// Streams of RDMA begin so many times: in the warm-up for each of its steps, then for the passes.
+const STREAMS: f64 = 8.0;
+
 /// Samples that a pass takes at least, and operations that are proven.
 const SAMPLES: f64 = 20.0;
 const PROOFS: f64 = 16.0;
-
-/// Samples of a stream of RDMA last so long together.
-const STREAM_S: f64 = 0.25;
 
 /// What a case takes of a transport beside its passes.
 struct Costs {
@@ -68,7 +69,10 @@ fn seconds(case: &Case, effort: Effort, expected: Option<&Expected>) -> f64 {
             ((SAMPLES * sample).max(bandwidth).min(limit.max(sample)), warm_up(sample, has_gpus))
         }
     };
-    let bulk = if is_stream && bulk > 0.0 { bulk.max(STREAM_S) } else { bulk };
+    let bulk = match is_stream && bulk > 0.0 {
+        true => bulk.max(stream_time_min().as_secs_f64()) + STREAMS * run_in(case).as_secs_f64(),
+        false => bulk,
+    };
     let single = match operation >= sample_s && !is_stream && bulk > 0.0 {
         true => 0.0,
         false => (SAMPLES * operation).max(latency.min(1e4 * operation)).min(limit / 2.0),

@@ -31,6 +31,7 @@ pub use crate::ffi::{
 };
 pub use gpu::{Gpus, clock_rose, warm};
 pub use pattern::Mismatch;
+pub use rdma::{run_in, stream_time_min};
 
 /// Why a case that can run here failed.
 #[derive(Debug, thiserror::Error)]

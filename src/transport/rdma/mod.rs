@@ -24,6 +24,7 @@ use builder::Builder;
 use data::Data;
 use labels::network;
 use port::{Port, PortCard};
+pub use samples::{run_in, stream_time_min};
 use signal::CHANNELS_MAX;
 use transfer::Streams;
 use verb::Verb;

@@ -36,11 +36,7 @@ pub(super) fn clock(case: &Case, network: &Network) -> Clock {
     let operations_step = if rails <= network.group_max { rails } else { 1 };
     Clock {
         sample_time_min: SAMPLE_TIME_MIN,
-        // A simulated machine's time waits for who looks.
-        stream_time_min: match simulation::library() {
-            None => ALL_SAMPLES_TIME_MIN,
-            Some(_) => Duration::ZERO,
-        },
+        stream_time_min: stream_time_min(),
         operations_max: network.group_max / operations_step * operations_step,
         operations_step,
         is_streaming: true,
@@ -48,8 +44,17 @@ pub(super) fn clock(case: &Case, network: &Network) -> Clock {
     }
 }
 
+/// How long all samples of a bandwidth pass last together at least. A simulated machine's time waits
+/// for who looks.
+pub fn stream_time_min() -> Duration {
+    match simulation::library() {
+        None => ALL_SAMPLES_TIME_MIN,
+        Some(_) => Duration::ZERO,
+    }
+}
+
 /// How long the flows of `case` run before the first sample.
-pub(super) fn run_in(case: &Case) -> Duration {
+pub fn run_in(case: &Case) -> Duration {
     match &case.fabric {
         Some(fabric) if is_of_hardware(fabric) && fabric.is_staged => RUN_IN_OF_STAGED,
         Some(fabric) if is_of_hardware(fabric) => RUN_IN_OF_HARDWARE,
