@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use latency::Latency;
+pub use sampling::time_beside_empty;
 pub use summary::{SAMPLES_FOR_INTERVAL, Scale, Summary};
 use times::{NO_TIME, Times};
 

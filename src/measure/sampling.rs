@@ -214,7 +214,7 @@ fn until_look(time: Duration, count: usize, each: Duration) -> Option<usize> {
 }
 
 /// How long a sample lasts at least in which a span without operations takes `empty`.
-pub(super) fn time_beside_empty(empty: Duration, precision: f64) -> Duration {
+pub fn time_beside_empty(empty: Duration, precision: f64) -> Duration {
     empty.div_f64(EMPTY_SHARE_OF_PRECISION * precision.max(0.01))
 }
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use super::{judge::Judge, steps::Step};
 use crate::{
     judge::expected::{Chosen, Expected},
+    measure::time_beside_empty,
     plan::{Case, Effort, Gpu, Rank, TransportKind, topology::Host},
     show::progress::Weight,
     transport::{run_in, stream_time_min},
@@ -29,6 +30,9 @@ const WARM_UP_OF_CPU: f64 = 18.0;
 
 /// Streams of RDMA begin so many times: in the warm-up for each of its steps, then for the passes.
 const STREAMS: f64 = 8.0;
+
+/// An empty span of a GPU's stream lasts about so long.
+const EMPTY_SPAN: Duration = Duration::from_nanos(800);
 
 /// Samples that a pass takes at least, and operations that are proven.
 const SAMPLES: f64 = 20.0;
@@ -96,8 +100,7 @@ fn costs(case: &Case, has_gpus: bool, ranks: usize, precision: f64) -> Costs {
     let check_gb_s = if has_gpus { 1000.0 } else { HOST_GB_S };
     // Memory of the host is touched page by page.
     let host = 0.002 + 2.0 * ends * size / 4e9;
-    // Beside an empty span of a GPU's stream, which takes about 0.8 µs.
-    let of_stream_s = 2e-6 / precision.max(0.01);
+    let of_stream_s = time_beside_empty(EMPTY_SPAN, precision).as_secs_f64();
     match case.transport {
         TransportKind::Local | TransportKind::P2p => {
             let sample_s = if case.flows.len() > 1 { 1e-3 } else { of_stream_s };

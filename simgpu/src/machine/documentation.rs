@@ -1,5 +1,5 @@
-//! Holds `docs/machines.md` and `docs/simulated-faults.md` to what machine files are and instances have, and the catalogue to
-//! its own list of sources.
+//! Holds `docs/machines.md` and `docs/simulated-faults.md` to what machine files are and instances
+//! have, and the catalogue to its own list of sources.
 
 use std::{collections::BTreeSet, fs};
 

@@ -250,6 +250,19 @@ fn a_context_that_one_thread_has_retained_is_not_destroyed_by_the_release_of_ano
 }
 
 #[test]
+fn a_gpu_that_is_prohibited_takes_no_context_and_the_others_do() {
+    alone(|| {
+        let mut machine = machine();
+        machine.gpus[0].health.compute_mode = crate::machine::ComputeMode::Prohibited;
+        crate::state::begin(machine, 0).unwrap();
+        ok(cuInit(0));
+        let mut context = 0_u64;
+        assert_eq!(cuDevicePrimaryCtxRetain(Out::to(&raw mut context), 0), 999);
+        ok(cuDevicePrimaryCtxRetain(Out::to(&raw mut context), 1));
+    });
+}
+
+#[test]
 fn host_memory_is_registered_once() {
     alone(|| {
         begin(machine());

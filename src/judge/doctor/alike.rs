@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Advice, Facts, Finding, Verdict};
 use crate::{
     machine::{
@@ -14,17 +16,26 @@ use crate::{
 
 /// What siblings are compared by: values, by the name of the property. What could not be read is
 /// left out.
-pub(super) type Properties = BTreeMap<String, String>;
+pub(super) type Properties = BTreeMap<String, Value>;
+
+/// What a sibling has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Value {
+    pub(super) kind: Kind,
+    pub(super) text: String,
+}
 
 /// Where a property comes from, and so what a difference means.
-#[derive(Clone, Copy)]
-enum Kind {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) enum Kind {
     /// The part itself.
     Hardware,
     /// Somebody has set it.
     Setting,
     /// The version of what is stored on the part.
     Firmware,
+    /// A variable of a process.
+    Variable,
 }
 
 impl Kind {
@@ -49,6 +60,11 @@ impl Kind {
                 remedy: "bring all to one version; on EC2: stop and start the instance, or report \
                          it",
                 ..Advice::default()
+            }),
+            Self::Variable => Finding::note(seen).with(Advice {
+                means: "ranks may choose different paths, or wait for each other for ever",
+                remedy: "give all ranks the same variables (mpirun -x NAME, srun --export)",
+                source: "NCCL user guide, environment variables",
             }),
         }
     }
@@ -136,13 +152,17 @@ fn pcie_link(nic: &Nic) -> Option<String> {
 }
 
 fn properties<P>(of: &[Property<P>], part: &P) -> Properties {
-    let value = |property: &Property<P>| Some((property.name.to_owned(), (property.of)(part)?));
+    let value = |property: &Property<P>| {
+        let value = Value { kind: property.kind, text: (property.of)(part)? };
+        Some((property.name.to_owned(), value))
+    };
     of.iter().filter_map(value).collect()
 }
 
 /// A property in which siblings differ.
 pub(super) struct Unlike {
-    pub(super) property: String,
+    property: String,
+    kind: Kind,
     /// Each value with the places of those that have it, the most common value last.
     values: Vec<(String, Vec<usize>)>,
 }
@@ -152,16 +172,17 @@ impl Unlike {
     pub(super) fn among(siblings: &[Properties]) -> Vec<Self> {
         let names: BTreeSet<&String> = siblings.iter().flat_map(Properties::keys).collect();
         let differing = |property: &String| {
-            let mut values: BTreeMap<&String, Vec<usize>> = BTreeMap::new();
+            let mut values: BTreeMap<&Value, Vec<usize>> = BTreeMap::new();
             for (place, sibling) in siblings.iter().enumerate() {
                 if let Some(value) = sibling.get(property) {
                     values.entry(value).or_default().push(place);
                 }
             }
+            let kind = values.keys().next().filter(|_| values.len() > 1)?.kind;
             let mut values: Vec<(String, Vec<usize>)> =
-                values.into_iter().map(|(value, places)| (value.clone(), places)).collect();
+                values.into_iter().map(|(value, places)| (value.text.clone(), places)).collect();
             values.sort_by_key(|(_, places)| places.len());
-            (values.len() > 1).then(|| Self { property: property.clone(), values })
+            Some(Self { property: property.clone(), kind, values })
         };
         names.into_iter().filter_map(differing).collect()
     }
@@ -178,8 +199,13 @@ impl Unlike {
         self.values[..odd].iter().flat_map(|(_, places)| places).copied().collect()
     }
 
+    /// What that means; `name` names the sibling in a place.
+    pub(super) fn finding(&self, name: impl Fn(usize) -> String) -> Finding {
+        self.kind.found(self.seen(name))
+    }
+
     /// `memory: 40.0 GiB (GPU 3), 80.0 GiB (the other 7)`.
-    pub(super) fn seen(&self, name: impl Fn(usize) -> String) -> String {
+    fn seen(&self, name: impl Fn(usize) -> String) -> String {
         let clause = |(number, (value, places)): (usize, &(String, Vec<usize>))| {
             if self.has_usual() && number + 1 == self.values.len() {
                 return format!("{value} (the other {})", places.len());
@@ -211,11 +237,9 @@ fn compared<P>(
     name: fn(&P) -> String,
 ) -> Vec<Finding> {
     let siblings: Vec<Properties> = parts.iter().map(|part| properties(of, part)).collect();
-    let found = Unlike::among(&siblings).into_iter().map(|unlike| {
-        let kind = of.iter().find(|property| property.name == unlike.property);
-        kind.map_or(Kind::Hardware, |of| of.kind).found(unlike.seen(|place| name(parts[place])))
-    });
-    let found: Vec<Finding> = found.collect();
+    let unlike = Unlike::among(&siblings);
+    let found: Vec<Finding> =
+        unlike.iter().map(|unlike| unlike.finding(|place| name(parts[place]))).collect();
     if !found.is_empty() || parts.len() < 2 {
         return found;
     }
@@ -241,6 +265,11 @@ pub(super) fn gpus(facts: &Facts) -> Vec<Finding> {
         let alike: Vec<&SurveyedGpu> = alike.collect();
         found.extend(compared(&OF_GPU, &alike, "GPU", |gpu| format!("GPU {}", gpu.node.gpu.0)));
     }
+    bad_or_fine(found)
+}
+
+/// What is not fine, or else all.
+fn bad_or_fine(mut found: Vec<Finding>) -> Vec<Finding> {
     if found.iter().any(|finding| finding.verdict != Verdict::Ok) {
         found.retain(|finding| finding.verdict != Verdict::Ok);
     }
@@ -254,7 +283,7 @@ pub(super) fn interfaces(facts: &Facts) -> Vec<Finding> {
         let alike: Vec<&Nic> = facts.rdma_devices().filter(|nic| nic.kind == kind).collect();
         compared(&OF_NIC, &alike, "RDMA device", |nic| nic.name.clone())
     };
-    kinds.into_iter().flat_map(of_kind).collect()
+    bad_or_fine(kinds.into_iter().flat_map(of_kind).collect())
 }
 
 /// What a host is compared with others by: what is usual among its parts, since [`gpus`] and
@@ -262,43 +291,30 @@ pub(super) fn interfaces(facts: &Facts) -> Vec<Finding> {
 pub(super) fn of_host(facts: &Facts) -> Properties {
     let survey = &facts.survey;
     let mut all = Properties::new();
-    let mut add = |name: String, value: String| {
-        if !value.is_empty() {
-            all.insert(name, value);
+    let mut add = |name: &str, kind: Kind, text: String| {
+        if !text.is_empty() {
+            all.insert(name.to_owned(), Value { kind, text });
         }
     };
     let listed = |counts: BTreeMap<String, usize>| {
         let each = counts.into_iter().map(|(what, number)| format!("{number} × {what}"));
         each.collect::<Vec<String>>().join(", ")
     };
-    add("GPUs".to_owned(), listed(tally(survey.gpus.iter().map(|gpu| gpu.node.name.clone()))));
+    add("GPUs", Kind::Hardware, listed(tally(survey.gpus.iter().map(|gpu| gpu.node.name.clone()))));
     let kinds = tally(facts.rdma_devices().map(|nic| nic.kind.to_string()));
-    add("RDMA devices".to_owned(), listed(kinds));
+    add("RDMA devices", Kind::Hardware, listed(kinds));
     let gpus: Vec<Properties> = survey.gpus.iter().map(|gpu| properties(&OF_GPU, gpu)).collect();
     let nics: Vec<Properties> = facts.rdma_devices().map(|nic| properties(&OF_NIC, nic)).collect();
     for (parts, what) in [(gpus, "GPUs"), (nics, "RDMA devices")] {
-        usual(&parts).into_iter().for_each(|(name, value)| add(format!("{name} of {what}"), value));
+        let each = usual(&parts).into_iter();
+        each.for_each(|(name, of)| add(&format!("{name} of {what}"), of.kind, of.text));
     }
     let nodes = survey.gpus.iter().filter_map(|gpu| Some(gpu.node.numa_node?.0.to_string()));
-    add("NUMA nodes of GPUs".to_owned(), nodes.collect::<Vec<String>>().join(" "));
+    add("NUMA nodes of GPUs", Kind::Hardware, nodes.collect::<Vec<String>>().join(" "));
     let others = survey.nics.iter().map(|surveyed| &surveyed.nic).filter(|nic| !nic.is_rdma());
     let sizes = others.filter_map(|nic| Some(format!("{} bytes", nic.mtu_bytes?)));
-    add("MTU for IP".to_owned(), listed(tally(sizes)));
+    add("MTU for IP", Kind::Setting, listed(tally(sizes)));
     all
-}
-
-/// The finding for a property in which hosts differ.
-pub(super) fn host_finding(property: &str, seen: String) -> Finding {
-    let name = property.split(" of ").next().unwrap_or_default();
-    let of_gpu = OF_GPU.iter().map(|property| (property.name, property.kind));
-    let of_nic = OF_NIC.iter().map(|property| (property.name, property.kind));
-    let is_part = property.contains(" of ");
-    let kind = of_gpu.chain(of_nic).find(|(known, _)| is_part && *known == name);
-    match property {
-        "MTU for IP" => Kind::Setting,
-        _ => kind.map_or(Kind::Hardware, |(_, kind)| kind),
-    }
-    .found(seen)
 }
 
 #[cfg(test)]
@@ -306,7 +322,8 @@ mod tests {
     use super::*;
 
     fn siblings(values: &[&str]) -> Vec<Properties> {
-        values.iter().map(|value| [("memory".to_owned(), (*value).to_owned())].into()).collect()
+        let value = |text: &&str| Value { kind: Kind::Hardware, text: (*text).to_owned() };
+        values.iter().map(|text| [("memory".to_owned(), value(text))].into()).collect()
     }
 
     fn said(values: &[&str]) -> Vec<(String, Vec<usize>)> {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Advice, Facts, Finding, Located,
-    alike::{self, Unlike},
+    alike::{self, Kind, Properties, Unlike, Value},
     examine,
 };
 use crate::{
@@ -36,9 +36,9 @@ pub struct Member {
     /// The product in the firmware's description: on EC2 the instance type.
     pub product: Option<String>,
     /// What its host is compared with others by, by the name of the property.
-    pub properties: BTreeMap<String, String>,
+    properties: Properties,
     /// The variables that should be the same for all ranks.
-    pub variables: BTreeMap<String, String>,
+    variables: BTreeMap<String, String>,
     /// Its findings.
     pub findings: Vec<Finding>,
     /// What else could be checked.
@@ -326,7 +326,7 @@ fn hosts(members: &[Member]) -> Vec<Located> {
         for unlike in Unlike::among(&properties) {
             let name = |place: usize| alike[place].identity.hostname.clone().unwrap_or("?".into());
             let odd: Vec<&Member> = unlike.odd().into_iter().map(|place| alike[place]).collect();
-            found.push(located(alike::host_finding(&unlike.property, unlike.seen(name)), &odd));
+            found.push(located(unlike.finding(name), &odd));
         }
     }
     found
@@ -337,19 +337,14 @@ fn variables(members: &[Member]) -> Vec<Located> {
     let names: BTreeSet<&String> =
         members.iter().flat_map(|member| member.variables.keys()).collect();
     let of = |member: &Member| {
-        let value = |name: &String| member.variables.get(name).map_or("unset", String::as_str);
-        names.iter().map(|&name| (name.clone(), value(name).to_owned())).collect()
+        let text = |name: &String| member.variables.get(name).map_or("unset", String::as_str);
+        let value = |name| Value { kind: Kind::Variable, text: text(name).to_owned() };
+        names.iter().map(|&name| (name.clone(), value(name))).collect()
     };
-    let all: Vec<BTreeMap<String, String>> = members.iter().map(of).collect();
+    let all: Vec<Properties> = members.iter().map(of).collect();
     let finding = |unlike: Unlike| {
         let odd: Vec<&Member> = unlike.odd().into_iter().map(|place| &members[place]).collect();
-        let seen = unlike.seen(|place| format!("rank {}", members[place].rank));
-        let finding = Finding::note(seen).with(Advice {
-            means: "ranks may choose different paths, or wait for each other for ever",
-            remedy: "give all ranks the same variables (mpirun -x NAME, srun --export)",
-            source: "NCCL user guide, environment variables",
-        });
-        located(finding, &odd)
+        located(unlike.finding(|place| format!("rank {}", members[place].rank)), &odd)
     };
     Unlike::among(&all).into_iter().map(finding).collect()
 }

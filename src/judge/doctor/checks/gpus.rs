@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Advice, Facts, Finding};
+use super::{Advice, Facts, Finding, first_of};
 use crate::{
     judge::health::THROTTLING,
     machine::{
@@ -378,13 +378,10 @@ pub(super) fn peer_access(facts: &Facts) -> Option<Finding> {
                     goes through host memory (SHM)";
         return Some(Finding::ok(seen));
     }
-    let shown = refused.iter().take(LISTED_MAX);
-    let mut shown: Vec<String> = shown
+    let shown = refused
+        .iter()
         .map(|(pair, who)| format!("GPU {} to GPU {} by {who}", pair.gpu, pair.peer))
         .collect();
-    if refused.len() > LISTED_MAX {
-        shown.push(format!("{} more", refused.len() - LISTED_MAX));
-    }
     let over_nvlink = refused.iter().any(|(pair, _)| pair.nvlinks > 0);
     let is_unknown = are_all_refused && !over_nvlink && by_type.is_none();
     let verdict = if is_unknown { Finding::note } else { Finding::problem };
@@ -392,7 +389,7 @@ pub(super) fn peer_access(facts: &Facts) -> Option<Finding> {
         "peer access: {} of {} ordered pairs are refused: {}",
         refused.len(),
         pairs.len(),
-        shown.join("; ")
+        first_of(shown, LISTED_MAX).join("; ")
     );
     Some(verdict(seen).with(Advice {
         means: if over_nvlink {

@@ -27,6 +27,15 @@ impl Check {
     }
 }
 
+/// The first of these, and how many more there are.
+fn first_of(mut all: Vec<String>, most: usize) -> Vec<String> {
+    if let Some(more @ 1..) = all.len().checked_sub(most) {
+        all.truncate(most);
+        all.push(format!("{more} more"));
+    }
+    all
+}
+
 /// All checks, by their names.
 pub(super) const ALL: &[(&str, Check)] = &[
     ("machine-files", Several(instance::unread)),

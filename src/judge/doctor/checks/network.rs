@@ -1,6 +1,6 @@
 //! The network between hosts: devices, their files, and the libraries that use them.
 
-use super::{Advice, Facts, Finding};
+use super::{Advice, Facts, Finding, first_of};
 use crate::{
     machine::{nics::Nic, software::Installed},
     units::{count, gb_s_of_gbit_s},
@@ -72,13 +72,12 @@ pub(super) fn ports(facts: &Facts) -> Vec<Finding> {
             format!("{name} has {rate} Gbit/s on PCIe{generation} x{lanes}, {most:.1} GB/s at most")
         })
     };
-    let mut narrow: Vec<String> = devices.iter().filter_map(|nic| narrow(nic)).collect();
-    if let Some(more @ 1..) = narrow.len().checked_sub(LISTED_MAX) {
-        narrow.truncate(LISTED_MAX);
-        narrow.push(format!("{more} more"));
-    }
+    let narrow: Vec<String> = devices.iter().filter_map(|nic| narrow(nic)).collect();
     if !narrow.is_empty() {
-        let seen = format!("PCIe links cannot carry the rate: {}", narrow.join("; "));
+        let seen = format!(
+            "PCIe links cannot carry the rate: {}",
+            first_of(narrow, LISTED_MAX).join("; ")
+        );
         findings.push(Finding::problem(seen).with(Advice {
             means: "what the device sends and receives is limited by its PCIe link",
             remedy: "lspci -vv shows LnkCap and LnkSta; restart the machine, or seat the card in a \
