@@ -51,14 +51,14 @@ fn defaults_are_the_transports_own() {
         (Engine::OF_GPU.to_vec(), Issuer::VARIANTS.to_vec())
     );
     let effort = options.effort();
-    assert_eq!((effort.precision, effort.time_limit), (0.01, Duration::from_secs(2)));
+    assert_eq!((effort.precision, effort.time_limit), (0.01, Duration::from_secs(1)));
 }
 
 #[test]
 fn the_effort_has_defaults_that_single_flags_override() {
-    let quick = options("g2g p2p --effort quick --time-limit 1s");
+    let quick = options("g2g p2p --effort quick --time-limit 3s");
     let (effort, request) = (quick.effort(), quick.request(false).unwrap());
-    assert_eq!((effort.precision, effort.time_limit), (0.02, Duration::from_secs(1)));
+    assert_eq!((effort.precision, effort.time_limit), (0.02, Duration::from_secs(3)));
     assert_eq!(effort.latency_time, Duration::from_millis(2));
     assert_eq!(request.engines, [Engine::Ce]);
     let named = options("g2g p2p --effort quick --engine sm").request(false).unwrap();

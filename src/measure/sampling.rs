@@ -151,7 +151,7 @@ impl Stop {
         each: Duration,
         elapsed: Duration,
     ) -> Option<usize> {
-        let batch = fitting(self.bandwidth_batch(), each);
+        let batch = fitting(self.bandwidth_batch(elapsed), each);
         if let Some(wanted) = self.effort.samples {
             let missing = (wanted as usize).saturating_sub(count);
             return (missing > 0).then(|| batch.min(missing));
@@ -167,11 +167,18 @@ impl Stop {
         if summary().is_some_and(is_converged) { None } else { Some(batch.min(count)) }
     }
 
-    /// The longest time of a batch of the bandwidth pass.
-    fn bandwidth_batch(&self) -> Duration {
+    /// The longest time of the next batch of the bandwidth pass, which has lasted `elapsed`. A stream
+    /// that is cut short to end with the time limit is no shorter than a quarter of it, because its
+    /// ends would be a large part of it.
+    fn bandwidth_batch(&self, elapsed: Duration) -> Duration {
+        let limit = self.effort.time_limit;
+        let left = match self.effort.samples {
+            Some(_) => limit,
+            None => limit.saturating_sub(elapsed).max(limit / 4),
+        };
         match self.clock.is_streaming {
-            true => self.effort.time_limit.clamp(self.clock.stream_time_min, STREAM_TIME_MAX),
-            false => BATCH_TIME.min(self.effort.time_limit),
+            true => left.clamp(self.clock.stream_time_min, STREAM_TIME_MAX),
+            false => BATCH_TIME.min(limit),
         }
     }
 
@@ -270,6 +277,11 @@ mod tests {
         let wide: Vec<f64> = (0..80).map(|n| 10.0 + f64::from(n % 7)).collect();
         assert_eq!(bandwidth(of_stream(None, 5000 * MS), &wide, 12 * MS, MS), Some(80));
         assert_eq!(bandwidth(of_stream(None, 500 * MS), &wide, 12 * MS, MS), Some(41));
+        // But end with the time limit, or are a quarter of it.
+        let late = |elapsed| bandwidth(of_stream(None, 2000 * MS), &wide, 12 * MS, elapsed * MS);
+        assert_eq!(late(1400), Some(50));
+        assert_eq!(late(1999), Some(41));
+        assert_eq!(late(2000), None);
     }
 
     #[test]
@@ -305,8 +317,8 @@ mod tests {
     #[test]
     fn slow_samples_come_in_short_batches_and_end_with_the_limit() {
         assert_eq!(bandwidth(stop(None), &[1.0; 2], 100 * MS, 200 * MS), Some(2));
-        assert_eq!(bandwidth(stop(None), &[1.0; 2], 900 * MS, 1800 * MS), Some(1));
-        assert_eq!(bandwidth(stop(None), &[1.0; 3], 900 * MS, 2000 * MS), None);
+        assert_eq!(bandwidth(stop(None), &[1.0; 2], 450 * MS, 900 * MS), Some(1));
+        assert_eq!(bandwidth(stop(None), &[1.0; 3], 450 * MS, 1000 * MS), None);
     }
 
     #[test]
@@ -351,10 +363,10 @@ mod tests {
         assert_eq!(latency(&[1.0; 50], MS, 50 * MS), Some(30));
         // Long ones in batches, and to half of the limit; one at least.
         assert_eq!(latency(&[], 20 * MS, Duration::ZERO), Some(12));
-        assert_eq!(latency(&[1.0; 10], 100 * MS, 999 * MS), Some(2));
-        assert_eq!(latency(&[1.0; 10], 100 * MS, 1000 * MS), None);
-        assert_eq!(latency(&[], 900 * MS, 1000 * MS), Some(1));
-        assert_eq!(bandwidth(stop(None), &[], 900 * MS, 2000 * MS), Some(1));
+        assert_eq!(latency(&[1.0; 10], 100 * MS, 499 * MS), Some(2));
+        assert_eq!(latency(&[1.0; 10], 100 * MS, 500 * MS), None);
+        assert_eq!(latency(&[], 400 * MS, 500 * MS), Some(1));
+        assert_eq!(bandwidth(stop(None), &[], 900 * MS, 1000 * MS), Some(1));
     }
 
     #[test]

@@ -108,7 +108,7 @@ pub struct Request {
     ///
     /// Bytes of one transfer; K, M and G are powers of 1024. A range doubles: 4K..64M. Separate
     /// sizes and ranges with commas: 64,4K..64K,3M [default: 64M for GPUs, 64..64M for host memory,
-    /// 8,64,1K,8K,64K,1M,8M,64M for rdma]
+    /// 8,64,1K,8K,64K,1M,8M,64M for rdma, from 64K on both ways]
     #[arg(long, value_name = "SIZES", value_parser = sizes::list)]
     pub sizes: Option<std::vec::Vec<Bytes>>,
 
@@ -300,7 +300,7 @@ impl Level {
         let ms = Duration::from_millis;
         let (precision, time_limit, bandwidth_time, latency_time) = match self {
             Self::Quick => (0.02, ms(200), ms(5), ms(2)),
-            Self::Normal => (0.01, ms(2000), ms(10), ms(5)),
+            Self::Normal => (0.01, ms(1000), ms(10), ms(5)),
             Self::Thorough => (0.005, ms(10_000), ms(100), ms(5000)),
         };
         Effort { precision, time_limit, samples: None, bandwidth_time, latency_time }

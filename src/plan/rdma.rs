@@ -11,11 +11,20 @@ use super::{
 use crate::units::Bytes;
 
 /// What is measured of RDMA unless the user says otherwise.
-pub(super) fn sizes() -> Vec<Bytes> {
-    let small = [8, 64, 1 << 10, 8 << 10, 64 << 10].map(Bytes::new);
-    let large = [1, 8, 64].map(Bytes::mib);
-    small.into_iter().chain(large).collect()
-}
+const SIZES: [Bytes; 8] = [
+    Bytes::new(8),
+    Bytes::new(64),
+    Bytes::kib(1),
+    Bytes::kib(8),
+    Bytes::kib(64),
+    Bytes::mib(1),
+    Bytes::mib(8),
+    Bytes::mib(64),
+];
+
+/// And from this size on where flows meet: what they take from each other is bandwidth, which smaller
+/// operations leave unused.
+const SIZE_WHERE_FLOWS_MEET: Bytes = Bytes::kib(64);
 
 /// Operations of a flow under way at once on each endpoint, unless the user says otherwise: as many
 /// as fi_rma_bw of libfabric's fabtests has.
@@ -156,7 +165,7 @@ pub(super) fn cases(request: &Request, hosts: &[Host]) -> Result<Vec<Case>, Stri
                         fabric: Some(ends.fabric(&flows)),
                         ..Case::copy(TransportKind::Rdma, pattern, flows.clone(), Engine::Nic, size)
                     };
-                    cases.extend(ends.sizes.iter().map(case));
+                    cases.extend(ends.sizes(pattern).map(case));
                 }
             }
         }
@@ -235,7 +244,6 @@ struct Ends<'a> {
     /// The ends of ranks with the same place on their hosts, host by host; on one host, of all.
     rings: Vec<Vec<Endpoint>>,
     nics: Vec<(Rank, Vec<&'a NicNode>)>,
-    sizes: Vec<Bytes>,
     hosts: &'a [Host],
 }
 
@@ -268,7 +276,7 @@ impl<'a> Ends<'a> {
                 all_nics.push((rank, nics));
             }
         }
-        let sizes = request.sizes.clone().unwrap_or_else(sizes);
+        let sizes = request.sizes.as_deref().unwrap_or(&SIZES);
         let most = all_nics.iter().flat_map(|(_, nics)| nics).map(|nic| nic.message_max).min();
         if let Some(most) = most
             && let Some(size) = sizes.iter().find(|&&size| size > most)
@@ -278,12 +286,20 @@ impl<'a> Ends<'a> {
                 "--sizes {size}: one operation of provider {provider} moves {most} at most"
             ));
         }
-        Ok(Self { request, provider, memory, rings, nics: all_nics, sizes, hosts })
+        Ok(Self { request, provider, memory, rings, nics: all_nics, hosts })
     }
 
     /// Which of the hosts `rank` runs on.
     fn host_of(&self, rank: Rank) -> Option<usize> {
         self.hosts.iter().position(|host| host.ranks.contains(&rank))
+    }
+
+    /// The sizes to measure of `pattern`.
+    fn sizes(&self, pattern: Pattern) -> impl Iterator<Item = &'a Bytes> {
+        let has_small = self.request.sizes.is_some()
+            || matches!(pattern, Pattern::OneWay | Pattern::Neighbours);
+        let all = self.request.sizes.as_deref().unwrap_or(&SIZES);
+        all.iter().filter(move |size| has_small || **size >= SIZE_WHERE_FLOWS_MEET)
     }
 
     /// The operations to measure of `pattern`.

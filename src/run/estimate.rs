@@ -34,6 +34,11 @@ const STREAMS: f64 = 8.0;
 /// An empty span of a GPU's stream lasts about so long.
 const EMPTY_SPAN: Duration = Duration::from_nanos(800);
 
+/// What CPUs move spreads so far that sampling goes on for such a share of the time limit: of copies,
+/// and of streams between processes. Measured on a virtual machine of two processors.
+const SPREAD_OF_COPIES: f64 = 0.5;
+const SPREAD_OF_STREAMS: f64 = 1.0;
+
 /// Samples that a pass takes at least, and operations that are proven.
 const SAMPLES: f64 = 20.0;
 const PROOFS: f64 = 16.0;
@@ -73,13 +78,22 @@ fn seconds(case: &Case, effort: Effort, expected: Option<&Expected>) -> f64 {
             ((SAMPLES * sample).max(bandwidth).min(limit.max(sample)), warm_up(sample, has_gpus))
         }
     };
+    let spread_s = match (expected, effort.samples) {
+        (None, None) if !has_gpus && bulk > 0.0 && is_stream => SPREAD_OF_STREAMS * limit,
+        (None, None) if !has_gpus && bulk > 0.0 => SPREAD_OF_COPIES * limit,
+        _ => 0.0,
+    };
+    let bulk = bulk.max(spread_s);
     let bulk = match is_stream && bulk > 0.0 {
         true => bulk.max(stream_time_min().as_secs_f64()) + STREAMS * run_in(case).as_secs_f64(),
         false => bulk,
     };
     let single = match operation >= sample_s && !is_stream && bulk > 0.0 {
         true => 0.0,
-        false => (SAMPLES * operation).max(latency.min(1e4 * operation)).min(limit / 2.0),
+        false => (SAMPLES * operation)
+            .max(latency.min(1e4 * operation))
+            .max(spread_s / 2.0)
+            .min(limit / 2.0),
     };
     let proof = (PROOFS * (operation + check)).min(latency.max(operation + check));
     let batches = [bulk, single].map(|pass| if pass > 0.0 { (pass / 0.25).ceil() } else { 0.0 });

@@ -128,7 +128,7 @@ impl Shared {
         if code == libc::ETIMEDOUT {
             return None;
         }
-        self.holder.store(std::process::id(), Ordering::Relaxed);
+        self.holder.store(own_pid(), Ordering::Relaxed);
         let mut guard = Guard { shared: self, machine, woken: 0 };
         if code == libc::EOWNERDEAD {
             guard.repair();
@@ -257,6 +257,17 @@ impl Drop for Guard<'_> {
     }
 }
 
+/// This process. The system is asked once: it would be at each call. A process that another one has
+/// forked from must take a place of its own first, as with the real driver.
+fn own_pid() -> u32 {
+    match OWN_PID.load(Ordering::Relaxed) {
+        0 => std::process::id(),
+        pid => pid,
+    }
+}
+
+static OWN_PID: AtomicU32 = AtomicU32::new(0);
+
 impl Guard<'_> {
     /// Takes a place for this process, which must not have one.
     pub(crate) fn join(&mut self) -> Option<usize> {
@@ -264,6 +275,7 @@ impl Guard<'_> {
         let place = self.shared.boards.iter().position(|board| !board.is_taken())?;
         let board = &self.shared.boards[place];
         let pid = std::process::id();
+        OWN_PID.store(pid, Ordering::Relaxed);
         board.started.store(start_of(pid).unwrap_or(0), Ordering::Relaxed);
         board.done.executed.store(board.timed(), Ordering::Relaxed);
         board.pid.store(pid, Ordering::Release);
@@ -503,7 +515,7 @@ impl Board {
     fn lives(&self) -> bool {
         let pid = self.pid.load(Ordering::Acquire);
         let is_same = || start_of(pid) == Some(self.started.load(Ordering::Relaxed));
-        pid != 0 && (pid == std::process::id() || is_same())
+        pid != 0 && (pid == own_pid() || is_same())
     }
 }
 

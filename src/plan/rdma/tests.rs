@@ -79,6 +79,21 @@ fn two_ranks_of_a_host_are_joined_by_tcp_and_shm_with_all_operations() {
 }
 
 #[test]
+fn small_sizes_are_measured_of_single_flows_and_neighbours_unless_some_are_named() {
+    let least = |request: &Request, ranks: &[u32], pattern: Pattern| {
+        let cases = cases_across_hosts(request, &plain(ranks)).unwrap();
+        let of_pattern = cases.into_iter().filter(|case| case.pattern == pattern);
+        of_pattern.map(|case| case.size).min().unwrap()
+    };
+    let unnamed = Request::of(&[TransportKind::Rdma]);
+    assert_eq!(least(&unnamed, &[2], Pattern::OneWay), Bytes::new(8));
+    assert_eq!(least(&unnamed, &[2], Pattern::BothWays), Bytes::kib(64));
+    assert_eq!(least(&unnamed, &[3, 3], Pattern::Neighbours), Bytes::new(8));
+    assert_eq!(least(&unnamed, &[3, 3], Pattern::Bisection), Bytes::kib(64));
+    assert_eq!(least(&request(), &[2], Pattern::BothWays), Bytes::new(8));
+}
+
+#[test]
 fn between_hosts_every_ordered_pair_is_measured_on_the_network_they_share() {
     let one_way = Request {
         patterns: vec![Pattern::OneWay],

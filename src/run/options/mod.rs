@@ -89,10 +89,10 @@ pub struct Options {
     #[arg(long, value_name = "%", value_parser = precision, allow_hyphen_values = true)]
     pub precision: Option<f64>,
 
-    /// Longest sampling of a row (200ms, 2s, 10s)
+    /// Longest sampling of a row (200ms, 1s, 10s)
     ///
     /// Stop sampling the bandwidth of a case after this time, converged or not, and its latency
-    /// after half of it; for example 500ms, 2s or 1m [default: 200ms, 2s or 10s, by the effort]
+    /// after half of it; for example 500ms, 2s or 1m [default: 200ms, 1s or 10s, by the effort]
     #[arg(long, value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
     pub time_limit: Option<Duration>,
 

@@ -48,8 +48,9 @@ pub(crate) struct Wires {
     pub held: [Held; GPUS],
     /// Operations of all endpoints that were accepted and are not over.
     under_way: u32,
-    /// Behind the last endpoint that was ever taken.
+    /// Behind the last endpoint that was ever taken, and behind the last user.
     end: u32,
+    users_end: u32,
     /// Those that were told something and do not know it yet, by bits.
     told: [u64; ENDPOINTS / 64],
     regions: Pool<Region, REGIONS>,
@@ -86,13 +87,18 @@ impl Wires {
 
     /// Threads with endpoints.
     pub(crate) fn threads(&self) -> usize {
-        self.users.iter().filter(|user| user.endpoints > 0).count()
+        self.users().iter().filter(|user| user.endpoints > 0).count()
+    }
+
+    /// Those that there are, with gaps.
+    fn users(&self) -> &[User] {
+        &self.users[..self.users_end as usize]
     }
 
     /// The number of a thread among those with endpoints, if it has any.
-    pub(crate) fn user(&mut self, place: usize, thread: u32) -> Option<usize> {
+    pub(crate) fn user(&self, place: usize, thread: u32) -> Option<usize> {
         let is_it = |user: &User| (user.place as usize, user.thread) == (place, thread);
-        self.users.iter().position(is_it)
+        self.users().iter().position(is_it)
     }
 
     /// Takes an endpoint for a thread of a process.
@@ -110,6 +116,7 @@ impl Wires {
             None => {
                 let user = self.users.iter().position(is_free)?;
                 self.users[user] = User { thread, place: place as u32, ..User::default() };
+                self.users_end = self.users_end.max(user as u32 + 1);
                 user
             }
         };
@@ -235,7 +242,7 @@ impl Wires {
 
     /// When the next thing happens, if anything is under way or looked for.
     pub(crate) fn next_ps(&self) -> Option<u64> {
-        let wakes = self.users.iter().map(|user| user.wake_ps).filter(|ps| *ps != 0);
+        let wakes = self.users().iter().map(|user| user.wake_ps).filter(|ps| *ps != 0);
         let due_ps = self.agenda.first().map(|(due_ps, _)| due_ps);
         due_ps.into_iter().chain(wakes).min()
     }
@@ -256,7 +263,7 @@ impl Wires {
 
     /// Those for whom something has happened by `now_ps` are to look before time goes on.
     pub(crate) fn wake(&mut self, now_ps: u64) {
-        for user in 0..USERS {
+        for user in 0..self.users_end as usize {
             if (1..=now_ps).contains(&self.users[user].wake_ps) {
                 self.rouse(user);
             }
