@@ -108,7 +108,7 @@ pub struct Request {
     ///
     /// Bytes of one transfer; K, M and G are powers of 1024. A range doubles: 4K..64M. Separate
     /// sizes and ranges with commas: 64,4K..64K,3M [default: 64M for GPUs, 64..64M for host memory,
-    /// 8,64,1K,8K,64K,1M,8M,64M for rdma, from 64K on both ways]
+    /// 8,64,1K,8K,64K,1M,8M,64M for rdma, where flows at once, but for neighbours, begin at 64K]
     #[arg(long, value_name = "SIZES", value_parser = sizes::list)]
     pub sizes: Option<std::vec::Vec<Bytes>>,
 

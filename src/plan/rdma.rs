@@ -22,8 +22,9 @@ const SIZES: [Bytes; 8] = [
     Bytes::mib(64),
 ];
 
-/// And from this size on where flows meet: what they take from each other is bandwidth, which smaller
-/// operations leave unused.
+/// And from this size on where flows meet: what they take from each other is bandwidth, which
+/// smaller operations leave unused. Neighbours have all sizes: with many ranks nothing else tells
+/// how many small operations they do.
 const SIZE_WHERE_FLOWS_MEET: Bytes = Bytes::kib(64);
 
 /// Operations of a flow under way at once on each endpoint, unless the user says otherwise: as many

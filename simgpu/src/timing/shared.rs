@@ -257,8 +257,8 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// This process. The system is asked once: it would be at each call. A process that another one has
-/// forked from must take a place of its own first, as with the real driver.
+/// This process, which has asked the system when it took its place, and not at each call: a child
+/// that it forks may not use the driver.
 fn own_pid() -> u32 {
     match OWN_PID.load(Ordering::Relaxed) {
         0 => std::process::id(),
