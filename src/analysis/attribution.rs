@@ -15,8 +15,17 @@ use crate::{
 
 use suspects::Matrix;
 
-/// The probability that a run without any real difference has an outlier.
-const MISS: f64 = 0.05;
+/// What a difference must be to be told.
+#[derive(Clone, Copy, Debug)]
+pub struct Bar {
+    /// The probability, 0 to 1, that a run without any real difference has an outlier.
+    pub chance: f64,
+    /// Smaller relative differences are not told, however certain: a share, 0 to 1.
+    pub slower: f64,
+}
+
+/// The bar of runs that are looked at by a person.
+pub const BAR: Bar = Bar { chance: 0.05, slower: 0.05 };
 
 /// Relative standard deviation of a value that has no confidence interval.
 const UNTOLD_DEVIATION: f64 = 0.02;
@@ -77,9 +86,9 @@ pub struct Outlier {
     pub what: String,
 }
 
-/// The outliers of these rows. Flows of the same `class`, such as the same kind of path, are
-/// compared with each other.
-pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Outlier> {
+/// The outliers of these rows that `bar` lets through. Flows of the same `class`, such as the same
+/// kind of path, are compared with each other.
+pub fn find(rows: &[Row], bar: Bar, class: &dyn Fn(&Row) -> String) -> Vec<Outlier> {
     let single: Vec<&Row> = rows.iter().filter(|row| is_single_flow(row)).collect();
     let hosts = single.iter().flat_map(|row| [&row.source_host, &row.target_host]);
     let hosts: BTreeSet<&String> = hosts.flatten().collect();
@@ -89,9 +98,9 @@ pub fn find(rows: &[Row], class: &dyn Fn(&Row) -> String) -> Vec<Outlier> {
         let size = row.size_bytes.map_or_else(String::new, |size| format!(", {size}"));
         matrices.entry(row.kind(&Naming::default()) + &size).or_default().push(row);
     }
-    let level = MISS / matrices.len().max(1) as f64;
+    let bar = Bar { chance: bar.chance / matrices.len().max(1) as f64, ..bar };
     let of_matrix = |(what, members): (&String, &Vec<&Row>)| {
-        matrix(what, members, class, has_hosts).suspects(level)
+        matrix(what, members, class, has_hosts).suspects(bar)
     };
     matrices.iter().flat_map(of_matrix).collect()
 }
@@ -199,6 +208,8 @@ pub struct Told {
     pub said: String,
     /// What shows it: the probability by chance, and what was measured.
     pub shown: String,
+    /// The part, or both ends of the flow, by their names.
+    pub parts: Vec<String>,
     /// By how much at most: a share, 0 to 1.
     slower: f64,
 }
@@ -259,7 +270,11 @@ fn tell(suspect: &Suspect, mut outliers: Vec<&Outlier>, suspects: &BTreeSet<&Sus
     }
     let p = outliers.iter().map(|outlier| outlier.p).fold(0.0, f64::max);
     let shown = format!("p {}; {}", readable_p(p), what.join("; "));
-    Told { said, shown, slower: outliers.first().map_or(0.0, |worst| worst.slower) }
+    let parts = match suspect {
+        Suspect::Flow { source, target } => vec![source.clone(), target.clone()],
+        Suspect::Part { name, .. } => vec![name.clone()],
+    };
+    Told { said, shown, parts, slower: outliers.first().map_or(0.0, |worst| worst.slower) }
 }
 
 /// A probability with its significant digits.

@@ -5,5 +5,6 @@
 
 pub mod attribution;
 pub mod compare;
+pub mod fitness;
 pub mod statistics;
 pub mod sweep;

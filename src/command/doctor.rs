@@ -1,8 +1,6 @@
 //! `g2g doctor`: every rank examines its host; rank 0 compares the answers.
 
 use std::{
-    borrow::Cow,
-    env,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -11,23 +9,11 @@ use clap::Args;
 
 use super::{TextOrJson, print, print_page};
 use crate::{
-    judge::doctor::{Facts, Member, Verdict},
-    machine::{self, Refusal, acs::Acs, host::Host, software::Software, survey, system::System},
-    plan::{RANKS_MAX, Rank, catalogue::Catalogue},
-    run::{self, Entered, Failure, Ranks, Task, Told, values::deadline},
+    judge::doctor::{Report, Verdict},
+    plan::RANKS_MAX,
+    run::{self, Entered, Failure, Ranks, Task, Told, examine, values::deadline},
     show,
-    transport::nccl_env,
 };
-
-/// Variables of CUDA and of containers that checks look at.
-const VARIABLES: [&str; 6] = [
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "CUDA_INJECTION64_PATH",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_VISIBLE_DEVICES",
-    "NVTX_INJECTION64_PATH",
-];
 
 /// The flags of `g2g doctor`.
 ///
@@ -93,7 +79,7 @@ impl Doctor {
         }
         let examined = examine(self.catalogue.as_deref(), &here, ranks)?;
         let Some(members) = examined else { return Ok(true) };
-        let report = crate::judge::doctor::Report::of(&members);
+        let report = Report::of(&members);
         let format = if self.json { TextOrJson::Json } else { self.format };
         match format {
             TextOrJson::Table => print_page(&show::doctor_page(&report, self.verbose))?,
@@ -107,47 +93,4 @@ impl Doctor {
 pub(super) fn join(catalogue: Option<&Path>, ranks: &mut Ranks) -> Result<bool, Failure> {
     let here = ranks.find_host().map_err(Failure::start)?;
     examine(catalogue, &here, ranks).map(|_| true)
-}
-
-/// Examines this rank's host, which has the ranks `here`, and gathers the answers at rank 0; `None`
-/// on other ranks.
-fn examine(
-    catalogue: Option<&Path>,
-    here: &[Rank],
-    ranks: &mut Ranks,
-) -> Result<Option<Vec<Member>>, Failure> {
-    let rank = ranks.world.rank();
-    let place = here.iter().position(|other| *other == rank).unwrap_or(0);
-    let member = run::catalogue(catalogue)
-        .map(|catalogue| Member::new(rank.0, place, &facts(catalogue)))
-        .map_err(|failure| format!("rank {}: {failure}", rank.0));
-    let members = ranks.world.gather(member).map_err(Failure::start)?;
-    ranks.world.barrier().map_err(Failure::start)?;
-    let members: Option<Result<Vec<Member>, String>> =
-        members.map(|members| members.into_iter().collect());
-    members.transpose().map_err(Failure::Start)
-}
-
-/// The facts that the checks need.
-fn facts(catalogue: Cow<'static, Catalogue>) -> Facts {
-    let system = System::here();
-    let variable = |name: &str| env::var(name).ok();
-    let software = Software::read(system, variable("LD_LIBRARY_PATH").as_deref());
-    machine::nccl(None);
-    let (survey, undescribed) = survey::told();
-    let refusal = undescribed.map(|err| Refusal { code: None, reason: err.to_string() });
-    let variables = VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), variable(name)?)));
-    Facts {
-        acs: Acs::read(system, &survey),
-        host: Host::read(system),
-        refusal: machine::driver_refusal().or(refusal),
-        survey,
-        confidential: machine::confidential_computing(),
-        dma_buf: machine::gives_dma_bufs(),
-        software,
-        settings: nccl_env::seen(&[]),
-        nccl: nccl_env::known(),
-        catalogue,
-        variables: variables.collect(),
-    }
 }

@@ -3,7 +3,7 @@
 use clap::Command;
 
 /// The examples of each command.
-const EXAMPLES: [(&str, [&str; 3]); 13] = [
+const EXAMPLES: [(&str, [&str; 3]); 14] = [
     ("run", ["g2g run", "g2g run --effort quick --details", "g2g run --simulate p5.48xlarge"]),
     ("local", ["g2g local", "g2g local --gpus 0 --sizes 1M,1G", "g2g local --pattern both-ways"]),
     (
@@ -29,6 +29,14 @@ const EXAMPLES: [(&str, [&str; 3]); 13] = [
             "mpirun -np 2 -H node1,node2 g2g rdma",
             "g2g rdma --provider tcp --memory host",
             "g2g rdma --operation write --sizes 8 --endpoints 4",
+        ],
+    ),
+    (
+        "check",
+        [
+            "g2g check",
+            "g2g check --budget 20s --format json",
+            "mpirun -np 4 --map-by node g2g check --exclude unfit.txt",
         ],
     ),
     (

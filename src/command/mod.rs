@@ -20,7 +20,7 @@ use clap::{
 
 use crate::{
     interrupt,
-    run::{self, Failure, Join, Measure, Open, Ranks, Task, heeded},
+    run::{self, Ending, Failure, Join, Measure, Open, Ranks, Task, heeded},
     show,
     stderr::say,
 };
@@ -37,17 +37,17 @@ pub fn main(open: Open) -> ExitCode {
             }
             cli.command.run(open, &mut ranks)
         }
-        Err(Answer::Help(text)) if is_first => print(&text),
+        Err(Answer::Help(text)) if is_first => print(&text).map(Ending::of),
         Err(Answer::Usage(text)) if is_first => {
             say(text.trim_end());
             return ExitCode::from(2);
         }
         Err(Answer::Refused(sentence)) => Err(Failure::Words(sentence)),
-        Err(Answer::Help(_) | Answer::Usage(_)) => Ok(true),
+        Err(Answer::Help(_) | Answer::Usage(_)) => Ok(Ending::Well),
     };
     let result = match result {
         // All ranks of a launcher read the same command line; only the first reports errors in it.
-        Err(Failure::Words(_)) if !is_first => Ok(true),
+        Err(Failure::Words(_)) if !is_first => Ok(Ending::Well),
         result => result,
     };
     if let Err(failure) = &result {
@@ -61,8 +61,9 @@ pub fn main(open: Open) -> ExitCode {
         return ExitCode::from(signal.exit_code());
     }
     match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) | Err(Failure::Middle(_)) => ExitCode::from(1),
+        Ok(Ending::Well) => ExitCode::SUCCESS,
+        Ok(Ending::Badly) | Err(Failure::Middle(_)) => ExitCode::from(1),
+        Ok(Ending::Undecided) => ExitCode::from(3),
         Err(Failure::Words(_) | Failure::Start(_)) => ExitCode::from(2),
     }
 }
@@ -97,10 +98,9 @@ fn is_printed(printed: io::Result<()>) -> Result<bool, Failure> {
 }
 
 impl Command {
-    /// Runs the command and returns whether all went well.
-    fn run(self, open: Open, ranks: &mut Ranks) -> Result<bool, Failure> {
-        match self {
-            Self::Measure(measure) => measure.run(open, ranks),
+    fn run(self, open: Open, ranks: &mut Ranks) -> Result<Ending, Failure> {
+        let is_well = match self {
+            Self::Measure(measure) => return measure.run(open, ranks),
             Self::Doctor(doctor) => doctor.run(ranks),
             Self::Rank(join) => match join.run(ranks)? {
                 Some(Task::Measure(here)) => run::join(open, &here, ranks),
@@ -116,7 +116,8 @@ impl Command {
             Self::Compare(compare) => compare.run(),
             Self::Explain(explain) => explain.run(),
             Self::Catalogue(catalogue) => catalogue.run(),
-        }
+        };
+        is_well.map(Ending::of)
     }
 }
 
@@ -127,8 +128,8 @@ impl Command {
 /// 1024; latency is in nanoseconds. A run leaves a folder with run.csv, run.json and latency.hlog.
 /// Standard output carries the results, standard error everything else.
 ///
-/// Exit code: 0 all well, 1 a case was corrupt or failed, 2 cannot start or bad arguments, 130 and
-/// 143 ended by SIGINT and SIGTERM.
+/// Exit code: 0 all well, 1 a case was corrupt or failed, 2 cannot start or bad arguments, 3 a check
+/// cannot tell, 130 and 143 ended by SIGINT and SIGTERM.
 #[derive(Debug, Parser)]
 #[command(name = "g2g", version, term_width = 80)]
 pub struct Cli {

@@ -156,11 +156,12 @@ fn measuring() -> clap::Command {
     command
 }
 
-const MEASURING: [&str; 6] = ["run", "local", "p2p", "shm", "nccl", "rdma"];
+const MEASURING: [&str; 7] = ["run", "local", "p2p", "shm", "nccl", "rdma", "check"];
 
 #[test]
 fn a_flag_that_a_command_does_not_heed_is_refused_with_the_command_that_does() {
     let command = measuring();
+    let is_of_check = |flag: &clap::Arg| flag.get_help_heading() == Some("Check");
     let mut refusals = 0;
     for name in MEASURING {
         let of_command = command.find_subcommand(name).unwrap();
@@ -177,11 +178,14 @@ fn a_flag_that_a_command_does_not_heed_is_refused_with_the_command_that_does() {
                 "nccl-env" => "NCCL_ALGO=Ring".to_owned(),
                 "split" => "MOD:2".to_owned(),
                 "place" => "in-place".to_owned(),
+                "budget" | "time-limit" => "1s".to_owned(),
+                "precision" | "fail-below" => "5%".to_owned(),
+                "operation" => "copy".to_owned(),
                 "stepfactor" => "2".to_owned(),
                 _ => "1".to_owned(),
             });
             let line = match flag.get_action().takes_values() {
-                true => format!("g2g {name} --{long} {value}"),
+                true => format!("g2g {name} --{long}={value}"),
                 false => format!("g2g {name} --{long}"),
             };
             let sentence = refused(&line);
@@ -190,13 +194,15 @@ fn a_flag_that_a_command_does_not_heed_is_refused_with_the_command_that_does() {
                 "{sentence}"
             );
             assert!(sentence.ends_with(" has it") || sentence.ends_with(" have it"), "{sentence}");
-            assert!(sentence.contains("g2g run"), "{sentence}");
+            let owner = if is_of_check(flag) { "g2g check" } else { "g2g run" };
+            assert!(sentence.contains(owner), "{sentence}");
             refusals += 1;
         }
     }
     assert!(refusals > 80, "{refusals}");
     let all = command.find_subcommand("run").unwrap();
-    assert!(all.get_arguments().all(|flag| !flag.is_hide_set() || flag.get_long() == Some("help")));
+    let is_left_out = |flag: &clap::Arg| is_of_check(flag) || flag.get_long() == Some("help");
+    assert!(all.get_arguments().all(|flag| !flag.is_hide_set() || is_left_out(flag)));
     // Commands that do not measure name those that have it too.
     let sentence = refused("g2g topo --provider efa");
     assert!(sentence.contains("g2g run and g2g rdma have it"), "{sentence}");

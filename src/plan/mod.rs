@@ -104,6 +104,10 @@ pub struct Request {
     #[arg(skip)]
     pub transports: Vec<TransportKind>,
 
+    /// Whether each host measures NCCL by itself.
+    #[arg(skip)]
+    pub is_by_host: bool,
+
     /// Bytes of one transfer: 64,4K..64K,3M
     ///
     /// Bytes of one transfer; K, M and G are powers of 1024. A range doubles: 4K..64M. Separate

@@ -176,6 +176,16 @@ impl Row {
         Self { source_host: name(self.source_rank), target_host: name(self.target_rank), ..self }
     }
 
+    /// Adds the name of the host that measured it by itself, if no end has told it.
+    pub fn within(self, host: &Host) -> Self {
+        let name = || Some(host.name.clone());
+        Self {
+            source_host: self.source_host.or_else(name),
+            target_host: self.target_host.or_else(name),
+            ..self
+        }
+    }
+
     /// Adds the variables that the user gave, if it is a row of NCCL.
     pub fn with_nccl_env(self, variables: &[(String, String)]) -> Self {
         let set = variables.iter().map(|(name, value)| format!("{name}={value}"));

@@ -1,9 +1,9 @@
 //! Rank 0 from the plan to the last row: it plans, measures with the others, judges and records.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, mem, time::Duration};
 
 use super::{
-    END, Failure, Format, Options,
+    END, Ending, Failure, Format, Options, check,
     estimate::{Estimate, estimate},
     free_folder,
     judge::{Judge, catalogue},
@@ -15,10 +15,12 @@ use super::{
     resume,
     sites::Site,
     steps::{self, Job, Rest, Step},
-    worker::{CaseResult, Leave, StepResult, Transports, Worker},
+    worker::{CaseResult, Leave, Lost, StepResult, Transports, Worker},
 };
 use crate::{
+    analysis::fitness::Problem,
     interrupt,
+    judge::doctor::Member,
     machine::survey,
     measure::{Latency, Outcome},
     plan::{Case, Rank, Request, topology::Host},
@@ -32,34 +34,41 @@ use crate::{
     units::{Bytes, count},
 };
 
-/// Plans, measures with the other ranks, records and prints; whether all went well.
+/// Plans, measures with the other ranks, records and prints.
 pub(super) fn lead(
     options: &Options,
     request: &Request,
     transports: Transports,
     mut sites: Vec<Site>,
     ranks: &mut Ranks,
-) -> Result<bool, Failure> {
+) -> Result<Ending, Failure> {
     let is_launched = ranks.launcher.is_some();
     let steps = steps::plan(request, &mut sites, is_launched).map_err(Failure::Start)?;
     let simulation = sites[0].simulation.take();
+    let examined: Vec<Member> =
+        sites.iter_mut().flat_map(|site| mem::take(&mut site.examined)).collect();
     let (hosts, judged) = sites.into_iter().map(|site| (site.host, site.judged)).unzip();
     let judge = Judge { catalogue: catalogue(options.catalogue.as_deref())?, hosts: judged };
-    let run = Run { options, hosts, simulation, judge, steps, is_launched };
+    let problems = check::problems(&examined);
+    let mut run = Run { options, hosts, simulation, judge, problems, steps, is_launched };
+    if options.is_check {
+        run.keep_budget();
+    }
     if options.dry_run {
         let listing = show::Page::of(&steps::listing(&run.steps));
         show::print_page(&listing).map_err(Failure::start)?;
         run.say_estimate(&run.estimate(&run.steps), &run.steps);
-        return Ok(true);
+        return Ok(Ending::Well);
     }
+    run.begin_list()?;
     let mut recorder = run.open(ranks)?;
     let rest = Rest::of(&run.steps, recorder.rows().len());
-    let (measured, took) = if rest.steps.is_empty() {
+    let (measured, took, lost) = if rest.steps.is_empty() {
         ranks.dismiss();
         if !options.quiet {
             say(&format!("all rows are there in {}", recorder.folder().display()));
         }
-        (Ok(()), None)
+        (Ok(()), None, None)
     } else {
         let (effort, seed) = (options.effort(), options.seed);
         let job = Job { steps: Vec::new(), first: rest.measured, effort, seed };
@@ -74,13 +83,18 @@ pub(super) fn lead(
         let estimate = run.estimate(rest.steps);
         run.say_estimate(&estimate, rest.steps);
         let leader = Leader::new(&run, worker, &mut recorder, &rest, &estimate);
-        let (measured, took) = leader.measure_all(rest.steps, &estimate);
-        (measured, Some(took))
+        let Measured { result, took, lost } = leader.measure_all(rest.steps, &estimate);
+        (result, Some(took), lost)
     };
+    run.problems.extend(lost.and_then(|lost| run.lost_rank(lost, recorder.rows().len())));
     let shown = run.show_results(&recorder, took);
+    let ending = match options.is_check {
+        true => run.conclude_check(&recorder),
+        false => Ok(Ending::of(is_well(&recorder, options.fail_below))),
+    };
     measured?;
     shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
-    Ok(is_well(&recorder, options.fail_below))
+    ending
 }
 
 /// A planned run, as rank 0 knows it.
@@ -90,6 +104,8 @@ pub(super) struct Run<'a> {
     /// Where the simulated machine is, if it is one: for ranks that this process starts.
     simulation: Option<String>,
     pub(super) judge: Judge,
+    /// What the doctor has found, for a check.
+    pub(super) problems: Vec<Problem>,
     pub(super) steps: Vec<Step>,
     is_launched: bool,
 }
@@ -114,7 +130,7 @@ impl Run<'_> {
         }
     }
 
-    fn estimate(&self, steps: &[Step]) -> Estimate {
+    pub(super) fn estimate(&self, steps: &[Step]) -> Estimate {
         estimate(steps, self.options.effort(), &self.judge, &self.hosts)
     }
 
@@ -179,6 +195,15 @@ struct Leader<'a> {
     rows: usize,
     /// Number of the next row. In a resumed run the first ones may be recorded already.
     next: usize,
+    /// Why the run ends early, if a rank is out of reach.
+    lost: Option<Lost>,
+}
+
+/// How the measuring of a run has ended.
+struct Measured {
+    result: Result<(), Failure>,
+    took: Duration,
+    lost: Option<Lost>,
 }
 
 impl<'a> Leader<'a> {
@@ -203,20 +228,15 @@ impl<'a> Leader<'a> {
         progress.begin_run(recorder.folder());
         let (proof, notes) = (Proof::default(), Notes::default());
         let (began, next) = (machine_now(), rest.row);
-        Self { run, recorder, worker, progress, proof, notes, began, rows, next }
+        Self { run, recorder, worker, progress, proof, notes, began, rows, next, lost: None }
     }
 
-    /// Measures and records all steps, then the end of the run; with how long that took. After a
-    /// failure the other ranks are out of reach, so only this rank's own logs and health are
-    /// recorded.
-    fn measure_all(
-        mut self,
-        steps: &[Step],
-        estimate: &Estimate,
-    ) -> (Result<(), Failure>, Duration) {
+    /// Measures and records all steps, then the end of the run. After a failure the other ranks are
+    /// out of reach, so only this rank's own logs and health are recorded.
+    fn measure_all(mut self, steps: &[Step], estimate: &Estimate) -> Measured {
         let before = self.recorder.rows().len();
-        let measured = self.measure(steps, estimate).and_then(|()| self.take_leave());
-        if measured.is_err() {
+        let result = self.measure(steps, estimate).and_then(|()| self.take_leave());
+        if result.is_err() {
             // The first failure is the one to report.
             let own = self.worker.own_leave();
             let _ = self.conclude(vec![own]);
@@ -230,7 +250,7 @@ impl<'a> Leader<'a> {
             let time = readable_wait(took.as_secs_f64());
             say(&format!("measured {rows} in {time}{}", self.run.whose_time()));
         }
-        (measured, took)
+        Measured { result, took, lost: self.lost }
     }
 
     /// Measures and records each step. Ends early if a row cannot be recorded or a rank is lost.
@@ -249,16 +269,19 @@ impl<'a> Leader<'a> {
             let time = machine_now().since(began);
             self.progress.end();
             let StepResult { cases, lost } = measured.unwrap_or_else(|err| StepResult {
-                lost: Some(err.to_string()),
+                lost: Some(err.into()),
                 ..StepResult::default()
             });
             let before = self.recorder.rows().len();
             for (host, result) in cases.iter().enumerate() {
                 if let Some(case) = step.case(host) {
-                    self.take(case, result, time)?;
+                    let alone = matches!(step, Step::OnEachHost(_)).then_some(host);
+                    self.take(case, result, time, alone)?;
                 }
             }
-            if let Some(reason) = lost {
+            if let Some(lost) = lost {
+                let reason = lost.reason.clone();
+                self.lost = Some(lost);
                 self.may_go_on()?;
                 let place = match self.recorder.rows().len() {
                     rows if rows > before => format!(", in row {rows}"),
@@ -270,8 +293,15 @@ impl<'a> Leader<'a> {
         Ok(())
     }
 
-    /// Makes and records the row of a case that took `time`: its numbers, its path, its verdict.
-    fn take(&mut self, case: &Case, result: &CaseResult, time: Duration) -> Result<(), Failure> {
+    /// Makes and records the row of a case that took `time`: its numbers, its path, its verdict;
+    /// `alone`: the host that measured it by itself.
+    fn take(
+        &mut self,
+        case: &Case,
+        result: &CaseResult,
+        time: Duration,
+        alone: Option<usize>,
+    ) -> Result<(), Failure> {
         let (row, latencies) = match &result.outcome {
             Some(Ok(outcome)) => {
                 let row = Row::new(self.next, case, outcome);
@@ -286,6 +316,10 @@ impl<'a> Leader<'a> {
         };
         let hosts = &self.run.hosts;
         let row = self.notes.row(row, case, result).on(hosts);
+        let row = match alone.filter(|_| hosts.len() > 1) {
+            Some(host) => row.within(&hosts[host]),
+            None => row,
+        };
         let row = row.with_nccl_env(&self.run.options.asked.nccl.variables);
         let row = Row { machine_seconds: Some(time.as_secs_f64()), ..row };
         self.record(self.run.judge.judged(row, case, hosts), &latencies)

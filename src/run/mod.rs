@@ -1,6 +1,8 @@
 //! A run: a request becomes cases, cases are measured, and results become rows.
 
+mod check;
 mod estimate;
+mod examine;
 mod follower;
 mod judge;
 mod leader;
@@ -22,6 +24,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use examine::examine;
 pub(crate) use follower::join;
 pub(crate) use judge::catalogue;
 pub use options::{Format, Measure, Options};
@@ -89,9 +92,26 @@ pub(crate) fn watch(is_first: bool) -> Result<(), Failure> {
     watched.map_err(|err| Failure::Start(format!("cannot wait for signals: {err}")))
 }
 
+/// How a command ends that could do what it was asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// All is well: exit code 0.
+    Well,
+    /// Something is wrong: exit code 1.
+    Badly,
+    /// Nothing is known to be wrong, and not everything could be told: exit code 3.
+    Undecided,
+}
+
+impl Ending {
+    pub(crate) const fn of(is_well: bool) -> Self {
+        if is_well { Self::Well } else { Self::Badly }
+    }
+}
+
 impl Measure {
-    /// Measures with all ranks; whether all went well.
-    pub(crate) fn run(self, open: Open, ranks: &mut Ranks) -> Result<bool, Failure> {
+    /// Measures with all ranks.
+    pub(crate) fn run(self, open: Open, ranks: &mut Ranks) -> Result<Ending, Failure> {
         let options = self.options();
         let request = options.request(ranks.launcher.is_some()).map_err(Failure::Words)?;
         let keeps_log = request.transports.contains(&TransportKind::Nccl);
@@ -111,7 +131,9 @@ impl Measure {
             Ok(Found { sites: Some(sites), .. }) => {
                 leader::lead(&options, &request, transports, sites, ranks)
             }
-            Ok(Found { topology, sites: None }) => follower::follow(ranks, transports, topology),
+            Ok(Found { topology, sites: None }) => {
+                follower::follow(ranks, transports, topology).map(Ending::of)
+            }
             Err(failure) => Err(failure),
         };
         ranks.dismiss();

@@ -29,6 +29,11 @@ impl Run<'_> {
         };
         let format = self.options.format;
         match format {
+            Format::Table | Format::Markdown | Format::Json | Format::Prometheus
+                if self.options.is_check =>
+            {
+                self.show_fitness(recorder, took.as_deref())
+            }
             Format::Table => show::print_page(&answer()),
             Format::Markdown => show::print(&answer().markdown()),
             Format::Csv => show::print(&record::csv_text(rows)),

@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Failure,
+    examine::member,
     judge::{self, Judged},
     options::Options,
     ranks::{Entered, Ranks},
     worker::Transports,
 };
 use crate::{
+    judge::doctor::Member,
     machine,
     plan::{
         TransportKind,
@@ -33,6 +35,8 @@ pub(super) struct Site {
     pub(super) simulation: Option<String>,
     /// What its rates are compared with.
     pub(super) judged: Judged,
+    /// What the doctor finds as each of its ranks, for a check.
+    pub(super) examined: Vec<Member>,
 }
 
 /// What one rank sees of its host.
@@ -40,6 +44,7 @@ pub(super) struct Site {
 struct View {
     topology: Topology,
     simulation: Option<String>,
+    examined: Option<Member>,
 }
 
 /// What the ranks have found.
@@ -63,8 +68,13 @@ pub(super) fn find(
         Some(launcher) => format!("rank {} on {name}: ", launcher.rank),
         None => String::new(),
     };
+    let (rank, catalogue) = (ranks.world.rank(), options.catalogue.as_deref());
+    let at = members.iter().position(|other| *other == rank).unwrap_or(0);
+    let examine = || options.is_check.then(|| member(catalogue, rank, at)).transpose();
     let view = simulation
-        .and_then(|simulation| Ok(View { topology: topology(options)?, simulation }))
+        .and_then(|simulation| {
+            Ok(View { topology: topology(options)?, simulation, examined: examine()? })
+        })
         .map_err(|reason| format!("{place}{reason}"));
     let views = ranks.on_this_host().gather(view.clone()).map_err(Failure::start)?;
     let place = if ranks.launcher.is_some() { format!("{name}: ") } else { String::new() };
@@ -88,8 +98,10 @@ fn site(
     transports: &mut Transports,
     place: &str,
 ) -> Result<Site, String> {
-    let mut views = views.into_iter().collect::<Result<Vec<View>, String>>()?.into_iter();
-    let View { mut topology, simulation } = views.next().unwrap_or_default();
+    let mut views = views.into_iter().collect::<Result<Vec<View>, String>>()?;
+    let examined = views.iter_mut().filter_map(|view| view.examined.take()).collect();
+    let mut views = views.into_iter();
+    let View { mut topology, simulation, .. } = views.next().unwrap_or_default();
     let uuids = |topology: &Topology| -> Vec<String> {
         topology.gpus.iter().map(|gpu| gpu.uuid.clone()).collect()
     };
@@ -114,7 +126,7 @@ fn site(
     };
     let absent = options.asked.transports.iter().filter_map(why_not).collect();
     let judged = judge::look(options, &topology).map_err(|reason| format!("{place}{reason}"))?;
-    Ok(Site { host: Host { topology, ..host }, absent, simulation, judged })
+    Ok(Site { host: Host { topology, ..host }, absent, simulation, judged, examined })
 }
 
 /// The topology of this machine. Loads libfabric and NCCL if the run measures them.

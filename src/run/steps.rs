@@ -8,6 +8,7 @@ use super::sites::Site;
 use crate::{
     plan::{self, BadRequest, Case, Effort, Gpu, Rank, Request, TransportKind, topology::Host},
     record::{Naming, Row},
+    units::Bytes,
 };
 
 /// Cases that run at the same time. Each case is a row.
@@ -124,7 +125,10 @@ pub(super) fn plan(
         sites[0].host.ranks = (0..request.ranks.unwrap_or(planner.ranks)).map(Rank).collect();
     }
     for transport in transports().filter(|transport| transport.is_across_hosts()) {
-        steps.extend(planner.across_hosts(transport, sites)?);
+        steps.extend(match request.is_by_host {
+            true => planner.by_host(transport, sites)?,
+            false => planner.across_hosts(transport, sites)?,
+        });
     }
     match (&request.transports[..], &steps[..]) {
         // A transport that is requested by name must have a row that can be measured.
@@ -135,6 +139,10 @@ pub(super) fn plan(
 
 const NOT_SIMULATED: &str = "between processes it would be this machine's own memory that is \
                              measured, which is not simulated: leave out --simulate";
+
+/// Data of a collective that a host measures by itself: its start is a small part of its time even
+/// among the fastest GPUs.
+const SIZE_BY_HOST: Bytes = Bytes::mib(256);
 
 /// Plans transport by transport.
 struct Planner<'a> {
@@ -167,6 +175,29 @@ impl Planner<'_> {
             return absent(plan::why_none(transport, &request, &hosts[0].topology));
         }
         Ok(cases.into_iter().map(|case| Step::AcrossHosts(Box::new(case))).collect())
+    }
+
+    /// The same, where each host measures by itself.
+    fn by_host(&self, transport: TransportKind, sites: &[Site]) -> Result<Vec<Step>, String> {
+        let (mut steps, mut hosts) = (Vec::new(), Vec::new());
+        let request = Request { sizes: Some(vec![SIZE_BY_HOST]), ..self.request.clone() };
+        let planner = Planner { request: &request, ..*self };
+        for site in sites {
+            let mut cases = Vec::new();
+            for step in planner.across_hosts(transport, std::slice::from_ref(site))? {
+                match step {
+                    Step::AcrossHosts(case) => cases.push(*case),
+                    Step::Absent { reason, .. } => {
+                        let reason = on(site, sites, &reason);
+                        steps.push(Step::Absent { transport, reason });
+                    }
+                    Step::OnEachHost(_) | Step::Among { .. } => {}
+                }
+            }
+            hosts.push(cases);
+        }
+        steps.extend(side_by_side(hosts));
+        Ok(steps)
     }
 
     /// The steps of copies between GPUs of one NVLink domain in several hosts.
@@ -214,15 +245,13 @@ impl Planner<'_> {
                 cases.retain(|case| !plan::is_of_domain(case));
                 reason = reason.filter(|_| !cases.is_empty());
             }
-            hosts.push(cases.into_iter());
+            hosts.push(cases);
             reasons.extend(reason.map(|reason| on(site, sites, &reason)));
         }
         reasons.dedup();
         let absent = |reason| Step::Absent { transport, reason };
         let mut steps: Vec<Step> = reasons.into_iter().map(absent).collect();
-        let most = hosts.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
-        let mut next = || hosts.iter_mut().map(Iterator::next).collect();
-        steps.extend((0..most).map(|_| Step::OnEachHost(next())));
+        steps.extend(side_by_side(hosts));
         Ok(steps)
     }
 
@@ -260,6 +289,13 @@ impl Planner<'_> {
         }
         Ok((cases, reason))
     }
+}
+
+/// Steps in which the hosts measure their cases at the same time.
+fn side_by_side(hosts: Vec<Vec<Case>>) -> impl Iterator<Item = Step> {
+    let most = hosts.iter().map(Vec::len).max().unwrap_or(0);
+    let mut hosts: Vec<_> = hosts.into_iter().map(Vec::into_iter).collect();
+    (0..most).map(move |_| Step::OnEachHost(hosts.iter_mut().map(Iterator::next).collect()))
 }
 
 fn hosts_of(sites: &[Site]) -> Vec<Host> {

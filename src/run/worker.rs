@@ -40,7 +40,29 @@ pub(super) struct StepResult {
     /// Host by host, or of all together.
     pub(super) cases: Vec<CaseResult>,
     /// Why the run must end here, if it must.
-    pub(super) lost: Option<String>,
+    pub(super) lost: Option<Lost>,
+}
+
+/// Why a run ends before its last step.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Lost {
+    pub(super) reason: String,
+    /// The rank that does not answer, if it is known.
+    pub(super) rank: Option<Rank>,
+}
+
+impl From<Failed> for Lost {
+    fn from(failed: Failed) -> Self {
+        let rank = match &*failed.source {
+            transport::Error::World(
+                world::Error::Gone(rank)
+                | world::Error::Late { rank, .. }
+                | world::Error::Unreachable { rank, .. },
+            ) => Some(Rank(*rank)),
+            _ => None,
+        };
+        Self { reason: failed.to_string(), rank }
+    }
 }
 
 /// One rank at work.
@@ -136,7 +158,7 @@ impl<'a> Worker<'a> {
                 }
             }
             // The first measurement is complete.
-            Err(err) if self.ranks.world.is_root() => result.lost = Some(err.to_string()),
+            Err(err) if self.ranks.world.is_root() => result.lost = Some(err.into()),
             Err(err) => return Err(err),
         }
         Ok(result)
@@ -184,7 +206,7 @@ impl<'a> Worker<'a> {
         match lost {
             Some(lost) if !world.is_root() => Err(lost),
             lost => {
-                let lost = lost.map(|lost| lost.to_string());
+                let lost = lost.map(Lost::from);
                 Ok((StepResult { cases: vec![result], lost }, are_low))
             }
         }
@@ -256,7 +278,7 @@ impl Bench {
         };
         // Other parts may still be measuring; a signal does not wait for them.
         if interrupt::asked().is_some() {
-            let lost = Some(transport::Error::Interrupted.to_string());
+            let lost = Some(Lost { reason: transport::Error::Interrupted.to_string(), rank: None });
             return Ok((StepResult { cases: Vec::new(), lost }, Vec::new()));
         }
         // Drops messages of a failed case in the part where it failed. The first rank of the part
@@ -269,9 +291,9 @@ impl Bench {
             }
             part.barrier()
         });
-        let lost = lost.or(met.err().map(Failed::from)).map(|lost| lost.to_string());
+        let lost = lost.or(met.err().map(Failed::from)).map(Lost::from);
         let result = match &lost {
-            Some(reason) => CaseResult::failed(reason.clone(), Vec::new()),
+            Some(lost) => CaseResult::failed(lost.reason.clone(), Vec::new()),
             None => result,
         };
         // Another part may still be measuring its own case.

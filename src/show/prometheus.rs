@@ -3,6 +3,7 @@
 
 use std::{collections::HashSet, fmt::Write};
 
+use crate::analysis::fitness::HostFitness;
 use crate::record::{COLUMNS, Cell, Column, Row, Status, provenance::Provenance};
 use crate::units::{bytes_per_s_of_gb_s, seconds_of_nanoseconds};
 
@@ -74,6 +75,18 @@ pub fn text(provenance: &Provenance, rows: &[Row]) -> String {
             text += &head(name, help);
             text += &lines;
         }
+    }
+    text
+}
+
+/// The verdicts of a check.
+pub fn fitness_text(hosts: &[HostFitness]) -> String {
+    let name = "g2g_host_fitness";
+    let help = "1 for the verdict on the host: unfit, unknown, fit.";
+    let mut text = head(name, help);
+    for host in hosts {
+        let (host, verdict) = (label("host", &host.host), host.verdict);
+        let _ = writeln!(text, "{name}{{{host},verdict=\"{verdict}\"}} 1");
     }
     text
 }

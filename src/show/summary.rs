@@ -9,7 +9,7 @@ use super::{
     verdicts, words,
 };
 use crate::{
-    analysis::{attribution, compare::gpus},
+    analysis::{attribution, compare::gpus, fitness::HEALTH},
     judge::expected::Verdict,
     nccl_log::Verdict as PathVerdict,
     plan::{Issuer, TransportKind, topology::Host},
@@ -22,10 +22,6 @@ const SENTENCES_MAX: usize = 12;
 
 /// Where to find further reasons.
 const IN_REASON: &str = "the column reason of run.csv has them";
-
-/// Flags that concern the machine and not the measurement.
-const HEALTH: [&str; 6] =
-    ["throttled", "new_ecc_errors", "new_nvlink_errors", "new_pcie_replays", "xid", "gpu_lost"];
 
 /// Rows that differ in their ends and sizes only.
 pub(super) struct Kind<'a> {
@@ -240,7 +236,7 @@ pub(super) fn wrong(rows: &[Row], hosts: &[Host]) -> Vec<Wrong> {
         let is_other = row.path_verdict == Some(PathVerdict::Contradicted);
         is_other.then(|| row.path_reason.as_deref().unwrap_or_default())
     }));
-    let slow = attribution::find(rows, &|row| attribution::way(row, hosts));
+    let slow = attribution::find(rows, attribution::BAR, &|row| attribution::way(row, hosts));
     let slow = attribution::told(&slow).into_iter();
     all.extend(slow.map(|told| Wrong { said: told.said, why: told.shown }));
     all.extend(grouped("is below what is expected", |row| of_verdict(row, Verdict::Below)));

@@ -23,7 +23,7 @@ const LAYERS: [(&str, &[&str]); 16] = [
         "record",
         &["judge", "machine", "measure", "nccl_log", "plan", "stderr", "transport", "units"],
     ),
-    ("analysis", &["machine", "measure", "plan", "record", "units"]),
+    ("analysis", &["judge", "machine", "measure", "nccl_log", "plan", "record", "units"]),
     (
         "show",
         &[

@@ -11,6 +11,8 @@ mod answer;
 mod architecture;
 mod attribution;
 mod catalogue;
+mod check;
+mod check_scripts;
 mod clusters;
 mod collectives;
 mod collectives_machines;

@@ -159,7 +159,7 @@ fn the_commands_of_the_readme_run() {
             "X" => continue,
             // What measures says what it would measure.
             "run" if words.contains(&"--simulate") => &["--dry-run"],
-            "run" | "local" | "p2p" | "shm" | "nccl" | "rdma" => {
+            "run" | "local" | "p2p" | "shm" | "nccl" | "rdma" | "check" => {
                 &["--dry-run", "--simulate", "p5.48xlarge"]
             }
             // These need results or a plan.

@@ -8,10 +8,7 @@ use std::cmp::Ordering;
 use indexmap::IndexSet;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use super::{Outlier, Role, Suspect};
-
-/// Smaller relative differences are not reported, however certain.
-const DIFFERENCE_MIN: f64 = 0.05;
+use super::{Bar, Outlier, Role, Suspect};
 
 /// From the median absolute deviation to the standard deviation of a normal distribution.
 const DEVIATIONS_PER_MEDIAN: f64 = 1.4826;
@@ -71,15 +68,15 @@ impl Matrix {
 
     /// The outliers. Looks for parts first: removes the flows of the part that explains the most,
     /// and searches the rest again. Single flows come last.
-    pub(super) fn suspects(mut self, level: f64) -> Vec<Outlier> {
+    pub(super) fn suspects(mut self, bar: Bar) -> Vec<Outlier> {
         self.cells.sort_by(|a, b| a.value.total_cmp(&b.value));
         let mut found = Vec::new();
-        while let Some(((role, name), outlier)) = self.slowest_part(level) {
+        while let Some(((role, name), outlier)) = self.slowest_part(bar) {
             let is_left = |cell: &Cell| !self.has(cell, role, name);
             self.cells = self.cells.iter().copied().filter(is_left).collect();
             found.push(outlier);
         }
-        found.extend(self.slow_flows(level));
+        found.extend(self.slow_flows(bar));
         found
     }
 
@@ -135,7 +132,7 @@ impl Matrix {
     }
 
     /// The part whose flows differ the most from all others, if that is significant.
-    fn slowest_part(&self, level: f64) -> Option<((Role, usize), Outlier)> {
+    fn slowest_part(&self, bar: Bar) -> Option<((Role, usize), Outlier)> {
         let (values, deviation) = (self.values(), self.deviation());
         let parts = self.parts();
         let tested = parts.iter().filter_map(|part| {
@@ -152,7 +149,7 @@ impl Matrix {
             a.1.t.total_cmp(&b.1.t).then_with(narrower).then_with(plainer)
         };
         let (part, difference) = tested.max_by(better)?;
-        let p = difference.significant(parts.len(), level)?;
+        let p = difference.significant(parts.len(), bar)?;
         let left = self.cells.iter().filter(|cell| !self.has(cell, part.role, part.name));
         let (other, rest): (Vec<&Cell>, Vec<&Cell>) =
             left.partition(|cell| self.has(cell, Role::Either, part.name));
@@ -168,13 +165,13 @@ impl Matrix {
     }
 
     /// Flows that differ from all others.
-    fn slow_flows(&self, level: f64) -> Vec<Outlier> {
+    fn slow_flows(&self, bar: Bar) -> Vec<Outlier> {
         let (values, deviation) = (self.values(), self.deviation());
         // The slowest flow differs the most from the rest.
         let tested = self.cells.iter().enumerate().map_while(|(place, cell)| {
             let left = &values[place..];
             let difference = (left.len() > 1).then(|| Difference::of(left, &[0], deviation))?;
-            let p = difference.significant(left.len(), level)?;
+            let p = difference.significant(left.len(), bar)?;
             let [source, target] =
                 [cell.source, cell.target].map(|end| self.names[self.ends[end][0]].clone());
             Some(Outlier {
@@ -227,11 +224,11 @@ impl Difference {
     }
 
     /// The probability of such a difference, or a larger one, by chance in one of `tests`
-    /// (Bonferroni); `None` if it is not below `level`, or the difference is too small.
-    fn significant(&self, tests: usize, level: f64) -> Option<f64> {
+    /// (Bonferroni); `None` if it does not pass `bar`.
+    fn significant(&self, tests: usize, bar: Bar) -> Option<f64> {
         let p = StudentsT::new(0.0, 1.0, self.freedom).map_or(1.0, |student| student.sf(self.t));
         let p = (p * tests as f64).min(1.0);
-        (p < level && self.slower > DIFFERENCE_MIN).then_some(p)
+        (p < bar.chance && self.slower > bar.slower).then_some(p)
     }
 }
 

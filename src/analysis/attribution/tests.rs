@@ -40,7 +40,7 @@ fn alike(_: &Row) -> String {
 }
 
 fn said_of(rows: &[Row]) -> Vec<String> {
-    told(&find(rows, &alike)).into_iter().map(|told| told.said).collect()
+    told(&find(rows, BAR, &alike)).into_iter().map(|told| told.said).collect()
 }
 
 /// What is said of a matrix.
@@ -146,7 +146,7 @@ fn ways_of_different_kinds_are_not_compared() {
     let rows = matrix(8, &mut gb_s);
     let near = |row: &Row| (row.source_gpu < Some(4), row.target_gpu < Some(4));
     let class = |row: &Row| (near(row).0 == near(row).1).to_string();
-    let found = find(&rows, &class);
+    let found = find(&rows, BAR, &class);
     let [Outlier { suspect, .. }] = &found[..] else { panic!("{found:?}") };
     assert_eq!(*suspect, Suspect::Part { role: Role::Source, name: "GPU 5".to_owned() });
 }
@@ -161,7 +161,7 @@ fn a_host_with_several_gpus_is_named_as_one() {
         let host = |gpu: Option<u32>| gpu.map(|gpu| format!("node-{}", gpu / 4));
         (row.source_host, row.target_host) = (host(row.source_gpu), host(row.target_gpu));
     }
-    let found = find(&rows, &alike);
+    let found = find(&rows, BAR, &alike);
     let [Outlier { suspect, flows, .. }] = &found[..] else { panic!("{found:?}") };
     assert_eq!(*suspect, Suspect::Part { role: Role::Source, name: "host node-1".to_owned() });
     assert_eq!(*flows, 28);
@@ -175,7 +175,7 @@ fn noise_is_no_defect() {
     let mut alarms = 0;
     for _ in 0..400 {
         let rows = matrix(8, &mut |_, _| 100.0 * random.sample::<f64, _>(noise).exp());
-        alarms += u32::from(!find(&rows, &alike).is_empty());
+        alarms += u32::from(!find(&rows, BAR, &alike).is_empty());
     }
     assert!(alarms <= 20, "{alarms}");
 }
@@ -202,8 +202,8 @@ fn what_is_no_single_flow_or_has_no_number_is_passed_over() {
         row.flows = Some(2);
     }
     assert_eq!(said_of(&rows), [""; 0]);
-    assert_eq!(find(&matrix(2, &mut |_, _| 0.0), &alike), []);
-    assert_eq!(find(&[], &alike), []);
+    assert_eq!(find(&matrix(2, &mut |_, _| 0.0), BAR, &alike), []);
+    assert_eq!(find(&[], BAR, &alike), []);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn memory_that_is_reached_directly_is_not_held_against_staged() {
     };
     let staged = matrix(4, &mut |_, _| 20.0).into_iter().take(1).collect();
     let rows = path("direct", direct).chain(path("staged", staged));
-    assert_eq!(find(&rows.collect::<Vec<Row>>(), &alike), []);
+    assert_eq!(find(&rows.collect::<Vec<Row>>(), BAR, &alike), []);
 }
 
 /// The rows of a sample of the pairs of 18 hosts with four GPUs each in one NVLink domain, at the rates
@@ -275,7 +275,7 @@ fn a_sample_of_72_gpus_finds_what_is_slow_whatever_the_seed() {
     let count = |is_found: &dyn Fn(u64) -> bool| (0..100).filter(|seed| is_found(*seed)).count();
     let names = |seed: u64, gb_s: &dyn Fn(u32, u32) -> f64| -> Vec<String> {
         let hosts: Vec<Host> = (0..18).map(domain_host).collect();
-        let found = find(&sampled(seed, gb_s), &|row| way(row, &hosts));
+        let found = find(&sampled(seed, gb_s), BAR, &|row| way(row, &hosts));
         let name = |outlier: Outlier| match outlier.suspect {
             Suspect::Part { role: Role::Either, name } => name,
             other => format!("{other:?}"),

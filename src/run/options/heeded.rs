@@ -49,7 +49,35 @@ fn transport(command: &str) -> Option<TransportKind> {
     TransportKind::VARIANTS.iter().copied().find(|kind| command == kind.to_string())
 }
 
+/// The flags of a check beside its own. What it measures, and for how long, is its own choice.
+const OF_CHECK: [&str; 17] = [
+    "catalogue",
+    "deadline",
+    "details",
+    "dry_run",
+    "format",
+    "gpus",
+    "mpi_lib",
+    "nccl_lib",
+    "no_report",
+    "output",
+    "quiet",
+    "resume",
+    "resume_changed",
+    "seed",
+    "simulate",
+    "verbose",
+    "help",
+];
+
 fn heeds(command: &str, arg: &Arg) -> bool {
+    let is_of_check = arg.get_help_heading() == Some("Check");
+    if command == "check" {
+        return is_of_check || OF_CHECK.contains(&arg.get_id().as_str());
+    }
+    if is_of_check {
+        return false;
+    }
     transport(command)
         .zip(heeded_by(arg))
         .is_none_or(|(transport, heeded_by)| heeded_by.contains(&transport))
@@ -80,8 +108,8 @@ pub(crate) fn shown(command: Command, is_short: bool) -> Command {
         let name = command.get_name().to_owned();
         let transport = transport(&name);
         let is_left_out = |arg: &Arg| {
-            let is_of_one = arg.get_help_heading().is_some() && transport.is_none();
-            is_of_one || RARE.contains(&arg.get_id().as_str())
+            let is_of_one = matches!(arg.get_help_heading(), Some("NCCL" | "RDMA"));
+            (is_of_one && transport.is_none()) || RARE.contains(&arg.get_id().as_str())
         };
         command.mut_args(|arg| {
             let is_hidden = !heeds(&name, &arg) || is_short && is_left_out(&arg);

@@ -1,5 +1,6 @@
 //! The flags of the commands that measure, and the request that they make.
 
+mod check;
 pub(crate) mod heeded;
 mod nccl;
 pub(crate) mod values;
@@ -9,6 +10,7 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Args, FromArgMatches, Subcommand, ValueEnum};
 use strum::VariantArray as _;
 
+use check::CheckOptions;
 use nccl::NcclOptions;
 use values::{deadline, each_once, precision, threshold, time};
 
@@ -32,6 +34,8 @@ pub enum Measure {
     Nccl(Options),
     /// Measure RDMA between ranks, on one host or on many, through libfabric
     Rdma(Options),
+    /// Tell in a minute whether each host is fit, and which part is not
+    Check(Options),
 }
 
 impl Measure {
@@ -44,6 +48,7 @@ impl Measure {
             Self::Shm(options) => (options, &[TransportKind::Shm]),
             Self::Nccl(options) => (options, &[TransportKind::Nccl]),
             Self::Rdma(options) => (options, &[TransportKind::Rdma]),
+            Self::Check(options) => return options.of_check(),
         };
         Options { asked: Request { transports: transports.to_vec(), ..options.asked }, ..options }
     }
@@ -190,6 +195,10 @@ pub struct Options {
     #[arg(long, value_name = "FILE", help_heading = "RDMA")]
     pub fabric_lib: Option<PathBuf>,
 
+    /// Whether hosts are judged by the rows.
+    #[arg(skip)]
+    pub is_check: bool,
+
     // Those with headings come last: a heading goes on to all flags behind it.
     /// What to measure.
     #[command(flatten)]
@@ -198,6 +207,10 @@ pub struct Options {
     /// The flags of NCCL.
     #[command(flatten)]
     pub nccl: NcclOptions,
+
+    /// The flags of a check.
+    #[command(flatten)]
+    pub check: CheckOptions,
 }
 
 /// The formats of the results on standard output.

@@ -1,0 +1,238 @@
+use rand::{SeedableRng, rngs::StdRng};
+use rand_distr::{Distribution, Normal};
+
+use super::*;
+use crate::{
+    plan::{
+        Collective, Engine, Gpu, Issuer, Operation, Rank,
+        topology::{GpuNode, Topology},
+    },
+    units::Bytes,
+};
+
+/// What is said of a healthy machine, among so many that are.
+const SEEDS: u64 = 1000;
+
+/// Samples vary by 1 %, and the median of a row's 20 by so much.
+const NOISE: f64 = 0.01 * 1.2533 / 4.472;
+
+/// A host with so many GPUs, with one rank.
+fn host(number: u32, gpus: u32) -> Host {
+    let gpu = |gpu| GpuNode {
+        gpu: Gpu(gpu),
+        name: String::new(),
+        uuid: String::new(),
+        pci_bus_id: String::new(),
+        memory: Bytes::mib(1 << 16),
+        numa_node: None,
+        pcie_path: Vec::new(),
+    };
+    Host {
+        name: format!("host{number}"),
+        ranks: vec![Rank(number)],
+        topology: Topology { gpus: (0..gpus).map(gpu).collect(), ..Topology::default() },
+    }
+}
+
+/// The rows of a check of each host with 8 GPUs; `slow` is the share of its rate that a row loses.
+fn rows(hosts: &[Host], seed: u64, slow: &dyn Fn(&Row) -> f64) -> Vec<(Row, usize)> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let noise = Normal::new(1.0, NOISE).unwrap();
+    let mut all = Vec::new();
+    for (number, host) in hosts.iter().enumerate() {
+        let gpus = u32::try_from(host.topology.gpus.len()).unwrap();
+        let rank = Some(host.ranks[0].0);
+        let name = Some(host.name.clone());
+        let row = |transport, engine, gb_s| Row {
+            transport,
+            status: Status::Ok,
+            flows: Some(1),
+            operation: Some(Operation::Copy),
+            engine: Some(engine),
+            size_bytes: Some(Bytes::mib(64)),
+            bandwidth_gb_s: Some(gb_s),
+            source_rank: rank,
+            target_rank: rank,
+            source_host: name.clone().filter(|_| hosts.len() > 1),
+            target_host: name.clone().filter(|_| hosts.len() > 1),
+            ..Row::default()
+        };
+        let local = |gpu| {
+            let both = |engine, gb_s| row(TransportKind::Local, engine, gb_s);
+            [
+                Row { source_gpu: Some(gpu), target_gpu: Some(gpu), ..both(Engine::Ce, 1200.0) },
+                Row { target_gpu: Some(gpu), ..both(Engine::Ce, 52.0) },
+                Row { source_gpu: Some(gpu), ..both(Engine::Ce, 52.5) },
+            ]
+        };
+        let mut own: Vec<Row> = (0..gpus).flat_map(local).collect();
+        for (source, target) in (0..gpus).flat_map(|a| (0..gpus).map(move |b| (a, b))) {
+            for (issuer, gb_s) in [(Issuer::Write, 389.0), (Issuer::Read, 361.0)] {
+                let ends = (Some(source), Some(target));
+                let issuer = Some(issuer);
+                if source != target {
+                    let row = row(TransportKind::P2p, Engine::Ce, gb_s);
+                    own.push(Row { source_gpu: ends.0, target_gpu: ends.1, issuer, ..row });
+                }
+            }
+        }
+        for of in [Collective::AllReduce, Collective::AllToAll] {
+            own.push(Row {
+                flows: None,
+                operation: Some(Operation::Collective(of)),
+                verdict: Some(RowVerdict::Expected),
+                bandwidth_gb_s_bus: Some(430.0),
+                engine: None,
+                ..row(TransportKind::Nccl, Engine::Sm, 245.0)
+            });
+        }
+        all.extend(own.into_iter().map(|row| (row, number)));
+    }
+    for (case, (row, _)) in (1..).zip(&mut all) {
+        row.case = case;
+        let factor = noise.sample(&mut random) * (1.0 - slow(row));
+        let gb_s = row.bandwidth_gb_s.unwrap() * factor;
+        row.bandwidth_gb_s = Some(gb_s);
+        row.bandwidth_gb_s_low = Some(gb_s * (1.0 - 1.96 * NOISE));
+        row.bandwidth_gb_s_high = Some(gb_s * (1.0 + 1.96 * NOISE));
+        row.bandwidth_gb_s_bus = row.bandwidth_gb_s_bus.map(|bus| bus * factor);
+    }
+    all
+}
+
+fn judged(rows: &[(Row, usize)], problems: &[Problem], hosts: &[Host]) -> Vec<HostFitness> {
+    let seen = |(row, host): &(Row, usize)| {
+        // The rows outlive what is made of them.
+        Seen { row: Box::leak(Box::new(row.clone())), host: Some(*host), is_optional: false }
+    };
+    judge(&rows.iter().map(seen).collect::<Vec<_>>(), problems, hosts)
+}
+
+/// How many of the seeds say that host 0 is unfit, with all of `words` in a reason.
+fn found(words: &[&str], hosts: &[Host], slow: &dyn Fn(&Row) -> f64) -> u64 {
+    let is_found = |seed: &u64| {
+        let all = judged(&rows(hosts, *seed, slow), &[], hosts);
+        let others = all.iter().filter(|host| host.host != "host0");
+        assert!(others.clone().all(|host| host.verdict == Fitness::Fit), "seed {seed}: {all:?}");
+        let own = all.iter().find(|host| host.host == "host0").unwrap();
+        own.reasons.iter().any(|reason| {
+            reason.verdict == Fitness::Unfit && words.iter().all(|word| reason.said.contains(word))
+        })
+    };
+    (0..100).filter(is_found).count() as u64
+}
+
+#[test]
+fn healthy_hosts_are_fit() {
+    for count in [1, 4] {
+        let hosts: Vec<Host> = (0..count).map(|number| host(number, 8)).collect();
+        for seed in 0..SEEDS / u64::from(count) {
+            let all = judged(&rows(&hosts, seed, &|_| 0.0), &[], &hosts);
+            assert!(all.iter().all(|host| host.verdict == Fitness::Fit), "seed {seed}: {all:?}");
+        }
+    }
+}
+
+#[test]
+fn a_slow_part_is_found_and_named_and_no_other_host_is_blamed() {
+    let of_gpu = |gpu: Option<u32>| gpu == Some(3);
+    let is_first = |row: &Row| row.source_rank == Some(0);
+    for hosts in [vec![host(0, 8)], vec![host(0, 8), host(1, 8), host(2, 8)]] {
+        let source = |share: f64| {
+            move |row: &Row| {
+                let is_it = row.transport == TransportKind::P2p && of_gpu(row.source_gpu);
+                if is_it && is_first(row) { share } else { 0.0 }
+            }
+        };
+        assert!(found(&["GPU 3", "source"], &hosts, &source(0.1)) >= 99);
+        assert!(found(&["GPU 3", "source"], &hosts, &source(0.05)) >= 90);
+        let memory = |share: f64| {
+            move |row: &Row| {
+                let is_it = row.transport == TransportKind::Local
+                    && of_gpu(row.source_gpu)
+                    && of_gpu(row.target_gpu);
+                if is_it && is_first(row) { share } else { 0.0 }
+            }
+        };
+        assert!(found(&["within GPU 3"], &hosts, &memory(0.1)) >= 99);
+        assert!(found(&["within GPU 3"], &hosts, &memory(0.05)) >= 90);
+        let one_flow = |row: &Row| {
+            let is_it = (row.source_gpu, row.target_gpu) == (Some(2), Some(5));
+            if is_it && is_first(row) { 0.1 } else { 0.0 }
+        };
+        assert!(found(&["GPU 2", "GPU 5"], &hosts, &one_flow) >= 99);
+    }
+}
+
+#[test]
+fn what_is_corrupt_failed_flagged_or_a_problem_makes_its_host_unfit() {
+    let hosts = [host(0, 8), host(1, 8)];
+    let spoil = |change: &dyn Fn(&mut Row)| {
+        let mut rows = rows(&hosts, 1, &|_| 0.0);
+        let row =
+            rows.iter_mut().find(|(row, host)| *host == 1 && row.transport == TransportKind::P2p);
+        change(&mut row.unwrap().0);
+        judged(&rows, &[], &hosts)
+    };
+    type Change<'a> = &'a dyn Fn(&mut Row);
+    let cases: [(&str, Change<'_>); 5] = [
+        ("is corrupt", &|row| row.status = Status::Corrupt),
+        ("failed", &|row| row.status = Status::Failed),
+        ("is flagged xid", &|row| row.flags = "short_samples xid".to_owned()),
+        ("is below what is expected", &|row| row.verdict = Some(RowVerdict::Below)),
+        ("took another path than it should", &|row| {
+            row.path_verdict = Some(PathVerdict::Contradicted);
+        }),
+    ];
+    for (said, change) in cases {
+        let all = spoil(change);
+        let verdicts: Vec<(&str, Fitness)> =
+            all.iter().map(|host| (host.host.as_str(), host.verdict)).collect();
+        assert_eq!(verdicts, [("host1", Fitness::Unfit), ("host0", Fitness::Fit)], "{said}");
+        let [reason] = &all[0].reasons[..] else { panic!("{said}: {all:?}") };
+        assert!(reason.said.ends_with(said), "{}", reason.said);
+    }
+    let said = "fabric-manager: none".into();
+    let problem = Problem { stage: Stage::Doctor, ranks: vec![0], said, shown: "".into() };
+    let all = judged(&rows(&hosts, 1, &|_| 0.0), &[problem], &hosts);
+    assert_eq!(all[0].host, "host0");
+    assert_eq!(all[0].reasons[0].said, "fabric-manager: none");
+    assert_eq!(all[1].verdict, Fitness::Fit);
+}
+
+#[test]
+fn what_is_not_measured_or_not_judged_is_unknown() {
+    let alone = [host(0, 8)];
+    let mut left_out = rows(&alone, 1, &|_| 0.0);
+    left_out.retain(|(row, _)| row.transport != TransportKind::Nccl);
+    let all = judged(&left_out, &[], &alone);
+    assert_eq!(all[0].verdict, Fitness::Unknown);
+    assert_eq!((all[0].reasons[0].stage, all[0].reasons.len()), (Stage::Nccl, 1));
+
+    // Nothing says what its collectives should reach.
+    let mut untold = rows(&alone, 1, &|_| 0.0);
+    untold.iter_mut().for_each(|(row, _)| row.verdict = None);
+    let all = judged(&untold, &[], &alone);
+    assert_eq!(all[0].verdict, Fitness::Unknown);
+    assert!(all[0].reasons[0].said.contains("has nothing to be judged by"), "{all:?}");
+
+    // More than can be is no number to rely on.
+    let mut above = rows(&alone, 1, &|_| 0.0);
+    above[4].0.verdict = Some(RowVerdict::Above);
+    let all = judged(&above, &[], &alone);
+    assert_eq!(all[0].verdict, Fitness::Unknown);
+    assert!(all[0].reasons[0].said.ends_with("is above what can be"), "{all:?}");
+
+    // One GPU has no pairs and no collectives, and no siblings either.
+    let lone = [host(0, 1)];
+    let mut few = rows(&lone, 1, &|_| 0.0);
+    few.retain(|(row, _)| row.transport == TransportKind::Local);
+    assert_eq!(judged(&few, &[], &lone)[0].verdict, Fitness::Unknown);
+    few.iter_mut().for_each(|(row, _)| row.verdict = Some(RowVerdict::Expected));
+    assert_eq!(judged(&few, &[], &lone)[0].verdict, Fitness::Fit);
+
+    let bare = [host(0, 0)];
+    let all = judged(&[], &[], &bare);
+    assert_eq!(all[0].verdict, Fitness::Unknown);
+    assert_eq!(all[0].reasons[0].said, "no GPU is here to be judged");
+}

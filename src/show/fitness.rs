@@ -1,0 +1,71 @@
+//! The verdicts of a check for a person, and for Prometheus.
+
+use super::{
+    page::{Grid, Page, Sentence, Tone},
+    summary, words,
+};
+use crate::{
+    analysis::fitness::{Fitness, HostFitness},
+    record::Run,
+    units::count,
+};
+
+/// The hosts, the worst first, then what shows it; `took` is how long was measured.
+pub fn fitness_page(run: &Run, hosts: &[HostFitness], took: Option<&str>) -> Page {
+    let mut page = Page::default();
+    let provenance = &run.provenance;
+    page.title(summary::machine(provenance) + words::mark(provenance.simulated));
+    page.sentence(outcome(hosts));
+    page.sentence(summary::outcome(&run.rows, took));
+    page.lines("\n");
+    let mut grid = Grid::new(["host", "verdict", "why"]).words(&["host", "verdict", "why"]);
+    for host in hosts {
+        grid.row([host.host.clone(), host.verdict.to_string(), why(host)]);
+    }
+    page.grid(grid);
+    let reasons: String = hosts
+        .iter()
+        .flat_map(|host| host.reasons.iter().map(move |reason| (host, reason)))
+        .map(|(host, reason)| {
+            let shown = match reason.shown.is_empty() {
+                true => String::new(),
+                false => format!(": {}", reason.shown),
+            };
+            let (verdict, stage, said) = (reason.verdict, reason.stage, &reason.said);
+            format!("  {}, {verdict}, {stage}: {said}{shown}\n", host.host)
+        })
+        .collect();
+    if !reasons.is_empty() {
+        page.lines(&format!("\nWhat shows it:\n{reasons}"));
+    }
+    page.lines("\n");
+    page
+}
+
+/// A line for each host that is not fit, the worst first.
+pub fn unfit_lines(hosts: &[HostFitness]) -> Vec<String> {
+    let others = hosts.iter().filter(|host| host.verdict != Fitness::Fit);
+    others.map(|host| format!("{} is {}: {}", host.host, host.verdict, why(host))).collect()
+}
+
+fn why(host: &HostFitness) -> String {
+    match &host.reasons[..] {
+        [] => "all was measured, verified and judged".to_owned(),
+        [reason] => reason.said.clone(),
+        [first, others @ ..] => format!("{}; and {} more", first.said, others.len()),
+    }
+}
+
+fn outcome(hosts: &[HostFitness]) -> Sentence {
+    let with = |verdict| hosts.iter().filter(|host| host.verdict == verdict).count();
+    let all = [Fitness::Unfit, Fitness::Unknown, Fitness::Fit];
+    let told = all.into_iter().filter(|verdict| with(*verdict) > 0);
+    let told: Vec<String> =
+        told.map(|verdict| format!("{} {verdict}", count(with(verdict), "host"))).collect();
+    let tone = match hosts.first().map(|host| host.verdict) {
+        Some(Fitness::Unfit) => Tone::Bad,
+        Some(Fitness::Fit) => Tone::Good,
+        Some(Fitness::Unknown) | None => Tone::Note,
+    };
+    Sentence { tone, text: format!("{}.", told.join(", ")) }
+}
