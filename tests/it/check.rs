@@ -167,7 +167,7 @@ fn a_host_that_hangs_or_stops_is_unfit_and_the_other_is_not() {
     for (name, what, after, stage) in [
         ("cuMemcpyAsync", "hung", 40, "local"),
         ("cuMemcpyAsync", "stopped", 2000, "p2p"),
-        ("ncclAllReduce", "hung", 3, "nccl"),
+        ("ncclAllReduce", "stopped", 3, "nccl"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let machine = folder.path().join("two.toml");
