@@ -23,8 +23,8 @@ const SIBLINGS_MIN: usize = 3;
 /// slower than others by no more than 3 % are taken for alike.
 const BAR: Bar = Bar { chance: 1e-4, slower: 0.03 };
 
-/// Deviations from the median of its siblings that a row does not have by chance: among a hundred
-/// rows of healthy parts that happens once in ten thousand runs.
+/// Deviations from the median of its siblings that a row does not have by chance: of a normal
+/// distribution 3 in 10 million are so far below.
 const DEVIATIONS: f64 = 5.0;
 
 /// From the median absolute deviation to the standard deviation of a normal distribution.
@@ -113,12 +113,21 @@ pub struct HostFitness {
     pub reasons: Vec<Reason>,
 }
 
+/// What a check has found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// Whether the hosts are those of a simulated machine.
+    pub simulated: bool,
+    /// The hosts, the worst first.
+    pub hosts: Vec<HostFitness>,
+}
+
 /// A row of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     /// The row.
     pub row: &'a Row,
-    /// Whose it is, by its place among the hosts; `None`: of a transport that none of them has.
+    /// Whose it is, by its place among the hosts; `None`: of all.
     pub host: Option<usize>,
     /// Whether a host is fit without it: such a machine cannot do it, or nobody says how fast it is.
     pub is_optional: bool,
@@ -180,18 +189,19 @@ fn of_problems(problems: &[Problem], host: &Host) -> Vec<Reason> {
     let is_here = |problem: &&Problem| {
         problem.ranks.is_empty() || host.ranks.iter().any(|rank| problem.ranks.contains(&rank.0))
     };
-    // Nothing without GPUs is unfit for GPUs.
-    let has_gpus = !host.topology.gpus.is_empty();
-    let here = problems.iter().filter(is_here).filter(|_| has_gpus);
-    here.map(|problem| unfit(problem.stage, &problem.said, &problem.shown)).collect()
+    problems
+        .iter()
+        .filter(is_here)
+        .map(|problem| unfit(problem.stage, &problem.said, &problem.shown))
+        .collect()
 }
 
 /// What a stage's own rows say; `low` are slower than their siblings.
 fn of_stage(stage: Stage, rows: &[&Seen<'_>], low: &Siblings) -> Vec<Reason> {
     let mut reasons = Vec::new();
-    let mut add = |verdict: Fitness, what: &str, of: &dyn Fn(&Row) -> Option<String>| {
+    let mut add = |verdict: Fitness, what: &str, of: &dyn Fn(&Seen<'_>) -> Option<String>| {
         let found: Vec<(&Row, String)> =
-            rows.iter().filter_map(|seen| Some((seen.row, of(seen.row)?))).collect();
+            rows.iter().filter_map(|seen| Some((seen.row, of(seen)?))).collect();
         let worst = found.iter().min_by(|(a, _), (b, _)| share(a).total_cmp(&share(b)));
         let Some((row, shown)) = worst else { return };
         let more = match found.len() {
@@ -201,39 +211,35 @@ fn of_stage(stage: Stage, rows: &[&Seen<'_>], low: &Siblings) -> Vec<Reason> {
         let said = format!("{} {what}{more}", row.title(&Naming::default()));
         reasons.push(Reason { verdict, stage, said, shown: shown.clone() });
     };
-    let ok = |row: &Row| row.status == Status::Ok;
-    add(Fitness::Unfit, "is corrupt", &|row| {
-        (row.status == Status::Corrupt).then(|| row.reason.clone())
-    });
-    add(Fitness::Unfit, "failed", &|row| {
-        (row.status == Status::Failed).then(|| row.reason.clone())
-    });
-    add(Fitness::Unfit, "took another path than it should", &|row| {
+    let with = |status: Status| {
+        move |seen: &Seen<'_>| (seen.row.status == status).then(|| seen.row.reason.clone())
+    };
+    let judged = |verdict: RowVerdict| {
+        let reason = |row: &Row| row.verdict_reason.clone().unwrap_or_default();
+        move |seen: &Seen<'_>| (seen.row.verdict == Some(verdict)).then(|| reason(seen.row))
+    };
+    add(Fitness::Unfit, "is corrupt", &with(Status::Corrupt));
+    add(Fitness::Unfit, "failed", &with(Status::Failed));
+    add(Fitness::Unfit, "took another path than it should", &|Seen { row, .. }| {
         let is_other = row.path_verdict == Some(PathVerdict::Contradicted);
         is_other.then(|| row.path_reason.clone().unwrap_or_default())
     });
-    add(Fitness::Unfit, "is below what is expected", &|row| {
-        let reason = row.verdict_reason.clone().unwrap_or_default();
-        (row.verdict == Some(RowVerdict::Below)).then_some(reason)
+    add(Fitness::Unfit, "is below what is expected", &judged(RowVerdict::Below));
+    add(Fitness::Unknown, "is above what can be", &judged(RowVerdict::Above));
+    add(Fitness::Unfit, "is slower than its siblings", &|Seen { row, .. }| {
+        low.slow.get(&row.case).cloned()
     });
-    add(Fitness::Unknown, "is above what can be", &|row| {
-        let reason = row.verdict_reason.clone().unwrap_or_default();
-        (row.verdict == Some(RowVerdict::Above)).then_some(reason)
-    });
-    add(Fitness::Unfit, "is slower than its siblings", &|row| low.slow.get(&row.case).cloned());
     for flag in HEALTH {
-        add(Fitness::Unfit, &format!("is flagged {flag}"), &|row| {
+        add(Fitness::Unfit, &format!("is flagged {flag}"), &|Seen { row, .. }| {
             row.flags.split(' ').any(|own| own == flag).then(String::new)
         });
     }
-    let optional: BTreeSet<usize> =
-        rows.iter().filter(|seen| seen.is_optional).map(|seen| seen.row.case).collect();
-    add(Fitness::Unknown, "has nothing to be judged by", &|row| {
+    add(Fitness::Unknown, "has nothing to be judged by", &|Seen { row, is_optional, .. }| {
         let is_judged = row.verdict.is_some_and(|verdict| verdict != RowVerdict::Unknown)
             || low.judged.contains(&row.case)
-            || optional.contains(&row.case);
-        let reason = row.verdict_reason.clone().unwrap_or_default();
-        (ok(row) && !is_judged).then_some(reason)
+            || *is_optional;
+        let reason = || row.verdict_reason.clone().unwrap_or_default();
+        (row.status == Status::Ok && !is_judged).then(reason)
     });
     let skipped = rows.iter().filter(|seen| seen.row.status == Status::Skipped);
     let skipped: BTreeSet<&str> =
@@ -297,12 +303,17 @@ fn low_rows(rows: &[Seen<'_>], hosts: &[Host]) -> Siblings {
 fn slow_parts(rows: &[Seen<'_>], hosts: &[Host]) -> BTreeMap<usize, Vec<Reason>> {
     let mut all: BTreeMap<usize, Vec<Reason>> = BTreeMap::new();
     for (stage, transport) in Stage::MEASURED {
-        let own = rows.iter().filter(|seen| seen.row.transport == transport);
-        let own: Vec<Row> = own.map(|seen| seen.row.clone()).collect();
+        let own = || rows.iter().filter(|seen| seen.row.transport == transport);
+        // Names have their host where there are rows of several.
+        let measured = own().filter(|seen| seen.row.status == Status::Ok);
+        let measured: BTreeSet<usize> = measured.filter_map(|seen| seen.host).collect();
+        let own: Vec<Row> = own().map(|seen| seen.row.clone()).collect();
         let outliers = attribution::find(&own, BAR, &|row| attribution::way(row, hosts));
         for told in attribution::told(&outliers) {
-            let is_on = |(_, host): &(usize, &Host)| {
-                hosts.len() == 1 || told.parts.iter().any(|part| part.ends_with(&host.name))
+            let is_on = |(number, host): &(usize, &Host)| {
+                let name = format!(" {}", host.name);
+                measured == BTreeSet::from([*number])
+                    || told.parts.iter().any(|part| part.ends_with(&name))
             };
             for (number, _) in hosts.iter().enumerate().filter(is_on) {
                 let reason = unfit(stage, &told.said, &told.shown);

@@ -104,9 +104,9 @@ pub struct Request {
     #[arg(skip)]
     pub transports: Vec<TransportKind>,
 
-    /// Whether each host measures NCCL by itself.
+    /// Whether it is a check, in which each host measures by itself and is judged.
     #[arg(skip)]
-    pub is_by_host: bool,
+    pub is_check: bool,
 
     /// Bytes of one transfer: 64,4K..64K,3M
     ///

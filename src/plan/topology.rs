@@ -231,6 +231,20 @@ pub fn cpu_ranges(cpus: &[u32]) -> String {
 pub(crate) mod tests {
     use super::*;
 
+    /// So many GPUs, of which nothing else is known.
+    pub(crate) fn gpus(count: u32) -> Vec<GpuNode> {
+        let gpu = |gpu| GpuNode {
+            gpu: Gpu(gpu),
+            name: String::new(),
+            uuid: String::new(),
+            pci_bus_id: String::new(),
+            memory: Bytes::mib(1 << 16),
+            numa_node: None,
+            pcie_path: Vec::new(),
+        };
+        (0..count).map(gpu).collect()
+    }
+
     /// A machine whose nodes have these CPUs and lie in a row.
     pub(crate) fn machine(nodes: &[&[u32]]) -> Topology {
         let node = |(id, cpus): (u32, &&[u32])| Node {

@@ -1,6 +1,6 @@
 //! `g2g check`: what fits into its time, and the verdicts on the hosts.
 
-use std::{collections::HashMap, fs, io, path::Path};
+use std::{collections::HashMap, fs, path::Path};
 
 use super::{
     Ending, Failure, Format,
@@ -10,7 +10,7 @@ use super::{
     worker::Lost,
 };
 use crate::{
-    analysis::fitness::{self, Fitness, HostFitness, Problem, Seen, Stage},
+    analysis::fitness::{self, Check, Fitness, Problem, Seen, Stage},
     judge::doctor::{Member, Report, Verdict},
     plan::{Case, Endpoint, Flow, Place, TransportKind},
     record::{Recorder, Row},
@@ -32,8 +32,8 @@ pub(super) fn problems(examined: &[Member]) -> Vec<Problem> {
     told.collect()
 }
 
-/// As many of `steps` of each transport as fit into `budget_s`, spread over all of them; for the
-/// others a step that says how many rows they are.
+/// As many of `steps` of each transport as fit into `budget_s`, one at least, spread over all of
+/// them; for the others a step that says how many rows they are.
 fn within(steps: Vec<Step>, estimate: &Estimate, budget_s: f64) -> Vec<Step> {
     let rows_s: f64 = estimate.weights.iter().flatten().map(|weight| weight.seconds).sum();
     let once_s = estimate.all.as_secs_f64() - rows_s;
@@ -70,6 +70,7 @@ fn within(steps: Vec<Step>, estimate: &Estimate, budget_s: f64) -> Vec<Step> {
     }
     kept.extend(left_out.into_iter().map(|(transport, rows)| Step::Absent {
         transport,
+        host: None,
         reason: format!(
             "--budget {} leaves out {} of it: give more",
             readable_wait(budget_s),
@@ -107,8 +108,8 @@ impl Run<'_> {
         Some(Problem { stage, ranks: vec![rank.0], said, shown: lost.reason })
     }
 
-    /// The verdicts on the hosts, the worst first.
-    pub(super) fn fitness(&self, recorder: &Recorder) -> Vec<HostFitness> {
+    /// The verdicts on the hosts.
+    pub(super) fn check(&self, recorder: &Recorder) -> Check {
         let measured = recorder.rows();
         let planned = self.steps.iter().flat_map(Step::planned).skip(measured.len());
         let missing = planned.map(|row| match row.reason.is_empty() {
@@ -116,18 +117,8 @@ impl Run<'_> {
             false => row,
         });
         let missing: Vec<Row> = missing.collect();
-        let cases = self.steps.iter().flat_map(|step| -> Vec<(Option<usize>, Option<&Case>)> {
-            match step {
-                Step::Absent { .. } => vec![(None, None)],
-                Step::OnEachHost(cases) => {
-                    let of_host = (0..).zip(cases.iter().map(Option::as_ref));
-                    let with_a_case = of_host.filter(|(_, case)| case.is_some());
-                    with_a_case.map(|(host, case)| (Some(host), case)).collect()
-                }
-                Step::AcrossHosts(case) | Step::Among { case, .. } => vec![(None, Some(&**case))],
-            }
-        });
-        let seen = measured.iter().chain(&missing).zip(cases).map(|(row, (host, case))| Seen {
+        let owned = self.steps.iter().flat_map(Step::owned);
+        let seen = measured.iter().chain(&missing).zip(owned).map(|(row, (host, case))| Seen {
             row,
             host,
             is_optional: case.is_some_and(|case| {
@@ -139,25 +130,8 @@ impl Run<'_> {
         for host in &mut hosts {
             host.topology.gpus.retain(|node| named.is_none_or(|gpus| gpus.contains(&node.gpu)));
         }
-        fitness::judge(&seen.collect::<Vec<_>>(), &self.problems, &hosts)
-    }
-
-    /// Prints the verdicts.
-    pub(super) fn show_fitness(&self, recorder: &Recorder, took: Option<&str>) -> io::Result<()> {
-        let hosts = self.fitness(recorder);
-        let page = || {
-            let mut page = show::fitness_page(recorder.run(), &hosts, took);
-            page.lines(&format!("results: {}\n", recorder.folder().display()));
-            page
-        };
-        match self.options.format {
-            Format::Table => show::print_page(&page()),
-            Format::Markdown => show::print(&page().markdown()),
-            Format::Json => show::print(&show::json(&hosts)),
-            Format::Prometheus => show::print(&show::prometheus_fitness_text(&hosts)),
-            // These are of rows.
-            Format::Csv | Format::NcclTests => Ok(()),
-        }
+        let hosts = fitness::judge(&seen.collect::<Vec<_>>(), &self.problems, &hosts);
+        Check { simulated: self.options.simulate.is_some(), hosts }
     }
 
     /// Whether `case` copies between a GPU and host memory of another NUMA node.
@@ -177,19 +151,22 @@ impl Run<'_> {
 
     /// Writes the verdicts beside the rows, and the list of unfit hosts; how the check ends. Says
     /// which host is not fit where standard output is for programs.
-    pub(super) fn conclude_check(&self, recorder: &Recorder) -> Result<Ending, Failure> {
-        let hosts = self.fitness(recorder);
+    pub(super) fn conclude_check(
+        &self,
+        recorder: &Recorder,
+        check: &Check,
+    ) -> Result<Ending, Failure> {
         let path = recorder.folder().join("check.json");
         let write = |path: &Path, text| written(path, text).map_err(Failure::Middle);
-        write(&path, show::json(&hosts))?;
+        write(&path, show::json(check))?;
         if let Some(file) = &self.options.check.exclude {
-            let unfit = hosts.iter().filter(|host| host.verdict == Fitness::Unfit);
+            let unfit = check.hosts.iter().filter(|host| host.verdict == Fitness::Unfit);
             write(file, unfit.map(|host| format!("{}\n", host.host)).collect())?;
         }
         if !matches!(self.options.format, Format::Table | Format::Markdown) {
-            show::unfit_lines(&hosts).iter().for_each(|line| say(line));
+            show::unfit_lines(check).iter().for_each(|line| say(line));
         }
-        let worst = hosts.first().map_or(Fitness::Unknown, |host| host.verdict);
+        let worst = check.hosts.first().map_or(Fitness::Unknown, |host| host.verdict);
         Ok(match worst {
             Fitness::Unfit => Ending::Badly,
             Fitness::Unknown => Ending::Undecided,

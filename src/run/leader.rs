@@ -51,7 +51,7 @@ pub(super) fn lead(
     let judge = Judge { catalogue: catalogue(options.catalogue.as_deref())?, hosts: judged };
     let problems = check::problems(&examined);
     let mut run = Run { options, hosts, simulation, judge, problems, steps, is_launched };
-    if options.is_check {
+    if request.is_check {
         run.keep_budget();
     }
     if options.dry_run {
@@ -87,10 +87,11 @@ pub(super) fn lead(
         (result, Some(took), lost)
     };
     run.problems.extend(lost.and_then(|lost| run.lost_rank(lost, recorder.rows().len())));
-    let shown = run.show_results(&recorder, took);
-    let ending = match options.is_check {
-        true => run.conclude_check(&recorder),
-        false => Ok(Ending::of(is_well(&recorder, options.fail_below))),
+    let check = request.is_check.then(|| run.check(&recorder));
+    let shown = run.show_results(&recorder, check.as_ref(), took);
+    let ending = match &check {
+        Some(check) => run.conclude_check(&recorder, check),
+        None => Ok(Ending::of(is_well(&recorder, options.fail_below))),
     };
     measured?;
     shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
@@ -257,7 +258,7 @@ impl<'a> Leader<'a> {
     fn measure(&mut self, steps: &[Step], estimate: &Estimate) -> Result<(), Failure> {
         for (step, &weight) in steps.iter().zip(&estimate.weights) {
             self.may_go_on()?;
-            if let Step::Absent { transport, reason } = step {
+            if let Step::Absent { transport, reason, .. } = step {
                 self.record(Row::absent(self.next, *transport, reason), &[])?;
                 continue;
             }

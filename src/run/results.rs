@@ -4,6 +4,7 @@ use std::{io, time::Duration};
 
 use super::{Format, leader::Run, page::write_own, steps::Step};
 use crate::{
+    analysis::fitness::Check,
     judge::expected::Verdict,
     plan::Case,
     record::{self, Recorder, Row, Status},
@@ -13,37 +14,39 @@ use crate::{
 };
 
 impl Run<'_> {
-    /// Judges and shows the results, even of a run that failed; `took` is how long it measured.
+    /// Judges and shows the results, even of a run that failed; `check`: the verdicts are the answer;
+    /// `took` is how long it measured.
     pub(super) fn show_results(
         &self,
         recorder: &Recorder,
+        check: Option<&Check>,
         took: Option<Duration>,
     ) -> io::Result<()> {
         self.judge.conclude(&self.hosts, self.options.quiet);
         let took = took.map(|took| readable_wait(took.as_secs_f64()) + self.whose_time());
         let (rows, provenance) = (recorder.rows(), &recorder.run().provenance);
         let answer = || {
-            let mut answer = show::answer(recorder.run(), took.as_deref(), self.options.details);
+            let mut answer = match check {
+                Some(check) => show::check_page(recorder.run(), check, took.as_deref()),
+                None => show::answer(recorder.run(), took.as_deref(), self.options.details),
+            };
             answer.lines(&format!("results: {}\n", recorder.folder().display()));
             answer
         };
         let format = self.options.format;
-        match format {
-            Format::Table | Format::Markdown | Format::Json | Format::Prometheus
-                if self.options.is_check =>
-            {
-                self.show_fitness(recorder, took.as_deref())
-            }
-            Format::Table => show::print_page(&answer()),
-            Format::Markdown => show::print(&answer().markdown()),
-            Format::Csv => show::print(&record::csv_text(rows)),
-            Format::Json => show::print(&record::json_text(recorder.run())),
-            Format::NcclTests => {
+        match (format, check) {
+            (Format::Table, _) => show::print_page(&answer()),
+            (Format::Markdown, _) => show::print(&answer().markdown()),
+            (Format::Csv, _) => show::print(&record::csv_text(rows)),
+            (Format::Json, Some(check)) => show::print(&show::json(check)),
+            (Format::Json, None) => show::print(&record::json_text(recorder.run())),
+            (Format::NcclTests, _) => {
                 let communicator = self.cases().find(|case| case.nccl.is_some());
                 let flows = communicator.map_or(&[][..], |case| &case.flows);
                 show::print(&show::nccl_tests_text(&self.about(), provenance, flows, rows))
             }
-            Format::Prometheus => show::print(&show::prometheus_text(provenance, rows)),
+            (Format::Prometheus, Some(check)) => show::print(&show::prometheus_check_text(check)),
+            (Format::Prometheus, None) => show::print(&show::prometheus_text(provenance, rows)),
         }?;
         // Last: after a signal there may be no time for it.
         let page = (!self.options.no_report).then(|| write_own(recorder.folder())).flatten();

@@ -70,7 +70,7 @@ pub(super) fn find(
     };
     let (rank, catalogue) = (ranks.world.rank(), options.catalogue.as_deref());
     let at = members.iter().position(|other| *other == rank).unwrap_or(0);
-    let examine = || options.is_check.then(|| member(catalogue, rank, at)).transpose();
+    let examine = || options.asked.is_check.then(|| member(catalogue, rank, at)).transpose();
     let view = simulation
         .and_then(|simulation| {
             Ok(View { topology: topology(options)?, simulation, examined: examine()? })

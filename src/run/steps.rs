@@ -14,8 +14,8 @@ use crate::{
 /// Cases that run at the same time. Each case is a row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Step {
-    /// A transport that cannot be measured: a row that says why.
-    Absent { transport: TransportKind, reason: String },
+    /// A transport that cannot be measured, on host number `host` or on none: a row that says why.
+    Absent { transport: TransportKind, reason: String, host: Option<usize> },
     /// A case on each host; `None`: the host has no more. Other ranks than 0 know their own host's.
     OnEachHost(Vec<Option<Case>>),
     /// A case that all ranks of all hosts measure together. Other ranks than 0 know their own part.
@@ -44,7 +44,7 @@ impl Step {
     /// Its rows, with the columns that are known from the plan.
     pub(super) fn planned(&self) -> Vec<Row> {
         match self {
-            Self::Absent { transport, reason } => vec![Row::absent(0, *transport, reason)],
+            Self::Absent { transport, reason, .. } => vec![Row::absent(0, *transport, reason)],
             Self::OnEachHost(_) | Self::AcrossHosts(_) | Self::Among { .. } => {
                 self.cases().map(|case| Row::planned(0, case)).collect()
             }
@@ -59,6 +59,18 @@ impl Step {
             Self::AcrossHosts(case) | Self::Among { case, .. } => (&[][..], Some(&**case)),
         };
         of_hosts.iter().flatten().chain(of_all)
+    }
+
+    /// Its rows: the number of the host that has it by itself, and the case.
+    pub(super) fn owned(&self) -> Vec<(Option<usize>, Option<&Case>)> {
+        match self {
+            Self::Absent { host, .. } => vec![(*host, None)],
+            Self::OnEachHost(cases) => {
+                let cases = cases.iter().enumerate();
+                cases.filter_map(|(host, case)| Some((Some(host), Some(case.as_ref()?)))).collect()
+            }
+            Self::AcrossHosts(case) | Self::Among { case, .. } => vec![(None, Some(&**case))],
+        }
     }
 
     /// The case of the ranks on host number `host`.
@@ -113,7 +125,7 @@ pub(super) fn plan(
     let transports = || request.transports.iter().copied();
     for transport in transports().filter(|transport| !transport.is_across_hosts()) {
         steps.extend(planner.on_each_host(transport, sites)?);
-        if transport == TransportKind::P2p {
+        if transport == TransportKind::P2p && !request.is_check {
             steps.extend(planner.within_domains(sites)?);
         }
     }
@@ -125,7 +137,7 @@ pub(super) fn plan(
         sites[0].host.ranks = (0..request.ranks.unwrap_or(planner.ranks)).map(Rank).collect();
     }
     for transport in transports().filter(|transport| transport.is_across_hosts()) {
-        steps.extend(match request.is_by_host {
+        steps.extend(match request.is_check {
             true => planner.by_host(transport, sites)?,
             false => planner.across_hosts(transport, sites)?,
         });
@@ -161,43 +173,34 @@ impl Planner<'_> {
 
     /// The steps of a transport that all hosts measure together.
     fn across_hosts(&self, transport: TransportKind, sites: &[Site]) -> Result<Vec<Step>, String> {
-        let absent = |reason| Ok(vec![Step::Absent { transport, reason }]);
+        let (cases, reason) = self.of_all(transport, sites)?;
+        let absent = reason.map(|reason| Step::Absent { transport, reason, host: None });
+        let cases = cases.into_iter().map(|case| Step::AcrossHosts(Box::new(case)));
+        Ok(absent.into_iter().chain(cases).collect())
+    }
+
+    /// The same, where each host measures by itself.
+    fn by_host(&self, transport: TransportKind, sites: &[Site]) -> Result<Vec<Step>, String> {
+        let request = Request { sizes: Some(vec![SIZE_BY_HOST]), ..self.request.clone() };
+        let planner = Planner { request: &request, ..*self };
+        let of_host = |site: &Site| planner.of_all(transport, std::slice::from_ref(site));
+        side_by_side(transport, sites, of_host)
+    }
+
+    /// The cases of a transport that these hosts measure together, or why there are none.
+    fn of_all(&self, transport: TransportKind, sites: &[Site]) -> Result<Cases, String> {
         for site in sites {
             if let Some(reason) = site.absent.get(&transport) {
-                return absent(on(site, sites, reason));
+                return Ok((Vec::new(), Some(on(site, sites, reason))));
             }
         }
         let hosts = hosts_of(sites);
         let ranks = hosts.iter().map(|host| host.ranks.len()).sum::<usize>();
         let request = self.request_of(transport, u32::try_from(ranks).ok());
         let cases = plan::cases_across_hosts(&request, &hosts)?;
-        if cases.is_empty() {
-            return absent(plan::why_none(transport, &request, &hosts[0].topology));
-        }
-        Ok(cases.into_iter().map(|case| Step::AcrossHosts(Box::new(case))).collect())
-    }
-
-    /// The same, where each host measures by itself.
-    fn by_host(&self, transport: TransportKind, sites: &[Site]) -> Result<Vec<Step>, String> {
-        let (mut steps, mut hosts) = (Vec::new(), Vec::new());
-        let request = Request { sizes: Some(vec![SIZE_BY_HOST]), ..self.request.clone() };
-        let planner = Planner { request: &request, ..*self };
-        for site in sites {
-            let mut cases = Vec::new();
-            for step in planner.across_hosts(transport, std::slice::from_ref(site))? {
-                match step {
-                    Step::AcrossHosts(case) => cases.push(*case),
-                    Step::Absent { reason, .. } => {
-                        let reason = on(site, sites, &reason);
-                        steps.push(Step::Absent { transport, reason });
-                    }
-                    Step::OnEachHost(_) | Step::Among { .. } => {}
-                }
-            }
-            hosts.push(cases);
-        }
-        steps.extend(side_by_side(hosts));
-        Ok(steps)
+        let why_none = || plan::why_none(transport, &request, &hosts[0].topology);
+        let reason = cases.is_empty().then(why_none);
+        Ok((cases, reason))
     }
 
     /// The steps of copies between GPUs of one NVLink domain in several hosts.
@@ -205,7 +208,7 @@ impl Planner<'_> {
         let transport = TransportKind::P2p;
         let hosts = hosts_of(sites);
         let (_, reasons) = plan::nvlink_domains(&hosts);
-        let absent = |reason| Step::Absent { transport, reason };
+        let absent = |reason| Step::Absent { transport, reason, host: None };
         let mut steps: Vec<Step> = reasons.into_iter().map(absent).collect();
         let cases = plan::cases_across_hosts(&self.request_of(transport, None), &hosts)?;
         let step = |case: Case| {
@@ -238,29 +241,18 @@ impl Planner<'_> {
             | TransportKind::Nccl
             | TransportKind::Rdma => Vec::new(),
         };
-        let (mut hosts, mut reasons) = (Vec::new(), Vec::new());
-        for site in sites {
+        side_by_side(transport, sites, |site| {
             let (mut cases, mut reason) = self.on_host(transport, site)?;
             if domains.iter().flatten().any(|host| host.ranks == site.host.ranks) {
                 cases.retain(|case| !plan::is_of_domain(case));
                 reason = reason.filter(|_| !cases.is_empty());
             }
-            hosts.push(cases);
-            reasons.extend(reason.map(|reason| on(site, sites, &reason)));
-        }
-        reasons.dedup();
-        let absent = |reason| Step::Absent { transport, reason };
-        let mut steps: Vec<Step> = reasons.into_iter().map(absent).collect();
-        steps.extend(side_by_side(hosts));
-        Ok(steps)
+            Ok((cases, reason))
+        })
     }
 
     /// The cases of one host, and why there are none or not all of them.
-    fn on_host(
-        &mut self,
-        transport: TransportKind,
-        site: &Site,
-    ) -> Result<(Vec<Case>, Option<String>), String> {
+    fn on_host(&mut self, transport: TransportKind, site: &Site) -> Result<Cases, String> {
         let Host { topology, ranks, .. } = &site.host;
         check_named_gpus(self.request, site)?;
         if let Some(reason) = site.absent.get(&transport) {
@@ -291,11 +283,29 @@ impl Planner<'_> {
     }
 }
 
-/// Steps in which the hosts measure their cases at the same time.
-fn side_by_side(hosts: Vec<Vec<Case>>) -> impl Iterator<Item = Step> {
-    let most = hosts.iter().map(Vec::len).max().unwrap_or(0);
-    let mut hosts: Vec<_> = hosts.into_iter().map(Vec::into_iter).collect();
-    (0..most).map(move |_| Step::OnEachHost(hosts.iter_mut().map(Iterator::next).collect()))
+/// Cases, and why there are none or not all of them.
+type Cases = (Vec<Case>, Option<String>);
+
+/// Steps in which the hosts measure the cases `of_host` at the same time.
+fn side_by_side(
+    transport: TransportKind,
+    sites: &[Site],
+    mut of_host: impl FnMut(&Site) -> Result<Cases, String>,
+) -> Result<Vec<Step>, String> {
+    let (mut steps, mut hosts) = (Vec::new(), Vec::new());
+    for (number, site) in sites.iter().enumerate() {
+        let (cases, reason) = of_host(site)?;
+        hosts.push(cases.into_iter());
+        let host = Some(number);
+        steps.extend(reason.map(|reason| {
+            let reason = on(site, sites, &reason);
+            Step::Absent { transport, reason, host }
+        }));
+    }
+    let most = hosts.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
+    let mut next = || hosts.iter_mut().map(Iterator::next).collect();
+    steps.extend((0..most).map(|_| Step::OnEachHost(next())));
+    Ok(steps)
 }
 
 fn hosts_of(sites: &[Site]) -> Vec<Host> {
@@ -372,7 +382,7 @@ pub(super) fn gpus(
 pub(super) fn listing(steps: &[Step]) -> String {
     let listed = |row: &Row| row.title(&Naming::default()) + "\n";
     let lines = steps.iter().flat_map(|step| match step {
-        Step::Absent { transport, reason } => vec![format!("{transport} skipped: {reason}\n")],
+        Step::Absent { transport, reason, .. } => vec![format!("{transport} skipped: {reason}\n")],
         Step::OnEachHost(_) | Step::AcrossHosts(_) | Step::Among { .. } => {
             step.planned().iter().map(listed).collect()
         }
@@ -391,7 +401,7 @@ mod tests {
         let case = || cases.as_ref().unwrap().first().cloned();
         let steps = [
             Step::OnEachHost(vec![case(), case()]),
-            Step::Absent { transport: TransportKind::P2p, reason: String::new() },
+            Step::Absent { transport: TransportKind::P2p, reason: String::new(), host: None },
             Step::OnEachHost(vec![case(), None, case()]),
             Step::AcrossHosts(Box::new(case().unwrap())),
         ];

@@ -5,13 +5,14 @@ use super::{
     summary, words,
 };
 use crate::{
-    analysis::fitness::{Fitness, HostFitness},
+    analysis::fitness::{Check, Fitness, HostFitness},
     record::Run,
     units::count,
 };
 
 /// The hosts, the worst first, then what shows it; `took` is how long was measured.
-pub fn fitness_page(run: &Run, hosts: &[HostFitness], took: Option<&str>) -> Page {
+pub fn check_page(run: &Run, check: &Check, took: Option<&str>) -> Page {
+    let hosts = &check.hosts;
     let mut page = Page::default();
     let provenance = &run.provenance;
     page.title(summary::machine(provenance) + words::mark(provenance.simulated));
@@ -43,9 +44,12 @@ pub fn fitness_page(run: &Run, hosts: &[HostFitness], took: Option<&str>) -> Pag
 }
 
 /// A line for each host that is not fit, the worst first.
-pub fn unfit_lines(hosts: &[HostFitness]) -> Vec<String> {
-    let others = hosts.iter().filter(|host| host.verdict != Fitness::Fit);
-    others.map(|host| format!("{} is {}: {}", host.host, host.verdict, why(host))).collect()
+pub fn unfit_lines(check: &Check) -> Vec<String> {
+    let mark = words::mark(check.simulated);
+    let others = check.hosts.iter().filter(|host| host.verdict != Fitness::Fit);
+    let line =
+        |host: &HostFitness| format!("{} is {}: {}{mark}", host.host, host.verdict, why(host));
+    others.map(line).collect()
 }
 
 fn why(host: &HostFitness) -> String {

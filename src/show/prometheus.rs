@@ -3,7 +3,7 @@
 
 use std::{collections::HashSet, fmt::Write};
 
-use crate::analysis::fitness::HostFitness;
+use crate::analysis::fitness::Check;
 use crate::record::{COLUMNS, Cell, Column, Row, Status, provenance::Provenance};
 use crate::units::{bytes_per_s_of_gb_s, seconds_of_nanoseconds};
 
@@ -80,13 +80,15 @@ pub fn text(provenance: &Provenance, rows: &[Row]) -> String {
 }
 
 /// The verdicts of a check.
-pub fn fitness_text(hosts: &[HostFitness]) -> String {
+pub fn check_text(check: &Check) -> String {
     let name = "g2g_host_fitness";
     let help = "1 for the verdict on the host: unfit, unknown, fit.";
     let mut text = head(name, help);
-    for host in hosts {
-        let (host, verdict) = (label("host", &host.host), host.verdict);
-        let _ = writeln!(text, "{name}{{{host},verdict=\"{verdict}\"}} 1");
+    for host in &check.hosts {
+        let (verdict, simulated) = (host.verdict.to_string(), check.simulated.to_string());
+        let labels = [("host", &host.host), ("verdict", &verdict), ("simulated", &simulated)];
+        let labels = labels.map(|(name, value)| label(name, value)).join(",");
+        let _ = writeln!(text, "{name}{{{labels}}} 1");
     }
     text
 }

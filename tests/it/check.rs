@@ -1,34 +1,57 @@
 //! `g2g check` on simulated machines: healthy ones are fit, and each planted defect makes its host
 //! unfit and is named.
 
-use std::{fs, path::Path};
+use std::fs;
 
 use serde_json::Value;
 
-use crate::common::{g2g, mpi, run, text};
+use crate::{
+    common::{g2g, mpi, run, text},
+    scripts::finish,
+};
 
-/// The exit code of a check of a machine made from `instance`, the verdicts, and what was said.
-fn check(instance: &str, more: &str, words: &str) -> (Option<i32>, Value, String) {
+/// How a check has ended.
+struct Checked {
+    code: Option<i32>,
+    /// The verdicts, the worst host first.
+    hosts: Value,
+    /// Standard output, and standard error.
+    printed: String,
+    said: String,
+}
+
+/// Checks a machine made from `instance` with `more`, by so many ranks, each a host of its own.
+fn check_by(ranks: u32, instance: &str, more: &str, words: &str) -> Checked {
     let folder = tempfile::tempdir().unwrap();
     let machine = folder.path().join("machine.toml");
-    let file = format!("schema = 1\nfrom = \"{instance}\"\nname = \"test\"\n{more}");
+    let file =
+        format!("schema = 1\nfrom = \"{instance}\"\nname = \"test\"\nhosts = {ranks}\n{more}");
     fs::write(&machine, file).unwrap();
     let output = folder.path().join("run");
     let line = format!(
-        "check --simulate {} --format json --quiet --no-report --output {} {words}",
+        "check --simulate {} --quiet --no-report --output {} {words}",
         machine.display(),
         output.display()
     );
-    let result = run(g2g(), &line);
-    let (printed, said) = (text(&result.stdout), text(&result.stderr));
-    let hosts = serde_json::from_str(&printed).unwrap_or_else(|_| panic!("{printed}{said}"));
-    let kept: Value = kept(&output);
-    assert_eq!(hosts, kept);
-    (result.status.code(), hosts, said)
+    let (result, said) = match ranks {
+        1 => finish(g2g().args(line.split_whitespace())),
+        ranks => mpi::standard().outcome(ranks, &line),
+    };
+    let kept = fs::read_to_string(output.join("check.json")).unwrap_or_else(|_| panic!("{said}"));
+    let kept: Value = serde_json::from_str(&kept).unwrap();
+    assert_eq!(kept["simulated"], true);
+    let printed = text(&result.stdout);
+    if line.contains("--format json") {
+        assert_eq!(serde_json::from_str::<Value>(&printed).unwrap(), kept);
+    }
+    Checked { code: result.status.code(), hosts: kept["hosts"].clone(), printed, said }
 }
 
-fn kept(output: &Path) -> Value {
-    serde_json::from_str(&fs::read_to_string(output.join("check.json")).unwrap()).unwrap()
+/// The exit code of a check of one host, the verdicts, and what was said.
+fn check(instance: &str, more: &str, words: &str) -> (Option<i32>, Value, String) {
+    let Checked { code, hosts, said, .. } =
+        check_by(1, instance, more, &format!("--format json {words}"));
+    (code, hosts, said)
 }
 
 /// What is said of the first host, each reason in a line.
@@ -136,25 +159,29 @@ fn without_a_gpu_nothing_is_known() {
 }
 
 #[test]
+fn a_machine_whose_driver_has_lost_its_gpus_is_unfit() {
+    let fault = "[[fault.call]]\nname = 'cuInit'\ncode = 802\nalways = true\n\
+                 [host]\nfabric_manager = false\n";
+    let (code, hosts, said) = check("p4d.24xlarge", fault, "");
+    assert_eq!((code, hosts[0]["verdict"].as_str()), (Some(1), Some("unfit")), "{hosts:#} {said}");
+    assert!(said_of(&hosts)[0].starts_with("fabric-manager: "), "{hosts:#}");
+    assert!(
+        said.contains("test is unfit: ") || said.contains(" is unfit: fabric-manager"),
+        "{said}"
+    );
+    assert!(said.contains("[SIMULATED]"), "{said}");
+}
+
+#[test]
 fn of_two_hosts_the_slow_one_is_named_and_listed() {
     let folder = tempfile::tempdir().unwrap();
-    let (machine, list) = (folder.path().join("two.toml"), folder.path().join("unfit.txt"));
+    let list = folder.path().join("unfit.txt");
     // GPU 3 of the second host.
     let fault = "[[fault.slow]]\nsource = 11\nfraction = 0.59\n";
-    let file = format!("schema = 1\nfrom = \"p4d.24xlarge\"\nhosts = 2\n{fault}");
-    fs::write(&machine, file).unwrap();
-    let output = folder.path().join("run");
-    let line = format!(
-        "check --simulate {} --quiet --no-report --output {} --exclude {}",
-        machine.display(),
-        output.display(),
-        list.display()
-    );
-    let (result, said) = mpi::standard().outcome(2, &line);
-    let printed = text(&result.stdout);
-    assert_eq!(result.status.code(), Some(1), "{printed}{said}");
+    let words = format!("--exclude {}", list.display());
+    let Checked { code, hosts, printed, said } = check_by(2, "p4d.24xlarge", fault, &words);
+    assert_eq!(code, Some(1), "{printed}{said}");
     assert!(printed.contains("1 host unfit, 1 host fit."), "{printed}");
-    let hosts = kept(&output);
     assert_eq!((&hosts[0]["verdict"], &hosts[1]["verdict"]), (&"unfit".into(), &"fit".into()));
     let name = hosts[0]["host"].as_str().unwrap();
     assert_eq!(fs::read_to_string(&list).unwrap(), format!("{name}\n"));
@@ -169,23 +196,12 @@ fn a_host_that_hangs_or_stops_is_unfit_and_the_other_is_not() {
         ("cuMemcpyAsync", "stopped", 2000, "p2p"),
         ("ncclAllReduce", "stopped", 3, "nccl"),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        let machine = folder.path().join("two.toml");
         let fault = format!(
             "[[fault.call]]\nname = '{name}'\nprocess = 1\nwhat = '{what}'\nafter = {after}\n"
         );
-        let file = format!("schema = 1\nfrom = \"p4d.24xlarge\"\nhosts = 2\n{fault}");
-        fs::write(&machine, file).unwrap();
-        let output = folder.path().join("run");
-        let line = format!(
-            "check --simulate {} --gpus 0,1,2,3 --quiet --no-report --deadline 5s --output {}",
-            machine.display(),
-            output.display()
-        );
-        let (result, said) = mpi::standard().outcome(2, &line);
-        let printed = text(&result.stdout);
-        assert_ne!(result.status.code(), Some(0), "{name}: {printed}{said}");
-        let hosts = kept(&output);
+        let words = "--gpus 0,1,2,3 --deadline 5s";
+        let Checked { code, hosts, printed, said } = check_by(2, "p4d.24xlarge", &fault, words);
+        assert_ne!(code, Some(0), "{name}: {printed}{said}");
         let verdicts = (&hosts[0]["verdict"], &hosts[1]["verdict"]);
         assert_eq!(verdicts, (&"unfit".into(), &"unknown".into()), "{name}: {hosts:#}");
         let reason = &hosts[0]["reasons"][0];

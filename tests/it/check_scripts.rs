@@ -49,9 +49,11 @@ const SLOW: &str = "[[fault.slow]]\nsource = 1\ntarget = 0\nfraction = 0.5\n";
 fn the_check_of_a_node_says_in_a_line_what_is_wrong_and_keeps_the_last_results() {
     let healthy = programs("");
     for number in 0..12 {
-        fs::create_dir_all(healthy.path().join(format!("logs/2020010{number:02}T000000Z-1")))
+        fs::create_dir_all(healthy.path().join(format!("logs/check-202001{number:02}T000000Z-1")))
             .unwrap();
     }
+    let other = healthy.path().join("logs/20200101T000000Z-p5");
+    fs::create_dir(&other).unwrap();
     let (result, said) = finish(command(&file("node"), &healthy).args(["--gpus", "0,1"]));
     assert_eq!(
         (result.status.code(), text(&result.stdout)),
@@ -60,7 +62,9 @@ fn the_check_of_a_node_says_in_a_line_what_is_wrong_and_keeps_the_last_results()
     );
     let kept = fs::read_dir(healthy.path().join("logs")).unwrap();
     let kept: Vec<_> = kept.map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(kept.len(), 10, "{kept:?}");
+    // What is not its own stays.
+    assert!(kept.contains(&other), "{kept:?}");
+    assert_eq!(kept.len(), 11, "{kept:?}");
     assert!(kept.iter().any(|folder| folder.join("check.json").exists()), "{kept:?}");
 
     let slow = programs(SLOW);
@@ -80,22 +84,29 @@ fn the_check_of_a_node_says_in_a_line_what_is_wrong_and_keeps_the_last_results()
 
 #[test]
 fn slurm_drains_a_node_that_is_unfit_and_no_other() {
-    for (fault, gpus, code, drained) in [
-        ("", "0,1", 0, false),
-        (SLOW, "0,1", 1, true),
-        (SLOW, "2,3", 0, false),
-        (SLOW, "9", 0, false),
+    let far = SLOW.replace("source = 1\ntarget = 0", "source = 5\ntarget = 4");
+    for (fault, gpus, drained) in [
+        ("", "0,1", None),
+        (SLOW, "0,1", Some("GPU 1 -> GPU 0")),
+        (&far, "4,5", Some("GPU 5 -> GPU 4")),
+        (SLOW, "2,3", None),
+        (SLOW, "9", None),
     ] {
         let folder = programs(fault);
         let mut prolog = command(&file("slurm"), &folder);
         prolog.env("SLURM_JOB_GPUS", gpus).env("SLURMD_NODENAME", "node7");
+        // As Slurm has it for the job.
+        prolog.env("CUDA_VISIBLE_DEVICES", gpus);
         let (result, said) = finish(&mut prolog);
+        let code = i32::from(drained.is_some());
         assert_eq!(result.status.code(), Some(code), "{fault} {gpus}: {said}");
         let told = told(&folder, "scontrol");
-        assert_eq!(!told.is_empty(), drained, "{fault} {gpus}: {told}");
-        if drained {
-            let start = "update nodename=node7 state=drain reason=g2g: ";
-            assert!(told.starts_with(start) && told.contains("GPU 1 -> GPU 0"), "{told}");
+        match drained {
+            Some(pair) => {
+                let start = "update nodename=node7 state=drain reason=g2g: ";
+                assert!(told.starts_with(start) && told.contains(pair), "{told}");
+            }
+            None => assert_eq!(told, "", "{fault} {gpus}"),
         }
     }
     // A job without GPUs.

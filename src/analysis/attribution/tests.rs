@@ -3,8 +3,8 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use super::*;
 use crate::{
     plan::{
-        self, Case, Endpoint, Engine, Flow, Gpu, Issuer, Operation, Request, TransportKind,
-        topology::{Domain, GpuNode, Topology},
+        self, Case, Endpoint, Engine, Flow, Issuer, Operation, Request, TransportKind,
+        topology::{Domain, Topology, tests::gpus},
     },
     record::{Row, Status},
     units::Bytes,
@@ -250,23 +250,13 @@ fn sampled(seed: u64, gb_s: &dyn Fn(u32, u32) -> f64) -> Vec<Row> {
 }
 
 fn domain_host(number: u32) -> Host {
-    let gpu = |gpu: u32| GpuNode {
-        gpu: Gpu(gpu),
-        name: String::new(),
-        uuid: String::new(),
-        pci_bus_id: String::new(),
-        memory: Bytes::mib(1 << 16),
-        numa_node: None,
-        pcie_path: Vec::new(),
-    };
     let domain = Domain {
         cluster_uuid: "domain".to_owned(),
         clique: Some(0),
         imex_channels: [0].into(),
         lack: None,
     };
-    let topology =
-        Topology { gpus: (0..4).map(gpu).collect(), domain: Some(domain), ..Topology::default() };
+    let topology = Topology { gpus: gpus(4), domain: Some(domain), ..Topology::default() };
     Host { name: format!("host-{number}"), ranks: vec![Rank(number)], topology }
 }
 

@@ -4,8 +4,8 @@ use rand_distr::{Distribution, Normal};
 use super::*;
 use crate::{
     plan::{
-        Collective, Engine, Gpu, Issuer, Operation, Rank,
-        topology::{GpuNode, Topology},
+        Collective, Engine, Issuer, Operation, Rank,
+        topology::{self, Topology},
     },
     units::Bytes,
 };
@@ -18,19 +18,10 @@ const NOISE: f64 = 0.01 * 1.2533 / 4.472;
 
 /// A host with so many GPUs, with one rank.
 fn host(number: u32, gpus: u32) -> Host {
-    let gpu = |gpu| GpuNode {
-        gpu: Gpu(gpu),
-        name: String::new(),
-        uuid: String::new(),
-        pci_bus_id: String::new(),
-        memory: Bytes::mib(1 << 16),
-        numa_node: None,
-        pcie_path: Vec::new(),
-    };
     Host {
         name: format!("host{number}"),
         ranks: vec![Rank(number)],
-        topology: Topology { gpus: (0..gpus).map(gpu).collect(), ..Topology::default() },
+        topology: Topology { gpus: topology::tests::gpus(gpus), ..Topology::default() },
     }
 }
 
@@ -112,9 +103,9 @@ fn judged(rows: &[(Row, usize)], problems: &[Problem], hosts: &[Host]) -> Vec<Ho
 fn found(words: &[&str], hosts: &[Host], slow: &dyn Fn(&Row) -> f64) -> u64 {
     let is_found = |seed: &u64| {
         let all = judged(&rows(hosts, *seed, slow), &[], hosts);
-        let others = all.iter().filter(|host| host.host != "host0");
-        assert!(others.clone().all(|host| host.verdict == Fitness::Fit), "seed {seed}: {all:?}");
-        let own = all.iter().find(|host| host.host == "host0").unwrap();
+        let mut others = all.iter().filter(|host| host.host != hosts[0].name);
+        assert!(others.all(|host| host.verdict == Fitness::Fit), "seed {seed}: {all:?}");
+        let own = all.iter().find(|host| host.host == hosts[0].name).unwrap();
         own.reasons.iter().any(|reason| {
             reason.verdict == Fitness::Unfit && words.iter().all(|word| reason.said.contains(word))
         })
@@ -141,7 +132,9 @@ fn are_fit(seeds: u64) {
 fn a_slow_part_is_found_and_named_and_no_other_host_is_blamed() {
     let of_gpu = |gpu: Option<u32>| gpu == Some(3);
     let is_first = |row: &Row| row.source_rank == Some(0);
-    for hosts in [vec![host(0, 8)], vec![host(0, 8), host(1, 8), host(2, 8)]] {
+    // The name of one host may be the end of another's.
+    let longer = || Host { name: "a-host1".to_owned(), ..host(0, 8) };
+    for hosts in [vec![host(0, 8)], vec![longer(), host(1, 8), host(2, 8)]] {
         let source = |share: f64| {
             move |row: &Row| {
                 let is_it = row.transport == TransportKind::P2p && of_gpu(row.source_gpu);
@@ -235,10 +228,23 @@ fn what_is_not_measured_or_not_judged_is_unknown() {
     few.iter_mut().for_each(|(row, _)| row.verdict = Some(RowVerdict::Expected));
     assert_eq!(judged(&few, &[], &lone)[0].verdict, Fitness::Fit);
 
+    // What one host lacks is nothing to another.
+    let two = [host(0, 8), host(1, 8)];
+    let mut without = rows(&two, 1, &|_| 0.0);
+    let is_lost = |(row, host): &(Row, usize)| *host == 1 && row.transport == TransportKind::Nccl;
+    without.iter_mut().filter(|row| is_lost(row)).for_each(|(row, _)| row.status = Status::Skipped);
+    let all = judged(&without, &[], &two);
+    assert_eq!((&*all[0].host, all[0].verdict), ("host1", Fitness::Unknown));
+    assert_eq!((&*all[1].host, all[1].verdict), ("host0", Fitness::Fit));
+
     let bare = [host(0, 0)];
     let all = judged(&[], &[], &bare);
     assert_eq!(all[0].verdict, Fitness::Unknown);
     assert_eq!(all[0].reasons[0].said, "no GPU is here to be judged");
+    // Its driver may have lost them.
+    let said = "fabric-manager: no GPU can be used".into();
+    let problem = Problem { stage: Stage::Doctor, ranks: vec![0], said, shown: "".into() };
+    assert_eq!(judged(&[], &[problem], &bare)[0].verdict, Fitness::Unfit);
 }
 
 mod long {

@@ -42,9 +42,9 @@ impl Options {
                 Operation::Collective(Collective::AllReduce),
                 Operation::Collective(Collective::AllToAll),
             ],
-            is_by_host: true,
+            is_check: true,
             ..self.asked
         };
-        Self { asked, effort: Level::Quick, is_check: true, ..self }
+        Self { asked, effort: Level::Quick, ..self }
     }
 }

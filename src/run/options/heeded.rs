@@ -50,10 +50,9 @@ fn transport(command: &str) -> Option<TransportKind> {
 }
 
 /// The flags of a check beside its own. What it measures, and for how long, is its own choice.
-const OF_CHECK: [&str; 17] = [
+const OF_CHECK: [&str; 16] = [
     "catalogue",
     "deadline",
-    "details",
     "dry_run",
     "format",
     "gpus",

@@ -195,10 +195,6 @@ pub struct Options {
     #[arg(long, value_name = "FILE", help_heading = "RDMA")]
     pub fabric_lib: Option<PathBuf>,
 
-    /// Whether hosts are judged by the rows.
-    #[arg(skip)]
-    pub is_check: bool,
-
     // Those with headings come last: a heading goes on to all flags behind it.
     /// What to measure.
     #[command(flatten)]
