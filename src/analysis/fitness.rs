@@ -2,16 +2,22 @@
 //!
 //! `docs/check.md` has the rules. All here is a function of rows and of what the doctor has found.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod baseline;
 
-use serde::Serialize;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    f64::consts::SQRT_2,
+};
+
+use serde::{Deserialize, Serialize};
 use statrs::statistics::{Data, OrderStatistics};
 
+pub use self::baseline::Baseline;
 use super::attribution::{self, Bar};
 use crate::{
     judge::expected::Verdict as RowVerdict,
     nccl_log::Verdict as PathVerdict,
-    plan::{TransportKind, topology::Host},
+    plan::{Operation, TransportKind, topology::Host},
     record::{Naming, Row, Status},
     units::count,
 };
@@ -27,23 +33,38 @@ const BAR: Bar = Bar { chance: 1e-4, slower: 0.03 };
 /// distribution 3 in 10 million are so far below.
 const DEVIATIONS: f64 = 5.0;
 
-/// From the median absolute deviation to the standard deviation of a normal distribution.
-const DEVIATIONS_PER_MEDIAN: f64 = 1.4826;
+/// From the median absolute deviation of the upper half of a normal distribution to the standard
+/// deviation of the whole: half of it is within 0.399 of 0.674.
+const DEVIATIONS_PER_MEDIAN: f64 = 2.5;
+
+/// Two-sided 95 % quantile of the standard normal distribution.
+const NORMAL_95: f64 = 1.96;
 
 /// The smallest relative standard deviation that is taken for real.
 const DEVIATION_MIN: f64 = 0.005;
 
 /// Flags of a row that concern the machine and not the measurement.
-pub const HEALTH: [&str; 6] =
-    ["throttled", "new_ecc_errors", "new_nvlink_errors", "new_pcie_replays", "xid", "gpu_lost"];
+pub const HEALTH: [&str; 7] = [
+    "throttled",
+    "new_ecc_errors",
+    "new_nvlink_errors",
+    "new_pcie_replays",
+    "xid",
+    "gpu_lost",
+    "drifted",
+];
 
 /// Whether a host is fit; the worst comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, strum::Display,
+)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Fitness {
     /// Something is wrong with it.
     Unfit,
+    /// Something is wrong with it, or with another host, or with what lies between them.
+    Suspect,
     /// Nothing is known to be wrong, and not everything was measured and judged.
     Unknown,
     /// All that applies was measured, verified and judged, and nothing is wrong.
@@ -51,7 +72,9 @@ pub enum Fitness {
 }
 
 /// A part of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, strum::Display)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, strum::Display,
+)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Stage {
@@ -63,34 +86,71 @@ pub enum Stage {
     P2p,
     /// NCCL's collectives among the GPUs of the host.
     Nccl,
+    /// Pairs of hosts.
+    Pairs,
 }
 
 impl Stage {
-    /// The stages that measure, with what they measure.
-    const MEASURED: [(Self, TransportKind); 3] = [
-        (Self::Local, TransportKind::Local),
-        (Self::P2p, TransportKind::P2p),
-        (Self::Nccl, TransportKind::Nccl),
-    ];
+    /// Those that measure.
+    const MEASURED: [Self; 4] = [Self::Local, Self::P2p, Self::Nccl, Self::Pairs];
 
-    /// The stage that measures by `transport`.
-    pub fn of(transport: TransportKind) -> Option<Self> {
-        let mut all = Self::MEASURED.into_iter();
-        all.find_map(|(stage, of)| (of == transport).then_some(stage))
+    /// Where a row belongs: of a host by itself, or of a pair of hosts.
+    fn of(row: &Row, hosts: &Places) -> Option<Self> {
+        let is_between = hosts.of_ends(row).is_some_and(|[from, to]| from != to);
+        match row.transport {
+            TransportKind::Local => Some(Self::Local),
+            TransportKind::P2p if is_between => Some(Self::Pairs),
+            TransportKind::P2p => Some(Self::P2p),
+            TransportKind::Nccl => Some(Self::Nccl),
+            TransportKind::Rdma => Some(Self::Pairs),
+            TransportKind::Shm => None,
+        }
     }
 
-    /// Whether a host with so many GPUs has this stage.
-    const fn applies(self, gpus: usize) -> bool {
+    /// Whether one of so many hosts, with so many GPUs, has this stage.
+    const fn applies(self, gpus: usize, hosts: usize) -> bool {
         match self {
             Self::Doctor => true,
             Self::Local => gpus > 0,
             Self::P2p | Self::Nccl => gpus > 1,
+            Self::Pairs => gpus > 0 && hosts > 1,
+        }
+    }
+}
+
+/// On which host each rank is.
+struct Places {
+    count: usize,
+    of_rank: HashMap<u32, usize>,
+}
+
+impl Places {
+    fn of(hosts: &[Host]) -> Self {
+        let ranks = |(number, host): (usize, &'_ Host)| {
+            host.ranks.iter().map(|rank| (rank.0, number)).collect::<Vec<_>>()
+        };
+        let of_rank = hosts.iter().enumerate().flat_map(ranks).collect();
+        Self { count: hosts.len(), of_rank }
+    }
+
+    /// The hosts of a row's source and target.
+    fn of_ends(&self, row: &Row) -> Option<[usize; 2]> {
+        let host = |rank: Option<u32>| self.of_rank.get(&rank?).copied();
+        Some([host(row.source_rank)?, host(row.target_rank)?])
+    }
+
+    /// Whose row it is; none: of all.
+    fn of_row(&self, seen: &Seen<'_>) -> BTreeSet<usize> {
+        match (seen.host, self.of_ends(seen.row)) {
+            (Some(host), _) => BTreeSet::from([host]),
+            (None, Some(ends)) => BTreeSet::from(ends),
+            (None, None) => (0..self.count).collect(),
         }
     }
 }
 
 /// Why a host is not fit, or not known to be.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Reason {
     /// What it makes of the host.
     pub verdict: Fitness,
@@ -103,7 +163,7 @@ pub struct Reason {
 }
 
 /// What is known of a host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostFitness {
     /// Its name.
     pub host: String,
@@ -114,7 +174,7 @@ pub struct HostFitness {
 }
 
 /// What a check has found.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Check {
     /// Whether the hosts are those of a simulated machine.
     pub simulated: bool,
@@ -131,6 +191,8 @@ pub struct Seen<'a> {
     pub host: Option<usize>,
     /// Whether a host is fit without it: such a machine cannot do it, or nobody says how fast it is.
     pub is_optional: bool,
+    /// Whether it was measured again, so that its rate says nothing.
+    pub is_replaced: bool,
 }
 
 /// What is wrong besides what rows say: what the doctor has found, or a rank that was lost.
@@ -146,26 +208,50 @@ pub struct Problem {
     pub shown: String,
 }
 
+/// The numbers of the rows whose rate would make a host unfit or unknown: one that was slow by chance
+/// is not so again.
+pub fn doubtful(rows: &[Seen<'_>], baseline: &Baseline, hosts: &[Host]) -> BTreeSet<usize> {
+    let is_out = |verdict| [RowVerdict::Below, RowVerdict::Above].contains(&verdict);
+    let low = low_rows(rows, baseline, hosts);
+    let mut doubtful: BTreeSet<usize> = low.slow.into_keys().collect();
+    let is_out = |seen: &&Seen<'_>| !seen.is_replaced && seen.row.verdict.is_some_and(is_out);
+    let out = rows.iter().filter(is_out);
+    doubtful.extend(out.map(|seen| seen.row.case));
+    doubtful
+}
+
 /// The verdicts on `hosts`, the worst first.
-pub fn judge(rows: &[Seen<'_>], problems: &[Problem], hosts: &[Host]) -> Vec<HostFitness> {
-    let low = low_rows(rows, hosts);
-    let told = slow_parts(rows, hosts);
+pub fn judge(
+    rows: &[Seen<'_>],
+    baseline: &Baseline,
+    problems: &[Problem],
+    hosts: &[Host],
+) -> Vec<HostFitness> {
+    let places = Places::of(hosts);
+    let low = low_rows(rows, baseline, hosts);
+    let mut own: HashMap<(usize, Stage), Vec<&Seen<'_>>> = HashMap::new();
+    for seen in rows {
+        let Some(stage) = Stage::of(seen.row, &places) else { continue };
+        for host in places.of_row(seen) {
+            own.entry((host, stage)).or_default().push(seen);
+        }
+    }
+    let mut told = slow_parts(rows, hosts, &places);
+    for (host, reasons) in between(rows, &low, &places) {
+        told.entry(host).or_default().extend(reasons);
+    }
     let mut all: Vec<HostFitness> = (0..hosts.len())
         .map(|number| {
             let mut reasons = of_problems(problems, &hosts[number]);
-            reasons.extend(told.get(&number).into_iter().flatten().cloned());
+            reasons.extend(told.remove(&number).unwrap_or_default());
             let gpus = hosts[number].topology.gpus.len();
             if gpus == 0 {
                 reasons.push(unknown(Stage::Local, "no GPU is here to be judged", ""));
             }
-            for (stage, transport) in Stage::MEASURED {
-                if stage.applies(gpus) {
-                    let is_own = |seen: &&Seen<'_>| {
-                        seen.row.transport == transport
-                            && (seen.host == Some(number) || seen.host.is_none())
-                    };
-                    let own: Vec<&Seen<'_>> = rows.iter().filter(is_own).collect();
-                    reasons.extend(of_stage(stage, &own, &low));
+            for stage in Stage::MEASURED {
+                if stage.applies(gpus, hosts.len()) {
+                    let own = own.get(&(number, stage)).map_or(&[][..], Vec::as_slice);
+                    reasons.extend(of_stage(stage, own, &low));
                 }
             }
             reasons.sort();
@@ -196,57 +282,85 @@ fn of_problems(problems: &[Problem], host: &Host) -> Vec<Reason> {
         .collect()
 }
 
-/// What a stage's own rows say; `low` are slower than their siblings.
-fn of_stage(stage: Stage, rows: &[&Seen<'_>], low: &Siblings) -> Vec<Reason> {
-    let mut reasons = Vec::new();
-    let mut add = |verdict: Fitness, what: &str, of: &dyn Fn(&Seen<'_>) -> Option<String>| {
-        let found: Vec<(&Row, String)> =
-            rows.iter().filter_map(|seen| Some((seen.row, of(seen)?))).collect();
-        let worst = found.iter().min_by(|(a, _), (b, _)| share(a).total_cmp(&share(b)));
-        let Some((row, shown)) = worst else { return };
-        let more = match found.len() {
-            1 => String::new(),
-            number => format!(" ({} so)", count(number, "row")),
-        };
-        let said = format!("{} {what}{more}", row.title(&Naming::default()));
-        reasons.push(Reason { verdict, stage, said, shown: shown.clone() });
+/// What is wrong with a row, and what shows it.
+fn faults(seen: &Seen<'_>, low: &Compared) -> Vec<(String, String)> {
+    let Seen { row, is_replaced, .. } = seen;
+    let mut all = Vec::new();
+    let mut add = |what: &str, shown: Option<String>| {
+        all.extend(shown.map(|shown| (what.to_owned(), shown)));
     };
-    let with = |status: Status| {
-        move |seen: &Seen<'_>| (seen.row.status == status).then(|| seen.row.reason.clone())
-    };
-    let judged = |verdict: RowVerdict| {
-        let reason = |row: &Row| row.verdict_reason.clone().unwrap_or_default();
-        move |seen: &Seen<'_>| (seen.row.verdict == Some(verdict)).then(|| reason(seen.row))
-    };
-    add(Fitness::Unfit, "is corrupt", &with(Status::Corrupt));
-    add(Fitness::Unfit, "failed", &with(Status::Failed));
-    add(Fitness::Unfit, "took another path than it should", &|Seen { row, .. }| {
-        let is_other = row.path_verdict == Some(PathVerdict::Contradicted);
-        is_other.then(|| row.path_reason.clone().unwrap_or_default())
-    });
-    add(Fitness::Unfit, "is below what is expected", &judged(RowVerdict::Below));
-    add(Fitness::Unknown, "is above what can be", &judged(RowVerdict::Above));
-    add(Fitness::Unfit, "is slower than its siblings", &|Seen { row, .. }| {
-        low.slow.get(&row.case).cloned()
-    });
-    for flag in HEALTH {
-        add(Fitness::Unfit, &format!("is flagged {flag}"), &|Seen { row, .. }| {
-            row.flags.split(' ').any(|own| own == flag).then(String::new)
-        });
+    let with = |status: Status| (row.status == status).then(|| row.reason.clone());
+    add("is corrupt", with(Status::Corrupt));
+    add("failed", with(Status::Failed));
+    let is_other = row.path_verdict == Some(PathVerdict::Contradicted);
+    let shown = row.path_reason.clone().unwrap_or_default();
+    add("took another path than it should", is_other.then_some(shown));
+    let is_below = row.verdict == Some(RowVerdict::Below) && !is_replaced;
+    let shown = row.verdict_reason.clone().unwrap_or_default();
+    add("is below what is expected", is_below.then_some(shown));
+    if let Some((what, shown)) = low.slow.get(&row.case) {
+        add(what, Some(shown.clone()));
     }
-    add(Fitness::Unknown, "has nothing to be judged by", &|Seen { row, is_optional, .. }| {
-        let is_judged = row.verdict.is_some_and(|verdict| verdict != RowVerdict::Unknown)
-            || low.judged.contains(&row.case)
-            || *is_optional;
-        let reason = || row.verdict_reason.clone().unwrap_or_default();
-        (row.status == Status::Ok && !is_judged).then(reason)
+    for flag in HEALTH {
+        let has_it = row.flags.split(' ').any(|own| own == flag);
+        add(&format!("is flagged {flag}"), has_it.then(|| row.reason.clone()));
+    }
+    all
+}
+
+/// Rows that have the same to be said of them, and what shows it.
+type Found<'a> = Vec<(&'a Row, String)>;
+
+/// The worst of rows that have the same to be said of them, and how many there are.
+fn said_of(what: &str, rows: &Found<'_>) -> Option<(String, String)> {
+    let (row, shown) = rows.iter().min_by(|(a, _), (b, _)| share(a).total_cmp(&share(b)))?;
+    let more = match rows.len() {
+        1 => String::new(),
+        number => format!(" ({} so)", count(number, "row")),
+    };
+    Some((format!("{} {what}{more}", row.title(&Naming::default())), shown.clone()))
+}
+
+/// What a stage's own rows say; `low` are slower than their siblings.
+fn of_stage(stage: Stage, rows: &[&Seen<'_>], low: &Compared) -> Vec<Reason> {
+    let mut found: BTreeMap<(Fitness, String), Found<'_>> = BTreeMap::new();
+    for seen in rows {
+        let Seen { row, is_optional, .. } = seen;
+        let mut add = |verdict: Fitness, what: String, shown: String| {
+            found.entry((verdict, what)).or_default().push((*row, shown));
+        };
+        // Whose the fault is between hosts takes more than a row.
+        if stage != Stage::Pairs {
+            let faults = faults(seen, low).into_iter();
+            faults.for_each(|(what, shown)| add(Fitness::Unfit, what, shown));
+        }
+        let reason = row.verdict_reason.clone().unwrap_or_default();
+        match row.verdict.filter(|_| !seen.is_replaced) {
+            Some(RowVerdict::Above) => add(Fitness::Unknown, "is above what can be".into(), reason),
+            Some(RowVerdict::Expected | RowVerdict::Below) => {}
+            None | Some(RowVerdict::Unknown) => {
+                let is_judged = *is_optional || seen.is_replaced || low.judged.contains(&row.case);
+                if row.status == Status::Ok && !is_judged {
+                    add(Fitness::Unknown, "has nothing to be judged by".into(), reason);
+                }
+            }
+        }
+    }
+    let told = found.iter().filter_map(|((verdict, what), rows)| {
+        let (said, shown) = said_of(what, rows)?;
+        Some(Reason { verdict: *verdict, stage, said, shown })
     });
+    let mut reasons: Vec<Reason> = told.collect();
     let skipped = rows.iter().filter(|seen| seen.row.status == Status::Skipped);
     let skipped: BTreeSet<&str> =
         skipped.filter(|seen| !seen.is_optional).map(|seen| &*seen.row.reason).collect();
     reasons.extend(skipped.iter().map(|reason| unknown(stage, "not measured", *reason)));
-    if rows.is_empty() {
-        reasons.push(unknown(stage, "not measured", "nothing was planned"));
+    let is_measured = |seen: &&Seen<'_>| seen.row.status != Status::Skipped;
+    // One partner that is well is enough, and there must be one.
+    let is_without = stage == Stage::Pairs && !rows.iter().any(is_measured) && skipped.is_empty();
+    if rows.is_empty() || is_without {
+        let why = rows.first().map_or("nothing was planned", |seen| &seen.row.reason);
+        reasons.push(unknown(stage, "not measured", why));
     }
     reasons
 }
@@ -256,54 +370,84 @@ fn share(row: &Row) -> f64 {
     row.expected_fraction.unwrap_or(f64::INFINITY)
 }
 
-/// What the rows of a check are among those that are alike.
+/// What the rows of a check are beside others: those that are alike, and those of a baseline.
 #[derive(Default)]
-struct Siblings {
+struct Compared {
     /// Those that are judged by others, by the numbers of their rows.
     judged: BTreeSet<usize>,
-    /// Those that are slower than the others, and what shows it.
-    slow: BTreeMap<usize, String>,
+    /// Those that are slower than the others, than which, and what shows it.
+    slow: BTreeMap<usize, (&'static str, String)>,
 }
 
 /// The rate that is judged.
-fn rate(row: &Row) -> Option<f64> {
+pub fn rate(row: &Row) -> Option<f64> {
     row.bandwidth_gb_s_bus.or(row.bandwidth_gb_s)
 }
 
-/// Compares rows that are alike: of one kind, size and kind of path.
-fn low_rows(rows: &[Seen<'_>], hosts: &[Host]) -> Siblings {
+/// The standard error of a row's bandwidth, as a share of it.
+fn error(row: &Row) -> Option<f64> {
+    let half = (row.bandwidth_gb_s_high? - row.bandwidth_gb_s_low?) / 2.0;
+    Some(half / NORMAL_95 / row.bandwidth_gb_s?)
+}
+
+/// By which share a row is slower or faster than another measurement of its case, that is known as
+/// well, by chance.
+pub fn allowance(row: &Row) -> f64 {
+    let deviation = SQRT_2 * error(row).unwrap_or_default().max(DEVIATION_MIN);
+    BAR.slower.max(DEVIATIONS * deviation)
+}
+
+/// Compares rows that are alike: of one kind, size and kind of path. Compares each with the
+/// baseline too.
+fn low_rows(rows: &[Seen<'_>], baseline: &Baseline, hosts: &[Host]) -> Compared {
     let mut groups: BTreeMap<String, Vec<(&Row, f64)>> = BTreeMap::new();
-    for Seen { row, .. } in rows.iter().filter(|seen| seen.row.status == Status::Ok) {
+    let is_ok = |seen: &&Seen<'_>| seen.row.status == Status::Ok && !seen.is_replaced;
+    for Seen { row, .. } in rows.iter().filter(is_ok) {
         let Some(rate) = rate(row) else { continue };
         let size = row.size_bytes.map_or_else(String::new, |size| size.to_string());
         let way = attribution::way(row, hosts);
         let group = format!("{}, {size}, {way}", row.kind(&Naming::default()));
         groups.entry(group).or_default().push((row, rate));
     }
-    let mut siblings = Siblings::default();
+    let mut compared = Compared::default();
+    for (row, own) in groups.values().flatten() {
+        let Some(before) = baseline.rate(row) else { continue };
+        compared.judged.insert(row.case);
+        if 1.0 - own / before > allowance(row) {
+            let shown = format!("{own:.3} GB/s, and {before:.3} GB/s in the baseline");
+            compared.slow.insert(row.case, ("is slower than in the baseline", shown));
+        }
+    }
     for group in groups.into_values().filter(|group| group.len() >= SIBLINGS_MIN) {
-        siblings.judged.extend(group.iter().map(|(row, _)| row.case));
-        let rates: Vec<f64> = group.iter().map(|(_, rate)| *rate).collect();
-        let usual = Data::new(rates.clone()).median();
-        let distances: Vec<f64> = rates.iter().map(|rate| (rate / usual - 1.0).abs()).collect();
-        let deviation = (DEVIATIONS_PER_MEDIAN * Data::new(distances).median()).max(DEVIATION_MIN);
+        compared.judged.extend(group.iter().map(|(row, _)| row.case));
+        let mut rates: Vec<f64> = group.iter().map(|(_, rate)| *rate).collect();
+        rates.sort_unstable_by(f64::total_cmp);
+        // Slow rows, up to half of all, do not move the better half.
+        let better = rates.split_off(rates.len() / 2);
+        let usual = Data::new(better.clone()).median();
+        let distances: Vec<f64> = better.iter().map(|rate| (rate / usual - 1.0).abs()).collect();
+        let within: Vec<f64> = group.iter().filter_map(|(row, _)| error(row)).collect();
+        let within = if within.is_empty() { 0.0 } else { Data::new(within).median() };
+        let spread = DEVIATIONS_PER_MEDIAN * Data::new(distances).median();
+        let deviation = spread.max(within).max(DEVIATION_MIN);
         let least = BAR.slower.max(DEVIATIONS * deviation);
         for (row, rate) in group.iter().filter(|(_, rate)| 1.0 - rate / usual > least) {
             let shown = format!(
-                "{rate:.3} GB/s, and {usual:.3} GB/s at the median of {}",
-                count(rates.len(), "row")
+                "{rate:.3} GB/s, and {usual:.3} GB/s at the upper quartile of {}",
+                count(group.len(), "row")
             );
-            siblings.slow.insert(row.case, shown);
+            compared.slow.insert(row.case, ("is slower than its siblings", shown));
         }
     }
-    siblings
+    compared
 }
 
 /// The parts that are slow in all they do, by the host that they are on.
-fn slow_parts(rows: &[Seen<'_>], hosts: &[Host]) -> BTreeMap<usize, Vec<Reason>> {
+fn slow_parts(rows: &[Seen<'_>], hosts: &[Host], places: &Places) -> BTreeMap<usize, Vec<Reason>> {
     let mut all: BTreeMap<usize, Vec<Reason>> = BTreeMap::new();
-    for (stage, transport) in Stage::MEASURED {
-        let own = || rows.iter().filter(|seen| seen.row.transport == transport);
+    for stage in [Stage::Local, Stage::P2p] {
+        let of_stage = |seen: &&Seen<'_>| Stage::of(seen.row, places) == Some(stage);
+        let own = || rows.iter().filter(of_stage).filter(|seen| !seen.is_replaced);
         // Names have their host where there are rows of several.
         let measured = own().filter(|seen| seen.row.status == Status::Ok);
         let measured: BTreeSet<usize> = measured.filter_map(|seen| seen.host).collect();
@@ -320,6 +464,86 @@ fn slow_parts(rows: &[Seen<'_>], hosts: &[Host]) -> BTreeMap<usize, Vec<Reason>>
                 all.entry(number).or_default().push(reason);
             }
         }
+    }
+    all
+}
+
+/// An end of a transfer between hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct End {
+    host: usize,
+    /// Its GPU, with its interfaces, or its rank.
+    part: String,
+    is_source: bool,
+}
+
+impl End {
+    fn both(row: &Row, places: &Places) -> Option<[Self; 2]> {
+        let [from, to] = places.of_ends(row).filter(|[from, to]| from != to)?;
+        let part = |gpu: Option<u32>, rank: Option<u32>, nic: &Option<String>| {
+            let part = match (gpu, rank) {
+                (Some(gpu), _) => format!("GPU {gpu}"),
+                (None, rank) => format!("rank {}", rank.unwrap_or_default()),
+            };
+            let nic = nic.as_ref().map(|nic| format!(", interface {nic}"));
+            part + &nic.unwrap_or_default()
+        };
+        let source = part(row.source_gpu, row.source_rank, &row.source_nic);
+        let target = part(row.target_gpu, row.target_rank, &row.target_nic);
+        Some([
+            Self { host: from, part: source, is_source: true },
+            Self { host: to, part: target, is_source: false },
+        ])
+    }
+}
+
+/// What is wrong between hosts, by the host whose fault it is. An end that is well with other hosts
+/// is not at fault; if both are, or neither was measured with others, both are suspect.
+fn between(rows: &[Seen<'_>], low: &Compared, places: &Places) -> BTreeMap<usize, Vec<Reason>> {
+    let mut bad: Vec<(&Row, [End; 2], String, String)> = Vec::new();
+    let mut well: HashMap<(Option<Operation>, End), BTreeSet<usize>> = HashMap::new();
+    for seen in rows {
+        let Seen { row, is_replaced, .. } = seen;
+        let Some([source, target]) = End::both(row, places) else { continue };
+        match faults(seen, low).into_iter().next() {
+            Some((what, shown)) => bad.push((row, [source, target], what, shown)),
+            None if row.status == Status::Ok && !is_replaced => {
+                let (from, to) = (source.host, target.host);
+                well.entry((row.operation, source)).or_default().insert(to);
+                well.entry((row.operation, target)).or_default().insert(from);
+            }
+            None => {}
+        }
+    }
+    let is_well = |row: &Row, end: &End, partner: &End| {
+        let others = well.get(&(row.operation, end.clone()));
+        others.is_some_and(|others| others.iter().any(|other| *other != partner.host))
+    };
+    let mut at_fault: BTreeMap<(usize, Fitness, String), Found<'_>> = BTreeMap::new();
+    for (row, [source, target], what, shown) in bad {
+        let mut blame = |end: &End, verdict: Fitness| {
+            let role = if end.is_source { "a source" } else { "a target" };
+            let said = match verdict {
+                Fitness::Unfit => format!("{} as {role}: ", end.part),
+                _ => String::new(),
+            };
+            let found = at_fault.entry((end.host, verdict, said)).or_default();
+            found.push((row, format!("{what}: {shown}")));
+        };
+        match (is_well(row, &source, &target), is_well(row, &target, &source)) {
+            (true, false) => blame(&target, Fitness::Unfit),
+            (false, true) => blame(&source, Fitness::Unfit),
+            (true, true) | (false, false) => {
+                blame(&source, Fitness::Suspect);
+                blame(&target, Fitness::Suspect);
+            }
+        }
+    }
+    let mut all: BTreeMap<usize, Vec<Reason>> = BTreeMap::new();
+    for ((host, verdict, part), rows) in at_fault {
+        let Some((said, shown)) = said_of("is wrong", &rows) else { continue };
+        let reason = Reason { verdict, stage: Stage::Pairs, said: part + &said, shown };
+        all.entry(host).or_default().push(reason);
     }
     all
 }

@@ -178,7 +178,7 @@ fn a_flag_that_a_command_does_not_heed_is_refused_with_the_command_that_does() {
                 "nccl-env" => "NCCL_ALGO=Ring".to_owned(),
                 "split" => "MOD:2".to_owned(),
                 "place" => "in-place".to_owned(),
-                "budget" | "time-limit" => "1s".to_owned(),
+                "budget" | "for" | "time-limit" => "1s".to_owned(),
                 "precision" | "fail-below" => "5%".to_owned(),
                 "operation" => "copy".to_owned(),
                 "stepfactor" => "2".to_owned(),

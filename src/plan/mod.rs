@@ -11,6 +11,7 @@ mod nccl;
 pub mod nccl_env;
 mod operation;
 pub(crate) mod rdma;
+mod rounds;
 mod sizes;
 pub mod sweep;
 pub mod topology;
@@ -35,6 +36,7 @@ pub use nccl::{Allocator, CollectiveRequest, Iterations, Nccl, Peers, Registrati
 pub use nccl_env::NcclRequest;
 pub use operation::Operation;
 pub use rdma::{FabricRequest, Memory, NicChoice};
+pub(crate) use rounds::rounds;
 pub use sizes::Step;
 use topology::{GpuNode, Host, NumaNode, Topology};
 

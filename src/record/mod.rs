@@ -13,6 +13,7 @@ mod names;
 mod past;
 pub mod provenance;
 mod resume;
+pub mod rounds;
 mod row;
 pub mod sweep;
 

@@ -2,19 +2,19 @@
 
 use std::{collections::HashMap, fs, path::Path};
 
-use super::{
-    Ending, Failure, Format,
-    estimate::Estimate,
-    leader::Run,
-    steps::{Rest, Step},
-    worker::Lost,
-};
+use super::{Ending, Failure, Format, estimate::Estimate, leader::Run, steps::Step, worker::Lost};
 use crate::{
-    analysis::fitness::{self, Check, Fitness, Problem, Seen, Stage},
+    analysis::{
+        compare,
+        fitness::{self, Baseline, Check, Fitness, Problem, Seen, Stage},
+    },
     judge::doctor::{Member, Report, Verdict},
     plan::{Case, Endpoint, Flow, Place, TransportKind},
-    record::{Recorder, Row},
-    show::{self, progress::readable_wait},
+    record::{self, Recorder, Row, Status, provenance::Provenance},
+    show::{
+        self,
+        progress::{Weight, readable_wait},
+    },
     stderr::say,
     units::count,
 };
@@ -80,6 +80,42 @@ fn within(steps: Vec<Step>, estimate: &Estimate, budget_s: f64) -> Vec<Step> {
     kept
 }
 
+/// What the run in `folder` measured, if it is of such a machine as `now`.
+pub(super) fn baseline(folder: &Path, now: &Provenance) -> Result<Baseline, Failure> {
+    let fail = |reason: String| Failure::Start(format!("--baseline: {reason}"));
+    let run = record::Run::read(folder).map_err(|err| fail(err.to_string()))?;
+    let kind = |of: &Provenance| {
+        let simulated = if of.simulated { "simulated " } else { "" };
+        simulated.to_owned() + &compare::machine(of)
+    };
+    let (then, now) = (kind(&run.provenance), kind(now));
+    if then != now {
+        return Err(fail(format!(
+            "{} is of another machine ({then}) than this one ({now}): name a run of such a machine",
+            folder.display()
+        )));
+    }
+    Ok(Baseline::of(&run.rows))
+}
+
+/// The problem of the host whose rank was lost in `step`, if it is known which.
+pub(super) fn lost_rank(lost: &Lost, step: &Step) -> Option<Problem> {
+    let rank = lost.rank?;
+    let stage = match step.cases().next()?.transport {
+        TransportKind::Local | TransportKind::Shm => Stage::Local,
+        TransportKind::P2p => Stage::P2p,
+        TransportKind::Nccl => Stage::Nccl,
+        TransportKind::Rdma => Stage::Pairs,
+    };
+    let said = format!("rank {} does not answer", rank.0);
+    Some(Problem { stage, ranks: vec![rank.0], said, shown: lost.reason.clone() })
+}
+
+/// Keeps the verdicts beside the rows.
+pub(super) fn keep(check: &Check, folder: &Path) -> Result<(), Failure> {
+    written(&folder.join(show::CHECK), show::json(check)).map_err(Failure::Middle)
+}
+
 fn written(path: &Path, text: String) -> Result<(), String> {
     fs::write(path, text).map_err(|err| format!("cannot write {}: {err}", path.display()))
 }
@@ -99,39 +135,88 @@ impl Run<'_> {
         self.steps = within(steps, &estimate, self.options.check.budget.as_secs_f64());
     }
 
-    /// The problem of the host whose rank was lost after `rows` rows, if it is known which.
-    pub(super) fn lost_rank(&self, lost: Lost, rows: usize) -> Option<Problem> {
-        let rank = lost.rank?;
-        let case = Rest::of(&self.steps, rows).steps.first()?.cases().next()?;
-        let stage = Stage::of(case.transport).unwrap_or(Stage::Doctor);
-        let said = format!("rank {} does not answer", rank.0);
-        Some(Problem { stage, ranks: vec![rank.0], said, shown: lost.reason })
+    /// The steps of this run, of which `rows` are there. When all that is planned is measured, the
+    /// rows of a check that make a host other than fit come again, each alone, as far as its time
+    /// allows.
+    pub(super) fn all_steps(&self, rows: &[Row]) -> Vec<Step> {
+        let again = self.again(rows).into_iter().map(|(_, step)| step);
+        self.steps.iter().cloned().chain(again).collect()
+    }
+
+    /// What is measured again, with the place of its first row.
+    fn again(&self, rows: &[Row]) -> Vec<(usize, Step)> {
+        let Some(rows) = rows.get(..self.planned_rows()).filter(|_| self.options.asked.is_check)
+        else {
+            return Vec::new();
+        };
+        let seen = self.seen(rows, &self.steps);
+        let doubtful = fitness::doubtful(&seen, &self.baseline, &self.hosts);
+        let steps = self.steps.iter().flat_map(Step::one_by_one).enumerate();
+        let again: Vec<_> =
+            steps.filter(|(place, _)| doubtful.contains(&rows[*place].case)).collect();
+        let planned = self.estimate(&self.steps).all;
+        let mut left_s = self.options.check.budget.saturating_sub(planned).as_secs_f64();
+        let estimate =
+            self.estimate(&again.iter().map(|(_, step)| step.clone()).collect::<Vec<_>>());
+        let fits = |weight: &&Option<Weight>| {
+            left_s -= weight.map_or(0.0, |weight| weight.seconds);
+            left_s >= 0.0
+        };
+        let number = estimate.weights.iter().take_while(fits).count();
+        again.into_iter().take(number).collect()
+    }
+
+    /// The number of rows that are planned before any is measured.
+    pub(super) fn planned_rows(&self) -> usize {
+        self.steps.iter().map(Step::rows).sum()
     }
 
     /// The verdicts on the hosts.
     pub(super) fn check(&self, recorder: &Recorder) -> Check {
         let measured = recorder.rows();
-        let planned = self.steps.iter().flat_map(Step::planned).skip(measured.len());
+        let steps = self.all_steps(measured);
+        let planned = steps.iter().flat_map(Step::planned).skip(measured.len());
         let missing = planned.map(|row| match row.reason.is_empty() {
             true => Row { reason: "the check ended early".to_owned(), ..row },
             false => row,
         });
-        let missing: Vec<Row> = missing.collect();
-        let owned = self.steps.iter().flat_map(Step::owned);
-        let seen = measured.iter().chain(&missing).zip(owned).map(|(row, (host, case))| Seen {
-            row,
-            host,
-            is_optional: case.is_some_and(|case| {
-                self.judge.skips(case, &self.hosts) || self.crosses_nodes(case)
-            }),
-        });
+        let rows: Vec<Row> = measured.iter().cloned().chain(missing).collect();
+        let mut seen = self.seen(&rows, &steps);
+        // Later rows are of a burn-in, which has compared their rates with the first ones.
+        let known = seen.clone();
+        for row in measured.iter().skip(seen.len()) {
+            let name = row.case_name();
+            let first = known.iter().find(|first| first.row.case_name() == name);
+            seen.extend(first.map(|first| Seen { row, is_replaced: true, ..*first }));
+        }
+        let second = rows.iter().skip(self.planned_rows());
+        for ((place, _), row) in self.again(measured).into_iter().zip(second) {
+            seen[place].is_replaced = row.status == Status::Ok;
+        }
         let named = self.options.asked.gpus.as_ref();
         let mut hosts = self.hosts.clone();
         for host in &mut hosts {
             host.topology.gpus.retain(|node| named.is_none_or(|gpus| gpus.contains(&node.gpu)));
         }
-        let hosts = fitness::judge(&seen.collect::<Vec<_>>(), &self.problems, &hosts);
+        let hosts = fitness::judge(&seen, &self.baseline, &self.problems, &hosts);
         Check { simulated: self.options.simulate.is_some(), hosts }
+    }
+
+    /// What `rows` of `steps` are to a check.
+    fn seen<'a>(&self, rows: &'a [Row], steps: &[Step]) -> Vec<Seen<'a>> {
+        let is_optional = |case: &Case| {
+            self.judge.skips(case, &self.hosts)
+                || self.crosses_nodes(case)
+                || case.members().iter().any(|rank| self.left_out.contains(rank))
+        };
+        let owned = steps.iter().flat_map(Step::owned);
+        let seen = rows.iter().zip(owned).map(|(row, (host, case))| Seen {
+            row,
+            host,
+            is_optional: case.is_some_and(is_optional),
+            is_replaced: false,
+        });
+        seen.collect()
     }
 
     /// Whether `case` copies between a GPU and host memory of another NUMA node.
@@ -149,16 +234,10 @@ impl Run<'_> {
         case.transport == TransportKind::Local && case.flows.iter().any(either)
     }
 
-    /// Writes the verdicts beside the rows, and the list of unfit hosts; how the check ends. Says
-    /// which host is not fit where standard output is for programs.
-    pub(super) fn conclude_check(
-        &self,
-        recorder: &Recorder,
-        check: &Check,
-    ) -> Result<Ending, Failure> {
-        let path = recorder.folder().join("check.json");
+    /// Writes the list of unfit hosts; how the check ends. Says which host is not fit where standard
+    /// output is for programs.
+    pub(super) fn conclude_check(&self, check: &Check) -> Result<Ending, Failure> {
         let write = |path: &Path, text| written(path, text).map_err(Failure::Middle);
-        write(&path, show::json(check))?;
         if let Some(file) = &self.options.check.exclude {
             let unfit = check.hosts.iter().filter(|host| host.verdict == Fitness::Unfit);
             write(file, unfit.map(|host| format!("{}\n", host.host)).collect())?;
@@ -169,7 +248,7 @@ impl Run<'_> {
         let worst = check.hosts.first().map_or(Fitness::Unknown, |host| host.verdict);
         Ok(match worst {
             Fitness::Unfit => Ending::Badly,
-            Fitness::Unknown => Ending::Undecided,
+            Fitness::Suspect | Fitness::Unknown => Ending::Undecided,
             Fitness::Fit => Ending::Well,
         })
     }

@@ -40,15 +40,24 @@ pub(super) fn follow(
         transport::Error::World(err) => Failure::is_told(err),
         _ => false,
     };
-    for step in &job.steps {
-        match worker.measure(step) {
-            Ok(result) if result.lost.is_none() => {}
-            // Rank 0 says why.
-            Ok(_) => return Ok(true),
-            Err(Failed { source, .. }) if is_told(&source) => return Ok(true),
-            Err(err) => return Err(Failure::Middle(format!("rank {}: {err}", rank.0))),
+    let of_rank = |err| Failure::of_rank(rank, err).map_or(Ok(true), Err);
+    let mut steps = job.steps;
+    loop {
+        for step in &steps {
+            match worker.measure(step) {
+                Ok(result) if result.lost.is_none() => {}
+                // Rank 0 says why.
+                Ok(_) => return Ok(true),
+                Err(Failed { source, .. }) if is_told(&source) => return Ok(true),
+                Err(err) => return Err(Failure::Middle(format!("rank {}: {err}", rank.0))),
+            }
         }
+        steps = match worker.go_on(None) {
+            Ok(steps) if steps.is_empty() => break,
+            Ok(steps) => steps,
+            Err(err) => return of_rank(err),
+        };
     }
     let left = worker.take_leave().and_then(|_| worker.ranks.world.barrier());
-    left.map(|()| true).or_else(|err| Failure::of_rank(rank, err).map_or(Ok(true), Err))
+    left.map(|()| true).or_else(of_rank)
 }

@@ -3,7 +3,9 @@
 use std::{collections::BTreeSet, mem, time::Duration};
 
 use super::{
-    END, Ending, Failure, Format, Options, check,
+    END, Ending, Failure, Format, Options,
+    burn_in::BurnIn,
+    check,
     estimate::{Estimate, estimate},
     free_folder,
     judge::{Judge, catalogue},
@@ -15,10 +17,10 @@ use super::{
     resume,
     sites::Site,
     steps::{self, Job, Rest, Step},
-    worker::{CaseResult, Leave, Lost, StepResult, Transports, Worker},
+    worker::{CaseResult, Leave, LeftOut, StepResult, Transports, Worker},
 };
 use crate::{
-    analysis::fitness::Problem,
+    analysis::fitness::{Baseline, Problem},
     interrupt,
     judge::doctor::Member,
     machine::survey,
@@ -50,7 +52,18 @@ pub(super) fn lead(
     let (hosts, judged) = sites.into_iter().map(|site| (site.host, site.judged)).unzip();
     let judge = Judge { catalogue: catalogue(options.catalogue.as_deref())?, hosts: judged };
     let problems = check::problems(&examined);
-    let mut run = Run { options, hosts, simulation, judge, problems, steps, is_launched };
+    let baseline = Baseline::default();
+    let mut run = Run {
+        options,
+        hosts,
+        simulation,
+        judge,
+        problems,
+        left_out: Vec::new(),
+        baseline,
+        steps,
+        is_launched,
+    };
     if request.is_check {
         run.keep_budget();
     }
@@ -60,15 +73,21 @@ pub(super) fn lead(
         run.say_estimate(&run.estimate(&run.steps), &run.steps);
         return Ok(Ending::Well);
     }
+    let provenance = run.provenance(ranks);
+    if let Some(folder) = &options.check.baseline {
+        run.baseline = check::baseline(folder, &provenance)?;
+    }
     run.begin_list()?;
-    let mut recorder = run.open(ranks)?;
-    let rest = Rest::of(&run.steps, recorder.rows().len());
-    let (measured, took, lost) = if rest.steps.is_empty() {
+    let mut recorder = run.open(&provenance)?;
+    let steps = run.all_steps(recorder.rows());
+    let rest = Rest::of(&steps, recorder.rows().len());
+    let is_burn_in = options.check.burn_in.is_some() && request.is_check;
+    let (measured, took) = if rest.steps.is_empty() && !is_burn_in {
         ranks.dismiss();
         if !options.quiet {
             say(&format!("all rows are there in {}", recorder.folder().display()));
         }
-        (Ok(()), None, None)
+        (Ok(()), None)
     } else {
         let (effort, seed) = (options.effort(), options.seed);
         let job = Job { steps: Vec::new(), first: rest.measured, effort, seed };
@@ -80,20 +99,26 @@ pub(super) fn lead(
         let topology = run.hosts[host].topology.clone();
         let mut worker = Worker::new(ranks, transports, topology, host, &job);
         worker.keep_up(rest.steps);
+        worker.lead(&run.hosts, request.is_check);
         let estimate = run.estimate(rest.steps);
         run.say_estimate(&estimate, rest.steps);
         let leader = Leader::new(&run, worker, &mut recorder, &rest, &estimate);
-        let Measured { result, took, lost } = leader.measure_all(rest.steps, &estimate);
-        (result, Some(took), lost)
+        let Measured { result, took, problems, left_out } =
+            leader.measure_all(rest.steps, &estimate);
+        run.problems.extend(problems);
+        run.left_out = left_out;
+        (result, Some(took))
     };
-    run.problems.extend(lost.and_then(|lost| run.lost_rank(lost, recorder.rows().len())));
     let check = request.is_check.then(|| run.check(&recorder));
+    // The page shows them.
+    let kept = check.as_ref().map_or(Ok(()), |check| check::keep(check, recorder.folder()));
     let shown = run.show_results(&recorder, check.as_ref(), took);
     let ending = match &check {
-        Some(check) => run.conclude_check(&recorder, check),
+        Some(check) => run.conclude_check(check),
         None => Ok(Ending::of(is_well(&recorder, options.fail_below))),
     };
     measured?;
+    kept?;
     shown.map_err(|err| Failure::Middle(format!("cannot print the results: {err}")))?;
     ending
 }
@@ -107,27 +132,38 @@ pub(super) struct Run<'a> {
     pub(super) judge: Judge,
     /// What the doctor has found, for a check.
     pub(super) problems: Vec<Problem>,
+    /// The ranks without which it goes on.
+    pub(super) left_out: Vec<Rank>,
+    /// What a check judges by beside what is known of the machine.
+    pub(super) baseline: Baseline,
     pub(super) steps: Vec<Step>,
     is_launched: bool,
 }
 
 impl Run<'_> {
-    /// Opens the files of a new run, or of the run to resume.
-    fn open(&self, ranks: &Ranks) -> Result<Recorder, Failure> {
+    fn provenance(&self, ranks: &Ranks) -> Provenance {
         let options = self.options;
-        let provenance = Provenance::collect(
+        Provenance::collect(
             options.seed,
             options.effort(),
             options.simulate.clone(),
             ranks.world.library(),
             &self.hosts,
-        );
+        )
+    }
+
+    /// Opens the files of a new run, or of the run to resume.
+    fn open(&self, provenance: &Provenance) -> Result<Recorder, Failure> {
+        let options = self.options;
         let given = options.resume.as_deref().or(options.output.as_deref());
         let folder = free_folder(given, &provenance.folder_name());
         interrupt::has_to_lose(END, remedy(&folder));
         match options.resume {
-            Some(_) => resume::take_up(&folder, options, &provenance, &self.steps),
-            None => Recorder::create(&folder, &provenance).map_err(Failure::start),
+            Some(_) => {
+                let steps = |rows: &[Row]| self.all_steps(rows);
+                resume::take_up(&folder, options, provenance, &steps)
+            }
+            None => Recorder::create(&folder, provenance).map_err(Failure::start),
         }
     }
 
@@ -147,7 +183,8 @@ impl Run<'_> {
             _ => String::new(),
         };
         let rows: usize = steps.iter().map(Step::rows).sum();
-        let (rows, time) = (count(rows, "row"), readable_wait(estimate.all.as_secs_f64()));
+        let all = estimate.all + self.options.check.burn_in.unwrap_or_default();
+        let (rows, time) = (count(rows, "row"), readable_wait(all.as_secs_f64()));
         say(&format!("{rows}{sizes}, about {time}{}", self.whose_time()));
     }
 
@@ -196,15 +233,20 @@ struct Leader<'a> {
     rows: usize,
     /// Number of the next row. In a resumed run the first ones may be recorded already.
     next: usize,
-    /// Why the run ends early, if a rank is out of reach.
-    lost: Option<Lost>,
+    /// The rounds of a burn-in, from the first on.
+    burn_in: Option<BurnIn>,
+    /// The ranks that did not answer.
+    problems: Vec<Problem>,
+    /// Those without which the run has gone on.
+    left_out: Vec<Rank>,
 }
 
 /// How the measuring of a run has ended.
 struct Measured {
     result: Result<(), Failure>,
     took: Duration,
-    lost: Option<Lost>,
+    problems: Vec<Problem>,
+    left_out: Vec<Rank>,
 }
 
 impl<'a> Leader<'a> {
@@ -229,14 +271,28 @@ impl<'a> Leader<'a> {
         progress.begin_run(recorder.folder());
         let (proof, notes) = (Proof::default(), Notes::default());
         let (began, next) = (machine_now(), rest.row);
-        Self { run, recorder, worker, progress, proof, notes, began, rows, next, lost: None }
+        Self {
+            run,
+            recorder,
+            worker,
+            progress,
+            proof,
+            notes,
+            began,
+            rows,
+            next,
+            burn_in: None,
+            problems: Vec::new(),
+            left_out: Vec::new(),
+        }
     }
 
     /// Measures and records all steps, then the end of the run. After a failure the other ranks are
     /// out of reach, so only this rank's own logs and health are recorded.
     fn measure_all(mut self, steps: &[Step], estimate: &Estimate) -> Measured {
         let before = self.recorder.rows().len();
-        let result = self.measure(steps, estimate).and_then(|()| self.take_leave());
+        let result = self.measure(steps, estimate);
+        let result = result.and_then(|()| self.measure_more()).and_then(|()| self.take_leave());
         if result.is_err() {
             // The first failure is the one to report.
             let own = self.worker.own_leave();
@@ -251,7 +307,7 @@ impl<'a> Leader<'a> {
             let time = readable_wait(took.as_secs_f64());
             say(&format!("measured {rows} in {time}{}", self.run.whose_time()));
         }
-        Measured { result, took, lost: self.lost }
+        Measured { result, took, problems: self.problems, left_out: self.left_out }
     }
 
     /// Measures and records each step. Ends early if a row cannot be recorded or a rank is lost.
@@ -269,20 +325,28 @@ impl<'a> Leader<'a> {
             let measured = self.worker.measure(step);
             let time = machine_now().since(began);
             self.progress.end();
-            let StepResult { cases, lost } = measured.unwrap_or_else(|err| StepResult {
-                lost: Some(err.into()),
-                ..StepResult::default()
+            let StepResult { mut cases, lost, left_out } = measured.unwrap_or_else(|err| {
+                StepResult { lost: Some(err.into()), ..StepResult::default() }
             });
             let before = self.recorder.rows().len();
-            for (host, result) in cases.iter().enumerate() {
-                if let Some(case) = step.case(host) {
-                    let alone = matches!(step, Step::OnEachHost(_)).then_some(host);
-                    self.take(case, result, time, alone)?;
+            if before >= self.run.planned_rows() && self.burn_in.is_none() {
+                cases.iter_mut().for_each(|(_, result)| result.set_second());
+            }
+            if let Some(left_out) = left_out {
+                self.leave_out(left_out, step);
+            }
+            for place in 0..step.places() {
+                let Some(case) = step.case(place) else { continue };
+                let result = cases.iter().find(|(of, _)| *of == place);
+                let alone = matches!(step, Step::OnEachHost(_)).then_some(place);
+                match result {
+                    Some((_, result)) => self.take(case, result, time, alone)?,
+                    None => self.skip(case, alone)?,
                 }
             }
             if let Some(lost) = lost {
                 let reason = lost.reason.clone();
-                self.lost = Some(lost);
+                self.problems.extend(check::lost_rank(&lost, step));
                 self.may_go_on()?;
                 let place = match self.recorder.rows().len() {
                     rows if rows > before => format!(", in row {rows}"),
@@ -292,6 +356,82 @@ impl<'a> Leader<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Measures what the rows so far call for, until they call for nothing.
+    fn measure_more(&mut self) -> Result<(), Failure> {
+        loop {
+            let rows = self.recorder.rows();
+            let all = self.run.all_steps(rows);
+            let mut steps = Rest::of(&all, rows.len()).steps.to_vec();
+            let more = steps.iter().map(Step::rows).sum();
+            if steps.is_empty() && self.has_round()? {
+                let planned = self.run.steps.iter().cloned();
+                steps = planned.filter(|step| !matches!(step, Step::Absent { .. })).collect();
+            }
+            let members = self.worker.ranks.world.members();
+            let parts = steps::parts(&steps, &self.run.hosts, members);
+            self.worker.go_on(Some(parts)).map_err(Failure::middle)?;
+            if steps.is_empty() {
+                return Ok(());
+            }
+            let estimate = self.run.estimate(&steps);
+            self.rows += more;
+            self.progress.more(more, estimate.weights.iter().copied().flatten());
+            self.measure(&steps, &estimate)?;
+            if let Some(burn_in) = &mut self.burn_in {
+                let round = burn_in.end().map_err(Failure::middle)?;
+                round.iter().for_each(|round| self.progress.round(round));
+            }
+        }
+    }
+
+    /// Begins the next round of a burn-in, if there is one.
+    fn has_round(&mut self) -> Result<bool, Failure> {
+        let Some(time) = self.run.options.check.burn_in else { return Ok(false) };
+        if !self.run.options.asked.is_check
+            || self.run.steps.iter().all(|s| s.cases().next().is_none())
+        {
+            return Ok(false);
+        }
+        if self.burn_in.is_none() {
+            let (folder, rows) = (self.recorder.folder(), self.recorder.rows());
+            let burn_in = BurnIn::new(folder, time, rows, self.run.planned_rows());
+            self.burn_in = Some(burn_in.map_err(Failure::middle)?);
+        }
+        // Rows of rounds before are in no plan.
+        self.next = self.recorder.rows().len() + 1;
+        Ok(self.burn_in.as_mut().is_some_and(BurnIn::begin))
+    }
+
+    /// Says without whom the run goes on since `step`.
+    fn leave_out(&mut self, LeftOut { ranks, lost }: LeftOut, step: &Step) {
+        for lost in &lost {
+            let is_on = |host: &&Host| host.ranks.iter().any(|rank| Some(*rank) == lost.rank);
+            let host = self.run.hosts.iter().find(is_on).map_or("", |host| host.name.as_str());
+            let reason = &lost.reason;
+            self.progress.say(&format!("warning: {reason}: the check goes on without {host}"));
+        }
+        self.problems.extend(lost.iter().filter_map(|lost| check::lost_rank(lost, step)));
+        self.left_out.extend(ranks);
+    }
+
+    /// Records the row of a case whose host does not answer any more; `alone`: the host that would
+    /// have measured it by itself.
+    fn skip(&mut self, case: &Case, alone: Option<usize>) -> Result<(), Failure> {
+        let hosts = &self.run.hosts;
+        let is_left_out = |rank: &Rank| self.left_out.contains(rank);
+        let of_host = alone.map_or(&[][..], |host| &hosts[host].ranks);
+        if !of_host.iter().chain(&case.members()).any(is_left_out) {
+            return Ok(());
+        }
+        let reason = "a host of it does not answer any more".to_owned();
+        let row = Row { reason, ..Row::planned(self.next, case) }.on(hosts);
+        let row = match alone.filter(|_| hosts.len() > 1) {
+            Some(host) => row.within(&hosts[host]),
+            None => row,
+        };
+        self.record(row, &[])
     }
 
     /// Makes and records the row of a case that took `time`: its numbers, its path, its verdict;
@@ -316,6 +456,9 @@ impl<'a> Leader<'a> {
             None => return Ok(()),
         };
         let hosts = &self.run.hosts;
+        if let Some(burn_in) = &mut self.burn_in {
+            burn_in.heat(case.transport, &result.seen);
+        }
         let row = self.notes.row(row, case, result).on(hosts);
         let row = match alone.filter(|_| hosts.len() > 1) {
             Some(host) => row.within(&hosts[host]),
@@ -373,7 +516,8 @@ impl<'a> Leader<'a> {
         if case.collective().is_none() {
             return Ok(row);
         }
-        for (rank, text) in measured.log.iter().flatten() {
+        let is_new = self.burn_in.is_none();
+        for (rank, text) in measured.log.iter().flatten().filter(|_| is_new) {
             self.record_log(*rank, Some(text.clone()))?;
         }
         let (path, verdict) = self.proof.path(case, measured.log.as_deref());
@@ -381,12 +525,22 @@ impl<'a> Leader<'a> {
     }
 
     fn record(&mut self, row: Row, latencies: &[(Option<Rank>, Latency)]) -> Result<(), Failure> {
-        self.next += 1;
-        // A resumed run may have some rows of a step that hosts measured at the same time.
-        if row.case <= self.recorder.rows().len() {
-            return Ok(());
-        }
         let row = Row { simulated: self.run.options.simulate.is_some(), ..row };
+        let row = match &mut self.burn_in {
+            Some(burn_in) => {
+                let Some(row) = burn_in.changed(row) else { return Ok(()) };
+                self.rows += 1;
+                self.progress.more(1, []);
+                row
+            }
+            // A resumed run may have some rows of a step that hosts measured at the same time.
+            None if row.case <= self.recorder.rows().len() => {
+                self.next += 1;
+                return Ok(());
+            }
+            None => row,
+        };
+        self.next += 1;
         let written = self.recorder.append(row.clone(), latencies);
         written.map_err(|err| self.end(err.to_string()))?;
         self.progress.row(&row);

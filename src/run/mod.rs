@@ -1,5 +1,6 @@
 //! A run: a request becomes cases, cases are measured, and results become rows.
 
+mod burn_in;
 mod check;
 mod estimate;
 mod examine;
@@ -37,7 +38,7 @@ use sites::Found;
 use worker::Transports;
 
 use crate::{
-    interrupt,
+    interrupt, machine,
     plan::{Rank, TransportKind, topology::Topology},
     stderr,
     transport::{Transport, cuda_env, nccl_env},
@@ -126,6 +127,11 @@ impl Measure {
         }
         watch(ranks.is_first())?;
         ranks.meet(request.ranks, options.mpi_lib.as_deref(), options.deadline)?;
+        if request.is_check && !ranks.is_first() {
+            // Rank 0 goes on without a rank that hangs. If that one ended, its launcher would end all.
+            let rest = options.check.budget.saturating_mul(2);
+            machine::limit_calls(options.deadline.saturating_mul(2).saturating_add(rest));
+        }
         let mut transports = Transports::new(open);
         let result = match sites::find(ranks, &options, &mut transports) {
             Ok(Found { sites: Some(sites), .. }) => {

@@ -21,13 +21,13 @@ use crate::{
 /// The remedy if nothing else helps.
 const ANEW: &str = "begin anew with --output";
 
-/// Opens the files of the run in `folder` for the missing rows; this process is `now`. Refuses to
-/// mix two different runs.
+/// Opens the files of the run in `folder` for the missing rows; this process is `now`, and `steps` are
+/// those of a run with such rows. Refuses to mix two different runs.
 pub(super) fn take_up(
     folder: &Path,
     options: &Options,
     now: &Provenance,
-    steps: &[Step],
+    steps: &dyn Fn(&[Row]) -> Vec<Step>,
 ) -> Result<Recorder, Failure> {
     let held = Held::of(folder).map_err(Failure::start)?;
     let Some(past) = held.past() else { return held.open(now, None).map_err(Failure::start) };
@@ -41,11 +41,14 @@ pub(super) fn take_up(
         let reason = changed.join("; ");
         return Err(refuse(format!("{reason}: {ANEW}, or allow it with --resume-changed")));
     }
-    if let Some(reason) = other_plan(&past.rows, steps, options.simulate.is_some()) {
+    let steps = steps(&past.rows);
+    if let Some(reason) = other_plan(&past.rows, &steps, options) {
         return Err(refuse(reason));
     }
     let rows = past.rows.len();
-    let is_done = rows == steps.iter().map(Step::rows).sum::<usize>();
+    // Those of a burn-in are in no plan.
+    let is_done =
+        options.check.burn_in.is_none() && rows == steps.iter().map(Step::rows).sum::<usize>();
     let time = now.started.clone();
     let resumption =
         Resumption { time, command: now.command.clone(), rows, changed, health: Vec::new() };
@@ -140,14 +143,18 @@ pub(crate) fn differences(
 }
 
 /// Where the rows differ from the plan, if they do.
-fn other_plan(rows: &[Row], steps: &[Step], is_simulated: bool) -> Option<String> {
+fn other_plan(rows: &[Row], steps: &[Step], options: &Options) -> Option<String> {
     let mut planned = steps.iter().flat_map(Step::planned);
     for (row, number) in rows.iter().zip(1..) {
         let Some(planned) = planned.next() else {
+            // What changes in a burn-in is in no plan.
+            if options.check.burn_in.is_some() {
+                return None;
+            }
             let count = rows.len();
             return Some(format!("it has {count} rows, and {} come of this: {ANEW}", number - 1));
         };
-        let planned = Row { case: number, simulated: is_simulated, ..planned };
+        let planned = Row { case: number, simulated: options.simulate.is_some(), ..planned };
         // Hosts are not planned: one that was stopped may come back under another name.
         let planned_columns = COLUMNS.iter().filter(|column| column.role.is_planned());
         let cells = planned_columns.map(|of| (of.name, (of.cell)(row), (of.cell)(&planned)));

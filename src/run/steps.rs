@@ -6,7 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::sites::Site;
 use crate::{
-    plan::{self, BadRequest, Case, Effort, Gpu, Rank, Request, TransportKind, topology::Host},
+    plan::{
+        self, BadRequest, Case, Effort, Endpoint, FabricRequest, Flow, Gpu, Memory, Operation,
+        Pattern, Rank, Request, TransportKind, topology::Host,
+    },
     record::{Naming, Row},
     units::Bytes,
 };
@@ -20,9 +23,17 @@ pub(super) enum Step {
     OnEachHost(Vec<Option<Case>>),
     /// A case that all ranks of all hosts measure together. Other ranks than 0 know their own part.
     AcrossHosts(Box<Case>),
-    /// A case that some ranks of several hosts measure, of whom the first is their root. The others
-    /// know of none.
-    Among { case: Box<Case>, ranks: Vec<Rank> },
+    /// Cases that are measured at the same time, each by ranks of its own, in the order of their
+    /// roots. The other ranks wait. Other ranks than 0 know their own part.
+    Apart(Vec<Part>),
+}
+
+/// A case that some ranks measure, wherever they are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Part {
+    pub(super) case: Case,
+    /// In the order of their numbers; the first is their root.
+    pub(super) ranks: Vec<Rank>,
 }
 
 /// What a rank must know of the run: its part of the steps.
@@ -35,6 +46,22 @@ pub(super) struct Job {
     pub(super) seed: u64,
 }
 
+impl Part {
+    /// What each of its ranks must know of it: of RDMA its own flows, but for the root.
+    fn of_ranks(&self) -> Vec<(Rank, Self)> {
+        let mut parts = match self.case.fabric {
+            Some(_) => self.case.parts(),
+            None => BTreeMap::new(),
+        };
+        parts.retain(|rank, _| self.ranks.first() != Some(rank));
+        let of_rank = |&rank: &Rank| {
+            let case = parts.get(&rank).unwrap_or(&self.case).clone();
+            (rank, Self { case, ranks: self.ranks.clone() })
+        };
+        self.ranks.iter().map(of_rank).collect()
+    }
+}
+
 impl Step {
     /// The number of its rows.
     pub(super) fn rows(&self) -> usize {
@@ -45,7 +72,7 @@ impl Step {
     pub(super) fn planned(&self) -> Vec<Row> {
         match self {
             Self::Absent { transport, reason, .. } => vec![Row::absent(0, *transport, reason)],
-            Self::OnEachHost(_) | Self::AcrossHosts(_) | Self::Among { .. } => {
+            Self::OnEachHost(_) | Self::AcrossHosts(_) | Self::Apart(_) => {
                 self.cases().map(|case| Row::planned(0, case)).collect()
             }
         }
@@ -53,12 +80,13 @@ impl Step {
 
     /// Its cases, in the order of their rows.
     pub(super) fn cases(&self) -> impl Iterator<Item = &Case> {
-        let (of_hosts, of_all) = match self {
-            Self::Absent { .. } => (&[][..], None),
-            Self::OnEachHost(cases) => (&cases[..], None),
-            Self::AcrossHosts(case) | Self::Among { case, .. } => (&[][..], Some(&**case)),
+        let (of_hosts, of_parts, of_all) = match self {
+            Self::Absent { .. } => (&[][..], &[][..], None),
+            Self::OnEachHost(cases) => (&cases[..], &[][..], None),
+            Self::Apart(parts) => (&[][..], &parts[..], None),
+            Self::AcrossHosts(case) => (&[][..], &[][..], Some(&**case)),
         };
-        of_hosts.iter().flatten().chain(of_all)
+        of_hosts.iter().flatten().chain(of_parts.iter().map(|part| &part.case)).chain(of_all)
     }
 
     /// Its rows: the number of the host that has it by itself, and the case.
@@ -69,16 +97,77 @@ impl Step {
                 let cases = cases.iter().enumerate();
                 cases.filter_map(|(host, case)| Some((Some(host), Some(case.as_ref()?)))).collect()
             }
-            Self::AcrossHosts(case) | Self::Among { case, .. } => vec![(None, Some(&**case))],
+            Self::AcrossHosts(_) | Self::Apart(_) => {
+                self.cases().map(|case| (None, Some(case))).collect()
+            }
         }
     }
 
-    /// The case of the ranks on host number `host`.
-    pub(super) fn case(&self, host: usize) -> Option<&Case> {
+    /// Each of its rows as a step of its own, in their order.
+    pub(super) fn one_by_one(&self) -> Vec<Self> {
+        match self {
+            Self::Absent { .. } | Self::AcrossHosts(_) => vec![self.clone()],
+            Self::Apart(parts) => {
+                parts.iter().map(|part| Self::Apart(vec![part.clone()])).collect()
+            }
+            Self::OnEachHost(cases) => {
+                let only = |own: usize| {
+                    let of_host =
+                        |(host, case): (usize, &Option<Case>)| case.clone().filter(|_| host == own);
+                    Self::OnEachHost(cases.iter().enumerate().map(of_host).collect())
+                };
+                (0..cases.len()).filter(|&host| cases[host].is_some()).map(only).collect()
+            }
+        }
+    }
+
+    /// How many places there are for cases that are measured at the same time.
+    pub(super) fn places(&self) -> usize {
+        match self {
+            Self::Absent { .. } => 0,
+            Self::OnEachHost(cases) => cases.len(),
+            Self::Apart(parts) => parts.len(),
+            Self::AcrossHosts(_) => 1,
+        }
+    }
+
+    /// The case number `place` of those that are measured at the same time: of a host, or of a part.
+    pub(super) fn case(&self, place: usize) -> Option<&Case> {
         match self {
             Self::Absent { .. } => None,
-            Self::OnEachHost(cases) => cases.get(host)?.as_ref(),
-            Self::AcrossHosts(case) | Self::Among { case, .. } => Some(case),
+            Self::OnEachHost(cases) => cases.get(place)?.as_ref(),
+            Self::Apart(parts) => parts.get(place).map(|part| &part.case),
+            Self::AcrossHosts(case) => Some(case),
+        }
+    }
+
+    /// The place of the case that `rank` measures, on one of `hosts`.
+    pub(super) fn place(&self, rank: Rank, hosts: &[Vec<Rank>]) -> usize {
+        let place = match self {
+            Self::Absent { .. } | Self::AcrossHosts(_) => None,
+            Self::OnEachHost(_) => hosts.iter().position(|host| host.contains(&rank)),
+            Self::Apart(parts) => parts.iter().position(|part| part.ranks.contains(&rank)),
+        };
+        place.unwrap_or_default()
+    }
+
+    /// The ranks that measure the case number `place`, on one of `hosts`; none: all.
+    pub(super) fn ranks<'a>(&'a self, place: usize, hosts: &'a [Vec<Rank>]) -> &'a [Rank] {
+        let ranks = match self {
+            Self::Absent { .. } | Self::AcrossHosts(_) => None,
+            Self::OnEachHost(_) => hosts.get(place),
+            Self::Apart(parts) => parts.get(place).map(|part| &part.ranks),
+        };
+        ranks.map_or(&[], Vec::as_slice)
+    }
+
+    /// The case of `rank`, which is on host number `host`.
+    pub(super) fn case_of(&self, rank: Rank, host: usize) -> Option<&Case> {
+        match self {
+            Self::Apart(parts) => {
+                parts.iter().find(|part| part.ranks.contains(&rank)).map(|part| &part.case)
+            }
+            Self::Absent { .. } | Self::OnEachHost(_) | Self::AcrossHosts(_) => self.case(host),
         }
     }
 }
@@ -131,15 +220,17 @@ pub(super) fn plan(
     }
     if !is_launched {
         let is_absent = sites[0].absent.contains_key(&TransportKind::Rdma);
-        if request.transports.contains(&TransportKind::Rdma) && !is_absent {
+        let has_rdma = request.transports.contains(&TransportKind::Rdma) && !request.is_check;
+        if has_rdma && !is_absent {
             planner.ranks = planner.ranks.max(2);
         }
         sites[0].host.ranks = (0..request.ranks.unwrap_or(planner.ranks)).map(Rank).collect();
     }
     for transport in transports().filter(|transport| transport.is_across_hosts()) {
-        steps.extend(match request.is_check {
-            true => planner.by_host(transport, sites)?,
-            false => planner.across_hosts(transport, sites)?,
+        steps.extend(match (request.is_check, transport) {
+            (false, _) => planner.across_hosts(transport, sites)?,
+            (true, TransportKind::Rdma) => planner.in_pairs(transport, sites)?,
+            (true, _) => planner.by_host(transport, sites)?,
         });
     }
     match (&request.transports[..], &steps[..]) {
@@ -155,6 +246,9 @@ const NOT_SIMULATED: &str = "between processes it would be this machine's own me
 /// Data of a collective that a host measures by itself: its start is a small part of its time even
 /// among the fastest GPUs.
 const SIZE_BY_HOST: Bytes = Bytes::mib(256);
+
+/// Data of an operation between two hosts: with a window of them in flight the start is hidden.
+const SIZE_IN_PAIRS: Bytes = Bytes::mib(8);
 
 /// Plans transport by transport.
 struct Planner<'a> {
@@ -203,6 +297,69 @@ impl Planner<'_> {
         Ok((cases, reason))
     }
 
+    /// Pairs of hosts, disjoint ones at the same time: every GPU to its partner, by write and by
+    /// read, in both directions.
+    fn in_pairs(&self, transport: TransportKind, sites: &[Site]) -> Result<Vec<Step>, String> {
+        let (mut steps, mut able) = (Vec::new(), Vec::new());
+        for (number, site) in sites.iter().enumerate().filter(|_| sites.len() > 1) {
+            match site.absent.get(&transport) {
+                Some(reason) => {
+                    let reason = on(site, sites, reason);
+                    steps.push(Step::Absent { transport, reason, host: Some(number) });
+                }
+                None => able.push(&site.host),
+            }
+        }
+        for round in plan::rounds(able.len()) {
+            let mut cases = Vec::new();
+            for pair in round {
+                cases.extend(self.of_pair(transport, pair.map(|number| able[number].clone()))?);
+            }
+            steps.extend(at_once(cases));
+        }
+        Ok(steps)
+    }
+
+    /// The cases of two hosts. The ranks of a host take its GPUs in turn.
+    fn of_pair(&self, transport: TransportKind, pair: [Host; 2]) -> Result<Vec<Case>, String> {
+        let mut gpus: Vec<Gpu> = pair[0].topology.gpus.iter().map(|node| node.gpu).collect();
+        gpus.retain(|gpu| self.request.gpus.as_ref().is_none_or(|named| named.contains(gpu)));
+        let ranks = pair.iter().map(|host| host.ranks.len()).min().unwrap_or(1).max(1);
+        let memory = if gpus.is_empty() { Memory::Host } else { Memory::Gpu };
+        let turns: Vec<Option<Vec<Gpu>>> = match gpus.is_empty() {
+            true => vec![None],
+            false => gpus.chunks(ranks).map(|turn| Some(turn.to_vec())).collect(),
+        };
+        let mut cases = Vec::new();
+        for gpus in turns {
+            let request = Request {
+                transports: vec![transport],
+                operations: vec![Operation::Write, Operation::Read],
+                patterns: vec![Pattern::OneWay],
+                sizes: Some(vec![SIZE_IN_PAIRS]),
+                fabric: FabricRequest { memory: vec![memory], ..self.request.fabric.clone() },
+                gpus,
+                ..self.request.clone()
+            };
+            let place = |end: &Endpoint| {
+                let of_host = |host: &Host| host.ranks.iter().position(|rank| *rank == end.rank);
+                pair.iter().find_map(of_host)
+            };
+            // A turn may have fewer GPUs than there are ranks.
+            let most = request.gpus.as_ref().map_or(ranks, Vec::len);
+            let is_of_partners = |case: &Case| {
+                case.flows.iter().all(|Flow { source, target }| {
+                    place(source) == place(target)
+                        && place(source).is_some_and(|place| place < most)
+                })
+            };
+            cases.extend(
+                plan::cases_across_hosts(&request, &pair)?.into_iter().filter(is_of_partners),
+            );
+        }
+        Ok(cases)
+    }
+
     /// The steps of copies between GPUs of one NVLink domain in several hosts.
     fn within_domains(&self, sites: &[Site]) -> Result<Vec<Step>, String> {
         let transport = TransportKind::P2p;
@@ -221,7 +378,7 @@ impl Planner<'_> {
             ranks.extend(first);
             ranks.sort_unstable();
             ranks.dedup();
-            Step::Among { case: Box::new(case), ranks }
+            Step::Apart(vec![Part { case, ranks }])
         };
         steps.extend(cases.into_iter().map(step));
         Ok(steps)
@@ -308,6 +465,33 @@ fn side_by_side(
     Ok(steps)
 }
 
+/// Cases that are alike, at the same time as far as no rank has two of them.
+fn at_once(cases: Vec<Case>) -> Vec<Step> {
+    let mut steps: Vec<(Operation, BTreeSet<Rank>, Vec<Part>)> = Vec::new();
+    for case in cases {
+        let ranks = case.members();
+        let is_free = |(operation, busy, _): &&mut (Operation, BTreeSet<Rank>, Vec<Part>)| {
+            *operation == case.operation && ranks.iter().all(|rank| !busy.contains(rank))
+        };
+        match steps.iter_mut().find(is_free) {
+            Some((_, busy, parts)) => {
+                busy.extend(&ranks);
+                parts.push(Part { case, ranks });
+            }
+            None => steps.push((
+                case.operation,
+                ranks.iter().copied().collect(),
+                vec![Part { case, ranks }],
+            )),
+        }
+    }
+    let in_order = |(.., mut parts): (Operation, BTreeSet<Rank>, Vec<Part>)| {
+        parts.sort_by_key(|part| part.ranks.first().copied());
+        Step::Apart(parts)
+    };
+    steps.into_iter().map(in_order).collect()
+}
+
 fn hosts_of(sites: &[Site]) -> Vec<Host> {
     sites.iter().map(|site| site.host.clone()).collect()
 }
@@ -343,13 +527,10 @@ pub(super) fn parts(steps: &[Step], hosts: &[Host], members: &[Rank]) -> Vec<Vec
                     own.push(Step::OnEachHost(vec![cases.get(host).cloned().flatten()]));
                 }
             }
-            Step::Among { case, ranks } => {
-                let (part, bare) = (step, Box::new(case.without_flows()));
+            Step::Apart(parts) => {
+                let of_rank: HashMap<Rank, Part> = parts.iter().flat_map(Part::of_ranks).collect();
                 for (rank, own) in members.iter().zip(&mut all) {
-                    own.push(match ranks.contains(rank) {
-                        true => part.clone(),
-                        false => Step::Among { case: bare.clone(), ranks: Vec::new() },
-                    });
+                    own.push(Step::Apart(of_rank.get(rank).cloned().into_iter().collect()));
                 }
             }
             Step::AcrossHosts(case) => {
@@ -371,7 +552,7 @@ pub(super) fn gpus(
     rank: Rank,
 ) -> HashMap<TransportKind, BTreeSet<Gpu>> {
     let mut used: HashMap<TransportKind, BTreeSet<Gpu>> = HashMap::new();
-    for case in steps.iter().filter_map(|step| step.case(host)) {
+    for case in steps.iter().filter_map(|step| step.case_of(rank, host)) {
         let own = case.ends().filter(|end| end.rank == rank).filter_map(|end| end.gpu());
         used.entry(case.transport).or_default().extend(own);
     }
@@ -383,7 +564,7 @@ pub(super) fn listing(steps: &[Step]) -> String {
     let listed = |row: &Row| row.title(&Naming::default()) + "\n";
     let lines = steps.iter().flat_map(|step| match step {
         Step::Absent { transport, reason, .. } => vec![format!("{transport} skipped: {reason}\n")],
-        Step::OnEachHost(_) | Step::AcrossHosts(_) | Step::Among { .. } => {
+        Step::OnEachHost(_) | Step::AcrossHosts(_) | Step::Apart(_) => {
             step.planned().iter().map(listed).collect()
         }
     });

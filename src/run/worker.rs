@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     mem,
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -11,18 +12,21 @@ use super::{
     Open,
     lookout::Lookout,
     ranks::Ranks,
-    steps::{self, Job, Step},
+    steps::{self, Job, Part, Step},
 };
 use crate::{
     interrupt,
     judge::counters::Seen,
     machine::health::HostHealth,
     measure::{Experiment, Failed, Outcome, measure},
-    plan::{Case, Effort, Engine, Gpu, Issuer, Operation, Rank, TransportKind, topology::Topology},
+    plan::{
+        Case, Effort, Engine, Gpu, Issuer, Operation, Rank, TransportKind,
+        topology::{Host, Topology},
+    },
     stderr,
     transport::{self, Transport, nccl_env, pattern::part_seed},
     units::Bytes,
-    world::{self, Heard, World},
+    world::{self, Answers, Heard, World},
 };
 
 /// What came of a case.
@@ -37,10 +41,29 @@ pub(super) struct CaseResult {
 /// What came of a step, as rank 0 hears it.
 #[derive(Default)]
 pub(super) struct StepResult {
-    /// Host by host, or of all together.
-    pub(super) cases: Vec<CaseResult>,
+    /// The cases, each with its place in the step; rank 0 has those of all.
+    pub(super) cases: Vec<(usize, CaseResult)>,
     /// Why the run must end here, if it must.
     pub(super) lost: Option<Lost>,
+    /// The ranks without which the run goes on, and why.
+    pub(super) left_out: Option<LeftOut>,
+}
+
+/// Ranks without which a run goes on: those of the hosts of ranks that do not answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct LeftOut {
+    pub(super) ranks: Vec<Rank>,
+    /// What is known of those that do not answer.
+    pub(super) lost: Vec<Lost>,
+}
+
+/// What rank 0 decides when all have measured their cases of a step.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Decision {
+    lost: Option<Lost>,
+    left_out: Option<LeftOut>,
+    /// For each case whether it is of a pair of a sample that is slower than the others.
+    are_low: Vec<bool>,
 }
 
 /// Why a run ends before its last step.
@@ -72,6 +95,12 @@ pub(super) struct Worker<'a> {
     seed: u64,
     /// The number of the next step, by which its data differs from that of others.
     next: u64,
+    /// The ranks of each host; rank 0 knows them.
+    hosts: Vec<Vec<Rank>>,
+    /// Whether the run goes on without a host one of whose ranks does not answer.
+    spares_hosts: bool,
+    /// The ranks without which it does.
+    without: BTreeSet<Rank>,
 }
 
 /// What a rank reports after the last step: its number, the end of its NCCL log, and the health of
@@ -97,6 +126,9 @@ struct Usual(HashMap<(Operation, Engine, Option<Issuer>, Bytes), Vec<f64>>);
 
 /// Pairs that are needed to tell what is usual.
 const PAIRS_USUAL: usize = 8;
+
+/// A rank of a host that was left out ends after so long, if rank 0 does not end it.
+const LEFT_OUT: Duration = Duration::from_secs(3600);
 
 /// A pair that is slower than the median by more than this share is measured again.
 const LOW: f64 = 0.05;
@@ -129,7 +161,21 @@ impl<'a> Worker<'a> {
         let (effort, usual) = (job.effort, Usual::default());
         let used = HashMap::new();
         let bench = Bench { host, transports, topology, lookout, effort, usual, used };
-        Self { ranks, bench, seed: job.seed, next: job.first }
+        Self {
+            ranks,
+            bench,
+            seed: job.seed,
+            next: job.first,
+            hosts: Vec::new(),
+            spares_hosts: false,
+            without: BTreeSet::new(),
+        }
+    }
+
+    /// This rank decides for all `hosts`; whether the run goes on without those that do not answer.
+    pub(super) fn lead(&mut self, hosts: &[Host], spares_hosts: bool) {
+        self.hosts = hosts.iter().map(|host| host.ranks.clone()).collect();
+        self.spares_hosts = spares_hosts;
     }
 
     /// Keeps the clocks up of all GPUs that this rank uses in `steps`.
@@ -151,9 +197,7 @@ impl<'a> Worker<'a> {
                 result.lost = second.lost;
                 let cases = result.cases.iter_mut().zip(second.cases).zip(are_low);
                 for ((case, mut second), _) in cases.filter(|(_, is_low)| *is_low) {
-                    if let Some(Ok(Outcome::Measured(measured))) = &mut second.outcome {
-                        measured.is_second = true;
-                    }
+                    second.1.set_second();
                     *case = second;
                 }
             }
@@ -167,19 +211,25 @@ impl<'a> Worker<'a> {
     /// What came of the step, and for each of its cases whether it is of a pair of a sample that is
     /// slower than the others.
     fn measure_once(&mut self, step: &Step, seed: u64) -> Result<(StepResult, Vec<bool>), Failed> {
-        let case = step.case(self.bench.host);
         let Ranks { world, part, .. } = &mut *self.ranks;
+        let case = step.case_of(world.rank(), self.bench.host);
         match step {
             Step::OnEachHost(_) if part.is_some() => {
-                return self.bench.measure_in_part(world, part.as_mut(), step, seed);
+                let mut part = mem::take(part);
+                let measured = self.measure_in_part(part.as_mut(), None, step, seed);
+                self.ranks.part = part;
+                return measured;
             }
-            Step::Among { ranks, .. } => {
-                let mut part = match ranks.contains(&world.rank()) {
-                    true => Some(world.part(ranks)?),
-                    false => None,
+            Step::Apart(parts) => {
+                let is_own = |part: &&Part| part.ranks.contains(&world.rank());
+                let is_whole = |part: &&Part| part.ranks.iter().all(|r| !self.without.contains(r));
+                let own = parts.iter().filter(is_whole).find(is_own);
+                let (mut part, unmet) = match own.map(|own| world.part(&own.ranks)).transpose() {
+                    Ok(part) => (part, None),
+                    Err(err) => (None, Some(err.into())),
                 };
                 part.iter_mut().for_each(|part| part.set_spans_hosts(true));
-                return self.bench.measure_in_part(world, part.as_mut(), step, seed);
+                return self.measure_in_part(part.as_mut(), unmet, step, seed);
             }
             Step::Absent { .. } | Step::OnEachHost(_) | Step::AcrossHosts(_) => {}
         }
@@ -207,9 +257,20 @@ impl<'a> Worker<'a> {
             Some(lost) if !world.is_root() => Err(lost),
             lost => {
                 let lost = lost.map(Lost::from);
-                Ok((StepResult { cases: vec![result], lost }, are_low))
+                let cases = vec![(0, result)];
+                Ok((StepResult { cases, lost, left_out: None }, are_low))
             }
         }
+    }
+
+    /// After the steps of a job: this rank's part of further ones, of which rank 0 has the `parts` of
+    /// all. None: those were the last.
+    pub(super) fn go_on(
+        &mut self,
+        parts: Option<Vec<Vec<Step>>>,
+    ) -> Result<Vec<Step>, world::Error> {
+        self.ranks.world.next_round();
+        self.ranks.world.scatter(parts)
     }
 
     /// After the last step: sends rank 0 the end of the NCCL log and the health of the GPUs. A
@@ -223,6 +284,129 @@ impl<'a> Worker<'a> {
     /// The end of this rank's own NCCL log, and the health of this host's GPUs.
     pub(super) fn own_leave(&mut self) -> Leave {
         (self.ranks.world.rank(), nccl_env::take_log(), self.bench.lookout.health())
+    }
+
+    /// Measures this rank's case with the ranks of `part`, if it is in one, brings what came of each
+    /// part's case to rank 0, and its decision to all, as `measure_once` tells it; `unmet`: why there
+    /// is no part.
+    fn measure_in_part(
+        &mut self,
+        mut part: Option<&mut World>,
+        unmet: Option<Failed>,
+        step: &Step,
+        seed: u64,
+    ) -> Result<(StepResult, Vec<bool>), Failed> {
+        let Self { ranks, bench, .. } = self;
+        let world = &mut ranks.world;
+        let (mut result, lost) = match (&mut part, step.case_of(world.rank(), bench.host)) {
+            (Some(part), Some(case)) => bench.measure(part, case, seed),
+            (Some(part), None) => {
+                part.next_round();
+                (CaseResult::default(), None)
+            }
+            (None, _) => (CaseResult::default(), unmet),
+        };
+        // Other parts may still be measuring; a signal does not wait for them.
+        if interrupt::asked().is_some() {
+            let lost = Some(Lost { reason: transport::Error::Interrupted.to_string(), rank: None });
+            return Ok((StepResult { lost, ..StepResult::default() }, Vec::new()));
+        }
+        // Drops messages of a failed case in the part where it failed. The first rank of the part
+        // reports what all of its hosts have counted.
+        let met = part.as_mut().map_or(Ok(()), |part| {
+            part.next_round();
+            if part.spans_hosts() {
+                let all = part.gather(mem::take(&mut result.seen))?;
+                result.seen = all.into_iter().flatten().flatten().collect();
+            }
+            part.barrier()
+        });
+        let lost = lost.or(met.err().map(Failed::from)).map(Lost::from);
+        let result = match &lost {
+            Some(lost) => CaseResult::failed(lost.reason.clone(), Vec::new()),
+            None => result,
+        };
+        // Another part may still be measuring its own case, or waiting for a rank that is lost.
+        let (deadline, limit) = (world.deadline(), bench.effort.time_limit);
+        let longest = deadline.saturating_mul(2).saturating_add(limit.saturating_mul(4));
+        world.set_deadline(longest);
+        let is_first = part.is_some_and(|part| part.is_root());
+        let (decision, cases) = match world.gather_from_some((is_first, result, lost))? {
+            None => (None, Vec::new()),
+            Some(answers) => {
+                let (decision, cases) = self.decide(answers, step);
+                (Some(decision), cases)
+            }
+        };
+        let world = &mut self.ranks.world;
+        let decided = world.broadcast(decision);
+        world.set_deadline(deadline);
+        let Decision { lost, left_out, are_low } = decided?;
+        if let Some(LeftOut { ranks, .. }) = &left_out {
+            self.ranks.has_left_out = true;
+            let world = &mut self.ranks.world;
+            if ranks.contains(&world.rank()) {
+                return Err(self.wait_for_the_end());
+            }
+            world.leave_out(ranks);
+            self.without.extend(ranks);
+        }
+        Ok((StepResult { cases, lost, left_out }, are_low))
+    }
+
+    /// Rank 0's decision on what all have answered, and what came of the cases.
+    fn decide(
+        &mut self,
+        answers: Answers<(bool, CaseResult, Option<Lost>)>,
+        step: &Step,
+    ) -> (Decision, Vec<(usize, CaseResult)>) {
+        let Answers { values, silent } = answers;
+        let missing =
+            |(rank, err): (Rank, world::Error)| Lost { reason: err.to_string(), rank: Some(rank) };
+        let mut lost: Vec<Lost> = silent.into_iter().map(missing).collect();
+        let silent: Vec<Rank> = lost.iter().filter_map(|lost| lost.rank).collect();
+        self.ranks.world.leave_out(&silent);
+        let (mut cases, mut told) = (Vec::new(), Vec::new());
+        for (rank, (is_first, result, lost)) in values {
+            if is_first {
+                cases.push((step.place(rank, &self.hosts), result));
+            }
+            told.extend(lost);
+        }
+        // Who misses another rank may miss one that is silent here too.
+        if lost.is_empty() {
+            lost = told;
+        }
+        let is_lost = |host: &&Vec<Rank>| {
+            host.iter().any(|rank| lost.iter().any(|lost| lost.rank == Some(*rank)))
+        };
+        let ranks: Vec<Rank> = self.hosts.iter().filter(is_lost).flatten().copied().collect();
+        let is_known = lost.iter().all(|lost| lost.rank.is_some()) && !lost.is_empty();
+        if self.spares_hosts && is_known && !ranks.contains(&Rank(0)) {
+            cases.retain(|(place, _)| {
+                !step.ranks(*place, &self.hosts).iter().any(|rank| ranks.contains(rank))
+            });
+            let left_out = Some(LeftOut { ranks, lost });
+            return (Decision { lost: None, left_out, are_low: Vec::new() }, cases);
+        }
+        let is_low = |(place, result): &(usize, CaseResult)| {
+            step.case(*place).is_some_and(|case| self.bench.usual.is_low(case, result))
+        };
+        let are_low = match lost.is_empty() {
+            true => cases.iter().map(is_low).collect(),
+            false => Vec::new(),
+        };
+        (Decision { lost: lost.into_iter().next(), left_out: None, are_low }, cases)
+    }
+
+    /// Waits on a host without which the run goes on: if this rank ended, its launcher would end all.
+    fn wait_for_the_end(&mut self) -> Failed {
+        let world = &mut self.ranks.world;
+        world.set_deadline(LEFT_OUT);
+        match world.broadcast::<()>(None) {
+            Ok(()) => world::Error::Gone(0).into(),
+            Err(err) => err.into(),
+        }
     }
 }
 
@@ -258,71 +442,16 @@ impl Bench {
             Err(Err(lost)) => (CaseResult::failed(lost.to_string(), look.seen()), Some(lost)),
         }
     }
-
-    /// Measures this rank's case with the ranks of `part`, if it is in one, brings what came of each
-    /// part's case to rank 0, and its decision to all, as `measure_once` tells it.
-    fn measure_in_part(
-        &mut self,
-        world: &mut World,
-        mut part: Option<&mut World>,
-        step: &Step,
-        seed: u64,
-    ) -> Result<(StepResult, Vec<bool>), Failed> {
-        let (mut result, lost) = match (&mut part, step.case(self.host)) {
-            (Some(part), Some(case)) => self.measure(part, case, seed),
-            (Some(part), None) => {
-                part.next_round();
-                (CaseResult::default(), None)
-            }
-            (None, _) => (CaseResult::default(), None),
-        };
-        // Other parts may still be measuring; a signal does not wait for them.
-        if interrupt::asked().is_some() {
-            let lost = Some(Lost { reason: transport::Error::Interrupted.to_string(), rank: None });
-            return Ok((StepResult { cases: Vec::new(), lost }, Vec::new()));
-        }
-        // Drops messages of a failed case in the part where it failed. The first rank of the part
-        // reports what all of its hosts have counted.
-        let met = part.as_mut().map_or(Ok(()), |part| {
-            part.next_round();
-            if part.spans_hosts() {
-                let all = part.gather(mem::take(&mut result.seen))?;
-                result.seen = all.into_iter().flatten().flatten().collect();
-            }
-            part.barrier()
-        });
-        let lost = lost.or(met.err().map(Failed::from)).map(Lost::from);
-        let result = match &lost {
-            Some(lost) => CaseResult::failed(lost.reason.clone(), Vec::new()),
-            None => result,
-        };
-        // Another part may still be measuring its own case.
-        let (deadline, limit) = (world.deadline(), self.effort.time_limit);
-        world.set_deadline(deadline.saturating_add(limit.saturating_mul(4)));
-        let is_first = part.is_some_and(|part| part.is_root());
-        let all = world.gather((is_first, result, lost));
-        world.set_deadline(deadline);
-        let mut cases = Vec::new();
-        let mut first_lost = None;
-        for (is_first, result, lost) in all?.into_iter().flatten() {
-            first_lost = first_lost.or(lost);
-            if is_first {
-                cases.push(result);
-            }
-        }
-        let is_low =
-            |(host, result)| step.case(host).is_some_and(|case| self.usual.is_low(case, result));
-        let mut are_low: Vec<bool> = cases.iter().enumerate().map(is_low).collect();
-        if first_lost.is_some() {
-            are_low.clear();
-        }
-        let decision = world.is_root().then_some((first_lost, are_low));
-        let (lost, are_low) = world.broadcast(decision)?;
-        Ok((StepResult { cases, lost }, are_low))
-    }
 }
 
 impl CaseResult {
+    /// The case was measured before.
+    pub(super) fn set_second(&mut self) {
+        if let Some(Ok(Outcome::Measured(measured))) = &mut self.outcome {
+            measured.is_second = true;
+        }
+    }
+
     fn failed(reason: String, seen: Vec<Seen>) -> Self {
         Self { outcome: Some(Err(reason)), seen }
     }

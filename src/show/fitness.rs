@@ -10,6 +10,9 @@ use crate::{
     units::count,
 };
 
+/// The file of the verdicts in the folder of a run.
+pub(crate) const FILE: &str = "check.json";
+
 /// The hosts, the worst first, then what shows it; `took` is how long was measured.
 pub fn check_page(run: &Run, check: &Check, took: Option<&str>) -> Page {
     let hosts = &check.hosts;
@@ -60,16 +63,17 @@ fn why(host: &HostFitness) -> String {
     }
 }
 
-fn outcome(hosts: &[HostFitness]) -> Sentence {
+/// How many hosts are what.
+pub(super) fn outcome(hosts: &[HostFitness]) -> Sentence {
     let with = |verdict| hosts.iter().filter(|host| host.verdict == verdict).count();
-    let all = [Fitness::Unfit, Fitness::Unknown, Fitness::Fit];
+    let all = [Fitness::Unfit, Fitness::Suspect, Fitness::Unknown, Fitness::Fit];
     let told = all.into_iter().filter(|verdict| with(*verdict) > 0);
     let told: Vec<String> =
         told.map(|verdict| format!("{} {verdict}", count(with(verdict), "host"))).collect();
     let tone = match hosts.first().map(|host| host.verdict) {
         Some(Fitness::Unfit) => Tone::Bad,
         Some(Fitness::Fit) => Tone::Good,
-        Some(Fitness::Unknown) | None => Tone::Note,
+        Some(Fitness::Suspect | Fitness::Unknown) | None => Tone::Note,
     };
     Sentence { tone, text: format!("{}.", told.join(", ")) }
 }

@@ -24,6 +24,7 @@ mod words;
 pub use answer::answer;
 pub use catalogue::{catalogue_entry_json, catalogue_entry_page, catalogue_json, catalogue_page};
 pub use doctor::doctor_page;
+pub(crate) use fitness::FILE as CHECK;
 pub use fitness::{check_page, unfit_lines};
 pub use nccl_tests::{NcclTests, text as nccl_tests_text};
 pub use page::Page;

@@ -82,7 +82,7 @@ pub fn text(provenance: &Provenance, rows: &[Row]) -> String {
 /// The verdicts of a check.
 pub fn check_text(check: &Check) -> String {
     let name = "g2g_host_fitness";
-    let help = "1 for the verdict on the host: unfit, unknown, fit.";
+    let help = "1 for the verdict on the host: unfit, suspect, unknown, fit.";
     let mut text = head(name, help);
     for host in &check.hosts {
         let (verdict, simulated) = (host.verdict.to_string(), check.simulated.to_string());

@@ -65,6 +65,14 @@ impl Links {
         }
     }
 
+    /// Does without a link; those behind it move up.
+    pub(super) fn remove(&mut self, link: usize) {
+        match self {
+            Self::Sockets(streams) => drop(streams.remove(link)),
+            Self::Mpi { peers, .. } => drop(peers.remove(link)),
+        }
+    }
+
     /// Sends each message over its link; over MPI side by side.
     pub(super) fn send(
         &mut self,

@@ -36,6 +36,7 @@ use crate::{ffi::CallError, plan::Rank};
 use link::{Line, Links};
 use local::Children;
 use mpi::Joined;
+pub use star::Answers;
 use star::Progress;
 use tcp::Mesh;
 

@@ -41,6 +41,15 @@ pub(super) struct Progress {
     failure: Option<Failure>,
 }
 
+/// What came of [`World::gather_from_some`].
+#[derive(Debug)]
+pub struct Answers<T> {
+    /// The values, in the order of the ranks.
+    pub values: Vec<(Rank, T)>,
+    /// The ranks that did not answer, and why.
+    pub silent: Vec<(Rank, Error)>,
+}
+
 #[derive(Serialize, Deserialize)]
 struct Message<T> {
     round: u64,
@@ -219,6 +228,49 @@ impl World {
             }
         }
         Ok(Some(values))
+    }
+
+    /// The same, where some may not answer: the root has the ranks that did, each with its value,
+    /// and those that did not, each with the reason.
+    pub fn gather_from_some<T: Serialize + DeserializeOwned>(
+        &mut self,
+        value: T,
+    ) -> Result<Option<Answers<T>>, Error> {
+        if !self.is_root() {
+            return self.gather(value).map(|_| None);
+        }
+        self.check_failure()?;
+        let due = self.due();
+        let mut answers = Answers { values: vec![(self.rank(), value)], silent: Vec::new() };
+        for link in 0..self.links.len() {
+            // What has arrived is read, however long the links before it took.
+            let due = due.max(Instant::now() + HEARING.min(self.deadline));
+            let rank = Rank(self.peer(link));
+            match self.receive(link, due) {
+                Ok(value) => answers.values.push((rank, value)),
+                Err(err @ (Error::Gone(_) | Error::Late { .. } | Error::Unreachable { .. })) => {
+                    answers.silent.push((rank, err));
+                }
+                Err(err) => {
+                    let failure = self.progress.borrow_mut().failure.take();
+                    failure.into_iter().for_each(|failure| self.relay(failure));
+                    return Err(err);
+                }
+            }
+        }
+        Ok(Some(answers))
+    }
+
+    /// Goes on without `ranks`, of whom the root is none. Each of the others calls it.
+    pub fn leave_out(&mut self, ranks: &[Rank]) {
+        let own = self.rank();
+        for (place, member) in self.members.iter().enumerate().rev() {
+            if ranks.contains(member) && place > 0 && self.place == 0 {
+                self.links.remove(place - 1);
+            }
+        }
+        self.members.retain(|member| !ranks.contains(member));
+        self.place = self.members.iter().position(|member| *member == own).unwrap_or_default();
     }
 
     /// Brings the root's value to every rank.

@@ -61,6 +61,42 @@ fn a_rank_that_stops_is_named_within_the_deadline() {
 }
 
 #[test]
+fn the_others_go_on_without_ranks_that_do_not_answer() {
+    let all = on_ranks_within(Duration::from_millis(300), 5, |mut world| {
+        match world.rank().0 {
+            1 => return None,
+            3 => {
+                std::thread::sleep(Duration::from_secs(3));
+                return None;
+            }
+            _ => {}
+        }
+        let answers = world.gather_from_some(world.rank().0 * 10).unwrap();
+        let told = answers.map(|answers| {
+            assert_eq!(answers.values, [(Rank(0), 0), (Rank(2), 20), (Rank(4), 40)]);
+            let silent: Vec<String> =
+                answers.silent.iter().map(|(_, err)| err.to_string()).collect();
+            let late = "rank 3 did not answer within 0.3 s";
+            assert_eq!(silent, ["rank 1 is gone: it ended in the middle of the run", late]);
+            answers.silent.into_iter().map(|(rank, _)| rank).collect::<Vec<Rank>>()
+        });
+        if let Some(silent) = &told {
+            world.leave_out(silent);
+        }
+        let silent = world.broadcast(told).unwrap();
+        if !world.is_root() {
+            world.leave_out(&silent);
+        }
+        let gathered = world.gather(world.rank()).unwrap();
+        let own = world.scatter(gathered).unwrap();
+        Some((own, world.members().to_vec()))
+    });
+    let left = vec![Rank(0), Rank(2), Rank(4)];
+    let told = |rank| Some((Rank(rank), left.clone()));
+    assert_eq!(all, [told(0), None, told(2), None, told(4)]);
+}
+
+#[test]
 fn a_failure_ends_the_round_for_all_and_the_next_one_is_whole() {
     for culprit in 0..3 {
         let all = on_ranks(3, |mut world| {

@@ -1,12 +1,13 @@
 //! `g2g check` on simulated machines: healthy ones are fit, and each planted defect makes its host
 //! unfit and is named.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use serde_json::Value;
 
 use crate::{
-    common::{g2g, mpi, run, text},
+    common::{Rows, g2g, mpi, run, text},
+    resume::cut,
     scripts::finish,
 };
 
@@ -130,6 +131,67 @@ fn two_defects_are_both_named() {
     [[0, 4], [1, 5], [6, 3]].iter().for_each(|numbers| is_named(numbers));
 }
 
+/// For 20 ms at a time all transfers take up to three times as long, as beside other work.
+const BUSY: &str = "[[fault.jitter]]\nshare = 0.03\nextra_share = 1\nlasts_ns = 2e7\n";
+
+#[test]
+fn what_is_slow_once_is_measured_again_and_makes_no_host_unfit() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = folder.path().join("machine.toml");
+    fs::write(&machine, format!("schema = 1\nfrom = \"p5.48xlarge\"\n{BUSY}")).unwrap();
+    let check = |seed: u32, output: &str| {
+        let line = format!(
+            "check --simulate {} --gpus 0,1,2,3 --seed {seed} --quiet --no-report {output}",
+            machine.display()
+        );
+        let (result, said) = finish(g2g().args(line.split_whitespace()));
+        assert_eq!(result.status.code(), Some(0), "{line}: {}{said}", text(&result.stdout));
+    };
+    let output = folder.path().join("run");
+    // The numbers of all rows, and of those that were measured again.
+    let numbers = || {
+        let rows = Rows::read(&output);
+        let is_second = |row: &usize| rows.cell(*row, "flags").contains("measured_again");
+        (rows.len(), (0..rows.len()).filter(is_second).collect::<Vec<usize>>())
+    };
+    let busy_seed = (4..20).find(|seed| {
+        let _ = fs::remove_dir_all(&output);
+        check(*seed, &format!("--output {}", output.display()));
+        !numbers().1.is_empty()
+    });
+    let (all, again) = numbers();
+    assert_eq!(again, (all - again.len()..all).collect::<Vec<usize>>());
+    // A run that was interrupted before them goes on with them.
+    cut(&output, again[0]);
+    assert_eq!(numbers(), (again[0], vec![]));
+    check(busy_seed.unwrap(), &format!("--resume {}", output.display()));
+    assert_eq!(numbers(), (all, again));
+}
+
+#[test]
+fn a_run_of_such_a_machine_is_a_baseline() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = folder.path().join("before");
+    let line = "local --simulate p4d.24xlarge --effort quick --quiet --no-report --gpus 0,1";
+    let line = format!("{line} --output {}", before.display());
+    assert!(run(g2g(), &line).status.success());
+    let words = format!("--gpus 0,1 --baseline {}", before.display());
+    let (code, hosts, said) = check("p4d.24xlarge", "", &words);
+    assert_eq!((code, hosts[0]["verdict"].as_str()), (Some(0), Some("fit")), "{hosts:#} {said}");
+    // Of two GPUs nobody says which is slow; the bounds allow for less than this.
+    let slow = "[[gpu]]\nordinals = [1]\npcie_down_gb_s = 12.4\n";
+    let (code, hosts, said) = check("p4d.24xlarge", slow, &words);
+    assert_eq!((code, hosts[0]["verdict"].as_str()), (Some(1), Some("unfit")), "{hosts:#} {said}");
+    let slower = said_of(&hosts).into_iter().find(|said| said.contains("in the baseline"));
+    assert!(slower.is_some_and(|said| said.contains("GPU 1")), "{hosts:#}");
+    // A run of another machine is none.
+    let line = format!("check --simulate p5.48xlarge --quiet --no-report {words}");
+    let result = run(g2g(), &line);
+    let said = text(&result.stderr);
+    assert_eq!(result.status.code(), Some(2), "{said}");
+    assert!(said.contains(" is of another machine (simulated 8 x NVIDIA A100"), "{said}");
+}
+
 #[test]
 fn a_check_that_has_too_little_time_leaves_rows_of_every_stage_out_and_knows_nothing() {
     let (code, hosts, error) = check("p5.48xlarge", "", "--budget 4s");
@@ -176,36 +238,237 @@ fn a_machine_whose_driver_has_lost_its_gpus_is_unfit() {
 fn of_two_hosts_the_slow_one_is_named_and_listed() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("unfit.txt");
-    // GPU 3 of the second host.
-    let fault = "[[fault.slow]]\nsource = 11\nfraction = 0.59\n";
-    let words = format!("--exclude {}", list.display());
+    // GPU 2 of the second host.
+    let fault = "[[fault.slow]]\nsource = 10\nfraction = 0.59\n";
+    let words = format!("--gpus 0,2 --exclude {}", list.display());
     let Checked { code, hosts, printed, said } = check_by(2, "p4d.24xlarge", fault, &words);
     assert_eq!(code, Some(1), "{printed}{said}");
     assert!(printed.contains("1 host unfit, 1 host fit."), "{printed}");
     assert_eq!((&hosts[0]["verdict"], &hosts[1]["verdict"]), (&"unfit".into(), &"fit".into()));
     let name = hosts[0]["host"].as_str().unwrap();
     assert_eq!(fs::read_to_string(&list).unwrap(), format!("{name}\n"));
-    let named = format!("GPU 3 of {name}");
-    assert!(said_of(&hosts).iter().any(|said| said.contains(&named)), "{hosts:#}");
+    assert!(said_of(&hosts).iter().any(|said| said.contains("GPU 2 -> GPU 0")), "{hosts:#}");
+}
+
+#[test]
+fn of_three_hosts_the_one_whose_gpu_cannot_take_what_others_send_is_unfit() {
+    // The way of GPU 2 of the third host to its interface.
+    let fault = "[[gpu]]\nordinals = [18]\npcie_down_gb_s = 6\n";
+    let Checked { code, hosts, printed, said } = check_by(3, "p4d.24xlarge", fault, "--gpus 0,2");
+    assert_eq!(code, Some(1), "{printed}{said}");
+    let verdicts: Vec<&Value> = (0..3).map(|number| &hosts[number]["verdict"]).collect();
+    assert_eq!(verdicts, ["unfit", "fit", "fit"], "{hosts:#}");
+    let of_pairs = |reason: &&Value| reason["stage"] == "pairs" && reason["verdict"] == "unfit";
+    let reason = hosts[0]["reasons"].as_array().unwrap().iter().find(of_pairs);
+    let said = reason.unwrap()["said"].as_str().unwrap();
+    assert!(said.starts_with("GPU 2, interface ") && said.contains(" as a target: "), "{said}");
 }
 
 #[test]
 fn a_host_that_hangs_or_stops_is_unfit_and_the_other_is_not() {
-    for (name, what, after, stage) in [
-        ("cuMemcpyAsync", "hung", 40, "local"),
-        ("cuMemcpyAsync", "stopped", 2000, "p2p"),
-        ("ncclAllReduce", "stopped", 3, "nccl"),
+    // What the other one is: without a partner its pairs are unknown, unless they were measured.
+    for (name, what, after, stage, other) in [
+        ("cuMemcpyAsync", "hung", 40, "local", "unknown"),
+        ("cuMemcpyAsync", "stopped", 2000, "p2p", "unknown"),
+        ("ncclAllReduce", "stopped", 3, "nccl", "fit"),
     ] {
         let fault = format!(
             "[[fault.call]]\nname = '{name}'\nprocess = 1\nwhat = '{what}'\nafter = {after}\n"
         );
         let words = "--gpus 0,1,2,3 --deadline 5s";
         let Checked { code, hosts, printed, said } = check_by(2, "p4d.24xlarge", &fault, words);
-        assert_ne!(code, Some(0), "{name}: {printed}{said}");
+        assert_eq!(code, Some(1), "{name}: {printed}{said}");
         let verdicts = (&hosts[0]["verdict"], &hosts[1]["verdict"]);
-        assert_eq!(verdicts, (&"unfit".into(), &"unknown".into()), "{name}: {hosts:#}");
+        assert_eq!(verdicts, (&"unfit".into(), &other.into()), "{name}: {hosts:#}");
         let reason = &hosts[0]["reasons"][0];
         assert_eq!(reason["stage"], stage, "{name}: {hosts:#}");
         assert_eq!(reason["said"], "rank 1 does not answer", "{name}: {hosts:#}");
+    }
+}
+
+#[test]
+fn the_check_goes_on_without_a_host_that_does_not_answer() {
+    // The later one is somewhere between the first row and the last.
+    for (name, what, after, stages) in [
+        ("cuMemcpyAsync", "hung", 40, &["local"][..]),
+        ("cuMemcpyAsync", "stopped", 1100, &["local", "p2p", "pairs"]),
+    ] {
+        let fault = format!(
+            "[[fault.call]]\nname = '{name}'\nprocess = 1\nwhat = '{what}'\nafter = {after}\n"
+        );
+        let words = "--gpus 0,2 --deadline 3s";
+        let Checked { code, hosts, printed, said } = check_by(3, "p4d.24xlarge", &fault, words);
+        assert_eq!(code, Some(1), "{name}: {printed}{said}");
+        let verdicts: Vec<&Value> = (0..3).map(|number| &hosts[number]["verdict"]).collect();
+        assert_eq!(verdicts, ["unfit", "fit", "fit"], "{what}: {hosts:#} {said}");
+        let reason = &hosts[0]["reasons"][0];
+        let lost = reason["said"].as_str().unwrap();
+        assert!(stages.contains(&reason["stage"].as_str().unwrap()), "{hosts:#}");
+        assert!(lost.ends_with(" does not answer"), "{hosts:#}");
+        let name = hosts[0]["host"].as_str().unwrap();
+        assert!(said.contains(&format!(": the check goes on without {name}")), "{said}");
+    }
+}
+
+/// Burns in one GPU of a p4d.24xlarge with `fault`, for so long, in `output`: what was said, and the
+/// verdict on the host.
+fn burn_in(fault: &str, time: &str, output: &Path, more: &str) -> (Option<i32>, Value, String) {
+    let machine = output.with_extension("toml");
+    fs::write(&machine, format!("schema = 1\nfrom = \"p4d.24xlarge\"\n{fault}")).unwrap();
+    let line = format!(
+        "check --simulate {} --gpus 0 --for {time} --no-report --format json {more} {}",
+        machine.display(),
+        output.display()
+    );
+    let (result, said) = finish(g2g().args(line.split_whitespace()));
+    let printed: Value = serde_json::from_str(&text(&result.stdout)).unwrap_or_default();
+    (result.status.code(), printed["hosts"].clone(), said)
+}
+
+/// The round, the seconds before it and the least share of each line of rounds.csv.
+fn rounds(output: &Path) -> Vec<(u64, f64, f64)> {
+    let text = fs::read_to_string(output.join("rounds.csv")).unwrap();
+    let line = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        (cells[0].parse().unwrap(), cells[1].parse().unwrap(), cells[6].parse().unwrap())
+    };
+    text.lines().skip(1).map(line).collect()
+}
+
+#[test]
+fn a_burn_in_says_what_changes_and_when() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("healthy");
+    let (code, hosts, said) = burn_in("", "4s", &output, "--output");
+    assert_eq!(code, Some(0), "{hosts:#} {said}");
+    let all = Rows::read(&output).len();
+    let healthy = rounds(&output);
+    assert!(healthy.len() >= 2, "{healthy:?}");
+    assert!(healthy.windows(2).all(|two| two[1].0 == two[0].0 + 1 && two[1].1 > two[0].1));
+    assert!(healthy.iter().all(|(.., share)| *share > 0.99), "{healthy:?}");
+    assert!(said.contains("round 1, "), "{said}");
+
+    for (fault, flag, reason) in [
+        ("[[fault.jitter]]\nshare = 1\nextra_share = 0.06\nafter_ns = 4e9\n", "drifted", " then"),
+        (
+            "[[fault.health]]\ngpu = 0\nwhat = 'ecc-uncorrected'\nafter_mib = 15000\n",
+            "new_ecc_errors",
+            " after the first rows",
+        ),
+    ] {
+        let output = folder.path().join(flag);
+        let (code, hosts, said) = burn_in(fault, "8s", &output, "--output");
+        assert_eq!(code, Some(1), "{flag}: {hosts:#} {said}");
+        let is_it = |of: &&Value| of["said"].as_str().unwrap().contains(flag);
+        let of_flag = hosts[0]["reasons"].as_array().unwrap().iter().find(is_it);
+        let shown = of_flag.unwrap()["shown"].as_str().unwrap();
+        assert!(shown.ends_with(reason) && shown.contains(" s after the first rows"), "{shown}");
+        // Each case that has changed has one more row.
+        let rows = Rows::read(&output);
+        assert!(rows.len() > all && rows.len() <= 2 * all, "{}", rows.len());
+        assert!((all..rows.len()).all(|row| rows.cell(row, "flags").contains(flag)));
+    }
+}
+
+#[test]
+fn a_burn_in_goes_on_where_it_was_interrupted_and_in_several_hosts() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let (code, ..) = burn_in("", "2s", &output, "--output");
+    assert_eq!(code, Some(0));
+    let first = rounds(&output);
+    let rows = fs::read_to_string(output.join("run.csv")).unwrap();
+    // A crash has cut its last line.
+    let log = output.join("rounds.csv");
+    let text = fs::read_to_string(&log).unwrap();
+    fs::write(&log, &text[..text.len() - 3]).unwrap();
+    let (code, _, said) = burn_in("", "6s", &output, "--resume");
+    assert_eq!(code, Some(0), "{said}");
+    let all = rounds(&output);
+    assert_eq!(all[..first.len() - 1], first[..first.len() - 1]);
+    assert!(all.len() > first.len() && all.last().unwrap().1 > 3.0, "{all:?}");
+    assert!(all.windows(2).all(|two| two[1].0 == two[0].0 + 1), "{all:?}");
+    assert_eq!(fs::read_to_string(output.join("run.csv")).unwrap(), rows);
+
+    let words = "--gpus 0,2 --for 1s";
+    let Checked { code, hosts, said, .. } = check_by(2, "p4d.24xlarge", "", words);
+    assert_eq!(code, Some(0), "{hosts:#} {said}");
+}
+
+mod long {
+    use std::{
+        process::Child,
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use super::*;
+    use crate::common::signal;
+
+    /// Resident memory of a process, in KiB.
+    fn resident_kib(pid: u32) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    }
+
+    /// Waits until rounds.csv has rounds of so many seconds.
+    fn until(child: &mut Child, output: &Path, seconds: f64) {
+        let began = Instant::now();
+        loop {
+            let has = output.join("rounds.csv").exists()
+                && rounds(output).last().is_some_and(|(_, before, _)| *before > seconds);
+            if has {
+                return;
+            }
+            assert!(child.try_wait().unwrap().is_none(), "it has ended before {seconds} s");
+            assert!(began.elapsed() < Duration::from_secs(7200), "no {seconds} s in two hours");
+            thread::sleep(Duration::from_secs(1));
+        }
+    }
+
+    #[test]
+    #[ignore = "takes half an hour"]
+    fn a_burn_in_of_ten_minutes_finds_drift_and_errors_and_does_not_grow() {
+        let folder = tempfile::tempdir().unwrap();
+        let (machine, output) = (folder.path().join("machine.toml"), folder.path().join("run"));
+        let fault = "[[fault.jitter]]\nshare = 1\nextra_share = 0.053\nafter_ns = 3e11\n\
+                     [[fault.health]]\ngpu = 0\nwhat = 'ecc-corrected'\nafter_mib = 2000000\n";
+        fs::write(&machine, format!("schema = 1\nfrom = \"p4d.24xlarge\"\n{fault}")).unwrap();
+        let start = |more: &str| {
+            let line = format!(
+                "check --simulate {} --gpus 0 --for 10m --no-report --quiet {more} {}",
+                machine.display(),
+                output.display()
+            );
+            g2g().args(line.split_whitespace()).spawn().unwrap()
+        };
+        let mut first = start("--output");
+        until(&mut first, &output, 60.0);
+        signal("KILL", first.id());
+        first.wait().unwrap();
+        // The machine of a resumed run begins anew.
+        let mut second = start("--resume");
+        until(&mut second, &output, 90.0);
+        let bytes = || {
+            let of = |name: &str| fs::metadata(output.join(name)).unwrap().len();
+            of("run.csv") + of("run.json") + of("latency.hlog")
+        };
+        let (memory_kib, size) = (resident_kib(second.id()), bytes());
+        until(&mut second, &output, 570.0);
+        let memory_at_end_kib = resident_kib(second.id());
+        assert_eq!(second.wait().unwrap().code(), Some(1));
+        let rows = Rows::read(&output);
+        let is = |flag: &str| {
+            (0..rows.len()).filter(|row| rows.cell(*row, "flags").contains(flag)).count()
+        };
+        let further = is("drifted") + is("new_ecc_errors");
+        assert!(is("drifted") > 0 && is("new_ecc_errors") > 0, "{further}");
+        let found = (0..rows.len()).find(|row| rows.cell(*row, "flags").contains("drifted"));
+        let reason = rows.cell(found.unwrap(), "reason");
+        assert!(reason.contains(" after the first rows: "), "{reason}");
+        // Rows that have changed, and nothing else, make the files longer.
+        assert!(bytes() < 3 * size && further < 40, "{size} {} {further}", bytes());
+        assert!(memory_at_end_kib < memory_kib * 6 / 5, "{memory_kib} {memory_at_end_kib}");
     }
 }

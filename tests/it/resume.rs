@@ -93,19 +93,25 @@ impl Place {
     fn cut_behind(&self, rows: usize) {
         let result = self.run("--output", "");
         assert_eq!(result.status.code(), Some(0), "{}", text(&result.stderr));
-        let first = |name: &str, is_row: &dyn Fn(&str) -> bool| {
-            let mut count = 0;
-            let keep = |line: &&str| {
-                count += usize::from(is_row(line));
-                count <= rows
-            };
-            let kept: String = self.file(name).split_inclusive('\n').take_while(keep).collect();
-            fs::write(self.output().join(name), kept).unwrap();
-        };
-        first("run.csv", &|line| !line.starts_with("case"));
-        first("run.json", &|line| line.starts_with("{\"case\""));
-        first("latency.hlog", &|line| line.starts_with("Tag="));
+        cut(&self.output(), rows);
     }
+}
+
+/// Makes of the run in `output` one that ended behind `rows` rows.
+pub(crate) fn cut(output: &Path, rows: usize) {
+    let first = |name: &str, is_row: &dyn Fn(&str) -> bool| {
+        let mut count = 0;
+        let keep = |line: &&str| {
+            count += usize::from(is_row(line));
+            count <= rows
+        };
+        let whole = fs::read_to_string(output.join(name)).unwrap();
+        let kept: String = whole.split_inclusive('\n').take_while(keep).collect();
+        fs::write(output.join(name), kept).unwrap();
+    };
+    first("run.csv", &|line| !line.starts_with("case"));
+    first("run.json", &|line| line.starts_with("{\"case\""));
+    first("latency.hlog", &|line| line.starts_with("Tag="));
 }
 
 /// A value of run.json as run.csv has it.

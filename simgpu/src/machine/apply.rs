@@ -451,6 +451,7 @@ fn faults(machine: &Machine, keys: FaultKeys) -> Result<Faults, Problem> {
             extra_ns: keys.extra_ns.map_or(0.0, Latency::get),
             extra_share: keys.extra_share.map_or(0.0, Share::get),
             lasts_ns: keys.lasts_ns.map_or(0.0, Latency::get),
+            after_ns: keys.after_ns.map_or(0.0, Latency::get),
             seed: 0,
         });
     }

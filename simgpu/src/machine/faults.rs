@@ -79,6 +79,8 @@ pub struct Jitter {
     pub extra_share: f64,
     /// For how long transfers share what was drawn; 0: each has its own.
     pub lasts_ns: f64,
+    /// How long after the machine's start the first of them begins.
+    pub after_ns: f64,
     /// What chance begins with: the run's seed.
     pub seed: u64,
 }

@@ -275,6 +275,7 @@ pub(super) struct JitterKeys {
     pub extra_ns: Option<Latency>,
     pub extra_share: Option<Share>,
     pub lasts_ns: Option<Latency>,
+    pub after_ns: Option<Latency>,
 }
 
 /// `[[fault.flip]]`

@@ -389,7 +389,7 @@ fn with_a_switch_a_pair_has_the_links_of_the_gpu_with_fewer() {
 fn faults_are_carried_over() {
     let machine = file(
         "schema = 1\n[[fault.jitter]]\nsource = 1\nshare = 0.25\nextra_ns = 700\n\
-         [[fault.jitter]]\nshare = 1\nextra_share = 0.01\nlasts_ns = 5e6\n\
+         [[fault.jitter]]\nshare = 1\nextra_share = 0.01\nlasts_ns = 5e6\nafter_ns = 9e8\n\
          [[fault.flip]]\ntarget = 0\noffset = 8\nafter = 2\nalways = true\n\
          [[fault.call]]\nname = 'cuMemAlloc'\ncode = 2\nafter = 3\n\
          [[fault.nic]]\nwhat = 'unreachable'\nafter = 7\nalways = true\n",
@@ -406,6 +406,7 @@ fn faults_are_carried_over() {
                 extra_ns: 700.0,
                 extra_share: 0.0,
                 lasts_ns: 0.0,
+                after_ns: 0.0,
                 seed: 0,
             },
             Jitter {
@@ -415,6 +416,7 @@ fn faults_are_carried_over() {
                 extra_ns: 0.0,
                 extra_share: 0.01,
                 lasts_ns: 5e6,
+                after_ns: 9e8,
                 seed: 0,
             },
         ],

@@ -385,6 +385,7 @@ const NO_JITTER: Jitter = Jitter {
     extra_ns: 0.0,
     extra_share: 0.0,
     lasts_ns: 0.0,
+    after_ns: 0.0,
     seed: 0,
 };
 

@@ -474,6 +474,9 @@ fn jitter_ps(
         ends.iter().any(|&(source, target)| is(fault.source, source) && is(fault.target, target))
     };
     let extra_ps = |(at, fault): (usize, &Jitter)| {
+        if start_ps < ps_of_ns(fault.after_ns) {
+            return 0;
+        }
         let number = start_ps.checked_div(ps_of_ns(fault.lasts_ns)).unwrap_or(number);
         // Faults that fit the same transfer are drawn independently.
         let drawn = split_mix_from(fault.seed, number ^ (at as u64) << 48);

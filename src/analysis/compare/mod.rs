@@ -143,7 +143,7 @@ impl Source {
 }
 
 /// The properties of a machine that numbers depend on.
-fn machine(provenance: &Provenance) -> String {
+pub(crate) fn machine(provenance: &Provenance) -> String {
     let machine = &provenance.machine;
     // The machine that runs a simulation does not matter.
     let named = [&machine.product, &machine.cpu_model].into_iter().filter_map(Option::as_deref);

@@ -20,6 +20,21 @@ pub struct CheckOptions {
           allow_hyphen_values = true)]
     pub budget: Duration,
 
+    /// Go on measuring for TIME: a burn-in
+    ///
+    /// Measure all rows again and again until TIME is over, beside the first time. A row is added
+    /// only where something has changed; rounds.csv has a line for each round and transport
+    #[arg(long = "for", value_name = "TIME", value_parser = time, allow_hyphen_values = true)]
+    pub burn_in: Option<Duration>,
+
+    /// Folder of an earlier run: rows slower than there make a host unfit
+    ///
+    /// Folder of an earlier run of g2g on such a machine. A row that is slower than there, by more
+    /// than 3 % and not by chance, makes its host unfit; one that is not is judged by that, even if
+    /// nothing else is known of the machine
+    #[arg(long, value_name = "FOLDER")]
+    pub baseline: Option<PathBuf>,
+
     /// File for the names of the hosts that are unfit
     ///
     /// File for the names of the hosts that are unfit, a line each; empty if none is
@@ -32,10 +47,12 @@ impl Options {
     pub(super) fn of_check(self) -> Self {
         // One GPU has no pairs.
         let is_alone = self.asked.gpus.as_ref().is_some_and(|gpus| gpus.len() == 1);
-        let between = [TransportKind::P2p, TransportKind::Nccl];
-        let between = between.into_iter().filter(|_| !is_alone);
+        let all =
+            [TransportKind::Local, TransportKind::P2p, TransportKind::Rdma, TransportKind::Nccl];
+        let of_pairs = [TransportKind::P2p, TransportKind::Nccl];
+        let transports = all.into_iter().filter(|kind| !is_alone || !of_pairs.contains(kind));
         let asked = Request {
-            transports: [TransportKind::Local].into_iter().chain(between).collect(),
+            transports: transports.collect(),
             engines: Engine::OF_GPU.to_vec(),
             operations: vec![
                 Operation::Copy,

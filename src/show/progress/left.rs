@@ -31,11 +31,16 @@ struct Work {
 impl Left {
     /// Before the first of these cases.
     pub(crate) fn new(cases: impl IntoIterator<Item = Weight>) -> Self {
-        let mut transports: HashMap<TransportKind, Work> = HashMap::new();
+        let mut left = Self(HashMap::new());
+        left.more(cases);
+        left
+    }
+
+    /// These cases are to come too.
+    pub(super) fn more(&mut self, cases: impl IntoIterator<Item = Weight>) {
         for Weight { transport, seconds } in cases {
-            transports.entry(transport).or_default().left += seconds;
+            self.0.entry(transport).or_default().left += seconds;
         }
-        Self(transports)
     }
 
     /// A case has finished.

@@ -54,6 +54,14 @@ impl Progress {
         progress
     }
 
+    /// As many `rows` more come, which take so long.
+    pub(crate) fn more(&mut self, rows: usize, cases: impl IntoIterator<Item = Weight>) {
+        self.rows += rows;
+        self.bar.inc_length(rows as u64);
+        self.left.more(cases);
+        self.bar.set_prefix(self.time_left());
+    }
+
     /// `case` begins, or a similar one on each host.
     pub(crate) fn begin(&mut self, case: &Case, weight: Weight) {
         let title = Row::planned(0, case).title(&Naming::default());
@@ -89,6 +97,16 @@ impl Progress {
         }
     }
 
+    /// A round of a burn-in has ended.
+    pub(crate) fn round(&self, line: &str) {
+        let is_log = self.verbosity == Verbosity::Normal && self.bar.is_hidden();
+        if is_log || self.verbosity == Verbosity::Verbose {
+            self.say(line);
+        } else {
+            self.bar.set_message(visible(line).into_owned());
+        }
+    }
+
     /// The run is over.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
@@ -100,7 +118,8 @@ impl Progress {
         left.map_or_else(String::new, |seconds| format!(", {} left", readable_wait(seconds)))
     }
 
-    fn say(&self, line: &str) {
+    /// Prints a line above the bar.
+    pub(crate) fn say(&self, line: &str) {
         if self.bar.is_hidden() || self.bar.is_finished() {
             say(line);
         } else {

@@ -1,5 +1,6 @@
 //! `report.html`: a page that needs nothing but itself.
 
+mod check;
 mod compared;
 mod facts;
 mod latency;
@@ -216,8 +217,13 @@ impl Part {
         let is_short = std::fs::metadata(&path).map_err(read)?.len() <= CSV_MAX;
         let csv = is_short.then(|| std::fs::read_to_string(&path)).transpose().map_err(read)?;
         let kinds = kinds(rows, &[]);
-        let sentences = summary::sentences(run, &kinds);
-        let mut sections = vec![facts::picture(run), pairs::section(rows)];
+        let mut sentences = summary::sentences(run, &kinds);
+        let mut sections = Vec::new();
+        if let Some(check) = check::kept(&run.folder)? {
+            sentences.insert(0, check::sentence(&check));
+            sections.extend([check::hosts(&check), check::rounds(&run.folder)?]);
+        }
+        sections.extend([facts::picture(run), pairs::section(rows)]);
         if !is_compared {
             sections.extend(sizes::sections(&kinds));
         }

@@ -292,6 +292,7 @@ fn jitter_and_the_counters_of_links_see_collectives() {
             extra_ns: 700.0,
             extra_share: 0.0,
             lasts_ns: 0.0,
+            after_ns: 0.0,
             seed: 0,
         };
         let elsewhere = crate::machine::Jitter { source: Some(2), target: Some(0), ..jitter };

@@ -1,0 +1,182 @@
+//! A burn-in: the rows of a check again and again, of which only what has changed is a row.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    mem,
+    path::Path,
+    time::Duration,
+};
+
+use statrs::statistics::{Data, OrderStatistics};
+
+use crate::{
+    analysis::fitness::{HEALTH, allowance, rate},
+    judge::counters::Seen,
+    plan::TransportKind,
+    record::{
+        Error, Row, Status,
+        rounds::{Round, Rounds},
+    },
+    show::progress::readable_wait,
+    transport::{Moment, machine_now},
+};
+
+/// The flag of a row whose case has become slower.
+const DRIFTED: &str = "drifted";
+
+/// The rounds of a burn-in.
+pub(super) struct BurnIn {
+    rounds: Rounds,
+    /// How long it lasts.
+    time_s: f64,
+    known: HashMap<String, Known>,
+    /// The round under way, and when it began.
+    now: Option<(BTreeMap<TransportKind, Sum>, Moment)>,
+}
+
+/// What is known of a case.
+struct Known {
+    /// The number of its first row, and its rate.
+    case: usize,
+    first: Option<f64>,
+    /// Its last row.
+    status: Status,
+    rate: Option<f64>,
+    flags: Vec<&'static str>,
+    /// Whether its rate was another one in the round before.
+    is_doubtful: bool,
+}
+
+/// What the cases of a transport have done in a round.
+#[derive(Default)]
+struct Sum {
+    verified: u64,
+    wrong: u64,
+    /// Shares of the first rates, with the numbers of the first rows.
+    shares: Vec<(f64, usize)>,
+    temperature_c_max: Option<u32>,
+}
+
+impl BurnIn {
+    /// For so long, in the `folder` of a run that has `rows`, of which the first `planned` are a
+    /// check.
+    pub(super) fn new(
+        folder: &Path,
+        time: Duration,
+        rows: &[Row],
+        planned: usize,
+    ) -> Result<Self, Error> {
+        let mut known: HashMap<String, Known> = HashMap::new();
+        for (place, row) in rows.iter().enumerate() {
+            let rate = rate(row);
+            let case = known.entry(row.case_name()).or_insert(Known {
+                case: row.case,
+                first: rate,
+                status: row.status,
+                rate,
+                flags: Vec::new(),
+                is_doubtful: false,
+            });
+            // The rates of rows that came again count.
+            if place < planned || row.flags.contains("measured_again") {
+                case.first = rate;
+            }
+            (case.status, case.rate, case.flags) = (row.status, rate, health(row));
+        }
+        Ok(Self { rounds: Rounds::open(folder)?, time_s: time.as_secs_f64(), known, now: None })
+    }
+
+    /// Begins a round, if there is time for one.
+    pub(super) fn begin(&mut self) -> bool {
+        let has_time = self.rounds.seconds < self.time_s;
+        self.now = has_time.then(|| (BTreeMap::new(), machine_now()));
+        has_time
+    }
+
+    /// The counters around a case of `transport`.
+    pub(super) fn heat(&mut self, transport: TransportKind, seen: &[Seen]) {
+        let Some((sums, _)) = &mut self.now else { return };
+        let gpus = seen.iter().flat_map(|host| host.after.gpus.values()).flatten();
+        let hottest = gpus.filter_map(|gpu| gpu.health.condition.temperature_c).max();
+        let sum = sums.entry(transport).or_default();
+        sum.temperature_c_max = sum.temperature_c_max.max(hottest);
+    }
+
+    /// A row of the round under way, if something has changed: what the case has come to, its flags
+    /// of the machine, or, in two rounds one after the other, its rate.
+    pub(super) fn changed(&mut self, row: Row) -> Option<Row> {
+        let (sums, began) = self.now.as_mut()?;
+        let known = self.known.get_mut(&row.case_name())?;
+        let sum = sums.entry(row.transport).or_default();
+        let new = rate(&row);
+        match row.status {
+            Status::Ok => sum.verified += 1,
+            Status::Corrupt | Status::Failed => sum.wrong += 1,
+            Status::Skipped => {}
+        }
+        let share = |of: Option<f64>| Some(new? / of?);
+        sum.shares.extend(share(known.first).map(|share| (share, known.case)));
+        let allowed = allowance(&row);
+        let is_other = share(known.rate).is_some_and(|share| (share - 1.0).abs() > allowed);
+        let is_confirmed = mem::replace(&mut known.is_doubtful, is_other) && is_other;
+        let flags = health(&row);
+        let has_news = row.status != known.status
+            || flags.iter().any(|flag| !known.flags.contains(flag))
+            || is_confirmed;
+        if !has_news {
+            return None;
+        }
+        let after = self.rounds.seconds + machine_now().since(*began).as_secs_f64();
+        let slower = share(known.first).filter(|share| 1.0 - share > allowed);
+        let mut reason = match row.reason.is_empty() {
+            true => format!("{} after the first rows", readable_wait(after)),
+            false => format!("{}, {} after the first rows", row.reason, readable_wait(after)),
+        };
+        if let Some((share, first)) = slower.zip(known.first) {
+            reason += &format!(": {:.1} % of {first:.3} GB/s then", 100.0 * share);
+        }
+        (known.status, known.flags, known.is_doubtful) = (row.status, flags, false);
+        known.rate = new.or(known.rate);
+        let drifted: &[&str] = if slower.is_some() { &[DRIFTED] } else { &[] };
+        Some(Row { reason, ..row.with_flags(drifted) })
+    }
+
+    /// Ends the round under way; what it was like.
+    pub(super) fn end(&mut self) -> Result<Option<String>, Error> {
+        let Some((sums, began)) = self.now.take() else { return Ok(None) };
+        let (round, began_s) = (self.rounds.count + 1, self.rounds.seconds);
+        let took_s = machine_now().since(began).as_secs_f64();
+        let line = |(transport, sum): (TransportKind, Sum)| {
+            let least = sum.shares.iter().min_by(|(a, _), (b, _)| a.total_cmp(b));
+            let shares: Vec<f64> = sum.shares.iter().map(|(share, _)| *share).collect();
+            Round {
+                round,
+                began_s,
+                took_s,
+                transport,
+                verified: sum.verified,
+                wrong: sum.wrong,
+                share_least: least.map(|(share, _)| *share),
+                slowest_case: least.map(|(_, case)| *case),
+                share_median: (!shares.is_empty()).then(|| Data::new(shares).median()),
+                temperature_c_max: sum.temperature_c_max,
+            }
+        };
+        let lines: Vec<Round> = sums.into_iter().map(line).collect();
+        self.rounds.append(&lines)?;
+        let (verified, wrong) =
+            lines.iter().fold((0, 0), |(ok, bad), line| (ok + line.verified, bad + line.wrong));
+        let slowest = lines.iter().filter_map(|line| line.share_least.zip(line.slowest_case));
+        let slowest = slowest.min_by(|(a, _), (b, _)| a.total_cmp(b));
+        let slowest = slowest.map_or_else(String::new, |(share, case)| {
+            format!(", the slowest case {case} at {:.1} % of its first rate", 100.0 * share)
+        });
+        let time = readable_wait(self.rounds.seconds);
+        Ok(Some(format!("round {round}, {time}: {verified} verified, {wrong} wrong{slowest}")))
+    }
+}
+
+/// The flags of a row that concern the machine.
+fn health(row: &Row) -> Vec<&'static str> {
+    HEALTH.into_iter().filter(|flag| row.flags.split(' ').any(|own| own == *flag)).collect()
+}
