@@ -180,3 +180,53 @@ impl BurnIn {
 fn health(row: &Row) -> Vec<&'static str> {
     HEALTH.into_iter().filter(|flag| row.flags.split(' ').any(|own| own == *flag)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(gb_s: f64) -> Row {
+        let bandwidth_gb_s = Some(gb_s);
+        Row { status: Status::Ok, bandwidth_gb_s, ..Row::absent(1, TransportKind::Local, "") }
+    }
+
+    #[test]
+    fn a_row_comes_only_where_something_has_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let hour = Duration::from_secs(3600);
+        let mut burn_in = BurnIn::new(folder.path(), hour, &[row(100.0)], 1).unwrap();
+        let mut round = |row: Row| {
+            assert!(burn_in.begin());
+            let changed = burn_in.changed(row);
+            assert!(burn_in.end().unwrap().is_some());
+            changed
+        };
+        let mut rates = |rates: &[f64]| -> Vec<Row> {
+            rates.iter().filter_map(|gb_s| round(row(*gb_s))).collect()
+        };
+        // What is slow once is so by chance.
+        assert_eq!(rates(&[100.5, 80.0, 100.0, 98.0]).len(), 0);
+        let slower = rates(&[80.0, 80.0, 80.0, 81.0]);
+        let [slower] = &slower[..] else { panic!("{slower:?}") };
+        assert_eq!(slower.flags, "drifted");
+        assert!(slower.reason.ends_with(" after the first rows: 80.0 % of 100.000 GB/s then"));
+        let back = rates(&[100.0, 100.0, 100.0]);
+        assert_eq!(back.iter().map(|row| &*row.flags).collect::<Vec<_>>(), [""]);
+
+        let corrupt = |_| Row { status: Status::Corrupt, reason: "a byte".into(), ..row(1.0) };
+        let corrupt: Vec<Row> = (0..3).map(corrupt).filter_map(&mut round).collect();
+        let [corrupt] = &corrupt[..] else { panic!("{corrupt:?}") };
+        assert!(corrupt.reason.starts_with("a byte, ") && corrupt.status == Status::Corrupt);
+        assert_eq!(round(row(100.0)).map(|row| row.status), Some(Status::Ok));
+        let hot = || Row { flags: "throttled".to_owned(), ..row(100.0) };
+        assert!(round(hot()).is_some_and(|row| row.flags == "throttled"));
+        assert!(round(hot()).is_none());
+
+        let (rounds, _) = crate::record::rounds::read(folder.path()).unwrap();
+        assert_eq!(rounds.iter().map(|round| round.wrong).sum::<u64>(), 3);
+        assert_eq!(rounds[1].share_least, Some(0.8));
+        // Nothing is left of the time.
+        let mut over = BurnIn::new(folder.path(), Duration::ZERO, &[row(100.0)], 1).unwrap();
+        assert!(!over.begin() && over.changed(row(50.0)).is_none());
+    }
+}

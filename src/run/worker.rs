@@ -329,7 +329,9 @@ impl<'a> Worker<'a> {
         // Another part may still be measuring its own case, or waiting for a rank that is lost.
         let (deadline, limit) = (world.deadline(), bench.effort.time_limit);
         let longest = deadline.saturating_mul(2).saturating_add(limit.saturating_mul(4));
-        world.set_deadline(longest);
+        // Rank 0 waits so long when its own case is over, and the others for its decision.
+        let own = if world.is_root() { Duration::ZERO } else { longest };
+        world.set_deadline(longest.saturating_add(own));
         let is_first = part.is_some_and(|part| part.is_root());
         let (decision, cases) = match world.gather_from_some((is_first, result, lost))? {
             None => (None, Vec::new()),
