@@ -213,7 +213,7 @@ pub struct Problem {
 pub fn doubtful(rows: &[Seen<'_>], baseline: &Baseline, hosts: &[Host]) -> BTreeSet<usize> {
     let is_out = |verdict| [RowVerdict::Below, RowVerdict::Above].contains(&verdict);
     let low = low_rows(rows, baseline, hosts);
-    let mut doubtful: BTreeSet<usize> = low.slow.into_keys().collect();
+    let mut doubtful: BTreeSet<usize> = low.slow.into_keys().chain(low.fast.into_keys()).collect();
     let is_out = |seen: &&Seen<'_>| !seen.is_replaced && seen.row.verdict.is_some_and(is_out);
     let out = rows.iter().filter(is_out);
     doubtful.extend(out.map(|seen| seen.row.case));
@@ -338,6 +338,10 @@ fn of_stage(stage: Stage, rows: &[&Seen<'_>], low: &Compared) -> Vec<Reason> {
         match row.verdict.filter(|_| !seen.is_replaced) {
             Some(RowVerdict::Above) => add(Fitness::Unknown, "is above what can be".into(), reason),
             Some(RowVerdict::Expected | RowVerdict::Below) => {}
+            None | Some(RowVerdict::Unknown) if low.fast.contains_key(&row.case) => {
+                let what = "is more than twice as fast as its siblings".to_owned();
+                add(Fitness::Unknown, what, low.fast[&row.case].clone());
+            }
             None | Some(RowVerdict::Unknown) => {
                 let is_judged = *is_optional || seen.is_replaced || low.judged.contains(&row.case);
                 if row.status == Status::Ok && !is_judged {
@@ -375,6 +379,9 @@ fn share(row: &Row) -> f64 {
 struct Compared {
     /// Those that are judged by others, by the numbers of their rows.
     judged: BTreeSet<usize>,
+    /// Those that are more than twice as fast as their siblings, with no bound that says how fast
+    /// they can be, and what shows it.
+    fast: BTreeMap<usize, String>,
     /// Those that are slower than the others, than which, and what shows it.
     slow: BTreeMap<usize, (&'static str, String)>,
 }
@@ -424,7 +431,8 @@ fn low_rows(rows: &[Seen<'_>], baseline: &Baseline, hosts: &[Host]) -> Compared 
         rates.sort_unstable_by(f64::total_cmp);
         // Slow rows, up to half of all, do not move the better half.
         let better = rates.split_off(rates.len() / 2);
-        let usual = Data::new(better.clone()).median();
+        // Of two the lower one: a number that is too high makes no others slow.
+        let usual = better[(better.len() - 1) / 2];
         let distances: Vec<f64> = better.iter().map(|rate| (rate / usual - 1.0).abs()).collect();
         let within: Vec<f64> = group.iter().filter_map(|(row, _)| error(row)).collect();
         let within = if within.is_empty() { 0.0 } else { Data::new(within).median() };
@@ -437,6 +445,15 @@ fn low_rows(rows: &[Seen<'_>], baseline: &Baseline, hosts: &[Host]) -> Compared 
                 count(group.len(), "row")
             );
             compared.slow.insert(row.case, ("is slower than its siblings", shown));
+        }
+        let is_untold = |row: &Row| row.verdict.is_none_or(|told| told == RowVerdict::Unknown);
+        for (row, rate) in group.iter().filter(|(row, rate)| is_untold(row) && *rate > 2.0 * usual)
+        {
+            let shown = format!(
+                "{rate:.3} GB/s, and {usual:.3} GB/s at the upper quartile of {}",
+                count(group.len(), "row")
+            );
+            compared.fast.insert(row.case, shown);
         }
     }
     compared

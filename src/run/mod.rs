@@ -129,8 +129,8 @@ impl Measure {
         ranks.meet(request.ranks, options.mpi_lib.as_deref(), options.deadline)?;
         if request.is_check && !ranks.is_first() {
             // Rank 0 goes on without a rank that hangs. If that one ended, its launcher would end all.
-            let rest = options.check.budget.saturating_mul(2);
-            machine::limit_calls(options.deadline.saturating_mul(2).saturating_add(rest));
+            let rest = options.check.budget + options.check.burn_in.unwrap_or_default();
+            machine::limit_calls((options.deadline + rest).saturating_mul(2));
         }
         let mut transports = Transports::new(open);
         let result = match sites::find(ranks, &options, &mut transports) {

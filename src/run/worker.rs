@@ -127,8 +127,9 @@ struct Usual(HashMap<(Operation, Engine, Option<Issuer>, Bytes), Vec<f64>>);
 /// Pairs that are needed to tell what is usual.
 const PAIRS_USUAL: usize = 8;
 
-/// A rank of a host that was left out ends after so long, if rank 0 does not end it.
-const LEFT_OUT: Duration = Duration::from_secs(3600);
+/// A rank of a host that was left out ends after so long, if rank 0 does not end it before: longer than
+/// any burn-in.
+const LEFT_OUT: Duration = Duration::from_secs(31 * 24 * 3600);
 
 /// A pair that is slower than the median by more than this share is measured again.
 const LOW: f64 = 0.05;

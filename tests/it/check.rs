@@ -428,6 +428,29 @@ mod long {
     }
 
     #[test]
+    #[ignore = "takes ten minutes"]
+    fn of_four_and_of_eight_hosts_the_one_with_a_defect_is_unfit_and_no_other() {
+        // GPU 2 and the first interface of the third host.
+        let defects = [
+            ("[[fault.slow]]\nsource = 18\nfraction = 0.59\n", "GPU 2"),
+            ("[[gpu]]\nordinals = [18]\npcie_down_gb_s = 6\n", "GPU 2"),
+            ("[[nic]]\nindices = [8]\npcie_lanes = 4\n", "pcie"),
+        ];
+        for count in [4, 8] {
+            for (defect, named) in defects {
+                let Checked { code, hosts, printed, said } =
+                    check_by(count, "p4d.24xlarge", defect, "--gpus 0,2");
+                assert_eq!(code, Some(1), "{count}, {defect}: {printed}{said}");
+                let verdicts = hosts.as_array().unwrap().iter().map(|host| &host["verdict"]);
+                let verdicts: Vec<&Value> = verdicts.collect();
+                assert_eq!(verdicts[0], "unfit", "{count}, {defect}: {hosts:#}");
+                assert!(verdicts[1..].iter().all(|verdict| *verdict == "fit"), "{hosts:#}");
+                assert!(said_of(&hosts).iter().any(|said| said.contains(named)), "{hosts:#}");
+            }
+        }
+    }
+
+    #[test]
     #[ignore = "takes half an hour"]
     fn a_burn_in_of_ten_minutes_finds_drift_and_errors_and_does_not_grow() {
         let folder = tempfile::tempdir().unwrap();

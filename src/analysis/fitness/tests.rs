@@ -271,6 +271,16 @@ fn what_is_not_measured_or_not_judged_is_unknown() {
     assert_eq!(all[0].verdict, Fitness::Unknown);
     assert!(all[0].reasons[0].said.ends_with("is above what can be"), "{all:?}");
 
+    // Nor is one of which only its siblings say that, and it makes none of them slow.
+    for gpus in [3, 8] {
+        let hosts = [host(0, gpus)];
+        let mut wild = rows(&hosts, 1, &|_| 0.0);
+        wild[0].0.bandwidth_gb_s = Some(1e6);
+        let all = judged(&wild, &[], &hosts);
+        assert_eq!((all[0].verdict, all[0].reasons.len()), (Fitness::Unknown, 1), "{all:?}");
+        assert!(all[0].reasons[0].said.ends_with("twice as fast as its siblings"), "{all:?}");
+    }
+
     // One GPU has no pairs and no collectives, and no siblings either.
     let lone = [host(0, 1)];
     let mut few = rows(&lone, 1, &|_| 0.0);
