@@ -431,8 +431,7 @@ fn low_rows(rows: &[Seen<'_>], baseline: &Baseline, hosts: &[Host]) -> Compared 
         rates.sort_unstable_by(f64::total_cmp);
         // Slow rows, up to half of all, do not move the better half.
         let better = rates.split_off(rates.len() / 2);
-        // Of two the lower one: a number that is too high makes no others slow.
-        let usual = better[(better.len() - 1) / 2];
+        let usual = Data::new(better.clone()).median();
         let distances: Vec<f64> = better.iter().map(|rate| (rate / usual - 1.0).abs()).collect();
         let within: Vec<f64> = group.iter().filter_map(|(row, _)| error(row)).collect();
         let within = if within.is_empty() { 0.0 } else { Data::new(within).median() };
@@ -447,10 +446,12 @@ fn low_rows(rows: &[Seen<'_>], baseline: &Baseline, hosts: &[Host]) -> Compared 
             compared.slow.insert(row.case, ("is slower than its siblings", shown));
         }
         let is_untold = |row: &Row| row.verdict.is_none_or(|told| told == RowVerdict::Unknown);
-        for (row, rate) in group.iter().filter(|(row, rate)| is_untold(row) && *rate > 2.0 * usual)
+        // Of two the lower one, which is none that is too high.
+        let lower = better[(better.len() - 1) / 2];
+        for (row, rate) in group.iter().filter(|(row, rate)| is_untold(row) && *rate > 2.0 * lower)
         {
             let shown = format!(
-                "{rate:.3} GB/s, and {usual:.3} GB/s at the upper quartile of {}",
+                "{rate:.3} GB/s, and {lower:.3} GB/s at the upper quartile of {}",
                 count(group.len(), "row")
             );
             compared.fast.insert(row.case, shown);

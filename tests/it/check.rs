@@ -428,25 +428,22 @@ mod long {
     }
 
     #[test]
-    #[ignore = "takes ten minutes"]
-    fn of_four_and_of_eight_hosts_the_one_with_a_defect_is_unfit_and_no_other() {
+    #[ignore = "takes two minutes"]
+    fn of_four_hosts_the_one_with_a_defect_is_unfit_and_no_other() {
         // GPU 2 and the first interface of the third host.
         let defects = [
             ("[[fault.slow]]\nsource = 18\nfraction = 0.59\n", "GPU 2"),
             ("[[gpu]]\nordinals = [18]\npcie_down_gb_s = 6\n", "GPU 2"),
-            ("[[nic]]\nindices = [8]\npcie_lanes = 4\n", "pcie"),
+            ("[[nic]]\nindices = [8]\npcie_lanes = 4\n", "rdmap64s0"),
         ];
-        for count in [4, 8] {
-            for (defect, named) in defects {
-                let Checked { code, hosts, printed, said } =
-                    check_by(count, "p4d.24xlarge", defect, "--gpus 0,2");
-                assert_eq!(code, Some(1), "{count}, {defect}: {printed}{said}");
-                let verdicts = hosts.as_array().unwrap().iter().map(|host| &host["verdict"]);
-                let verdicts: Vec<&Value> = verdicts.collect();
-                assert_eq!(verdicts[0], "unfit", "{count}, {defect}: {hosts:#}");
-                assert!(verdicts[1..].iter().all(|verdict| *verdict == "fit"), "{hosts:#}");
-                assert!(said_of(&hosts).iter().any(|said| said.contains(named)), "{hosts:#}");
-            }
+        for (defect, named) in defects {
+            let Checked { code, hosts, printed, said } =
+                check_by(4, "p4d.24xlarge", defect, "--gpus 0,2");
+            assert_eq!(code, Some(1), "{defect}: {printed}{said}");
+            let verdicts = hosts.as_array().unwrap().iter().map(|host| &host["verdict"]);
+            let verdicts: Vec<&Value> = verdicts.collect();
+            assert_eq!(verdicts, ["unfit", "fit", "fit", "fit"], "{defect}: {hosts:#}");
+            assert!(said_of(&hosts).iter().any(|said| said.contains(named)), "{hosts:#}");
         }
     }
 

@@ -402,7 +402,15 @@ fn are_not_blamed(seeds: u64) {
     for count in [2, 3, 4, 7, 8, 64] {
         let hosts = cluster(count);
         for seed in 0..if count > 8 { seeds / 10 } else { seeds } {
-            let told = of_pairs(&hosts, &between_rows(&hosts, seed, &[], 0.0));
+            let mut rows = between_rows(&hosts, seed, &[], 0.0);
+            // Rows that are slow by chance come again, as in a check.
+            let seen = |row| Seen { row, host: None, is_optional: false, is_replaced: false };
+            let seen: Vec<Seen<'_>> = rows.iter().map(seen).collect();
+            let again = doubtful(&seen, &Baseline::default(), &hosts);
+            drop(seen);
+            let second = between_rows(&hosts, seeds + seed, &[], 0.0);
+            again.iter().for_each(|case| rows[case - 1] = second[case - 1].clone());
+            let told = of_pairs(&hosts, &rows);
             assert!(told.is_empty(), "{count} hosts, seed {seed}: {told:?}");
         }
     }
