@@ -43,7 +43,7 @@ const NORMAL_95: f64 = 1.96;
 /// The smallest relative standard deviation that is taken for real.
 const DEVIATION_MIN: f64 = 0.005;
 
-/// Flags of a row that concern the machine and not the measurement.
+/// Flags of a row that make its host unfit: they concern the machine and not the measurement.
 pub const HEALTH: [&str; 7] = [
     "throttled",
     "new_ecc_errors",
@@ -94,12 +94,10 @@ impl Stage {
     /// Those that measure.
     const MEASURED: [Self; 4] = [Self::Local, Self::P2p, Self::Nccl, Self::Pairs];
 
-    /// Where a row belongs: of a host by itself, or of a pair of hosts.
-    fn of(row: &Row, hosts: &Places) -> Option<Self> {
-        let is_between = hosts.of_ends(row).is_some_and(|[from, to]| from != to);
-        match row.transport {
+    /// Where rows of `transport` belong; none: no part of a check.
+    pub const fn of(transport: TransportKind) -> Option<Self> {
+        match transport {
             TransportKind::Local => Some(Self::Local),
-            TransportKind::P2p if is_between => Some(Self::Pairs),
             TransportKind::P2p => Some(Self::P2p),
             TransportKind::Nccl => Some(Self::Nccl),
             TransportKind::Rdma => Some(Self::Pairs),
@@ -231,12 +229,12 @@ pub fn judge(
     let low = low_rows(rows, baseline, hosts);
     let mut own: HashMap<(usize, Stage), Vec<&Seen<'_>>> = HashMap::new();
     for seen in rows {
-        let Some(stage) = Stage::of(seen.row, &places) else { continue };
+        let Some(stage) = Stage::of(seen.row.transport) else { continue };
         for host in places.of_row(seen) {
             own.entry((host, stage)).or_default().push(seen);
         }
     }
-    let mut told = slow_parts(rows, hosts, &places);
+    let mut told = slow_parts(rows, hosts);
     for (host, reasons) in between(rows, &low, &places) {
         told.entry(host).or_default().extend(reasons);
     }
@@ -461,10 +459,10 @@ fn low_rows(rows: &[Seen<'_>], baseline: &Baseline, hosts: &[Host]) -> Compared 
 }
 
 /// The parts that are slow in all they do, by the host that they are on.
-fn slow_parts(rows: &[Seen<'_>], hosts: &[Host], places: &Places) -> BTreeMap<usize, Vec<Reason>> {
+fn slow_parts(rows: &[Seen<'_>], hosts: &[Host]) -> BTreeMap<usize, Vec<Reason>> {
     let mut all: BTreeMap<usize, Vec<Reason>> = BTreeMap::new();
     for stage in [Stage::Local, Stage::P2p] {
-        let of_stage = |seen: &&Seen<'_>| Stage::of(seen.row, places) == Some(stage);
+        let of_stage = |seen: &&Seen<'_>| Stage::of(seen.row.transport) == Some(stage);
         let own = || rows.iter().filter(of_stage).filter(|seen| !seen.is_replaced);
         // Names have their host where there are rows of several.
         let measured = own().filter(|seen| seen.row.status == Status::Ok);

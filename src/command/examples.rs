@@ -35,7 +35,7 @@ const EXAMPLES: [(&str, [&str; 3]); 14] = [
         "check",
         [
             "g2g check",
-            "g2g check --budget 20s --format json",
+            "g2g check --for 1h --baseline results/good",
             "mpirun -np 4 --map-by node g2g check --exclude unfit.txt",
         ],
     ),

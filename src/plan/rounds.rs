@@ -2,8 +2,8 @@
 
 /// Rounds of disjoint pairs of `count` hosts: ⌈log₂ `count`⌉, but three for three hosts, so that of
 /// more than two each has two partners at least. No pair meets twice. With an odd number one host
-/// rests in each round. The rounds
-/// are the first ones of a tournament by the circle method (Lucas, Récréations mathématiques, 1883).
+/// rests in each round. The rounds are the first ones of a tournament by the circle method (Lucas,
+/// Récréations mathématiques, 1883).
 pub(crate) fn rounds(count: usize) -> Vec<Vec<[usize; 2]>> {
     // One who rests has this partner, if there is no such host.
     let seats = count + count % 2;

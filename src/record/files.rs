@@ -134,6 +134,11 @@ impl RecordFile {
         &self.file
     }
 
+    /// That it cannot be written, for a reason of its own.
+    pub(super) fn failed(&self, source: io::Error) -> Error {
+        Error::Write { path: self.path.clone(), source }
+    }
+
     /// Writes `record` before the ending. On failure the file is as it was.
     pub(super) fn append(&mut self, record: &[u8]) -> Result<(), Error> {
         self.conclude(&[record, self.ending.as_bytes()].concat())?;
@@ -143,11 +148,11 @@ impl RecordFile {
 
     /// Writes another ending, which no record can follow. On failure the file is as it was.
     pub(super) fn conclude(&mut self, ending: &[u8]) -> Result<(), Error> {
-        self.keep().map_err(|source| Error::Write { path: self.path.clone(), source })?;
+        self.keep().map_err(|source| self.failed(source))?;
         let written = self.file.write_all_at(ending, self.end).and_then(|()| self.file.sync_data());
         written.map_err(|source| {
             self.restore();
-            Error::Write { path: self.path.clone(), source }
+            self.failed(source)
         })
     }
 

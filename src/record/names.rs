@@ -34,13 +34,6 @@ impl Row {
         parts.join(", ")
     }
 
-    /// The case and where it is, of which a run has one.
-    pub(crate) fn case_name(&self) -> String {
-        let Self { source_rank, target_rank, source_host, target_host, .. } = self;
-        let title = self.title(&Naming::default());
-        format!("{title} {source_rank:?} {target_rank:?} {source_host:?} {target_host:?}")
-    }
-
     /// What is done and how: `p2p copy read ce`, `nccl all_reduce float sum in place`.
     pub fn kind(&self, naming: &Naming<'_>) -> String {
         let memory = match (self.source_memory, self.target_memory) {

@@ -14,7 +14,7 @@ use crate::plan::TransportKind;
 const FILE: &str = "rounds.csv";
 
 /// What the cases of a transport did in a round.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Round {
     /// Its number, from 1 on. The rows before are of none.
     pub round: u64,
@@ -65,7 +65,8 @@ impl Rounds {
             0 => {
                 // What a crash has left of the header is none.
                 files::remove(&path).map_err(write)?;
-                RecordFile::create(&path, &lines(&[], true), "")?
+                let header = lines(&[]).map_err(|err| write(err.into()))?;
+                RecordFile::create(&path, &header, "")?
             }
             end => RecordFile::cut(&path, files::open(&path).map_err(write)?, end)?,
         };
@@ -74,7 +75,8 @@ impl Rounds {
 
     /// Appends a round, at once.
     pub fn append(&mut self, round: &[Round]) -> Result<(), Error> {
-        self.file.append(&lines(round, false))?;
+        let lines = lines(round).map_err(|err| self.file.failed(err.into()))?;
+        self.file.append(&lines)?;
         if let Some(last) = round.last() {
             self.count = last.round;
             self.seconds = last.began_s + last.took_s;
@@ -97,30 +99,21 @@ pub fn read(folder: &Path) -> Result<(Vec<Round>, u64), Error> {
     Ok((rounds, end as u64))
 }
 
-/// The lines of a round, or the header.
-fn lines(round: &[Round], is_header: bool) -> Vec<u8> {
-    if is_header {
-        return HEADER.join(",").into_bytes().into_iter().chain(*b"\n").collect();
+/// The lines of a round; without any the header.
+fn lines(round: &[Round]) -> Result<Vec<u8>, csv::Error> {
+    let mut writer =
+        csv::WriterBuilder::new().has_headers(round.is_empty()).from_writer(Vec::new());
+    if round.is_empty() {
+        writer.serialize(Round::default())?;
     }
-    let mut writer = csv::WriterBuilder::new().has_headers(false).from_writer(Vec::new());
-    // Memory takes all that is written.
-    round.iter().for_each(|line| drop(writer.serialize(line)));
-    writer.into_inner().unwrap_or_default()
+    round.iter().try_for_each(|line| writer.serialize(line))?;
+    let mut bytes = writer.into_inner().map_err(|err| err.into_error())?;
+    if round.is_empty() {
+        let end = bytes.iter().position(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        bytes.truncate(end);
+    }
+    Ok(bytes)
 }
-
-/// The names of the columns, in the order of the fields.
-const HEADER: [&str; 10] = [
-    "round",
-    "began_s",
-    "took_s",
-    "transport",
-    "verified",
-    "wrong",
-    "share_least",
-    "slowest_case",
-    "share_median",
-    "temperature_c_max",
-];
 
 #[cfg(test)]
 mod tests {

@@ -166,6 +166,16 @@ impl Row {
         }
     }
 
+    /// What tells its case from the others of its run, whatever came of it.
+    pub fn identity(&self) -> String {
+        let is_known = |column: &&super::Column| {
+            (column.role.is_planned() || column.role == super::Role::Run) && column.name != "case"
+        };
+        let cells =
+            super::COLUMNS.iter().filter(is_known).map(|column| (column.cell)(self).to_string());
+        cells.collect::<Vec<String>>().join(",")
+    }
+
     /// Adds the names of the hosts of its ranks.
     pub fn on(self, hosts: &[Host]) -> Self {
         let name = |rank: Option<u32>| {

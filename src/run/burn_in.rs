@@ -29,9 +29,12 @@ pub(super) struct BurnIn {
     rounds: Rounds,
     /// How long it lasts.
     time_s: f64,
+    /// By what tells their cases.
     known: HashMap<String, Known>,
     /// The round under way, and when it began.
     now: Option<(BTreeMap<TransportKind, Sum>, Moment)>,
+    /// Whether nothing could be verified in the last round: more of them tell nothing.
+    is_over: bool,
 }
 
 /// What is known of a case.
@@ -69,7 +72,7 @@ impl BurnIn {
         let mut known: HashMap<String, Known> = HashMap::new();
         for (place, row) in rows.iter().enumerate() {
             let rate = rate(row);
-            let case = known.entry(row.case_name()).or_insert(Known {
+            let case = known.entry(row.identity()).or_insert(Known {
                 case: row.case,
                 first: rate,
                 status: row.status,
@@ -83,12 +86,13 @@ impl BurnIn {
             }
             (case.status, case.rate, case.flags) = (row.status, rate, health(row));
         }
-        Ok(Self { rounds: Rounds::open(folder)?, time_s: time.as_secs_f64(), known, now: None })
+        let (rounds, time_s) = (Rounds::open(folder)?, time.as_secs_f64());
+        Ok(Self { rounds, time_s, known, now: None, is_over: false })
     }
 
     /// Begins a round, if there is time for one.
     pub(super) fn begin(&mut self) -> bool {
-        let has_time = self.rounds.seconds < self.time_s;
+        let has_time = self.rounds.seconds < self.time_s && !self.is_over;
         self.now = has_time.then(|| (BTreeMap::new(), machine_now()));
         has_time
     }
@@ -106,7 +110,7 @@ impl BurnIn {
     /// of the machine, or, in two rounds one after the other, its rate.
     pub(super) fn changed(&mut self, row: Row) -> Option<Row> {
         let (sums, began) = self.now.as_mut()?;
-        let known = self.known.get_mut(&row.case_name())?;
+        let Some(known) = self.known.get_mut(&row.identity()) else { return Some(row) };
         let sum = sums.entry(row.transport).or_default();
         let new = rate(&row);
         match row.status {
@@ -164,6 +168,7 @@ impl BurnIn {
         };
         let lines: Vec<Round> = sums.into_iter().map(line).collect();
         self.rounds.append(&lines)?;
+        self.is_over = lines.iter().all(|line| line.verified == 0);
         let (verified, wrong) =
             lines.iter().fold((0, 0), |(ok, bad), line| (ok + line.verified, bad + line.wrong));
         let slowest = lines.iter().filter_map(|line| line.share_least.zip(line.slowest_case));
@@ -194,10 +199,13 @@ mod tests {
     fn a_row_comes_only_where_something_has_changed() {
         let folder = tempfile::tempdir().unwrap();
         let hour = Duration::from_secs(3600);
-        let mut burn_in = BurnIn::new(folder.path(), hour, &[row(100.0)], 1).unwrap();
+        // Another case is always well.
+        let well = || Row { source_gpu: Some(1), ..row(50.0) };
+        let mut burn_in = BurnIn::new(folder.path(), hour, &[row(100.0), well()], 2).unwrap();
         let mut round = |row: Row| {
             assert!(burn_in.begin());
             let changed = burn_in.changed(row);
+            assert!(burn_in.changed(well()).is_none());
             assert!(burn_in.end().unwrap().is_some());
             changed
         };
@@ -222,8 +230,20 @@ mod tests {
         assert!(round(hot()).is_some_and(|row| row.flags == "throttled"));
         assert!(round(hot()).is_none());
 
+        // What was found of a case when it was measured is not known when it fails.
+        let failed = Row { status: Status::Failed, provider: Some("efa".into()), ..row(1.0) };
+        assert!(round(failed).is_some());
+        // A case that no row tells of is not passed over.
+        assert!(round(Row { size_bytes: Some(crate::units::Bytes::mib(1)), ..row(1.0) }).is_some());
+
+        // Where nothing can be verified no round follows.
+        assert!(burn_in.begin());
+        burn_in.changed(Row { status: Status::Failed, ..row(1.0) });
+        burn_in.end().unwrap();
+        assert!(!burn_in.begin());
+
         let (rounds, _) = crate::record::rounds::read(folder.path()).unwrap();
-        assert_eq!(rounds.iter().map(|round| round.wrong).sum::<u64>(), 3);
+        assert_eq!(rounds.iter().map(|round| round.wrong).sum::<u64>(), 5);
         assert_eq!(rounds[1].share_least, Some(0.8));
         // Nothing is left of the time.
         let mut over = BurnIn::new(folder.path(), Duration::ZERO, &[row(100.0)], 1).unwrap();

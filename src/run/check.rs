@@ -101,12 +101,7 @@ pub(super) fn baseline(folder: &Path, now: &Provenance) -> Result<Baseline, Fail
 /// The problem of the host whose rank was lost in `step`, if it is known which.
 pub(super) fn lost_rank(lost: &Lost, step: &Step) -> Option<Problem> {
     let rank = lost.rank?;
-    let stage = match step.cases().next()?.transport {
-        TransportKind::Local | TransportKind::Shm => Stage::Local,
-        TransportKind::P2p => Stage::P2p,
-        TransportKind::Nccl => Stage::Nccl,
-        TransportKind::Rdma => Stage::Pairs,
-    };
+    let stage = Stage::of(step.cases().next()?.transport)?;
     let said = format!("rank {} does not answer", rank.0);
     Some(Problem { stage, ranks: vec![rank.0], said, shown: lost.reason.clone() })
 }
@@ -183,12 +178,13 @@ impl Run<'_> {
         let rows: Vec<Row> = measured.iter().cloned().chain(missing).collect();
         let mut seen = self.seen(&rows, &steps);
         // Later rows are of a burn-in, which has compared their rates with the first ones.
-        let known = seen.clone();
-        for row in measured.iter().skip(seen.len()) {
-            let name = row.case_name();
-            let first = known.iter().find(|first| first.row.case_name() == name);
-            seen.extend(first.map(|first| Seen { row, is_replaced: true, ..*first }));
-        }
+        let first: HashMap<String, Seen<'_>> =
+            seen.iter().map(|seen| (seen.row.identity(), *seen)).collect();
+        let later = measured.iter().skip(seen.len());
+        seen.extend(later.filter_map(|row| {
+            let first = first.get(&row.identity())?;
+            Some(Seen { row, is_replaced: true, ..*first })
+        }));
         let second = rows.iter().skip(self.planned_rows());
         for ((place, _), row) in self.again(measured).into_iter().zip(second) {
             seen[place].is_replaced = row.status == Status::Ok;

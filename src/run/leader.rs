@@ -17,7 +17,7 @@ use super::{
     resume,
     sites::Site,
     steps::{self, Job, Rest, Step},
-    worker::{CaseResult, Leave, LeftOut, StepResult, Transports, Worker},
+    worker::{CaseResult, Leave, Lost, StepResult, Transports, Worker},
 };
 use crate::{
     analysis::fitness::{Baseline, Problem},
@@ -59,7 +59,7 @@ pub(super) fn lead(
         simulation,
         judge,
         problems,
-        left_out: Vec::new(),
+        left_out: BTreeSet::new(),
         baseline,
         steps,
         is_launched,
@@ -81,8 +81,7 @@ pub(super) fn lead(
     let mut recorder = run.open(&provenance)?;
     let steps = run.all_steps(recorder.rows());
     let rest = Rest::of(&steps, recorder.rows().len());
-    let is_burn_in = options.check.burn_in.is_some() && request.is_check;
-    let (measured, took) = if rest.steps.is_empty() && !is_burn_in {
+    let (measured, took) = if rest.steps.is_empty() && options.check.burn_in.is_none() {
         ranks.dismiss();
         if !options.quiet {
             say(&format!("all rows are there in {}", recorder.folder().display()));
@@ -103,10 +102,9 @@ pub(super) fn lead(
         let estimate = run.estimate(rest.steps);
         run.say_estimate(&estimate, rest.steps);
         let leader = Leader::new(&run, worker, &mut recorder, &rest, &estimate);
-        let Measured { result, took, problems, left_out } =
-            leader.measure_all(rest.steps, &estimate);
+        let Measured { result, took, problems } = leader.measure_all(rest.steps, &estimate);
         run.problems.extend(problems);
-        run.left_out = left_out;
+        run.left_out.clone_from(&ranks.left_out);
         (result, Some(took))
     };
     let check = request.is_check.then(|| run.check(&recorder));
@@ -133,7 +131,7 @@ pub(super) struct Run<'a> {
     /// What the doctor has found, for a check.
     pub(super) problems: Vec<Problem>,
     /// The ranks without which it goes on.
-    pub(super) left_out: Vec<Rank>,
+    pub(super) left_out: BTreeSet<Rank>,
     /// What a check judges by beside what is known of the machine.
     pub(super) baseline: Baseline,
     pub(super) steps: Vec<Step>,
@@ -237,8 +235,6 @@ struct Leader<'a> {
     burn_in: Option<BurnIn>,
     /// The ranks that did not answer.
     problems: Vec<Problem>,
-    /// Those without which the run has gone on.
-    left_out: Vec<Rank>,
 }
 
 /// How the measuring of a run has ended.
@@ -246,7 +242,6 @@ struct Measured {
     result: Result<(), Failure>,
     took: Duration,
     problems: Vec<Problem>,
-    left_out: Vec<Rank>,
 }
 
 impl<'a> Leader<'a> {
@@ -283,7 +278,6 @@ impl<'a> Leader<'a> {
             next,
             burn_in: None,
             problems: Vec::new(),
-            left_out: Vec::new(),
         }
     }
 
@@ -307,7 +301,7 @@ impl<'a> Leader<'a> {
             let time = readable_wait(took.as_secs_f64());
             say(&format!("measured {rows} in {time}{}", self.run.whose_time()));
         }
-        Measured { result, took, problems: self.problems, left_out: self.left_out }
+        Measured { result, took, problems: self.problems }
     }
 
     /// Measures and records each step. Ends early if a row cannot be recorded or a rank is lost.
@@ -333,7 +327,7 @@ impl<'a> Leader<'a> {
                 cases.iter_mut().for_each(|(_, result)| result.set_second());
             }
             if let Some(left_out) = left_out {
-                self.leave_out(left_out, step);
+                self.leave_out(&left_out.lost, step);
             }
             for place in 0..step.places() {
                 let Some(case) = step.case(place) else { continue };
@@ -341,7 +335,12 @@ impl<'a> Leader<'a> {
                 let alone = matches!(step, Step::OnEachHost(_)).then_some(place);
                 match result {
                     Some((_, result)) => self.take(case, result, time, alone)?,
-                    None => self.skip(case, alone)?,
+                    None if self.worker.is_left_out(step, place) => {
+                        let reason = "a host of it does not answer any more".to_owned();
+                        let row = Row { reason, ..Row::planned(self.next, case) };
+                        self.record(self.at(row, alone), &[])?;
+                    }
+                    None => {}
                 }
             }
             if let Some(lost) = lost {
@@ -389,11 +388,6 @@ impl<'a> Leader<'a> {
     /// Begins the next round of a burn-in, if there is one.
     fn has_round(&mut self) -> Result<bool, Failure> {
         let Some(time) = self.run.options.check.burn_in else { return Ok(false) };
-        if !self.run.options.asked.is_check
-            || self.run.steps.iter().all(|s| s.cases().next().is_none())
-        {
-            return Ok(false);
-        }
         if self.burn_in.is_none() {
             let (folder, rows) = (self.recorder.folder(), self.recorder.rows());
             let burn_in = BurnIn::new(folder, time, rows, self.run.planned_rows());
@@ -405,33 +399,25 @@ impl<'a> Leader<'a> {
     }
 
     /// Says without whom the run goes on since `step`.
-    fn leave_out(&mut self, LeftOut { ranks, lost }: LeftOut, step: &Step) {
-        for lost in &lost {
+    fn leave_out(&mut self, lost: &[Lost], step: &Step) {
+        for lost in lost {
             let is_on = |host: &&Host| host.ranks.iter().any(|rank| Some(*rank) == lost.rank);
             let host = self.run.hosts.iter().find(is_on).map_or("", |host| host.name.as_str());
             let reason = &lost.reason;
             self.progress.say(&format!("warning: {reason}: the check goes on without {host}"));
         }
         self.problems.extend(lost.iter().filter_map(|lost| check::lost_rank(lost, step)));
-        self.left_out.extend(ranks);
     }
 
-    /// Records the row of a case whose host does not answer any more; `alone`: the host that would
-    /// have measured it by itself.
-    fn skip(&mut self, case: &Case, alone: Option<usize>) -> Result<(), Failure> {
+    /// The row with where it is; `alone`: the host that measures it by itself.
+    fn at(&self, row: Row, alone: Option<usize>) -> Row {
         let hosts = &self.run.hosts;
-        let is_left_out = |rank: &Rank| self.left_out.contains(rank);
-        let of_host = alone.map_or(&[][..], |host| &hosts[host].ranks);
-        if !of_host.iter().chain(&case.members()).any(is_left_out) {
-            return Ok(());
-        }
-        let reason = "a host of it does not answer any more".to_owned();
-        let row = Row { reason, ..Row::planned(self.next, case) }.on(hosts);
+        let row = row.on(hosts);
         let row = match alone.filter(|_| hosts.len() > 1) {
             Some(host) => row.within(&hosts[host]),
             None => row,
         };
-        self.record(row, &[])
+        row.with_nccl_env(&self.run.options.asked.nccl.variables)
     }
 
     /// Makes and records the row of a case that took `time`: its numbers, its path, its verdict;
@@ -455,18 +441,13 @@ impl<'a> Leader<'a> {
             }
             None => return Ok(()),
         };
-        let hosts = &self.run.hosts;
         if let Some(burn_in) = &mut self.burn_in {
             burn_in.heat(case.transport, &result.seen);
         }
-        let row = self.notes.row(row, case, result).on(hosts);
-        let row = match alone.filter(|_| hosts.len() > 1) {
-            Some(host) => row.within(&hosts[host]),
-            None => row,
-        };
-        let row = row.with_nccl_env(&self.run.options.asked.nccl.variables);
+        let row = self.notes.row(row, case, result);
+        let row = self.at(row, alone);
         let row = Row { machine_seconds: Some(time.as_secs_f64()), ..row };
-        self.record(self.run.judge.judged(row, case, hosts), &latencies)
+        self.record(self.run.judge.judged(row, case, &self.run.hosts), &latencies)
     }
 
     /// Ends the run if a signal asks for it.

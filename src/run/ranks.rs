@@ -27,8 +27,8 @@ pub struct Ranks {
     pub(crate) launcher: Option<Launcher>,
     /// Whether rank 0 has sent the others their jobs.
     are_told: bool,
-    /// Whether the run has gone on without some ranks.
-    pub(super) has_left_out: bool,
+    /// The ranks without which the run goes on.
+    pub(super) left_out: BTreeSet<Rank>,
 }
 
 /// What a rank finds before it measures or examines.
@@ -71,8 +71,8 @@ impl Ranks {
     /// This process, not yet connected to any other rank.
     pub(crate) fn of_process() -> Self {
         let launcher = world::launcher(|name| env::var(name).ok());
-        let (are_told, has_left_out) = (false, false);
-        Self { world: World::single(), part: None, launcher, are_told, has_left_out }
+        let (world, left_out) = (World::single(), BTreeSet::new());
+        Self { world, part: None, launcher, are_told: false, left_out }
     }
 
     /// Whether this process prints answers: it is the only one, or the first of a launcher's ranks.
@@ -206,9 +206,9 @@ impl Ranks {
     /// Leaves the world after the last message: a launcher kills all ranks if one leaves otherwise.
     /// With ranks out of reach no orderly end is possible.
     pub(crate) fn leave(self, is_out_of_reach: bool) -> Result<(), world::Error> {
-        let Self { world, part, has_left_out, .. } = self;
+        let Self { world, part, left_out, .. } = self;
         drop(part);
-        if is_out_of_reach || has_left_out {
+        if is_out_of_reach || !left_out.is_empty() {
             drop(world);
             return Ok(());
         }

@@ -391,9 +391,11 @@ impl Planner<'_> {
         sites: &[Site],
     ) -> Result<Vec<Step>, String> {
         let all = hosts_of(sites);
+        // What hosts of a domain do together is no part of a check.
         let domains = match transport {
-            TransportKind::P2p => plan::nvlink_domains(&all).0,
+            TransportKind::P2p if !self.request.is_check => plan::nvlink_domains(&all).0,
             TransportKind::Local
+            | TransportKind::P2p
             | TransportKind::Shm
             | TransportKind::Nccl
             | TransportKind::Rdma => Vec::new(),
@@ -467,29 +469,24 @@ fn side_by_side(
 
 /// Cases that are alike, at the same time as far as no rank has two of them.
 fn at_once(cases: Vec<Case>) -> Vec<Step> {
-    let mut steps: Vec<(Operation, BTreeSet<Rank>, Vec<Part>)> = Vec::new();
+    let mut steps: Vec<Vec<Part>> = Vec::new();
     for case in cases {
         let ranks = case.members();
-        let is_free = |(operation, busy, _): &&mut (Operation, BTreeSet<Rank>, Vec<Part>)| {
-            *operation == case.operation && ranks.iter().all(|rank| !busy.contains(rank))
+        let is_free = |parts: &&mut Vec<Part>| {
+            parts.iter().all(|part| {
+                part.case.operation == case.operation
+                    && !part.ranks.iter().any(|rank| ranks.contains(rank))
+            })
         };
         match steps.iter_mut().find(is_free) {
-            Some((_, busy, parts)) => {
-                busy.extend(&ranks);
-                parts.push(Part { case, ranks });
-            }
-            None => steps.push((
-                case.operation,
-                ranks.iter().copied().collect(),
-                vec![Part { case, ranks }],
-            )),
+            Some(parts) => parts.push(Part { case, ranks }),
+            None => steps.push(vec![Part { case, ranks }]),
         }
     }
-    let in_order = |(.., mut parts): (Operation, BTreeSet<Rank>, Vec<Part>)| {
+    for parts in &mut steps {
         parts.sort_by_key(|part| part.ranks.first().copied());
-        Step::Apart(parts)
-    };
-    steps.into_iter().map(in_order).collect()
+    }
+    steps.into_iter().map(Step::Apart).collect()
 }
 
 fn hosts_of(sites: &[Site]) -> Vec<Host> {

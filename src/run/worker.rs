@@ -99,8 +99,6 @@ pub(super) struct Worker<'a> {
     hosts: Vec<Vec<Rank>>,
     /// Whether the run goes on without a host one of whose ranks does not answer.
     spares_hosts: bool,
-    /// The ranks without which it does.
-    without: BTreeSet<Rank>,
 }
 
 /// What a rank reports after the last step: its number, the end of its NCCL log, and the health of
@@ -162,15 +160,14 @@ impl<'a> Worker<'a> {
         let (effort, usual) = (job.effort, Usual::default());
         let used = HashMap::new();
         let bench = Bench { host, transports, topology, lookout, effort, usual, used };
-        Self {
-            ranks,
-            bench,
-            seed: job.seed,
-            next: job.first,
-            hosts: Vec::new(),
-            spares_hosts: false,
-            without: BTreeSet::new(),
-        }
+        let (hosts, spares_hosts) = (Vec::new(), false);
+        Self { ranks, bench, seed: job.seed, next: job.first, hosts, spares_hosts }
+    }
+
+    /// Whether the case number `place` of `step` is of a rank without which the run goes on.
+    pub(super) fn is_left_out(&self, step: &Step, place: usize) -> bool {
+        let ranks = step.ranks(place, &self.hosts);
+        ranks.iter().any(|rank| self.ranks.left_out.contains(rank))
     }
 
     /// This rank decides for all `hosts`; whether the run goes on without those that do not answer.
@@ -212,7 +209,7 @@ impl<'a> Worker<'a> {
     /// What came of the step, and for each of its cases whether it is of a pair of a sample that is
     /// slower than the others.
     fn measure_once(&mut self, step: &Step, seed: u64) -> Result<(StepResult, Vec<bool>), Failed> {
-        let Ranks { world, part, .. } = &mut *self.ranks;
+        let Ranks { world, part, left_out, .. } = &mut *self.ranks;
         let case = step.case_of(world.rank(), self.bench.host);
         match step {
             Step::OnEachHost(_) if part.is_some() => {
@@ -223,7 +220,8 @@ impl<'a> Worker<'a> {
             }
             Step::Apart(parts) => {
                 let is_own = |part: &&Part| part.ranks.contains(&world.rank());
-                let is_whole = |part: &&Part| part.ranks.iter().all(|r| !self.without.contains(r));
+                let is_whole =
+                    |part: &&Part| !part.ranks.iter().any(|rank| left_out.contains(rank));
                 let own = parts.iter().filter(is_whole).find(is_own);
                 let (mut part, unmet) = match own.map(|own| world.part(&own.ranks)).transpose() {
                     Ok(part) => (part, None),
@@ -346,13 +344,12 @@ impl<'a> Worker<'a> {
         world.set_deadline(deadline);
         let Decision { lost, left_out, are_low } = decided?;
         if let Some(LeftOut { ranks, .. }) = &left_out {
-            self.ranks.has_left_out = true;
+            self.ranks.left_out.extend(ranks);
             let world = &mut self.ranks.world;
             if ranks.contains(&world.rank()) {
                 return Err(self.wait_for_the_end());
             }
             world.leave_out(ranks);
-            self.without.extend(ranks);
         }
         Ok((StepResult { cases, lost, left_out }, are_low))
     }

@@ -55,7 +55,8 @@ pub fn unfit_lines(check: &Check) -> Vec<String> {
     others.map(line).collect()
 }
 
-fn why(host: &HostFitness) -> String {
+/// Its worst reason, and how many more there are.
+pub(super) fn why(host: &HostFitness) -> String {
     match &host.reasons[..] {
         [] => "all was measured, verified and judged".to_owned(),
         [reason] => reason.said.clone(),

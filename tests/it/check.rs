@@ -265,6 +265,12 @@ fn of_three_hosts_the_one_whose_gpu_cannot_take_what_others_send_is_unfit() {
 }
 
 #[test]
+fn hosts_of_one_nvlink_domain_are_each_checked() {
+    let Checked { code, hosts, said, .. } = check_by(2, "p6e-gb200.36xlarge", "", "--gpus 0,1");
+    assert_eq!(code, Some(0), "{hosts:#} {said}");
+}
+
+#[test]
 fn a_host_that_hangs_or_stops_is_unfit_and_the_other_is_not() {
     // What the other one is: without a partner its pairs are unknown, unless they were measured.
     for (name, what, after, stage, other) in [

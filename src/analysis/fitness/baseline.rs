@@ -35,10 +35,18 @@ impl Kind {
 }
 
 impl Baseline {
-    /// Of the `rows` of a run: of rows that differ in their hosts only the median.
+    /// Of the `rows` of a run: of rows that differ in their hosts only the median. Of a case that was
+    /// measured again the second one counts, and what a burn-in has added does not.
     pub fn of(rows: &[Row]) -> Self {
-        let mut all: HashMap<Kind, Vec<f64>> = HashMap::new();
+        let mut cases: HashMap<String, &Row> = HashMap::new();
         for row in rows.iter().filter(|row| row.status == Status::Ok) {
+            let case = cases.entry(row.identity()).or_insert(row);
+            if row.flags.split(' ').any(|flag| flag == "measured_again") {
+                *case = row;
+            }
+        }
+        let mut all: HashMap<Kind, Vec<f64>> = HashMap::new();
+        for row in cases.into_values() {
             all.entry(Kind::of(row)).or_default().extend(rate(row));
         }
         all.retain(|_, rates| !rates.is_empty());

@@ -239,6 +239,10 @@ fn a_row_that_is_slow_once_is_measured_again_and_then_counts_no_more() {
     let is_first = |row: &Row| [1, case].contains(&row.case);
     let mut both = [&once[..], &again].concat();
     assert_eq!(verdict(&both, &is_first), (vec![], Fitness::Fit));
+    // As a baseline it has the second rate, whatever a burn-in has added.
+    let drifted = Row { flags: "drifted".to_owned(), ..once[first].clone() };
+    let baseline = Baseline::of(&[&both[..], &[drifted]].concat());
+    assert_eq!(baseline.rate(&once[first]), rows[first].bandwidth_gb_s);
     // What is wrong with it and no matter of its rate still counts.
     both[first].flags = "throttled".to_owned();
     assert_eq!(verdict(&both, &is_first), (vec![], Fitness::Unfit));

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 
 use super::{COLOURS, Chart, MARKS, Section, Table, Variant, line_charts};
 use crate::{
-    analysis::fitness::{Check, Fitness},
+    analysis::fitness::Check,
     plan::TransportKind,
     record::{
         Error,
         rounds::{self, Round},
     },
-    show::{fitness, page::Grid, page::Sentence, progress::readable_wait},
+    show::{fitness, page::Grid, progress::readable_wait},
 };
 
 /// The verdicts that a check has left in `folder`, if it is one.
@@ -26,20 +26,14 @@ pub(super) fn kept(folder: &Path) -> Result<Option<Check>, Error> {
     check.map(Some).map_err(|err| Error::Content { path, reason: err.to_string() })
 }
 
-/// How many hosts are what.
-pub(super) fn sentence(check: &Check) -> Sentence {
-    fitness::outcome(&check.hosts)
-}
-
 /// The hosts, the worst first.
 pub(super) fn hosts(check: &Check) -> Section {
     let mut grid = Grid::new(["host", "verdict", "stage", "why", "what shows it"]);
     for host in &check.hosts {
         let name = host.host.clone();
-        if host.verdict == Fitness::Fit {
-            let why = "all was measured, verified and judged".to_owned();
-            grid.row([name, host.verdict.to_string(), String::new(), why, String::new()]);
-            continue;
+        if host.reasons.is_empty() {
+            let (verdict, why) = (host.verdict.to_string(), fitness::why(host));
+            grid.row([name.clone(), verdict, String::new(), why, String::new()]);
         }
         for reason in &host.reasons {
             let (verdict, stage) = (reason.verdict.to_string(), reason.stage.to_string());

@@ -220,7 +220,7 @@ impl Part {
         let mut sentences = summary::sentences(run, &kinds);
         let mut sections = Vec::new();
         if let Some(check) = check::kept(&run.folder)? {
-            sentences.insert(0, check::sentence(&check));
+            sentences.insert(0, super::fitness::outcome(&check.hosts));
             sections.extend([check::hosts(&check), check::rounds(&run.folder)?]);
         }
         sections.extend([facts::picture(run), pairs::section(rows)]);
