@@ -115,7 +115,16 @@ pub unsafe extern "C" fn simgpu_file(
 /// The host's time on the machine, in nanoseconds; 0, if there is no machine.
 #[unsafe(no_mangle)]
 pub extern "C" fn simgpu_time_ns() -> u64 {
-    state::world().map_or(0, |world| world.shared.host_ps() / 1000)
+    state::world().map_or(0, |world| world.host_ps() / 1000)
+}
+
+/// Another process had this time on the machine when it sent what has arrived here: the host's time
+/// goes there, in nanoseconds.
+#[unsafe(no_mangle)]
+pub extern "C" fn simgpu_reach_ns(time_ns: u64) {
+    if let Some(world) = state::world() {
+        world.reach(time_ns.saturating_mul(1000));
+    }
 }
 
 /// Whether this thread waits from now on for something that no endpoint of the network brings: time

@@ -18,7 +18,7 @@ struct Report {
 pub(crate) fn write(world: &World) {
     let Some(path) = &world.machine.report else { return };
     let live = world.local().live();
-    let host_ns = world.shared.host_ps() / 1000;
+    let host_ns = world.host_ps() / 1000;
     let report = Report { pid: std::process::id(), host_ns, calls: faults::counts(), live };
     let Ok(mut line) = serde_json::to_string(&report) else { return };
     line.push('\n');

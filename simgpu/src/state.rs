@@ -10,7 +10,7 @@ use crate::{
     execute::{Executor, lock},
     faults::{Flips, unknown_call, unknown_rank_call},
     machine::Machine,
-    timing::{GPUS, Guard, Shared, State, cost},
+    timing::{GPUS, Guard, Shared, State, cost, ps_of_ns},
 };
 
 /// This process's part of the machine.
@@ -72,7 +72,7 @@ pub fn traffic(gpu: u32) -> Traffic {
 pub fn clock_share(gpu: u32) -> f64 {
     world().map_or(1.0, |world| {
         let load = world.shared.load(world.own.first_gpu + gpu);
-        load.share(world.machine.driver, world.shared.host_ps())
+        load.share(world.machine.driver, world.host_ps())
     })
 }
 
@@ -117,12 +117,12 @@ fn attach(machine: Machine, state: State, rank: u32) -> Result<&'static World, S
         return Err("this process is attached already".to_owned());
     }
     let shared = state.shared;
-    let place = shared.lock(&machine).join();
+    let host = rank % machine.hosts;
+    let place = shared.lock(&machine, host).join();
     let place = place.ok_or("the machine has as many processes as it can have")?;
     let executor = Executor::new(Flips::new(&machine.faults.flips));
     let local = Mutex::new(Local::new(machine.gpus.len()));
     let forked = AtomicBool::new(false);
-    let host = rank % machine.hosts;
     let own = machine.of_host(host);
     let world = WORLD.get_or_init(|| World {
         machine,
@@ -162,12 +162,27 @@ extern "C" fn at_exit() {
 impl World {
     /// The plane of time, for this thread alone.
     pub(crate) fn plane(&self) -> Guard<'_> {
-        self.shared.lock(&self.machine)
+        self.shared.lock(&self.machine, self.host)
     }
 
     /// The same; `None` if another process, which was stopped, keeps it.
     pub(crate) fn plane_unless_kept(&self) -> Option<Guard<'_>> {
-        self.shared.lock_within(&self.machine, 2)
+        self.shared.lock_within(&self.machine, self.host, 2)
+    }
+
+    /// The time of this process's host.
+    pub(crate) fn host_ps(&self) -> u64 {
+        self.shared.host_ps(self.host)
+    }
+
+    /// This process's host has waited until `time_ps`.
+    pub(crate) fn reach(&self, time_ps: u64) {
+        self.shared.reach(self.host, time_ps);
+    }
+
+    /// This process's host is busy for so many milliseconds.
+    pub(crate) fn take_ms(&self, ms: f64) {
+        self.reach(self.host_ps() + ps_of_ns(ms * 1e6));
     }
 
     /// What this process has, for this thread alone.

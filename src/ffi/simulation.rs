@@ -40,6 +40,9 @@ type Show = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
 /// `simgpu_time_ns`
 type Time = unsafe extern "C" fn() -> u64;
 
+/// `simgpu_reach_ns`: a time.
+type Reach = unsafe extern "C" fn(u64);
+
 /// `simgpu_wait`: whether this process waits.
 type Wait = unsafe extern "C" fn(c_int);
 
@@ -130,6 +133,17 @@ pub fn time_ns() -> Option<u64> {
     let time = unsafe { LOADED.get()?.get::<Time>(b"simgpu_time_ns") }.ok()?;
     // SAFETY: the call takes nothing.
     Some(unsafe { time() })
+}
+
+/// What another process sent at `time_ns` has arrived: this host's time is that at least.
+pub fn reach_ns(time_ns: u64) {
+    // SAFETY: simgpu declares the function with this signature.
+    let loaded =
+        LOADED.get().and_then(|loaded| unsafe { loaded.get::<Reach>(b"simgpu_reach_ns") }.ok());
+    if let Some(reach) = loaded {
+        // SAFETY: the call takes an integer only.
+        unsafe { reach(time_ns) };
+    }
 }
 
 /// Does what waits for another process, in a way that no simulated network interface knows of. The

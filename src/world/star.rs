@@ -22,7 +22,10 @@ use super::{
     link::{Line, LinkError, Links},
     mpi::Network,
 };
-use crate::{ffi::mpi::MessageError, plan::Rank};
+use crate::{
+    ffi::{mpi::MessageError, simulation},
+    plan::Rank,
+};
 
 /// A point in time that no wait reaches.
 const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
@@ -53,6 +56,9 @@ pub struct Answers<T> {
 #[derive(Serialize, Deserialize)]
 struct Message<T> {
     round: u64,
+    /// When it was sent, on a simulated machine: its hosts have each their own time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    simulated_ns: Option<u64>,
     body: Result<T, Failure>,
 }
 
@@ -448,7 +454,8 @@ impl World {
 
     fn message<T: Serialize>(&self, body: Result<T, Failure>) -> Result<Rc<[u8]>, Error> {
         let round = self.progress.borrow().round;
-        let text = serde_json::to_vec(&Message { round, body })
+        let simulated_ns = simulation::time_ns();
+        let text = serde_json::to_vec(&Message { round, simulated_ns, body })
             .map_err(|err| self.misuse(&err.to_string()))?;
         Ok(text.into())
     }
@@ -467,6 +474,7 @@ impl World {
             // What an abandoned round left behind may be of any type: look at the round first.
             let header: Message<serde_json::Value> =
                 serde_json::from_slice(&text).map_err(protocol)?;
+            header.simulated_ns.into_iter().for_each(simulation::reach_ns);
             let round = self.progress.borrow().round;
             if header.round < round {
                 continue;

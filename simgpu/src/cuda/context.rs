@@ -24,7 +24,7 @@ driver! {
             }
             local.context(gpu).generation += 1;
             world.executor.forget_error(gpu);
-            world.shared.take_ms(world.machine.driver.context_ms as f64);
+            world.take_ms(world.machine.driver.context_ms as f64);
         }
         context.set(local.context_handle(gpu))?;
         local.context(gpu).retained += 1;

@@ -125,7 +125,7 @@ fn is_done(executor: &Executor, latest: &Latest) -> bool {
 /// The host has waited for what an event recorded.
 fn reach(world: &World, latest: &Latest) {
     if let Latest::Timed { time_ps, .. } = *latest {
-        world.shared.reach(time_ps);
+        world.reach(time_ps);
     }
 }
 

@@ -182,7 +182,7 @@ fn host_alloc(
 /// The host's time for pinning memory.
 fn pin(world: &World, bytes: u64) {
     let gib = bytes as f64 / f64::from(1 << 30);
-    world.shared.take_ms(gib * world.machine.driver.pin_ms_per_gib as f64);
+    world.take_ms(gib * world.machine.driver.pin_ms_per_gib as f64);
 }
 
 /// Lets go of the region that begins at `address`, if it is of the right kind, once nothing is

@@ -142,7 +142,7 @@ fn call(site: &CallSite, body: impl FnOnce(&'static World) -> Result<(), Code>) 
     }
     if rest::waits(site.name()) {
         rest::current_context(world);
-        world.shared.take_ms(world.machine.driver.call_ms as f64);
+        world.take_ms(world.machine.driver.call_ms as f64);
     }
     match catch_unwind(AssertUnwindSafe(|| body(world))) {
         Ok(Ok(())) => Code::SUCCESS.0,

@@ -83,7 +83,7 @@ impl<'w> Queueing<'w> {
             world.executor.queue(slot, action);
         }
         let mut plane = world.plane();
-        let queued_ps = self.follow(&mut plane, world.shared.host_ps());
+        let queued_ps = self.follow(&mut plane, world.host_ps());
         let sequence = plane.enqueue(slot, Operation::new(queued_ps, work, acts));
         drop(plane);
         self.count(1);
@@ -103,7 +103,7 @@ impl<'w> Queueing<'w> {
                 return Err(refusal);
             }
         }
-        let queued_ps = self.follow(&mut plane, world.shared.host_ps());
+        let queued_ps = self.follow(&mut plane, world.host_ps());
         plane.meetings.posts[at].sequence = plane.streams[stream.slot].queued;
         world.executor.queue(stream.slot, Action::Meet(at));
         let key = Key { offset: at as u64, ..Key::default() };
@@ -125,7 +125,7 @@ impl<'w> Queueing<'w> {
     pub(crate) fn push_record(&mut self, at: usize) {
         let slot = self.stream().slot;
         let mut plane = self.world.plane();
-        let queued_ps = self.follow(&mut plane, self.world.shared.host_ps());
+        let queued_ps = self.follow(&mut plane, self.world.host_ps());
         let sequence = plane.streams[slot].queued;
         let event = &mut plane.events[at];
         event.version += 1;
@@ -146,7 +146,7 @@ impl<'w> Queueing<'w> {
         if latest == Latest::Never {
             return;
         }
-        let queued_ps = self.follow(&mut plane, self.world.shared.host_ps());
+        let queued_ps = self.follow(&mut plane, self.world.host_ps());
         match latest {
             Latest::Queued { stream, sequence } => {
                 plane.enqueue_wait(slot, queued_ps, true, (stream, sequence));
@@ -184,7 +184,7 @@ impl<'w> Queueing<'w> {
         if fabric::looks_again(world, end_ps, is_done) {
             return Err(Code::NOT_READY);
         }
-        world.shared.reach(world.executor.end_ps(slot));
+        world.reach(world.executor.end_ps(slot));
         match world.executor.error(gpu) {
             0 => Ok(()),
             code => Err(Code(code)),
@@ -321,7 +321,7 @@ pub(crate) fn close_drained(world: &World, local: &mut Local) {
 /// Waits until a stream has executed `count` operations; the host's time goes on to then.
 pub(crate) fn synchronize(world: &World, slot: usize, count: u64) {
     world.await_executed(slot, count);
-    world.shared.reach(world.executor.end_ps(slot));
+    world.reach(world.executor.end_ps(slot));
 }
 
 /// Waits until all has been executed that is queued on the streams of a GPU, or of all.

@@ -271,7 +271,7 @@ impl Endpoint {
         self.look_anew();
         let mut plane = world.plane();
         let Plane { wires, free_ps, .. } = &mut *plane;
-        let now_ps = world.shared.host_ps();
+        let now_ps = world.host_ps();
         for order in self.unrung.drain(..) {
             let far_nic = wires.endpoints[order.to as usize].nic as usize;
             let fault = fault(world, wires, [self.nic, far_nic]);
@@ -462,7 +462,7 @@ unsafe extern "C" fn receive(
     let context = message.context.expose_provenance() as u64;
     let receive = Note::receive(context, near.memory, near.bytes);
     endpoint.look_anew();
-    let now_ps = world.shared.host_ps();
+    let now_ps = world.host_ps();
     let limit = world.machine.efa.queue_entries;
     match world.plane().wires.receive(at, receive, limit, now_ps) {
         true => 0,

@@ -15,7 +15,7 @@ use crate::{
         Guard,
         cost::Place,
         monotonic_ns,
-        wire::{Endpoint, Note, Wires},
+        wire::{Endpoint, Note, User, Wires},
     },
 };
 
@@ -86,8 +86,9 @@ pub(super) fn poll(world: &World, at: u32, seen: &mut Seen) -> Option<Note> {
     // It does not wait, even if that could not be told.
     plane.wires.users[user as usize].waits = false;
     plane.wires.users[user as usize].looks = false;
+    let mut until_ps = 0;
     loop {
-        settle(world, &mut plane);
+        settle(world, &mut plane, until_ps);
         if let Some(note) = plane.wires.fetch(at) {
             *seen = Seen::default();
             return Some(note);
@@ -98,13 +99,13 @@ pub(super) fn poll(world: &World, at: u32, seen: &mut Seen) -> Option<Note> {
         if endpoint.idle < POLLS {
             return None;
         }
-        let is_on = go_on(world, &mut plane, now_ns);
-        if !is_on {
+        let Some(next_ps) = next_ps(&plane, now_ns) else {
             let has_own = plane.wires.threads() <= processors();
             let spin_ns = if has_own { SPIN_NS } else { SPIN_SHARED_NS };
             *seen = Seen { told: world.shared.told(at), at_ns: now_ns, endpoints, spin_ns };
             return None;
-        }
+        };
+        until_ps = next_ps;
     }
 }
 
@@ -139,7 +140,7 @@ fn rest(world: &World, seen: &Seen, rings: u32) {
 /// goes there by those, or while it looks at nothing else, and no further before it is done.
 pub(crate) fn looks_again(world: &World, time_ps: Option<u64>, is_done: impl Fn() -> bool) -> bool {
     let Some(time_ps) = time_ps else { return true };
-    let is_later = || time_ps > world.shared.host_ps();
+    let is_later = || time_ps > world.host_ps();
     if !is_later() && is_done() {
         return false;
     }
@@ -152,8 +153,10 @@ pub(crate) fn looks_again(world: &World, time_ps: Option<u64>, is_done: impl Fn(
     let Some(user) = plane.wires.user(world.place, own_thread()) else { return !is_done() };
     if is_later() {
         plane.wires.look(user, time_ps, looks >= LOOKS);
-        while is_later() && go_on(world, &mut plane, monotonic_ns()) {
-            settle(world, &mut plane);
+        while is_later()
+            && let Some(next_ps) = next_ps(&plane, monotonic_ns())
+        {
+            settle(world, &mut plane, next_ps);
         }
         if is_later() {
             return true;
@@ -163,7 +166,7 @@ pub(crate) fn looks_again(world: &World, time_ps: Option<u64>, is_done: impl Fn(
         return false;
     }
     plane.wires.rouse(user);
-    settle(world, &mut plane);
+    settle(world, &mut plane, 0);
     true
 }
 
@@ -173,25 +176,33 @@ pub(crate) fn wait(world: &World, waits: bool) {
     let Some(mut plane) = world.plane_unless_kept() else { return };
     let Some(user) = plane.wires.user(world.place, own_thread()) else { return };
     plane.wires.users[user].waits = waits;
-    while waits && go_on(world, &mut plane, monotonic_ns()) {
-        settle(world, &mut plane);
+    while waits && let Some(next_ps) = next_ps(&plane, monotonic_ns()) {
+        settle(world, &mut plane, next_ps);
     }
 }
 
-/// Lets time go to what happens next, if there is anything and everybody waits; whether it has.
-fn go_on(world: &World, plane: &mut Guard<'_>, now_ns: u64) -> bool {
-    let next_ps = plane.wires.next_ps().filter(|_| do_all_wait(&plane.wires, now_ns));
-    if let Some(next_ps) = next_ps {
-        world.shared.reach(next_ps);
-    }
-    next_ps.is_some()
+/// When the next thing happens, if there is anything and everybody waits.
+fn next_ps(plane: &Guard<'_>, now_ns: u64) -> Option<u64> {
+    plane.wires.next_ps().filter(|_| those_at_work(&plane.wires, now_ns).next().is_none())
 }
 
-/// Does what is due.
-fn settle(world: &World, plane: &mut Guard<'_>) {
-    plane.wires.wake(world.shared.host_ps());
-    while let Some(step) = plane.wires.step(world.shared.host_ps()) {
-        let Some(order) = step else { continue };
+/// Does what is due at this host's time, or by `until_ps`; time on the hosts that it happens on goes
+/// there. What another host may still do comes first.
+fn settle(world: &World, plane: &mut Guard<'_>, until_ps: u64) {
+    let host = |user: &User| world.shared.board(user.place as usize).host();
+    let mut due_ps = world.host_ps();
+    if world.machine.hosts > 1 && plane.wires.next_ps().is_some_and(|next_ps| next_ps <= due_ps) {
+        let at_work = those_at_work(&plane.wires, monotonic_ns());
+        let times_ps = at_work.map(|user| world.shared.host_ps(host(user)));
+        due_ps = times_ps.fold(due_ps, u64::min);
+    }
+    let due_ps = due_ps.max(until_ps);
+    for (user, wake_ps) in plane.wires.wake(due_ps) {
+        world.shared.reach(host(&user), wake_ps);
+    }
+    while let Some((step_ps, users)) = plane.wires.due(due_ps) {
+        users.iter().flatten().for_each(|user| world.shared.reach(host(user), step_ps));
+        let Some(order) = plane.wires.step() else { continue };
         let counter = order.to.memory.counter as usize;
         world.shared.count_write(counter);
         let carried = match order.to.memory.place {
@@ -247,13 +258,14 @@ pub(super) fn own_thread() -> u32 {
     unsafe { libc::gettid() }.cast_unsigned()
 }
 
-/// Whether every thread with endpoints waits.
-fn do_all_wait(wires: &Wires, now_ns: u64) -> bool {
-    wires.open_endpoints().all(|endpoint: &Endpoint| {
+/// The threads with endpoints that do not wait, each as often as it has endpoints at which it works.
+fn those_at_work(wires: &Wires, now_ns: u64) -> impl Iterator<Item = &User> {
+    wires.open_endpoints().filter_map(move |endpoint: &Endpoint| {
         let user = &wires.users[endpoint.user as usize];
-        endpoint.idle >= POLLS
+        let waits = endpoint.idle >= POLLS
             || user.waits
             || user.looks
-            || endpoint.polled_ns.saturating_add(STOPPED_NS) < now_ns
+            || endpoint.polled_ns.saturating_add(STOPPED_NS) < now_ns;
+        (!waits).then_some(user)
     })
 }

@@ -20,7 +20,7 @@ use crate::{
     state::World,
     timing::{
         meeting::{Communicator as Shared, Member},
-        split_mix,
+        ps_of_ns, split_mix,
     },
 };
 
@@ -245,6 +245,7 @@ pub(super) fn join(world: &World, handle: u64, function: &'static str) -> Result
         place: world.place as u32,
         gpu: own.gpu,
         host: host(environment.host.as_deref(), world.host),
+        joined_ps: world.host_ps(),
         ways: Rank::ways_of(environment),
         ..Member::default()
     };
@@ -279,9 +280,9 @@ pub(super) fn progress(world: &World, handle: &Handle) -> State {
             super::report::tell_of_layout(world, &own, model);
             tell_of_init(world, &own, "Init COMPLETE");
             // All ranks do it at the same time.
-            if own.rank == 0 {
-                world.shared.take_ms(world.machine.nccl.init_ms as f64);
-            }
+            let joined = shared.members[..own.ranks as usize].iter().map(|member| member.joined_ps);
+            let init_ps = ps_of_ns(world.machine.nccl.init_ms as f64 * 1e6);
+            world.reach(joined.max().unwrap_or(0) + init_ps);
         }
     }
     own.state.clone()

@@ -13,6 +13,7 @@ use std::{
 
 use super::*;
 use crate::{
+    attach::{simgpu_reach_ns, simgpu_time_ns},
     cuda::abi::*,
     memory::{Mapping, PAGE},
     state::world,
@@ -515,6 +516,32 @@ fn on_another_host_a_process_has_other_gpus_and_no_way_to_the_memory_of_these() 
             assert_eq!(code, 1, "CUDA_ERROR_INVALID_VALUE");
             let _: u64 = get(|out| cuMemAlloc_v2(out, 1 << 20));
             assert_eq!(crate::state::memory_used(0), 1 << 20);
+            line.send("done");
+        },
+    );
+}
+
+#[test]
+fn a_host_has_its_own_time_until_it_hears_from_another() {
+    const MS: u64 = 1_000_000;
+    two(
+        hosts,
+        |other| {
+            let began = simgpu_time_ns();
+            world().unwrap().take_ms(100.0);
+            other.send(&simgpu_time_ns().to_string());
+            assert_eq!(other.receive(), "done");
+            assert_eq!(simgpu_time_ns(), began + 100 * MS, "though the other is at a later time");
+        },
+        |line| {
+            let told: u64 = line.receive().parse().unwrap();
+            let began = simgpu_time_ns();
+            assert!(began < told, "{began} {told}");
+            simgpu_reach_ns(told);
+            assert_eq!(simgpu_time_ns(), told);
+            simgpu_reach_ns(began);
+            assert_eq!(simgpu_time_ns(), told);
+            world().unwrap().take_ms(50.0);
             line.send("done");
         },
     );

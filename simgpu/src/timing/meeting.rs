@@ -56,6 +56,8 @@ pub(crate) struct Member {
     pub gpu: u32,
     /// The host that it says it is on.
     pub host: u64,
+    /// The time of its host when it joined.
+    pub joined_ps: u64,
     /// What it allows, as the model of the communicator has it.
     pub ways: u64,
     /// The error that its program is to be told of, or 0.
@@ -506,7 +508,7 @@ impl Guard<'_> {
 
     /// Lets a post's stream go on without its partners.
     fn abandon(&mut self, at: usize, turns: &mut Turns) {
-        let now_ps = self.shared.host_ps();
+        let now_ps = self.shared.host_ps(self.host);
         let post = &mut self.meetings.posts[at];
         (post.complete, post.aborted, post.end_ps) = (true, true, now_ps);
         let stream = post.stream as usize;

@@ -116,7 +116,7 @@ impl Guard<'_> {
     /// Opens every gate on the word `key` that `value` satisfies. A gate of the driver opens at
     /// the host's time; held kernels end together, not before the last of them was queued.
     pub(crate) fn open(&mut self, key: Key, value: u64) {
-        let now_ps = self.shared.host_ps();
+        let now_ps = self.shared.host_ps(self.host);
         let open = self.gates(key, value);
         let held = open.iter().filter(|(_, gate)| gate.kind == GateKind::Hold);
         let together_ps = held.map(|&(stream, _)| self.head(stream).queued_ps).max().unwrap_or(0);

@@ -13,7 +13,6 @@ use super::{
     clocks::Load,
     cost::{HOST, Leg, Medium, Place},
     futex::{timespec, wait, wake},
-    ps_of_ns,
     settle::{After, Step, What},
     wire::ENDPOINTS,
 };
@@ -32,8 +31,8 @@ pub(crate) struct Shared {
     lock: UnsafeCell<libc::pthread_mutex_t>,
     /// The process that took the lock last.
     holder: AtomicU32,
-    /// The host's time.
-    host_ps: AtomicU64,
+    /// The time of each host of the machine.
+    hosts_ps: [AtomicU64; GPUS],
     /// Changes when an endpoint of the network has something new, or its process is to look at all.
     told: [AtomicU32; ENDPOINTS],
     /// Bytes of each GPU: NVLink out and in, PCIe out and in.
@@ -54,7 +53,7 @@ unsafe impl Sync for Shared {}
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("host_ps", &self.host_ps).finish_non_exhaustive()
+        f.debug_struct("Shared").field("hosts_ps", &self.hosts_ps).finish_non_exhaustive()
     }
 }
 
@@ -102,11 +101,11 @@ impl Shared {
         codes.find(|code| *code != libc::ETIMEDOUT).unwrap_or(libc::ETIMEDOUT)
     }
 
-    /// The plane, for this thread alone; repairs what a process left that died with the lock. A
+    /// The plane, for this thread of a host alone; repairs what a process left that died with the lock. A
     /// process that was stopped with it keeps it: then this one ends with a sentence, because most
     /// calls have no code for that.
-    pub(crate) fn lock<'a>(&'a self, machine: &'a Machine) -> Guard<'a> {
-        self.lock_within(machine, PATIENCE_S).unwrap_or_else(|| {
+    pub(crate) fn lock<'a>(&'a self, machine: &'a Machine, host: u32) -> Guard<'a> {
+        self.lock_within(machine, host, PATIENCE_S).unwrap_or_else(|| {
             let holder = self.holder.load(Ordering::Relaxed);
             let _ = writeln!(
                 io::stderr(),
@@ -122,6 +121,7 @@ impl Shared {
     pub(crate) fn lock_within<'a>(
         &'a self,
         machine: &'a Machine,
+        host: u32,
         seconds: u32,
     ) -> Option<Guard<'a>> {
         let code = self.take_lock(seconds);
@@ -129,7 +129,7 @@ impl Shared {
             return None;
         }
         self.holder.store(own_pid(), Ordering::Relaxed);
-        let mut guard = Guard { shared: self, machine, woken: 0 };
+        let mut guard = Guard { shared: self, machine, host, woken: 0 };
         if code == libc::EOWNERDEAD {
             guard.repair();
             // SAFETY: this thread has the lock, whose last owner died.
@@ -138,14 +138,14 @@ impl Shared {
         Some(guard)
     }
 
-    /// The host's time.
-    pub(crate) fn host_ps(&self) -> u64 {
-        self.host_ps.load(Ordering::Acquire)
+    /// A host's time.
+    pub(crate) fn host_ps(&self, host: u32) -> u64 {
+        self.hosts_ps[host as usize].load(Ordering::Acquire)
     }
 
-    /// The host has waited until `time_ps`.
-    pub(crate) fn reach(&self, time_ps: u64) {
-        self.host_ps.fetch_max(time_ps, Ordering::AcqRel);
+    /// A host has waited until `time_ps`.
+    pub(crate) fn reach(&self, host: u32, time_ps: u64) {
+        self.hosts_ps[host as usize].fetch_max(time_ps, Ordering::AcqRel);
     }
 
     /// What a process shows of itself.
@@ -191,11 +191,6 @@ impl Shared {
         &self.loads[gpu as usize]
     }
 
-    /// The host is busy for so many milliseconds.
-    pub(crate) fn take_ms(&self, ms: f64) {
-        self.reach(self.host_ps() + ps_of_ns(ms * 1e6));
-    }
-
     /// Bytes of a GPU: NVLink out and in, PCIe out and in.
     pub(crate) fn traffic(&self, gpu: usize) -> [u64; 4] {
         std::array::from_fn(|at| self.traffic[gpu][at].load(Ordering::Relaxed))
@@ -225,6 +220,8 @@ impl Shared {
 pub(crate) struct Guard<'a> {
     pub(super) shared: &'a Shared,
     pub(super) machine: &'a Machine,
+    /// The host that this thread is on.
+    pub(super) host: u32,
     /// Processes that have got something to execute, a bit each.
     pub(super) woken: u64,
 }
@@ -276,6 +273,7 @@ impl Guard<'_> {
         let board = &self.shared.boards[place];
         let pid = std::process::id();
         OWN_PID.store(pid, Ordering::Relaxed);
+        board.host.store(self.host, Ordering::Relaxed);
         board.started.store(start_of(pid).unwrap_or(0), Ordering::Relaxed);
         board.done.executed.store(board.timed(), Ordering::Relaxed);
         board.pid.store(pid, Ordering::Release);
@@ -315,6 +313,8 @@ impl Guard<'_> {
 pub(crate) struct Board {
     /// 0: nobody has this place.
     pid: AtomicU32,
+    /// The host that the process is on.
+    host: AtomicU32,
     /// Whether the executor sleeps until somebody wakes it, or is about to.
     sleeping: AtomicU32,
     /// Whether somebody waits for what is there to be executed.
@@ -370,6 +370,11 @@ pub(crate) struct Task {
 }
 
 impl Board {
+    /// The host that its process is on.
+    pub(crate) fn host(&self) -> u32 {
+        self.host.load(Ordering::Relaxed)
+    }
+
     /// Entries that have been pushed.
     pub(crate) fn timed(&self) -> u64 {
         self.timed.load(Ordering::Acquire)

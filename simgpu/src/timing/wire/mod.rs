@@ -261,13 +261,14 @@ impl Wires {
         }
     }
 
-    /// Those for whom something has happened by `now_ps` are to look before time goes on.
-    pub(crate) fn wake(&mut self, now_ps: u64) {
-        for user in 0..self.users_end as usize {
-            if (1..=now_ps).contains(&self.users[user].wake_ps) {
-                self.rouse(user);
-            }
-        }
+    /// Those for whom something has happened by `now_ps` are to look before time goes on; who they
+    /// are, and when it has.
+    pub(crate) fn wake(&mut self, now_ps: u64) -> Vec<(User, u64)> {
+        let is_due = |user: &usize| (1..=now_ps).contains(&self.users[*user].wake_ps);
+        let due: Vec<usize> = (0..self.users_end as usize).filter(is_due).collect();
+        let woken = due.iter().map(|&user| (self.users[user], self.users[user].wake_ps)).collect();
+        due.into_iter().for_each(|user| self.rouse(user));
+        woken
     }
 
     /// A thread is to look at all of its endpoints before time goes on.
@@ -294,17 +295,27 @@ impl Wires {
         told.map(move |at| (at, user(at).place))
     }
 
-    /// The next thing that happens at `now_ps` or before: bytes to be moved, which the caller does
-    /// before it asks again, or nothing to be moved.
-    pub(crate) fn step(&mut self, now_ps: u64) -> Option<Option<Move>> {
+    /// When the next thing happens, if it does by `now_ps`, and the threads that it happens to.
+    pub(crate) fn due(&self, now_ps: u64) -> Option<(u64, [Option<User>; 2])> {
         let (due_ps, at) = self.agenda.first().filter(|(due_ps, _)| *due_ps <= now_ps)?;
+        let Flight { order, from_number, is_there, .. } = *self.flights.get(at);
+        let far = (!is_there).then_some((order.to, order.to_number));
+        let user = |end: Option<(u32, u64)>| {
+            let (at, _) = end.filter(|&(at, number)| self.is_live(at, number))?;
+            Some(self.users[self.endpoints[at as usize].user as usize])
+        };
+        Some((due_ps, [Some((order.from, from_number)), far].map(user)))
+    }
+
+    /// Lets it happen: bytes to be moved, which the caller does before it asks again, or nothing.
+    pub(crate) fn step(&mut self) -> Option<Move> {
+        let (due_ps, at) = self.agenda.first()?;
         self.agenda.pop();
-        let flight = *self.flights.get(at);
-        if flight.is_there {
+        if self.flights.get(at).is_there {
             self.end(at);
-            return Some(None);
+            return None;
         }
-        Some(self.arrive(at, due_ps))
+        self.arrive(at, due_ps)
     }
 
     fn is_live(&self, at: u32, number: u64) -> bool {

@@ -62,10 +62,8 @@ fn start(wires: &mut Wires, orders: &[Order], now_ps: u64) {
 /// Lets everything happen; the moves, with when they were.
 fn run(wires: &mut Wires) -> Vec<(u64, Move)> {
     let mut moves = Vec::new();
-    while let Some(due_ps) = wires.next_ps() {
-        while let Some(step) = wires.step(due_ps) {
-            moves.extend(step.map(|order| (due_ps, order)));
-        }
+    while let Some((due_ps, _)) = wires.due(u64::MAX) {
+        moves.extend(wires.step().map(|order| (due_ps, order)));
     }
     moves
 }
