@@ -44,13 +44,14 @@ const NORMAL_95: f64 = 1.96;
 const DEVIATION_MIN: f64 = 0.005;
 
 /// Flags of a row that make its host unfit: they concern the machine and not the measurement.
-pub const HEALTH: [&str; 7] = [
+pub const HEALTH: [&str; 8] = [
     "throttled",
     "new_ecc_errors",
     "new_nvlink_errors",
     "new_pcie_replays",
     "xid",
     "gpu_lost",
+    "nccl_diagnosis",
     "drifted",
 ];
 

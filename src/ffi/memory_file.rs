@@ -3,7 +3,10 @@
 use std::{
     fs::File,
     io,
-    os::{fd::AsRawFd, unix::fs::FileExt},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd},
+        unix::fs::FileExt,
+    },
 };
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
@@ -47,6 +50,12 @@ impl MemoryFile {
         // If this fails, the memory stays until the process ends.
         let _ =
             fallocate(&self.0, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, offset);
+    }
+}
+
+impl AsFd for MemoryFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -3,6 +3,7 @@
 //! Owns every call into the system and into the vendors' libraries, behind safe types that free
 //! what they hold when dropped. Knows nothing of cases, ranks or results.
 
+pub mod captured;
 pub mod clock;
 pub mod cuda;
 pub mod fabric;

@@ -407,6 +407,8 @@ pub enum WarningKind {
     Cuda,
     /// The NVLink domain is there but does not work.
     Mnnvl,
+    /// NCCL's own diagnostics have found a fault.
+    Diagnosis,
     /// Any other `NCCL WARN`.
     Other,
 }

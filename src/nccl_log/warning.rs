@@ -9,7 +9,8 @@ use super::{line::Level, model::WarningKind};
 /// Words of sentences, and what they say; the first that fits counts. NVIDIA/nccl, v2.18.6-1 to
 /// v2.30.7-1: src/graph/paths.cc, src/transport.cc, src/transport/{p2p,shm,nvls}.cc,
 /// src/misc/shmutils.cc, src/init.cc, src/proxy.cc, src/misc/socket.cc.
-const KINDS: [(&str, WarningKind); 30] = [
+const KINDS: [(&str, WarningKind); 31] = [
+    (DIAGNOSIS, WarningKind::Diagnosis),
     ("P2P is disabled between NVLINK connected GPUs", WarningKind::P2pDisabledOnNvLink),
     ("P2P is disabled between connected GPUs", WarningKind::P2pDisabled),
     ("Could not enable P2P between dev", WarningKind::P2pRefused),
@@ -56,12 +57,41 @@ const BELOW_WARNING: [&str; 10] = [
     "MNNVL is available but not working",
 ];
 
+/// How lines of NCCL's diagnostics begin that tell more than that all is well.
+const DIAGNOSIS: &str = " NCCL DIAG [INFO] ";
+
+/// What of that is a fault, and not something that could not be looked at: strings of `libnccl.so.2`
+/// 2.32.3 (wheel nvidia-nccl-cu13), NCCL user guide, Troubleshooting, Diagnostics. Variables of ranks
+/// may differ.
+const FAULTS: [&str; 15] = [
+    "p2p: only ",
+    "p2p: write mismatch",
+    "p2p: read mismatch",
+    "p2p: peer-memory import failed",
+    "p2p: launch/check failed",
+    "p2p: destination buffer unavailable",
+    "p2p: local CUDA setup failed",
+    "GPU inventory: count mismatch",
+    "GPU inventory: model mismatch",
+    "version: mismatch across",
+    "ECC: uncorrected volatile errors on",
+    "ECC: corrected volatile errors at or above threshold",
+    "NVLink: link-count mismatch",
+    "NVLink: inactive link(s)",
+    "NVLink: inconsistent link speeds",
+];
+
 /// What kind of warning `text` is; `None` if it is none.
 pub(super) fn kind(level: Option<Level>, text: &str) -> Option<WarningKind> {
     let counts = match level {
         Some(Level::Warn) => true,
         Some(Level::Trace) => false,
-        Some(Level::Info) | None => BELOW_WARNING.iter().any(|words| text.contains(words)),
+        Some(Level::Info) | None => {
+            let is_fault = text.split_once(DIAGNOSIS).is_some_and(|(_, found)| {
+                FAULTS.iter().any(|words| found.trim_start().contains(words))
+            });
+            is_fault || BELOW_WARNING.iter().any(|words| text.contains(words))
+        }
     };
     counts.then(|| {
         let found = KINDS.iter().find(|(words, _)| text.contains(words));
@@ -109,6 +139,14 @@ mod tests {
                 "socketProgress: Connection closed by remote peer a<1>",
                 Some(WarningKind::Peer),
             ),
+            (
+                None,
+                "node0:24563 NCCL DIAG [INFO] p2p: only 52/56 GPU-to-GPU peer accesses passed \
+                 verification",
+                Some(WarningKind::Diagnosis),
+            ),
+            (None, "node0:24563 NCCL DIAG [OK]   p2p: verified P2P access", None),
+            (None, "a:1 NCCL DIAG [INFO] net bw: required external tool missing in comm 0x1", None),
             (Some(Level::Warn), "something new", Some(WarningKind::Other)),
             (Some(Level::Info), "NVLS multicast support is available on dev 0", None),
             (Some(Level::Trace), "Could not enable P2P between dev", None),

@@ -501,8 +501,7 @@ impl<'a> Leader<'a> {
         for (rank, text) in measured.log.iter().flatten().filter(|_| is_new) {
             self.record_log(*rank, Some(text.clone()))?;
         }
-        let (path, verdict) = self.proof.path(case, measured.log.as_deref());
-        Ok(row.by_path(path, verdict))
+        Ok(self.proof.row(row, case, measured.log.as_deref()))
     }
 
     fn record(&mut self, row: Row, latencies: &[(Option<Rank>, Latency)]) -> Result<(), Failure> {

@@ -117,7 +117,8 @@ impl Measure {
         let request = options.request(ranks.launcher.is_some()).map_err(Failure::Words)?;
         let keeps_log = request.transports.contains(&TransportKind::Nccl);
         let notes = cuda_env::set().map_err(Failure::Start)?;
-        nccl_env::set(&request.nccl, ranks.own_number(), keeps_log).map_err(Failure::Start)?;
+        nccl_env::set(&request.nccl, ranks.own_number(), keeps_log, request.is_check)
+            .map_err(Failure::Start)?;
         if ranks.is_first() {
             let checks = (options.nccl.check == 0 && !options.quiet).then(|| {
                 "g2g gives no number that it has not verified: -c 0 changes nothing".to_owned()

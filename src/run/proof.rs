@@ -3,10 +3,14 @@
 use std::{collections::BTreeMap, env};
 
 use crate::{
-    nccl_log::{Asked, PathVerdict, Reader, Summary, Verdict, Wishes},
+    nccl_log::{Asked, Log, PathVerdict, Reader, Summary, Verdict, WarningKind, Wishes},
     plan::{Case, Rank},
+    record::Row,
     transport::nccl_env::LOG_MARK,
 };
+
+/// The flag of a row in whose communicator NCCL's own diagnostics have found a fault.
+const DIAGNOSED: &str = "nccl_diagnosis";
 
 /// The NCCL logs of all ranks so far.
 #[derive(Debug, Default)]
@@ -15,19 +19,15 @@ pub(super) struct Proof {
 }
 
 impl Proof {
-    /// The path of the data of `case`. `new` has the ranks' new lines, `None` if their logs are not
-    /// kept.
-    pub(super) fn path(
-        &mut self,
-        case: &Case,
-        new: Option<&[(Rank, String)]>,
-    ) -> (Summary, PathVerdict) {
+    /// The row of `case` with the path of its data, and what NCCL's diagnostics have found. `new` has
+    /// the ranks' new lines, `None` if their logs are not kept.
+    pub(super) fn row(&mut self, row: Row, case: &Case, new: Option<&[(Rank, String)]>) -> Row {
         let Some(new) = new else {
             let reason = "NCCL_DEBUG_FILE is set: NCCL's log is there and not here; `g2g \
                           explain` reads it";
             let reason = reason.to_owned();
             let unknown = PathVerdict { verdict: Verdict::Unknown, reason, at: None };
-            return (Summary::default(), unknown);
+            return row.by_path(Summary::default(), unknown);
         };
         for (rank, text) in new {
             self.logs.entry(*rank).or_default().push_str(text);
@@ -49,8 +49,23 @@ impl Proof {
             .collect();
         let set = variables.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let verdict = log.path_verdict(asked.as_ref(), &Wishes::of(set));
-        (log.summary(asked.as_ref()), verdict)
+        diagnosed(row.by_path(log.summary(asked.as_ref()), verdict), &log)
     }
+}
+
+/// The row with what NCCL's diagnostics have found.
+fn diagnosed(row: Row, log: &Log) -> Row {
+    let found = log.warnings.iter().filter(|warning| warning.kind == WarningKind::Diagnosis);
+    let found = found.map(|warning| warning.text.split_once("[INFO]").map_or("", |(_, said)| said));
+    let found: Vec<&str> = found.map(str::trim).collect();
+    let Some(first) = found.first() else { return row };
+    let more = match found.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more in the log)"),
+    };
+    let before = if row.reason.is_empty() { "" } else { "; " };
+    let reason = format!("{}{before}NCCL's diagnostics: {first}{more}", row.reason);
+    Row { reason, ..row.with_flags(&[DIAGNOSED]) }
 }
 
 /// The operation of `case` as NCCL's log may call it.

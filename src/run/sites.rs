@@ -154,5 +154,13 @@ fn check_nccl(options: &Options, place: &str) -> Result<(), String> {
     for warning in warnings.iter().filter(|_| !options.quiet) {
         say(&format!("warning: {place}{warning}"));
     }
+    let lacking = nccl_env::known().filter(|known| !known.has_diagnostics());
+    if let Some(known) = lacking.filter(|_| options.asked.is_check && !options.quiet) {
+        say(&format!(
+            "note: {place}NCCL {} has no diagnostics of its own, as it has from 2.31 on: the check \
+             does without",
+            known.version
+        ));
+    }
     Ok(())
 }

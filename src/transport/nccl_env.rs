@@ -16,13 +16,18 @@ use crate::{
 const FILE_OF_ALL: &str = "/etc/nccl.conf";
 
 /// Sets the user's variables of rank `rank` for this process and those that it starts, and, with
-/// `keeps_log`, those that keep NCCL's log. It must run before anything else, because NCCL reads
-/// some variables only at its first call.
-pub fn set(request: &NcclRequest, rank: Rank, keeps_log: bool) -> Result<(), String> {
+/// `keeps_log`, those that keep NCCL's log; with `diagnoses` too, NCCL looks for faults. It must run
+/// before anything else, because NCCL reads some variables only at its first call.
+pub fn set(
+    request: &NcclRequest,
+    rank: Rank,
+    keeps_log: bool,
+    diagnoses: bool,
+) -> Result<(), String> {
     let failed = |err| format!("cannot set --nccl-env: {err}");
     let mut variables = request.of_rank(rank).variables;
     if keeps_log {
-        let of_log = log::variables(&variables).map_err(failed)?;
+        let of_log = log::variables(&variables, diagnoses).map_err(failed)?;
         variables.retain(|(name, _)| of_log.iter().all(|(own, _)| own != name));
         variables.extend(of_log);
     }

@@ -278,6 +278,7 @@ pub(super) fn progress(world: &World, handle: &Handle) -> State {
         };
         if let State::Ready(model) = &own.state {
             super::report::tell_of_layout(world, &own, model);
+            super::diagnostics::tell(world, &own, model);
             tell_of_init(world, &own, "Init COMPLETE");
             // All ranks do it at the same time.
             let joined = shared.members[..own.ranks as usize].iter().map(|member| member.joined_ps);

@@ -134,6 +134,11 @@ fn expanded(path: &str, host: &str) -> String {
     text
 }
 
+/// This process as a line that is not of the log begins.
+pub(super) fn process() -> String {
+    format!("{}:{}", log().host, std::process::id())
+}
+
 /// Tells something, if the subsystem is wanted.
 pub(super) fn info(subsystem: Subsystem, line: &str) {
     info_if(subsystem, line);

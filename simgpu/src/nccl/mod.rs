@@ -6,6 +6,7 @@
 pub(crate) mod arithmetic;
 mod collective;
 mod communicator;
+mod diagnostics;
 mod environment;
 mod group;
 mod interface;

@@ -121,6 +121,11 @@ const fn meaning(kind: WarningKind) -> Option<(&'static str, &'static str, &'sta
             "the hosts could share an NVLink domain, but that does not work",
             "check IMEX: the service on all hosts, and /dev/nvidia-caps-imex-channels in the container",
         ),
+        WarningKind::Diagnosis => (
+            "nccl-diagnosis",
+            "NCCL's own diagnostics have found a fault when a communicator was made",
+            "measure that part with `g2g check`, and replace what is broken",
+        ),
         WarningKind::Other => return None,
     })
 }

@@ -79,6 +79,13 @@ pub struct Known {
     pub names: Vec<String>,
 }
 
+impl Known {
+    /// Whether it can look for faults itself, when a communicator is made.
+    pub fn has_diagnostics(&self) -> bool {
+        self.names.iter().any(|name| name == "NCCL_RUN_DIAGNOSTICS")
+    }
+}
+
 /// What is wrong with a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {

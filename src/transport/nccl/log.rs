@@ -8,9 +8,11 @@ use std::{
     env,
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    thread,
+    time::{Duration, Instant},
 };
 
-use crate::ffi::{CallError, memory_file::MemoryFile};
+use crate::ffi::{self, CallError, captured::CapturedOutput, memory_file::MemoryFile};
 
 /// The file that NCCL writes its log to.
 const FILE: &str = "NCCL_DEBUG_FILE";
@@ -22,6 +24,20 @@ const SUBSYSTEMS: &str = "NCCL_DEBUG_SUBSYS";
 /// The subsystems that prove a path: ranks and hosts, variables, channels, choices, and the network
 /// plugin.
 const WANTED: &str = "INIT,ENV,GRAPH,TUNING,NVLS,NET";
+
+/// NCCL's own diagnostics, from 2.31 on: of the ways between GPUs, and of what ranks have in common.
+/// Both tell standard output of the rank 0 of each new communicator what they find (NCCL user guide,
+/// Troubleshooting, Diagnostics).
+const DIAGNOSTICS: [&str; 2] = ["NCCL_RUN_DIAGNOSTICS", "NCCL_RUN_RAS_DIAGNOSTICS"];
+
+/// How their lines are marked.
+const DIAGNOSIS: &str = " NCCL DIAG ";
+
+/// The first line of what a thread of NCCL tells soon after, and the beginning of its last.
+const LATER: [&str; 2] = ["=== RAS Diagnostics ===", "RAS diagnostics completed in"];
+
+/// How long to wait for it. It takes some ten milliseconds.
+const LATER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What stands in the log where communicators are made: what is before it is of others.
 pub const MARK: &str = "g2g: communicators are made from here on";
@@ -42,9 +58,11 @@ struct Log {
     seen: HashSet<u64>,
 }
 
-/// The variables, beside `given`, that keep NCCL's log. None if the user has set another file.
+/// The variables, beside `given`, that keep NCCL's log, and with `diagnoses` those that have NCCL look
+/// for faults. None if the user has set another file.
 pub(in crate::transport) fn variables(
     given: &[(String, String)],
+    diagnoses: bool,
 ) -> Result<Vec<(String, String)>, CallError> {
     let value = |name: &str| {
         let of = |(_, value): &(String, String)| value.clone();
@@ -59,24 +77,28 @@ pub(in crate::transport) fn variables(
         Some(list) if !list.is_empty() => format!("{list},{WANTED}"),
         _ => WANTED.to_owned(),
     };
-    Ok(vec![
+    let mut all = vec![
         (LEVEL.to_owned(), level.unwrap_or_else(|| "INFO".to_owned())),
         (SUBSYSTEMS.to_owned(), subsystems),
         own_file()?,
-    ])
+    ];
+    let unset = DIAGNOSTICS.iter().filter(|name| diagnoses && value(name).is_none());
+    all.extend(unset.map(|name| ((*name).to_owned(), "1".to_owned())));
+    Ok(all)
 }
 
 /// The same for a rank whose parent has set them: it cannot use the parent's file.
 pub(in crate::transport) fn variables_of_rank() -> Result<Vec<(String, String)>, CallError> {
     match env::var(FILE) {
-        Ok(path) if path.starts_with(MemoryFile::FOLDER) => variables(&[]),
+        Ok(path) if path.starts_with(MemoryFile::FOLDER) => variables(&[], false),
         _ => Ok(Vec::new()),
     }
 }
 
-/// Whether g2g itself has set the variable `name`, to keep NCCL's log.
+/// Whether g2g itself may have set the variable `name`, to keep NCCL's log.
 pub fn sets(name: &str) -> bool {
-    LOG.get().is_some() && [FILE, LEVEL, SUBSYSTEMS].contains(&name)
+    LOG.get().is_some()
+        && [FILE, LEVEL, SUBSYSTEMS].iter().chain(&DIAGNOSTICS).any(|own| *own == name)
 }
 
 fn own_file() -> Result<(String, String), CallError> {
@@ -104,6 +126,36 @@ pub fn take() -> Option<String> {
     Some(std::mem::take(&mut log.text))
 }
 
+/// Makes communicators. What NCCL's diagnostics find then is kept with its log.
+pub(super) fn diagnosed<T>(make: impl FnOnce() -> T) -> T {
+    let is_on =
+        |name: &&str| env::var(name).is_ok_and(|value| !["", "0"].contains(&value.as_str()));
+    if LOG.get().is_none() || !DIAGNOSTICS.iter().any(is_on) {
+        return make();
+    }
+    let output = match CapturedOutput::begin() {
+        Ok(output) => output,
+        Err(err) => {
+            ffi::warn(&err);
+            return make();
+        }
+    };
+    let made = make();
+    let began = Instant::now();
+    let [first, last] = LATER;
+    let mut text = output.text();
+    while text.contains(first) && !text.contains(last) && began.elapsed() < LATER_PATIENCE {
+        thread::sleep(Duration::from_millis(5));
+        text = output.text();
+    }
+    drop(output);
+    let lines = text.split_inclusive('\n').filter(|line| line.contains(DIAGNOSIS));
+    if let Some(mut log) = log() {
+        lines.for_each(|line| log.add(line.as_bytes()));
+    }
+    made
+}
+
 fn log() -> Option<MutexGuard<'static, Log>> {
     Some(LOG.get()?.lock().unwrap_or_else(PoisonError::into_inner))
 }
@@ -115,14 +167,18 @@ impl Log {
         // An incomplete line is read later.
         let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
         for line in bytes[..whole].split_inclusive(|&byte| byte == b'\n') {
-            let mut hasher = DefaultHasher::new();
-            line.hash(&mut hasher);
-            if self.seen.len() >= LINES_MAX || self.seen.insert(hasher.finish()) {
-                self.text += &String::from_utf8_lossy(line);
-            }
+            self.add(line);
         }
         self.read += whole as u64;
         self.file.forget_before(self.read);
+    }
+
+    fn add(&mut self, line: &[u8]) {
+        let mut hasher = DefaultHasher::new();
+        line.hash(&mut hasher);
+        if self.seen.len() >= LINES_MAX || self.seen.insert(hasher.finish()) {
+            self.text += &String::from_utf8_lossy(line);
+        }
     }
 }
 
@@ -147,10 +203,13 @@ mod tests {
     #[test]
     fn a_file_that_the_user_names_is_the_users() {
         let given = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
-        assert_eq!(variables(&given(FILE, "/tmp/nccl.%p")).unwrap(), []);
-        let set = variables(&given(SUBSYSTEMS, "COLL")).unwrap();
+        assert_eq!(variables(&given(FILE, "/tmp/nccl.%p"), true).unwrap(), []);
+        let set = variables(&given(SUBSYSTEMS, "COLL"), true).unwrap();
         assert_eq!(set[0], (LEVEL.to_owned(), "INFO".to_owned()));
         assert_eq!(set[1], (SUBSYSTEMS.to_owned(), format!("COLL,{WANTED}")));
         assert!(set[2].1.starts_with(MemoryFile::FOLDER));
+        assert_eq!(set[3..].iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), DIAGNOSTICS);
+        let set = variables(&given(DIAGNOSTICS[0], "0"), true).unwrap();
+        assert_eq!(set[3..], [(DIAGNOSTICS[1].to_owned(), "1".to_owned())]);
     }
 }
