@@ -3,6 +3,7 @@
 //! `docs/check.md` has the rules. All here is a function of rows and of what the doctor has found.
 
 mod baseline;
+mod together;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -12,7 +13,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use statrs::statistics::{Data, OrderStatistics};
 
-pub use self::baseline::Baseline;
+pub use self::{baseline::Baseline, together::is_slow};
 use super::attribution::{self, Bar};
 use crate::{
     judge::expected::Verdict as RowVerdict,
@@ -89,10 +90,12 @@ pub enum Stage {
     Nccl,
     /// Pairs of hosts.
     Pairs,
+    /// NCCL's all-reduce among all hosts.
+    Together,
 }
 
 impl Stage {
-    /// Those that measure.
+    /// Those of which each host has rows of its own.
     const MEASURED: [Self; 4] = [Self::Local, Self::P2p, Self::Nccl, Self::Pairs];
 
     /// Where rows of `transport` belong; none: no part of a check.
@@ -106,13 +109,20 @@ impl Stage {
         }
     }
 
+    /// Where a row belongs: one of NCCL between hosts names the first and the last of them.
+    fn of_row(row: &Row) -> Option<Self> {
+        let is_of_group =
+            row.transport == TransportKind::Nccl && row.source_host != row.target_host;
+        if is_of_group { Some(Self::Together) } else { Self::of(row.transport) }
+    }
+
     /// Whether one of so many hosts, with so many GPUs, has this stage.
     const fn applies(self, gpus: usize, hosts: usize) -> bool {
         match self {
             Self::Doctor => true,
             Self::Local => gpus > 0,
             Self::P2p | Self::Nccl => gpus > 1,
-            Self::Pairs => gpus > 0 && hosts > 1,
+            Self::Pairs | Self::Together => gpus > 0 && hosts > 1,
         }
     }
 }
@@ -170,6 +180,14 @@ pub struct HostFitness {
     pub verdict: Fitness,
     /// Why, the worst first.
     pub reasons: Vec<Reason>,
+}
+
+impl HostFitness {
+    fn of(host: &Host, mut reasons: Vec<Reason>) -> Self {
+        reasons.sort();
+        let verdict = reasons.first().map_or(Fitness::Fit, |worst| worst.verdict);
+        Self { host: host.name.clone(), verdict, reasons }
+    }
 }
 
 /// What a check has found.
@@ -230,7 +248,7 @@ pub fn judge(
     let low = low_rows(rows, baseline, hosts);
     let mut own: HashMap<(usize, Stage), Vec<&Seen<'_>>> = HashMap::new();
     for seen in rows {
-        let Some(stage) = Stage::of(seen.row.transport) else { continue };
+        let Some(stage) = Stage::of_row(seen.row) else { continue };
         for host in places.of_row(seen) {
             own.entry((host, stage)).or_default().push(seen);
         }
@@ -253,11 +271,13 @@ pub fn judge(
                     reasons.extend(of_stage(stage, own, &low));
                 }
             }
-            reasons.sort();
-            let verdict = reasons.first().map_or(Fitness::Fit, |worst| worst.verdict);
-            HostFitness { host: hosts[number].name.clone(), verdict, reasons }
+            HostFitness::of(&hosts[number], reasons)
         })
         .collect();
+    for (host, reasons) in together::reasons(rows, hosts, &all) {
+        let known = std::mem::take(&mut all[host].reasons);
+        all[host] = HostFitness::of(&hosts[host], [known, reasons].concat());
+    }
     all.sort_by_key(|host| host.verdict);
     all
 }

@@ -36,7 +36,7 @@ pub use nccl::{Allocator, CollectiveRequest, Iterations, Nccl, Peers, Registrati
 pub use nccl_env::NcclRequest;
 pub use operation::Operation;
 pub use rdma::{FabricRequest, Memory, NicChoice};
-pub(crate) use rounds::rounds;
+pub(crate) use rounds::{halves, rounds};
 pub use sizes::Step;
 use topology::{GpuNode, Host, NumaNode, Topology};
 

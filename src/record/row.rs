@@ -186,12 +186,12 @@ impl Row {
         Self { source_host: name(self.source_rank), target_host: name(self.target_rank), ..self }
     }
 
-    /// Adds the name of the host that measured it by itself, if no end has told it.
-    pub fn within(self, host: &Host) -> Self {
-        let name = || Some(host.name.clone());
+    /// Adds the name of the first and the last of the hosts that measured it by themselves, if no end
+    /// has told it.
+    pub fn within(self, first: &Host, last: &Host) -> Self {
         Self {
-            source_host: self.source_host.or_else(name),
-            target_host: self.target_host.or_else(name),
+            source_host: self.source_host.or_else(|| Some(first.name.clone())),
+            target_host: self.target_host.or_else(|| Some(last.name.clone())),
             ..self
         }
     }

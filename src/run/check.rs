@@ -1,15 +1,22 @@
 //! `g2g check`: what fits into its time, and the verdicts on the hosts.
 
-use std::{collections::HashMap, fs, path::Path};
+use std::{collections::HashMap, fs, ops::Range, path::Path};
 
-use super::{Ending, Failure, Format, estimate::Estimate, leader::Run, steps::Step, worker::Lost};
+use super::{
+    Ending, Failure, Format,
+    estimate::Estimate,
+    leader::Run,
+    step::{Part, Step},
+    steps,
+    worker::Lost,
+};
 use crate::{
     analysis::{
         compare,
-        fitness::{self, Baseline, Check, Fitness, Problem, Seen, Stage},
+        fitness::{self, Baseline, Check, Fitness, Problem, Reason, Seen, Stage},
     },
     judge::doctor::{Member, Report, Verdict},
-    plan::{Case, Endpoint, Flow, Place, TransportKind},
+    plan::{self, Case, Endpoint, Flow, Place, TransportKind},
     record::{self, Recorder, Row, Status, provenance::Provenance},
     show::{
         self,
@@ -132,10 +139,59 @@ impl Run<'_> {
 
     /// The steps of this run, of which `rows` are there. When all that is planned is measured, the
     /// rows of a check that make a host other than fit come again, each alone, as far as its time
-    /// allows.
+    /// allows; and then what narrows down which hosts are slow together.
     pub(super) fn all_steps(&self, rows: &[Row]) -> Vec<Step> {
-        let again = self.again(rows).into_iter().map(|(_, step)| step);
-        self.steps.iter().cloned().chain(again).collect()
+        let again = self.again(rows);
+        let second = again.iter().map(|(_, step)| step);
+        let mut steps: Vec<Step> = self.steps.iter().chain(second).cloned().collect();
+        steps.extend(self.narrower(rows, &again, &steps));
+        steps
+    }
+
+    /// Whether the row behind `before` of `rows` is measured a second time.
+    pub(super) fn are_second(&self, rows: &[Row], before: usize) -> bool {
+        let planned = self.planned_rows();
+        before >= planned && before < planned + self.again(rows).len()
+    }
+
+    /// If the collective of all hosts is slow and nothing else says why: the same of each half of
+    /// them at the same time, of each half of a slow half, and so on, as far as `rows` tell. `steps`
+    /// come before.
+    fn narrower(&self, rows: &[Row], again: &[(usize, Step)], steps: &[Step]) -> Vec<Step> {
+        let planned = self.planned_rows();
+        let mut next = planned + again.len();
+        let of_all = self.steps.iter().position(|step| match step {
+            Step::Apart(parts) => parts.iter().all(|part| part.case.collective().is_some()),
+            Step::Absent { .. } | Step::OnEachHost(_) | Step::AcrossHosts(_) => false,
+        });
+        let Some(of_all) = of_all.filter(|_| rows.len() >= next) else { return Vec::new() };
+        let place: usize = self.steps[..of_all].iter().map(Step::rows).sum();
+        let second = again.iter().position(|(of, _)| *of == place);
+        let row = &rows[second.map_or(place, |second| planned + second)];
+        let seen = self.seen_of(rows, again, steps);
+        let told = fitness::judge(&seen, &self.baseline, &self.problems, &self.hosts);
+        let is_told =
+            |reason: &Reason| reason.stage != Stage::Together && reason.verdict <= Fitness::Suspect;
+        let mut slow = Vec::new();
+        if fitness::is_slow(row) && !told.iter().flat_map(|host| &host.reasons).any(is_told) {
+            slow.push(0..self.hosts.len());
+        }
+        let mut steps = Vec::new();
+        loop {
+            let halves = plan::halves(&slow);
+            let part = |half: &Range<usize>| {
+                steps::together(self.request, &self.hosts[half.clone()], row.size_bytes?).ok()?
+            };
+            let parts: Vec<Part> = halves.iter().filter_map(part).collect();
+            if parts.is_empty() {
+                return steps;
+            }
+            steps.push(Step::Apart(parts));
+            let Some(measured) = rows.get(next..next + halves.len()) else { return steps };
+            next += halves.len();
+            let told = halves.into_iter().zip(measured);
+            slow = told.filter(|(_, row)| fitness::is_slow(row)).map(|(half, _)| half).collect();
+        }
     }
 
     /// What is measured again, with the place of its first row.
@@ -176,7 +232,7 @@ impl Run<'_> {
             false => row,
         });
         let rows: Vec<Row> = measured.iter().cloned().chain(missing).collect();
-        let mut seen = self.seen(&rows, &steps);
+        let mut seen = self.seen_of(&rows, &self.again(measured), &steps);
         // Later rows are of a burn-in, which has compared their rates with the first ones.
         let first: HashMap<String, Seen<'_>> =
             seen.iter().map(|seen| (seen.row.identity(), *seen)).collect();
@@ -185,10 +241,6 @@ impl Run<'_> {
             let first = first.get(&row.identity())?;
             Some(Seen { row, is_replaced: true, ..*first })
         }));
-        let second = rows.iter().skip(self.planned_rows());
-        for ((place, _), row) in self.again(measured).into_iter().zip(second) {
-            seen[place].is_replaced = row.status == Status::Ok;
-        }
         let named = self.options.asked.gpus.as_ref();
         let mut hosts = self.hosts.clone();
         for host in &mut hosts {
@@ -196,6 +248,21 @@ impl Run<'_> {
         }
         let hosts = fitness::judge(&seen, &self.baseline, &self.problems, &hosts);
         Check { simulated: self.options.simulate.is_some(), hosts }
+    }
+
+    /// What `rows` of `steps` are to a check, some of which were measured `again`.
+    fn seen_of<'a>(
+        &self,
+        rows: &'a [Row],
+        again: &[(usize, Step)],
+        steps: &[Step],
+    ) -> Vec<Seen<'a>> {
+        let mut seen = self.seen(rows, steps);
+        let second = rows.iter().skip(self.planned_rows());
+        for ((place, _), row) in again.iter().zip(second) {
+            seen[*place].is_replaced = row.status == Status::Ok;
+        }
+        seen
     }
 
     /// What `rows` of `steps` are to a check.

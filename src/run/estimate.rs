@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::{judge::Judge, steps::Step};
+use super::{judge::Judge, step::Step};
 use crate::{
     judge::expected::{Chosen, Expected},
     measure::time_beside_empty,

@@ -3,7 +3,7 @@
 use super::{
     Failure, Open,
     ranks::{Here, Ranks},
-    steps::Job,
+    step::Job,
     worker::{Transports, Worker},
 };
 use crate::{machine, measure::Failed, plan::topology::Topology, transport};

@@ -56,6 +56,19 @@ pub(super) fn look(options: &Options, topology: &Topology) -> Result<Judged, Str
     Ok(Judged { machine, differences, untold: None })
 }
 
+impl Judged {
+    /// Whether network interfaces reach memory of GPUs on such a machine, as far as is known.
+    pub(super) fn reaches_gpus(&self) -> bool {
+        self.machine.gpudirect_rdma != Some(false)
+    }
+
+    /// What the network interfaces of the host move together, one way, as far as is known.
+    pub(super) fn network_gb_s(&self) -> Option<f64> {
+        let known: Vec<f64> = self.machine.nics.iter().filter_map(|nic| nic.gb_s).collect();
+        (!known.is_empty()).then(|| known.iter().sum())
+    }
+}
+
 impl Judge {
     /// Adds to the row what is expected of it.
     pub(super) fn judged(&self, row: Row, case: &Case, hosts: &[Host]) -> Row {

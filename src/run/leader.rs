@@ -16,7 +16,8 @@ use super::{
     results::is_well,
     resume,
     sites::Site,
-    steps::{self, Job, Rest, Step},
+    step::{Job, Rest, Step},
+    steps,
     worker::{CaseResult, Leave, Lost, StepResult, Transports, Worker},
 };
 use crate::{
@@ -55,6 +56,7 @@ pub(super) fn lead(
     let baseline = Baseline::default();
     let mut run = Run {
         options,
+        request,
         hosts,
         simulation,
         judge,
@@ -124,6 +126,8 @@ pub(super) fn lead(
 /// A planned run, as rank 0 knows it.
 pub(super) struct Run<'a> {
     pub(super) options: &'a Options,
+    /// What they ask for.
+    pub(super) request: &'a Request,
     pub(super) hosts: Vec<Host>,
     /// Where the simulated machine is, if it is one: for ranks that this process starts.
     simulation: Option<String>,
@@ -323,7 +327,7 @@ impl<'a> Leader<'a> {
                 StepResult { lost: Some(err.into()), ..StepResult::default() }
             });
             let before = self.recorder.rows().len();
-            if before >= self.run.planned_rows() && self.burn_in.is_none() {
+            if self.burn_in.is_none() && self.run.are_second(self.recorder.rows(), before) {
                 cases.iter_mut().for_each(|(_, result)| result.set_second());
             }
             if let Some(left_out) = left_out {
@@ -338,7 +342,7 @@ impl<'a> Leader<'a> {
                     None if self.worker.is_left_out(step, place) => {
                         let reason = "a host of it does not answer any more".to_owned();
                         let row = Row { reason, ..Row::planned(self.next, case) };
-                        self.record(self.at(row, alone), &[])?;
+                        self.record(self.at(row, case, alone), &[])?;
                     }
                     None => {}
                 }
@@ -409,12 +413,22 @@ impl<'a> Leader<'a> {
         self.problems.extend(lost.iter().filter_map(|lost| check::lost_rank(lost, step)));
     }
 
-    /// The row with where it is; `alone`: the host that measures it by itself.
-    fn at(&self, row: Row, alone: Option<usize>) -> Row {
+    /// The row of `case` with where it is; `alone`: the host that measures it by itself.
+    fn at(&self, row: Row, case: &Case, alone: Option<usize>) -> Row {
         let hosts = &self.run.hosts;
         let row = row.on(hosts);
+        let members = case.members();
+        let has_part = |host: &&Host| host.ranks.iter().any(|rank| members.contains(rank));
+        let is_of_group = self.run.options.asked.is_check && case.collective().is_some();
         let row = match alone.filter(|_| hosts.len() > 1) {
-            Some(host) => row.within(&hosts[host]),
+            Some(host) => row.within(&hosts[host], &hosts[host]),
+            None if is_of_group && hosts.len() > 1 => {
+                let first = hosts.iter().find(has_part);
+                match first.zip(hosts.iter().rfind(has_part)) {
+                    Some((first, last)) => row.within(first, last),
+                    None => row,
+                }
+            }
             None => row,
         };
         row.with_nccl_env(&self.run.options.asked.nccl.variables)
@@ -445,7 +459,7 @@ impl<'a> Leader<'a> {
             burn_in.heat(case.transport, &result.seen);
         }
         let row = self.notes.row(row, case, result);
-        let row = self.at(row, alone);
+        let row = self.at(row, case, alone);
         let row = Row { machine_seconds: Some(time.as_secs_f64()), ..row };
         self.record(self.run.judge.judged(row, case, &self.run.hosts), &latencies)
     }

@@ -16,6 +16,7 @@ mod ranks;
 mod results;
 mod resume;
 mod sites;
+mod step;
 mod steps;
 mod worker;
 

@@ -10,7 +10,7 @@ use std::{
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::{Failure, steps::Job, watch};
+use super::{Failure, step::Job, watch};
 use crate::{
     machine,
     plan::{Rank, topology::Topology},

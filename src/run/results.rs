@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use super::{Format, leader::Run, page::write_own, steps::Step};
+use super::{Format, leader::Run, page::write_own, step::Step};
 use crate::{
     analysis::fitness::Check,
     judge::expected::Verdict,

@@ -8,7 +8,7 @@ use std::{
 use super::{
     Failure,
     options::{Measure, Options},
-    steps::Step,
+    step::Step,
 };
 use crate::{
     plan::topology::Host,

@@ -1,201 +1,19 @@
-//! The steps of a run, one after the other, and what each rank must know of them.
+//! The steps of a run, in the order of their rows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use serde::{Deserialize, Serialize};
-
-use super::sites::Site;
+use super::{
+    sites::Site,
+    step::{Part, Step},
+};
 use crate::{
     plan::{
-        self, BadRequest, Case, Effort, Endpoint, FabricRequest, Flow, Gpu, Memory, Operation,
+        self, BadRequest, Case, Collective, Endpoint, FabricRequest, Flow, Gpu, Memory, Operation,
         Pattern, Rank, Request, TransportKind, topology::Host,
     },
     record::{Naming, Row},
     units::Bytes,
 };
-
-/// Cases that run at the same time. Each case is a row.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Step {
-    /// A transport that cannot be measured, on host number `host` or on none: a row that says why.
-    Absent { transport: TransportKind, reason: String, host: Option<usize> },
-    /// A case on each host; `None`: the host has no more. Other ranks than 0 know their own host's.
-    OnEachHost(Vec<Option<Case>>),
-    /// A case that all ranks of all hosts measure together. Other ranks than 0 know their own part.
-    AcrossHosts(Box<Case>),
-    /// Cases that are measured at the same time, each by ranks of its own, in the order of their
-    /// roots. The other ranks wait. Other ranks than 0 know their own part.
-    Apart(Vec<Part>),
-}
-
-/// A case that some ranks measure, wherever they are.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Part {
-    pub(super) case: Case,
-    /// In the order of their numbers; the first is their root.
-    pub(super) ranks: Vec<Rank>,
-}
-
-/// What a rank must know of the run: its part of the steps.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Job {
-    pub(super) steps: Vec<Step>,
-    /// The number of the first step, from which the seed of its data derives.
-    pub(super) first: u64,
-    pub(super) effort: Effort,
-    pub(super) seed: u64,
-}
-
-impl Part {
-    /// What each of its ranks must know of it: of RDMA its own flows, but for the root.
-    fn of_ranks(&self) -> Vec<(Rank, Self)> {
-        let mut parts = match self.case.fabric {
-            Some(_) => self.case.parts(),
-            None => BTreeMap::new(),
-        };
-        parts.retain(|rank, _| self.ranks.first() != Some(rank));
-        let of_rank = |&rank: &Rank| {
-            let case = parts.get(&rank).unwrap_or(&self.case).clone();
-            (rank, Self { case, ranks: self.ranks.clone() })
-        };
-        self.ranks.iter().map(of_rank).collect()
-    }
-}
-
-impl Step {
-    /// The number of its rows.
-    pub(super) fn rows(&self) -> usize {
-        self.cases().count().max(1)
-    }
-
-    /// Its rows, with the columns that are known from the plan.
-    pub(super) fn planned(&self) -> Vec<Row> {
-        match self {
-            Self::Absent { transport, reason, .. } => vec![Row::absent(0, *transport, reason)],
-            Self::OnEachHost(_) | Self::AcrossHosts(_) | Self::Apart(_) => {
-                self.cases().map(|case| Row::planned(0, case)).collect()
-            }
-        }
-    }
-
-    /// Its cases, in the order of their rows.
-    pub(super) fn cases(&self) -> impl Iterator<Item = &Case> {
-        let (of_hosts, of_parts, of_all) = match self {
-            Self::Absent { .. } => (&[][..], &[][..], None),
-            Self::OnEachHost(cases) => (&cases[..], &[][..], None),
-            Self::Apart(parts) => (&[][..], &parts[..], None),
-            Self::AcrossHosts(case) => (&[][..], &[][..], Some(&**case)),
-        };
-        of_hosts.iter().flatten().chain(of_parts.iter().map(|part| &part.case)).chain(of_all)
-    }
-
-    /// Its rows: the number of the host that has it by itself, and the case.
-    pub(super) fn owned(&self) -> Vec<(Option<usize>, Option<&Case>)> {
-        match self {
-            Self::Absent { host, .. } => vec![(*host, None)],
-            Self::OnEachHost(cases) => {
-                let cases = cases.iter().enumerate();
-                cases.filter_map(|(host, case)| Some((Some(host), Some(case.as_ref()?)))).collect()
-            }
-            Self::AcrossHosts(_) | Self::Apart(_) => {
-                self.cases().map(|case| (None, Some(case))).collect()
-            }
-        }
-    }
-
-    /// Each of its rows as a step of its own, in their order.
-    pub(super) fn one_by_one(&self) -> Vec<Self> {
-        match self {
-            Self::Absent { .. } | Self::AcrossHosts(_) => vec![self.clone()],
-            Self::Apart(parts) => {
-                parts.iter().map(|part| Self::Apart(vec![part.clone()])).collect()
-            }
-            Self::OnEachHost(cases) => {
-                let only = |own: usize| {
-                    let of_host =
-                        |(host, case): (usize, &Option<Case>)| case.clone().filter(|_| host == own);
-                    Self::OnEachHost(cases.iter().enumerate().map(of_host).collect())
-                };
-                (0..cases.len()).filter(|&host| cases[host].is_some()).map(only).collect()
-            }
-        }
-    }
-
-    /// How many places there are for cases that are measured at the same time.
-    pub(super) fn places(&self) -> usize {
-        match self {
-            Self::Absent { .. } => 0,
-            Self::OnEachHost(cases) => cases.len(),
-            Self::Apart(parts) => parts.len(),
-            Self::AcrossHosts(_) => 1,
-        }
-    }
-
-    /// The case number `place` of those that are measured at the same time: of a host, or of a part.
-    pub(super) fn case(&self, place: usize) -> Option<&Case> {
-        match self {
-            Self::Absent { .. } => None,
-            Self::OnEachHost(cases) => cases.get(place)?.as_ref(),
-            Self::Apart(parts) => parts.get(place).map(|part| &part.case),
-            Self::AcrossHosts(case) => Some(case),
-        }
-    }
-
-    /// The place of the case that `rank` measures, on one of `hosts`.
-    pub(super) fn place(&self, rank: Rank, hosts: &[Vec<Rank>]) -> usize {
-        let place = match self {
-            Self::Absent { .. } | Self::AcrossHosts(_) => None,
-            Self::OnEachHost(_) => hosts.iter().position(|host| host.contains(&rank)),
-            Self::Apart(parts) => parts.iter().position(|part| part.ranks.contains(&rank)),
-        };
-        place.unwrap_or_default()
-    }
-
-    /// The ranks that measure the case number `place`, on one of `hosts`; none: all.
-    pub(super) fn ranks<'a>(&'a self, place: usize, hosts: &'a [Vec<Rank>]) -> &'a [Rank] {
-        let ranks = match self {
-            Self::Absent { .. } | Self::AcrossHosts(_) => None,
-            Self::OnEachHost(_) => hosts.get(place),
-            Self::Apart(parts) => parts.get(place).map(|part| &part.ranks),
-        };
-        ranks.map_or(&[], Vec::as_slice)
-    }
-
-    /// The case of `rank`, which is on host number `host`.
-    pub(super) fn case_of(&self, rank: Rank, host: usize) -> Option<&Case> {
-        match self {
-            Self::Apart(parts) => {
-                parts.iter().find(|part| part.ranks.contains(&rank)).map(|part| &part.case)
-            }
-            Self::Absent { .. } | Self::OnEachHost(_) | Self::AcrossHosts(_) => self.case(host),
-        }
-    }
-}
-
-/// What is left of a run that has some rows already.
-pub(super) struct Rest<'a> {
-    /// The steps that are left; the first may have rows already.
-    pub(super) steps: &'a [Step],
-    /// The number of its first row.
-    pub(super) row: usize,
-    /// How many steps have been measured.
-    pub(super) measured: u64,
-}
-
-impl<'a> Rest<'a> {
-    /// What is left of `steps` after `finished` rows.
-    pub(super) fn of(steps: &'a [Step], finished: usize) -> Self {
-        let mut rest = Self { steps, row: 1, measured: 0 };
-        while let [step, others @ ..] = rest.steps
-            && rest.row + step.rows() <= finished + 1
-        {
-            rest.row += step.rows();
-            rest.measured += u64::from(!matches!(step, Step::Absent { .. }));
-            rest.steps = others;
-        }
-        rest
-    }
-}
 
 /// The steps of a run, in the order of their rows. If this process starts the ranks, `--ranks` or
 /// the cases decide how many, and `sites` is updated.
@@ -233,6 +51,11 @@ pub(super) fn plan(
             (true, _) => planner.by_host(transport, sites)?,
         });
     }
+    let has_nccl = |site: &Site| !site.absent.contains_key(&TransportKind::Nccl);
+    if request.is_check && sites.len() > 1 && sites.iter().all(has_nccl) {
+        let part = together(request, &hosts_of(sites), size_together(sites))?;
+        steps.extend(part.map(|part| Step::Apart(vec![part])));
+    }
     match (&request.transports[..], &steps[..]) {
         // A transport that is requested by name must have a row that can be measured.
         ([_], [Step::Absent { reason, .. }]) => Err(format!("nothing can be measured: {reason}")),
@@ -240,12 +63,45 @@ pub(super) fn plan(
     }
 }
 
+/// What a check measures of `hosts` together: all-reduce among all of their GPUs. None where it takes
+/// only some of them, whose interfaces are unknown.
+pub(super) fn together(
+    request: &Request,
+    hosts: &[Host],
+    size: Bytes,
+) -> Result<Option<Part>, String> {
+    if request.gpus.is_some() || !request.transports.contains(&TransportKind::Nccl) {
+        return Ok(None);
+    }
+    let mut ranks: Vec<Rank> = hosts.iter().flat_map(|host| host.ranks.iter().copied()).collect();
+    ranks.sort_unstable();
+    let request = Request {
+        transports: vec![TransportKind::Nccl],
+        operations: vec![Operation::Collective(Collective::AllReduce)],
+        sizes: Some(vec![size]),
+        ranks: u32::try_from(ranks.len()).ok(),
+        ..request.clone()
+    };
+    let case = plan::cases_across_hosts(&request, hosts)?.pop();
+    Ok(case.map(|case| Part { case, ranks }))
+}
+
+/// Data of what hosts do together: what the interfaces of the slowest move in 10 ms, as far as is
+/// known, so that its start is a small part of its time and many fit into a second.
+fn size_together(sites: &[Site]) -> Bytes {
+    const SECONDS: f64 = 0.01;
+    let gb_s = sites.iter().filter_map(|site| site.judged.network_gb_s());
+    let Some(gb_s) = gb_s.min_by(f64::total_cmp) else { return SIZE_OF_COLLECTIVE };
+    let fits = |size: &Bytes| size.get() as f64 <= gb_s * 1e9 * SECONDS;
+    let sizes = [256, 128, 64, 32].map(Bytes::mib);
+    sizes.into_iter().find(fits).unwrap_or(Bytes::mib(16))
+}
+
 const NOT_SIMULATED: &str = "between processes it would be this machine's own memory that is \
                              measured, which is not simulated: leave out --simulate";
 
-/// Data of a collective that a host measures by itself: its start is a small part of its time even
-/// among the fastest GPUs.
-const SIZE_BY_HOST: Bytes = Bytes::mib(256);
+/// Data of a collective of a check: its start is a small part of its time even among the fastest GPUs.
+const SIZE_OF_COLLECTIVE: Bytes = Bytes::mib(256);
 
 /// Data of an operation between two hosts: with a window of them in flight the start is hidden.
 const SIZE_IN_PAIRS: Bytes = Bytes::mib(8);
@@ -275,9 +131,13 @@ impl Planner<'_> {
 
     /// The same, where each host measures by itself.
     fn by_host(&self, transport: TransportKind, sites: &[Site]) -> Result<Vec<Step>, String> {
-        let request = Request { sizes: Some(vec![SIZE_BY_HOST]), ..self.request.clone() };
+        let request = Request { sizes: Some(vec![SIZE_OF_COLLECTIVE]), ..self.request.clone() };
         let planner = Planner { request: &request, ..*self };
-        let of_host = |site: &Site| planner.of_all(transport, std::slice::from_ref(site));
+        let of_host = |site: &Site| match site.host.topology.gpus.len() {
+            // A GPU alone has nothing to say to others.
+            1 => Ok((Vec::new(), None)),
+            _ => planner.of_all(transport, std::slice::from_ref(site)),
+        };
         side_by_side(transport, sites, of_host)
     }
 
@@ -298,7 +158,7 @@ impl Planner<'_> {
     }
 
     /// Pairs of hosts, disjoint ones at the same time: every GPU to its partner, by write and by
-    /// read, in both directions.
+    /// read, in both directions; host memory, where interfaces do not reach that of GPUs.
     fn in_pairs(&self, transport: TransportKind, sites: &[Site]) -> Result<Vec<Step>, String> {
         let (mut steps, mut able) = (Vec::new(), Vec::new());
         for (number, site) in sites.iter().enumerate().filter(|_| sites.len() > 1) {
@@ -307,13 +167,13 @@ impl Planner<'_> {
                     let reason = on(site, sites, reason);
                     steps.push(Step::Absent { transport, reason, host: Some(number) });
                 }
-                None => able.push(&site.host),
+                None => able.push(site),
             }
         }
         for round in plan::rounds(able.len()) {
             let mut cases = Vec::new();
             for pair in round {
-                cases.extend(self.of_pair(transport, pair.map(|number| able[number].clone()))?);
+                cases.extend(self.of_pair(transport, pair.map(|number| able[number]))?);
             }
             steps.extend(at_once(cases));
         }
@@ -321,9 +181,13 @@ impl Planner<'_> {
     }
 
     /// The cases of two hosts. The ranks of a host take its GPUs in turn.
-    fn of_pair(&self, transport: TransportKind, pair: [Host; 2]) -> Result<Vec<Case>, String> {
+    fn of_pair(&self, transport: TransportKind, sites: [&Site; 2]) -> Result<Vec<Case>, String> {
+        let pair = sites.map(|site| site.host.clone());
         let mut gpus: Vec<Gpu> = pair[0].topology.gpus.iter().map(|node| node.gpu).collect();
         gpus.retain(|gpu| self.request.gpus.as_ref().is_none_or(|named| named.contains(gpu)));
+        if !sites.iter().all(|site| site.judged.reaches_gpus()) {
+            gpus.clear();
+        }
         let ranks = pair.iter().map(|host| host.ranks.len()).min().unwrap_or(1).max(1);
         let memory = if gpus.is_empty() { Memory::Host } else { Memory::Gpu };
         let turns: Vec<Option<Vec<Gpu>>> = match gpus.is_empty() {
@@ -566,29 +430,4 @@ pub(super) fn listing(steps: &[Step]) -> String {
         }
     });
     (1..).zip(lines).map(|(number, line)| format!("{number} {line}")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::plan::topology::tests::machine;
-
-    #[test]
-    fn what_is_left_begins_with_the_first_step_that_lacks_a_row() {
-        let cases = plan::cases(&Request::of(&[TransportKind::Shm]), &machine(&[&[0, 1]]));
-        let case = || cases.as_ref().unwrap().first().cloned();
-        let steps = [
-            Step::OnEachHost(vec![case(), case()]),
-            Step::Absent { transport: TransportKind::P2p, reason: String::new(), host: None },
-            Step::OnEachHost(vec![case(), None, case()]),
-            Step::AcrossHosts(Box::new(case().unwrap())),
-        ];
-        // Rows 1 and 2 are of one step, 3 of none, 4 and 5 of the next, 6 of the last.
-        let expected =
-            [(1, 0, 4), (1, 0, 4), (3, 1, 3), (4, 1, 2), (4, 1, 2), (6, 2, 1), (7, 3, 0)];
-        for (finished, expected) in (0..).zip(expected) {
-            let Rest { row, measured, steps: left } = Rest::of(&steps, finished);
-            assert_eq!((row, measured, left.len()), expected, "{finished} rows");
-        }
-    }
 }

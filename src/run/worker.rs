@@ -12,7 +12,8 @@ use super::{
     Open,
     lookout::Lookout,
     ranks::Ranks,
-    steps::{self, Job, Part, Step},
+    step::{Job, Part, Step},
+    steps,
 };
 use crate::{
     interrupt,

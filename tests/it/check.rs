@@ -335,6 +335,43 @@ fn of_four_hosts_the_one_with_a_defect_is_unfit_and_no_other() {
     of_hosts(4, &DEFECTS_OF_A_HOST[..1]);
 }
 
+/// What the third and the fourth of hosts with a GPU each take longer for one message of NCCL's ring.
+const SLOW_TOGETHER: &str = "[[fault.jitter]]\nsource = 2\ntarget = 3\nshare = 1\nextra_ns = 3e7\n";
+
+/// Checks so many hosts of a GPU each, of which these two are slow together though all pairs are well.
+fn of_slow_two(count: u32, names: [&str; 2]) {
+    let Checked { code, hosts, said, .. } = check_by(count, "g5.8xlarge", SLOW_TOGETHER, "");
+    assert_eq!(code, Some(3), "{hosts:#} {said}");
+    let all = hosts.as_array().unwrap();
+    let (suspect, others) = all.split_at(2);
+    assert!(others.iter().all(|host| host["verdict"] == "fit"), "{hosts:#}");
+    for (host, name) in suspect.iter().zip(names) {
+        assert_eq!((&host["host"], &host["verdict"]), (&name.into(), &"suspect".into()));
+        let reason = &host["reasons"][0];
+        assert_eq!(reason["stage"], "together", "{hosts:#}");
+        let expected =
+            format!("all_reduce of {} and {} is below what is expected", names[0], names[1]);
+        assert_eq!(reason["said"], *expected, "{hosts:#}");
+    }
+}
+
+#[test]
+fn hosts_that_are_slow_only_together_are_found_by_halves() {
+    of_slow_two(4, ["ip-10-0-0-3", "ip-10-0-0-4"]);
+}
+
+#[test]
+fn what_one_host_lacks_makes_no_other_suspect_of_being_slow_together() {
+    let Checked { code, hosts, said, .. } = check_by(3, "g5.8xlarge", "", "");
+    assert_eq!(code, Some(0), "{hosts:#} {said}");
+    let fault = "[[nic]]\nindices = [1]\nrate_gbps = 5\n";
+    let Checked { code, hosts, said, .. } = check_by(3, "g5.8xlarge", fault, "");
+    assert_eq!(code, Some(1), "{hosts:#} {said}");
+    let verdicts: Vec<&Value> = (0..3).map(|number| &hosts[number]["verdict"]).collect();
+    assert_eq!(verdicts, ["unfit", "fit", "fit"], "{hosts:#}");
+    assert_eq!(hosts[0]["host"], "ip-10-0-0-2");
+}
+
 #[test]
 fn hosts_of_one_nvlink_domain_are_each_checked() {
     let Checked { code, hosts, said, .. } = check_by(2, "p6e-gb200.36xlarge", "", "--gpus 0,1");
@@ -508,6 +545,7 @@ mod long {
     #[ignore = "takes two minutes"]
     fn of_eight_hosts_the_one_with_a_defect_is_unfit_and_no_other() {
         of_hosts(8, &DEFECTS_OF_A_HOST);
+        of_slow_two(8, ["ip-10-0-0-3", "ip-10-0-0-4"]);
     }
 
     #[test]

@@ -107,6 +107,10 @@ impl Builder {
         let total_gbps = instance.efa_total_gbps;
         let by_rate = total_gbps.map(|total_gbps| total_gbps / NIC_GBPS);
         let count = instance.efa_interfaces.or(by_rate).unwrap_or(1).max(1);
+        // The only interface does what the network does.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "5 to 6400")]
+        let of_network = instance.network_gbps.filter(|_| count == 1).map(|gbps| gbps as u32);
+        let total_gbps = total_gbps.or(of_network);
         let rate_gbps = total_gbps.map_or(NIC_GBPS_UNTOLD, |total_gbps| total_gbps / count);
         let nic = |number: u32| {
             let near = &gpus[number as usize * gpus.len() / count as usize];

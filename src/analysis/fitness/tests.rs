@@ -511,3 +511,58 @@ mod long {
         are_found(&[64, 200, 512, 1024]);
     }
 }
+
+/// The collective of hosts `first` to `last`, which reaches so much; at least 90 GB/s are expected.
+fn together(hosts: &[Host], (first, last): (usize, usize), gb_s: f64) -> Row {
+    Row {
+        transport: TransportKind::Nccl,
+        status: Status::Ok,
+        operation: Some(Operation::Collective(Collective::AllReduce)),
+        size_bytes: Some(Bytes::mib(256)),
+        bandwidth_gb_s_bus: Some(gb_s),
+        expected_gb_s: Some(100.0),
+        expected_gb_s_low: Some(90.0),
+        verdict: Some(if gb_s < 90.0 { RowVerdict::Below } else { RowVerdict::Expected }),
+        source_host: Some(hosts[first].name.clone()),
+        target_host: Some(hosts[last].name.clone()),
+        ..Row::default()
+    }
+}
+
+#[test]
+fn of_hosts_that_are_slow_together_the_smallest_group_is_suspect() {
+    let hosts = cluster(8);
+    let known = |fault: Option<usize>| -> Vec<HostFitness> {
+        let reasons = |host| match fault == Some(host) {
+            true => vec![unfit(Stage::Pairs, "slow", "")],
+            false => Vec::new(),
+        };
+        (0..8).map(|host| HostFitness::of(&hosts[host], reasons(host))).collect()
+    };
+    let told = |rows: &[Row], fault| {
+        let seen = |row| Seen { row, host: None, is_optional: false, is_replaced: false };
+        let seen: Vec<Seen<'_>> = rows.iter().map(seen).collect();
+        let reasons = together::reasons(&seen, &hosts, &known(fault));
+        let said = |(host, all): (usize, Vec<Reason>)| (host, all[0].verdict, all[0].said.clone());
+        reasons.into_iter().map(said).collect::<Vec<_>>()
+    };
+    let rows = |rates: &[((usize, usize), f64)]| -> Vec<Row> {
+        rates.iter().map(|(group, gb_s)| together(&hosts, *group, *gb_s)).collect()
+    };
+    assert_eq!(told(&rows(&[((0, 7), 95.0)]), None), []);
+    let halves = rows(&[((0, 7), 50.0), ((0, 3), 95.0), ((4, 7), 50.0), ((4, 5), 50.0)]);
+    let said = "all_reduce of host4 and host5 is below what is expected".to_owned();
+    let expected = [4, 5].map(|host| (host, Fitness::Suspect, said.clone()));
+    assert_eq!(told(&halves, None), expected);
+    // Where one of them is known to have a fault, it explains the rest.
+    assert_eq!(told(&halves, Some(5)), []);
+    let whole = told(&rows(&[((0, 7), 50.0), ((0, 3), 95.0), ((4, 7), 95.0)]), None);
+    assert_eq!(whole.len(), 8);
+    let said = "all_reduce of all 8 hosts is below what is expected, though that of each half of \
+                them is not";
+    assert!(whole.iter().all(|(_, verdict, own)| (*verdict, &**own) == (Fitness::Suspect, said)));
+    // So few samples that there is no interval: far below is slow, and else nothing is known.
+    let few = |gb_s| Row { verdict: Some(RowVerdict::Unknown), ..together(&hosts, (0, 7), gb_s) };
+    assert_eq!(told(&[few(40.0)], None)[0].1, Fitness::Suspect);
+    assert_eq!(told(&[few(80.0)], None)[0].1, Fitness::Unknown);
+}

@@ -26,6 +26,8 @@ pub struct Machine {
     pub pairs: Vec<Pair>,
     /// The network interfaces.
     pub nics: Vec<Nic>,
+    /// Whether they reach memory of GPUs on its type.
+    pub gpudirect_rdma: Option<bool>,
 }
 
 /// A GPU. What is `None` is not known. Rates are in GB/s in one direction.
@@ -146,6 +148,7 @@ impl Machine {
             gpus: survey.gpus.iter().map(gpu).collect(),
             pairs: survey.pairs.iter().filter(|pair| pair.access).map(pair).collect(),
             nics: survey.nics.iter().map(nic).collect(),
+            gpudirect_rdma: instance.and_then(|known| known.gpudirect_rdma),
         }
     }
 
@@ -195,6 +198,7 @@ impl Machine {
             instance: Some(name.to_owned()),
             gpus: (0..count).map(gpu).collect(),
             pairs: pairs.collect(),
+            gpudirect_rdma: instance.gpudirect_rdma,
             nics: (0..interfaces).map(nic).collect(),
         }
     }
