@@ -124,7 +124,13 @@ fn nearness(row: &Row, hosts: &[Host]) -> String {
     let host = |rank| hosts.iter().position(|host| host.ranks.contains(&Rank(rank)));
     let (from, to) = (host(source), host(target));
     if from != to {
-        return "between hosts".to_owned();
+        let nodes = |host: Option<usize>| Some(&hosts.get(host?)?.network_nodes);
+        let known =
+            nodes(from).zip(nodes(to)).filter(|(from, to)| !from.is_empty() && !to.is_empty());
+        return match known.map(|(from, to)| nodes_in_common(from, to)) {
+            Some(nodes) => format!("between hosts, {nodes} network nodes in common"),
+            None => "between hosts".to_owned(),
+        };
     }
     let gpu = |gpu: Option<u32>| {
         let gpus = &hosts.get(from?)?.topology.gpus;
@@ -140,6 +146,11 @@ fn nearness(row: &Row, hosts: &[Host]) -> String {
     format!(
         "{shared} PCIe steps in common, one NUMA node: {is_near}, one process: {is_one_process}"
     )
+}
+
+/// How many nodes of the network two hosts have in common, from the farthest on.
+fn nodes_in_common(one: &[String], other: &[String]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
 /// Whether a row has the bandwidth of a single flow between two different places.

@@ -3,6 +3,7 @@
 //! `docs/check.md` has the rules. All here is a function of rows and of what the doctor has found.
 
 mod baseline;
+mod between;
 mod together;
 
 use std::{
@@ -18,7 +19,7 @@ use super::attribution::{self, Bar};
 use crate::{
     judge::expected::Verdict as RowVerdict,
     nccl_log::Verdict as PathVerdict,
-    plan::{Operation, TransportKind, topology::Host},
+    plan::{TransportKind, topology::Host},
     record::{Naming, Row, Status},
     units::count,
 };
@@ -254,7 +255,7 @@ pub fn judge(
         }
     }
     let mut told = slow_parts(rows, hosts);
-    for (host, reasons) in between(rows, &low, &places) {
+    for (host, reasons) in between::reasons(rows, &low, &places, hosts) {
         told.entry(host).or_default().extend(reasons);
     }
     let mut all: Vec<HostFitness> = (0..hosts.len())
@@ -501,86 +502,6 @@ fn slow_parts(rows: &[Seen<'_>], hosts: &[Host]) -> BTreeMap<usize, Vec<Reason>>
                 all.entry(number).or_default().push(reason);
             }
         }
-    }
-    all
-}
-
-/// An end of a transfer between hosts.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct End {
-    host: usize,
-    /// Its GPU, with its interfaces, or its rank.
-    part: String,
-    is_source: bool,
-}
-
-impl End {
-    fn both(row: &Row, places: &Places) -> Option<[Self; 2]> {
-        let [from, to] = places.of_ends(row).filter(|[from, to]| from != to)?;
-        let part = |gpu: Option<u32>, rank: Option<u32>, nic: &Option<String>| {
-            let part = match (gpu, rank) {
-                (Some(gpu), _) => format!("GPU {gpu}"),
-                (None, rank) => format!("rank {}", rank.unwrap_or_default()),
-            };
-            let nic = nic.as_ref().map(|nic| format!(", interface {nic}"));
-            part + &nic.unwrap_or_default()
-        };
-        let source = part(row.source_gpu, row.source_rank, &row.source_nic);
-        let target = part(row.target_gpu, row.target_rank, &row.target_nic);
-        Some([
-            Self { host: from, part: source, is_source: true },
-            Self { host: to, part: target, is_source: false },
-        ])
-    }
-}
-
-/// What is wrong between hosts, by the host whose fault it is. An end that is well with other hosts
-/// is not at fault; if both are, or neither was measured with others, both are suspect.
-fn between(rows: &[Seen<'_>], low: &Compared, places: &Places) -> BTreeMap<usize, Vec<Reason>> {
-    let mut bad: Vec<(&Row, [End; 2], String, String)> = Vec::new();
-    let mut well: HashMap<(Option<Operation>, End), BTreeSet<usize>> = HashMap::new();
-    for seen in rows {
-        let Seen { row, is_replaced, .. } = seen;
-        let Some([source, target]) = End::both(row, places) else { continue };
-        match faults(seen, low).into_iter().next() {
-            Some((what, shown)) => bad.push((row, [source, target], what, shown)),
-            None if row.status == Status::Ok && !is_replaced => {
-                let (from, to) = (source.host, target.host);
-                well.entry((row.operation, source)).or_default().insert(to);
-                well.entry((row.operation, target)).or_default().insert(from);
-            }
-            None => {}
-        }
-    }
-    let is_well = |row: &Row, end: &End, partner: &End| {
-        let others = well.get(&(row.operation, end.clone()));
-        others.is_some_and(|others| others.iter().any(|other| *other != partner.host))
-    };
-    let mut at_fault: BTreeMap<(usize, Fitness, String), Found<'_>> = BTreeMap::new();
-    for (row, [source, target], what, shown) in bad {
-        let mut blame = |end: &End, verdict: Fitness| {
-            let role = if end.is_source { "a source" } else { "a target" };
-            let said = match verdict {
-                Fitness::Unfit => format!("{} as {role}: ", end.part),
-                _ => String::new(),
-            };
-            let found = at_fault.entry((end.host, verdict, said)).or_default();
-            found.push((row, format!("{what}: {shown}")));
-        };
-        match (is_well(row, &source, &target), is_well(row, &target, &source)) {
-            (true, false) => blame(&target, Fitness::Unfit),
-            (false, true) => blame(&source, Fitness::Unfit),
-            (true, true) | (false, false) => {
-                blame(&source, Fitness::Suspect);
-                blame(&target, Fitness::Suspect);
-            }
-        }
-    }
-    let mut all: BTreeMap<usize, Vec<Reason>> = BTreeMap::new();
-    for ((host, verdict, part), rows) in at_fault {
-        let Some((said, shown)) = said_of("is wrong", &rows) else { continue };
-        let reason = Reason { verdict, stage: Stage::Pairs, said: part + &said, shown };
-        all.entry(host).or_default().push(reason);
     }
     all
 }

@@ -196,6 +196,12 @@ pub fn shown(system: &System) -> Survey {
     }
 }
 
+/// The number of this instance of EC2, as the firmware of its Nitro system has it; none elsewhere.
+pub fn instance_id(system: &System) -> Option<String> {
+    let tag = system.text("/sys/devices/virtual/dmi/id/board_asset_tag").ok()?;
+    Some(tag).filter(|tag| tag.starts_with("i-"))
+}
+
 /// The NUMA nodes; none if the kernel has no such folder.
 pub(super) fn nodes(system: &System, missing: &mut Vec<String>) -> Vec<SurveyedNode> {
     let names = pci::optional(system.names(NODES), missing).unwrap_or_default();

@@ -63,7 +63,7 @@ const DIAGNOSIS: &str = " NCCL DIAG [INFO] ";
 /// What of that is a fault, and not something that could not be looked at: strings of `libnccl.so.2`
 /// 2.32.3 (wheel nvidia-nccl-cu13), NCCL user guide, Troubleshooting, Diagnostics. Variables of ranks
 /// may differ.
-const FAULTS: [&str; 15] = [
+const FAULTS: [&str; 16] = [
     "p2p: only ",
     "p2p: write mismatch",
     "p2p: read mismatch",
@@ -79,6 +79,7 @@ const FAULTS: [&str; 15] = [
     "NVLink: link-count mismatch",
     "NVLink: inactive link(s)",
     "NVLink: inconsistent link speeds",
+    " Gbit/s, >30% off median ",
 ];
 
 /// What kind of warning `text` is; `None` if it is none.
@@ -146,6 +147,12 @@ mod tests {
                 Some(WarningKind::Diagnosis),
             ),
             (None, "node0:24563 NCCL DIAG [OK]   p2p: verified P2P access", None),
+            (
+                None,
+                "a:1 NCCL DIAG [INFO] net bw: cross-nic rank 3 (b): 265.1 Gbit/s, >30% off median 391.5 \
+                 Gbit/s in comm 0x1",
+                Some(WarningKind::Diagnosis),
+            ),
             (None, "a:1 NCCL DIAG [INFO] net bw: required external tool missing in comm 0x1", None),
             (Some(Level::Warn), "something new", Some(WarningKind::Other)),
             (Some(Level::Info), "NVLS multicast support is available on dev 0", None),

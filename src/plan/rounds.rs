@@ -31,7 +31,7 @@ pub(crate) fn halves(groups: &[Range<usize>]) -> Vec<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{collections::BTreeSet, iter};
 
     use super::*;
 
@@ -44,7 +44,7 @@ mod tests {
             let is_slow = |group: &Range<usize>| {
                 places.iter().any(|place| group.contains(place) && group.contains(&(place + 1)))
             };
-            let mut slow = Vec::from([0..count]);
+            let mut slow: Vec<Range<usize>> = iter::once(0..count).collect();
             let mut smallest: Vec<Range<usize>> = Vec::new();
             let mut levels = 0;
             while !slow.is_empty() {

@@ -104,7 +104,7 @@ impl Domain {
 }
 
 /// A host with the ranks on it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Host {
     /// Its name in the network.
@@ -113,6 +113,9 @@ pub struct Host {
     pub ranks: Vec<Rank>,
     /// What is there.
     pub topology: Topology,
+    /// The nodes of the network above it, the farthest first; none: they are not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub network_nodes: Vec<String>,
 }
 
 /// A machine, as far as cases depend on it.

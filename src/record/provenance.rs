@@ -130,7 +130,7 @@ impl Provenance {
         let effort = Effort::default();
         let topology = crate::plan::topology::tests::machine(&[&[0, 1]]);
         let ranks = vec![Rank(0), Rank(1)];
-        let host = Host { name: "here".to_owned(), ranks, topology };
+        let host = Host { name: "here".to_owned(), ranks, topology, ..Host::default() };
         Self::collect(1, effort, None, None, &[host])
     }
 }

@@ -2,10 +2,13 @@
 
 use std::{collections::HashMap, fs, ops::Range, path::Path};
 
+use serde::Deserialize;
+
 use super::{
     Ending, Failure, Format,
     estimate::Estimate,
     leader::Run,
+    sites::Site,
     step::{Part, Step},
     steps,
     worker::Lost,
@@ -85,6 +88,43 @@ fn within(steps: Vec<Step>, estimate: &Estimate, budget_s: f64) -> Vec<Step> {
         ),
     }));
     kept
+}
+
+/// What `aws ec2 describe-instance-topology` prints, as far as it counts here (EC2 API reference,
+/// InstanceTopology).
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Placement {
+    instances: Vec<Placed>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Placed {
+    instance_id: String,
+    /// The farthest first.
+    network_nodes: Option<Vec<String>>,
+}
+
+/// Tells each host the nodes of the network above it, that `file` has.
+pub(super) fn place(file: &Path, sites: &mut [Site]) -> Result<(), Failure> {
+    let name = file.display();
+    let fail = |reason: String| Failure::Start(format!("--placement {name}: {reason}"));
+    let text = fs::read_to_string(file).map_err(|err| fail(err.to_string()))?;
+    let placement: Placement = serde_json::from_str(&text).map_err(|err| {
+        fail(format!("not what `aws ec2 describe-instance-topology` prints: {err}"))
+    })?;
+    for site in sites {
+        let host = &site.host.name;
+        let untold = "is no instance of EC2 that says which it is: leave the flag out";
+        let own = site.instance_id.as_ref().ok_or_else(|| fail(format!("{host} {untold}")))?;
+        let placed = placement.instances.iter().find(|placed| placed.instance_id == *own);
+        let nodes = placed.and_then(|placed| placed.network_nodes.clone());
+        site.host.network_nodes = nodes.filter(|nodes| !nodes.is_empty()).ok_or_else(|| {
+            fail(format!("no network nodes of {own} ({host}): ask for all instances of the run"))
+        })?;
+    }
+    Ok(())
 }
 
 /// What the run in `folder` measured, if it is of such a machine as `now`.

@@ -46,6 +46,9 @@ pub(super) fn lead(
     ranks: &mut Ranks,
 ) -> Result<Ending, Failure> {
     let is_launched = ranks.launcher.is_some();
+    if let Some(file) = &options.check.placement {
+        check::place(file, &mut sites)?;
+    }
     let steps = steps::plan(request, &mut sites, is_launched).map_err(Failure::Start)?;
     let simulation = sites[0].simulation.take();
     let examined: Vec<Member> =

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     judge::doctor::Member,
-    machine,
+    machine::{self, survey, system::System},
     plan::{
         TransportKind,
         topology::{Host, Topology},
@@ -37,6 +37,8 @@ pub(super) struct Site {
     pub(super) judged: Judged,
     /// What the doctor finds as each of its ranks, for a check.
     pub(super) examined: Vec<Member>,
+    /// Its number as an instance of EC2, if it is one.
+    pub(super) instance_id: Option<String>,
 }
 
 /// What one rank sees of its host.
@@ -79,7 +81,7 @@ pub(super) fn find(
     let views = ranks.on_this_host().gather(view.clone()).map_err(Failure::start)?;
     let place = if ranks.launcher.is_some() { format!("{name}: ") } else { String::new() };
     let site = views.map(|views| {
-        let host = Host { name, ranks: members, topology: Topology::default() };
+        let host = Host { name, ranks: members, ..Host::default() };
         site(host, views, options, transports, &place)
     });
     let sites = ranks.world.gather(site).map_err(Failure::start)?;
@@ -126,7 +128,8 @@ fn site(
     };
     let absent = options.asked.transports.iter().filter_map(why_not).collect();
     let judged = judge::look(options, &topology).map_err(|reason| format!("{place}{reason}"))?;
-    Ok(Site { host: Host { topology, ..host }, absent, simulation, judged, examined })
+    let instance_id = survey::instance_id(System::here());
+    Ok(Site { host: Host { topology, ..host }, absent, simulation, judged, examined, instance_id })
 }
 
 /// The topology of this machine. Loads libfabric and NCCL if the run measures them.

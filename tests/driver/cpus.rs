@@ -30,7 +30,8 @@ fn cpus_around(ranks: u32, request: &Request) -> Vec<[Vec<u32>; 2]> {
     let _alone = rdma::alone();
     let topology = narrow_topology();
     let own = (0..ranks).map(Rank).collect();
-    let host = Host { name: "here".to_owned(), ranks: own, topology: topology.clone() };
+    let host =
+        Host { name: "here".to_owned(), ranks: own, topology: topology.clone(), ..Host::default() };
     let request = Request { ranks: Some(ranks), ..request.clone() };
     let mut cases = plan::cases(&request, &topology).unwrap();
     cases.extend(plan::cases_across_hosts(&request, &[host]).unwrap());

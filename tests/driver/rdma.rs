@@ -50,7 +50,8 @@ fn outcomes(ranks: u32, request: &Request) -> Vec<(plan::Case, Outcome)> {
     let mut topology = machine::topology().unwrap();
     topology.nics = machine::offered_nics(None);
     let own = (0..ranks).map(Rank).collect();
-    let host = Host { name: "here".to_owned(), ranks: own, topology: topology.clone() };
+    let host =
+        Host { name: "here".to_owned(), ranks: own, topology: topology.clone(), ..Host::default() };
     let cases = plan::cases_across_hosts(request, &[host]).unwrap();
     let run = |local: Local| {
         let mut world = World::local(local).unwrap();

@@ -10,6 +10,7 @@ mod adding;
 mod answer;
 mod architecture;
 mod attribution;
+mod burn_in;
 mod catalogue;
 mod check;
 mod check_scripts;

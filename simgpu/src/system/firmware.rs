@@ -15,7 +15,7 @@ const HUGE_PAGES_OF_EFA: u32 = 5128;
 /// Writes all of it.
 pub(super) fn describe(tree: &mut Tree, machine: &Machine) {
     let host = &machine.host;
-    dmi(tree, host);
+    dmi(tree, machine);
     kernel(tree, machine);
     tree.text("/proc/cpuinfo", processor(host));
     tree.text("/proc/meminfo", memory(host, !machine.nics.is_empty()));
@@ -28,7 +28,8 @@ pub(super) fn describe(tree: &mut Tree, machine: &Machine) {
     tree.line("/sys/devices/system/clocksource/clocksource0/current_clocksource", clock);
 }
 
-fn dmi(tree: &mut Tree, host: &Host) {
+fn dmi(tree: &mut Tree, machine: &Machine) {
+    let host = &machine.host;
     let vendor = match host.platform {
         Platform::Nitro | Platform::Metal => "Amazon EC2",
         Platform::Xen => "Xen",
@@ -39,7 +40,9 @@ fn dmi(tree: &mut Tree, host: &Host) {
     tree.line(format!("{DMI}/product_name"), &host.product);
     if matches!(host.platform, Platform::Nitro | Platform::Metal) {
         tree.line(format!("{DMI}/board_vendor"), vendor);
-        tree.line(format!("{DMI}/board_asset_tag"), "i-00000000000000001");
+        // Each host of a cluster is an instance of its own.
+        let number = machine.first_gpu as usize / machine.gpus.len().max(1) + 1;
+        tree.line(format!("{DMI}/board_asset_tag"), format!("i-{number:017x}"));
         tree.line(format!("{DMI}/chassis_asset_tag"), vendor);
     }
     for secret in ["board_serial", "product_serial", "product_uuid"] {

@@ -257,7 +257,7 @@ fn domain_host(number: u32) -> Host {
         lack: None,
     };
     let topology = Topology { gpus: gpus(4), domain: Some(domain), ..Topology::default() };
-    Host { name: format!("host-{number}"), ranks: vec![Rank(number)], topology }
+    Host { name: format!("host-{number}"), ranks: vec![Rank(number)], topology, ..Host::default() }
 }
 
 #[test]

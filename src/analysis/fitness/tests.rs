@@ -22,6 +22,7 @@ fn host(number: u32, gpus: u32) -> Host {
         name: format!("host{number}"),
         ranks: vec![Rank(number)],
         topology: Topology { gpus: topology::tests::gpus(gpus), ..Topology::default() },
+        ..Host::default()
     }
 }
 
@@ -394,7 +395,12 @@ fn cluster(count: usize) -> Vec<Host> {
 fn of_pairs(hosts: &[Host], rows: &[Row]) -> BTreeMap<usize, Vec<Reason>> {
     let seen = |row| Seen { row, host: None, is_optional: false, is_replaced: false };
     let seen: Vec<Seen<'_>> = rows.iter().map(seen).collect();
-    between(&seen, &low_rows(&seen, &Baseline::default(), hosts), &Places::of(hosts))
+    between::reasons(
+        &seen,
+        &low_rows(&seen, &Baseline::default(), hosts),
+        &Places::of(hosts),
+        hosts,
+    )
 }
 
 #[test]

@@ -52,6 +52,10 @@ impl Group<'_> {
                 );
                 Some(("is below what is expected", shown))
             }
+            // What is wrong with a GPU or with NVLink is told by the rows of its host.
+            Status::Ok if self.row.reason.contains("net bw: ") => {
+                Some(("is flagged nccl_diagnosis", reason()))
+            }
             Status::Ok | Status::Skipped => None,
         }
     }

@@ -36,7 +36,12 @@ fn hosts(ranks: &[u32], topology: &Topology) -> Vec<Host> {
     let host = |(number, &count): (usize, &u32)| {
         let own = (next..next + count).map(Rank).collect();
         next += count;
-        Host { name: format!("host{number}"), ranks: own, topology: topology.clone() }
+        Host {
+            name: format!("host{number}"),
+            ranks: own,
+            topology: topology.clone(),
+            ..Host::default()
+        }
     };
     ranks.iter().enumerate().map(host).collect()
 }

@@ -35,6 +35,14 @@ pub struct CheckOptions {
     #[arg(long, value_name = "FOLDER")]
     pub baseline: Option<PathBuf>,
 
+    /// What `aws ec2 describe-instance-topology` prints, of all hosts
+    ///
+    /// File with what `aws ec2 describe-instance-topology` prints of all hosts: the nodes of the
+    /// network above each of them. Ways between hosts are compared with those of as many nodes in
+    /// common, and the nodes are told where one is wrong
+    #[arg(long, value_name = "FILE")]
+    pub placement: Option<PathBuf>,
+
     /// File for the names of the hosts that are unfit
     ///
     /// File for the names of the hosts that are unfit, a line each; empty if none is
