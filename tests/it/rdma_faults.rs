@@ -20,7 +20,7 @@ use crate::common::{
 fn line(output: &Path) -> String {
     format!(
         "rdma --provider tcp --memory host --operation write --pattern one-way --sizes 64K \
-         --time-limit 1s --precision 0.0001 --deadline 15s --no-report --output {}",
+         --time-limit 1s --precision 0.0001 --deadline 40s --no-report --output {}",
         output.display()
     )
 }
