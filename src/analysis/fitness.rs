@@ -275,7 +275,7 @@ pub fn judge(
             HostFitness::of(&hosts[number], reasons)
         })
         .collect();
-    for (host, reasons) in together::reasons(rows, hosts, &all) {
+    for (host, reasons) in together::reasons(rows, &low, hosts, &all) {
         let known = std::mem::take(&mut all[host].reasons);
         all[host] = HostFitness::of(&hosts[host], [known, reasons].concat());
     }
@@ -302,6 +302,9 @@ fn of_problems(problems: &[Problem], host: &Host) -> Vec<Reason> {
         .collect()
 }
 
+/// What is said of a row that is slower than it should be.
+const BELOW: &str = "is below what is expected";
+
 /// What is wrong with a row, and what shows it.
 fn faults(seen: &Seen<'_>, low: &Compared) -> Vec<(String, String)> {
     let Seen { row, is_replaced, .. } = seen;
@@ -317,7 +320,7 @@ fn faults(seen: &Seen<'_>, low: &Compared) -> Vec<(String, String)> {
     add("took another path than it should", is_other.then_some(shown));
     let is_below = row.verdict == Some(RowVerdict::Below) && !is_replaced;
     let shown = row.verdict_reason.clone().unwrap_or_default();
-    add("is below what is expected", is_below.then_some(shown));
+    add(BELOW, is_below.then_some(shown));
     if let Some((what, shown)) = low.slow.get(&row.case) {
         add(what, Some(shown.clone()));
     }

@@ -1,6 +1,6 @@
 //! `g2g check`: what fits into its time, and the verdicts on the hosts.
 
-use std::{collections::HashMap, fs, ops::Range, path::Path};
+use std::{collections::HashMap, fs, iter, ops::Range, path::Path};
 
 use serde::Deserialize;
 
@@ -148,7 +148,10 @@ pub(super) fn baseline(folder: &Path, now: &Provenance) -> Result<Baseline, Fail
 /// The problem of the host whose rank was lost in `step`, if it is known which.
 pub(super) fn lost_rank(lost: &Lost, step: &Step) -> Option<Problem> {
     let rank = lost.rank?;
-    let stage = Stage::of(step.cases().next()?.transport)?;
+    let stage = match step.is_together() {
+        true => Stage::Together,
+        false => Stage::of(step.cases().next()?.transport)?,
+    };
     let said = format!("rank {} does not answer", rank.0);
     Some(Problem { stage, ranks: vec![rank.0], said, shown: lost.reason.clone() })
 }
@@ -200,32 +203,30 @@ impl Run<'_> {
     fn narrower(&self, rows: &[Row], again: &[(usize, Step)], steps: &[Step]) -> Vec<Step> {
         let planned = self.planned_rows();
         let mut next = planned + again.len();
-        let of_all = self.steps.iter().position(|step| match step {
-            Step::Apart(parts) => parts.iter().all(|part| part.case.collective().is_some()),
-            Step::Absent { .. } | Step::OnEachHost(_) | Step::AcrossHosts(_) => false,
-        });
+        let of_all = self.steps.iter().position(Step::is_together);
         let Some(of_all) = of_all.filter(|_| rows.len() >= next) else { return Vec::new() };
         let place: usize = self.steps[..of_all].iter().map(Step::rows).sum();
         let second = again.iter().position(|(of, _)| *of == place);
         let row = &rows[second.map_or(place, |second| planned + second)];
+        if !fitness::is_slow(row) {
+            return Vec::new();
+        }
         let seen = self.seen_of(rows, again, steps);
         let told = fitness::judge(&seen, &self.baseline, &self.problems, &self.hosts);
         let is_told =
             |reason: &Reason| reason.stage != Stage::Together && reason.verdict <= Fitness::Suspect;
-        let mut slow = Vec::new();
-        if fitness::is_slow(row) && !told.iter().flat_map(|host| &host.reasons).any(is_told) {
-            slow.push(0..self.hosts.len());
+        if told.iter().flat_map(|host| &host.reasons).any(is_told) {
+            return Vec::new();
         }
+        let mut slow: Vec<Range<usize>> = iter::once(0..self.hosts.len()).collect();
         let mut steps = Vec::new();
         loop {
             let halves = plan::halves(&slow);
             let part = |half: &Range<usize>| {
                 steps::together(self.request, &self.hosts[half.clone()], row.size_bytes?).ok()?
             };
-            let parts: Vec<Part> = halves.iter().filter_map(part).collect();
-            if parts.is_empty() {
-                return steps;
-            }
+            let parts: Option<Vec<Part>> = halves.iter().map(part).collect();
+            let Some(parts) = parts.filter(|parts| !parts.is_empty()) else { return steps };
             steps.push(Step::Apart(parts));
             let Some(measured) = rows.get(next..next + halves.len()) else { return steps };
             next += halves.len();

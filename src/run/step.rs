@@ -116,6 +116,14 @@ impl Step {
         }
     }
 
+    /// Whether it is a collective of all hosts of a check, or of groups of them.
+    pub(super) fn is_together(&self) -> bool {
+        match self {
+            Self::Apart(parts) => parts.iter().all(|part| part.case.collective().is_some()),
+            Self::Absent { .. } | Self::OnEachHost(_) | Self::AcrossHosts(_) => false,
+        }
+    }
+
     /// How many places there are for cases that are measured at the same time.
     pub(super) fn places(&self) -> usize {
         match self {

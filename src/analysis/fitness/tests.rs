@@ -548,7 +548,7 @@ fn of_hosts_that_are_slow_together_the_smallest_group_is_suspect() {
     let told = |rows: &[Row], fault| {
         let seen = |row| Seen { row, host: None, is_optional: false, is_replaced: false };
         let seen: Vec<Seen<'_>> = rows.iter().map(seen).collect();
-        let reasons = together::reasons(&seen, &hosts, &known(fault));
+        let reasons = together::reasons(&seen, &Compared::default(), &hosts, &known(fault));
         let said = |(host, all): (usize, Vec<Reason>)| (host, all[0].verdict, all[0].said.clone());
         reasons.into_iter().map(said).collect::<Vec<_>>()
     };
@@ -567,6 +567,9 @@ fn of_hosts_that_are_slow_together_the_smallest_group_is_suspect() {
     let said = "all_reduce of all 8 hosts is below what is expected, though that of each half of \
                 them is not";
     assert!(whole.iter().all(|(_, verdict, own)| (*verdict, &**own) == (Fitness::Suspect, said)));
+    // What happens to a GPU meanwhile is not passed over.
+    let flagged = Row { flags: "xid".to_owned(), ..together(&hosts, (0, 7), 95.0) };
+    assert!(told(&[flagged], None).iter().all(|(.., said)| said.ends_with("is flagged xid")));
     // So few samples that there is no interval: far below is slow, and else nothing is known.
     let few = |gb_s| Row { verdict: Some(RowVerdict::Unknown), ..together(&hosts, (0, 7), gb_s) };
     assert_eq!(told(&[few(40.0)], None)[0].1, Fitness::Suspect);

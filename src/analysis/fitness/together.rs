@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
-use super::{Fitness, HostFitness, Reason, Seen, Stage, rate, unknown};
+use super::{BELOW, Compared, Fitness, HostFitness, Reason, Seen, Stage, faults, rate, unknown};
 use crate::{
     judge::expected::Verdict as RowVerdict,
     plan::topology::Host,
@@ -12,16 +12,21 @@ use crate::{
 
 /// Whether a collective is slow: below what is expected, or so far below that it needs no interval.
 pub fn is_slow(row: &Row) -> bool {
-    let is_far_below = rate(row)
-        .zip(row.expected_gb_s_low)
-        .is_some_and(|(gb_s, low)| row.status == Status::Ok && gb_s < low / 2.0);
-    is_far_below || row.verdict == Some(RowVerdict::Below)
+    row.verdict == Some(RowVerdict::Below) || far_below(row).is_some()
+}
+
+/// What shows that a collective reaches less than half of what is expected at least.
+fn far_below(row: &Row) -> Option<String> {
+    let (gb_s, low) = (rate(row)?, row.expected_gb_s_low?);
+    let from = row.expected_from.as_deref().unwrap_or_default();
+    (row.status == Status::Ok && gb_s < low / 2.0)
+        .then(|| format!("{gb_s:.3} GB/s, and {low:.3} GB/s at least are expected: {from}"))
 }
 
 /// A collective of some hosts, by their places.
 struct Group<'a> {
     hosts: RangeInclusive<usize>,
-    row: &'a Row,
+    seen: &'a Seen<'a>,
 }
 
 impl Group<'_> {
@@ -36,28 +41,9 @@ impl Group<'_> {
     }
 
     /// What is wrong with it, and what shows it.
-    fn fault(&self) -> Option<(&'static str, String)> {
-        let reason = || self.row.reason.clone();
-        match self.row.status {
-            Status::Corrupt => Some(("is corrupt", reason())),
-            Status::Failed => Some(("failed", reason())),
-            Status::Ok if is_slow(self.row) => {
-                let [own, least, expected] =
-                    [rate(self.row), self.row.expected_gb_s_low, self.row.expected_gb_s]
-                        .map(Option::unwrap_or_default);
-                let from = self.row.expected_from.as_deref().unwrap_or_default();
-                let shown = format!(
-                    "{own:.3} GB/s of bus bandwidth; {expected:.3} GB/s, and at least \
-                     {least:.3} GB/s, are expected: {from}"
-                );
-                Some(("is below what is expected", shown))
-            }
-            // What is wrong with a GPU or with NVLink is told by the rows of its host.
-            Status::Ok if self.row.reason.contains("net bw: ") => {
-                Some(("is flagged nccl_diagnosis", reason()))
-            }
-            Status::Ok | Status::Skipped => None,
-        }
+    fn fault(&self, low: &Compared) -> Option<(String, String)> {
+        let far = far_below(self.seen.row).map(|shown| (BELOW.to_owned(), shown));
+        far.or_else(|| faults(self.seen, low).into_iter().next())
     }
 }
 
@@ -65,6 +51,7 @@ impl Group<'_> {
 /// which something is wrong are suspect, unless one of them is known to have a fault.
 pub(super) fn reasons(
     rows: &[Seen<'_>],
+    low: &Compared,
     hosts: &[Host],
     known: &[HostFitness],
 ) -> BTreeMap<usize, Vec<Reason>> {
@@ -74,13 +61,13 @@ pub(super) fn reasons(
     let own = rows.iter().filter(|seen| Stage::of_row(seen.row) == Some(Stage::Together));
     let groups: Vec<Group<'_>> = own
         .filter(|seen| !seen.is_replaced && !seen.is_optional)
-        .filter_map(|Seen { row, .. }| {
-            let [first, last] = [place(&row.source_host)?, place(&row.target_host)?];
-            Some(Group { hosts: first..=last, row })
+        .filter_map(|seen| {
+            let [first, last] = [&seen.row.source_host, &seen.row.target_host].map(place);
+            Some(Group { hosts: first?..=last?, seen })
         })
         .collect();
-    let bad = groups.iter().filter_map(|group| Some((group, group.fault()?)));
-    let bad: Vec<(&Group<'_>, (&'static str, String))> = bad.collect();
+    let bad = groups.iter().filter_map(|group| Some((group, group.fault(low)?)));
+    let bad: Vec<(&Group<'_>, (String, String))> = bad.collect();
     let is_smallest = |group: &Group<'_>| !bad.iter().any(|(other, _)| other.is_within(group));
     let has_fault = |host: usize| known[host].verdict <= Fitness::Suspect;
     let smallest = bad.iter().filter(|(group, _)| is_smallest(group));
@@ -103,7 +90,8 @@ pub(super) fn reasons(
             all.entry(host).or_default().push(reason);
         }
     }
-    for Group { hosts, row } in &groups {
+    for Group { hosts, seen } in &groups {
+        let row = seen.row;
         let is_open = row.verdict == Some(RowVerdict::Unknown)
             && row.expected_gb_s.is_some()
             && !is_slow(row);

@@ -30,10 +30,8 @@ const WANTED: &str = "INIT,ENV,GRAPH,TUNING,NVLS,NET";
 /// Troubleshooting, Diagnostics).
 const DIAGNOSTICS: [&str; 2] = ["NCCL_RUN_DIAGNOSTICS", "NCCL_RUN_RAS_DIAGNOSTICS"];
 
-/// How their lines are marked.
-const DIAGNOSIS: &str = " NCCL DIAG ";
-
-/// The first line of what a thread of NCCL tells soon after, and the beginning of its last.
+/// The first line of what a thread of NCCL tells of a communicator soon after, and the beginning of the
+/// last.
 const LATER: [&str; 2] = ["=== RAS Diagnostics ===", "RAS diagnostics completed in"];
 
 /// How long to wait for it. It takes some ten milliseconds.
@@ -126,7 +124,8 @@ pub fn take() -> Option<String> {
     Some(std::mem::take(&mut log.text))
 }
 
-/// Makes communicators. What NCCL's diagnostics find then is kept with its log.
+/// Makes communicators. What NCCL's diagnostics print then, and all that is printed beside it, is kept
+/// with its log.
 pub(super) fn diagnosed<T>(make: impl FnOnce() -> T) -> T {
     let is_on =
         |name: &&str| env::var(name).is_ok_and(|value| !["", "0"].contains(&value.as_str()));
@@ -144,14 +143,14 @@ pub(super) fn diagnosed<T>(make: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let [first, last] = LATER;
     let mut text = output.text();
-    while text.contains(first) && !text.contains(last) && began.elapsed() < LATER_PATIENCE {
+    let is_whole = |text: &str| text.matches(first).count() <= text.matches(last).count();
+    while !is_whole(&text) && began.elapsed() < LATER_PATIENCE {
         thread::sleep(Duration::from_millis(5));
         text = output.text();
     }
     drop(output);
-    let lines = text.split_inclusive('\n').filter(|line| line.contains(DIAGNOSIS));
     if let Some(mut log) = log() {
-        lines.for_each(|line| log.add(line.as_bytes()));
+        text.lines().for_each(|line| log.add(format!("{line}\n").as_bytes()));
     }
     made
 }

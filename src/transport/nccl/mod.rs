@@ -112,15 +112,16 @@ impl Nccl {
             let own = own.map(|(&gpu, number)| Ok((self.gpus.ready(gpu)?.context.clone(), number)));
             let own = own.collect::<Result<Vec<_>, Error>>()?;
             let patience = world.deadline();
-            let made = log::diagnosed(|| {
-                Communicator::all(self.library, &own, &id, nccl.members, patience)
-            });
-            let made = made.map_err(|source| Error::together(MAKE, source))?;
-            joined.all = made.into_iter().map(Rc::new).collect();
-            joined.parts = match nccl.split {
-                Some(_) => divided(&joined.all, first, nccl)?,
-                None => joined.all.clone(),
-            };
+            log::diagnosed(|| {
+                let made = Communicator::all(self.library, &own, &id, nccl.members, patience)
+                    .map_err(|source| Error::together(MAKE, source))?;
+                joined.all = made.into_iter().map(Rc::new).collect();
+                joined.parts = match nccl.split {
+                    Some(_) => divided(&joined.all, first, nccl)?,
+                    None => joined.all.clone(),
+                };
+                Ok::<(), Error>(())
+            })?;
         }
         *self.communicators.borrow_mut() = Some(joined.clone());
         Ok(joined)
