@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicPtr, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering},
         mpsc::{self, RecvTimeoutError, Sender},
     },
     thread,
@@ -12,6 +12,24 @@ use std::{
 
 use super::{CallError, signal::exit_now};
 use crate::stderr;
+
+/// Whether a process that hangs says so and stays.
+static STAYS: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process stays where it hangs, after it has said so: others go on without it, and end
+/// it when they are done.
+pub fn stay_where_it_hangs(stays: bool) {
+    STAYS.store(stays, Ordering::Relaxed);
+}
+
+/// The end of a process that hangs.
+fn end(sentence: &str) -> ! {
+    stderr::say(&format!("error: {sentence}"));
+    while STAYS.load(Ordering::Relaxed) {
+        thread::park();
+    }
+    exit_now(1)
+}
 
 /// Ends the process with a sentence and exit code 1, unless it is dropped in time or
 /// [`Watchdog::beat`] is called again and again.
@@ -34,8 +52,7 @@ impl Watchdog {
             while ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 let now = heard.load(Ordering::Relaxed);
                 if now == before {
-                    stderr::say(&format!("error: {sentence}"));
-                    exit_now(1);
+                    end(&sentence);
                 }
                 before = now;
             }
@@ -115,11 +132,10 @@ pub(super) fn watch_calls() -> std::io::Result<()> {
                 // SAFETY: a pointer that is not null is one to a static.
                 let name = unsafe { *call };
                 let limit = limit.as_secs();
-                stderr::say(&format!(
-                    "error: {name} has not come back within {limit} s: the driver hangs; `dmesg` \
-                     and `nvidia-smi -q` may tell why"
+                end(&format!(
+                    "{name} has not come back within {limit} s: the driver hangs; `dmesg` and \
+                     `nvidia-smi -q` may tell why"
                 ));
-                exit_now(1);
             }
         }
     };

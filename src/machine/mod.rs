@@ -26,7 +26,7 @@ use crate::ffi::nvml::Nvml;
 pub use crate::ffi::nvml::{Fabric, FabricState, Gpu as NvmlGpu, NvLink};
 pub use crate::ffi::{
     simulation::{attach as simulate, host as simulated_host, join as join_simulation},
-    watchdog::limit_calls,
+    watchdog::{limit_calls, stay_where_it_hangs},
 };
 
 use self::system::System;

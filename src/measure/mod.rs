@@ -271,9 +271,13 @@ fn phases(
     if iterations.warm_up > 0 {
         passes.run(Some(iterations.warm_up), 1)?;
     }
-    let operations = passes.warm_up(stop)?;
+    let compares_each = effort.compares_each && !clock.is_streaming;
+    let operations = match compares_each {
+        true => clock.operations_step,
+        false => passes.warm_up(stop)?,
+    };
     // Each sample of a pointer chase verifies what it read.
-    if case.operation != Operation::Chase {
+    if case.operation != Operation::Chase && !compares_each {
         *phase = Phase::Proof;
         passes.prove()?;
     }
@@ -531,8 +535,12 @@ impl Passes<'_> {
     ) -> Result<Times, Ended> {
         let began = transport::machine_now();
         let mut times = Times::default();
-        let wanted =
-            |times: &Times, each| next(&times.all, each, transport::machine_now().since(began));
+        let is_stream = operations.is_some() && self.clock.is_streaming;
+        let most = if self.effort.compares_each && !is_stream { 1 } else { usize::MAX };
+        let wanted = |times: &Times, each| {
+            let samples = next(&times.all, each, transport::machine_now().since(began));
+            samples.map(|count| count.min(most))
+        };
         let mut decision: Decision = Ok(wanted(&times, self.each).map(|count| self.batch(count)));
         for batch in 0.. {
             may_go_on()?;

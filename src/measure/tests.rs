@@ -106,15 +106,15 @@ impl Witness for Onlooker {
 fn tell(operation: Operation, support: Support, wrong: bool) -> (Outcome, Vec<&'static str>) {
     let clock = Clock::of_host(Duration::from_nanos(20));
     let diary = Diary { notes: Notes::default(), support, wrong, clock };
-    let outcome = outcome(&diary, operation).unwrap().unwrap();
+    let outcome = outcome(&diary, operation, EFFORT).unwrap().unwrap();
     let notes = diary.notes.borrow().clone();
     (outcome, notes)
 }
 
-fn outcome(diary: &Diary, operation: Operation) -> Result<Option<Outcome>, Failed> {
+fn outcome(diary: &Diary, operation: Operation, effort: Effort) -> Result<Option<Outcome>, Failed> {
     let mut onlooker = Onlooker(Rc::clone(&diary.notes));
     let case = case(operation);
-    let experiment = Experiment { transport: diary, case: &case, effort: EFFORT, seed: 1 };
+    let experiment = Experiment { transport: diary, case: &case, effort, seed: 1 };
     measure(&mut World::single(), &experiment, &mut onlooker)
 }
 
@@ -176,6 +176,32 @@ fn a_pointer_chase_has_a_latency_and_no_bandwidth() {
     // Beside the batches it ran to be warm, and once more to be sure of how long a load lasts: it
     // has no samples that could grow.
     assert_eq!(notes.iter().filter(|&&note| note == "run").count(), 2 + 1);
+}
+
+#[test]
+fn each_operation_is_compared_where_that_is_wanted_but_for_a_stream() {
+    let clock = Clock::of_host(Duration::from_nanos(20));
+    let latency_time = Duration::from_millis(5);
+    for is_streaming in [false, true] {
+        let clock = Clock { is_streaming, ..clock };
+        let diary = Diary { notes: Notes::default(), support: Support::Yes, wrong: false, clock };
+        let effort = Effort { compares_each: true, latency_time, ..EFFORT };
+        let outcome = outcome(&diary, Operation::Copy, effort).unwrap().unwrap();
+        let Outcome::Measured(measured) = outcome else { panic!("{outcome:?}") };
+        let count =
+            |note: &str| diary.notes.borrow().iter().filter(|&&noted| noted == note).count();
+        let [runs, compared] = ["run", "verify"].map(count);
+        assert_eq!(count("fill"), compared);
+        if is_streaming {
+            // The stream at once, and one by one what lasts 5 ms in all; only the warm-up is not.
+            assert!(compared > 1 + 40 && runs - compared < 5, "{compared} of {runs}");
+            assert!(measured.operations > compared as u64);
+        } else {
+            assert_eq!((runs, compared, measured.operations), (20, 20, 20));
+            assert_eq!(measured.bandwidth.unwrap().operations_per_sample, 1);
+            assert_eq!(measured.latency.count(), 20);
+        }
+    }
 }
 
 /// Is prepared later on rank 1, and says on which ranks it is.
@@ -266,6 +292,6 @@ fn a_clock_that_often_stands_still_gives_no_number() {
         is_streaming: false,
     };
     let diary = Diary { notes: Notes::default(), support: Support::Yes, wrong: false, clock };
-    let error = outcome(&diary, Operation::Copy).unwrap_err().to_string();
+    let error = outcome(&diary, Operation::Copy, EFFORT).unwrap_err().to_string();
     assert!(error.contains("no time by its clock: give larger --sizes"), "{error}");
 }

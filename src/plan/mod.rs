@@ -279,6 +279,8 @@ pub struct Effort {
     /// Single operations are timed for this long, and longer until their median is known to
     /// `precision`. Before that at most as long are proven, each by itself.
     pub latency_time: Duration,
+    /// Whether each operation is compared before the next one begins, but for those of a stream.
+    pub compares_each: bool,
 }
 
 impl Default for Effort {
@@ -309,7 +311,8 @@ impl Level {
             Self::Normal => (0.01, ms(1000), ms(10), ms(5)),
             Self::Thorough => (0.005, ms(10_000), ms(100), ms(5000)),
         };
-        Effort { precision, time_limit, samples: None, bandwidth_time, latency_time }
+        let (samples, compares_each) = (None, false);
+        Effort { precision, time_limit, samples, bandwidth_time, latency_time, compares_each }
     }
 
     /// What copies data of a GPU.

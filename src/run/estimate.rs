@@ -70,7 +70,8 @@ fn seconds(case: &Case, effort: Effort, expected: Option<&Expected>) -> f64 {
         [effort.time_limit, effort.bandwidth_time, effort.latency_time].map(|t| t.as_secs_f64());
 
     let is_stream = case.transport == TransportKind::Rdma;
-    let sample = operation.max(sample_s);
+    let compares_each = effort.compares_each && !is_stream;
+    let sample = if compares_each { operation } else { operation.max(sample_s) };
     let (bulk, warm_up) = match (case.operation.is_latency_only(), effort.samples) {
         (true, _) => (0.0, SAMPLES * operation),
         (false, Some(count)) => (f64::from(count) * sample, warm_up(sample, has_gpus)),
@@ -88,7 +89,7 @@ fn seconds(case: &Case, effort: Effort, expected: Option<&Expected>) -> f64 {
         true => bulk.max(stream_time_min().as_secs_f64()) + STREAMS * run_in(case).as_secs_f64(),
         false => bulk,
     };
-    let single = match operation >= sample_s && !is_stream && bulk > 0.0 {
+    let single = match (operation >= sample_s || compares_each) && !is_stream && bulk > 0.0 {
         true => 0.0,
         false => (SAMPLES * operation)
             .max(latency.min(1e4 * operation))
@@ -96,8 +97,13 @@ fn seconds(case: &Case, effort: Effort, expected: Option<&Expected>) -> f64 {
             .min(limit / 2.0),
     };
     let proof = (PROOFS * (operation + check)).min(latency.max(operation + check));
-    let batches = [bulk, single].map(|pass| if pass > 0.0 { (pass / 0.25).ceil() } else { 0.0 });
-    prepare_s + warm_up + proof + bulk + single + batches.iter().sum::<f64>() * check
+    let batches = |pass: f64, is_each: bool| match is_each {
+        true => pass / operation,
+        false => (pass / 0.25).ceil(),
+    };
+    let checks = batches(bulk, compares_each) + batches(single, effort.compares_each);
+    let (warm_up, proof) = if compares_each { (0.0, 0.0) } else { (warm_up, proof) };
+    prepare_s + warm_up + proof + bulk + single + checks * check
 }
 
 /// A sample that a CPU times is confirmed by more, unless it is long.

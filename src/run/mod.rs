@@ -129,11 +129,8 @@ impl Measure {
         }
         watch(ranks.is_first())?;
         ranks.meet(request.ranks, options.mpi_lib.as_deref(), options.deadline)?;
-        if request.is_check && !ranks.is_first() {
-            // Rank 0 goes on without a rank that hangs. If that one ended, its launcher would end all.
-            let rest = options.check.budget + options.check.burn_in.unwrap_or_default();
-            machine::limit_calls((options.deadline + rest).saturating_mul(2));
-        }
+        // Rank 0 goes on without a rank that hangs. If that one ended, its launcher would end all.
+        machine::stay_where_it_hangs(request.is_check && !ranks.is_first());
         let mut transports = Transports::new(open);
         let result = match sites::find(ranks, &options, &mut transports) {
             Ok(Found { sites: Some(sites), .. }) => {
@@ -144,6 +141,7 @@ impl Measure {
             }
             Err(failure) => Err(failure),
         };
+        machine::stay_where_it_hangs(false);
         ranks.dismiss();
         result
     }

@@ -312,8 +312,9 @@ impl<'a> Worker<'a> {
             return Ok((StepResult { lost, ..StepResult::default() }, Vec::new()));
         }
         // Drops messages of a failed case in the part where it failed. The first rank of the part
-        // reports what all of its hosts have counted.
-        let met = part.as_mut().map_or(Ok(()), |part| {
+        // reports what all of its hosts have counted. Who misses a rank there does not wait for it
+        // once more.
+        let met = part.as_mut().filter(|_| lost.is_none()).map_or(Ok(()), |part| {
             part.next_round();
             if part.spans_hosts() {
                 let all = part.gather(mem::take(&mut result.seen))?;

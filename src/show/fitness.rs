@@ -1,12 +1,15 @@
 //! The verdicts of a check for a person, and for Prometheus.
 
+use std::collections::BTreeSet;
+
 use super::{
     page::{Grid, Page, Sentence, Tone},
     summary, words,
 };
 use crate::{
     analysis::fitness::{Check, Fitness, HostFitness},
-    record::Run,
+    plan::TransportKind,
+    record::{Row, Run, Status},
     units::count,
 };
 
@@ -21,6 +24,9 @@ pub fn check_page(run: &Run, check: &Check, took: Option<&str>) -> Page {
     page.title(summary::machine(provenance) + words::mark(provenance.simulated));
     page.sentence(outcome(hosts));
     page.sentence(summary::outcome(&run.rows, took));
+    if let Some(text) = pairs_left_out(&run.rows, hosts.len()) {
+        page.sentence(Sentence { tone: Tone::Note, text });
+    }
     page.lines("\n");
     let mut grid = Grid::new(["host", "verdict", "why"]).words(&["host", "verdict", "why"]);
     for host in hosts {
@@ -44,6 +50,23 @@ pub fn check_page(run: &Run, check: &Check, took: Option<&str>) -> Page {
     }
     page.lines("\n");
     page
+}
+
+/// How many pairs of so many hosts were measured, if others were not.
+fn pairs_left_out(rows: &[Row], hosts: usize) -> Option<String> {
+    let is_measured = |row: &&Row| row.transport == TransportKind::Rdma && row.status == Status::Ok;
+    let pair = |row: &'_ Row| {
+        let mut ends = [row.source_host.clone()?, row.target_host.clone()?];
+        ends.sort();
+        (ends[0] != ends[1]).then_some(ends)
+    };
+    let measured: BTreeSet<_> = rows.iter().filter(is_measured).filter_map(pair).collect();
+    let (measured, all) = (measured.len(), hosts * hosts.saturating_sub(1) / 2);
+    (0 < measured && measured < all).then(|| {
+        format!(
+            "{measured} of {all} pairs of hosts were measured: the ways of others are not judged."
+        )
+    })
 }
 
 /// A line for each host that is not fit, the worst first.

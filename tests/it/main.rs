@@ -13,6 +13,7 @@ mod attribution;
 mod burn_in;
 mod catalogue;
 mod check;
+mod check_lost;
 mod check_scripts;
 mod clusters;
 mod collectives;

@@ -10,10 +10,10 @@ use std::{
 
 use crate::common::{Rows, SOON, eventually, g2g, lab::Lab, program, text};
 
-const SECRET: &str = "G2G_SECRET=7c5a0e0c9d1f4b52a6d3";
+pub(super) const SECRET: &str = "G2G_SECRET=7c5a0e0c9d1f4b52a6d3";
 
 /// The variables of a rank.
-fn variables(rank: usize, size: usize, address: &str, port: u16) -> Vec<String> {
+pub(super) fn variables(rank: usize, size: usize, address: &str, port: u16) -> Vec<String> {
     vec![
         format!("RANK={rank}"),
         format!("WORLD_SIZE={size}"),
@@ -23,7 +23,7 @@ fn variables(rank: usize, size: usize, address: &str, port: u16) -> Vec<String> 
 }
 
 /// How a process ended within the limit, and what it said.
-fn end(child: Child, limit: Duration) -> (Option<i32>, String) {
+pub(super) fn end(child: Child, limit: Duration) -> (Option<i32>, String) {
     let mut child = child;
     let is_over = eventually(limit, || child.try_wait().unwrap().is_some());
     if !is_over {
@@ -73,7 +73,7 @@ fn ranks_of_two_hosts_measure_without_mpi() {
 }
 
 /// A rank on this machine with the variables.
-fn rank(variables: &[String], line: &str) -> Child {
+pub(super) fn rank(variables: &[String], line: &str) -> Child {
     let mut command = g2g();
     command.args(line.split_whitespace()).stdin(Stdio::null());
     for variable in variables {

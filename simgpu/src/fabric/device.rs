@@ -42,10 +42,14 @@ pub(super) fn way(machine: &Machine, kind: Kind, ends: Ends, is_direct: bool) ->
         Place::Host => false,
     };
     let protocol = if has_protocol { efa.protocol_share } else { 1.0 };
+    let sides = [source, 1 - source];
+    let rails = machine.nics.len() / machine.hosts as usize;
+    let hosts = sides.map(|end| machine.nics[ends.nics[end]].host);
+    let share = machine.network_share(hosts, Some(sides.map(|end| ends.nics[end] % rails)));
     let side = |end: usize| {
         let nic = &machine.nics[ends.nics[end]];
         Side {
-            link_gb_s: f64::from(nic.rate_gbps) / 8.0 * efa.rate_share * protocol,
+            link_gb_s: f64::from(nic.rate_gbps) / 8.0 * efa.rate_share * protocol * share,
             pcie: match ends.places[end] {
                 Place::Gpu(gpu) => pcie(machine, gpu, end == source),
                 Place::Host => None,
@@ -54,7 +58,7 @@ pub(super) fn way(machine: &Machine, kind: Kind, ends: Ends, is_direct: bool) ->
     };
     let far_ns = (0..2).filter(|end| far(*end)).count() as f64 * efa.far_ns;
     Way {
-        sides: [source, 1 - source].map(side),
+        sides: sides.map(side),
         latency_ns: efa.latency_ns + far_ns + if has_protocol { efa.protocol_ns } else { 0.0 },
         post_ns: efa.post_ns,
         operation_ns: efa.operation_ns,

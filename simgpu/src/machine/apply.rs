@@ -7,10 +7,11 @@ use toml::Spanned;
 
 use super::{
     CallFault, Driver, Efa, FailingCall, FailingNic, FailingRank, Faults, Flip, GPUS_MAX, Gpu,
-    Health, Host, Jitter, Link, Machine, Nccl, NvLinks, Pair, RankFault, Rate, Rates, apply_host,
+    Health, Host, Jitter, Link, Machine, Nccl, NvLinks, Pair, RankFault, Rate, Rates, SlowWay,
+    apply_host,
     file::{
-        CallKeys, CallWhat, FaultKeys, File, GpuKeys, PairKeys, RankKeys, RankWhat, RateKeys,
-        SlowKeys,
+        CallKeys, CallWhat, FaultKeys, File, GpuKeys, NetworkKeys, PairKeys, RankKeys, RankWhat,
+        RateKeys, SlowKeys,
     },
     health, instance, nearest_instance, nvlinks, pairs_of,
     problem::Problem,
@@ -476,8 +477,43 @@ fn faults(machine: &Machine, keys: FaultKeys) -> Result<Faults, Problem> {
         let after = count(keys.after);
         faults.nics.push(FailingNic { nic, what: keys.what, after, always: keys.always });
     }
+    for keys in &keys.network {
+        let way = slow_way(machine, keys)?;
+        faults.network.push(way);
+        let SlowWay { source, target, .. } = way;
+        if keys.both_ways && source != target {
+            faults.network.push(SlowWay { source: target, target: source, ..way });
+        }
+    }
     faults.ranks = keys.rank.into_iter().map(failing_rank).collect::<Result<_, _>>()?;
     Ok(faults)
+}
+
+/// What an entry says of the way between two hosts.
+fn slow_way(machine: &Machine, keys: &NetworkKeys) -> Result<SlowWay, Problem> {
+    let rails = machine.nics.len() / machine.hosts as usize;
+    let chosen = |of: &Option<Spanned<i64>>, key: &str, count: usize, text: &str| {
+        let Some(named) = of else { return Ok(None) };
+        let number = u32::try_from(*named.get_ref()).ok().filter(|&it| (it as usize) < count);
+        let text = || format!("there is no {text}, not {}", named.get_ref());
+        let problem = || Problem::new(named, &format!("fault.network.{key}"), text());
+        number.map(Some).ok_or_else(problem)
+    };
+    let host = |of, key| {
+        let count = machine.hosts as usize;
+        let last = count - 1;
+        chosen(of, key, count, &format!("host behind {last}"))
+    };
+    let rail = || match rails {
+        0 => "network interface in a host".to_owned(),
+        _ => format!("place of an interface behind {}", rails - 1),
+    };
+    Ok(SlowWay {
+        source: host(&keys.source, "source")?,
+        target: host(&keys.target, "target")?,
+        rail: chosen(&keys.rail, "rail", rails, &rail())?,
+        fraction: keys.fraction.get(),
+    })
 }
 
 /// What an entry says of a call that fails: one thing, and what belongs to it.

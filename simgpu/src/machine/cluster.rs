@@ -3,7 +3,7 @@
 //! The devices of all hosts are numbered one host after the other. A process is on one host, and sees
 //! what [`Machine::of_host`] gives.
 
-use super::{GPUS_MAX, Host, Link, Machine, Nic, Pair, nics::Place, pairs_of};
+use super::{GPUS_MAX, Host, Link, Machine, Nic, Pair, SlowWay, nics::Place, pairs_of};
 use crate::timing::wire::NICS;
 
 impl Machine {
@@ -133,6 +133,24 @@ impl Machine {
         }
     }
 
+    /// The share that is left of the speed of the network from a host to another, over the interface
+    /// of this place in its host at one of the ends; `None`: over the slowest.
+    pub(crate) fn network_share(&self, [from, to]: [u32; 2], rails: Option<[usize; 2]>) -> f64 {
+        let is_any = |of: Option<u32>, host: u32| of.is_none_or(|of| of == host);
+        let is_of = |way: &&SlowWay| is_any(way.source, from) && is_any(way.target, to);
+        let ways = || self.faults.network.iter().filter(is_of);
+        let share = |rails: [usize; 2]| -> f64 {
+            let is_over = |of: u32| rails.contains(&(of as usize));
+            ways().filter(|way| way.rail.is_none_or(is_over)).map(|way| way.fraction).product()
+        };
+        let all = 0..self.nics.len() / self.hosts as usize;
+        match rails {
+            _ if from == to => 1.0,
+            Some(rails) => share(rails),
+            None => all.map(|rail| share([rail; 2])).fold(1.0, f64::min),
+        }
+    }
+
     /// What the network moves for a GPU, one way, in GB/s: its share of the interfaces that are next
     /// to it, or else of its host's.
     pub(crate) fn net_gb_s(&self, gpu: u32) -> f64 {
@@ -210,6 +228,27 @@ mod tests {
         for pair in three.pairs.iter().filter(|pair| !pair.is_within_host(4)) {
             let is_one_clique = pair.source != 5 && pair.target != 5;
             assert_eq!([pair.read_allowed, pair.write_allowed], [is_one_clique; 2], "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn a_way_between_hosts_is_as_slow_as_it_is_said() {
+        let three = of_file(
+            "schema = 1\nfrom = 'p4d.24xlarge'\nhosts = 3\n\
+             [[fault.network]]\nsource = 0\ntarget = 2\nfraction = 0.5\n\
+             [[fault.network]]\nrail = 1\nboth_ways = true\nfraction = 0.8\n",
+        );
+        for (hosts, rails, share) in [
+            ([0, 2], Some([0, 0]), 0.5),
+            ([2, 0], Some([0, 0]), 1.0),
+            ([0, 1], Some([2, 3]), 1.0),
+            ([0, 1], Some([2, 1]), 0.8),
+            ([1, 1], Some([1, 1]), 1.0),
+            ([2, 0], None, 0.8),
+            ([0, 2], None, 0.4),
+        ] {
+            let found = three.network_share(hosts, rails);
+            assert!((found - share).abs() < 1e-9, "{hosts:?} {rails:?}: {found}");
         }
     }
 

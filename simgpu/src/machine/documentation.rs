@@ -69,7 +69,7 @@ fn head(table: &str) -> String {
 }
 
 /// Each table of keys: its heading, the table, and what it must have to be a table at all.
-const TABLES: [(&str, &str, &str); 18] = [
+const TABLES: [(&str, &str, &str); 19] = [
     ("### Top level", "", ""),
     ("### `[[gpu]]`", "gpu", ""),
     ("### `[[pair]]`", "pair", ""),
@@ -88,6 +88,7 @@ const TABLES: [(&str, &str, &str); 18] = [
     ("## `[[fault.health]]`", "fault.health", "what = 'lost'\n"),
     ("## `[[fault.detour]]`", "fault.detour", ""),
     ("## `[[fault.nic]]`", "fault.nic", "what = 'lost'\n"),
+    ("## `[[fault.network]]`", "fault.network", "fraction = 0.5\n"),
 ];
 
 #[test]

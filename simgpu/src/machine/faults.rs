@@ -22,6 +22,22 @@ pub struct Faults {
     /// What goes wrong with operations over network interfaces.
     #[serde(default)]
     pub nics: Vec<FailingNic>,
+    /// Ways between hosts that are slow.
+    #[serde(default)]
+    pub network: Vec<SlowWay>,
+}
+
+/// The way from a host to another, over some of their interfaces or all, at a part of its speed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SlowWay {
+    /// The host where the data is; `None`: any.
+    pub source: Option<u32>,
+    /// The host where the data goes; `None`: any.
+    pub target: Option<u32>,
+    /// The place of an interface in its host; `None`: all interfaces.
+    pub rail: Option<u32>,
+    /// The share of its speed that is left.
+    pub fraction: f64,
 }
 
 /// A rank of a communicator that fails, in one way or another.

@@ -252,6 +252,8 @@ pub(super) struct FaultKeys {
     pub detour: Vec<DetourKeys>,
     #[serde(default)]
     pub nic: Vec<NicFaultKeys>,
+    #[serde(default)]
+    pub network: Vec<NetworkKeys>,
 }
 
 /// `[[fault.slow]]`
@@ -349,6 +351,18 @@ pub(super) struct NicFaultKeys {
     pub after: Option<Count>,
     #[serde(default)]
     pub always: bool,
+}
+
+/// `[[fault.network]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NetworkKeys {
+    pub source: Option<Spanned<i64>>,
+    pub target: Option<Spanned<i64>>,
+    #[serde(default)]
+    pub both_ways: bool,
+    pub rail: Option<Spanned<i64>>,
+    pub fraction: Fraction,
 }
 
 /// `[[fault.detour]]`

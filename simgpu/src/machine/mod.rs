@@ -26,7 +26,7 @@ use std::{io, path::Path};
 use serde::{Deserialize, Serialize};
 
 pub use efa::{Efa, FailingNic, NicFault};
-pub use faults::{CallFault, FailingCall, FailingRank, Faults, Flip, Jitter, RankFault};
+pub use faults::{CallFault, FailingCall, FailingRank, Faults, Flip, Jitter, RankFault, SlowWay};
 pub use health::{
     ComputeMode, EccErrors, ErrorCounter, FabricState, Health, HealthFault, Incident, is_divisible,
 };

@@ -112,7 +112,7 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 /// Malformed files; of each the line, the key and the sentence.
-const MALFORMED: [(&str, usize, &str, &str); 62] = [
+const MALFORMED: [(&str, usize, &str, &str); 64] = [
     ("", 1, "", "missing field `schema`"),
     ("schema = 2", 1, "schema", "2 is not 1, the only value there is"),
     ("schema = 1\nshema = 1", 2, "", "unknown field `shema`"),
@@ -158,6 +158,18 @@ const MALFORMED: [(&str, usize, &str, &str); 62] = [
     ("schema = 1\n[[pair]]\nce_read = { gb_s = 0 }", 3, "pair.ce_read.gb_s", "0 is not a rate"),
     ("schema = 1\n[[pair]]\nce_read.gb_s = inf", 3, "pair.ce_read.gb_s", "inf is not a rate"),
     ("schema = 1\n[[pair]]\nsm_read.latency_ns = nan", 3, "pair.sm_read.latency_ns", "NaN is not"),
+    (
+        "schema = 1\n[[fault.network]]\nsource = 1\nfraction = 1",
+        3,
+        "fault.network.source",
+        "there is no host behind 0, not 1",
+    ),
+    (
+        "schema = 1\n[[fault.network]]\nrail = 0\nfraction = 1",
+        3,
+        "fault.network.rail",
+        "there is no network interface in a host, not 0",
+    ),
     ("schema = 1\n[[pair]]\nsource = 2", 3, "pair.source", "there is no GPU 2"),
     ("schema = 1\n[[pair]]\nsource = 1\ntarget = 1", 4, "pair.target", "is source and target"),
     (
@@ -392,11 +404,14 @@ fn faults_are_carried_over() {
          [[fault.jitter]]\nshare = 1\nextra_share = 0.01\nlasts_ns = 5e6\nafter_ns = 9e8\n\
          [[fault.flip]]\ntarget = 0\noffset = 8\nafter = 2\nalways = true\n\
          [[fault.call]]\nname = 'cuMemAlloc'\ncode = 2\nafter = 3\n\
-         [[fault.nic]]\nwhat = 'unreachable'\nafter = 7\nalways = true\n",
+         [[fault.nic]]\nwhat = 'unreachable'\nafter = 7\nalways = true\n\
+         [[fault.network]]\nsource = 0\nboth_ways = true\nfraction = 0.5\n",
     );
+    let slow = |source, target| SlowWay { source, target, rail: None, fraction: 0.5 };
     let faults = Faults {
         health: Vec::new(),
         nics: vec![FailingNic { nic: None, what: NicFault::Unreachable, after: 7, always: true }],
+        network: vec![slow(Some(0), None), slow(None, Some(0))],
         ranks: Vec::new(),
         jitter: vec![
             Jitter {

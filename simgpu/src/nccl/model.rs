@@ -182,8 +182,11 @@ impl Model {
             own.map(|rank| machine.net_gb_s(rank.gpu)).sum()
         };
         let rates = (0..count).map(|at| {
-            let [from, to] = [ring[at], next(at)].map(|rank| ranks[rank].host);
-            if from == to { pairs[ring[at]][next(at)].1 } else { out_of(from).min(out_of(to)) }
+            let ends = [ring[at], next(at)];
+            let [from, to] = ends.map(|rank| ranks[rank].host);
+            let hosts = ends.map(|rank| machine.host_of(ranks[rank].gpu));
+            let slowest = || out_of(from).min(out_of(to)) * machine.network_share(hosts, None);
+            if from == to { pairs[ring[at]][next(at)].1 } else { slowest() }
         });
         let nvlink = hops.iter().all(|way| way.medium() == 0);
         let usual = if nvlink { CHANNELS.0 } else { CHANNELS.1 };
@@ -464,7 +467,8 @@ fn between(
     if (from.gpu, from.host) == (to.gpu, to.host) {
         return Ok((Way::Peer { nvlink: false, read: false }, sender.local.ce.gb_s));
     }
-    let net = (Way::Net, machine.net_gb_s(from.gpu).min(machine.net_gb_s(to.gpu)));
+    let share = machine.network_share([from, to].map(|rank| machine.host_of(rank.gpu)), None);
+    let net = (Way::Net, machine.net_gb_s(from.gpu).min(machine.net_gb_s(to.gpu)) * share);
     if from.host != to.host {
         return Ok(net);
     }

@@ -37,6 +37,14 @@ impl End {
     }
 }
 
+/// A row between two hosts with which something is wrong.
+struct Bad<'a> {
+    row: &'a Row,
+    ends: [End; 2],
+    what: String,
+    shown: String,
+}
+
 /// What is wrong between hosts, by the host whose fault it is. An end that is well with other hosts
 /// is not at fault; if both are, or neither was measured with others, both are suspect.
 pub(super) fn reasons(
@@ -45,32 +53,36 @@ pub(super) fn reasons(
     places: &Places,
     hosts: &[Host],
 ) -> BTreeMap<usize, Vec<Reason>> {
-    let mut bad: Vec<(&Row, [End; 2], String, String)> = Vec::new();
+    let mut bad: Vec<Bad<'_>> = Vec::new();
     let mut well: HashMap<(Option<Operation>, End), BTreeSet<usize>> = HashMap::new();
+    let mut well_rails: BTreeSet<&str> = BTreeSet::new();
     for seen in rows {
         let Seen { row, is_replaced, .. } = seen;
         let Some([source, target]) = End::both(row, places) else { continue };
         match faults(seen, low).into_iter().next() {
-            Some((what, shown)) => bad.push((row, [source, target], what, shown)),
+            Some((what, shown)) => bad.push(Bad { row, ends: [source, target], what, shown }),
             None if row.status == Status::Ok && !is_replaced => {
                 let (from, to) = (source.host, target.host);
+                well_rails.extend(rail(row));
                 well.entry((row.operation, source)).or_default().insert(to);
                 well.entry((row.operation, target)).or_default().insert(from);
             }
             None => {}
         }
     }
+    let rails = bad_rails(&bad, &well_rails);
     let is_well = |row: &Row, end: &End, partner: &End| {
         let others = well.get(&(row.operation, end.clone()));
         others.is_some_and(|others| others.iter().any(|other| *other != partner.host))
     };
     let mut at_fault: BTreeMap<(usize, Fitness, String), Found<'_>> = BTreeMap::new();
-    for (row, [source, target], what, shown) in bad {
+    for Bad { row, ends: [source, target], what, shown } in bad {
         let way = network_between(&hosts[source.host], &hosts[target.host]);
         let mut blame = |end: &End, verdict: Fitness| {
             let role = if end.is_source { "a source" } else { "a target" };
-            let said = match verdict {
-                Fitness::Unfit => format!("{} as {role}: ", end.part),
+            let said = match (verdict, rail(row).and_then(|rail| rails.get(rail))) {
+                (Fitness::Unfit, _) => format!("{} as {role}: ", end.part),
+                (_, Some(said)) => said.clone(),
                 _ => String::new(),
             };
             let found = at_fault.entry((end.host, verdict, said)).or_default();
@@ -92,6 +104,26 @@ pub(super) fn reasons(
         all.entry(host).or_default().push(reason);
     }
     all
+}
+
+/// The interfaces that a row goes over, where they have one name at both ends: so they are a rail of
+/// the network, which joins the interfaces that have one place in their hosts.
+fn rail(row: &Row) -> Option<&str> {
+    row.source_nic.as_deref().filter(|nic| row.target_nic.as_deref() == Some(nic))
+}
+
+/// The rails over which nothing is well among three hosts or more, while other rails are well; with
+/// what is said of each.
+fn bad_rails<'a>(bad: &[Bad<'a>], well: &BTreeSet<&str>) -> BTreeMap<&'a str, String> {
+    let mut hosts: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+    for Bad { row, ends, .. } in bad {
+        let Some(rail) = rail(row).filter(|rail| !well.contains(rail)) else { continue };
+        hosts.entry(rail).or_default().extend(ends.iter().map(|end| end.host));
+    }
+    let is_bad = |hosts: &BTreeSet<usize>| hosts.len() > 2 && !well.is_empty();
+    let bad = hosts.into_iter().filter(|(_, hosts)| is_bad(hosts));
+    bad.map(|(rail, hosts)| (rail, format!("the rail of {rail} in {} hosts: ", hosts.len())))
+        .collect()
 }
 
 /// The nodes of the network above two hosts, if they are known.

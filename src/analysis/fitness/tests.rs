@@ -322,6 +322,8 @@ enum Planted {
     Host(usize),
     /// Two hosts, with each other only.
     Pair(usize, usize),
+    /// All that goes over the interfaces of one place.
+    Rail(u32),
 }
 
 impl Planted {
@@ -332,6 +334,7 @@ impl Planted {
             }
             Self::Host(host) => host == from || host == to,
             Self::Pair(a, b) => [(a, b), (b, a)].contains(&(from, to)),
+            Self::Rail(slow) => gpu == slow,
         }
     }
 }
@@ -446,6 +449,8 @@ fn are_found(counts: &[usize]) {
             vec![end(1, 0, target), end(1, 1, target), end(1, 1, source)],
             vec![Planted::Host(far), end(1, 0, source)],
             vec![Planted::Pair(pair[0], pair[1])],
+            vec![Planted::Rail(1)],
+            vec![Planted::Rail(1), end(1, 0, target)],
         ] {
             let told = of_pairs(&hosts, &between_rows(&hosts, count as u64, &planted, 0.4));
             let with = |verdict: Fitness| -> BTreeSet<usize> {
@@ -466,6 +471,15 @@ fn are_found(counts: &[usize]) {
                     }
                     Planted::Host(host) => _ = unfit.insert(host),
                     Planted::Pair(a, b) => suspect.extend([a, b]),
+                    Planted::Rail(gpu) => {
+                        suspect.extend(0..count);
+                        let rail = format!("the rail of rdmap{gpu}s0 in {count} hosts: ");
+                        let is_named = |reason: &Reason| {
+                            reason.verdict == Fitness::Unfit || reason.said.starts_with(&rail)
+                        };
+                        let all = told.values().flatten().collect::<Vec<_>>();
+                        assert!(all.iter().all(|reason| is_named(reason)), "{count}: {told:?}");
+                    }
                 }
             }
             assert_eq!(with(Fitness::Unfit), unfit, "{count} hosts, {planted:?}");

@@ -266,10 +266,16 @@ impl Options {
     /// How long to measure each case.
     pub fn effort(&self) -> Effort {
         let of_level = self.effort.effort();
+        let time_limit = self.time_limit.unwrap_or(of_level.time_limit);
+        // Single operations of a burn-in are compared, and those of a stream are not.
+        let compares_each = self.check.burn_in.is_some();
+        let latency_time = if compares_each { time_limit / 2 } else { of_level.latency_time };
         Effort {
             precision: self.precision.unwrap_or(of_level.precision),
-            time_limit: self.time_limit.unwrap_or(of_level.time_limit),
+            time_limit,
             samples: self.samples,
+            latency_time,
+            compares_each,
             ..of_level
         }
     }
