@@ -263,7 +263,7 @@ pub fn judge(
             let mut reasons = of_problems(problems, &hosts[number]);
             reasons.extend(told.remove(&number).unwrap_or_default());
             let gpus = hosts[number].topology.gpus.len();
-            if gpus == 0 {
+            if gpus == 0 && reasons.is_empty() {
                 reasons.push(unknown(Stage::Local, "no GPU is here to be judged", ""));
             }
             for stage in Stage::MEASURED {

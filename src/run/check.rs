@@ -19,7 +19,7 @@ use crate::{
         fitness::{self, Baseline, Check, Fitness, Problem, Reason, Seen, Stage},
     },
     judge::doctor::{Member, Report, Verdict},
-    plan::{self, Case, Endpoint, Flow, Place, TransportKind},
+    plan::{self, Case, Endpoint, Flow, Place, TransportKind, topology::Host},
     record::{self, Recorder, Row, Status, provenance::Provenance},
     show::{
         self,
@@ -145,13 +145,22 @@ pub(super) fn baseline(folder: &Path, now: &Provenance) -> Result<Baseline, Fail
     Ok(Baseline::of(&run.rows))
 }
 
-/// The problem of the host whose rank was lost in `step`, if it is known which.
-pub(super) fn lost_rank(lost: &Lost, step: &Step) -> Option<Problem> {
+/// Where the rows of `step` belong.
+pub(super) fn stage(step: &Step) -> Option<Stage> {
+    match step.is_together() {
+        true => Some(Stage::Together),
+        false => Stage::of(step.cases().next()?.transport),
+    }
+}
+
+/// What is said when a check goes on without a host.
+pub(super) fn without(host: &Host, lost: &Lost) -> String {
+    format!("warning: {}: the check goes on without {}", lost.reason, host.name)
+}
+
+/// The problem of the host whose rank was lost in `stage`, if it is known which.
+pub(super) fn lost_rank(lost: &Lost, stage: Stage) -> Option<Problem> {
     let rank = lost.rank?;
-    let stage = match step.is_together() {
-        true => Stage::Together,
-        false => Stage::of(step.cases().next()?.transport)?,
-    };
     let said = format!("rank {} does not answer", rank.0);
     Some(Problem { stage, ranks: vec![rank.0], said, shown: lost.reason.clone() })
 }
@@ -283,7 +292,7 @@ impl Run<'_> {
             Some(Seen { row, is_replaced: true, ..*first })
         }));
         let named = self.options.asked.gpus.as_ref();
-        let mut hosts = self.hosts.clone();
+        let mut hosts: Vec<Host> = self.hosts.iter().chain(&self.lost).cloned().collect();
         for host in &mut hosts {
             host.topology.gpus.retain(|node| named.is_none_or(|gpus| gpus.contains(&node.gpu)));
         }

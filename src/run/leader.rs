@@ -15,13 +15,13 @@ use super::{
     remedy,
     results::is_well,
     resume,
-    sites::Site,
+    sites::Sites,
     step::{Job, Rest, Step},
     steps,
     worker::{CaseResult, Leave, Lost, StepResult, Transports, Worker},
 };
 use crate::{
-    analysis::fitness::{Baseline, Problem},
+    analysis::fitness::{Baseline, Problem, Stage},
     interrupt,
     judge::doctor::Member,
     machine::survey,
@@ -42,7 +42,7 @@ pub(super) fn lead(
     options: &Options,
     request: &Request,
     transports: Transports,
-    mut sites: Vec<Site>,
+    Sites { all: mut sites, lost }: Sites,
     ranks: &mut Ranks,
 ) -> Result<Ending, Failure> {
     let is_launched = ranks.launcher.is_some();
@@ -55,16 +55,22 @@ pub(super) fn lead(
         sites.iter_mut().flat_map(|site| mem::take(&mut site.examined)).collect();
     let (hosts, judged) = sites.into_iter().map(|site| (site.host, site.judged)).unzip();
     let judge = Judge { catalogue: catalogue(options.catalogue.as_deref())?, hosts: judged };
-    let problems = check::problems(&examined);
+    let mut problems = check::problems(&examined);
+    for (host, why) in &lost {
+        say(&check::without(host, why));
+        problems.extend(check::lost_rank(why, Stage::Doctor));
+    }
+    let lost = lost.into_iter().map(|(host, _)| host).collect();
     let baseline = Baseline::default();
     let mut run = Run {
         options,
         request,
         hosts,
+        lost,
         simulation,
         judge,
         problems,
-        left_out: BTreeSet::new(),
+        left_out: ranks.left_out.clone(),
         baseline,
         steps,
         is_launched,
@@ -132,6 +138,8 @@ pub(super) struct Run<'a> {
     /// What they ask for.
     pub(super) request: &'a Request,
     pub(super) hosts: Vec<Host>,
+    /// Those of a check that did not answer before it was planned.
+    pub(super) lost: Vec<Host>,
     /// Where the simulated machine is, if it is one: for ranks that this process starts.
     simulation: Option<String>,
     pub(super) judge: Judge,
@@ -220,6 +228,11 @@ impl Run<'_> {
         ranks.tell(jobs.collect()).map_err(fail)?;
         ranks.world.barrier().map_err(fail)
     }
+}
+
+/// The problem of a rank that was lost in `step`.
+fn problem(step: &Step, lost: &Lost) -> Option<Problem> {
+    check::lost_rank(lost, check::stage(step)?)
 }
 
 /// What rank 0 needs to measure and record.
@@ -352,7 +365,7 @@ impl<'a> Leader<'a> {
             }
             if let Some(lost) = lost {
                 let reason = lost.reason.clone();
-                self.problems.extend(check::lost_rank(&lost, step));
+                self.problems.extend(problem(step, &lost));
                 self.may_go_on()?;
                 let place = match self.recorder.rows().len() {
                     rows if rows > before => format!(", in row {rows}"),
@@ -409,11 +422,10 @@ impl<'a> Leader<'a> {
     fn leave_out(&mut self, lost: &[Lost], step: &Step) {
         for lost in lost {
             let is_on = |host: &&Host| host.ranks.iter().any(|rank| Some(*rank) == lost.rank);
-            let host = self.run.hosts.iter().find(is_on).map_or("", |host| host.name.as_str());
-            let reason = &lost.reason;
-            self.progress.say(&format!("warning: {reason}: the check goes on without {host}"));
+            let host = self.run.hosts.iter().find(is_on);
+            host.into_iter().for_each(|host| self.progress.say(&check::without(host, lost)));
         }
-        self.problems.extend(lost.iter().filter_map(|lost| check::lost_rank(lost, step)));
+        self.problems.extend(lost.iter().filter_map(|lost| problem(step, lost)));
     }
 
     /// The row of `case` with where it is; `alone`: the host that measures it by itself.

@@ -13,10 +13,17 @@ use serde::{Deserialize, Serialize};
 use super::{Failure, step::Job, watch};
 use crate::{
     machine,
-    plan::{Rank, topology::Topology},
+    plan::{
+        Rank,
+        topology::{Host, Topology},
+    },
     transport::nccl_env,
     world::{self, Launcher, Local, World},
 };
+
+/// A rank of a host that was left out ends after so long, if rank 0 does not end it before: longer than
+/// any burn-in.
+const LEFT_OUT: Duration = Duration::from_secs(31 * 24 * 3600);
 
 /// The ranks of this run, as seen by one of them.
 pub struct Ranks {
@@ -29,6 +36,8 @@ pub struct Ranks {
     are_told: bool,
     /// The ranks without which the run goes on.
     pub(super) left_out: BTreeSet<Rank>,
+    /// The hosts of all ranks, by name; only rank 0 has them.
+    pub(super) hosts: Vec<Host>,
 }
 
 /// What a rank finds before it measures or examines.
@@ -71,8 +80,8 @@ impl Ranks {
     /// This process, not yet connected to any other rank.
     pub(crate) fn of_process() -> Self {
         let launcher = world::launcher(|name| env::var(name).ok());
-        let (world, left_out) = (World::single(), BTreeSet::new());
-        Self { world, part: None, launcher, are_told: false, left_out }
+        let (world, left_out, hosts) = (World::single(), BTreeSet::new(), Vec::new());
+        Self { world, part: None, launcher, are_told: false, left_out, hosts }
     }
 
     /// Whether this process prints answers: it is the only one, or the first of a launcher's ranks.
@@ -121,8 +130,13 @@ impl Ranks {
         let places = self.world.gather(own)?;
         let counted = places.map(|places| {
             let members = members(&places);
-            let hosts = members.iter().collect::<BTreeSet<_>>().len();
-            members.into_iter().map(|members| (hosts, members)).collect()
+            let named = places.into_iter().map(|(host, ..)| host.name).zip(members.clone());
+            let hosts: BTreeSet<(Vec<Rank>, String)> =
+                named.map(|(name, ranks)| (ranks, name)).collect();
+            let host = |(ranks, name)| Host { name, ranks, ..Host::default() };
+            self.hosts = hosts.into_iter().map(host).collect();
+            let count = self.hosts.len();
+            members.into_iter().map(|members| (count, members)).collect()
         });
         let (hosts, members): (usize, Vec<Rank>) = self.world.scatter(counted)?;
         self.world.set_spans_hosts(hosts > 1);
@@ -187,6 +201,19 @@ impl Ranks {
         })?;
         self.world = World::local(Local::start(&program, count, deadline, variables)?)?;
         self.world.broadcast(Some(told)).map(drop)
+    }
+
+    /// Goes on without `ranks`, after which each of the others calls it too. One of them waits for the
+    /// end: if it ended, its launcher would end all.
+    pub(super) fn leave_out(&mut self, ranks: &[Rank]) -> Result<(), world::Error> {
+        self.left_out.extend(ranks);
+        if !ranks.contains(&self.world.rank()) {
+            self.world.leave_out(ranks);
+            return Ok(());
+        }
+        self.world.set_deadline(LEFT_OUT);
+        self.world.broadcast::<()>(None)?;
+        Err(world::Error::Gone(0))
     }
 
     /// Sends each rank its job. Rank 0 calls it once.

@@ -10,18 +10,19 @@ use super::{
     judge::{self, Judged},
     options::Options,
     ranks::{Entered, Ranks},
-    worker::Transports,
+    worker::{Lost, Transports},
 };
 use crate::{
     judge::doctor::Member,
     machine::{self, survey, system::System},
+    measure::Failed,
     plan::{
-        TransportKind,
+        Rank, TransportKind,
         topology::{Host, Topology},
     },
     stderr::say,
     transport::nccl_env,
-    world,
+    world::{self, Answers},
 };
 
 /// A host before planning.
@@ -54,7 +55,30 @@ pub(super) struct Found {
     /// What is on this rank's host.
     pub(super) topology: Topology,
     /// All hosts; only rank 0 has them.
-    pub(super) sites: Option<Vec<Site>>,
+    pub(super) sites: Option<Sites>,
+}
+
+/// The hosts of a run.
+pub(super) struct Sites {
+    /// Those that measure.
+    pub(super) all: Vec<Site>,
+    /// Those of a check that do not answer, and why.
+    pub(super) lost: Vec<(Host, Lost)>,
+}
+
+/// What the first rank of a host tells rank 0.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Told {
+    /// Or why it cannot be measured.
+    Site(Box<Result<Site, String>>),
+    /// One of its ranks does not answer.
+    Lost(Lost),
+}
+
+/// What rank 0 has heard of all hosts.
+struct Heard {
+    told: Vec<Result<Site, String>>,
+    lost: Vec<(Host, Lost)>,
 }
 
 /// Surveys the hosts of all ranks. Every rank calls it.
@@ -78,18 +102,69 @@ pub(super) fn find(
             Ok(View { topology: topology(options)?, simulation, examined: examine()? })
         })
         .map_err(|reason| format!("{place}{reason}"));
-    let views = ranks.on_this_host().gather(view.clone()).map_err(Failure::start)?;
     let place = if ranks.launcher.is_some() { format!("{name}: ") } else { String::new() };
-    let site = views.map(|views| {
-        let host = Host { name, ranks: members, ..Host::default() };
-        site(host, views, options, transports, &place)
-    });
-    let sites = ranks.world.gather(site).map_err(Failure::start)?;
-    let sites =
-        sites.map(|sites| sites.into_iter().flatten().collect::<Result<Vec<Site>, String>>());
+    let told = match ranks.on_this_host().gather(view.clone()) {
+        Ok(views) => views.map(|views| {
+            let host = Host { name, ranks: members, ..Host::default() };
+            Told::Site(Box::new(site(host, views, options, transports, &place)))
+        }),
+        Err(err) if options.asked.is_check && !ranks.is_first() => {
+            Some(Told::Lost(Lost::from(Failed::from(err))))
+        }
+        Err(err) => return Err(Failure::start(err)),
+    };
+    let heard = match options.asked.is_check {
+        true => gather_from_some(ranks, told),
+        false => ranks.world.gather(told).map(|all| {
+            let all = all?.into_iter().flatten();
+            let site = |told| if let Told::Site(site) = told { Some(*site) } else { None };
+            Some(Heard { told: all.filter_map(site).collect(), lost: Vec::new() })
+        }),
+    };
+    let heard = heard.map_err(Failure::start)?;
     // A rank that fails here tells only rank 0, which ends the run for all.
+    let sites = heard.map(|Heard { told, lost }| {
+        Ok(Sites { all: told.into_iter().collect::<Result<_, _>>()?, lost })
+    });
     let sites = sites.transpose().map_err(Failure::Start)?;
     Ok(Found { topology: view.unwrap_or_default().topology, sites })
+}
+
+/// What the first rank of each host tells, on rank 0, which then goes on with all others without the
+/// hosts where a rank does not answer.
+fn gather_from_some(ranks: &mut Ranks, told: Option<Told>) -> Result<Option<Heard>, world::Error> {
+    let deadline = ranks.world.deadline();
+    // A host waits for its own ranks first, and then all for rank 0.
+    ranks.world.set_deadline(deadline.saturating_mul(if ranks.is_first() { 2 } else { 3 }));
+    let heard = ranks.world.gather_from_some(told)?.map(|Answers { values, silent }| {
+        let mut lost: Vec<Lost> = Vec::new();
+        lost.extend(silent.iter().map(|(rank, err)| Lost::silent(*rank, err)));
+        let silent: Vec<Rank> = silent.into_iter().map(|(rank, _)| rank).collect();
+        ranks.world.leave_out(&silent);
+        let (mut told, mut hosts) = (Vec::new(), Vec::new());
+        for (rank, value) in values {
+            match value {
+                Some(Told::Lost(why)) => {
+                    lost.push(Lost { rank: why.rank.or(Some(rank)), ..why });
+                }
+                Some(Told::Site(site)) => told.push(*site),
+                None => {}
+            }
+        }
+        for host in &ranks.hosts {
+            let is_here = |lost: &&Lost| lost.rank.is_some_and(|rank| host.ranks.contains(&rank));
+            hosts.extend(lost.iter().find(is_here).map(|lost| (host.clone(), lost.clone())));
+        }
+        Heard { told, lost: hosts }
+    });
+    let without = heard.as_ref().map(|heard| {
+        let hosts = heard.lost.iter();
+        hosts.flat_map(|(host, _)| host.ranks.clone()).collect::<Vec<Rank>>()
+    });
+    let without = ranks.world.broadcast(without)?;
+    ranks.world.set_deadline(deadline);
+    ranks.leave_out(&without)?;
+    Ok(heard)
 }
 
 /// Combines the views of a host's ranks, on its first rank; `place` names the host.

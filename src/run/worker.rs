@@ -75,6 +75,13 @@ pub(super) struct Lost {
     pub(super) rank: Option<Rank>,
 }
 
+impl Lost {
+    /// A rank that rank 0 has not heard in time.
+    pub(super) fn silent(rank: Rank, err: &world::Error) -> Self {
+        Self { reason: err.to_string(), rank: Some(rank) }
+    }
+}
+
 impl From<Failed> for Lost {
     fn from(failed: Failed) -> Self {
         let rank = match &*failed.source {
@@ -125,10 +132,6 @@ struct Usual(HashMap<(Operation, Engine, Option<Issuer>, Bytes), Vec<f64>>);
 
 /// Pairs that are needed to tell what is usual.
 const PAIRS_USUAL: usize = 8;
-
-/// A rank of a host that was left out ends after so long, if rank 0 does not end it before: longer than
-/// any burn-in.
-const LEFT_OUT: Duration = Duration::from_secs(31 * 24 * 3600);
 
 /// A pair that is slower than the median by more than this share is measured again.
 const LOW: f64 = 0.05;
@@ -346,12 +349,7 @@ impl<'a> Worker<'a> {
         world.set_deadline(deadline);
         let Decision { lost, left_out, are_low } = decided?;
         if let Some(LeftOut { ranks, .. }) = &left_out {
-            self.ranks.left_out.extend(ranks);
-            let world = &mut self.ranks.world;
-            if ranks.contains(&world.rank()) {
-                return Err(self.wait_for_the_end());
-            }
-            world.leave_out(ranks);
+            self.ranks.leave_out(ranks)?;
         }
         Ok((StepResult { cases, lost, left_out }, are_low))
     }
@@ -363,9 +361,8 @@ impl<'a> Worker<'a> {
         step: &Step,
     ) -> (Decision, Vec<(usize, CaseResult)>) {
         let Answers { values, silent } = answers;
-        let missing =
-            |(rank, err): (Rank, world::Error)| Lost { reason: err.to_string(), rank: Some(rank) };
-        let mut lost: Vec<Lost> = silent.into_iter().map(missing).collect();
+        let missing = |(rank, err): &(Rank, world::Error)| Lost::silent(*rank, err);
+        let mut lost: Vec<Lost> = silent.iter().map(missing).collect();
         let silent: Vec<Rank> = lost.iter().filter_map(|lost| lost.rank).collect();
         self.ranks.world.leave_out(&silent);
         let (mut cases, mut told) = (Vec::new(), Vec::new());
@@ -399,16 +396,6 @@ impl<'a> Worker<'a> {
             false => Vec::new(),
         };
         (Decision { lost: lost.into_iter().next(), left_out: None, are_low }, cases)
-    }
-
-    /// Waits on a host without which the run goes on: if this rank ended, its launcher would end all.
-    fn wait_for_the_end(&mut self) -> Failed {
-        let world = &mut self.ranks.world;
-        world.set_deadline(LEFT_OUT);
-        match world.broadcast::<()>(None) {
-            Ok(()) => world::Error::Gone(0).into(),
-            Err(err) => err.into(),
-        }
     }
 }
 

@@ -147,7 +147,7 @@ mod long {
     /// The seconds before "after the first rows" in a reason.
     fn after_s(reason: &str) -> f64 {
         let (before, _) = reason.split_once(" after the first rows").unwrap();
-        let time = before.rsplit(", ").next().unwrap();
+        let time = before.rsplit([',', ';']).next().unwrap().trim();
         let parts = time.split(' ').collect::<Vec<_>>();
         let value = |part: &[&str]| {
             let unit = match part[1] {
@@ -180,7 +180,7 @@ mod long {
     fn a_burn_in_of_an_hour_finds_drift_errors_and_one_flip_and_does_not_grow() {
         let folder = tempfile::tempdir().unwrap();
         let (machine, output) = (folder.path().join("machine.toml"), folder.path().join("run"));
-        let fault = "[[fault.jitter]]\nshare = 1\nextra_share = 0.053\nafter_ns = 3e11\n\
+        let fault = "[[fault.jitter]]\nshare = 1\nextra_ns = 4500\nafter_ns = 3e11\n\
                      [[fault.health]]\ngpu = 0\nwhat = 'ecc-corrected'\nafter_mib = 1000000\n\
                      [[fault.flip]]\nsource = 0\ntarget = 0\nafter = 100000\n";
         fs::write(&machine, format!("schema = 1\n{SLOW}{fault}")).unwrap();
@@ -212,7 +212,7 @@ mod long {
         let when = |column: &str, text: &str| -> Vec<f64> {
             let has_it = |row: &usize| rows.cell(*row, column).contains(text);
             let found = (0..rows.len()).filter(has_it).map(|row| rows.cell(row, "reason"));
-            found.map(|reason| after_s(reason)).collect()
+            found.map(after_s).collect()
         };
         let drifted = when("flags", "drifted");
         let errors = when("flags", "new_ecc_errors");
