@@ -8,3 +8,4 @@ pub mod compare;
 pub mod fitness;
 pub mod statistics;
 pub mod sweep;
+pub mod training;

@@ -3,7 +3,7 @@
 use clap::Command;
 
 /// The examples of each command.
-const EXAMPLES: [(&str, [&str; 3]); 14] = [
+const EXAMPLES: [(&str, [&str; 3]); 15] = [
     ("run", ["g2g run", "g2g run --effort quick --details", "g2g run --simulate p5.48xlarge"]),
     ("local", ["g2g local", "g2g local --gpus 0 --sizes 1M,1G", "g2g local --pattern both-ways"]),
     (
@@ -66,6 +66,14 @@ const EXAMPLES: [(&str, [&str; 3]); 14] = [
             "g2g compare before after",
             "g2g compare before after --fail-on 5%",
             "g2g compare run all_reduce.txt --across nccl",
+        ],
+    ),
+    (
+        "step",
+        [
+            "g2g step --model llama-3-8b --ranks 4 --micro-batches 4 --offload params,optimizer",
+            "g2g step --model llama-3-70b --ranks 64 --tensor-parallel 8 --sharding zero1",
+            "g2g step --parameters 8.03e9 --layers 32 --sharding ddp results/night",
         ],
     ),
     (

@@ -8,6 +8,7 @@ mod doctor;
 mod examples;
 mod explain;
 mod report;
+mod step;
 mod sweep;
 mod topo;
 
@@ -114,6 +115,7 @@ impl Command {
             Self::Sweep(sweep) => sweep.run(ranks.launcher.as_ref()),
             Self::Report(report) => report.run(),
             Self::Compare(compare) => compare.run(),
+            Self::Step(step) => step.run(),
             Self::Explain(explain) => explain.run(),
             Self::Catalogue(catalogue) => catalogue.run(),
         };
@@ -155,6 +157,9 @@ pub enum Command {
     Report(report::Report),
     /// Compare the results of two runs, or the parts of one, and report significant differences
     Compare(compare::Compare),
+    /// List what the GPUs of a training step tell each other, and predict from runs how long that
+    /// takes; measures nothing
+    Step(step::Step),
     /// Read an NCCL log and explain which path the data took, why, and what to change
     Explain(explain::Explain),
     /// Show what is known about EC2 instance types and GPUs, with sources; measures nothing

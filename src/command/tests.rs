@@ -59,7 +59,7 @@ fn the_effort_has_defaults_that_single_flags_override() {
     let quick = options("g2g p2p --effort quick --time-limit 3s");
     let (effort, request) = (quick.effort(), quick.request(false).unwrap());
     assert_eq!((effort.precision, effort.time_limit), (0.02, Duration::from_secs(3)));
-    assert_eq!(effort.latency_time, Duration::from_millis(2));
+    assert_eq!(effort.latency_time, Duration::from_millis(1));
     assert_eq!(request.engines, [Engine::Ce]);
     let named = options("g2g p2p --effort quick --engine sm").request(false).unwrap();
     assert_eq!(named.engines, [Engine::Sm]);

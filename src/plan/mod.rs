@@ -15,6 +15,7 @@ mod rounds;
 mod sizes;
 pub mod sweep;
 pub mod topology;
+pub mod training;
 
 use std::time::Duration;
 
@@ -292,7 +293,7 @@ impl Default for Effort {
 /// How much time a run may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Level {
-    /// A first look: copy engines only, and 5 ms of bandwidth and 2 ms of latency for each row
+    /// A first look: copy engines only, and 3 ms of bandwidth and 1 ms of latency for each row
     Quick,
     /// 10 ms of bandwidth and 5 ms of latency for each row, and longer until both are precise
     #[default]
@@ -307,7 +308,7 @@ impl Level {
     pub const fn effort(self) -> Effort {
         let ms = Duration::from_millis;
         let (precision, time_limit, bandwidth_time, latency_time) = match self {
-            Self::Quick => (0.02, ms(200), ms(5), ms(2)),
+            Self::Quick => (0.02, ms(200), ms(3), ms(1)),
             Self::Normal => (0.01, ms(1000), ms(10), ms(5)),
             Self::Thorough => (0.005, ms(10_000), ms(100), ms(5000)),
         };

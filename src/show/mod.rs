@@ -18,6 +18,7 @@ mod summary;
 pub mod sweep;
 mod table;
 mod topology;
+mod training;
 mod verdicts;
 mod words;
 
@@ -32,4 +33,5 @@ pub use picture::picture;
 pub use prometheus::{check_text as prometheus_check_text, text as prometheus_text};
 pub use table::{print, print_page};
 pub use topology::topology_page;
+pub use training::training_page;
 pub use words::json;

@@ -217,8 +217,9 @@ mod long {
         let drifted = when("flags", "drifted");
         let errors = when("flags", "new_ecc_errors");
         let [flipped] = when("status", "corrupt")[..] else { panic!("not one flip") };
-        assert!(drifted.iter().all(|at| (300.0..480.0).contains(at)), "{drifted:?}");
-        assert!(!drifted.is_empty() && !errors.is_empty(), "{drifted:?} {errors:?}");
+        // A case that was corrupt meanwhile has drifted once more.
+        let first = drifted.first().is_some_and(|at| (300.0..480.0).contains(at));
+        assert!(first && !errors.is_empty(), "{drifted:?} {errors:?}");
         assert!((1200.0..3600.0).contains(&flipped), "{flipped}");
         println!("drift {drifted:?}, errors {errors:?}, flip {flipped} s after the first rows");
         println!("{memory_kib} to {memory_at_end_kib} KiB, {size} to {} bytes", bytes());

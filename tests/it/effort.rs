@@ -119,3 +119,16 @@ fn all_pairs_take_what_is_promised() {
         assert!((promised / took - 1.0).abs() <= 0.25, "{machine}: {promised}, not {took} s");
     }
 }
+
+#[test]
+fn a_first_look_at_all_pairs_takes_four_seconds() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("run");
+    let line = "p2p --simulate p5.48xlarge --effort quick --quiet --no-report --output";
+    let result = g2g().args(line.split(" ")).arg(&output).output().unwrap();
+    assert!(result.status.success(), "{}", text(&result.stderr));
+    let rows = Rows::read(&output);
+    let all = (0..rows.len()).map(|row| rows.cell(row, "machine_seconds").parse::<f64>().unwrap());
+    let seconds: f64 = all.sum();
+    assert!(seconds <= 4.0, "{seconds}");
+}

@@ -59,6 +59,7 @@ mod resume;
 mod scripts;
 mod security;
 mod signals;
+mod step;
 mod strict;
 mod sweep;
 mod symbolic;

@@ -164,6 +164,7 @@ fn the_commands_of_the_readme_run() {
             }
             // These need results or a plan.
             "compare" | "explain" | "report" | "sweep" => &["--help"],
+            "step" => &["--model", "llama-3-8b"],
             _ => &[],
         };
         let result = g2g().args(&words).args(more).output().unwrap();
