@@ -57,6 +57,23 @@ fn a_step_is_listed_and_timed_by_what_runs_have_measured() {
 }
 
 #[test]
+fn the_case_of_the_documentation_is_what_the_program_prints() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = std::fs::read_to_string(root.join("docs/step.md")).unwrap();
+    let shown = document.split("```text\n").nth(1).unwrap().split("```").next().unwrap();
+    let runs = root.join("results/examples/llama-3-8b-on-p4d");
+    let mut command = g2g();
+    command.args(CASE.split(' ')).args(["collectives", "copies"]).current_dir(runs);
+    let printed = text(&command.output().unwrap().stdout);
+    // A page of 80 columns does without the first one.
+    let words = |text: &str| -> Vec<String> {
+        let is_narrow = |word: &&str| !["when", "forward", "backward"].contains(word);
+        text.split_whitespace().filter(is_narrow).map(str::to_owned).collect()
+    };
+    assert_eq!(words(shown), words(&printed));
+}
+
+#[test]
 fn what_is_no_step_is_refused_with_a_sentence() {
     for (words, told) in [
         ("step", "which model? Give --parameters and --layers, or --model with one of llama-3-8b"),
