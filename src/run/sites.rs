@@ -121,7 +121,11 @@ pub(super) fn find(
             Some(Heard { told: all.filter_map(site).collect(), lost: Vec::new() })
         }),
     };
-    let heard = heard.map_err(Failure::start)?;
+    let heard = heard.map_err(|err| match Failure::is_told(&err) && !ranks.is_first() {
+        // Of a rank that was left out: rank 0 has told it, and only that one reports errors in words.
+        true => Failure::Words(err.to_string()),
+        false => Failure::start(err),
+    })?;
     // A rank that fails here tells only rank 0, which ends the run for all.
     let sites = heard.map(|Heard { told, lost }| {
         Ok(Sites { all: told.into_iter().collect::<Result<_, _>>()?, lost })
