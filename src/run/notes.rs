@@ -1,6 +1,6 @@
 //! What the counters of a case and the health of its GPUs add to its row.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use super::worker::CaseResult;
 use crate::{
@@ -8,15 +8,21 @@ use crate::{
         counters::{self, Moved, Seen},
         health,
     },
+    machine::{counters::Reading, health::Errors},
     measure::Outcome,
     plan::{Case, Gpu, Rank},
     record::Row,
     stderr::say,
 };
 
-/// What has been reported about GPUs, so that nothing is reported twice.
+/// What is known about GPUs, each by the first rank of its host.
 #[derive(Default)]
-pub(super) struct Notes(BTreeSet<(Option<Rank>, Gpu, &'static str)>);
+pub(super) struct Notes {
+    /// What has been reported, so that nothing is reported twice.
+    said: BTreeSet<(Option<Rank>, Gpu, &'static str)>,
+    /// The errors after the last case of each GPU.
+    errors: HashMap<(Option<Rank>, Gpu), Errors>,
+}
 
 impl Notes {
     /// Adds to the row what the counters say about its path and its GPUs.
@@ -41,8 +47,9 @@ impl Notes {
         for host in seen {
             let of_host = case.ends().filter(|end| host.ranks.contains(&end.rank));
             let gpus: BTreeSet<Gpu> = of_host.filter_map(|end| end.gpu()).collect();
-            let mut new = health::doubts(&host.before, &host.after, host.between, &host.xids);
-            // An Xid may also be from the time since the previous case.
+            let before = self.since_last(host, &gpus);
+            let mut new = health::doubts(&before, &host.after, host.between, &host.xids);
+            // Errors may also be from the time since the previous case.
             new.retain(|doubt| gpus.contains(&doubt.gpu) || doubt.flag == "xid");
             for doubt in &new {
                 self.say(row.case, seen.len(), host, doubt);
@@ -52,9 +59,33 @@ impl Notes {
         row.with_flags(&health::flags(&doubts))
     }
 
+    /// What was read before a case, with the errors that each of `gpus` had after its last one:
+    /// what happens while a case is prepared belongs to it.
+    fn since_last(&mut self, host: &Seen, gpus: &BTreeSet<Gpu>) -> Reading {
+        let first = host.ranks.first().copied();
+        let mut before = host.before.clone();
+        for gpu in gpus {
+            if let Some(Ok(before)) = before.gpus.get_mut(gpu)
+                && let Some(known) = self.errors.get(&(first, *gpu))
+            {
+                let now = before.health.errors;
+                before.health.errors = Errors {
+                    power_throttled_ns: now.power_throttled_ns,
+                    thermal_throttled_ns: now.thermal_throttled_ns,
+                    board_throttled_ns: now.board_throttled_ns,
+                    ..*known
+                };
+            }
+            if let Some(Ok(after)) = host.after.gpus.get(gpu) {
+                self.errors.insert((first, *gpu), after.health.errors);
+            }
+        }
+        before
+    }
+
     fn say(&mut self, case: usize, hosts: usize, host: &Seen, doubt: &health::Doubt) {
         let first = host.ranks.first().copied();
-        if !self.0.insert((first, doubt.gpu, doubt.flag)) {
+        if !self.said.insert((first, doubt.gpu, doubt.flag)) {
             return;
         }
         let gpu = doubt.gpu.0;

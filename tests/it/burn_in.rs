@@ -61,8 +61,9 @@ fn a_burn_in_says_what_changes_and_when() {
 
     for (fault, flag, reason) in [
         ("[[fault.jitter]]\nshare = 1\nextra_ns = 6e3\nafter_ns = 4e9\n", "drifted", " then"),
+        // While a case is prepared.
         (
-            "[[fault.health]]\ngpu = 0\nwhat = 'ecc-uncorrected'\nafter_mib = 3000\n",
+            "[[fault.health]]\ngpu = 0\nwhat = 'ecc-uncorrected'\nafter_mib = 3100\n",
             "new_ecc_errors",
             " after the first rows",
         ),
