@@ -71,7 +71,7 @@ const EXAMPLES: [(&str, [&str; 3]); 15] = [
     (
         "step",
         [
-            "g2g step --model llama-3-8b --ranks 4 --micro-batches 4 --offload params,optimizer",
+            "g2g step --model llama-3-8b --ranks 4 --micro-batches 4",
             "g2g step --model llama-3-70b --ranks 64 --tensor-parallel 8 --sharding zero1",
             "g2g step --parameters 8.03e9 --layers 32 --sharding ddp results/night",
         ],

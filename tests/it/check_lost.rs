@@ -60,7 +60,8 @@ fn the_check_goes_on_without_a_host_that_does_not_answer() {
         ("g5.8xlarge", "ncclAllReduce", "hung", 3, &["together"]),
     ] {
         let gpus = if instance == "g5.8xlarge" { "" } else { "--gpus 0,2" };
-        let words = format!("{gpus} --deadline 3s");
+        // Long enough for ranks that share two processors with other tests.
+        let words = format!("{gpus} --deadline 10s");
         let Checked { code, hosts, printed, said } =
             check_by(3, instance, &fault(name, what, after), &words);
         assert_eq!(code, Some(1), "{name}, {what}: {printed}{said}");
@@ -78,7 +79,7 @@ fn without_mpi_the_check_goes_on_when_a_host_dies() {
         let file = "schema = 1\nfrom = \"p4d.24xlarge\"\nhosts = 3\n".to_owned();
         fs::write(&machine, file + &fault(name, "killed", after)).unwrap();
         let line = format!(
-            "check --simulate {} --gpus 0,2 --quiet --no-report --deadline 3s --output {}",
+            "check --simulate {} --gpus 0,2 --quiet --no-report --deadline 10s --output {}",
             machine.display(),
             output.display()
         );
