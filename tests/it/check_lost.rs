@@ -53,7 +53,7 @@ fn the_check_goes_on_without_a_host_that_does_not_answer() {
     for (instance, name, what, after, stages) in [
         ("p4d.24xlarge", "cuInit", "hung", 0, &["doctor"][..]),
         ("p4d.24xlarge", "cuMemcpyAsync", "hung", 40, &["local"]),
-        ("p4d.24xlarge", "cuMemcpyAsync", "stopped", 1100, &["local", "p2p", "nccl", "pairs"]),
+        ("p4d.24xlarge", "cuMemcpyAsync", "stopped", 600, &["local", "p2p", "nccl", "pairs"]),
         // Only what interfaces have written is waited for in this way.
         ("p4d.24xlarge", "cuFlushGPUDirectRDMAWrites", "hung", 3, &["pairs"]),
         // One GPU has nothing to do with NCCL but with other hosts.
@@ -61,7 +61,7 @@ fn the_check_goes_on_without_a_host_that_does_not_answer() {
     ] {
         let gpus = if instance == "g5.8xlarge" { "" } else { "--gpus 0,2" };
         // Long enough for ranks that share two processors with other tests.
-        let words = format!("{gpus} --deadline 10s");
+        let words = format!("{gpus} --deadline 6s");
         let Checked { code, hosts, printed, said } =
             check_by(3, instance, &fault(name, what, after), &words);
         assert_eq!(code, Some(1), "{name}, {what}: {printed}{said}");
@@ -79,7 +79,7 @@ fn without_mpi_the_check_goes_on_when_a_host_dies() {
         let file = "schema = 1\nfrom = \"p4d.24xlarge\"\nhosts = 3\n".to_owned();
         fs::write(&machine, file + &fault(name, "killed", after)).unwrap();
         let line = format!(
-            "check --simulate {} --gpus 0,2 --quiet --no-report --deadline 10s --output {}",
+            "check --simulate {} --gpus 0,2 --quiet --no-report --deadline 6s --output {}",
             machine.display(),
             output.display()
         );
