@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
+use indexmap::{IndexMap, IndexSet};
 use serde::Serialize;
 
 use crate::{
     plan::{
         Engine, Operation, Pattern, TransportKind,
-        training::{Communication, Way},
+        training::{Communication, Operations, Route, Way},
     },
     record::{MemoryKind, Row, Status},
     units::{Bytes, microseconds_at},
@@ -42,13 +43,14 @@ pub struct Total {
 ///
 /// The commands that measure what is missing.
 pub fn timed(step: Vec<Communication>, rows: Option<&[Row]>) -> Result<Vec<Timed>, Vec<String>> {
-    let mut missing: BTreeMap<(String, u32), Vec<Bytes>> = BTreeMap::new();
+    let mut missing: IndexMap<(Way, u32), Vec<Bytes>> = IndexMap::new();
     let mut all = Vec::new();
     for communication in step {
-        let Communication { way, ranks, size, times, .. } = communication;
+        let Route { way, ranks, .. } = communication.route;
+        let Operations { size, times } = communication.operations;
         let one = rows.map(|rows| seconds(&points(rows, way, ranks), size));
         if one == Some(None) {
-            missing.entry((name(way), ranks)).or_default().push(size);
+            missing.entry((way, ranks)).or_default().push(size);
         }
         let seconds = one.flatten().map(|one| one * times as f64);
         let moved_gb = communication.moved() / 1e9;
@@ -56,14 +58,17 @@ pub fn timed(step: Vec<Communication>, rows: Option<&[Row]>) -> Result<Vec<Timed
     }
     match missing.is_empty() {
         true => Ok(all),
-        false => Err(missing.iter().map(|(key, sizes)| command(key, sizes)).collect()),
+        false => {
+            let commands = missing.iter().map(|((way, ranks), sizes)| command(*way, *ranks, sizes));
+            Err(commands.collect::<IndexSet<String>>().into_iter().collect())
+        }
     }
 }
 
 /// All of a step, if it is known what it takes.
 pub fn total(all: &[Timed]) -> Option<Total> {
     let sum = |is_it: &dyn Fn(Way) -> bool| -> Option<f64> {
-        let own = all.iter().filter(|timed| is_it(timed.communication.way));
+        let own = all.iter().filter(|timed| is_it(timed.communication.route.way));
         own.map(|timed| timed.seconds).sum()
     };
     let kinds = [
@@ -121,24 +126,17 @@ fn seconds(points: &BTreeMap<u64, f64>, size: Bytes) -> Option<f64> {
     Some(before + (after - before) * (size - below) as f64 / (above - below) as f64)
 }
 
-fn name(way: Way) -> String {
-    match way {
-        Way::Collective(collective) => collective.to_string(),
-        Way::ToHost | Way::FromHost => String::new(),
-    }
-}
-
 /// What measures operations of these sizes.
-fn command((collective, ranks): &(String, u32), sizes: &[Bytes]) -> String {
-    let least = sizes.iter().min().map_or(1, |size| size.get());
+fn command(way: Way, ranks: u32, sizes: &[Bytes]) -> String {
+    let least = sizes.iter().min().map_or(1, |size| size.get().max(1));
     let most = sizes.iter().max().map_or(1, |size| size.get());
-    let least = Bytes::new(1 << least.max(1).ilog2());
-    let most = Bytes::new(most.checked_next_power_of_two().unwrap_or(most));
-    let of = |size: Bytes| size.to_string().replace(' ', "").replace("iB", "").replace('B', "");
-    let (least, most) = (of(least), of(most));
-    match collective.as_str() {
-        "" => format!("g2g local --sizes {least}..{most}"),
-        _ => format!("g2g nccl --operation {collective} -g {ranks} --sizes {least}..{most}"),
+    let [least, most] = [1 << least.ilog2(), most.checked_next_power_of_two().unwrap_or(most)]
+        .map(|size| Bytes::new(size).to_string().replace(' ', ""));
+    match way {
+        Way::Collective(collective) => {
+            format!("g2g nccl --operation {collective} -g {ranks} --sizes {least}..{most}")
+        }
+        Way::ToHost | Way::FromHost => format!("g2g local --sizes {least}..{most}"),
     }
 }
 
@@ -151,8 +149,9 @@ mod tests {
     };
 
     fn of(way: Way, size: u64, times: u64) -> Communication {
-        let (phase, what, group) = (Phase::Forward, "data", Group::Data);
-        Communication { phase, what, way, group, ranks: 4, size: Bytes::new(size), times }
+        let route = Route { way, group: Group::Data, ranks: 4 };
+        let operations = Operations { size: Bytes::new(size), times };
+        Communication { phase: Phase::Forward, what: "data", route, operations }
     }
 
     fn measured(size: u64, gb_s: f64) -> Row {
@@ -194,7 +193,7 @@ mod tests {
             assert!(missing[0].starts_with("g2g nccl --operation all_gather -g 4 --sizes "));
         }
         let missing = timed(vec![of(gathers, 3 << 20, 1)], Some(&rows[..1])).unwrap_err();
-        assert_eq!(missing, ["g2g nccl --operation all_gather -g 4 --sizes 2M..4M"]);
+        assert_eq!(missing, ["g2g nccl --operation all_gather -g 4 --sizes 2MiB..4MiB"]);
         assert_eq!(timed(vec![of(gathers, 1, 1)], None).unwrap()[0].seconds, None);
         // Of other ranks nothing is known.
         let others = [Row { communicator_ranks: Some(8), ..measured(6_000_000, 1.0) }];
@@ -221,6 +220,6 @@ mod tests {
         assert!((in_turn_s - 220e-6).abs() < 1e-9, "{in_turn_s}");
         assert!((side_by_side_s - 100e-6).abs() < 1e-9, "{side_by_side_s}");
         let missing = timed(vec![of(Way::ToHost, 2_000_000, 1)], Some(&rows)).unwrap_err();
-        assert_eq!(missing, ["g2g local --sizes 1M..2M"]);
+        assert_eq!(missing, ["g2g local --sizes 1MiB..2MiB"]);
     }
 }

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, builder::PossibleValuesParser};
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, RangedI64ValueParser, RangedU64ValueParser},
+};
 use serde_json::json;
 
 use super::{TextOrJson, print, print_page};
@@ -36,15 +39,15 @@ pub struct Step {
     parameters: Option<u64>,
 
     /// Its layers
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = few())]
     layers: Option<u32>,
 
     /// Width of what goes from layer to layer, in elements
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = many())]
     hidden: Option<u64>,
 
     /// Tokens of a sequence
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = many())]
     sequence: Option<u64>,
 
     /// Type of parameters, gradients and activations
@@ -56,24 +59,24 @@ pub struct Step {
     sharding: Sharding,
 
     /// GPUs in all
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = few())]
     ranks: u32,
 
     /// GPUs that share each layer
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = few())]
     tensor_parallel: u32,
 
     /// Groups of layers on GPUs of their own
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = few())]
     pipeline_parallel: u32,
 
     /// Micro-batches whose gradients are added up in a step
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    micro_batches: u64,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = few())]
+    micro_batches: u32,
 
     /// Sequences of a micro-batch
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    micro_batch_size: u64,
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = few())]
+    micro_batch_size: u32,
 
     /// Data of a bucket of gradients or parameters [default: 25M with ddp, 500 million elements
     /// with zero1 and zero2]
@@ -87,6 +90,16 @@ pub struct Step {
     /// Format of the answer on standard output
     #[arg(long, value_enum, default_value_t = TextOrJson::Table)]
     format: TextOrJson,
+}
+
+/// A count that no step exceeds.
+fn few() -> RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=100_000)
+}
+
+/// The same of elements.
+fn many() -> RangedU64ValueParser<u64> {
+    clap::value_parser!(u64).range(1..=10_000_000)
 }
 
 /// A whole number, also with an exponent.
@@ -143,8 +156,8 @@ impl Step {
             ranks: self.ranks,
             tensor: self.tensor_parallel,
             pipeline: self.pipeline_parallel,
-            micro_batches: self.micro_batches,
-            micro_batch_size: self.micro_batch_size,
+            micro_batches: self.micro_batches.into(),
+            micro_batch_size: self.micro_batch_size.into(),
             bucket: self.bucket,
             offload: self.offload.clone(),
         })

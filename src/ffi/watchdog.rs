@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering},
+        atomic::{AtomicPtr, AtomicU64, Ordering},
         mpsc::{self, RecvTimeoutError, Sender},
     },
     thread,
@@ -13,26 +13,21 @@ use std::{
 use super::{CallError, signal::exit_now};
 use crate::stderr;
 
-/// Whether a process that hangs says so and stays.
-static STAYS: AtomicBool = AtomicBool::new(false);
+/// How long a process that hangs stays, after it has said so, in milliseconds.
+static STAY_MS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether this process stays where it hangs, after it has said so: others go on without it, and end
-/// it when they are done.
-pub fn stay_where_it_hangs(stays: bool) {
-    STAYS.store(stays, Ordering::Relaxed);
+/// Lets this process stay for so long where it hangs, after it has said so: others go on without it,
+/// and its end would end them.
+pub fn stay_where_it_hangs(time: Duration) {
+    STAY_MS.store(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }
 
-/// The end of a process that hangs.
-fn end(sentence: &str) -> ! {
-    stderr::say(&format!("error: {sentence}"));
-    while STAYS.load(Ordering::Relaxed) {
-        thread::park();
-    }
-    exit_now(1)
+fn stay() -> Duration {
+    Duration::from_millis(STAY_MS.load(Ordering::Relaxed))
 }
 
 /// Ends the process with a sentence and exit code 1, unless it is dropped in time or
-/// [`Watchdog::beat`] is called again and again.
+/// [`Watchdog::beat`] is called again and again. See [`stay_where_it_hangs`].
 #[derive(Debug)]
 pub struct Watchdog {
     beats: Arc<AtomicU64>,
@@ -52,7 +47,11 @@ impl Watchdog {
             while ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 let now = heard.load(Ordering::Relaxed);
                 if now == before {
-                    end(&sentence);
+                    stderr::say(&format!("error: {sentence}"));
+                    if ended.recv_timeout(stay()) == Err(RecvTimeoutError::Timeout) {
+                        exit_now(1);
+                    }
+                    return;
                 }
                 before = now;
             }
@@ -132,10 +131,13 @@ pub(super) fn watch_calls() -> std::io::Result<()> {
                 // SAFETY: a pointer that is not null is one to a static.
                 let name = unsafe { *call };
                 let limit = limit.as_secs();
-                end(&format!(
-                    "{name} has not come back within {limit} s: the driver hangs; `dmesg` and \
-                     `nvidia-smi -q` may tell why"
+                stderr::say(&format!(
+                    "error: {name} has not come back within {limit} s: the driver hangs; `dmesg` \
+                     and `nvidia-smi -q` may tell why"
                 ));
+            }
+            if looks >= CALL_LOOKS && limit / CALL_LOOKS * (looks - CALL_LOOKS) >= stay() {
+                exit_now(1);
             }
         }
     };

@@ -56,8 +56,11 @@ pub const MODELS: [Model; 3] = [
 ];
 
 /// What each rank of a data-parallel group keeps of the model's state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum, strum::Display,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Sharding {
     /// All of it: DistributedDataParallel
     Ddp,
@@ -70,8 +73,9 @@ pub enum Sharding {
 }
 
 /// What is kept in host memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum, strum::Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Offload {
     /// The parameters; only with zero3
     Params,
@@ -124,7 +128,7 @@ pub enum Phase {
 }
 
 /// How data goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Way {
     /// From the GPU to host memory.
@@ -151,6 +155,26 @@ pub enum Group {
     Own,
 }
 
+/// How data goes, and among how many GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Route {
+    /// How.
+    pub way: Way,
+    /// Among whom.
+    pub group: Group,
+    /// How many they are.
+    pub ranks: u32,
+}
+
+/// Operations that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Operations {
+    /// The size of one, as nccl-tests counts it.
+    pub size: Bytes,
+    /// How often in a step.
+    pub times: u64,
+}
+
 /// What is done in a step, again and again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Communication {
@@ -158,32 +182,30 @@ pub struct Communication {
     pub phase: Phase,
     /// What is moved.
     pub what: &'static str,
-    /// How.
-    pub way: Way,
-    /// Among whom.
-    pub group: Group,
-    /// How many they are.
-    pub ranks: u32,
-    /// The size of one operation, as nccl-tests counts it.
-    pub size: Bytes,
-    /// How often in a step.
-    pub times: u64,
+    /// Between whom.
+    #[serde(flatten)]
+    pub route: Route,
+    /// How much.
+    #[serde(flatten)]
+    pub operations: Operations,
 }
 
 impl Communication {
     /// What a rank sends in a step, or copies: the least that goes through its link, in bytes.
     pub fn moved(&self) -> f64 {
-        let factor = match self.way {
-            Way::Collective(collective) => collective.busbw_factor(self.ranks).unwrap_or(0.0),
+        let Route { way, ranks, .. } = self.route;
+        let factor = match way {
+            Way::Collective(collective) => collective.busbw_factor(ranks).unwrap_or(0.0),
             Way::ToHost | Way::FromHost => 1.0,
         };
-        self.size.get() as f64 * self.times as f64 * factor
+        let Operations { size, times } = self.operations;
+        size.get() as f64 * times as f64 * factor
     }
 }
 
 impl Training {
     /// The GPUs that have the same part of the model, each with data of its own.
-    pub const fn replicas(&self) -> u32 {
+    const fn replicas(&self) -> u32 {
         self.ranks / (self.tensor * self.pipeline)
     }
 
@@ -195,70 +217,54 @@ impl Training {
     /// A sentence: what does not fit together, and what to give.
     pub fn step(&self) -> Result<Vec<Communication>, String> {
         self.check()?;
-        let mut list = List { all: Vec::new(), phase: Phase::Forward };
+        let mut list = List { phase: Phase::Forward, all: Vec::new() };
         let layers = u64::from(self.layers.div_ceil(self.pipeline));
         let own = self.parameters / u64::from(self.tensor * self.pipeline);
-        let (each, replicas) = (self.data_type.size().get(), self.replicas());
-        let (part, batches) = (own / u64::from(replicas), self.micro_batches);
-        let is_sharded = self.sharding == Sharding::Zero3 && replicas > 1;
+        let (replicas, batches) = (self.replicas(), self.micro_batches);
+        let part = own / u64::from(replicas);
         let [offloads_params, offloads_optimizer] =
             [Offload::Params, Offload::Optimizer].map(|what| self.offload.contains(&what));
-        let of_layers = |all: u64| split(all, layers, each, batches);
-        let passed = self.activation(each);
+        let of_layers = |elements: u64, times: u64| self.layers_of(elements, layers, times);
+        let alone = |way| Route { way, group: Group::Own, ranks: 1 };
+        let among = |collective, group, ranks| {
+            let way = Way::Collective(collective);
+            Route { way, group, ranks }
+        };
+        let replicated = |collective| among(collective, Group::Data, replicas);
         for phase in [Phase::Forward, Phase::Backward] {
             list.phase = phase;
             if offloads_params {
-                list.add("parameters", Way::FromHost, (Group::Own, 1), of_layers(part));
+                list.add("parameters", alone(Way::FromHost), of_layers(part, batches));
             }
-            if is_sharded {
-                let way = Way::Collective(Collective::AllGather);
-                list.add("parameters", way, (Group::Data, replicas), of_layers(own));
+            if self.sharding == Sharding::Zero3 {
+                let route = replicated(Collective::AllGather);
+                list.add("parameters", route, of_layers(own, batches));
             }
-            if self.tensor > 1 {
-                let (way, group) = (Way::Collective(Collective::AllReduce), Group::Tensor);
-                let twice = vec![(passed, 2 * layers * batches)];
-                list.add("activations", way, (group, self.tensor), twice);
-            }
-            if self.pipeline > 1 {
-                let way = Way::Collective(Collective::SendRecv);
-                let what = match phase {
-                    Phase::Forward => "activations",
-                    Phase::Backward | Phase::Update => "their gradients",
-                };
-                list.add(what, way, (Group::Pipeline, 2), vec![(passed, batches)]);
-            }
+            let passed = |times| vec![Operations { size: self.activation(), times }];
+            let route = among(Collective::AllReduce, Group::Tensor, self.tensor);
+            list.add("activations", route, passed(2 * layers * batches));
+            let route = among(Collective::SendRecv, Group::Pipeline, self.pipeline.min(2));
+            let is_back = phase == Phase::Backward;
+            let what = if is_back { "their gradients" } else { "activations" };
+            list.add(what, route, passed(batches));
         }
-        let data = (Group::Data, replicas);
-        match self.sharding {
-            _ if replicas == 1 => {}
-            Sharding::Ddp => {
-                let way = Way::Collective(Collective::AllReduce);
-                list.add("gradients", way, data, self.buckets(own, 1));
-            }
-            Sharding::Zero1 | Sharding::Zero2 => {
-                // What a rank does not keep cannot be added up over micro-batches.
-                let times = if self.sharding == Sharding::Zero1 { 1 } else { batches };
-                let way = Way::Collective(Collective::ReduceScatter);
-                list.add("gradients", way, data, self.buckets(own, times));
-            }
-            Sharding::Zero3 => {
-                let way = Way::Collective(Collective::ReduceScatter);
-                list.add("gradients", way, data, of_layers(own));
-            }
-        }
+        let (route, operations) = match self.sharding {
+            Sharding::Ddp => (Collective::AllReduce, self.buckets(own, 1)),
+            Sharding::Zero1 => (Collective::ReduceScatter, self.buckets(own, 1)),
+            // What a rank does not keep cannot be added up over micro-batches.
+            Sharding::Zero2 => (Collective::ReduceScatter, self.buckets(own, batches)),
+            Sharding::Zero3 => (Collective::ReduceScatter, of_layers(own, batches)),
+        };
+        list.add("gradients", replicated(route), operations);
         if offloads_optimizer {
-            let to_host = of_layers(part);
-            list.add("gradients", Way::ToHost, (Group::Own, 1), to_host);
-            list.phase = Phase::Update;
-            if !offloads_params {
-                let back = split(part, layers, each, 1);
-                list.add("parameters", Way::FromHost, (Group::Own, 1), back);
-            }
+            list.add("gradients", alone(Way::ToHost), of_layers(part, batches));
         }
         list.phase = Phase::Update;
-        if replicas > 1 && matches!(self.sharding, Sharding::Zero1 | Sharding::Zero2) {
-            let way = Way::Collective(Collective::AllGather);
-            list.add("parameters", way, data, self.buckets(own, 1));
+        if offloads_optimizer && !offloads_params {
+            list.add("parameters", alone(Way::FromHost), of_layers(part, 1));
+        }
+        if matches!(self.sharding, Sharding::Zero1 | Sharding::Zero2) {
+            list.add("parameters", replicated(Collective::AllGather), self.buckets(own, 1));
         }
         Ok(list.all)
     }
@@ -280,33 +286,38 @@ impl Training {
             ));
         }
         if groups > 1 && (self.hidden.is_none() || self.sequence.is_none()) {
-            return Err(
-                "between the GPUs that share a model go activations, of a size that is not \
-                        known: give --hidden and --sequence, or a --model"
-                    .to_owned(),
-            );
+            return Err("between the GPUs that share a model go activations, of a size that is \
+                        not known: give --hidden and --sequence, or a --model"
+                .to_owned());
         }
         for what in &self.offload {
-            let (name, least) = match what {
-                Offload::Params => ("params", Sharding::Zero3),
-                Offload::Optimizer => ("optimizer", Sharding::Zero2),
+            let least = match what {
+                Offload::Params => Sharding::Zero3,
+                Offload::Optimizer => Sharding::Zero2,
             };
-            if (self.sharding as u8) < least as u8 {
-                let least = format!("{least:?}").to_lowercase();
-                return Err(format!("--offload {name} needs --sharding {least} or more"));
+            if self.sharding < least {
+                return Err(format!("--offload {what} needs --sharding {least} or more"));
             }
         }
         Ok(())
     }
 
-    /// What goes from layer to layer of a micro-batch, if that is needed.
-    fn activation(&self, each: u64) -> u64 {
+    /// What goes from layer to layer of a micro-batch, if that is known.
+    fn activation(&self) -> Bytes {
         let [hidden, sequence] = [self.hidden, self.sequence].map(Option::unwrap_or_default);
-        self.micro_batch_size.saturating_mul(sequence).saturating_mul(hidden).saturating_mul(each)
+        self.data_type.size().times(hidden).times(sequence).times(self.micro_batch_size)
+    }
+
+    /// So many elements in layers that are as equal as can be, so many times.
+    fn layers_of(&self, elements: u64, layers: u64, times: u64) -> Vec<Operations> {
+        let (least, more) = (elements / layers, elements % layers);
+        let of =
+            |elements, times| Operations { size: self.data_type.size().times(elements), times };
+        vec![of(least + 1, more * times), of(least, (layers - more) * times)]
     }
 
     /// So many elements in buckets, so many times.
-    fn buckets(&self, elements: u64, times: u64) -> Vec<(u64, u64)> {
+    fn buckets(&self, elements: u64, times: u64) -> Vec<Operations> {
         let each = self.data_type.size().get();
         let usual = match self.sharding {
             Sharding::Ddp => BUCKET_OF_DDP.get(),
@@ -314,37 +325,25 @@ impl Training {
         };
         let bucket = self.bucket.map_or(usual, Bytes::get).max(each) / each * each;
         let all = elements * each;
-        vec![(bucket, all / bucket * times), (all % bucket, times)]
+        let of = |size, times| Operations { size: Bytes::new(size), times };
+        vec![of(bucket, (all / bucket).saturating_mul(times)), of(all % bucket, times)]
     }
-}
-
-/// So many elements of `each` bytes in `parts` that are as equal as can be, so many times.
-fn split(elements: u64, parts: u64, each: u64, times: u64) -> Vec<(u64, u64)> {
-    let (least, more) = (elements / parts, elements % parts);
-    vec![((least + 1) * each, more * times), (least * each, (parts - more) * times)]
 }
 
 /// The list as it grows.
 struct List {
-    all: Vec<Communication>,
     phase: Phase,
+    all: Vec<Communication>,
 }
 
 impl List {
-    /// Adds operations of these sizes in bytes, each so many times.
-    fn add(
-        &mut self,
-        what: &'static str,
-        way: Way,
-        (group, ranks): (Group, u32),
-        sizes: Vec<(u64, u64)>,
-    ) {
+    /// Adds operations. Those of no data, or of one rank that has nobody to tell, are none.
+    fn add(&mut self, what: &'static str, route: Route, operations: Vec<Operations>) {
+        let is_alone = route.ranks < 2 && route.group != Group::Own;
+        let is_there = |of: &Operations| of.size > Bytes::default() && of.times > 0 && !is_alone;
         let phase = self.phase;
-        let is_there = |&(size, times): &(u64, u64)| size > 0 && times > 0;
-        let all = sizes.into_iter().filter(is_there).map(|(size, times)| {
-            let size = Bytes::new(size);
-            Communication { phase, what, way, group, ranks, size, times }
-        });
+        let operations = operations.into_iter().filter(is_there);
+        let all = operations.map(|operations| Communication { phase, what, route, operations });
         self.all.extend(all);
     }
 }

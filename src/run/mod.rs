@@ -129,8 +129,11 @@ impl Measure {
         }
         watch(ranks.is_first())?;
         ranks.meet(request.ranks, options.mpi_lib.as_deref(), options.deadline)?;
-        // Rank 0 goes on without a rank that hangs. If that one ended, its launcher would end all.
-        machine::stay_where_it_hangs(request.is_check && !ranks.is_first());
+        if request.is_check && !ranks.is_first() {
+            // Rank 0 goes on without a rank that hangs. If that one ended, its launcher would end all.
+            let rest = options.check.budget + options.check.burn_in.unwrap_or_default();
+            machine::stay_where_it_hangs((options.deadline + rest).saturating_mul(2));
+        }
         let mut transports = Transports::new(open);
         let result = match sites::find(ranks, &options, &mut transports) {
             Ok(Found { sites: Some(sites), .. }) => {
@@ -141,7 +144,7 @@ impl Measure {
             }
             Err(failure) => Err(failure),
         };
-        machine::stay_where_it_hangs(false);
+        machine::stay_where_it_hangs(Duration::ZERO);
         ranks.dismiss();
         result
     }

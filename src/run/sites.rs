@@ -66,18 +66,19 @@ pub(super) struct Sites {
     pub(super) lost: Vec<(Host, Lost)>,
 }
 
-/// What the first rank of a host tells rank 0.
+/// Why there is no site of a host, as its first rank tells rank 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-enum Told {
-    /// Or why it cannot be measured.
-    Site(Box<Result<Site, String>>),
+enum Unmeasured {
+    /// It cannot be measured, for this reason.
+    Refused(String),
     /// One of its ranks does not answer.
     Lost(Lost),
 }
 
 /// What rank 0 has heard of all hosts.
+#[derive(Default)]
 struct Heard {
-    told: Vec<Result<Site, String>>,
+    sites: Vec<Result<Site, Unmeasured>>,
     lost: Vec<(Host, Lost)>,
 }
 
@@ -106,61 +107,51 @@ pub(super) fn find(
     let told = match ranks.on_this_host().gather(view.clone()) {
         Ok(views) => views.map(|views| {
             let host = Host { name, ranks: members, ..Host::default() };
-            Told::Site(Box::new(site(host, views, options, transports, &place)))
+            site(host, views, options, transports, &place).map_err(Unmeasured::Refused)
         }),
         Err(err) if options.asked.is_check && !ranks.is_first() => {
-            Some(Told::Lost(Lost::from(Failed::from(err))))
+            Some(Err(Unmeasured::Lost(Failed::from(err).into())))
         }
         Err(err) => return Err(Failure::start(err)),
     };
     let heard = match options.asked.is_check {
         true => gather_from_some(ranks, told),
         false => ranks.world.gather(told).map(|all| {
-            let all = all?.into_iter().flatten();
-            let site = |told| if let Told::Site(site) = told { Some(*site) } else { None };
-            Some(Heard { told: all.filter_map(site).collect(), lost: Vec::new() })
+            let sites = all?.into_iter().flatten().collect();
+            Some(Heard { sites, ..Heard::default() })
         }),
     };
-    let heard = heard.map_err(|err| match Failure::is_told(&err) && !ranks.is_first() {
-        // Of a rank that was left out: rank 0 has told it, and only that one reports errors in words.
-        true => Failure::Words(err.to_string()),
-        false => Failure::start(err),
-    })?;
+    let heard = match heard {
+        // A rank that was left out; or rank 0 says why there is no run.
+        Err(err) if !ranks.is_first() && Failure::is_told(&err) => None,
+        heard => heard.map_err(Failure::start)?,
+    };
     // A rank that fails here tells only rank 0, which ends the run for all.
-    let sites = heard.map(|Heard { told, lost }| {
-        Ok(Sites { all: told.into_iter().collect::<Result<_, _>>()?, lost })
+    let sites = heard.map(|Heard { sites, lost }| {
+        let all = sites.into_iter().filter_map(|site| match site {
+            Ok(site) => Some(Ok(site)),
+            Err(Unmeasured::Refused(reason)) => Some(Err(reason)),
+            Err(Unmeasured::Lost(_)) => None,
+        });
+        Ok(Sites { all: all.collect::<Result<_, _>>()?, lost })
     });
     let sites = sites.transpose().map_err(Failure::Start)?;
     Ok(Found { topology: view.unwrap_or_default().topology, sites })
 }
 
-/// What the first rank of each host tells, on rank 0, which then goes on with all others without the
-/// hosts where a rank does not answer.
-fn gather_from_some(ranks: &mut Ranks, told: Option<Told>) -> Result<Option<Heard>, world::Error> {
+/// What the first rank of each host tells, on rank 0. From then on all go on without the hosts where
+/// a rank does not answer, of which rank 0's own is none.
+fn gather_from_some(
+    ranks: &mut Ranks,
+    told: Option<Result<Site, Unmeasured>>,
+) -> Result<Option<Heard>, world::Error> {
     let deadline = ranks.world.deadline();
     // A host waits for its own ranks first, and then all for rank 0.
     ranks.world.set_deadline(deadline.saturating_mul(if ranks.is_first() { 2 } else { 3 }));
-    let heard = ranks.world.gather_from_some(told)?.map(|Answers { values, silent }| {
-        let mut lost: Vec<Lost> = Vec::new();
-        lost.extend(silent.iter().map(|(rank, err)| Lost::silent(*rank, err)));
-        let silent: Vec<Rank> = silent.into_iter().map(|(rank, _)| rank).collect();
-        ranks.world.leave_out(&silent);
-        let (mut told, mut hosts) = (Vec::new(), Vec::new());
-        for (rank, value) in values {
-            match value {
-                Some(Told::Lost(why)) => {
-                    lost.push(Lost { rank: why.rank.or(Some(rank)), ..why });
-                }
-                Some(Told::Site(site)) => told.push(*site),
-                None => {}
-            }
-        }
-        for host in &ranks.hosts {
-            let is_here = |lost: &&Lost| lost.rank.is_some_and(|rank| host.ranks.contains(&rank));
-            hosts.extend(lost.iter().find(is_here).map(|lost| (host.clone(), lost.clone())));
-        }
-        Heard { told, lost: hosts }
-    });
+    let heard = match ranks.world.gather_from_some(told)? {
+        None => None,
+        Some(answers) => Some(heard(ranks, answers)?),
+    };
     let without = heard.as_ref().map(|heard| {
         let hosts = heard.lost.iter();
         hosts.flat_map(|(host, _)| host.ranks.clone()).collect::<Vec<Rank>>()
@@ -169,6 +160,36 @@ fn gather_from_some(ranks: &mut Ranks, told: Option<Told>) -> Result<Option<Hear
     ranks.world.set_deadline(deadline);
     ranks.leave_out(&without)?;
     Ok(heard)
+}
+
+/// What rank 0 has heard, and which hosts are lost. Who was silent is told nothing more.
+fn heard(
+    ranks: &mut Ranks,
+    answers: Answers<Option<Result<Site, Unmeasured>>>,
+) -> Result<Heard, world::Error> {
+    let Answers { values, silent } = answers;
+    let own = ranks.hosts.iter().find(|host| host.ranks.contains(&Rank(0)));
+    let (mut lost, mut without) = (Vec::new(), Vec::new());
+    for (rank, err) in silent {
+        if own.is_some_and(|own| own.ranks.contains(&rank)) {
+            return Err(err);
+        }
+        lost.push(Lost::silent(rank, &err));
+        without.push(rank);
+    }
+    ranks.world.leave_out(&without);
+    for (rank, value) in &values {
+        if let Some(Err(Unmeasured::Lost(why))) = value {
+            lost.push(Lost { rank: why.rank.or(Some(*rank)), ..why.clone() });
+        }
+    }
+    let why = |host: &Host| {
+        let is_here = |lost: &&Lost| lost.rank.is_some_and(|rank| host.ranks.contains(&rank));
+        lost.iter().find(is_here).cloned()
+    };
+    let hosts = ranks.hosts.iter().filter_map(|host| Some((host.clone(), why(host)?)));
+    let lost = hosts.collect();
+    Ok(Heard { sites: values.into_iter().filter_map(|(_, site)| site).collect(), lost })
 }
 
 /// Combines the views of a host's ranks, on its first rank; `place` names the host.

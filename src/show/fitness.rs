@@ -55,7 +55,7 @@ pub fn check_page(run: &Run, check: &Check, took: Option<&str>) -> Page {
 /// How many pairs of so many hosts were measured, if others were not.
 fn pairs_left_out(rows: &[Row], hosts: usize) -> Option<String> {
     let is_measured = |row: &&Row| row.transport == TransportKind::Rdma && row.status == Status::Ok;
-    let pair = |row: &'_ Row| {
+    let pair = |row: &Row| {
         let mut ends = [row.source_host.clone()?, row.target_host.clone()?];
         ends.sort();
         (ends[0] != ends[1]).then_some(ends)

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     analysis::training::{Timed, Total, total},
-    plan::training::{Group, Way},
+    plan::training::{Group, Route, Way},
 };
 
 /// Columns that hold words.
@@ -17,10 +17,10 @@ pub fn training_page(all: &[Timed], simulated: bool) -> Page {
     let columns: [Column<&Timed>; 8] = [
         ("when", |timed| timed.communication.phase.to_string()),
         ("what", |timed| timed.communication.what.to_owned()),
-        ("how", |timed| way(timed.communication.way)),
+        ("how", |timed| way(timed.communication.route.way)),
         ("among", |timed| among(timed)),
-        ("size", |timed| timed.communication.size.rounded()),
-        ("times", |timed| timed.communication.times.to_string()),
+        ("size", |timed| timed.communication.operations.size.rounded()),
+        ("times", |timed| timed.communication.operations.times.to_string()),
         ("GB sent", |timed| format!("{:.2}", timed.moved_gb)),
         ("seconds", |timed| {
             timed.seconds.map_or_else(String::new, |seconds| format!("{seconds:.3}"))
@@ -31,7 +31,7 @@ pub fn training_page(all: &[Timed], simulated: bool) -> Page {
     page.title(format!("The communication of a step, of one GPU; GB are 10^9 bytes{mark}"));
     page.grid(Grid::of(&columns, all.iter()).words(&WORDS).spare(&["when"]).without_empty());
     let sum = |is_copy: bool| -> f64 {
-        let own = |timed: &&Timed| (timed.communication.group == Group::Own) == is_copy;
+        let own = |timed: &&Timed| (timed.communication.route.group == Group::Own) == is_copy;
         all.iter().filter(own).map(|timed| timed.moved_gb).sum()
     };
     page.lines("\n");
@@ -60,9 +60,6 @@ fn way(way: Way) -> String {
 }
 
 fn among(timed: &Timed) -> String {
-    let communication = &timed.communication;
-    match communication.group {
-        Group::Own => String::new(),
-        group => format!("{} {group}", communication.ranks),
-    }
+    let Route { group, ranks, .. } = timed.communication.route;
+    if group == Group::Own { String::new() } else { format!("{ranks} {group}") }
 }

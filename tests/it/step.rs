@@ -33,7 +33,7 @@ fn a_step_is_listed_and_timed_by_what_runs_have_measured() {
     let result = run(g2g(), &format!("{CASE} {}", collectives.display()));
     let said = text(&result.stderr);
     assert_eq!(result.status.code(), Some(2), "{said}");
-    assert!(said.contains("measure them with `g2g local --sizes 64M..128M`"), "{said}");
+    assert!(said.contains("measure them with `g2g local --sizes 64MiB..128MiB`"), "{said}");
     assert!(result.stdout.is_empty());
 
     measured("local --gpus 0,1,2,3 --sizes 64M..128M", &copies);

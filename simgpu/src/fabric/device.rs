@@ -43,7 +43,7 @@ pub(super) fn way(machine: &Machine, kind: Kind, ends: Ends, is_direct: bool) ->
     };
     let protocol = if has_protocol { efa.protocol_share } else { 1.0 };
     let sides = [source, 1 - source];
-    let rails = machine.nics.len() / machine.hosts as usize;
+    let rails = machine.nics_of_host();
     let hosts = sides.map(|end| machine.nics[ends.nics[end]].host);
     let share = machine.network_share(hosts, Some(sides.map(|end| ends.nics[end] % rails)));
     let side = |end: usize| {

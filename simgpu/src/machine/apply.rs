@@ -491,7 +491,7 @@ fn faults(machine: &Machine, keys: FaultKeys) -> Result<Faults, Problem> {
 
 /// What an entry says of the way between two hosts.
 fn slow_way(machine: &Machine, keys: &NetworkKeys) -> Result<SlowWay, Problem> {
-    let rails = machine.nics.len() / machine.hosts as usize;
+    let rails = machine.nics_of_host();
     let chosen = |of: &Option<Spanned<i64>>, key: &str, count: usize, text: &str| {
         let Some(named) = of else { return Ok(None) };
         let number = u32::try_from(*named.get_ref()).ok().filter(|&it| (it as usize) < count);

@@ -81,6 +81,11 @@ impl Machine {
         u32::try_from(self.gpus.len()).unwrap_or(u32::MAX) / self.hosts
     }
 
+    /// How many network interfaces each host has.
+    pub(crate) fn nics_of_host(&self) -> usize {
+        self.nics.len() / self.hosts as usize
+    }
+
     /// The host that a GPU is in.
     pub(crate) fn host_of(&self, gpu: u32) -> u32 {
         gpu / self.gpus_of_host()
@@ -143,7 +148,7 @@ impl Machine {
             let is_over = |of: u32| rails.contains(&(of as usize));
             ways().filter(|way| way.rail.is_none_or(is_over)).map(|way| way.fraction).product()
         };
-        let all = 0..self.nics.len() / self.hosts as usize;
+        let all = 0..self.nics_of_host();
         match rails {
             _ if from == to => 1.0,
             Some(rails) => share(rails),

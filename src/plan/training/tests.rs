@@ -22,7 +22,7 @@ fn training(sharding: Sharding) -> Training {
 /// Bytes that a GPU sends to others in a step.
 fn sent(training: &Training) -> f64 {
     let step = training.step().unwrap();
-    step.iter().filter(|of| of.group != Group::Own).map(Communication::moved).sum()
+    step.iter().filter(|of| of.route.group != Group::Own).map(Communication::moved).sum()
 }
 
 fn is_about(found: f64, wanted: f64) {
@@ -52,13 +52,17 @@ fn the_volumes_are_those_of_the_papers() {
 #[test]
 fn a_bucket_is_what_is_sent_at_once() {
     let step = training(Sharding::Ddp).step().unwrap();
-    let sizes: Vec<(u64, u64)> = step.iter().map(|of| (of.size.get(), of.times)).collect();
+    let sizes: Vec<(u64, u64)> =
+        step.iter().map(|of| (of.operations.size.get(), of.operations.times)).collect();
     assert_eq!(sizes, [(25 << 20, 610), (16_000_000_000 - 610 * (25 << 20), 1)]);
     let bucket = Some(Bytes::mib(100));
     let step = Training { bucket, ..training(Sharding::Zero1) }.step().unwrap();
-    assert!(step.iter().all(|of| of.size <= Bytes::mib(100)), "{step:?}");
+    assert!(step.iter().all(|of| of.operations.size <= Bytes::mib(100)), "{step:?}");
     let step = training(Sharding::Zero1).step().unwrap();
-    assert_eq!((step[0].size, step[0].times), (Bytes::new(1_000_000_000), 16));
+    assert_eq!(
+        (step[0].operations.size, step[0].operations.times),
+        (Bytes::new(1_000_000_000), 16)
+    );
 }
 
 #[test]
@@ -73,11 +77,11 @@ fn gpus_that_share_a_model_pass_activations() {
     // What is left of the GPUs are replicas of a part each.
     let all = Training { ranks: 64, tensor: 4, pipeline: 8, ..training(Sharding::Zero3) };
     let step = all.step().unwrap();
-    let of_group = |group| step.iter().filter(move |of| of.group == group);
-    assert!(of_group(Group::Data).all(|of| of.ranks == 2));
+    let of_group = |group| step.iter().filter(move |of| of.route.group == group);
+    assert!(of_group(Group::Data).all(|of| of.route.ranks == 2));
     let data: f64 = of_group(Group::Data).map(Communication::moved).sum();
     is_about(data, 3.0 * 2.0 * 8e9 / 32.0 / 2.0);
-    assert!(of_group(Group::Tensor).all(|of| of.times == 2 * 4));
+    assert!(of_group(Group::Tensor).all(|of| of.operations.times == 2 * 4));
 }
 
 #[test]
@@ -85,14 +89,15 @@ fn what_is_in_host_memory_is_copied_by_each_gpu() {
     let offload = vec![Offload::Params, Offload::Optimizer];
     let all = Training { offload, micro_batches: 4, ..training(Sharding::Zero3) };
     let step = all.step().unwrap();
-    let copied =
-        |way| -> f64 { step.iter().filter(|of| of.way == way).map(Communication::moved).sum() };
+    let copied = |way| -> f64 {
+        step.iter().filter(|of| of.route.way == way).map(Communication::moved).sum()
+    };
     // A GPU's eighth, for each pass of each micro-batch.
     is_about(copied(Way::FromHost), 4.0 * 2.0 * 2e9);
     is_about(copied(Way::ToHost), 4.0 * 2e9);
     let optimizer = vec![Offload::Optimizer];
     let step = Training { offload: optimizer, ..training(Sharding::Zero2) }.step().unwrap();
-    let back = step.iter().filter(|of| of.way == Way::FromHost);
+    let back = step.iter().filter(|of| of.route.way == Way::FromHost);
     is_about(back.map(Communication::moved).sum(), 2e9);
 }
 
